@@ -17,6 +17,8 @@ from braid_client import Client, InvalidArgument, JobFailed
 from tests.models.graphs import graph, save, tensors
 from tests.service.server_process import ServerProcess
 
+pytestmark = pytest.mark.ci
+
 HAS_BF16 = BF16 in offered_precisions()
 WIDTH = 64
 
@@ -58,7 +60,6 @@ def candidates(client: Client, name: str) -> dict[str, dict[str, Any]]:
     }
 
 
-@pytest.mark.ci
 def test_a_model_that_loses_its_numbers_stays_in_fp32(
     shared: ServerProcess, tmp_path: Path
 ) -> None:
@@ -78,7 +79,6 @@ def test_a_model_that_loses_its_numbers_stays_in_fp32(
         assert "most is lost in" in narrow["remark"]
 
 
-@pytest.mark.ci
 def test_errors_are_measured_on_samples_which_are_kept_with_the_version(
     server: ServerProcess, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -53,6 +53,7 @@ def test_an_environment_for_children_holds_no_secret_but_what_libraries_need() -
     assert child_environment(needed | SECRETS) == needed
 
 
+@pytest.mark.ci
 def test_children_know_no_secrets_take_no_more_than_allowed_and_end_with_the_server(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

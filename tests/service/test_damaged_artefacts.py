@@ -112,6 +112,7 @@ def test_a_damaged_file_is_named(name: str, damage: Callable[[Path], None], tmp_
         check_files(artefact)
 
 
+@pytest.mark.ci
 def test_a_damaged_model_says_so_and_is_repaired_by_its_file(
     server: ServerProcess, tmp_path: Path
 ) -> None:

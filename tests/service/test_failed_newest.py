@@ -21,6 +21,7 @@ def unknown_operator(path: Path) -> Path:
     return save(graph([node], tensors(x=[1]), tensors(y=[1])), path)
 
 
+@pytest.mark.ci
 def test_a_failed_newest_version_hides_nothing(
     server: ServerProcess, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -68,6 +68,7 @@ class Load:
         return self.outcomes
 
 
+@pytest.mark.ci
 def test_a_killed_worker_costs_the_requests_in_flight_and_no_measurement(
     server: ServerProcess, models: dict[str, Path]
 ) -> None:
@@ -155,6 +156,7 @@ def test_a_killed_server_finishes_the_registration_after_its_restart(
     assert list((braid.store / "uploads").iterdir()) == []
 
 
+@pytest.mark.ci
 def test_a_restarted_server_serves_the_same_plans_and_measures_nothing(
     server: ServerProcess, models: dict[str, Path]
 ) -> None:

@@ -42,6 +42,7 @@ def with_models(server: ServerProcess, folder: Path) -> ServerProcess:
     return server
 
 
+@pytest.mark.ci
 def test_a_run_without_end_costs_only_its_caller(tmp_path: Path) -> None:
     server = ServerProcess(tmp_path / "store", BRAID_RUN_SECONDS="0.5", BRAID_MAX_RUN_SECONDS="0.5")
     try:

@@ -174,6 +174,7 @@ def test_a_file_that_is_still_copied_serves_when_it_is_whole(repository: Reposit
     assert repository.index()["copied/1"] == ("READY", "")
 
 
+@pytest.mark.ci
 def test_folders_that_go_take_with_them_what_they_brought(repository: Repository) -> None:
     server = repository.server
     with server.client() as client:
@@ -203,6 +204,7 @@ def test_folders_that_go_take_with_them_what_they_brought(repository: Repository
     assert repository.index()["mine/1"] == ("READY", "")
 
 
+@pytest.mark.ci
 def test_what_is_not_offered_is_named_and_what_serves_goes_on(repository: Repository) -> None:
     repository.put("net/1", 1)
     repository.await_answer("net", 1, version=1)

@@ -44,6 +44,7 @@ def test_models_named_at_start_serve_once_the_server_is_ready(
     assert err.splitlines()[0].endswith("not found")
 
 
+@pytest.mark.ci
 def test_one_line_starts_a_server_whose_log_says_how_to_call_it(
     tmp_path: Path, models: dict[str, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:

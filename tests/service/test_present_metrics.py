@@ -48,6 +48,7 @@ def test_a_running_server_tells_what_it_is_and_has(server: ServerProcess, tmp_pa
         assert "_created" not in server.http("/metrics")
 
 
+@pytest.mark.ci
 def test_versions_that_failed_or_were_deleted_leave_no_series(
     server: ServerProcess, tmp_path: Path
 ) -> None:

@@ -30,8 +30,8 @@ from tests.service.server_process import ServerProcess
 
 BATCHES = (1, 3, 8)
 FORMATS = ("onnx", "pt2")
-QUICK = ("squeezenet", "silero_16k")
-IN_CI = ("shufflenet", "ppocr2_cls")
+QUICK = ("silero_16k",)
+IN_CI = ("squeezenet", "shufflenet", "ppocr2_cls")
 TOLERANCE = 1e-4  # of the largest output
 
 

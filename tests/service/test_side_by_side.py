@@ -94,6 +94,7 @@ def test_sixteen_callers_run_side_by_side_under_the_plan_that_is_shown(
         assert beside.plan_id in page
 
 
+@pytest.mark.ci
 def test_switched_off_what_was_stored_is_not_used(tmp_path: Path) -> None:
     path = small_cnn(tmp_path / "cnn.onnx")
     with serving(tmp_path, path, "false") as server, server.client() as client:

@@ -122,7 +122,7 @@ async def test_random_bytes_are_never_the_servers_mistake(guarded: ServerProcess
     bad = {each for each in outcomes if each[1] in ("UNKNOWN", "INTERNAL", "DEADLINE_EXCEEDED")}
     assert not bad
     assert all(outcomes[path, "INVALID_ARGUMENT"] for path in METHODS)
-    assert not re.findall(r"Traceback|^  \| .*", guarded.log, re.MULTILINE)
+    assert "Traceback" not in guarded.log
     logged = re.findall(r"a message cannot be decoded .*method=(\S+)", guarded.log)
     assert set(logged) == set(METHODS)
     assert len(logged) < outcomes.total() / 2

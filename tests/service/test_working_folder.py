@@ -51,6 +51,7 @@ def folder(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.ci
 def test_serving_registering_and_planning_import_nothing_of_the_working_folder(
     tmp_path: Path, folder: Path
 ) -> None:
