@@ -58,9 +58,10 @@ class _Answering:
 
     async def _answer_when_ready(self, request: Any) -> Answer:
         """Answer, and hand this task over in its last step: a callback would run one later."""
-        answer = await self._answer(request)
-        self.ready.put_nowait(asyncio.current_task())
-        return answer
+        try:
+            return await self._answer(request)
+        finally:
+            self.ready.put_nowait(asyncio.current_task())
 
 
 async def answers(
