@@ -72,6 +72,7 @@ def plans_under_load(client: Client, path: Path) -> set[str]:
         return set().union(*pool.map(caller, range(CALLERS)))
 
 
+@pytest.mark.ci
 def test_sixteen_callers_run_side_by_side_under_the_plan_that_is_shown(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

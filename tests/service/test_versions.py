@@ -258,6 +258,7 @@ def test_a_load_serves_all_versions_but_those_that_cannot(
         assert answer(client, "some") == (3, "3")
 
 
+@pytest.mark.ci
 def test_configurations_outlive_a_restart(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -50,6 +50,7 @@ def test_peers_over_grpc_and_http_are_measured_under_every_load(
     assert (tmp_path / "out" / "peers.svg").stat().st_size > 1000
 
 
+@pytest.mark.ci
 def test_wrong_answers_and_a_crash_fail_their_contender_only(
     model_files: Path, servers: Path, tmp_path: Path
 ) -> None:
@@ -65,6 +66,7 @@ def test_wrong_answers_and_a_crash_fail_their_contender_only(
     assert not any(turn.errors for turn in by_name["right"])
 
 
+@pytest.mark.ci
 def test_a_server_that_uses_processor_time_when_idle_is_up_only_when_loaded(
     model_files: Path, servers: Path, tmp_path: Path
 ) -> None:
