@@ -185,6 +185,8 @@ def test_folders_that_go_take_with_them_what_they_brought(repository: Repository
     repository.await_answer("shared", 7, version=7)
     reason = "registered by a call with other bytes"
     assert repository.await_reason("mine/1", reason) == "READY"
+    repository.put("stays/1", 1)  # without any model the repository would look like a lost volume
+    repository.await_answer("stays", 1, version=1)
     repository.configure("gone", "version_policy {latest {num_versions: 1}}")
     repository.put("gone/1", 1)
     repository.put("gone/2", 2)
