@@ -171,7 +171,7 @@ def test_a_file_that_is_still_copied_serves_when_it_is_whole(repository: Reposit
         assert repository.server.http("/readyz").strip() == "ready", "what has never served"
         target.write(whole[len(whole) // 2 :])
     repository.await_answer("copied", 1, version=1)
-    assert repository.index()["copied/1"] == ("READY", "")
+    until(lambda: repository.index()["copied/1"] == ("READY", ""), SECONDS)
 
 
 @pytest.mark.ci
@@ -203,7 +203,7 @@ def test_folders_that_go_take_with_them_what_they_brought(repository: Repository
     until(lambda: not {"gone/1", "shared/7"} & set(repository.index()), SECONDS)
     assert repository.answers("mine") == repository.answers("shared") == (1, "1")
     assert repository.server.http("/readyz").strip() == "ready"
-    assert repository.index()["mine/1"] == ("READY", "")
+    until(lambda: repository.index()["mine/1"] == ("READY", ""), SECONDS)
 
 
 @pytest.mark.ci
