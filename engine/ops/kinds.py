@@ -28,6 +28,9 @@ Tensor = torch.Tensor
 Run = Callable[..., Tensor | tuple[Tensor, ...]]
 _RunT = TypeVar("_RunT", bound=Run)
 
+WITH_SUM = {"aten.convolution": "braid.convolution_add", "aten.linear": "braid.linear_add"}
+"""Kinds that add a tensor of the output's shape to the result, by the kinds that do not."""
+
 EPILOGUE = "epilogue"
 """Attribute of a fused unit: unary kinds applied in order to output 0, each
 ``[kind, attribute, value, attribute, value, ...]``."""

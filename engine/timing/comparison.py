@@ -65,7 +65,9 @@ class ComparisonOptions:
     @staticmethod
     def brief(tolerance: float) -> ComparisonOptions:
         """Options to tell within a few runs who is hopeless."""
-        return ComparisonOptions(tolerance, 3, 3, 3, 2.0, final_rounds=None)
+        return ComparisonOptions(
+            tolerance, min_rounds=3, quick_rounds=3, max_rounds=3, budget_s=2.0, final_rounds=None
+        )
 
 
 def compare(

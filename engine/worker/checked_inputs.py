@@ -21,8 +21,6 @@ from braid.core.tensor import BATCH, TensorType
 from braid.engine.importer.host.samples import Arrays, read_samples
 from braid.engine.worker.models import seeded_inputs, static_tensors
 
-_ANY_SIZE = 1 << 40  # the front end bounds it, before it stores the file
-
 
 def inputs_to_check(
     key: ProgramKey, graph: OpGraph, template: Mapping[str, TensorType], samples: str
@@ -42,7 +40,7 @@ def inputs_to_check(
     if not samples:
         yield seeded_inputs(graph, static, 1), 0
         return
-    arrays = read_samples(Path(samples), _ANY_SIZE)
+    arrays = read_samples(Path(samples))
     specs = {name: spec for name, spec in key.specs.items() if name not in static}
     if set(specs) != set(arrays):
         raise InvalidArtefact("the samples are of another model")

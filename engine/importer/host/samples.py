@@ -35,12 +35,12 @@ _DTYPES = {
 """Types that samples can have, by the model's name for them, as numpy names them."""
 
 
-def read_samples(path: Path, limit_bytes: int) -> dict[str, NDArray[Any]]:
+def read_samples(path: Path, limit_bytes: float = math.inf) -> dict[str, NDArray[Any]]:
     """Read an .npz file of samples: an array for each input, the first dimension counts samples.
 
     Args:
         path: of the file.
-        limit_bytes: of all arrays together.
+        limit_bytes: of all arrays together; the front end bounds them before it stores the file.
 
     Raises:
         InvalidRequest: it is no such file, or too large, or its arrays do not go together.
@@ -67,7 +67,7 @@ def read_samples(path: Path, limit_bytes: int) -> dict[str, NDArray[Any]]:
     return found
 
 
-def _arrays(archive: zipfile.ZipFile, limit_bytes: int) -> dict[str, NDArray[Any]]:
+def _arrays(archive: zipfile.ZipFile, limit_bytes: float) -> dict[str, NDArray[Any]]:
     members = archive.infolist()
     if len(members) > MAX_INPUTS:
         raise InvalidRequest(f"the samples hold {len(members)} arrays, more than {MAX_INPUTS}")
@@ -83,7 +83,7 @@ def _arrays(archive: zipfile.ZipFile, limit_bytes: int) -> dict[str, NDArray[Any
     return found
 
 
-def _array(name: str, file: IO[bytes], left_bytes: int, limit_bytes: int) -> NDArray[Any]:
+def _array(name: str, file: IO[bytes], left_bytes: float, limit_bytes: float) -> NDArray[Any]:
     """Read one array whose header is checked before memory is taken."""
     try:
         version = np.lib.format.read_magic(file)

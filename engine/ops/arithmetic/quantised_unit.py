@@ -18,7 +18,7 @@ from torch import Tensor
 
 from braid.core.graph import Literal, Operator
 from braid.engine.ops.arithmetic.quantised import dequantise, quantise
-from braid.engine.ops.kinds import epilogue_steps, op, operator
+from braid.engine.ops.kinds import WITH_SUM, epilogue_steps, op, operator
 
 KIND = "braid.quantised_unit"
 
@@ -26,8 +26,6 @@ QUANTISE, DEQUANTISE = "braid.quantise", "braid.dequantise"
 
 IDENTITY = "braid.identity"
 """Operator of a unit that only brings integers to another scale."""
-
-WITH_SUM = {"aten.convolution": "braid.convolution_add", "aten.linear": "braid.linear_add"}
 
 _Value = TypeVar("_Value", str, "Tensor | None")
 

@@ -10,49 +10,28 @@ ancestors makes it), so that fusing never takes away a unit that could run besid
 from __future__ import annotations
 
 import dataclasses
-from collections import Counter
 
 from braid.core.graph import Operator, OpGraph
-from braid.engine.ops.kinds import EPILOGUE
-
-_WITH_SUM = {"aten.convolution": "braid.convolution_add", "aten.linear": "braid.linear_add"}
+from braid.engine.ops.kinds import EPILOGUE, WITH_SUM
+from braid.engine.passes.merging import Merging
 
 
 def fuse_residuals(graph: OpGraph) -> OpGraph:
     """Fuse each sum that allows it; the units keep the names of their convolutions."""
-    reads = Counter(name for op in graph.operators for name in op.inputs)
-    reads.update(graph.outputs.values())
-    made_by = graph.producers()
-    ancestors: list[int] = []  # of each operator, as a bit set
-    operators: list[Operator | None] = list(graph.operators)
-    for index, op in enumerate(graph.operators):
-        above = 0
-        for name in op.inputs:
-            if name in made_by:
-                above |= ancestors[made_by[name]] | 1 << made_by[name]
-        ancestors.append(above)
+    merging = Merging(graph)
+    for index, op in merging.walk():
         if not _is_sum(op, graph):
             continue
         for data, other in (op.inputs, op.inputs[::-1]):
-            root = made_by.get(data, -1)
-            producer = operators[root] if root >= 0 else None
-            if producer is None or producer.kind not in _WITH_SUM:
+            found = merging.only_read(data)
+            if found is None or not merging.is_ready(other, found[0]):
                 continue
-            if EPILOGUE in producer.attributes or producer.attributes.get("transposed"):
-                continue
-            maker = made_by.get(other)
-            ready = maker is None or ancestors[root] >> maker & 1
-            if ready and reads[data] == 1:
-                operators[root] = _with_sum(producer, op, other)
-                operators[index] = None
-                made_by[op.outputs[0]] = root
-                # What the fused unit comes after is what its convolution came after.
-                ancestors[index] = ancestors[root]
+            root, producer = found
+            plain = producer.kind in WITH_SUM and EPILOGUE not in producer.attributes
+            if plain and not producer.attributes.get("transposed"):
+                merging.merge(index, root, _with_sum(producer, op, other))
                 break
-    kept = tuple(op for op in operators if op is not None)
-    made = {name for op in kept for name in op.outputs}
-    specs = {name: spec for name, spec in graph.specs.items() if name in made}
-    return dataclasses.replace(graph, operators=kept, specs=specs)
+    return merging.graph()
 
 
 def _is_sum(op: Operator, graph: OpGraph) -> bool:
@@ -68,7 +47,7 @@ def _with_sum(producer: Operator, total: Operator, other: str) -> Operator:
     epilogue = {name: total.attributes[name] for name in (EPILOGUE,) if name in total.attributes}
     return dataclasses.replace(
         producer,
-        kind=_WITH_SUM[producer.kind],
+        kind=WITH_SUM[producer.kind],
         inputs=(data, weight, bias, other),
         outputs=total.outputs,
         attributes={**producer.attributes, **epilogue},

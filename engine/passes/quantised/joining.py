@@ -11,66 +11,54 @@ computed before the unit could start anyway, as in engine/passes/fusion/residual
 from __future__ import annotations
 
 import dataclasses
-from collections import Counter
 
 from braid.core.graph import Literal, Operator, OpGraph
 from braid.engine.ops.arithmetic.quantised_unit import (
     IDENTITY,
     KIND,
-    WITH_SUM,
     Parts,
     QuantisedUnit,
 )
+from braid.engine.ops.kinds import WITH_SUM
+from braid.engine.passes.merging import Merging
 
 _FLATTENING = frozenset({"braid.reshape", "braid.flatten", "braid.squeeze"})
 
 
 def join_units(graph: OpGraph) -> OpGraph:
     """Join units of a static graph; they keep the names of their convolutions."""
-    reads = Counter(name for op in graph.operators for name in op.inputs)
-    reads.update(graph.outputs.values())
-    made_by = graph.producers()
-    ancestors: list[int] = []  # of each operator, as a bit set
-    operators: list[Operator | None] = list(graph.operators)
-    for index, op in enumerate(graph.operators):
-        above = 0
-        for name in op.inputs:
-            if name in made_by:
-                above |= ancestors[made_by[name]] | 1 << made_by[name]
-        ancestors.append(above)
-        if op.kind in _FLATTENING and reads[op.inputs[0]] == 1:
-            root = made_by.get(op.inputs[0], -1)
-            flat = _flattened(operators[root], op, graph) if root >= 0 else None
-            if flat is not None:
-                operators[root], operators[index] = flat, None
-                made_by[op.outputs[0]] = root
-                ancestors[index] = ancestors[root]
-        if op.kind != KIND:
+    merging = Merging(graph)
+    for index, op in merging.walk():
+        found = merging.only_read(op.inputs[0]) if op.kind in _FLATTENING else None
+        flat = _flattened(found[1], op, graph) if found is not None else None
+        if found is not None and flat is not None:
+            merging.merge(index, found[0], flat)
+        if op.kind == KIND:
+            _join(merging, index, op)
+    return merging.graph()
+
+
+def _join(merging: Merging, index: int, op: Operator) -> None:
+    """Merge a unit into one that makes one of its values, if that does no harm."""
+    last = QuantisedUnit.read(op)
+    for position, data in enumerate(last.parts.values):
+        found = merging.only_read(data)
+        if found is None:
             continue
-        last = QuantisedUnit.read(op)
-        for position, data in enumerate(last.parts.values):
-            root = made_by.get(data, -1)
-            producer = operators[root] if root >= 0 and reads[data] == 1 else None
-            others = [made_by.get(v) for i, v in enumerate(last.parts.values) if i != position]
-            ready = all(maker is None or ancestors[root] >> maker & 1 for maker in others)
-            joined = _joined(producer, last, position) if producer and ready else None
-            if producer is not None and joined is not None:
-                operators[root] = joined.operator(producer.name, op.outputs)
-                operators[index] = None
-                made_by[op.outputs[0]] = root
-                ancestors[index] = ancestors[root]
-                break
-    kept = tuple(op for op in operators if op is not None)
-    made = {name for op in kept for name in op.outputs}
-    specs = {name: spec for name, spec in graph.specs.items() if name in made}
-    return dataclasses.replace(graph, operators=kept, specs=specs)
+        root, producer = found
+        others = [value for at, value in enumerate(last.parts.values) if at != position]
+        if not all(merging.is_ready(value, root) for value in others):
+            continue
+        if (joined := _joined(producer, last, position)) is not None:
+            merging.merge(index, root, joined.operator(producer.name, op.outputs))
+            break
 
 
-def _flattened(pool: Operator | None, op: Operator, graph: OpGraph) -> Operator | None:
+def _flattened(pool: Operator, op: Operator, graph: OpGraph) -> Operator | None:
     """The average ``pool`` without the axes that ``op`` drops; None if they are something else."""
-    unit = QuantisedUnit.read(pool) if pool is not None and pool.kind == KIND else None
+    unit = QuantisedUnit.read(pool) if pool.kind == KIND else None
     extents, left = graph.spec(op.inputs[0]).shape, graph.spec(op.outputs[0]).shape
-    if pool is None or unit is None or unit.unit != "braid.global_avg_pool":
+    if unit is None or unit.unit != "braid.global_avg_pool":
         return None
     if len(extents) != 4 or left != extents[:2]:
         return None

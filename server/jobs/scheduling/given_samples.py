@@ -10,8 +10,6 @@ from braid.engine.importer.host.samples import read_samples
 from braid.server.jobs.imported_model import ImportedModel
 from braid.server.store.files import StoreFolder
 
-_ANY_SIZE = 1 << 40  # the size was bounded before the file was stored
-
 
 @dataclass(frozen=True, slots=True)
 class GivenSamples:
@@ -33,7 +31,7 @@ async def given_samples(imported: ImportedModel, folder: StoreFolder) -> GivenSa
     path = folder.sample_file(digest)
 
     def checked() -> int:
-        return imported.check_samples(read_samples(path, _ANY_SIZE))
+        return imported.check_samples(read_samples(path))
 
     try:
         return GivenSamples(str(path), await asyncio.to_thread(checked))

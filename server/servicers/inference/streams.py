@@ -49,19 +49,13 @@ class _Answering:
             self.ready.put_nowait(None)
 
     def _begin(self, request: Any) -> None:
-        work = self._answer(request) if self._in_order else self._answer_when_ready(request)
-        task = asyncio.ensure_future(work)
+        task = asyncio.ensure_future(self._answer(request))
         self.running.add(task)
         task.add_done_callback(self.running.discard)
         if self._in_order:
             self.ready.put_nowait(task)
-
-    async def _answer_when_ready(self, request: Any) -> Answer:
-        """Answer, and hand this task over in its last step: a callback would run one later."""
-        try:
-            return await self._answer(request)
-        finally:
-            self.ready.put_nowait(asyncio.current_task())
+        else:
+            task.add_done_callback(self.ready.put_nowait)
 
 
 async def answers(
