@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import mmap
 import os
+import subprocess
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from importlib.metadata import version
@@ -64,19 +65,35 @@ def test_a_failed_version_is_counted_and_has_no_series() -> None:
     assert not [line for line in lines if 'version="3"' in line]
 
 
-def test_the_private_memory_of_a_process_is_its_own_and_not_what_it_shares() -> None:
-    before = private_bytes(os.getpid())
-    shared = mmap.mmap(-1, 32 << 20)  # shared with children: no process's own
-    shared.write(b"x" * len(shared))
-    with_shared = private_bytes(os.getpid())
-    own = mmap.mmap(-1, 32 << 20, flags=mmap.MAP_PRIVATE)
-    own.write(b"x" * len(own))
-    with_own = private_bytes(os.getpid())
+_TAKES_MEMORY = """
+import mmap, sys
+kept = []
+for line in sys.stdin:
+    kind = mmap.MAP_SHARED if line.strip() == "shared" else mmap.MAP_PRIVATE
+    kept.append(mmap.mmap(-1, 32 << 20, flags=kind))
+    for page in range(0, 32 << 20, mmap.PAGESIZE):
+        kept[-1][page] = 1
+    print("done", flush=True)
+"""
 
-    assert before is not None
-    assert with_shared is not None
-    assert with_own is not None
-    assert with_shared - before < 16 << 20
+
+def test_the_private_memory_of_a_process_is_its_own_and_not_what_it_shares() -> None:
+    command = [sys.executable, "-u", "-c", _TAKES_MEMORY]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        seen = []
+        for kind in ("private", "shared", "private"):
+            process.stdin.write(f"{kind}\n")
+            process.stdin.flush()
+            assert process.stdout.readline() == "done\n"
+            seen.append(private_bytes(process.pid) or 0)
+        process.stdin.close()
+
+    first, with_shared, with_own = seen
+    assert first > 24 << 20
+    assert with_shared - first < 16 << 20
     assert with_own - with_shared > 24 << 20
 
 
