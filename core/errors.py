@@ -21,7 +21,10 @@
     │   └── DiskFailure
     ├── Unavailable                 true for a moment only: try again
     │   ├── ModelLoading
+    │   ├── NoNodeUp
     │   ├── Draining
+    │   ├── StoreUnavailable
+    │   ├── SystemShortage
     │   └── WorkerRestarting
     ├── DeadlineExceeded
     │   └── RunStopped
@@ -30,6 +33,7 @@
     ├── PreconditionFailed          legal, but not in the present state
     │   ├── ModelQuarantined
     │   └── DamagedArtefact
+    ├── LeaseLost
     ├── NotOffered
     ├── Unauthenticated
     ├── PermissionDenied
@@ -185,8 +189,32 @@ class ModelLoading(Unavailable):
     retry_after_s = 1.0
 
 
+class NoNodeUp(Unavailable):
+    """No server of a fleet takes calls at this address at the moment."""
+
+    retry_after_s = 1.0
+
+
 class Draining(Unavailable):
     """The server is shutting down and takes no new requests."""
+
+
+class StoreUnavailable(Unavailable):
+    """The database or the shared files of the store do not answer; models serve on."""
+
+    retry_after_s = 1.0
+
+
+class SystemShortage(Unavailable):
+    """The server's system has no descriptors, processes or memory left for now."""
+
+    retry_after_s = 1.0
+
+    def __init__(self, what: str) -> None:
+        super().__init__(
+            f"the server has no {what} left for now; try again, and look at its limits (ulimit, "
+            "those of its container) if that lasts"
+        )
 
 
 class WorkerRestarting(Unavailable):
@@ -222,6 +250,10 @@ class DamagedArtefact(PreconditionFailed):
 
     def __init__(self, why: str) -> None:
         super().__init__(f"its artefact is damaged ({why}): register the same file again")
+
+
+class LeaseLost(BraidError):
+    """Another server works on this now: what this one wanted to store was refused."""
 
 
 class NotOffered(BraidError):

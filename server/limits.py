@@ -1,12 +1,15 @@
-"""Limits of each room, from the settings."""
+"""Limits of each room, and the database of the store, from the settings."""
 
 from __future__ import annotations
+
+from sqlalchemy import URL
 
 from braid.engine.importer.host.limits import ImportLimits
 from braid.server.inference.call_memory import MemoryLimits
 from braid.server.security.addresses import EVERY, HostNames
 from braid.server.settings import Settings
 from braid.server.store.batching_policy import BatchPolicy, queue_limit_s
+from braid.server.store.database.url import database_url
 from braid.server.store.quota import StoreLimits
 
 
@@ -44,6 +47,12 @@ def store_limits(settings: Settings) -> StoreLimits:
         settings.max_concurrent_uploads,
         settings.max_caller_uploads,
     )
+
+
+def store_database(settings: Settings) -> URL | None:
+    """URL of the store's database; None: SQLite in its folder."""
+    text = settings.database.get_secret_value()
+    return database_url(text, settings.database_password_file)
 
 
 def import_limits(settings: Settings) -> ImportLimits:

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from braid.core.errors import InvalidArtefact, ModelImportError
 from braid.core.graph import OpGraph, graph_to_json
+from braid.core.shortage import unreadable
 from braid.engine.importer.host.report import (
     GRAPH_FILE,
     MODEL_FILE,
@@ -50,6 +51,7 @@ def load_artefact(folder: Path) -> Artefact:
 
     Raises:
         InvalidArtefact: a file is missing, changed or malformed, or graph and weights differ.
+        SystemShortage: one cannot be read for now.
     """
     report = read_report(folder)
     graph = read_graph(folder, report)
@@ -58,7 +60,7 @@ def load_artefact(folder: Path) -> Artefact:
     try:
         weights = load_file(path)
     except OSError as error:
-        raise InvalidArtefact(f"{WEIGHTS_FILE} cannot be read: {error.strerror}") from error
+        raise unreadable(WEIGHTS_FILE, error) from error
     specs = {name: spec_of(tensor) for name, tensor in weights.items()}
     if specs != dict(graph.constants):
         raise InvalidArtefact(f"{WEIGHTS_FILE} does not hold the constants of {GRAPH_FILE}")

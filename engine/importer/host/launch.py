@@ -21,6 +21,7 @@ from pathlib import Path
 from braid.core.background import to_the_end
 from braid.core.disk import disk_failure
 from braid.core.errors import DiskFailure, InvalidArtefact, ModelImportError, Unavailable
+from braid.core.shortage import shortage
 from braid.engine.importer.host.killed import how_killed
 from braid.engine.importer.host.limits import ImportLimits, limit_exceeded
 from braid.engine.importer.host.messages import (
@@ -83,6 +84,7 @@ async def import_model(
         UnsupportedOperators: naming all of them.
         ImportLimitExceeded: naming the limit and the setting that raises it.
         DiskFailure: the disk is full, read-only or failing.
+        SystemShortage: no process can be started, or no file opened, for now.
         ModelImportError: any other reason the file cannot be imported.
 
     Cancelling the call kills the process and removes what it wrote.
@@ -96,7 +98,7 @@ async def import_model(
             await _import(request, on_progress, spare)
             await to_the_end(asyncio.to_thread(_accept, written, artefact))
     except (OSError, DiskFailure) as error:
-        if failure := disk_failure(error, artefact.parent):
+        if failure := disk_failure(error, artefact.parent) or shortage(error):
             raise failure from error
         raise
 

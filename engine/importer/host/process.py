@@ -43,7 +43,13 @@ class ImporterProcess:
         Raises:
             OSError: no process, memory or descriptor is left.
         """
-        (read_end, report_end), (request_end, requests) = os.pipe(), os.pipe()
+        read_end, report_end = os.pipe()
+        try:
+            request_end, requests = os.pipe()
+        except OSError:
+            os.close(read_end)
+            os.close(report_end)
+            raise
         reports, transport = asyncio.StreamReader(limit=MAX_LINE_BYTES), None
         try:
             transport, _ = await asyncio.get_running_loop().connect_read_pipe(

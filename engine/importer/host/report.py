@@ -20,6 +20,7 @@ from typing import Any
 from braid.core.errors import InvalidArtefact
 from braid.core.graph import OpGraph, load_graph
 from braid.core.json_form import MalformedJson, from_stored_json, to_json
+from braid.core.shortage import unreadable
 
 REPORT_FORMAT = 1
 GRAPH_FILE = "graph.json"
@@ -140,6 +141,7 @@ def check_files(artefact: Path) -> None:
 
     Raises:
         InvalidArtefact: a file is missing or changed.
+        SystemShortage: they cannot be read for now.
     """
     report = read_report(artefact)
     for name in {GRAPH_FILE, *report.files}:
@@ -151,11 +153,12 @@ def check_file(artefact: Path, report: Report, name: str) -> None:
 
     Raises:
         InvalidArtefact: it is missing or changed.
+        SystemShortage: it cannot be read for now.
     """
     try:
         digest = file_digest(artefact / name)
     except OSError as error:
-        raise InvalidArtefact(f"{name} cannot be read: {error.strerror}") from error
+        raise unreadable(name, error) from error
     if digest != report.files.get(name):
         raise InvalidArtefact(f"{name} was changed after the import")
 
@@ -198,4 +201,4 @@ def _read(path: Path, most: int) -> bytes:
             raise InvalidArtefact(f"{path.name} is larger than {most} bytes")
         return path.read_bytes()
     except OSError as error:
-        raise InvalidArtefact(f"{path.name} cannot be read: {error.strerror}") from error
+        raise unreadable(path.name, error) from error

@@ -8,9 +8,12 @@ Nothing in the file is run: pickles are refused, and a header may not promise mo
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import math
+import re
 import zipfile
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
@@ -23,9 +26,27 @@ from braid.core.tensor import BATCH, TensorType
 
 Arrays = Mapping[str, NDArray[Any]]
 
+_DAMAGED = (
+    *(zipfile.BadZipFile, zipfile.LargeZipFile, zlib.error, EOFError),
+    *(NotImplementedError, RuntimeError, UnicodeDecodeError),
+)
+"""What a damaged archive raises, besides OSError for a place before its beginning."""
+
 MAX_SAMPLES = 512
 MAX_INPUTS = 256
 _ENDING = ".npy"
+_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+_MAX_NAME_CHARS = 1000
+_MAX_HEADER_BYTES = 10_000
+_MAX_DIMENSIONS = 32
+_HEADER = re.compile(
+    r"\{'descr':'([<>|=]?[A-Za-z][0-9]{0,4})','fortran_order':(True|False),"
+    r"'shape':\(((?:[0-9]{1,18}(?:,[0-9]{1,18})*,?)?)\),?\}"
+)
+"""Header of an array of numbers, without its spaces. numpy's reader evaluates it as Python.
+
+Digits match in one way only, so that no header takes longer than its length.
+"""
 
 _DTYPES = {
     "BOOL": "bool", "UINT8": "uint8", "INT8": "int8", "UINT16": "uint16", "INT16": "int16",
@@ -48,7 +69,9 @@ def read_samples(path: Path, limit_bytes: float = math.inf) -> dict[str, NDArray
     try:
         with zipfile.ZipFile(path) as archive:
             found = _arrays(archive, limit_bytes)
-    except (zipfile.BadZipFile, zipfile.LargeZipFile, NotImplementedError, RuntimeError) as error:
+    except (*_DAMAGED, OSError) as error:
+        if isinstance(error, OSError) and error.errno != errno.EINVAL:  # not the file's doing
+            raise
         raise InvalidRequest(
             f"the samples are no .npz file, as numpy.savez(FILE, **arrays) writes: {error}"
         ) from error
@@ -74,8 +97,11 @@ def _arrays(archive: zipfile.ZipFile, limit_bytes: float) -> dict[str, NDArray[A
     found, left = dict[str, NDArray[Any]](), limit_bytes
     for member in members:
         name = member.filename
-        if not name.endswith(_ENDING) or name in found:
+        is_array = name.endswith(_ENDING) and len(name) <= _MAX_NAME_CHARS
+        if not is_array or name.removesuffix(_ENDING) in found:
             raise InvalidRequest(f"the samples hold {name[:100]!r}, which is no array")
+        if member.compress_type not in _METHODS:
+            raise InvalidRequest(f"samples[{name!r}] is packed in an unusual way")
         with archive.open(member) as file:
             array = _array(name.removesuffix(_ENDING), file, left, limit_bytes)
         left -= array.nbytes
@@ -86,19 +112,12 @@ def _arrays(archive: zipfile.ZipFile, limit_bytes: float) -> dict[str, NDArray[A
 def _array(name: str, file: IO[bytes], left_bytes: float, limit_bytes: float) -> NDArray[Any]:
     """Read one array whose header is checked before memory is taken."""
     try:
-        version = np.lib.format.read_magic(file)
-        read = {
-            (1, 0): np.lib.format.read_array_header_1_0,
-            (2, 0): np.lib.format.read_array_header_2_0,
-        }.get(version)
-        if read is None:
-            raise ValueError(f"version {version} of the format")
-        shape, is_fortran, dtype = read(file)
-    except ValueError as error:
+        shape, is_fortran, dtype = _header(file)
+    except (ValueError, TypeError) as error:
         raise InvalidRequest(f"samples[{name!r}] cannot be read: {error}") from error
     if dtype.hasobject:
         raise InvalidRequest(f"samples[{name!r}] holds Python objects (pickles); give numbers")
-    size_bytes = math.prod(shape) * dtype.itemsize
+    size_bytes = math.prod(shape) * max(1, dtype.itemsize)
     if size_bytes > left_bytes:
         raise InvalidRequest(
             f"the samples take more than {limit_bytes} bytes (BRAID_MAX_SAMPLES_BYTES); give fewer"
@@ -108,6 +127,28 @@ def _array(name: str, file: IO[bytes], left_bytes: float, limit_bytes: float) ->
         raise InvalidRequest(f"samples[{name!r}] has other bytes than its shape {shape} says")
     flat = np.frombuffer(content, dtype)
     return flat.reshape(shape, order="F" if is_fortran else "C")
+
+
+def _header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """Read the shape, the order and the type of an array of numbers.
+
+    Raises:
+        ValueError, TypeError: it is not of the format, or of no type of numpy's.
+    """
+    version = np.lib.format.read_magic(file)
+    if version not in ((1, 0), (2, 0)):
+        raise ValueError(f"version {version} of the format")
+    length = int.from_bytes(file.read(2 if version == (1, 0) else 4), "little")
+    if length > _MAX_HEADER_BYTES:
+        raise ValueError(f"a header of {length} bytes")
+    text = re.sub(r"\s+", "", file.read(length).decode("latin1"))
+    match = _HEADER.fullmatch(text)
+    if match is None:
+        raise ValueError(f"no header of an array of numbers: {text[:100]!r}")
+    shape = tuple(int(extent) for extent in match[3].split(",") if extent)
+    if len(shape) > _MAX_DIMENSIONS or math.prod(max(1, extent) for extent in shape) >= 1 << 63:
+        raise ValueError(f"a shape of {len(shape)} dimensions that no array has")
+    return shape, match[2] == "True", np.dtype(match[1])
 
 
 def digest_of(samples: Arrays) -> str:

@@ -1,12 +1,13 @@
 """The importer process, ``python -m braid.engine.importer.sandbox``: imports one upload.
 
-    give up rights ─> request ─> limits ─> read the file ─> load torch ─> import      usually
-    give up rights ─> load libraries ─> request ─> limits ─> read the file ─> import  ``--spare``
+    give up rights ─> request ─> folder, limits ─> read the file ─> load torch ─> import  usually
+    give up rights ─> load libraries ─> request ─> folder, limits ─> read the file ─> import  spare
 
 Whatever is loaded is loaded without network or other programs, and no byte of the file is read
-before the limits are set. Without ``--spare`` torch, which takes longest, is loaded after the file
-has proved to be a model. Reports go to the pipe; what libraries print goes to standard output,
-which the server keeps the end of.
+before the process, which has one thread until then, is confined to its folder and its limits are
+set. Without ``--spare`` torch, which takes longest, is loaded after the file has proved to be a
+model. Reports go to the pipe; what libraries print goes to standard output, which the server keeps
+the end of.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ import json
 import os
 import tempfile
 import traceback
+from dataclasses import replace
+from pathlib import Path
 
 from braid.core.disk import disk_failure
 from braid.core.errors import BraidError, InvalidRequest, ModelImportError
@@ -25,6 +28,7 @@ from braid.engine.importer.host.limits import ImportLimits, limit_exceeded
 from braid.engine.importer.host.messages import Done, Failed, Message, OnProgress, Progress, encode
 from braid.engine.importer.host.request import ImportRequest
 from braid.engine.importer.sandbox.confinement import give_up_rights, set_limits
+from braid.engine.importer.sandbox.landlock import keep_to
 from braid.engine.importer.sandbox.run_limit import bound_trials
 from braid.engine.importer.upload.uploaded_model import open_upload
 from braid.engine.runtime.out_of_memory import is_out_of_memory
@@ -43,6 +47,7 @@ def main() -> None:
     if arguments.spare:
         _load_libraries()
     request = _receive(arguments.request_fd)
+    keep_to(request.artefact.parent, [request.upload])
     set_limits(request.limits)
     try:
         _import(request, lambda fraction, step: _send(reports, Progress(fraction, step)))
@@ -76,7 +81,19 @@ def _receive(descriptor: int) -> ImportRequest:
     os.chdir(work)
     os.environ["HOME"] = os.environ["TMPDIR"] = str(work)
     tempfile.tempdir = None
-    return request
+    return replace(request, upload=_linked(request.upload, work / "upload"))
+
+
+def _linked(upload: Path, name: Path) -> Path:
+    """Link the upload into the process's folder, from where the artefact can link it once more.
+
+    Returns the link, or the upload where the file system has no links.
+    """
+    try:
+        os.link(upload, name)
+    except OSError:
+        return upload
+    return name
 
 
 def _import(request: ImportRequest, on_progress: OnProgress) -> None:

@@ -1,38 +1,61 @@
 """Limits that the importer process sets for itself before it reads the upload.
 
-The limits are inherited by whatever the process might start and cannot be raised again. They are
-set by the process itself: a ``preexec_fn`` in a server with threads may deadlock.
+    rights       network, programs, processes, other files: refused (seccomp.py, landlock.py)
+    limits       memory, CPU time, sizes of files, the wall clock
+
+They hold for all threads of the process and cannot be raised again. They are set by the process
+itself: a ``preexec_fn`` in a server with threads may deadlock.
 """
 
 from __future__ import annotations
 
+import ctypes
 import os
 import resource
 import signal
+import struct
 from math import ceil
+from pathlib import Path
 from time import process_time
 
 from braid.core.child_process import end_with_parent
 from braid.engine.importer.host.limits import ImportLimits
+from braid.engine.importer.sandbox.landlock import keep_to
 from braid.engine.importer.sandbox.seccomp import forbid_calls
 from braid.engine.runtime.priority import process_gives_way
 
 _ALARM_GRACE_S = 10.0  # the server's own wall clock acts first and says so
+_CAPSET = {"x86_64": 126, "aarch64": 91}  # number of the system call
+_CAPABILITIES_3, _KEPT = 0x20080522, 1 << 1  # CAP_DAC_OVERRIDE: files of other users, in a volume
 
 
-def confine(limits: ImportLimits, parent: int) -> None:
-    """Give up rights and set limits."""
+def confine(limits: ImportLimits, parent: int, work: Path) -> None:
+    """Give up rights, keep to the folder ``work`` and set limits."""
     give_up_rights(parent)
+    keep_to(work)
     set_limits(limits)
 
 
 def give_up_rights(parent: int) -> None:
-    """Forbid network and other programs, which fail with EPERM; end with the process ``parent``."""
+    """Forbid network and other programs, which fail with EPERM; end with the process ``parent``.
+
+    Of root's privileges only access to files of other users is kept, where ``keep_to`` allows it.
+    """
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     process_gives_way()
     os.umask(0o077)
     end_with_parent(parent)
+    _drop_capabilities()
     forbid_calls()
+
+
+def _drop_capabilities() -> None:
+    """Give up what root has beyond its files: limits, signals, memory and settings of others."""
+    call = _CAPSET.get(os.uname().machine)
+    if call is not None and os.geteuid() == 0:
+        header = struct.pack("Ii", _CAPABILITIES_3, 0)
+        kept = struct.pack("6I", _KEPT, _KEPT, 0, 0, 0, 0)  # effective, permitted, inheritable
+        ctypes.CDLL(None, use_errno=True).syscall(call, header, kept)
 
 
 def set_limits(limits: ImportLimits) -> None:

@@ -1,33 +1,36 @@
-"""System call filter of the importer process: no network, no other programs.
+"""System call filter of the importer process: no network, no other programs or processes.
 
-Calls on the list fail with EPERM, in this process, its threads and its children, for good. Other
-architectures than the two below, and hosts whose kernel has no filters, go without.
+Calls on the list fail with EPERM, in this process and its threads, for good. So do clone without
+CLONE_THREAD, tgkill and prlimit of another process. clone3, whose flags a filter cannot see, is
+said to be missing; libraries use clone then. Other architectures than the two of the list, and
+hosts whose kernel has no filters, go without.
 """
 
 from __future__ import annotations
 
 import ctypes
 import errno
+import os
 import platform
 import struct
 
+from braid.engine.importer.sandbox.system_calls import (
+    ARCHITECTURES,
+    CLONE,
+    CLONE3,
+    PRLIMIT,
+    REFUSED,
+    TGKILL,
+)
+
 _PR_SET_NO_NEW_PRIVS, _PR_SET_SECCOMP, _MODE_FILTER = 38, 22, 2
-_LOAD, _EQUAL, _AT_LEAST, _RETURN = 0x20, 0x15, 0x35, 0x06
-_ALLOW, _DENY = 0x7FFF0000, 0x00050000 | errno.EPERM
+_LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
+_NUMBER_AT, _ARCHITECTURE_AT, _ARGUMENT_AT = 0, 4, 16
+_ALLOW, _DENY, _MISSING = 0x7FFF0000, 0x00050000 | errno.EPERM, 0x00050000 | errno.ENOSYS
+_CLONE_THREAD = 0x00010000
 _X32 = 0x40000000  # a second table of calls on x86-64
 
-# socket, connect, bind, listen, accept, accept4; execve, execveat; ptrace, process_vm_readv,
-# process_vm_writev; mount, umount2, unshare, setns; bpf, keyctl, io_uring_setup
-_CALLS = {
-    "x86_64": (
-        0xC000003E,
-        (41, 42, 49, 50, 43, 288, 59, 322, 101, 310, 311, 165, 166, 272, 308, 321, 250, 425),
-    ),
-    "aarch64": (
-        0xC00000B7,
-        (198, 203, 200, 201, 202, 242, 221, 281, 117, 270, 271, 40, 39, 97, 268, 280, 219, 425),
-    ),
-}
+_Line = tuple[int, int, int, int]  # code, lines to skip if true, if false, operand
 
 
 class _Program(ctypes.Structure):
@@ -36,9 +39,10 @@ class _Program(ctypes.Structure):
 
 def forbid_calls() -> bool:
     """Install the filter; False where the host has none."""
-    if platform.machine() not in _CALLS:
+    machine = platform.machine()
+    if machine not in ARCHITECTURES:
         return False
-    code = _filter(*_CALLS[platform.machine()])
+    code = _filter(ARCHITECTURES[machine], list(ARCHITECTURES).index(machine), os.getpid())
     buffer = ctypes.create_string_buffer(code, len(code))
     program = _Program(len(code) // 8, ctypes.cast(buffer, ctypes.c_void_p))
     prctl = ctypes.CDLL(None, use_errno=True).prctl
@@ -47,15 +51,35 @@ def forbid_calls() -> bool:
     return bool(prctl(_PR_SET_SECCOMP, _MODE_FILTER, ctypes.byref(program), 0, 0) == 0)
 
 
-def _filter(architecture: int, calls: tuple[int, ...]) -> bytes:
+def _filter(architecture: int, column: int, pid: int) -> bytes:
     """Code of the filter: deny other architectures and the listed calls, allow the rest."""
-    count = len(calls)
-    lines = [
-        (_LOAD, 0, 0, 4),  # the architecture of this call
-        (_EQUAL, 0, count + 3, architecture),  # another one: to the denial
-        (_LOAD, 0, 0, 0),  # the number of the call
-        (_AT_LEAST, count + 1, 0, _X32),
+    lines: list[_Line] = [
+        (_LOAD, 0, 0, _ARCHITECTURE_AT),
+        *_unless(_EQUAL, architecture, _DENY),
+        (_LOAD, 0, 0, _NUMBER_AT),
+        *_if(_AT_LEAST, _X32, _DENY),
+        *_if(_EQUAL, CLONE3[column], _MISSING),
     ]
-    lines += [(_EQUAL, count - place, 0, call) for place, call in enumerate(calls)]
-    lines += [(_RETURN, 0, 0, _ALLOW), (_RETURN, 0, 0, _DENY)]
+    for numbers in REFUSED.values():
+        if numbers[column]:
+            lines += _if(_EQUAL, numbers[column], _DENY)
+    for call, allowed in (
+        (CLONE, [(_ANY_BIT, _CLONE_THREAD)]),
+        (TGKILL, [(_EQUAL, pid)]),
+        (PRLIMIT, [(_EQUAL, 0), (_EQUAL, pid)]),
+    ):
+        checks: list[_Line] = [(_LOAD, 0, 0, _ARGUMENT_AT)]
+        for code, operand in allowed:
+            checks += _if(code, operand, _ALLOW)
+        checks.append((_RETURN, 0, 0, _DENY))
+        lines += [(_EQUAL, 0, len(checks), call[column]), *checks]
+    lines.append((_RETURN, 0, 0, _ALLOW))
     return b"".join(struct.pack("HBBI", *line) for line in lines)
+
+
+def _if(code: int, operand: int, verdict: int) -> list[_Line]:
+    return [(code, 0, 1, operand), (_RETURN, 0, 0, verdict)]
+
+
+def _unless(code: int, operand: int, verdict: int) -> list[_Line]:
+    return [(code, 1, 0, operand), (_RETURN, 0, 0, verdict)]

@@ -36,6 +36,7 @@ from braid.engine.importer.verification.compare import (
 from braid.engine.importer.verification.example_inputs import Example, check_memory
 from braid.engine.importer.verification.reference import ReferenceFailed, ReferenceModel
 from braid.engine.importer.verification.rounding_error import double_spec, in_double, widened
+from braid.engine.ops.arithmetic.quantised_unit import QUANTISE
 from braid.engine.passes.body import Weights
 from braid.engine.passes.specialise import interpret, specialise
 
@@ -231,6 +232,7 @@ def verify_batches(subject: Subject, reference: ReferenceModel) -> tuple[BatchAx
     Raises:
         InvalidRequest, Disagreement: the model is no function of single rows; says where.
     """
+    _check_ranges(subject.template)
     most = max(CHECKED_BATCHES)
     rows = subject.example.draw(most, seed=2)
     one = subject.specialised(1)
@@ -256,6 +258,19 @@ def verify_batches(subject: Subject, reference: ReferenceModel) -> tuple[BatchAx
     errors, tolerances = zip(*seen, strict=True)
     checked = Checked(max(errors), max(tolerances), min(tolerances), _differ(*singles))
     return BatchAxes(dict.fromkeys(subject.template.inputs, 0), axes), checked
+
+
+def _check_ranges(template: OpGraph) -> None:
+    """Refuse ranges of integers that are found in the data: rows of a batch would share them.
+
+    Rows drawn alike hide that: their ranges differ by less than the tolerance.
+
+    Raises:
+        Disagreement: there is one; names the operator.
+    """
+    for operator in template.operators:
+        if operator.kind == QUANTISE and operator.inputs[1] not in template.constants:
+            raise Disagreement(f"{operator.name!r} takes its range of 8 bits from the whole batch")
 
 
 def _rows(inputs: Mapping[str, Tensor], start: int, end: int) -> dict[str, Tensor]:

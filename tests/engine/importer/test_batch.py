@@ -109,6 +109,20 @@ def test_rows_that_influence_each_other_are_served_unbatched(tmp_path: Path) -> 
     assert "served unbatched, at its own shape: output 'y'" in study.warnings[-1]
 
 
+def test_rows_that_share_a_range_of_integers_are_served_unbatched(tmp_path: Path) -> None:
+    # Rows drawn alike have ranges alike: the difference alone would pass as rounding.
+    nodes = [
+        helper.make_node("ReduceMax", ["x"], ["m"], keepdims=0),
+        helper.make_node("Div", ["m", "steps"], ["scale"]),
+        helper.make_node("QuantizeLinear", ["x", "scale"], ["q"]),
+        helper.make_node("DequantizeLinear", ["q", "scale"], ["y"]),
+    ]
+    study = studied(model(nodes, {"steps": np.float32(255)}, shape=["n", 40]), tmp_path)
+
+    assert study.batch is None
+    assert "takes its range of 8 bits from the whole batch" in study.warnings[-1]
+
+
 def test_a_model_of_one_row_whose_rows_would_influence_each_other_takes_them_one_by_one(
     tmp_path: Path,
 ) -> None:

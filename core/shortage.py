@@ -1,0 +1,38 @@
+"""Recognition of a system that has no descriptors, processes or memory left for now.
+
+    OSError (errno), with its causes ──> shortage ──> braid.core.errors.SystemShortage, or None
+                         of an artefact ──> unreadable ──> SystemShortage, or InvalidArtefact
+
+A file that cannot be opened for want of descriptors is not damaged: it must not be made anew.
+"""
+
+from __future__ import annotations
+
+import errno
+
+from braid.core.errors import InvalidArtefact, SystemShortage
+
+_BY_ERRNO = {
+    errno.EMFILE: "descriptors",
+    errno.ENFILE: "descriptors",
+    errno.EAGAIN: "processes",
+    errno.ENOMEM: "memory",
+}
+
+
+def shortage(error: BaseException | None) -> SystemShortage | None:
+    """Return what the system lacked if ``error`` came of that, else None."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        if isinstance(error, SystemShortage):
+            return error
+        if isinstance(error, OSError) and (what := _BY_ERRNO.get(error.errno or 0)):
+            return SystemShortage(what)
+        error = error.__cause__ or error.__context__
+    return None
+
+
+def unreadable(name: str, error: OSError) -> InvalidArtefact | SystemShortage:
+    """Return the error for a file of an artefact that cannot be read; ``name`` is told."""
+    return shortage(error) or InvalidArtefact(f"{name} cannot be read: {error.strerror}")
