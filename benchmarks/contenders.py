@@ -21,7 +21,7 @@ import torch
 from benchmarks.networks.registry import NETWORKS
 from braid.core.plan import plan_from_json
 from braid.core.precision import BF16, FP32, PRECISIONS
-from braid.core.program import ProgramKey
+from braid.core.program import ProgramKey, sorted_choices
 from braid.core.runtimes import ONNXRUNTIME, RUNTIMES
 from braid.engine.cpu.backend import CpuBackend
 from braid.engine.cpu.executor import CpuExecutor
@@ -114,7 +114,9 @@ def braid(network: Network, args: argparse.Namespace) -> Run:
     table = ModelTable(CpuBackend(CpuExecutor(args.threads, cpus)))
     table.load(digest, args.artefact)
     specs = tuple((name, spec_of(tensor)) for name, tensor in inputs.items())
-    program = table.program(ProgramKey(digest, specs, precision=args.precision))
+    choices = sorted_choices(json.loads(args.kernels))
+    key = ProgramKey(digest, specs, precision=args.precision, choices=choices)
+    program = table.program(key)
     ready = table.ready(program, plan_from_json(json.loads(args.plan.read_text())))
     return lambda: ready.run(inputs)
 
@@ -140,6 +142,7 @@ def main() -> None:
     parser.add_argument("--model", type=Path, required=True, help="the network as ONNX")
     parser.add_argument("--artefact", type=Path, required=True, help="the network as imported")
     parser.add_argument("--plan", type=Path, help="JSON; without it, braid runs --runtime")
+    parser.add_argument("--kernels", default="{}", help="JSON: signature of a unit -> variant")
     parser.add_argument("--precision", choices=PRECISIONS, default=FP32)
     parser.add_argument("--runtime", choices=RUNTIMES, default=ONNXRUNTIME)
     args = parser.parse_args()

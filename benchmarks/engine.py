@@ -124,10 +124,11 @@ def commands_of(
     if args.precision == INT8:  # the modules of torch are in FP32
         others = [name for name in others if not name.startswith("torch")]
     commands = {name: [*base, "--contender", name] for name in others}
+    kernels = ["--kernels", json.dumps(dict(found.choices))]
     for name, path in found.plans.items():
         if args.best and name not in (SEQUENTIAL, found.own, found.portfolio):
             continue
-        commands[f"braid {name}"] = [*base, "--contender", "braid", "--plan", str(path)]
+        commands[f"braid {name}"] = [*base, "--contender", "braid", "--plan", str(path), *kernels]
     if found.portfolio in RUNTIMES:
         commands[PORTFOLIO] = [*base, "--contender", "braid", "--runtime", found.portfolio]
     return commands

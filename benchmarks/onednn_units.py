@@ -38,7 +38,9 @@ from braid.engine.ops.kinds import EPILOGUE
 from braid.engine.program.attributes import image_window
 
 LIBRARIES = ("package", "torch", "operators")
-PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "int8": torch.uint8}
+PRECISIONS = {
+    "fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16, "int8": torch.uint8
+}  # fmt: skip
 RUNS = 3  # of each unit for one answer
 THREADS = 2
 

@@ -83,15 +83,22 @@ async def find_plans(
     *,
     precision: str = FP32,
 ) -> Found:
-    """Plan one network at one batch size with every planner of the portfolio, on the CPU."""
+    """Plan one network at one batch size with every planner of the portfolio, on the CPU.
+
+    Kernels are chosen as a registration does; their latencies are kept beside ``folder``.
+    """
+    from braid.server.store.store import Store
+
     device = Device("cpu", WorkerOptions(threads, _GIB, 2 * _GIB, 7, keep_spare=False))
-    await device.start()
+    store = Store.open(folder.parent / "store")
     try:
+        await device.start()
         async with device.keeping(await asyncio.to_thread(file_digest, model)):
-            wanted = partial(plans_on, precision=precision)
+            wanted = partial(plans_on, store=store, precision=precision)
             return await wanted(device, artefact, model, batch, folder, options)
     finally:
         await device.close()
+        store.close()
 
 
 async def plans_on(

@@ -1,4 +1,4 @@
-"""Builds of oneDNN on the convolutions and linear layers of networks, in FP32, BF16 and INT8.
+"""Builds of oneDNN on the convolutions and linear layers of networks, in each precision.
 
     python -m benchmarks.which_onednn --networks squeezenet,resnet50 --models FOLDER --out FOLDER
 

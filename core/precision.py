@@ -4,6 +4,8 @@
     tf32   FP32 data; matrix products and convolutions round their operands to 10 bits
     fp16   the wide operators on FP16 data; sums and what overflows easily in FP32
     bf16   as fp16, with FP32's range and 7 bits
+    int8   convolutions, linear layers and what lies between them on 8-bit integers, whose ranges
+           are taken from samples; units that this costs too much stay in FP32
     auto   whichever of those is fastest within the accepted error; chosen by measurement
 
 The model's own inputs, outputs and stored weights keep their types: a precision says how it is run.
@@ -22,14 +24,16 @@ BF16 = "bf16"
 HALF: Mapping[str, str] = {"fp16": "FP16", BF16: "BF16"}
 """Precisions that compute on narrower data, and its dtype."""
 
-PRECISIONS = (FP32, TF32, *HALF)
+INT8 = "int8"
+
+PRECISIONS = (FP32, TF32, *HALF, INT8)
 
 AUTO = "auto"
 """What a registration asks for instead of a precision, to have the fastest one chosen."""
 
 ASKED = (*PRECISIONS, AUTO)
 
-TOLERANCES: Mapping[str, float] = {TF32: 5e-3, "fp16": 1e-2, "bf16": 5e-2}
+TOLERANCES: Mapping[str, float] = {TF32: 5e-3, "fp16": 1e-2, "bf16": 5e-2, INT8: 5e-2}
 """Allowed difference of outputs from FP32, relative to the largest element of each.
 
 Ten times what rounding each operand once costs (2^-11 for 10 bits, 2^-8 for 7) and a bit: what

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from braid.core.plan import StreamPlan
 from braid.core.precision import FP32
-from braid.core.schedule import SEQUENTIAL
+from braid.core.schedule import SEQUENTIAL, Schedule
 from braid.core.tensor import TensorType
 
 Choices = tuple[tuple[str, str], ...]
@@ -50,6 +50,7 @@ class ProgramKey:
     static: StaticContent = ()
     precision: str = FP32
     choices: Choices = ()
+    quantisation: str = ""  # text of a ``Quantisation``, in INT8
 
     @property
     def specs(self) -> dict[str, TensorType]:
@@ -90,6 +91,17 @@ class UnitKernels:
 def sorted_choices(choices: Mapping[str, str]) -> Choices:
     """Choices of kernels, sorted as a ``ProgramKey`` holds them."""
     return tuple(sorted(choices.items()))
+
+
+def as_scheduled(program: ProgramKey, schedule: Schedule) -> ProgramKey:
+    """The program that a schedule's plan is of, from the same in FP32 on its usual kernels."""
+    choices = sorted_choices(schedule.provenance.choices)
+    return replace(
+        program,
+        precision=schedule.precision,
+        choices=choices,
+        quantisation=schedule.quantisation,
+    )
 
 
 def static_content(values: Mapping[str, Any], inputs: Mapping[str, TensorType]) -> StaticContent:

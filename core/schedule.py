@@ -19,6 +19,8 @@ from braid.core.errors import InvalidArtefact
 from braid.core.json_form import from_stored_json, to_json
 from braid.core.measurement import SideBySideRuns, Speed, is_latency
 from braid.core.plan import StreamPlan, plan_from_json, plan_to_json, runs_in_sequence
+from braid.core.precision import INT8
+from braid.core.quantisation import Quantisation
 from braid.core.runtimes import ONNXRUNTIME, RUNTIMES
 
 SCHEDULE_FORMAT = 1
@@ -180,6 +182,8 @@ class Provenance:
     precision: str = ""  # that was chosen; empty: that of the key
     samples: int = 0  # inputs that errors were measured on; 0: seeded ones
     top_agreement: float | None = None  # part of the samples whose top class is the reference's
+    quantisation: Quantisation | None = None  # that INT8 was tried with; None: it was not
+    left_out: Mapping[str, str] = field(default_factory=dict)  # precision -> why it took no part
 
 
 def provenance_from_json(document: Mapping[str, Any]) -> Provenance:
@@ -190,6 +194,8 @@ def provenance_from_json(document: Mapping[str, Any]) -> Provenance:
         in_onnxruntime = bool(beside.get("in_onnxruntime"))  # as earlier versions recorded it
         beside = {"runtime": ONNXRUNTIME if in_onnxruntime else "", **beside}
         seen["side_by_side"] = from_stored_json(SideBySideRuns, beside)
+    if (how := document.get("quantisation")) is not None:
+        seen["quantisation"] = from_stored_json(Quantisation, how)
     return Provenance(**{**seen, "candidates": candidates})
 
 
@@ -226,6 +232,12 @@ class Schedule:
         return self.provenance.precision or self.key.precision
 
     @property
+    def quantisation(self) -> str:
+        """Text of what makes the graph in INT8; empty in another precision."""
+        how = self.provenance.quantisation
+        return how.text if how is not None and self.precision == INT8 else ""
+
+    @property
     def plan_id(self) -> str:
         """Id of the plan, as answered by Infer: its kind and a hash of its content.
 
@@ -247,8 +259,9 @@ class Schedule:
     @property
     def _content(self) -> dict[str, Any]:
         """Everything that decides what runs."""
-        key = self.key
+        key, how = self.key, self.quantisation
         return {
+            **({"quantisation": how} if how else {}),
             "model": key.model_digest,
             "device": key.device_key,
             "shapes": [key.batch_size, key.shapes],

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from braid.core.graph import OpGraph
-from braid.core.program import PlanToRun, ProgramKey, sorted_choices
+from braid.core.program import PlanToRun, ProgramKey, as_scheduled
 from braid.core.schedule import Schedule
 from braid.core.tensor import TensorType
 from braid.engine.link.options import WorkerOptions
@@ -39,6 +39,5 @@ class Compiled:
             return PlanToRun(program)
         if (program.inputs, program.static) != (profiled.inputs, profiled.static):
             return PlanToRun(program)
-        choices = sorted_choices(schedule.provenance.choices)
-        program = replace(program, precision=schedule.precision, choices=choices)
+        program = as_scheduled(program, schedule)
         return PlanToRun(program, schedule.plan, schedule.plan_id, schedule.runtime)

@@ -33,7 +33,7 @@ from braid.server.jobs.imports import Imports
 from braid.server.jobs.planner.driver import PlannerProcess
 from braid.server.jobs.progress import ReportProgress
 from braid.server.jobs.registration import RegistrationOutcome, register_model
-from braid.server.jobs.services import JobServices, check_offered
+from braid.server.jobs.services import JobServices, check_offered, check_samples
 from braid.server.limits import import_limits
 from braid.server.servicers.samples import SampleUpload
 from braid.server.settings import Settings
@@ -160,6 +160,7 @@ async def compile_file(given: GivenFile, settings: Settings, report: ReportProgr
             try:
                 await devices.start()
                 check_offered(given.options.precision, devices.all)
+                check_samples(given.options.precision, given=bool(given.samples))
                 return await _compile(given, settings, _Parts(store, devices, report))
             finally:
                 await devices.close()

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import torch
 
-from braid.core.precision import BF16, FP32
+from braid.core.precision import BF16, FP32, INT8
 from braid.engine.onednn.library import find_onednn, onednn_version
 
-KERNELS_REVISION = 3
+KERNELS_REVISION = 4
 """Number to raise when kernels or their timing change so much that old latencies mislead."""
 
 CPU_INFORMATION = Path("/proc/cpuinfo")
@@ -37,12 +37,13 @@ def cpu_device_key(threads: int, cores: int) -> str:
 
 
 def offered_precisions() -> tuple[str, ...]:
-    """FP32, and BF16 where oneDNN can use the CPU's own instructions for it.
+    """FP32, and BF16 and INT8 where oneDNN can use the CPU's own instructions for them.
 
-    Elsewhere oneDNN emulates it, which is right, and slower than FP32.
+    Elsewhere oneDNN emulates BF16, which is right, and slower than FP32.
     """
     has = not _BF16_INSTRUCTIONS.isdisjoint((_cpu_fact("flags") or "").split())
-    return (FP32, BF16) if has and find_onednn() is not None else (FP32,)
+    narrow = (BF16,) if has and find_onednn() is not None else ()
+    return (FP32, *narrow, INT8) if has_integer_kernels() else (FP32, *narrow)
 
 
 def has_integer_kernels() -> bool:

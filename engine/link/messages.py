@@ -24,6 +24,7 @@ from braid.core.errors import BraidError, ResourceExhausted, WorkerFault
 from braid.core.graph import OpGraph
 from braid.core.measurement import DeviceFacts, PlanMeasurement, StageLatency
 from braid.core.program import PlansToCompare, PlanToRun, ProgramKey, UnitKernels
+from braid.core.quantisation import Quantisation
 from braid.core.schedule import Stage
 from braid.core.tensor import TensorType
 
@@ -226,6 +227,14 @@ class ComparePlans(MeasurementRequest[PlanMeasurements]):
 
 
 @dataclass(frozen=True, slots=True)
+class Calibrate(MeasurementRequest[Quantisation]):
+    """Find how a program computes on 8-bit integers."""
+
+    samples: str  # path of the inputs that ranges are taken from
+    tolerance: float  # of outputs, relative to the largest element
+
+
+@dataclass(frozen=True, slots=True)
 class CompareThroughput(MeasurementRequest[ThroughputMeasurements]):
     """Measure runs side by side on parts of the threads, beside runs of a plan on all of them."""
 
@@ -247,6 +256,7 @@ AnyRequest = (
     | FindKernels
     | MeasureStage
     | ComparePlans
+    | Calibrate
     | CompareThroughput
 )
 
@@ -260,6 +270,7 @@ AnyReply = (
     | ProgramKernels
     | StageLatency
     | PlanMeasurements
+    | Quantisation
     | ThroughputMeasurements
 )
 

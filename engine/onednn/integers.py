@@ -15,6 +15,7 @@ import torch
 
 from braid.engine.onednn.library import (
     AVERAGE_ALL,
+    AVERAGE_VALID,
     SRC,
     SRC_1,
     WEIGHTS,
@@ -24,8 +25,8 @@ from braid.engine.onednn.library import (
     dims,
 )
 
-_INFERENCE, _DIRECT = 96, 0x1
-_ADD, _DIVIDE = 0x1FFF0, 0x1FFF4
+INFERENCE, DIRECT = 96, 0x1
+_ADD, DIVIDE = 0x1FFF0, 0x1FFF4
 _BY_CHANNEL, _BY_GROUPED_CHANNEL, _BY_COLUMN = 0b1, 0b11, 0b10  # masks of axes of weights
 
 
@@ -62,7 +63,7 @@ def convolution(
     summand = library.on(types.summand).images(output)
     handle = library.make(
         "convolution_forward_primitive_desc_create",
-        *(library.engine, _INFERENCE, _DIRECT),
+        *(library.engine, INFERENCE, DIRECT),
         library.on(types.source).images(source),
         library.on(torch.int8).any_order(weights),
         library.on(torch.float32).dense([output[1]]),
@@ -90,35 +91,47 @@ def matmul(
     return Primitive(library, handle)
 
 
+@dataclass(frozen=True, slots=True)
+class AverageWindow:
+    """Windows of an average; each list has one entry an axis."""
+
+    kernel: Sequence[int]
+    stride: Sequence[int]
+    before: Sequence[int] = (0, 0)  # padding
+    after: Sequence[int] = (0, 0)
+    counts_padding: bool = False  # as integers 0
+
+
 def average(
     library: OneDnn,
     types: Types,
     shapes: tuple[Sequence[int], Sequence[int]],
-    window: tuple[Sequence[int], Sequence[int]],
+    window: AverageWindow,
     post_ops: Sequence[PostOp],
 ) -> Primitive:
-    """Average of windows without padding, over channels_last data; ``window``: kernel, stride."""
+    """Average of windows over channels_last data."""
     source, output = shapes
-    kernel, stride = window
-    result, none = library.on(types.result).images(output), dims([0, 0])
+    result, dense = library.on(types.result).images(output), dims([0, 0])
+    algorithm = AVERAGE_ALL if window.counts_padding else AVERAGE_VALID
     handle = library.make(
         "pooling_forward_primitive_desc_create",
-        *(library.engine, _INFERENCE, AVERAGE_ALL),
+        *(library.engine, INFERENCE, algorithm),
         *(library.on(types.source).images(source), result),
-        *(dims(stride), dims(kernel), none, none, none),
+        *(dims(window.stride), dims(window.kernel), dense),
+        *(dims(window.before), dims(window.after)),
         library.attributes(post_ops, result),
     )
     return Primitive(library, handle)
 
 
 def add(library: OneDnn, types: Types, elements: int, post_ops: Sequence[PostOp]) -> Primitive:
-    """Sum of two scaled tensors that lie in memory alike."""
-    result = library.on(types.result).dense([elements])
+    """Sum of two scaled tensors that lie in memory alike, as does what ``post_ops`` add."""
+    summand = library.on(types.summand).dense([elements])
     handle = library.make(
         "binary_primitive_desc_create",
-        *(library.engine, _ADD, library.on(types.source).dense([elements])),
-        *(library.on(types.summand).dense([elements]), result),
-        library.attributes(post_ops, result, {SRC: 0, SRC_1: 0}),
+        *(library.engine, _ADD, library.on(types.source).dense([elements]), summand),
+        library.on(types.result).dense([elements]),
+        library.attributes(post_ops, summand, {SRC: 0, SRC_1: 0}),
     )
     return Primitive(library, handle)
 
@@ -130,7 +143,7 @@ def with_number(
     result = library.on(types.result).dense([1, elements])
     handle = library.make(
         "binary_primitive_desc_create",
-        *(library.engine, _DIVIDE if divide else _ADD),
+        *(library.engine, DIVIDE if divide else _ADD),
         library.on(types.source).dense([1, elements]),
         *(library.on(torch.float32).dense([1, 1]), result),
         library.attributes(post_ops, result),

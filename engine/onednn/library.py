@@ -42,7 +42,8 @@ DTYPES = frozenset({torch.bfloat16, torch.float32})
 """Types of data that units are on; primitives sum in fp32 always."""
 
 _TYPES = {
-    torch.bfloat16: 2, torch.float32: 3, torch.int32: 4, torch.int8: 5, torch.uint8: 6
+    torch.float16: 1, torch.bfloat16: 2, torch.float32: 3, torch.int32: 4, torch.int8: 5,
+    torch.uint8: 6,
 }  # fmt: skip
 
 ADD = "add"
@@ -222,12 +223,15 @@ class OneDnn:
         )
         return Primitive(self, handle)
 
-    def add(self, elements: int, post_ops: Sequence[PostOp]) -> Primitive:
+    def add(
+        self, elements: int, post_ops: Sequence[PostOp], scales: Mapping[int, int] = NO_SCALES
+    ) -> Primitive:
         """Sum of two tensors that lie in memory alike."""
         flat = self.dense([elements])
+        attributes = self.attributes(post_ops, flat, scales)
         handle = self.make(
             "binary_primitive_desc_create",
-            *(self.engine, _BINARY_ADD, flat, flat, flat, self.attributes(post_ops, flat)),
+            *(self.engine, _BINARY_ADD, flat, flat, flat, attributes),
         )
         return Primitive(self, handle)
 
@@ -466,7 +470,11 @@ class PrimitiveCall:
             given[_SCRATCH] = primitive.scratch()
         indices = [*given, *moving]
         layouts = [
-            library.like(given[i], given[i].shape) if SCALES <= i < POST_OP else primitive.layout(i)
+            primitive.layout(i)
+            if not SCALES <= i < POST_OP
+            else library.like(given[i], given[i].shape)
+            if i in given
+            else library.on(torch.int32 if i & ZERO_POINT else torch.float32).dense([1])
             for i in indices
         ]
         memories = [library.owned(self, "memory", library.memory(layout)) for layout in layouts]

@@ -16,6 +16,31 @@ TENSOR_BYTES = 2**36
 """A tensor larger than this comes from a broken or hostile model."""
 
 
+_HALVES = frozenset({torch.float16, torch.bfloat16})
+
+
+def call_in_fp32(
+    operator: Operator, operands: Sequence[Tensor | None], dtypes: Sequence[torch.dtype]
+) -> tuple[Tensor, ...]:
+    """Run an operator; on 16-bit floats it computes in FP32 and rounds its results once.
+
+    So do the kernels of fused units. And torch's own on 16 bits spread NaN to their neighbours.
+
+    Args:
+        operator: as for ``call``.
+        operands: as for ``call``.
+        dtypes: of the results.
+    """
+    if not any(x is not None and x.dtype in _HALVES for x in operands):
+        return call(operator, operands)
+    wide = [x.float() if x is not None and x.dtype in _HALVES else x for x in operands]
+    results = call(operator, wide)
+    return tuple(
+        x.to(dtype) if x.is_floating_point() else x
+        for x, dtype in zip(results, dtypes, strict=False)
+    )
+
+
 def meta_like(tensor: Tensor) -> Tensor:
     """Return a meta tensor of the same element type and shape."""
     return torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")

@@ -31,6 +31,9 @@ _RunT = TypeVar("_RunT", bound=Run)
 WITH_SUM = {"aten.convolution": "braid.convolution_add", "aten.linear": "braid.linear_add"}
 """Kinds that add a tensor of the output's shape to the result, by the kinds that do not."""
 
+WEIGHTED_SUM = "braid.weighted_sum"
+"""Kind that adds its operands, each times one of the numbers ``weights``."""
+
 EPILOGUE = "epilogue"
 """Attribute of a fused unit: unary kinds applied in order to output 0, each
 ``[kind, attribute, value, attribute, value, ...]``."""

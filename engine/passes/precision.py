@@ -27,7 +27,7 @@ from braid.core.precision import HALF
 from braid.core.tensor import TensorType
 from braid.engine.ops.dtypes import spec_of, torch_dtype
 from braid.engine.ops.evaluation import attempt
-from braid.engine.ops.kinds import EPILOGUE, epilogue_steps
+from braid.engine.ops.kinds import EPILOGUE, WEIGHTED_SUM, epilogue_steps
 
 WIDE = "FP32"
 
@@ -43,7 +43,7 @@ _NARROW = _POINTWISE | {
     *("aten.linear", "braid.linear_add", "aten.matmul"),
     *("aten.scaled_dot_product_attention", "braid.attention", "aten.softmax"),
     *("aten.add", "aten.sub", "aten.mul", "aten.div", "aten.maximum", "aten.minimum"),
-    *("aten.where", "braid.prelu", "aten.cat", "braid.pad", "aten.embedding"),
+    *(WEIGHTED_SUM, "aten.where", "braid.prelu", "aten.cat", "braid.pad", "aten.embedding"),
     *("braid.max_pool", "braid.avg_pool", "aten.adaptive_avg_pool", "aten.mean"),
     *("braid.global_avg_pool", "braid.global_max_pool"),
     *("aten.batch_norm", "aten.layer_norm", "braid.rms_norm"),

@@ -23,8 +23,8 @@ from braid.core.graph import Branch, Literal, Operator, OpGraph
 from braid.core.tensor import TensorType
 from braid.engine.ops.arithmetic.quantised_unit import DEQUANTISE
 from braid.engine.ops.dtypes import spec_of, torch_dtype
-from braid.engine.ops.evaluation import TENSOR_BYTES, attempt, meta_like
-from braid.engine.ops.kinds import call, op
+from braid.engine.ops.evaluation import TENSOR_BYTES, attempt, call_in_fp32, meta_like
+from braid.engine.ops.kinds import op
 from braid.engine.runtime.stopping import check_stopped
 from braid.engine.runtime.yielding import YieldToRequests, no_pause
 
@@ -321,8 +321,9 @@ def interpret(
             pause()
             check_stopped()
             operands = [values[name] if name else None for name in operator.inputs]
+            dtypes = [torch_dtype(graph.spec(name).dtype) for name in operator.outputs]
             with device or nullcontext():  # not around the pause: others work in it
-                results = call(operator, operands)
+                results = call_in_fp32(operator, operands, dtypes)
             made = zip(operator.outputs, results, strict=False)
             values.update((name, result) for name, result in made if name in last_reader)
             for name in operator.inputs:

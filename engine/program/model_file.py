@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from braid.core.errors import InvalidArtefact, PreconditionFailed
+from braid.core.shortage import unreadable
 from braid.engine.importer.host.report import MODEL_FILE, file_digest
 
 
@@ -14,6 +15,7 @@ def checked_file(artefact: Path, digest: str) -> Path:
     Raises:
         PreconditionFailed: the artefact keeps none.
         InvalidArtefact: the file was changed after the import.
+        SystemShortage: it cannot be read for now.
     """
     path = artefact / MODEL_FILE
     if not path.is_file():
@@ -21,7 +23,7 @@ def checked_file(artefact: Path, digest: str) -> Path:
     try:
         unchanged = file_digest(path) == digest
     except OSError as error:
-        raise InvalidArtefact(f"{MODEL_FILE} cannot be read: {error.strerror}") from error
+        raise unreadable(MODEL_FILE, error) from error
     if not unchanged:
         raise InvalidArtefact(f"{MODEL_FILE} was changed after the import")
     return path

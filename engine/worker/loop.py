@@ -29,6 +29,7 @@ from braid.engine.link.frames import BlockingChannel
 from braid.engine.link.messages import (
     Acknowledged,
     AnyReply,
+    Calibrate,
     ComparePlans,
     CompareThroughput,
     DescribeDevice,
@@ -113,6 +114,7 @@ class Worker(YieldToRequests):
             FindKernels: self._measurements.kernels,
             MeasureStage: self._measurements.measure,
             ComparePlans: self._measurements.compare,
+            Calibrate: self._measurements.calibrate,
             CompareThroughput: self._measurements.throughput,
         }
         self._background = deque([_Background(None, _warm_up())])

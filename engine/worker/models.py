@@ -21,8 +21,9 @@ from torch import Tensor
 from braid.core.errors import InvalidArtefact, PreconditionFailed
 from braid.core.graph import OpGraph
 from braid.core.plan import StreamPlan, sequential_plan, verify_plan
-from braid.core.precision import FP32
+from braid.core.precision import FP32, INT8
 from braid.core.program import PlanToRun, ProgramKey
+from braid.core.quantisation import Quantisation
 from braid.core.tensor import TensorType
 from braid.engine.device import Backend, DevicePart, Prepared, Whole
 from braid.engine.importer.artefact import load_artefact
@@ -30,7 +31,9 @@ from braid.engine.link.messages import ModelMemory
 from braid.engine.link.shared_memory import SlotLayout, slot_layout
 from braid.engine.ops.dtypes import torch_dtype
 from braid.engine.passes.fusion.residual import fuse_residuals
+from braid.engine.passes.fusion.weighted_sums import fuse_weighted_sums
 from braid.engine.passes.precision import in_precision
+from braid.engine.passes.quantised.calibrated import quantised_by
 from braid.engine.passes.quantised.fusing import fuse_quantised
 from braid.engine.passes.specialise import specialise
 from braid.engine.program.kernel import PackedWeights
@@ -161,20 +164,35 @@ class ModelTable:
                 *(key.precision, dict(key.choices)),
             )
         elif (key, place) not in model.programs:
-            graph, constants = specialise(
-                model.template, model.weights, key.specs, static_tensors(key), self._pause
-            )
-            graph = fuse_residuals(graph)
-            has_kernels = self._backend.computes_on_integers
-            graph, constants = fuse_quantised(
-                graph, constants, model.packed, on_integers=has_kernels
-            )
-            graph, constants = in_precision(graph, constants, key.precision, model.packed)
-            graph.verify()
-            model.programs[key, None] = self._backend.bind(
-                graph, constants, model.packed, self._pause, key.precision, dict(key.choices)
-            )
+            model.programs[key, None] = self.bound(key)
         return model.programs[key, place]
+
+    def bound(self, key: ProgramKey) -> Program:
+        """Bind a program for all of the device, which only the caller keeps.
+
+        Raises:
+            InvalidRequest: the model cannot run at these shapes.
+        """
+        packed = self.model(key.digest).packed
+        graph, constants = self.static(key)
+        if key.precision == INT8:
+            how = Quantisation.parsed(key.quantisation)
+            graph, constants = quantised_by(graph, constants, how, packed)
+        has_kernels = self._backend.computes_on_integers
+        graph, constants = fuse_quantised(graph, constants, packed, on_integers=has_kernels)
+        graph, constants = in_precision(graph, constants, key.precision, packed)
+        graph.verify()
+        return self._backend.bind(
+            graph, constants, packed, self._pause, key.precision, dict(key.choices)
+        )
+
+    def static(self, key: ProgramKey) -> tuple[OpGraph, dict[str, Tensor]]:
+        """Static graph of a program in the types of the model's file, and its constants."""
+        model = self.model(key.digest)
+        graph, constants = specialise(
+            model.template, model.weights, key.specs, static_tensors(key), self._pause
+        )
+        return fuse_weighted_sums(fuse_residuals(graph), constants), constants
 
     def has_places(self, count: int) -> bool:
         """Whether the device can be divided into ``count`` places."""

@@ -9,18 +9,24 @@ from __future__ import annotations
 
 import math
 from functools import partial
+from itertools import pairwise
+
+import torch
 
 from braid.core.graph import Operator, OpGraph
 from braid.engine.cpu.kernels.epilogues import POINTWISE, post_op
 from braid.engine.cpu.kernels.unit_binding import UnitBinding
-from braid.engine.onednn.library import DTYPES, SRC, SRC_1, PostOp
+from braid.engine.onednn.library import ADD, DTYPES, POST_OP, SCALES, SRC, SRC_1, PostOp
 from braid.engine.onednn.recipe import Buffer
 from braid.engine.ops.arithmetic.quantised_unit import DEQUANTISE, IDENTITY, QUANTISE
 from braid.engine.ops.dtypes import torch_dtype
-from braid.engine.ops.kinds import EPILOGUE
+from braid.engine.ops.kinds import EPILOGUE, WEIGHTED_SUM
+from braid.engine.passes.fusion.weighted_sums import weights_of
 from braid.engine.program.kernel import Kernel
 
-_KINDS = frozenset({"aten.add", "aten.mul", "braid.cast", QUANTISE, DEQUANTISE, *POINTWISE})
+_KINDS = frozenset(
+    {"aten.add", "aten.mul", WEIGHTED_SUM, "braid.cast", QUANTISE, DEQUANTISE, *POINTWISE}
+)
 
 
 def summed(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> Kernel | None:
@@ -33,6 +39,29 @@ def summed(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> Kernel 
     describe = partial(binding.library.add, math.prod(shape), steps)
     arguments, buffer = {SRC: 0, SRC_1: 1}, _buffer(unit, binding)
     return binding.kernel(describe, arguments, buffer, needs_finite=bool(steps))
+
+
+def weighted(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> Kernel | None:
+    """Kernel of a weighted sum: one pass, in which each step carries a quotient of two weights.
+
+    ``w0 a + w1 b + w2 c`` is ``((w0/w1 a + b) w1/w2 + c) w2``: oneDNN adds nothing scaled but the
+    first operands.
+    """
+    shape = binding.shape(unit.outputs[0])
+    if not all(binding.is_plain(term) and binding.shape(term) == shape for term in unit.inputs):
+        return None
+    weights = weights_of(unit)
+    first, *ratios = [weight / following for weight, following in pairwise(weights)]
+    chain: list[PostOp] = []
+    arguments = {SRC: 0, SRC_1: 1}
+    for position, ratio in enumerate(ratios, start=2):
+        chain += [("linear", ratio, 0.0), (ADD, 0.0, 0.0)]
+        arguments[POST_OP * len(chain) | SRC_1] = position
+    chain += [("linear", weights[-1], 0.0), *steps]
+    describe = partial(binding.library.add, math.prod(shape), chain, {SRC: 0})
+    fixed = {SCALES | SRC: torch.tensor([first])}
+    buffer = _buffer(unit, binding)
+    return binding.kernel(describe, arguments, buffer, fixed=fixed, needs_finite=True)
 
 
 def pointwise(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> Kernel | None:

@@ -16,7 +16,7 @@ from functools import partial
 from torch import Tensor
 
 from braid.core.graph import Operator
-from braid.engine.cpu.kernels.elementwise_units import cast, pointwise, scaled, summed
+from braid.engine.cpu.kernels.elementwise_units import cast, pointwise, scaled, summed, weighted
 from braid.engine.cpu.kernels.epilogues import POINTWISE, post_ops
 from braid.engine.cpu.kernels.image_units import batch_norm, sliced
 from braid.engine.cpu.kernels.unit_binding import VARIANT, UnitBinding, single
@@ -35,9 +35,12 @@ from braid.engine.onednn.library import (
     Primitive,
 )
 from braid.engine.onednn.recipe import Recipe
+from braid.engine.ops.kinds import WEIGHTED_SUM
 from braid.engine.ops.layers.convolution import same_padding
 from braid.engine.program.attributes import image_window, wholes
 from braid.engine.program.kernel import Kernel
+
+_GLOBAL_POOL = "braid.global_avg_pool"
 
 
 def bind_directly(unit: Operator, binding: UnitBinding) -> Kernel | None:
@@ -153,7 +156,8 @@ def _mean(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> Kernel |
     if steps or not binding.is_plain(data, 4):
         return None
     source, result = binding.shape(data), binding.shape(unit.outputs[0])
-    if sorted(axis % 4 for axis in wholes(unit.attributes.get("dims") or [])) != [2, 3]:
+    axes = [2, 3] if unit.kind == _GLOBAL_POOL else wholes(unit.attributes.get("dims") or [])
+    if sorted(axis % 4 for axis in axes) != [2, 3]:
         return None
     pooled, zeros, ones = (*source[:2], 1, 1), (0, 0), (1, 1)
 
@@ -189,10 +193,12 @@ _BINDERS: Mapping[str, Callable[[Operator, UnitBinding, list[PostOp]], Kernel | 
     "braid.max_pool": _pooling,
     "braid.avg_pool": _pooling,
     "aten.mean": _mean,
+    _GLOBAL_POOL: _mean,
     "aten.cat": _concatenation,
     "aten.batch_norm": batch_norm,
     "braid.slice": sliced,
     "aten.add": summed,
+    WEIGHTED_SUM: weighted,
     "aten.mul": scaled,
     "braid.cast": cast,
     **dict.fromkeys(POINTWISE, pointwise),

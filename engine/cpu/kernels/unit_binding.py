@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from torch import Tensor
 
@@ -56,13 +57,14 @@ class UnitBinding:
         arguments: Mapping[int, int],
         result: Buffer,
         *,
+        fixed: Mapping[int, Tensor] = MappingProxyType({}),
         needs_finite: bool = False,
     ) -> Kernel:
         """Kernel of one primitive without weights; the other arguments are those of ``single``."""
 
         def make(threads: int) -> Recipe:
             with self.library.threads(threads):
-                return single(describe(), {}, arguments, result)
+                return single(describe(), fixed, arguments, result)
 
         return Kernel(VARIANT, recipe=make, needs_finite=needs_finite)
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from braid.engine.ops.arithmetic.unsigned import with_unsigned
 from braid.engine.ops.dtypes import torch_dtype
-from braid.engine.ops.kinds import operator
+from braid.engine.ops.kinds import WEIGHTED_SUM, operator
 
 # Kinds that are exactly torch's function of that name, with its arguments as attributes.
 TORCH_UNARY = (
@@ -38,6 +40,17 @@ operator("aten.bitwise_not")(with_unsigned("bitwise_not", torch.bitwise_not))
 def identity(x: Tensor) -> Tensor:
     """Return the operand itself."""
     return x
+
+
+@operator(WEIGHTED_SUM)
+def weighted_sum(*terms: Tensor, weights: Sequence[float]) -> Tensor:
+    """Sum of tensors of one shape, each times a number; in fp32 at least, rounded once."""
+    first = terms[0]
+    wide = torch.promote_types(first.dtype, torch.float32)
+    total = first.to(wide) * weights[0]
+    for term, weight in zip(terms[1:], weights[1:], strict=True):
+        total = total + term.to(wide) * weight
+    return total.to(first.dtype)
 
 
 @operator("aten.gelu", pointwise=True)

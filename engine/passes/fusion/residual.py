@@ -20,7 +20,7 @@ def fuse_residuals(graph: OpGraph) -> OpGraph:
     """Fuse each sum that allows it; the units keep the names of their convolutions."""
     merging = Merging(graph)
     for index, op in merging.walk():
-        if not _is_sum(op, graph):
+        if not is_sum(op, graph):
             continue
         for data, other in (op.inputs, op.inputs[::-1]):
             found = merging.only_read(data)
@@ -34,7 +34,7 @@ def fuse_residuals(graph: OpGraph) -> OpGraph:
     return merging.graph()
 
 
-def _is_sum(op: Operator, graph: OpGraph) -> bool:
+def is_sum(op: Operator, graph: OpGraph) -> bool:
     """Whether ``op`` adds two tensors of the output's shape, and does nothing but its epilogue."""
     if op.kind != "aten.add" or set(op.attributes) - {EPILOGUE}:
         return False

@@ -26,7 +26,7 @@ from braid.engine.ops.arithmetic.quantised_unit import (
     Parts,
     QuantisedUnit,
 )
-from braid.engine.ops.kinds import EPILOGUE
+from braid.engine.ops.kinds import EPILOGUE, WEIGHTED_SUM
 from braid.engine.passes.precision import DerivedConstants
 from braid.engine.passes.quantised.joining import join_units
 from braid.engine.passes.quantised.values import BYTES, Integers, Rewrite, signed_weights
@@ -187,12 +187,14 @@ class _Fusing:
             return self._largest(op)
         if op.kind == "aten.cat":
             return self._joined(op)
-        together = op.kind == "aten.add" and self._is_sum(op)
+        if op.kind == "aten.relu":
+            return self._function(op)
+        together = op.kind in ("aten.add", WEIGHTED_SUM) and self._is_sum(op)
         return (together or op.kind in _POOLS) and self._unit(op, "needs a grid")
 
     def _is_sum(self, op: Operator) -> bool:
         shapes = {self._to.spec(value).shape for value in (*op.inputs, *op.outputs)}
-        return len(shapes) == 1 and not set(op.attributes) - {EPILOGUE}
+        return len(shapes) == 1 and not set(op.attributes) - {EPILOGUE, "weights"}
 
     def _weighted(self, op: Operator) -> bool:
         """Convolutions and linear layers with weights that are signed around zero."""
@@ -242,6 +244,19 @@ class _Fusing:
         assert isinstance(after, list)
         unit = QuantisedUnit(op.kind, parts, [], after, attributes)
         to.operators.append(unit.operator(name, (output,)))
+        return True
+
+    def _function(self, op: Operator) -> bool:
+        """Add a function of integers that lies before a quantisation as a change of grid."""
+        found, last = self._to.integers[op.inputs[0]], self._quantisation(op.outputs[0])
+        if last is None or found.value in self._to.constants:
+            return False
+        more = op.attributes.get(EPILOGUE, [])
+        assert isinstance(more, list)
+        parts = Parts((found.value,), (found.grid,), None, last[1])
+        unit = QuantisedUnit(IDENTITY, parts, [], [[op.kind], *more], {})
+        self._taken_in.add(last[0].name)
+        self._to.operators.append(unit.operator(op.name, last[0].outputs))
         return True
 
     def _largest(self, op: Operator) -> bool:

@@ -17,9 +17,9 @@ from torch import Tensor
 from braid.core.graph import Operator, OpGraph
 from braid.core.precision import HALF
 from braid.engine.ops.dtypes import torch_dtype
-from braid.engine.ops.kinds import call
 from braid.engine.program.program import Program
 from braid.engine.timing.comparison import errors
+from braid.engine.worker.measuring.exact_runs import called, exact_run
 
 _CAST = "braid.cast"
 
@@ -60,7 +60,7 @@ class _Narrow:
             exact = values[self.sources.get(name, name)]
             return exact.to(torch_dtype(self.graph.spec(name).dtype))
 
-        made = dict(zip(unit.outputs, _called(unit, list(map(operand, unit.inputs))), strict=False))
+        made = dict(zip(unit.outputs, called(unit, list(map(operand, unit.inputs))), strict=False))
         return errors(made, {name: expected[name] for name in made})[1]
 
 
@@ -77,23 +77,14 @@ def most_lost(
     graph, constants, narrow = exact.graph, exact.constants(), _Narrow.of(program)
     device = next((tensor.device for tensor in constants.values()), torch.device("cpu"))
     values = {**constants, **{name: tensor.to(device) for name, tensor in inputs.items()}}
-    last = {name: i for i, operator in enumerate(graph.operators) for name in operator.inputs}
     worst, named = 0.0, ""
-    for index, operator in enumerate(graph.operators):
-        made = _called(operator, [values[name] if name else None for name in operator.inputs])
-        results = dict(zip(operator.outputs, made, strict=False))
+
+    def visit(operator: Operator, exact: Mapping[str, Tensor]) -> None:
+        nonlocal worst, named
         unit = narrow.units.get(operator.name)
-        if unit is not None and (error := narrow.error(unit, values, results)) > worst:
+        if unit is not None and (error := narrow.error(unit, exact, exact)) > worst:
             kind = operator.kind.partition(".")[2]
             worst, named = error, f"{operator.name} ({kind}), {error:.2g} by itself"
-        values.update(results)
-        for name in operator.inputs:
-            if last[name] == index:
-                values.pop(name, None)
-        yield
+
+    yield from exact_run(graph, values, visit)
     return named
-
-
-def _called(operator: Operator, operands: list[Tensor | None]) -> tuple[Tensor, ...]:
-    with torch.inference_mode():
-        return call(operator, operands)

@@ -15,11 +15,13 @@ from torch import Tensor
 from braid.core.errors import DeviceOutOfMemory, InvalidArtefact, PreconditionFailed
 from braid.core.measurement import DeviceFacts, StageOverheads
 from braid.core.plan import StreamPlan
-from braid.core.precision import FP32, HALF
+from braid.core.precision import FP32, HALF, INT8
 from braid.core.program import PlansToCompare, ProgramKey, UnitKernels
+from braid.core.quantisation import Quantisation
 from braid.engine.device import AskedStage, Backend, Prepared, Whole
 from braid.engine.link.messages import (
     AnyReply,
+    Calibrate,
     ComparePlans,
     CompareThroughput,
     FindFacts,
@@ -28,6 +30,7 @@ from braid.engine.link.messages import (
     PlanMeasurements,
     ProgramKernels,
 )
+from braid.engine.passes.quantised.candidates import Candidates
 from braid.engine.program.merge import merge_groups
 from braid.engine.program.program import Program
 from braid.engine.runtime.priority import thread_gives_way
@@ -36,7 +39,9 @@ from braid.engine.timing.comparison import Check, ComparisonOptions, compare
 from braid.engine.timing.contenders import TimedContender
 from braid.engine.timing.runs import TimedRun, timed_aside
 from braid.engine.worker.checked_inputs import inputs_to_check
+from braid.engine.worker.measuring.calibration import calibrated
 from braid.engine.worker.measuring.lost_numbers import most_lost
+from braid.engine.worker.measuring.sensitivity import most_rounded
 from braid.engine.worker.measuring.throughput import Throughput
 from braid.engine.worker.models import ModelTable, seeded_inputs, static_tensors
 
@@ -144,7 +149,7 @@ class Measurements:
                 return
 
     def _exact(self, request: ComparePlans) -> Program:
-        return self._models.program(replace(request.program, precision=FP32))
+        return self._models.program(replace(request.program, precision=FP32, quantisation=""))
 
     def _inputs(self, request: ComparePlans) -> Iterator[tuple[dict[str, Tensor], int]]:
         template = self._models.model(request.program.digest).template.inputs
@@ -153,10 +158,23 @@ class Measurements:
 
     def _most_lost(self, key: ProgramKey, request: ComparePlans) -> Generator[None, None, str]:
         """Name the unit that loses most in a narrow precision; "" for precisions on FP32 data."""
-        if key.precision not in HALF:
+        if key.precision not in (*HALF, INT8):
             return ""
         inputs, _ = next(self._inputs(request))
+        if key.precision == INT8:
+            graph, constants = self._models.static(key)
+            units = Candidates(graph, constants).weighted
+            how = Quantisation.parsed(key.quantisation)
+            return (yield from most_rounded(graph, {**constants, **inputs}, units, how))
         return (yield from most_lost(self._exact(request), self._models.program(key), inputs))
+
+    def calibrate(self, request: Calibrate) -> Task:
+        """Find how a program computes on 8-bit integers."""
+        self.forget()
+        if not self._backend.computes_on_integers:
+            raise PreconditionFailed("this device has no instructions for 8-bit integers (VNNI)")
+        quantisation = yield from calibrated(self._backend, self._models, request, self._pause)
+        return quantisation
 
     def throughput(self, request: CompareThroughput) -> Task:
         """Compare runs side by side with runs one after the other."""

@@ -15,7 +15,7 @@ from braid.engine.runtime.priority import ends_before_the_server
 
 def main() -> None:
     """Serve one link until it closes; its descriptors are inherited from the front end."""
-    arguments = _arguments()
+    arguments = arguments_of_worker()
     end_with_parent(arguments.parent)
     ends_before_the_server()
     from braid.engine.worker.process.assembly import serve
@@ -23,7 +23,8 @@ def main() -> None:
     serve(arguments)
 
 
-def _arguments() -> argparse.Namespace:
+def arguments_of_worker() -> argparse.Namespace:
+    """Parse the arguments that a server starts a worker with."""
     parser = argparse.ArgumentParser(description="Braid device worker (started by the server)")
     parser.add_argument("--link-fd", type=int, required=True)
     parser.add_argument("--control-fd", type=int, required=True)

@@ -262,10 +262,13 @@ def test_networks_agree_with_onnxruntime(name: str, tmp_path: Path) -> None:
     [
         ("fpu avx512f avx512_bf16", ("fp32", "bf16")),
         ("fpu amx_bf16", ("fp32", "bf16")),
-        ("fpu avx512f avx512bw avx512_vnni", ("fp32",)),
+        ("fpu avx512f avx512bw avx512_vnni", ("fp32", "int8")),
+        ("fpu avx512f avx512_bf16 avx512_vnni", ("fp32", "bf16", "int8")),
+        ("fpu avx2 avx_vnni", ("fp32", "int8")),
+        ("fpu avx512f avx512bw", ("fp32",)),
     ],
 )
-def test_bf16_is_offered_where_the_cpu_has_it(
+def test_narrow_precisions_are_offered_where_the_cpu_has_them(
     flags: str, offered: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     information = tmp_path / "cpuinfo"

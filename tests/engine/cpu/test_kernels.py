@@ -200,6 +200,10 @@ def test_the_average_of_each_channel(keepdim: bool) -> None:
     check("aten.mean", inputs, [], {"dims": [2, 3], "keepdim": keepdim})
 
 
+def test_the_average_of_each_channel_as_onnx_says_it() -> None:
+    check("braid.global_avg_pool", {"x": torch.randn(2, 5, 7, 6)}, [], {})
+
+
 def test_concatenation_of_channels_also_of_views() -> None:
     channels = {"a": 3, "b": 4, "c": 1}
     inputs = {name: torch.randn(2, count, 5, 4) for name, count in channels.items()}
@@ -219,6 +223,15 @@ def test_a_sum_with_its_activation(shape: tuple[int, ...]) -> None:
     inputs = {"a": torch.randn(shape), "b": torch.randn(shape)}
 
     check("aten.add", inputs, [], {"epilogue": [["aten.relu"]]})
+
+
+@pytest.mark.parametrize("count", [2, 3, 8])
+@pytest.mark.parametrize("epilogue", [[], [["aten.relu"]]])
+def test_a_weighted_sum_with_its_activation(count: int, epilogue: list[Literal]) -> None:
+    terms = {f"x{index}": torch.randn(2, 5, 6, 7) for index in range(count)}
+    weights: list[Literal] = [(-0.5) ** index * 3.0 for index in range(count)]
+
+    check("braid.weighted_sum", terms, [], {"weights": weights, "epilogue": epilogue})
 
 
 def test_what_is_not_fp32_runs_on_the_registry() -> None:

@@ -18,6 +18,7 @@ with warnings.catch_warnings():
         CalibrationDataReader,
         QuantFormat,
         QuantType,
+        quantize_dynamic,
         quantize_static,
     )
 
@@ -158,4 +159,15 @@ def quantised(
             weight_type=QuantType.QInt8,
             per_channel=per_channel,
         )
+    return path
+
+
+def quantised_by_data(name: str, folder: Path, *, per_channel: bool = False) -> Path:
+    """Quantise a network's weights; activations get their grids when it runs."""
+    net, output = NETWORKS[name]()
+    plain, path = folder / "plain.onnx", folder / f"{name}.onnx"
+    onnx.save(onnx.shape_inference.infer_shapes(net.model(output)), plain)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        quantize_dynamic(plain, path, weight_type=QuantType.QInt8, per_channel=per_channel)
     return path

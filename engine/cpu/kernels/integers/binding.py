@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from braid.core.graph import Operator
+from braid.engine.cpu.device_key import has_integer_kernels
+from braid.engine.cpu.kernels.integers import by_data
 from braid.engine.cpu.kernels.integers.plain import (
     averaged,
     dequantised,
@@ -25,6 +27,7 @@ from braid.engine.ops.arithmetic.quantised_unit import (
     QUANTISE,
     QuantisedUnit,
 )
+from braid.engine.ops.kinds import WEIGHTED_SUM
 from braid.engine.program.kernel import Kernel
 
 _UNITS: Mapping[str, Callable[[Operator, QuantisedUnit, UnitBinding], Kernel | None]] = {
@@ -33,20 +36,28 @@ _UNITS: Mapping[str, Callable[[Operator, QuantisedUnit, UnitBinding], Kernel | N
     "aten.linear": linear,
     "braid.linear_add": linear,
     "aten.add": summed,
+    WEIGHTED_SUM: summed,
     IDENTITY: regridded,
     "braid.avg_pool": averaged,
     "braid.global_avg_pool": averaged,
     "aten.mean": averaged,
 }
 
-KINDS = frozenset({KIND, QUANTISE, DEQUANTISE})
+_SUMS: Mapping[str, Callable[[Operator, UnitBinding], Kernel | None]] = {
+    "braid.matmul_integer": by_data.product,
+    "braid.convolution_integer": by_data.convolution,
+}
+
+KINDS = frozenset({KIND, QUANTISE, DEQUANTISE, *_SUMS})
 """Kinds of units that read or make 8-bit integers and compute with them."""
 
 
 def bind_on_integers(unit: Operator, binding: UnitBinding) -> Kernel | None:
     """Kernel of a unit of one of ``KINDS``; None where oneDNN has nothing fast."""
     if unit.kind == QUANTISE:
-        return quantised(unit, binding)
+        return quantised(unit, binding) or by_data.quantised(unit, binding)
+    if unit.kind in _SUMS:
+        return _SUMS[unit.kind](unit, binding) if has_integer_kernels() else None
     if unit.kind == DEQUANTISE:
         return dequantised(unit, binding)
     read = QuantisedUnit.read(unit)

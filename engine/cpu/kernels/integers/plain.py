@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from braid.core.graph import Operator
-from braid.engine.cpu.kernels.integers.rounding import Chain, rounded, steps_of_grid
+from braid.engine.cpu.kernels.integers.rounding import Chain, Steps, rounded, steps_of_grid
 from braid.engine.cpu.kernels.unit_binding import VARIANT, UnitBinding, single
 from braid.engine.onednn import integers
-from braid.engine.onednn.integers import Types
-from braid.engine.onednn.library import SCALES, SRC, SRC_1, ZERO_POINT, PostOp, Primitive
+from braid.engine.onednn.integers import AverageWindow, Types
+from braid.engine.onednn.library import POST_OP, SCALES, SRC, SRC_1, ZERO_POINT, PostOp, Primitive
 from braid.engine.onednn.recipe import Buffer, Recipe
 from braid.engine.ops.arithmetic.quantised_unit import Grid, QuantisedUnit
 from braid.engine.ops.dtypes import torch_dtype
@@ -53,21 +53,35 @@ def _number(value: float) -> Tensor:
 
 
 def summed(unit: Operator, read: QuantisedUnit, binding: UnitBinding) -> Kernel | None:
-    """Kernel of a sum of two values of one shape."""
-    left, right = (steps_of_grid(grid, binding) for grid in read.parts.grids if grid is not None)
-    offset = left.scale * left.zero + right.scale * right.zero
-    chain = rounded(read, unit.outputs[0], binding, Chain(1.0, offset, is_free=False))
-    if chain is None:
+    """Kernel of a sum of values of one shape, each times a weight if there are weights."""
+    values, given = read.parts.values, read.attributes.get("weights")
+    weights = given if isinstance(given, list) else [1.0] * len(values)
+    grids = [
+        Steps(steps.scale * float(str(weight)), steps.zero)
+        for steps, weight in zip(_grids(read, binding), weights, strict=True)
+    ]
+    dtypes = [_dtype(value, binding) for value in values]
+    if len(set(dtypes[1:])) > 1:
+        return None  # all that is added has one description
+    offset = sum(grid.scale * grid.zero for grid in grids[:2])
+    chain, arguments = Chain(1.0, offset, is_free=False), {SRC: 0, SRC_1: 1}
+    for position, grid in enumerate(grids[2:], start=2):
+        arguments[POST_OP * (chain.add(grid) + 1) | SRC_1] = position
+    found = rounded(read, unit.outputs[0], binding, chain)
+    if found is None:
         return None
-    one, other = (_dtype(value, binding) for value in read.parts.values)
-    types = Types(one, _dtype(unit.outputs[0], binding), other)
+    types = Types(dtypes[0], _dtype(unit.outputs[0], binding), dtypes[1])
     elements, library = math.prod(binding.shape(unit.outputs[0])), binding.library
 
     def describe() -> Primitive:
-        return integers.add(library, types, elements, chain.chain.post_ops)
+        return integers.add(library, types, elements, found.chain.post_ops)
 
-    fixed = {SCALES | SRC: _number(left.scale), SCALES | SRC_1: _number(right.scale)}
-    return _kernel(binding, describe, fixed, {SRC: 0, SRC_1: 1}, _buffer(unit, binding))
+    fixed = {SCALES | SRC: _number(grids[0].scale), SCALES | SRC_1: _number(grids[1].scale)}
+    return _kernel(binding, describe, fixed, arguments, _buffer(unit, binding))
+
+
+def _grids(read: QuantisedUnit, binding: UnitBinding) -> list[Steps]:
+    return [steps_of_grid(grid, binding) for grid in read.parts.grids if grid is not None]
 
 
 def regridded(unit: Operator, read: QuantisedUnit, binding: UnitBinding) -> Kernel | None:
@@ -85,10 +99,10 @@ def regridded(unit: Operator, read: QuantisedUnit, binding: UnitBinding) -> Kern
 
 
 def averaged(unit: Operator, read: QuantisedUnit, binding: UnitBinding) -> Kernel | None:
-    """Kernel of an average over whole images, or over windows that need no padding."""
+    """Kernel of an average over whole images, or over windows."""
     chain, source = _after_integers(unit, read, binding), binding.shape(unit.inputs[0])
     result = binding.shape(unit.outputs[0])
-    window = _windows(read, source)
+    window = _windows(read, source, binding)
     if chain is None or window is None:
         return None
     pooled = result if len(result) == 4 else (*source[:2], 1, 1)
@@ -102,20 +116,30 @@ def averaged(unit: Operator, read: QuantisedUnit, binding: UnitBinding) -> Kerne
     return _kernel(binding, describe, {}, {SRC: 0}, buffer)
 
 
-def _windows(read: QuantisedUnit, source: tuple[int, ...]) -> tuple[list[int], list[int]] | None:
-    """Kernel and stride; None if windows reach over the data."""
+def _windows(
+    read: QuantisedUnit, source: tuple[int, ...], binding: UnitBinding
+) -> AverageWindow | None:
+    """Windows of an average; None if oneDNN has none like them."""
     given = read.attributes
     if len(source) != 4:
         return None
-    if read.unit == "braid.avg_pool":
-        plain = not given.get("ceil_mode") and not isinstance(given["pads"], str)
-        if not plain or any(wholes(given["pads"])) or set(wholes(given["dilation"])) != {1}:
+    if read.unit != "braid.avg_pool":
+        axes = wholes(given.get("dims") or [])
+        if read.unit == "aten.mean" and sorted(axis % 4 for axis in axes) != [2, 3]:
             return None
-        return wholes(given["kernel"]), wholes(given["stride"])
-    axes = wholes(given.get("dims") or [])
-    if read.unit == "aten.mean" and sorted(axis % 4 for axis in axes) != [2, 3]:
+        return AverageWindow(list(source[2:]), [1, 1])
+    if given.get("ceil_mode") or isinstance(given["pads"], str):
         return None
-    return list(source[2:]), [1, 1]
+    pads, kernel = wholes(given["pads"]), wholes(given["kernel"])
+    counts, grid = bool(given.get("count_padding")), read.parts.grids[0]
+    assert grid is not None
+    if set(wholes(given["dilation"])) != {1} or any(
+        pad >= extent for pad, extent in zip(pads, [*kernel, *kernel], strict=True)
+    ):
+        return None
+    if counts and any(pads) and steps_of_grid(grid, binding).zero:
+        return None  # padding is the zero point, not the integer 0
+    return AverageWindow(kernel, wholes(given["stride"]), pads[:2], pads[2:], counts)
 
 
 def _types(unit: Operator, binding: UnitBinding) -> Types:

@@ -1,0 +1,163 @@
+"""Units on integers whose grids are found in the data: sums of products, and quantisation.
+
+    x ─> least, largest ─> scale, zero point ─> quantise ─> sums (MatMulInteger, ConvInteger)
+
+A scale or zero point that is a value of the graph is an operand: the kernel brings it to the type
+that the primitive takes, in an action before it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import Tensor
+
+from braid.core.graph import Operator
+from braid.engine.cpu.kernels.unit_binding import VARIANT, UnitBinding
+from braid.engine.onednn import integer_sums
+from braid.engine.onednn.library import (
+    DST,
+    POST_OP,
+    SRC,
+    SRC_1,
+    WEIGHTS,
+    ZERO_POINT,
+    OneDnn,
+    Primitive,
+)
+from braid.engine.onednn.recipe import Action, Buffer, Place, Recipe
+from braid.engine.ops.dtypes import torch_dtype
+from braid.engine.passes.quantised.values import signed_weights
+from braid.engine.program.attributes import image_window
+from braid.engine.program.kernel import Kernel
+
+_BYTES = (torch.uint8, torch.int8)
+
+
+def product(unit: Operator, binding: UnitBinding) -> Kernel | None:
+    """Kernel of a product by constant weights."""
+    weight, zero = _weights(unit, binding), _zero(unit.inputs[2:3], binding)
+    source, result = binding.shape(unit.inputs[0]), binding.shape(unit.outputs[0])
+    if weight is None or zero is None or weight.dim() != 2 or len(source) < 2 or 0 in source:
+        return None
+    m, (k, n), library = math.prod(source[:-1]), weight.shape, binding.library
+    dtype = _dtype(unit.inputs[0], binding)
+
+    def describe() -> Primitive:
+        return integer_sums.matmul(library, dtype, m, k, n)
+
+    buffer = Buffer(result, images=False, dtype=torch.int32)
+    return _sums(unit, binding, (describe, weight, zero), buffer)
+
+
+def convolution(unit: Operator, binding: UnitBinding) -> Kernel | None:
+    """Kernel of a convolution with constant weights."""
+    weight, zero = _weights(unit, binding), _zero(unit.inputs[2:3], binding)
+    source, result = binding.shape(unit.inputs[0]), binding.shape(unit.outputs[0])
+    if weight is None or zero is None or len(source) != 4 or 0 in source:
+        return None
+    stride, padding, dilation, groups = image_window(unit)
+    grouped = weight.reshape(groups, -1, *weight.shape[1:]) if groups > 1 else weight
+    shapes, library = (source, tuple(grouped.shape), result), binding.library
+    dtype = _dtype(unit.inputs[0], binding)
+
+    def describe() -> Primitive:
+        return integer_sums.convolution(library, dtype, shapes, (stride, dilation, padding))
+
+    buffer = Buffer(result, images=True, dtype=torch.int32)
+    return _sums(unit, binding, (describe, grouped, zero), buffer)
+
+
+def _weights(unit: Operator, binding: UnitBinding) -> Tensor | None:
+    """Signed weights around zero; None if they are something else, or computed."""
+    tensor, name = binding.constants.get(unit.inputs[1]), (*unit.inputs, "", "")[3]
+    zeros = binding.constants.get(name)
+    if tensor is None or (name and zeros is None) or 0 in tensor.shape:
+        return None
+    if _dtype(unit.inputs[0], binding) not in _BYTES:
+        return None
+    return signed_weights(tensor, zeros)
+
+
+def _zero(given: tuple[str, ...], binding: UnitBinding) -> Tensor | str | None:
+    """Zero point of the data: a constant, or the name of a value; None for several."""
+    name = given[0] if given else ""
+    if not name:
+        return torch.zeros(1, dtype=torch.int32)
+    if math.prod(binding.shape(name)) != 1:
+        return None
+    found = binding.constants.get(name)
+    return name if found is None else found.reshape(1).to(torch.int32)
+
+
+def _sums(
+    unit: Operator,
+    binding: UnitBinding,
+    parts: tuple[Callable[[], Primitive], Tensor, Tensor | str],
+    result: Buffer,
+) -> Kernel:
+    describe, weight, zero = parts
+    library, data = binding.library, (0, result.images)
+    places = {SRC: Place("operand", 0), DST: Place("result", 0)}
+
+    def make(threads: int) -> Recipe:
+        with library.threads(threads):
+            primitive = describe()
+            packed = binding.packed.for_primitive(library, primitive, unit.inputs[1], weight)
+            if isinstance(zero, Tensor):
+                fixed = {WEIGHTS: packed, ZERO_POINT | SRC: zero}
+                return Recipe((Action(primitive, fixed, places),), (data,), (result,))
+            cast = _as_number(library, _dtype(zero, binding), torch.int32)
+            moving = {**places, ZERO_POINT | SRC: Place("temporary", 0)}
+            actions = cast, Action(primitive, {WEIGHTS: packed}, moving)
+            return Recipe(actions, (data, (2, False)), (result,), (_number(torch.int32),))
+
+    return Kernel(VARIANT, recipe=make)
+
+
+def quantised(unit: Operator, binding: UnitBinding) -> Kernel | None:
+    """Kernel of a quantisation of a whole FP32 tensor by a scale and a zero point of 8 bits."""
+    data, scale, zero = (*unit.inputs, "")[:3]
+    shape, result = binding.shape(data), _dtype(unit.outputs[0], binding)
+    numbers = [name for name in (scale, zero) if name and math.prod(binding.shape(name)) == 1]
+    floats = {_dtype(name, binding) for name in (data, scale)}
+    if len(numbers) < 2 or floats != {torch.float32} or result not in _BYTES or 0 in shape:
+        return None
+    if unit.attributes.get("block") or set(numbers) & set(binding.constants):
+        return None
+    library, is_image = binding.library, len(shape) == 4 and unit.outputs[0] in binding.images
+    places: Mapping[int, Place] = {
+        SRC: Place("operand", 0),
+        SRC_1: Place("operand", 1),
+        POST_OP * 2 | SRC_1: Place("temporary", 0),
+        DST: Place("result", 0),
+    }
+
+    def make(threads: int) -> Recipe:
+        with library.threads(threads):
+            primitive = integer_sums.quantise(library, result, math.prod(shape))
+            cast = _as_number(library, result, torch.float32, operand=2)
+        operands = ((0, is_image), (1, False), (2, False))
+        buffer = Buffer(shape, is_image, dtype=result)
+        actions = cast, Action(primitive, {}, places)
+        return Recipe(actions, operands, (buffer,), (_number(torch.float32),))
+
+    return Kernel(VARIANT, recipe=make, needs_finite=True)
+
+
+def _as_number(
+    library: OneDnn, source: torch.dtype, target: torch.dtype, operand: int = 1
+) -> Action:
+    """Conversion of the one number of an operand into a temporary."""
+    primitive = library.on(target).cast(1, source)
+    return Action(primitive, {}, {SRC: Place("operand", operand), DST: Place("temporary", 0)})
+
+
+def _number(dtype: torch.dtype) -> Buffer:
+    return Buffer((1,), images=False, dtype=dtype)
+
+
+def _dtype(value: str, binding: UnitBinding) -> torch.dtype:
+    return torch_dtype(binding.graph.spec(value).dtype)

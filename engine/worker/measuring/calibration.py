@@ -1,0 +1,238 @@
+"""How an FP32 model computes on 8-bit integers, found by measuring errors on samples.
+
+    samples ─┬─most──> ranges by each method ─> graphs ─┐
+             └─held out──> exact outputs ───────────────┴─> errors ──too large──> units stay wide
+
+Every fourth sample is held out, where there are four. The method with the smallest error is taken,
+with biases that make up for the mean of what rounding adds, if that makes the error smaller. If it
+is too large, the most sensitive units stay in FP32, as many as it takes: 1, 2, 4, ..., then
+halved back. In the end all samples decide.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from time import monotonic
+
+from torch import Tensor
+
+from braid.core.errors import InvalidRequest
+from braid.core.graph import Operator, OpGraph
+from braid.core.precision import FP32, INT8
+from braid.core.quantisation import Quantisation
+from braid.engine.device import Backend, Tensors
+from braid.engine.link.messages import Calibrate
+from braid.engine.passes.quantised.candidates import Candidates
+from braid.engine.runtime.yielding import YieldToRequests
+from braid.engine.timing.comparison import errors
+from braid.engine.worker.checked_inputs import inputs_to_check
+from braid.engine.worker.measuring.exact_runs import exact_run
+from braid.engine.worker.measuring.ranges import METHODS, Observed
+from braid.engine.worker.measuring.sensitivity import most_sensitive_first
+from braid.engine.worker.measuring.shifts import mean_shifts
+from braid.engine.worker.models import ModelTable
+
+MAX_CALIBRATED = 64
+"""Samples that ranges are taken from ..."""
+
+MAX_CHECKED = 16
+"""... and samples that errors are measured on while units are chosen; in the end all of those."""
+
+MAX_CORRECTED = 16
+"""Samples that means of rounding errors are taken over."""
+
+MARGIN = 0.9
+"""Part of the tolerance that errors on samples held out may reach: those on all are larger."""
+
+HOPELESS = 200.0
+"""An error this many times as large as allowed is not brought down by units that stay wide."""
+
+BUDGET_S = 90.0
+"""Seconds after which no further unit stays wide. A step that began is finished."""
+
+Steps = Generator[float | None, None, Quantisation]
+
+
+def calibrated(
+    backend: Backend, models: ModelTable, request: Calibrate, pause: YieldToRequests
+) -> Steps:
+    """Find ranges and wide units; yields the fraction done.
+
+    Raises:
+        InvalidRequest: the model has nothing that could compute on integers.
+    """
+    graph, constants = models.static(replace(request.program, precision=FP32, quantisation=""))
+    found = Candidates(graph, constants)
+    if not found.weighted:
+        raise InvalidRequest(
+            "no convolution or linear layer of the model has FP32 weights that could become "
+            "integers; register it in another precision"
+        )
+    template = models.model(request.program.digest).template.inputs
+    inputs = [
+        each for each, _ in inputs_to_check(request.program, graph, template, request.samples)
+    ]
+    model = _Model(backend, models, request, pause, graph, constants, found)
+    return (yield from _Calibration(model, inputs).run())
+
+
+@dataclass(frozen=True, slots=True)
+class _Model:
+    """What is calibrated, and where it runs."""
+
+    backend: Backend
+    models: ModelTable
+    request: Calibrate
+    pause: YieldToRequests
+    graph: OpGraph
+    constants: Mapping[str, Tensor]
+    candidates: Candidates
+
+    def outputs(
+        self, inputs: Tensors, observed: Observed | None = None
+    ) -> Generator[None, None, dict[str, Tensor]]:
+        """Exact outputs of a run by the names that callers see; values are observed in passing."""
+
+        def visit(op: Operator, values: Tensors) -> None:
+            if observed is not None:
+                for name in filter(values.__contains__, op.outputs):
+                    observed.see(name, values[name])
+
+        values: dict[str, Tensor] = {**self.constants, **inputs}
+        for name, tensor in inputs.items():
+            if observed is not None:
+                observed.see(name, tensor)
+        yield from exact_run(self.graph, values, visit)
+        return {name: values[value] for name, value in self.graph.outputs.items()}
+
+
+class _Calibration:
+    """State of one calibration: the samples with their exact outputs, and the time it may take."""
+
+    def __init__(self, model: _Model, inputs: Sequence[Tensors]) -> None:
+        self._model = model
+        self._until = monotonic() + BUDGET_S
+        is_apart = len(inputs) >= 4
+        held_out = [x for i, x in enumerate(inputs) if i % 4 == 3] if is_apart else list(inputs)
+        rest = [x for i, x in enumerate(inputs) if i % 4 != 3] if is_apart else list(inputs)
+        self._held_out, self._rest = held_out[:MAX_CHECKED], rest[:MAX_CALIBRATED]
+        self._all = [*self._held_out, *self._rest] if is_apart else self._rest
+        self._exact: dict[int, dict[str, Tensor]] = {}  # outputs, by identity of the inputs
+
+    def run(self) -> Steps:
+        """Choose a method, then the units that stay wide."""
+        observed = yield from self._observed()
+        best: Quantisation | None = None
+        for position, (name, method) in enumerate(METHODS.items()):
+            how = Quantisation(
+                observed.by(method), method=name, candidates=len(self._model.candidates.weighted)
+            )
+            how = yield from self._measured(how, self._held_out)
+            best = how if best is None or _errs_less(how, best) else best
+            yield 0.2 + 0.1 * position
+        assert best is not None, "there are methods"
+        best = yield from self._corrected(best)
+        allowed = self._model.request.tolerance
+        found = best
+        if not _is_right(best, MARGIN * allowed) and _is_right(best, HOPELESS * allowed):
+            order = yield from self._order(best)
+            found = yield from self._narrowed(best, order, MARGIN * allowed)
+            best = yield from self._measured(found, self._all)
+            while not _is_right(best, allowed) and self._may_go_on(best):
+                more = order[: len(best.wide) + max(1, len(best.wide) // 4)]
+                best = yield from self._measured(replace(best, wide=tuple(more)), self._all)
+            return best
+        return (yield from self._measured(found, self._all))
+
+    def _corrected(self, how: Quantisation) -> Steps:
+        """Correct biases, if that makes the error smaller."""
+        model, samples = self._model, self._rest[:MAX_CORRECTED]
+        units = model.candidates.weighted
+        shifts = yield from mean_shifts(model.graph, model.constants, samples, units, how)
+        tried = yield from self._measured(replace(how, shifts=shifts), self._held_out)
+        return tried if _errs_less(tried, how) else how
+
+    def _observed(self) -> Generator[float | None, None, Observed]:
+        """Run the calibration samples; ranges may be asked of what is returned."""
+        observed = Observed(self._model.candidates.values(), len(self._rest))
+        for done, inputs in enumerate(self._rest):
+            yield 0.2 * done / len(self._rest)
+            self._exact[id(inputs)] = yield from self._model.outputs(inputs, observed)
+        return observed
+
+    def _measured(
+        self, how: Quantisation, samples: Sequence[Tensors], enough: float = math.inf
+    ) -> Generator[float | None, None, Quantisation]:
+        """Run the model on integers; returns ``how`` with the largest error on some samples.
+
+        Ends when an error is above ``enough``.
+        """
+        model, key = self._model, self._model.request.program
+        program = model.models.bound(replace(key, precision=INT8, quantisation=how.text))
+        ready = model.models.ready(program, None)
+        worst = 0.0
+        try:
+            for inputs in samples:
+                exact = yield from self._outputs(inputs)
+                got = ready.run(inputs, model.pause)
+                worst = max(worst, errors(got, exact)[1])
+                yield None
+                if not worst <= enough:
+                    break
+        finally:
+            ready.release()
+        return replace(how, error=worst, samples=len(samples))
+
+    def _outputs(self, inputs: Tensors) -> Generator[float | None, None, dict[str, Tensor]]:
+        if id(inputs) not in self._exact:
+            self._exact[id(inputs)] = yield from self._model.outputs(inputs)
+        return self._exact[id(inputs)]
+
+    def _may_go_on(self, how: Quantisation) -> bool:
+        return len(how.wide) < how.candidates // 2 and monotonic() < self._until
+
+    def _narrowed(
+        self, how: Quantisation, order: Sequence[str], allowed: float
+    ) -> Generator[float | None, None, Quantisation]:
+        """Let units stay wide until the error is small enough, at most half of them."""
+        wrong, count, most = 0, 1, max(1, how.candidates // 2)
+        while True:  # 1, 2, 4, ... until it is right
+            best = yield from self._with_wide(how, order[:count], allowed)
+            if _is_right(best, allowed) or count >= most or monotonic() > self._until:
+                break
+            wrong, count = count, min(most, 2 * count)
+        right = count
+        while _is_right(best, allowed) and right - wrong > 1 and monotonic() < self._until:
+            half = (right + wrong) // 2
+            tried = yield from self._with_wide(how, order[:half], allowed)
+            if _is_right(tried, allowed):
+                best, right = tried, half
+            else:
+                wrong = half
+        return best
+
+    def _with_wide(
+        self, how: Quantisation, wide: Sequence[str], allowed: float
+    ) -> Generator[float | None, None, Quantisation]:
+        spent = 1 - max(0.0, self._until - monotonic()) / BUDGET_S
+        yield 0.5 + 0.5 * spent
+        how = replace(how, wide=tuple(wide))
+        return (yield from self._measured(how, self._held_out, allowed))
+
+    def _order(self, how: Quantisation) -> Generator[None, None, list[str]]:
+        """Units with weights, the most sensitive first."""
+        model = self._model
+        given = {**model.constants, **self._held_out[0]}
+        return (yield from most_sensitive_first(model.graph, given, model.candidates.weighted, how))
+
+
+def _is_right(how: Quantisation, allowed: float) -> bool:
+    return how.error is not None and how.error <= allowed
+
+
+def _errs_less(one: Quantisation, other: Quantisation) -> bool:
+    assert one.error is not None
+    assert other.error is not None
+    return one.error < other.error

@@ -1,0 +1,43 @@
+"""Runs of a static graph operator by operator, in which each operator's values are looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping
+
+import torch
+from torch import Tensor
+
+from braid.core.graph import Operator, OpGraph
+from braid.engine.ops.kinds import call
+
+Visit = Callable[[Operator, Mapping[str, Tensor]], None]
+"""Takes an operator that was run, and the values that exist then: its operands and results too."""
+
+
+def exact_run(
+    graph: OpGraph, values: dict[str, Tensor], visit: Visit, *, keep_all: bool = False
+) -> Generator[None, None, None]:
+    """Run a graph on plain operators; pauses after each.
+
+    Args:
+        graph: static.
+        values: constants and inputs; in the end it holds the outputs, too.
+        visit: called after each operator.
+        keep_all: keep every value, also those that nothing reads any more.
+    """
+    last = {name: i for i, operator in enumerate(graph.operators) for name in operator.inputs}
+    outputs = set(graph.outputs.values())
+    for index, operator in enumerate(graph.operators):
+        operands = [values[name] if name else None for name in operator.inputs]
+        values.update(zip(operator.outputs, called(operator, operands), strict=False))
+        visit(operator, values)
+        for name in operator.inputs:
+            if last[name] == index and name not in outputs and not keep_all:
+                values.pop(name, None)
+        yield
+
+
+def called(operator: Operator, operands: list[Tensor | None]) -> tuple[Tensor, ...]:
+    """Results of one operator."""
+    with torch.inference_mode():
+        return call(operator, operands)

@@ -1,0 +1,133 @@
+"""Units by what computing on integers costs: error of the outputs if one unit alone does.
+
+    exact values ──unit, rounded──> its result ──the rest of the graph, exact──> error of outputs
+
+The rest is computed again as far as it depends on the unit. Units that round worst by themselves
+come first; those that time does not suffice for are ordered by that error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Generator, Mapping
+from time import monotonic
+
+import torch
+from torch import Tensor
+
+from braid.core.graph import Operator, OpGraph
+from braid.core.quantisation import Quantisation
+from braid.engine.ops.arithmetic.quantised import dequantise, quantise
+from braid.engine.passes.quantised.calibrated import (
+    corrected_bias,
+    grid_of,
+    rounded_weights,
+    weight_scales,
+)
+from braid.engine.passes.quantised.candidates import data_operands
+from braid.engine.timing.comparison import errors
+from braid.engine.worker.measuring.exact_runs import called, exact_run
+
+VALUES_BYTES = 1 << 30
+"""Most bytes of a graph's values that are kept at once; of larger ones the own error decides."""
+
+SECONDS = 30.0
+"""Longest time to order units in; a unit that was begun is finished."""
+
+
+def most_sensitive_first(
+    graph: OpGraph, given: Mapping[str, Tensor], units: Collection[str], how: Quantisation
+) -> Generator[None, None, list[str]]:
+    """Names of units, those that cost most first.
+
+    Args:
+        graph: static, FP32.
+        given: its constants, and inputs of one sample.
+        units: names of operators with weights.
+        how: ranges.
+    """
+    is_small = sum(spec.size_bytes for spec in graph.specs.values()) <= VALUES_BYTES
+    values, until = dict(given), monotonic() + SECONDS
+    own = yield from _own_errors(graph, values, units, how, keep_all=is_small)
+    cost: dict[str, float] = {}
+    at = {op.name: index for index, op in enumerate(graph.operators)}
+    for name in sorted(own, key=lambda name: own[name], reverse=True):
+        if not is_small or monotonic() > until:
+            break
+        changed = rounded(graph.operators[at[name]], values, how)
+        cost[name] = _carried_on(graph, at[name] + 1, values, changed)
+        yield
+    return sorted(own, key=lambda name: (cost.get(name, -1.0), own[name]), reverse=True)
+
+
+def most_rounded(
+    graph: OpGraph, given: Mapping[str, Tensor], units: Collection[str], how: Quantisation
+) -> Generator[None, None, str]:
+    """Text that names the unit on integers with the largest error of its own; empty if none is."""
+    on_integers = set(units) - set(how.wide)
+    own = yield from _own_errors(graph, dict(given), on_integers, how, keep_all=False)
+    if not own:
+        return ""
+    worst = max(own, key=lambda name: own[name])
+    kind = next(op.kind for op in graph.operators if op.name == worst)
+    return f"{worst} ({kind.partition('.')[2]}), {own[worst]:.2g} by itself"
+
+
+def _own_errors(
+    graph: OpGraph,
+    values: dict[str, Tensor],
+    units: Collection[str],
+    how: Quantisation,
+    *,
+    keep_all: bool,
+) -> Generator[None, None, dict[str, float]]:
+    """Errors of units on exact operands that were rounded, in an exact run."""
+    own: dict[str, float] = {}
+
+    def visit(op: Operator, values: Mapping[str, Tensor]) -> None:
+        if op.name in units and all(value in how.ranges for value in data_operands(op)):
+            own[op.name] = _error(rounded(op, values, how), values)
+
+    yield from exact_run(graph, values, visit, keep_all=keep_all)
+    return own
+
+
+def rounded(op: Operator, values: Mapping[str, Tensor], how: Quantisation) -> dict[str, Tensor]:
+    """Results of a unit whose operands were rounded."""
+    operands: list[Tensor | None] = []
+    data = data_operands(op)
+    for position, name in enumerate(op.inputs):
+        tensor = values[name] if name else None
+        if tensor is not None and position == 1:
+            scales = weight_scales(tensor)
+            tensor = dequantise(rounded_weights(tensor, scales), scales, axis=0)
+        elif tensor is not None and name in data:
+            scale, zero = grid_of(*how.ranges[name])
+            grid = torch.tensor(scale), torch.tensor(zero, dtype=torch.uint8)
+            tensor = dequantise(quantise(tensor, *grid), *grid)
+        operands.append(tensor)
+    if (shift := how.shifts.get(op.name)) is not None:
+        operands += [None] * (3 - len(operands))
+        bias = torch.zeros(len(shift.steps)) if operands[2] is None else operands[2]
+        operands[2] = corrected_bias(bias, shift)
+    return dict(zip(op.outputs, called(op, operands), strict=False))
+
+
+def _carried_on(
+    graph: OpGraph, first: int, values: Mapping[str, Tensor], changed: dict[str, Tensor]
+) -> float:
+    """Error of the graph's outputs if some values are others."""
+    last = {name: i for i, op in enumerate(graph.operators) for name in op.inputs}
+    outputs = set(graph.outputs.values())
+    for index, op in enumerate(graph.operators[first:], start=first):
+        if changed.keys().isdisjoint(op.inputs):
+            continue
+        operands = [changed.get(n, values[n]) if n else None for n in op.inputs]
+        changed.update(zip(op.outputs, called(op, operands), strict=False))
+        for name in op.inputs:
+            if last[name] == index and name not in outputs:
+                changed.pop(name, None)
+    return _error({name: changed[name] for name in outputs & changed.keys()}, values)
+
+
+def _error(made: Mapping[str, Tensor], values: Mapping[str, Tensor]) -> float:
+    return errors(made, {name: values[name] for name in made})[1]

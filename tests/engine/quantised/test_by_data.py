@@ -1,0 +1,56 @@
+"""Networks whose activations are quantised by what runs through them, against ONNX Runtime."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import onnxruntime
+import pytest
+import torch
+
+from braid.engine.cpu.device_key import has_integer_kernels
+from braid.engine.cpu.kernels.candidates import bind_on_cpu
+from braid.engine.program.kernel import PackedWeights
+from tests.engine.quantised.models import quantised_by_data
+from tests.engine.quantised.test_networks import example, static_graph
+
+ON_INTEGERS = ("braid.matmul_integer", "braid.convolution_integer", "braid.quantise")
+
+
+@pytest.mark.parametrize("per_channel", [False, True])
+@pytest.mark.parametrize("name", ["residual", "attention"])
+@torch.inference_mode()
+def test_results_are_those_of_onnxruntime(name: str, per_channel: bool, tmp_path: Path) -> None:
+    file = quantised_by_data(name, tmp_path, per_channel=per_channel)
+    graph, constants = static_graph(file, on_integers=has_integer_kernels())
+    x = example(graph)
+    (wanted,) = onnxruntime.InferenceSession(file).run(None, {"x": x.numpy()})
+
+    program = bind_on_cpu(graph, constants, PackedWeights(), 2)
+    torch.set_num_threads(2)
+    values = {**constants, "x": x}
+    for op, unit in zip(graph.operators, program.units, strict=True):
+        run = unit.kernel.run_on(2)
+        result = run(*(values[operand] if operand else None for operand in op.inputs))
+        results = (result,) if isinstance(result, torch.Tensor) else result
+        values.update(zip(op.outputs, results, strict=False))
+    (got,) = (values[value] for value in graph.outputs.values())
+
+    step = abs(wanted).max() / 64
+    torch.testing.assert_close(got, torch.from_numpy(wanted), rtol=0, atol=float(step))
+
+
+@pytest.mark.skipif(not has_integer_kernels(), reason="the CPU has no instructions for it")
+def test_sums_and_quantisations_run_on_onednn(tmp_path: Path) -> None:
+    graph, constants = static_graph(quantised_by_data("residual", tmp_path), on_integers=True)
+
+    program = bind_on_cpu(graph, constants, PackedWeights(), 2)
+
+    found = Counter(
+        (op.kind, unit.kernel.variant)
+        for op, unit in zip(graph.operators, program.units, strict=True)
+        if op.kind in ON_INTEGERS
+    )
+    assert {variant for _, variant in found} == {"onednn"}, found
+    assert len(found) == 3

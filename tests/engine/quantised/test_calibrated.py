@@ -1,0 +1,298 @@
+"""FP32 graphs that calibration put on integers: against NumPy, ONNX Runtime, and their parts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+import torch
+from numpy.typing import NDArray
+from onnx import TensorProto, helper, numpy_helper
+from torch import Tensor
+
+from braid.core.graph import OpGraph
+from braid.core.quantisation import Quantisation
+from braid.core.tensor import TensorType
+from braid.engine.cpu.device_key import has_integer_kernels
+from braid.engine.cpu.kernels.candidates import bind_on_cpu
+from braid.engine.onnx.lowering import lower
+from braid.engine.onnx.prepare import prepare
+from braid.engine.ops.arithmetic.quantised_unit import KIND
+from braid.engine.ops.kinds import call
+from braid.engine.passes import run_passes
+from braid.engine.passes.fusion.residual import fuse_residuals
+from braid.engine.passes.fusion.weighted_sums import fuse_weighted_sums
+from braid.engine.passes.quantised.calibrated import quantised_by
+from braid.engine.passes.quantised.candidates import Candidates
+from braid.engine.passes.quantised.fusing import fuse_quantised
+from braid.engine.passes.specialise import interpret, specialise
+from braid.engine.program.kernel import PackedWeights
+from tests.engine.quantised.models import NETWORKS, Network, normal
+
+Static = tuple[OpGraph, dict[str, Tensor]]
+Array = NDArray[np.float32]
+
+
+def static(model: onnx.ModelProto, batch: int = 2) -> Static:
+    template, weights = run_passes(*lower(prepare(model)))
+    specs = {
+        name: TensorType(spec.dtype, (batch, *spec.shape[1:]))
+        for name, spec in template.inputs.items()
+    }
+    graph, constants = specialise(template, weights, specs)
+    return fuse_weighted_sums(fuse_residuals(graph), constants), constants
+
+
+def padded_averages() -> tuple[Network, str]:
+    """Averages whose windows reach over the images, with and without the padding counted."""
+    net = Network("averages", (3, 12, 12))
+    x = net.node("Relu", net.node("MaxPool", net.conv("x", 8, 3), kernel_shape=[1, 1]))
+    window = {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1]}
+    counted = net.node("AveragePool", x, **window, count_include_pad=1)
+    left_out = net.node("AveragePool", net.conv(x, 8, 8), **window, strides=[2, 2])
+    one = net.conv(counted, 4, 8, kernel=1, strides=[2, 2])
+    return net, net.node("Add", one, net.conv(left_out, 4, 8, kernel=1))
+
+
+def weighted_sums() -> tuple[Network, str]:
+    """Nodes as RandWire has them: multiples of two, three and four convolutions, and a ReLU."""
+    net = Network("weighted", (3, 12, 12))
+    x = net.conv("x", 8, 3)
+    for weights in ([0.7, 0.4], [0.3, -1.6, 0.5], [0.6, 1.0, -0.2, 2.5]):
+        terms = [
+            net.node("Mul", net.conv(x, 8, 8, kernel=1), net.node("Constant", value_float=weight))
+            for weight in weights
+        ]
+        total = terms[0]
+        for term in terms[1:]:
+            total = net.node("Add", total, term)
+        x = net.conv(net.node("Relu", total), 8, 8, group=8)
+    return net, net.conv(x, 4, 8, kernel=1)
+
+
+MADE_HERE = {"averages": padded_averages, "weighted": weighted_sums}
+
+
+def named(name: str) -> onnx.ModelProto:
+    net, output = {**NETWORKS, **MADE_HERE}[name]()
+    return net.model(output)
+
+
+def inputs_of(graph: OpGraph, seed: int = 2) -> dict[str, Tensor]:
+    shape = tuple(map(int, graph.inputs["x"].shape))
+    return {"x": torch.from_numpy(normal(np.random.default_rng(seed), shape))}
+
+
+def calibrated(graph: OpGraph, constants: Mapping[str, Tensor], *wide: str) -> Quantisation:
+    """Ranges of one run."""
+    values = {**constants, **inputs_of(graph)}
+    with torch.inference_mode():
+        for op in graph.operators:
+            made = call(op, [values[name] if name else None for name in op.inputs])
+            values.update(zip(op.outputs, made, strict=False))
+    wanted = Candidates(graph, constants).values()
+    return Quantisation(
+        {name: (float(values[name].min()), float(values[name].max())) for name in wanted}, wide
+    )
+
+
+def with_parts(given: Static, how: Quantisation) -> Static:
+    return quantised_by(*given, how, PackedWeights())
+
+
+def on_units(given: Static, how: Quantisation) -> Static:
+    made = fuse_quantised(*with_parts(given, how), PackedWeights(), on_integers=True)
+    made[0].verify()
+    return made
+
+
+def run_bound(made: Static, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
+    graph, constants = made
+    program = bind_on_cpu(graph, constants, PackedWeights(), 1)
+    torch.set_num_threads(1)
+    values = {**constants, **inputs}
+    with torch.inference_mode():
+        for op, unit in zip(graph.operators, program.units, strict=True):
+            found = unit.kernel.run_on(1)(*(values[n] if n else None for n in op.inputs))
+            results = (found,) if isinstance(found, Tensor) else found
+            values.update(zip(op.outputs, results, strict=False))
+    return {name: values[value] for name, value in graph.outputs.items()}
+
+
+def test_two_linear_layers_compute_what_numpy_does_on_integers() -> None:
+    rng = np.random.default_rng(4)
+    w1, b1, w2 = (rng.normal(size=s).astype(np.float32) for s in ((16, 8), (8,), (8, 5)))
+    weights = {"w1": w1, "b1": b1, "w2": w2}
+    nodes = [
+        helper.make_node("MatMul", ["x", "w1"], ["m"]),
+        helper.make_node("Add", ["m", "b1"], ["a"]),
+        helper.make_node("Relu", ["a"], ["h"]),
+        helper.make_node("MatMul", ["h", "w2"], ["y"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "two",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 16])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", 5])],
+        [numpy_helper.from_array(array, name) for name, array in weights.items()],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    given = static(model, batch=6)
+    (first, _) = (op for op in given[0].operators if op.kind == "aten.linear")
+    hidden = first.outputs[0]
+    made = on_units(given, Quantisation({"x": (-3.0, 4.0), hidden: (0.0, 9.0)}))
+    x = rng.normal(size=(6, 16), scale=2).astype(np.float32)
+
+    (got,) = interpret(*made, {"x": torch.from_numpy(x)}).values()
+
+    h = np.maximum(product(x, (-3.0, 4.0), w1) + b1, 0)
+    np.testing.assert_allclose(got.numpy(), product(h, (0.0, 9.0), w2), rtol=1e-4, atol=1e-4)
+    assert [op.kind for op in made[0].operators] == ["braid.quantise", KIND, KIND]
+
+
+def product(x: Array, ends: tuple[float, float], weight: Array) -> Array:
+    """x W from sums of integers: x in 256 steps over a range, W in 255 steps by column."""
+    step = np.float32((ends[1] - ends[0]) / 255)
+    zero = round(-ends[0] / step)
+    integers = np.clip(np.round(x / step) + zero, 0, 255).astype(np.int64) - zero
+    steps = np.abs(weight).max(0) / 127
+    sums = integers @ np.round(weight / steps).astype(np.int64)
+    found: Array = (sums * (step * steps)).astype(np.float32)
+    return found
+
+
+@pytest.mark.parametrize("name", [*NETWORKS, *MADE_HERE])
+@torch.inference_mode()
+def test_units_compute_what_quantising_each_part_does(name: str) -> None:
+    given = static(named(name))
+    how = calibrated(*given)
+    made = on_units(given, how)
+    inputs = inputs_of(given[0], seed=3)
+    wanted = interpret(*with_parts(given, how), inputs)
+
+    assert sum(op.kind == KIND for op in made[0].operators) >= 4
+    for got in (interpret(*made, inputs), *_on_kernels(made, inputs)):
+        for output, exact in wanted.items():
+            error = (got[output] - exact).abs().max() / exact.abs().max()
+            assert error <= 0.02, f"{output}: more than some roundings that fall otherwise"
+
+
+def _on_kernels(made: Static, inputs: dict[str, Tensor]) -> list[dict[str, Tensor]]:
+    """What the CPU's own kernels compute, where it has the instructions."""
+    return [run_bound(made, inputs)] if has_integer_kernels() else []
+
+
+@pytest.mark.parametrize("name", ["residual", "branches", *MADE_HERE])
+def test_everything_between_convolutions_computes_on_integers(name: str) -> None:
+    given = static(named(name))
+
+    graph, constants = on_units(given, calibrated(*given))
+
+    kinds = [op.kind for op in graph.operators]
+    assert kinds.count("braid.quantise") == 1, "of the graph's input"
+    assert "braid.dequantise" not in kinds
+    assert "aten.convolution" not in kinds
+    if has_integer_kernels():
+        program = bind_on_cpu(graph, constants, PackedWeights(), 1)
+        assert {unit.kernel.variant for unit in program.units} == {"onednn"}
+
+
+def test_a_unit_that_stays_wide_has_its_own_weights_and_results_in_fp32() -> None:
+    given = static(named("residual"))
+    chosen = [op for op in given[0].operators if op.kind == "aten.convolution"][2]
+
+    graph, constants = on_units(given, calibrated(*given, chosen.name))
+
+    (found,) = (op for op in graph.operators if op.name == chosen.name)
+    assert found.kind == "aten.convolution"
+    assert constants[found.inputs[1]] is given[1][chosen.inputs[1]]
+    assert graph.spec(found.outputs[0]).dtype == "FP32"
+    assert sum(op.kind == KIND for op in graph.operators) >= 4
+
+
+def test_another_batch_size_makes_the_same_units() -> None:
+    one, eight = static(named("branches"), 1), static(named("branches"), 8)
+    how = Quantisation.parsed(calibrated(*one).text)
+
+    found = [[(op.name, op.kind, op.inputs) for op in on_units(s, how)[0].operators]
+             for s in (one, eight)]  # fmt: skip
+
+    assert found[0] == found[1]
+
+
+def test_what_has_no_range_stays_wide_and_a_model_without_ranges_stays_as_it_is() -> None:
+    graph, constants = static(named("residual"))
+
+    same, kept = on_units((graph, constants), Quantisation())
+
+    assert same.operators == graph.operators
+    assert kept.keys() == constants.keys()
+
+
+@pytest.mark.parametrize("ends", [(0.0, 0.0), (5.0, 5.0), (-1e-45, 1e-45), (1.0, 2.0)])
+def test_values_that_never_change_can_be_calibrated(ends: tuple[float, float]) -> None:
+    given = static(named("branches"))
+    how = calibrated(*given)
+    how = Quantisation(dict.fromkeys(how.ranges, ends))
+
+    for got in interpret(*on_units(given, how), inputs_of(given[0])).values():
+        assert got.isfinite().all()
+
+
+def test_onnxruntime_computes_the_same_of_the_same_graph_in_a_file(tmp_path: Path) -> None:
+    net = Network("pair", (3, 9, 9))
+    net_output = net.conv(net.node("Relu", net.conv("x", 8, 3)), 4, 8)
+    model = net.model(net_output)
+    given = static(model)
+    how = calibrated(*given)
+    made = on_units(given, how)
+    inputs = inputs_of(given[0], seed=5)
+    path = tmp_path / "pair.onnx"
+    onnx.save(_quantised_file(model, given, how), path)
+
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    (wanted,) = session.run(None, {"x": inputs["x"].numpy()})
+
+    for got in (interpret(*made, inputs), *_on_kernels(made, inputs)):
+        (found,) = got.values()
+        assert np.abs(found.numpy() - wanted).max() <= 0.01 * np.abs(wanted).max()
+
+
+def _quantised_file(model: onnx.ModelProto, given: Static, how: Quantisation) -> onnx.ModelProto:
+    """The file with QuantizeLinear and DequantizeLinear around data and weights of convolutions."""
+    weights = {each.name: numpy_helper.to_array(each) for each in model.graph.initializer}
+    convolutions = [op for op in given[0].operators if op.kind == "aten.convolution"]
+    made, extra, at = [], dict[str, Any](), 0
+    for node in model.graph.node:
+        if node.op_type == "Conv":
+            least, most = how.ranges[convolutions[at].inputs[0]]
+            least, at = min(least, 0.0), at + 1
+            scale = np.float32((most - least) / 255)
+            weight = weights[node.input[1]]
+            scales = (np.abs(weight).reshape(len(weight), -1).max(1) / 127).astype(np.float32)
+            rounded = np.round(weight / scales.reshape(-1, 1, 1, 1)).astype(np.int8)
+            x, w = f"{node.name}/x", f"{node.name}/w"
+            extra |= {
+                f"{x}s": scale, f"{x}z": np.uint8(round(-least / scale)), f"{w}q": rounded,
+                f"{w}s": scales, f"{w}z": np.zeros(len(weight), np.int8),
+            }  # fmt: skip
+            made += [
+                helper.make_node("QuantizeLinear", [node.input[0], f"{x}s", f"{x}z"], [f"{x}q"]),
+                helper.make_node("DequantizeLinear", [f"{x}q", f"{x}s", f"{x}z"], [x]),
+                helper.make_node("DequantizeLinear", [f"{w}q", f"{w}s", f"{w}z"], [w], axis=0),
+            ]
+            node.input[0], node.input[1] = x, w
+        made.append(node)
+    found = onnx.ModelProto()
+    found.CopyFrom(model)
+    del found.graph.node[:]
+    found.graph.node.extend(made)
+    found.graph.initializer.extend(
+        numpy_helper.from_array(np.asarray(array), name) for name, array in extra.items()
+    )
+    return found
