@@ -1,0 +1,84 @@
+"""Run it: ``python -m benchmarks.fleet.simulate --help``."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from benchmarks.environment import describe
+from benchmarks.fleet.simulate import tables
+from benchmarks.fleet.simulate.load import OK
+from benchmarks.fleet.simulate.pictures import draw
+from benchmarks.fleet.simulate.studies import STUDIES, Point, Setup
+
+
+def main() -> None:
+    """Run studies, print a table, write JSON and pictures."""
+    options = _options()
+    batch_us = tables.latency_table(options.network)
+    report: dict[str, Any] = {
+        "environment": describe("matplotlib"),
+        "network": options.network,
+        "batch_us": batch_us,
+    }
+    points: list[Point] = []
+    print(HEAD)
+    with ProcessPoolExecutor(options.processes) as pool:
+        for found in pool.map(
+            partial(study, setup=Setup(batch_us, options.requests, options.most)), options.studies
+        ):
+            points += found
+            print(*map(row, found), sep="\n", flush=True)
+    report["points"] = [point.to_json() for point in points]
+    if options.json is not None:
+        options.json.parent.mkdir(parents=True, exist_ok=True)
+        options.json.write_text(json.dumps(report, indent=1) + "\n")
+    if options.pictures is not None:
+        draw(points, options.pictures)
+
+
+def study(name: str, setup: Setup) -> list[Point]:
+    """Return all points of a study."""
+    return list(STUDIES[name](setup))
+
+
+HEAD = (
+    "| study | curve | at | answers a second, of the ideal | p50, ms | p99, ms | failed | "
+    "utilisation of nodes, least to most |\n|---|---|---|---|---|---|---|---|"
+)
+
+
+def row(point: Point) -> str:
+    """Return a point as a row of the table."""
+    seen = point.report
+    failed = seen.sent - seen.outcomes[OK]
+    used = [node.utilisation for node in seen.nodes]
+    return (
+        f"| {point.study} | {point.curve} | {point.x:g} | "
+        f"{seen.answers_per_s:.0f}, {seen.answers_per_s / seen.ideal_per_s:.2f} | "
+        f"{seen.p50_ms:.0f} | {seen.p99_ms:.0f} | {failed} of {seen.sent} | "
+        f"{min(used):.2f} to {max(used):.2f} |"
+    )
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.fleet.simulate")
+    parser.add_argument("studies", nargs="*", default=list(STUDIES), help=", ".join(STUDIES))
+    parser.add_argument("--network", default="resnet50", help="whose latency table all nodes have")
+    parser.add_argument("--json", type=Path, help="write all figures here (JSON)")
+    parser.add_argument("--pictures", type=Path, help="draw the curves into this folder (SVG)")
+    parser.add_argument("--requests", type=int, default=5000, help="of one case")
+    parser.add_argument("--most", type=int, default=100, help="nodes of the largest fleet")
+    parser.add_argument("--processes", type=int, default=2, help="studies at once")
+    options = parser.parse_args()
+    if unknown := set(options.studies) - set(STUDIES):
+        parser.error(f"unknown studies: {', '.join(sorted(unknown))}")
+    return options
+
+
+if __name__ == "__main__":
+    main()

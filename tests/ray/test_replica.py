@@ -1,0 +1,141 @@
+"""The suites of both protocols against a node as Ray Serve runs it, through its HAProxy.
+
+Server of gRPC, HAProxy and its configuration are Ray Serve's; only the cluster is left out.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+
+import grpc
+import numpy as np
+import psutil
+import pytest
+from onnx import TensorProto, helper
+
+from braid_client import Client, RetryPolicy, Unavailable
+from tests.clock import until
+from tests.models.graphs import graph, save, tensors
+from tests.models.small import doubling, embedding, small_cnn, two_inputs
+from tests.service.oip.test_bad_requests import (  # noqa: F401
+    stub,
+    test_a_bad_request_is_named,
+    test_a_request_s_own_parameters_are_ignored,
+    test_on_a_stream_an_error_is_an_answer_and_the_stream_goes_on,
+)
+from tests.service.oip.test_other_clients import (  # noqa: F401
+    test_a_client_that_knows_only_reflection_infers,
+    test_health_knows_the_service,
+)
+from tests.service.server_process import ServerProcess, free_port, serving
+from tests.service.test_bad_requests import (  # noqa: F401
+    channel,
+    test_a_file_that_is_no_model_fails_its_job_only,
+    test_a_malformed_upload_is_refused_and_leaves_nothing,
+    test_a_message_over_the_limit_is_refused_and_the_server_goes_on,
+    test_a_wrong_tensor_is_named,
+    test_an_unknown_model_or_version_is_not_found,
+    test_an_unknown_output_is_named,
+    test_asking_for_what_is_not_there_is_not_found,
+)
+from tests.service.test_service import (  # noqa: F401
+    test_a_bad_value_fails_its_caller_and_not_the_server,
+    test_answers_are_those_of_onnxruntime,
+    test_health_answers_for_the_server_its_liveness_and_each_model,
+    test_metrics_tell_what_happened_and_a_made_up_name_makes_no_series,
+    test_plain_grpc_found_through_reflection_gets_the_same_answer,
+    test_the_only_input_needs_no_name,
+)
+
+pytestmark = [
+    pytest.mark.ray,
+    pytest.mark.skipif(find_spec("ray") is None, reason="pip install 'braid-serve[ray]'"),
+]
+
+REPLICA = (sys.executable, "-m", "tests.ray.replica_process")
+MEGABYTES = 200
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Model files by name."""
+    folder = tmp_path_factory.mktemp("models")
+    return {
+        "cnn": small_cnn(folder / "cnn.onnx"),
+        "embedding": embedding(folder / "embedding.onnx"),
+        "fp32": doubling(folder / "fp32.onnx"),
+        "fp16": doubling(folder / "fp16.onnx", TensorProto.FLOAT16),
+        "two": two_inputs(folder / "two.onnx"),
+    }
+
+
+@pytest.fixture(scope="module")
+def shared(
+    tmp_path_factory: pytest.TempPathFactory, models: dict[str, Path]
+) -> Iterator[ServerProcess]:
+    """A replica that serves all models, and its HAProxy; its address is HAProxy's."""
+    server = ServerProcess(
+        tmp_path_factory.mktemp("replica") / "store",
+        command=REPLICA,
+        BRAID_ALLOW_UNAUTHENTICATED="true",
+        BRAID_SYSTEM_SHARED_MEMORY="true",
+        BRAID_LOG_LEVEL="INFO",
+    )
+    server.start(grpc_port=str(free_port()))
+    with serving(server, models):
+        yield server
+
+
+@pytest.fixture(scope="module")
+def oip_server(shared: ServerProcess) -> ServerProcess:
+    """The same server, for the suite of the Open Inference Protocol."""
+    return shared
+
+
+def test_an_upload_of_200_megabytes_goes_through(shared: ServerProcess, tmp_path: Path) -> None:
+    weights = np.zeros((1000, MEGABYTES * 250), np.float32)
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["y"])]
+    drawn = graph(nodes, tensors(x=["n", 1000]), tensors(y=["n", weights.shape[1]]), {"w": weights})
+    file = save(drawn, tmp_path / "large.onnx")
+    with shared.client() as client:
+        job = client.register("large", file)
+        [found] = (each for each in client.models() if each.name == "large")
+        client.cancel_job(job.id)
+        client.delete("large")
+
+    assert found.size_bytes == file.stat().st_size > MEGABYTES * 1_000_000
+
+
+def test_where_the_replica_is_gone_haproxy_says_unavailable(
+    tmp_path: Path, models: dict[str, Path]
+) -> None:
+    server = ServerProcess(tmp_path / "store", command=REPLICA, BRAID_ALLOW_UNAUTHENTICATED="true")
+    try:
+        server.start(grpc_port=str(free_port()))
+        once = RetryPolicy(max_attempts=1)
+
+        server.process.kill()
+        with Client(server.address, retry=once) as client, pytest.raises(Unavailable) as refused:
+            client.infer("cnn", np.zeros((1, 3, 16, 16), np.float32))
+        assert refused.value.code is grpc.StatusCode.UNAVAILABLE
+    finally:
+        end_haproxy(tmp_path)
+        server.end()
+
+
+def end_haproxy(folder: Path) -> None:
+    """End the HAProxy whose files are in a folder: its replica was killed before it could."""
+    mine = [
+        each
+        for each in psutil.process_iter(["name", "cmdline"])
+        if each.info["name"] == "haproxy" and str(folder) in " ".join(each.info["cmdline"] or ())
+    ]
+    for process in mine:
+        process.kill()
+    until(
+        lambda: not any(process.is_running() and process.status() != "zombie" for process in mine),
+        30,
+    )

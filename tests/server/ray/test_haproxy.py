@@ -1,0 +1,64 @@
+"""What braid-haproxy changes in the configuration that Ray Serve wrote."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from braid.server.ray.haproxy import configuration_file, for_calls, program
+
+WRITTEN = """global
+    maxconn 100
+defaults
+    mode http
+    timeout connect 5s
+    timeout client 5s
+    timeout server 5s
+    errorfile 502 /tmp/500.http
+    errorfile 503 /tmp/500.http
+    # errorfile is only named here
+    balance leastconn
+frontend grpc
+    bind 127.0.0.1:18001 proto h2
+    default_backend grpc-braid
+backend grpc-braid
+    server SERVE_REPLICA-braid 127.0.0.1:40000 proto h2 check
+backend http-braid
+    server SERVE_REPLICA-braid 127.0.0.1:30000 check
+"""
+
+
+def test_error_pages_are_left_out_and_connections_are_checked() -> None:
+    made = for_calls(WRITTEN).splitlines()
+
+    assert not [line for line in made if line.startswith("    errorfile")]
+    assert "    # errorfile is only named here" in made
+    assert made.index("    option srvtcpka") == made.index("defaults") + 1
+    assert "    server SERVE_REPLICA-braid 127.0.0.1:40000 proto h2 check tcp-ut 10s" in made
+    assert "    server SERVE_REPLICA-braid 127.0.0.1:30000 check" in made
+
+
+def test_what_was_changed_stays_as_it_is() -> None:
+    changed = for_calls(WRITTEN)
+
+    assert for_calls(changed) == changed
+
+
+def test_haproxy_takes_what_is_made(tmp_path: Path) -> None:
+    try:
+        haproxy = program()
+    except FileNotFoundError as missing:
+        pytest.skip(str(missing))
+    file = tmp_path / "haproxy.cfg"
+    file.write_text(for_calls(WRITTEN))
+
+    checked = subprocess.run([haproxy, "-c", "-f", file], capture_output=True, text=True)
+
+    assert checked.returncode == 0, checked.stderr
+
+
+def test_the_configuration_is_found_among_the_arguments() -> None:
+    arguments = ["-db", "-f", "/tmp/haproxy.cfg", "-dR", "-sf", "12"]
+
+    assert configuration_file(arguments) == Path("/tmp/haproxy.cfg")
+    assert configuration_file(["-v"]) is None
