@@ -57,6 +57,9 @@ RUN --mount=type=cache,target=/root/.cache/pip \
       -exec rm -rf {} + \
  && rm -rf /opt/braid/lib/python3*/site-packages/torch/include \
  && python -m compileall -q /opt/braid/lib/python3*/site-packages/braid
+# What the image holds, with versions and licences (CycloneDX).
+COPY deploy/sbom.py .
+RUN python sbom.py > /opt/braid/sbom.cdx.json
 
 FROM base AS runtime
 LABEL org.opencontainers.image.title=braid \

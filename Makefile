@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: setup demo test test-ci test-all test-deploy image-test docs lint dist protos bench onnx-backend fuzz gpu gpu-tests gpu-questions gpu-bench gpu-service clean
+.PHONY: setup demo fleet-demo test test-ci test-all test-deploy test-fleet test-fleet-all test-ray image-test docs lint dist protos bench onnx-backend fuzz chaos chaos-short soak attack audit lock gpu gpu-tests gpu-questions gpu-bench gpu-service clean
 
 # An npm package that tests run inside the console's pages.
 AXE := axe-core@4.14.1
@@ -33,11 +33,28 @@ test-ci: $(READY)
 	$(BIN)/python -m pytest -m ci -n $(WORKERS) --no-loadscope-reorder
 
 test-all: $(READY)
-	$(BIN)/python -m pytest -m 'not gpu and not image' --timeout 1800
+	$(BIN)/python -m pytest -m 'not gpu and not image and not fleet and not ray' --timeout 1800
 
 # Real programs on a running server: Prometheus, Chromium, backup and restore. A minute or so.
 test-deploy: $(READY)
 	$(BIN)/python -m pytest -m 'not image' tests/deploy tests/service/console tests/docs tests/service/test_preload.py tests/service/test_backup.py tests/service/test_drift.py
+
+# Several servers on one PostgreSQL and one S3, each in namespaces of its own; needs no root where users may
+# have namespaces, and apt-get install postgresql. Says in one line what is missing.
+test-fleet test-fleet-all: $(READY)
+	$(BIN)/python -m tests.fleet.alone $(BIN)/python -m pytest -m '$(FLEET)' -rs -n $(WORKERS) --no-loadscope-reorder tests/fleet
+
+test-fleet: FLEET := fleet and not slow
+test-fleet-all: FLEET := fleet
+
+# Three machines of a Ray cluster, each in namespaces of its own; needs what test-fleet needs. Redis
+# (apt-get install redis-server) for the test that kills the head. Says in one line what is missing.
+test-ray: $(READY)
+	$(BIN)/python -m tests.fleet.alone $(BIN)/python -m pytest -m ray -rs tests/ray
+
+# Three nodes, PostgreSQL, S3 and HAProxy on this machine: an upload, a killed node, a rolling update.
+fleet-demo: $(READY)
+	$(BIN)/python -m benchmarks.fleet.demo
 
 # The CPU image, built with buildah on a base of debootstrap and run with podman as docker-compose.yml says.
 # As root, with apt-get install buildah podman runc debootstrap; skips with one line where they cannot run.
@@ -76,6 +93,40 @@ onnx-backend: $(READY)
 MINUTES ?= 10
 fuzz: $(READY)
 	$(BIN)/python -m tests.fuzz --minutes $(MINUTES)
+
+# Blows at random to a server under load (tests/chaos), by SEED for MINUTES; docs/reliability.md has results.
+# Needs cc; a disk that can be filled needs namespaces, as test-fleet does.
+SEED ?= 1
+RELIABILITY_OUT := $(or $(OUT),build/reliability)
+CHAOS = $(BIN)/python -m tests.fleet.alone $(BIN)/python -m tests.chaos --seed $(SEED)
+chaos: $(READY)
+	$(CHAOS) --minutes $(MINUTES) --out $(RELIABILITY_OUT)/chaos.json
+
+# The same in under a minute, for .ci/run.
+chaos-short: $(READY)
+	$(CHAOS) --minutes 0.3 --mean-seconds 0.8 --round 12
+
+# Mixed load for MINUTES, and before it on a server that leaks on purpose, which has to be noticed.
+soak: $(READY)
+	$(BIN)/python -m tests.soak --seed $(SEED) --minutes $(MINUTES) --out $(RELIABILITY_OUT)/soak.json
+
+# Hostile files, messages and code (tests/attack), then random messages for MINUTES and at least MESSAGES.
+MESSAGES ?= 0
+attack: $(READY)
+	$(BIN)/python -m tests.attack --minutes $(MINUTES) --messages $(MESSAGES) --out $(RELIABILITY_OUT)/attack.json
+
+# Licences and known vulnerabilities of what is delivered; without a network it says in one line what it left out.
+AUDIT := .venv/audit
+audit: $(READY)
+	@test -x $(AUDIT)/bin/pip-audit || { $(PYTHON) -m venv $(AUDIT) && \
+		$(AUDIT)/bin/pip install --quiet --disable-pip-version-check pip-audit==2.10.1 2>/dev/null; } || true
+	@mkdir -p build
+	$(BIN)/python -m tests.supply_chain --audit $(AUDIT)/bin/pip-audit --sbom build/sbom.cdx.json
+
+# Versions with hashes for this index, platform and Python: pip install --require-hashes -r build/requirements.lock
+lock: $(READY)
+	@mkdir -p build
+	$(BIN)/python deploy/lock.py '.[fleet,openvino,tracing]' > build/requirements.lock
 
 # What can be checked of the CUDA engine here: without an NVIDIA GPU, the tests on a device that only
 # records; with one, also all parts below, each of which can be run by itself. Results go to $OUT.

@@ -1,16 +1,24 @@
-"""Random kills of every kind of process under load, and what must hold all the same.
+"""Random blows to a server under load, and what must hold all the same.
 
-    python -m tests.chaos --minutes 60 --seed 7 --out FILE.json
+    make chaos MINUTES=60
+    python -m tests.fleet.alone python -m tests.chaos --minutes 60 --seed 7 --out FILE.json
 
-Unmodified clients ask two models without pause and compare every answer with ONNX Runtime's,
-further models are registered and deleted one after the other, and processes of the server are
-killed at random:
+Unmodified clients ask several models and compare every answer with ONNX Runtime's, further models
+are registered, kept or deleted one after the other, and the server is struck at random:
 
     traffic.py         the clients: each call's status, each answer beside the reference
-    registrations.py   registers, follows the job to its end, asks the new model, deletes it
-    blows.py           finds the processes of each kind, and kills one
-    __main__.py        all of it for some minutes; prints what was seen
+    registrations.py   registers, follows the job to its end, asks the new model
+    surroundings.py    disk, limits, failing system calls and a clock that jumps (faults.c)
+    blows.py           processes killed, stopped and starved; faults of the surroundings
+    checks.py          what must hold after a blow, and in a calm
+    campaign.py        all of it together, in rounds
+    __main__.py        options, results and their sums, as JSON and as a table
 
-It fails on a wrong answer, NOT_FOUND for a model that is READY, INTERNAL or UNKNOWN, a job that was
-accepted and does not end READY, a process that is left behind, and a traceback in the log.
+``broken`` in the result must be empty: wrong answers, a status that is not documented, calls that
+end after their deadline, READY models that do not answer, jobs that neither end nor say why, damage
+to the database, rows without files and files without rows, what is left over (processes, temporary
+files, shared memory, descriptors, series of metrics), tracebacks in the log.
+
+In namespaces of its own (``tests.fleet.alone``) it has a disk that it can fill, and nothing of it
+outlives it. Where those cannot be had, ``left out`` says what was not done.
 """

@@ -6,105 +6,88 @@ import argparse
 import json
 import sys
 import tempfile
-import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from benchmarks import environment
-from tests.chaos.blows import FRONT_END, Blows
-from tests.chaos.registrations import Registrations
-from tests.chaos.traffic import Traffic, questions
+from tests.chaos.campaign import Campaign
 from tests.child_processes import kill_children_at_exit
-from tests.models.small import small_cnn
-from tests.service.server_process import BRAID, ServerProcess, free_port
-
-CALM_S = 30.0
-"""Without blows at the end: everything must be well again."""
 
 
 def main() -> int:
-    """Run the campaign; the exit status is 1 if anything was seen that must not be."""
+    """Run a campaign; the exit status is 1 if anything was seen that must not be."""
     kill_children_at_exit()
     options = _options()
-    with tempfile.TemporaryDirectory(prefix="braid-chaos-") as folder:
-        seen = campaign(Path(folder), options)
-    print(json.dumps(seen, indent=2))
+    if options.sum:
+        seen = added(options.sum)
+    else:
+        facts = environment.describe()
+        with tempfile.TemporaryDirectory(prefix="braid-chaos-") as folder:
+            campaign = Campaign(Path(folder), options)
+            try:
+                campaign.run()
+            finally:
+                if options.keep_logs is not None:
+                    campaign.keep_logs(options.keep_logs)
+        seen = {"environment": facts, **result(campaign, options)}
+    print("\n".join(table(seen)))
     if options.out is not None:
         options.out.parent.mkdir(parents=True, exist_ok=True)
         options.out.write_text(json.dumps(seen, indent=2) + "\n")
     return 1 if seen["broken"] else 0
 
 
-def campaign(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
-    """Load, registrations and blows for some minutes, and what was seen of them."""
-    server = ServerProcess(folder / "store", command=BRAID, BRAID_LOG_LEVEL="INFO")
-    port = str(free_port())
-    asked = []
-    logs, leftovers = [_start(server, folder, port, 0)], 0
-    try:
-        with server.client() as client:
-            for name, size in (("small", 16), ("wide", 48)):
-                file = small_cnn(folder / f"{name}.onnx", branches=4, size=size)
-                client.register(name, file, batch_sizes=[1, 4], wait=True)
-                asked += questions(name, file)
-        address = server.address
-        pause_s = options.pause_ms / 1000
-        traffic = Traffic(address, options.clients, asked, options.seed, pause_s)
-        registrations = Registrations(address, folder, options.seed, traffic.tally)
-        blows, began = Blows(options.seed), time.monotonic()
-        while time.monotonic() < began + 60 * options.minutes:
-            time.sleep(blows.pause_s(options.mean_seconds))
-            children = server.children
-            if blows.strike(server) == FRONT_END:
-                leftovers += _still_there(children)
-                logs.append(_start(server, folder, port, len(logs)))
-        time.sleep(CALM_S)
-        registrations.stop()
-        tally = traffic.stop()
-        children = server.children
-        exit_code = server.stop()
-        leftovers += _still_there(children)
-    finally:
-        server.end()
-    tracebacks = sum(log.read_text(errors="replace").count("Traceback (most") for log in logs)
-    broken = {
-        "surprises": dict(tally.surprises.most_common(20)),
-        "jobs that did not end READY": registrations.lost,
-        "processes left behind": leftovers,
-        "tracebacks in the log": tracebacks,
-        "exit code": exit_code,
-    }
-    if options.keep_logs is not None:
-        options.keep_logs.mkdir(parents=True, exist_ok=True)
-        for log in logs:
-            (options.keep_logs / log.name).write_bytes(log.read_bytes())
+def result(campaign: Campaign, options: argparse.Namespace) -> dict[str, Any]:
+    """What was seen, ready for JSON."""
     return {
-        "command": " ".join(["python -m tests.chaos", *sys.argv[1:]]),
-        "environment": environment.describe(),
+        "seed": options.seed,
         "minutes": options.minutes,
-        "kills": dict(blows.struck),
-        "calls": dict(tally.outcomes),
-        "longest time without an answer, s": round(tally.longest_gap_s, 2),
-        "jobs": dict(registrations.ended),
-        "broken": {what: found for what, found in broken.items() if found},
+        "left out": campaign.missing,
+        "kills": dict(campaign.blows.killed),
+        "blows": dict(campaign.blows.struck),
+        "calls": dict(campaign.tally.outcomes),
+        "jobs": dict(campaign.registrations.ended),
+        "reasons of jobs": dict(campaign.registrations.reasons),
+        "front ends started": campaign.starts,
+        "calms": campaign.calms,
+        "longest time without an answer, s": round(campaign.tally.longest_gap_s, 1),
+        "most further descriptors of a process": campaign.descriptors.most_more,
+        "broken": dict(campaign.broken),
     }
 
 
-def _start(server: ServerProcess, folder: Path, port: str, number: int) -> Path:
-    server.log_path = folder / f"server-{number}.log"
-    server.start(grpc_port=port)
-    return server.log_path
+_COUNTS = ("kills", "blows", "calls", "jobs", "reasons of jobs", "broken")
+_SUMS = ("minutes", "front ends started", "calms")
+_LARGEST = ("longest time without an answer, s", "most further descriptors of a process")
 
 
-def _still_there(children: list[psutil.Process]) -> int:
-    """How many processes outlive their front end, well after its end."""
-    _, alive = psutil.wait_procs(children, timeout=20)
-    for process in alive:
-        print(f"left behind: {process}", file=sys.stderr)
-        process.kill()
-    return len(alive)
+def added(files: list[Path]) -> dict[str, Any]:
+    """Several results as one."""
+    parts = [json.loads(file.read_text()) for file in files]
+    seen: dict[str, Any] = {
+        "environment": [part["environment"] for part in parts],
+        "seed": [part["seed"] for part in parts],
+    }
+    for what in _COUNTS:
+        seen[what] = dict(sum((Counter(part[what]) for part in parts), Counter()))
+    for what in _SUMS:
+        seen[what] = sum(part[what] for part in parts)
+    for what in _LARGEST:
+        seen[what] = max(part[what] for part in parts)
+    return seen
+
+
+def table(seen: dict[str, Any]) -> list[str]:
+    """A result as lines of Markdown."""
+    lines = ["| | |", "|---|---|"]
+    for what, found in seen.items():
+        if what == "environment":
+            continue
+        if isinstance(found, dict):
+            found = ", ".join(f"{name} {count}" for name, count in sorted(found.items())) or "none"
+        lines.append(f"| {what} | {found} |")
+    return lines
 
 
 def _options() -> argparse.Namespace:
@@ -112,10 +95,12 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--minutes", type=float, default=2.0)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--clients", type=int, default=4)
-    parser.add_argument("--pause-ms", type=float, default=0.0, help="of a client between calls")
-    parser.add_argument("--mean-seconds", type=float, default=5.0, help="between two kills")
+    parser.add_argument("--pause-ms", type=float, default=20.0, help="of a client between calls")
+    parser.add_argument("--mean-seconds", type=float, default=1.5, help="between two blows")
+    parser.add_argument("--round", type=int, default=40, help="blows before each calm")
     parser.add_argument("--out", type=Path, help="write what was seen here, too (JSON)")
     parser.add_argument("--keep-logs", type=Path, metavar="DIR", help="copy the server's logs here")
+    parser.add_argument("--sum", type=Path, nargs="+", metavar="FILE", help="only add results up")
     return parser.parse_args()
 
 

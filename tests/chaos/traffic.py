@@ -5,7 +5,8 @@ from __future__ import annotations
 import random
 import threading
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic
@@ -19,12 +20,12 @@ from tritonclient.utils import InferenceServerException
 
 from braid_client import BraidError, Client, RetryPolicy
 
-TIMEOUT_S = 60.0
+TIMEOUTS_S = (1.0, 5.0, 30.0)
+LATE_S = 20.0
+"""Seconds after its deadline at which a call has ended even on a machine that is overrun."""
+
 PAUSE_S = 0.02  # after a call that failed: the server may be away
 TOLERANCE = 1e-4
-
-Ask = Callable[[str, np.ndarray], np.ndarray]
-"""Runs a model on its only input; raises what the client raises."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +65,11 @@ class Tally:
     _answered_at: float = field(default_factory=monotonic)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
+    def resume(self) -> None:
+        """Count no time until now as one without an answer."""
+        with self._lock:
+            self._answered_at = monotonic()
+
     def count(self, outcome: str, detail: str = "") -> None:
         """Count a call that ended with ``outcome``: a status, or WRONG."""
         with self._lock:
@@ -76,15 +82,18 @@ class Tally:
                 self.surprises[f"{outcome}: {detail}"] += 1
 
 
-EXPECTED = ("UNAVAILABLE", "DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED")
-"""What a call may end with while processes die."""
+EXPECTED = ("UNAVAILABLE", "DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED", "REFUSED")
+"""What a call may end with while processes die.
+
+REFUSED is FAILED_PRECONDITION of a version whose runs held their device up: it was stopped.
+"""
 
 
 class Asker(Protocol):
     """A client of some library."""
 
-    def ask(self, model: str, x: np.ndarray) -> np.ndarray:
-        """The answer to ``x``.
+    def ask(self, model: str, x: np.ndarray, timeout_s: float) -> np.ndarray:
+        """The answer to ``x``, within ``timeout_s`` seconds.
 
         Raises:
             CallFailed: there is none.
@@ -108,10 +117,10 @@ class BraidAsker:
     def __init__(self, address: str) -> None:
         self._client = Client(address, retry=RetryPolicy(max_attempts=1))
 
-    def ask(self, model: str, x: np.ndarray) -> np.ndarray:
+    def ask(self, model: str, x: np.ndarray, timeout_s: float) -> np.ndarray:
         """As ``Asker``."""
         try:
-            result = self._client.infer(model, {"x": x}, timeout_s=TIMEOUT_S)
+            result = self._client.infer(model, {"x": x}, timeout_s=timeout_s)
         except BraidError as error:
             code = grpc.StatusCode.UNKNOWN if error.code is None else error.code
             raise CallFailed(code.name, str(error)) from error
@@ -128,12 +137,12 @@ class TritonAsker:
     def __init__(self, address: str) -> None:
         self._client = triton.InferenceServerClient(address)
 
-    def ask(self, model: str, x: np.ndarray) -> np.ndarray:
+    def ask(self, model: str, x: np.ndarray, timeout_s: float) -> np.ndarray:
         """As ``Asker``."""
         tensor = triton.InferInput("x", list(x.shape), "FP32")
         tensor.set_data_from_numpy(x)
         try:
-            answer = self._client.infer(model, [tensor], client_timeout=TIMEOUT_S)
+            answer = self._client.infer(model, [tensor], client_timeout=timeout_s)
         except InferenceServerException as error:
             raise CallFailed(error.status().removeprefix("StatusCode."), str(error)) from error
         found: np.ndarray = answer.as_numpy("y")
@@ -145,21 +154,17 @@ class TritonAsker:
 
 
 class Traffic:
-    """Threads that ask ``asked`` in random order until told to stop."""
+    """Threads that ask ``asked`` in random order until told to stop; more may be added to it."""
 
     def __init__(
-        self,
-        address: str,
-        clients: int,
-        asked: Sequence[Question],
-        seed: int,
-        pause_s: float = 0.0,
+        self, address: str, clients: int, asked: list[Question], seed: int, pause_s: float = 0.0
     ) -> None:
         """Begin to ask; each client pauses for ``pause_s`` after an answer."""
         self.tally = Tally()
         self._pause_s = pause_s
         self._asked = asked
         self._stop = threading.Event()
+        self._turns = [threading.Lock() for _ in range(clients)]
         self._threads = [
             threading.Thread(target=self._loop, args=(address, number, seed))
             for number in range(clients)
@@ -171,9 +176,20 @@ class Traffic:
         chance = random.Random(f"{seed} {number}")
         asker = (BraidAsker, TritonAsker)[number % 2](address)
         while not self._stop.is_set():
-            is_right = put(asker, chance.choice(self._asked), self.tally)
+            with self._turns[number]:
+                question, timeout_s = chance.choice(self._asked), chance.choice(TIMEOUTS_S)
+                is_right = put(asker, question, self.tally, timeout_s)
             self._stop.wait(self._pause_s if is_right else PAUSE_S)
         asker.close()
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Ask nothing while the context is open; calls under way have ended when it opens."""
+        with ExitStack() as turns:
+            for turn in self._turns:
+                turns.enter_context(turn)
+            yield
+        self.tally.resume()
 
     def stop(self) -> Tally:
         """End all clients, and say what they saw."""
@@ -183,12 +199,17 @@ class Traffic:
         return self.tally
 
 
-def put(asker: Asker, question: Question, tally: Tally) -> bool:
-    """Put a question and count what comes back; whether it was the right answer."""
+def put(asker: Asker, question: Question, tally: Tally, timeout_s: float = TIMEOUTS_S[-1]) -> bool:
+    """Put a question and count what comes back; returns bool: it was the right answer."""
+    began = monotonic()
     try:
-        answer = asker.ask(question.model, question.x)
+        answer = asker.ask(question.model, question.x, timeout_s)
     except CallFailed as failed:
-        tally.count(failed.status, f"{question.model}: {failed}")
+        took_s = monotonic() - began
+        if took_s > timeout_s + LATE_S:
+            tally.count("LATE", f"{question.model}: {failed.status} after {took_s:.0f} s")
+        is_refused = failed.status == "FAILED_PRECONDITION" and "held its device up" in str(failed)
+        tally.count("REFUSED" if is_refused else failed.status, f"{question.model}: {failed}")
         return False
     is_right = question.is_answered_by(answer)
     tally.count("OK" if is_right else "WRONG", question.model)

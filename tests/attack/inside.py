@@ -1,0 +1,243 @@
+"""What hostile code in a confined importer would try, with how each try must end.
+
+    python -m tests.attack.inside WORK OUTSIDE BYSTANDER
+
+Confines itself as an importer does and makes all tries; prints a line of JSON, try ─> end. WORK is
+the importer's folder, OUTSIDE one with a file ``secret``, BYSTANDER the id of a process of the same
+user.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import json
+import mmap
+import os
+import resource
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from braid.engine.importer.host.limits import GIB, ImportLimits
+from braid.engine.importer.sandbox.confinement import confine
+
+LIMITS = ImportLimits(memory_bytes=GIB, file_bytes=1 << 20, open_files=64)
+DONE, REFUSED = "done", ("EPERM", "EACCES")
+
+
+@dataclass(frozen=True)
+class Place:
+    """What a try may name."""
+
+    work: Path
+    outside: Path
+    bystander: int
+
+    @property
+    def secret(self) -> Path:
+        return self.outside / "secret"
+
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def _checked(result: int) -> None:
+    if result < 0:
+        raise OSError(ctypes.get_errno(), "failed")
+
+
+def _call(number: int, *arguments: int) -> None:
+    _checked(_libc.syscall(number, *map(ctypes.c_long, arguments)))
+
+
+def _write(path: Path, text: str) -> None:
+    with path.open("w") as file:
+        file.write(text)
+
+
+def _memory_of(pid: int, mode: int) -> None:
+    os.close(os.open(f"/proc/{pid}/mem", mode))
+
+
+def _limits_of(pid: int) -> None:
+    resource.prlimit(pid, resource.RLIMIT_CPU, (1, 1))
+
+
+def _raise_limit() -> None:
+    resource.setrlimit(resource.RLIMIT_AS, (2 * GIB, 2 * GIB))
+
+
+def _thread() -> None:
+    thread = threading.Thread(target=lambda: None)
+    thread.start()
+    thread.join()
+
+
+def _thread_that_connects() -> None:
+    found: list[OSError] = []
+
+    def connect() -> None:
+        try:
+            socket.socket()
+        except OSError as error:
+            found.append(error)
+
+    thread = threading.Thread(target=connect)
+    thread.start()
+    thread.join()
+    if found:
+        raise found[0]
+
+
+def _many_files(work: Path) -> None:
+    files = []
+    try:
+        for _ in range(100):
+            files.append((work / "many").open("w"))  # noqa: PERF401
+    finally:
+        for file in files:
+            file.close()
+
+
+def _own_file(work: Path) -> None:
+    _write(work / "own", "text")
+    os.link(work / "own", work / "linked")
+    os.mkdir(work / "sub")
+    os.rename(work / "own", work / "sub" / "moved")
+    assert (work / "sub" / "moved").read_text() == "text"
+
+
+def _through_a_link(place: Place) -> None:
+    os.symlink(place.secret, place.work / "way")
+    (place.work / "way").read_text()
+
+
+def _moved_out(place: Place) -> None:
+    _write(place.work / "mine", "text")
+    os.rename(place.work / "mine", place.outside / "mine")
+
+
+def _fifo(work: Path) -> None:
+    os.mkfifo(work / "fifo")
+
+
+Try = Callable[[Place], object]
+TRIES: Mapping[str, tuple[Try, tuple[str, ...]]] = {
+    "a socket of the network": (lambda p: socket.socket(), REFUSED),
+    "a socket of IPv6": (lambda p: socket.socket(socket.AF_INET6, socket.SOCK_DGRAM), REFUSED),
+    "a local socket": (lambda p: socket.socket(socket.AF_UNIX), REFUSED),
+    "a raw socket": (lambda p: socket.socket(socket.AF_PACKET, socket.SOCK_RAW), REFUSED),
+    "a socket in another thread": (lambda p: _thread_that_connects(), REFUSED),
+    "another program": (lambda p: os.execv("/bin/true", ["true"]), REFUSED),
+    "a child program": (lambda p: subprocess.run(["/bin/true"], check=True), REFUSED),
+    "a shell": (lambda p: subprocess.run("true", shell=True, check=True), REFUSED),
+    "a program by descriptor": (
+        lambda p: os.execve(os.open("/usr/bin/true", os.O_RDONLY), ["true"], {}),
+        REFUSED,
+    ),
+    "a fork": (lambda p: os.fork() or os._exit(0), REFUSED),
+    "new namespaces": (lambda p: _checked(_libc.unshare(0x10000000)), REFUSED),
+    "a mount": (lambda p: _checked(_libc.mount(b"none", b"/mnt", b"tmpfs", 0, None)), REFUSED),
+    "another root": (lambda p: os.chroot(p.work), REFUSED),
+    "a debugger of itself": (lambda p: _checked(_libc.ptrace(0, 0, 0, 0)), REFUSED),
+    "a debugger of another": (lambda p: _checked(_libc.ptrace(16, p.bystander, 0, 0)), REFUSED),
+    "memory of another to read": (lambda p: _memory_of(p.bystander, os.O_RDONLY), REFUSED),
+    "memory of another to write": (lambda p: _memory_of(p.bystander, os.O_RDWR), REFUSED),
+    "memory of the server": (lambda p: _memory_of(os.getppid(), os.O_RDWR), REFUSED),
+    "environment of the server": (
+        lambda p: Path(f"/proc/{os.getppid()}/environ").read_bytes(),
+        REFUSED,
+    ),
+    "descriptors of the server": (lambda p: os.listdir(f"/proc/{os.getppid()}/fd"), REFUSED),
+    "command lines of others": (
+        lambda p: Path(f"/proc/{p.bystander}/cmdline").read_bytes(),
+        REFUSED,
+    ),
+    "the end of another": (lambda p: os.kill(p.bystander, signal.SIGKILL), REFUSED),
+    "the end of all": (lambda p: os.kill(-1, signal.SIGTERM), REFUSED),
+    "a signal to a thread of another": (
+        lambda p: _call(234, p.bystander, p.bystander, signal.SIGKILL),
+        REFUSED,
+    ),
+    "a descriptor of a process": (lambda p: os.pidfd_open(p.bystander), REFUSED),
+    "limits of another": (lambda p: _limits_of(p.bystander), REFUSED),
+    "priority of another": (lambda p: os.setpriority(os.PRIO_PROCESS, p.bystander, 19), REFUSED),
+    "a limit raised again": (lambda p: _raise_limit(), ("ValueError", *REFUSED)),
+    "a file outside to read": (lambda p: p.secret.read_text(), REFUSED),
+    "a file outside to write": (lambda p: _write(p.secret, "gone"), REFUSED),
+    "a new file outside": (lambda p: _write(p.outside / "new", "here"), REFUSED),
+    "a file outside removed": (lambda p: p.secret.unlink(), REFUSED),
+    "a file outside shortened": (lambda p: os.truncate(p.secret, 0), REFUSED),
+    "a file outside linked in": (
+        lambda p: os.link(p.secret, p.work / "taken"),
+        (*REFUSED, "EXDEV"),
+    ),
+    "a file outside through a link": (lambda p: _through_a_link(p), REFUSED),
+    "a file outside moved in": (
+        lambda p: os.rename(p.secret, p.work / "taken"),
+        (*REFUSED, "EXDEV"),
+    ),
+    "a file of its own moved out": (
+        lambda p: _moved_out(p),
+        (*REFUSED, "EXDEV"),
+    ),
+    "modes outside": (lambda p: os.chmod(p.secret, 0o777), REFUSED),
+    "owners outside": (lambda p: os.chown(p.secret, os.getuid(), os.getgid()), REFUSED),
+    "times outside": (lambda p: os.utime(p.secret, (0, 0)), REFUSED),
+    "attributes outside": (lambda p: os.setxattr(p.secret, "user.x", b"1"), REFUSED),
+    "a list of a folder outside": (lambda p: os.listdir(p.outside), REFUSED),
+    "the list of accounts": (lambda p: Path("/etc/shadow").read_text(), REFUSED),
+    "shared memory of the machine": (lambda p: os.listdir("/dev/shm"), REFUSED),
+    "a new object of shared memory": (lambda p: _write(Path("/dev/shm/braid_x"), ""), REFUSED),
+    "temporary files": (lambda p: _write(Path("/tmp/braid_x"), ""), REFUSED),
+    "a pipe with a name": (lambda p: _fifo(p.work), REFUSED),
+    "a program to schedule": (lambda p: os.listdir("/etc/cron.d"), REFUSED),
+    "shared memory that stays": (lambda p: _checked(_libc.shmget(0, 4096, 0o1600)), REFUSED),
+    "a key of the kernel": (lambda p: _call(248, 0, 0, 0, 0, 0), REFUSED),
+    "rings of the kernel": (lambda p: _call(425, 1, 0), REFUSED),
+    "faults of user space": (lambda p: _call(323, 0), REFUSED),
+    "counters of the kernel": (lambda p: _call(298, 0, 0, -1, -1, 0), REFUSED),
+    "programs in the kernel": (lambda p: _call(321, 0, 0, 0), REFUSED),
+    "memory over the limit": (lambda p: mmap.mmap(-1, 2 * GIB), ("ENOMEM",)),
+    "objects over the limit": (lambda p: bytearray(2 * GIB), ("MemoryError",)),
+    "a file over the limit": (lambda p: _write(p.work / "big", "x" * (2 << 20)), ("EFBIG",)),
+    "too many open files": (lambda p: _many_files(p.work), ("EMFILE",)),
+    "a thread": (lambda p: _thread(), (DONE,)),
+    "sums": (lambda p: sum(range(100)), (DONE,)),
+    "files of its own": (lambda p: _own_file(p.work), (DONE,)),
+    "a library": (lambda p: __import__("decimal"), (DONE,)),
+    "random numbers": (lambda p: Path("/dev/urandom").open("rb").close(), (DONE,)),
+    "its own end": (lambda p: signal.raise_signal(signal.SIGCONT), (DONE,)),
+}
+"""Try by name, and the ends that are right: ``done``, an errno, or the name of an exception."""
+
+ON_X86 = ("key of the kernel", "rings of", "faults of", "counters of", "programs in", "a signal to")
+
+
+def attempt(what: Try, place: Place) -> str:
+    """Make one try; how it ended."""
+    try:
+        what(place)
+    except OSError as error:
+        return errno.errorcode.get(error.errno or 0, type(error).__name__)
+    except Exception as error:
+        return type(error).__name__
+    return DONE
+
+
+def main() -> None:
+    """Confine this process, make all tries, and print how they ended."""
+    place = Place(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]))
+    confine(LIMITS, os.getppid(), place.work)
+    ends = {name: attempt(what, place) for name, (what, _) in TRIES.items()}
+    print(json.dumps(ends), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""What Braid is delivered with: licences, known vulnerabilities, hashes. ``make audit``."""
