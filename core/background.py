@@ -1,4 +1,4 @@
-"""Background tasks: their errors are logged; some end at an event, some outlive cancellation."""
+"""Background tasks: their errors are logged; some end at an event, some outlive their callers."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import asyncio
 import logging
 from collections.abc import Coroutine
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeVar
 
 from braid.core.errors import BraidError
 
 log = logging.getLogger("braid.background")
+
+T = TypeVar("T")
 
 
 def log_failure(task: asyncio.Task[Any]) -> None:
@@ -21,6 +23,15 @@ def log_failure(task: asyncio.Task[Any]) -> None:
         log.error("%s ended: %s", task.get_name(), error)
     else:
         log.error("%s died", task.get_name(), exc_info=error)
+
+
+def log_unexpected(task: asyncio.Task[Any]) -> None:
+    """Log the error that ended a task unless it is a BraidError, of which its callers are told.
+
+    To be added as a done callback to a task whose callers may all have left when it ends.
+    """
+    if not task.cancelled() and not isinstance(task.exception(), BraidError):
+        log_failure(task)
 
 
 class BackgroundTasks:
@@ -62,6 +73,16 @@ async def ends_before(event: asyncio.Event, work: Coroutine[Any, Any, None]) -> 
         return False
     task.result()
     return True
+
+
+async def though_callers_leave(work: Coroutine[Any, Any, T]) -> T:
+    """Return what ``work`` does; it goes on to its end if the caller is cancelled before."""
+    task = asyncio.create_task(work)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        task.add_done_callback(log_unexpected)
+        raise
 
 
 async def to_the_end(work: Coroutine[Any, Any, object]) -> None:

@@ -12,6 +12,12 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
+from pathlib import Path
+
+
+def python_program() -> Path:
+    """Path of the Python that this process runs; scripts of its packages lie beside it."""
+    return Path(sys.executable)
 
 
 def python_command(module: str, *arguments: str) -> list[str]:

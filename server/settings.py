@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import ByteSize, Field, SecretStr, ValidationError, field_validator, model_validator
-from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+from pydantic_settings import NoDecode, SettingsConfigDict
 
 from braid.core.errors import StartupError
 from braid.server.device_names import parse_devices
+from braid.server.fleet_settings import FleetSettings, without_password
 
 PREFIX = "BRAID_"
 KIB, MIB, GIB = 2**10, 2**20, 2**30
@@ -30,7 +31,7 @@ def default_store() -> Path:
     return Path(base) / "braid"
 
 
-class Settings(BaseSettings):
+class Settings(FleetSettings):
     """All settings of an operator. Sizes accept ``2GiB`` and plain bytes."""
 
     model_config = SettingsConfigDict(
@@ -154,7 +155,9 @@ class Settings(BaseSettings):
     # Activations kept on a device while its stages are measured; beyond it they are made up.
     profiling_memory_bytes: ByteSize = Field(default=ByteSize(2 * GIB), ge=MIB)
 
-    # Seconds that accepted requests get to finish after SIGTERM.
+    # Seconds after SIGTERM in which the server says that it is not ready and still takes requests,
+    # for balancers that ask for its health; then those that accepted requests get to finish.
+    shutdown_delay_seconds: float = Field(default=0.0, ge=0, le=3600, allow_inf_nan=False)
     drain_seconds: float = Field(default=30.0, ge=0, le=3600, allow_inf_nan=False)
 
     # Limits of the importer process, one per upload.
@@ -322,6 +325,8 @@ def shown_settings(settings: Settings) -> dict[str, str]:
 
 
 def _shown(name: str, value: Any) -> str:
+    if name == "database":
+        return without_password(value.get_secret_value())
     if any(word in name for word in _SECRET):
         return "set"
     if isinstance(value, ByteSize):
@@ -338,4 +343,5 @@ def _problem(item: Any, given: Mapping[str, Any]) -> str:
         return reason  # of several settings together; their values may be secret
     name = str(item["loc"][0])
     source = f"--{name.replace('_', '-')}" if name in given else f"{PREFIX}{name.upper()}"
-    return f"{source}={str(item['input'])[:100]!r} {reason}".replace("\n", " ")
+    given_text = without_password(str(item["input"]))[:100]
+    return f"{source}={given_text!r} {reason}".replace("\n", " ")

@@ -3,6 +3,7 @@
 core  scheduler  charts  client  benchmarks  library    tests of the packages of those names
 engine  server                                 without a server process; some start a worker
 service                                        start ``braid serve`` and speak to it
+fleet                                          several servers, in namespaces of their own
 deploy  docs                                   tests of those folders' files
 models                                         makers of model files, for all tests
 chaos  conformance  fuzz  regressions          programs: ``python -m tests.fuzz``

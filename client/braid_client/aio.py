@@ -44,11 +44,13 @@ from braid_client.records import (
     Job,
     JobState,
     Model,
+    Node,
     PlannerOptions,
     StreamAnswer,
     accepted_job,
     job_from_wire,
     model_from_wire,
+    node_from_wire,
     register_header,
     version_text,
 )
@@ -198,6 +200,12 @@ class AsyncClient(Connection):
         request = admin_pb2.ListJobsRequest(model=model, limit=limit)
         answer = await self._call(rpcs.LIST_JOBS, request, timeout_s)
         return [job_from_wire(job) for job in answer.jobs]
+
+    async def nodes(self, *, timeout_s: float | None = None) -> list[Node]:
+        """List the servers; see ``Client.nodes``."""
+        request = admin_pb2.ListNodesRequest()
+        answer = await self._call(rpcs.LIST_NODES, request, timeout_s)
+        return [node_from_wire(node) for node in answer.nodes]
 
     async def models(self, *, timeout_s: float | None = None) -> list[Model]:
         """List all registered models."""

@@ -40,11 +40,13 @@ from braid_client.records import (
     Job,
     JobState,
     Model,
+    Node,
     PlannerOptions,
     StreamAnswer,
     accepted_job,
     job_from_wire,
     model_from_wire,
+    node_from_wire,
     register_header,
     version_text,
 )
@@ -173,13 +175,14 @@ class Client(Connection):
             batch_sizes: to schedule, each by itself.
             planner: options, or just the planner's name.
             input_shapes: whole shapes, batch as 1, of inputs with other open extents.
-            precision: "fp32" (if empty), "tf32", "fp16" or "bf16", as far as the server's devices
-                can; "auto": the fastest of those within ``accepted_error``. Inputs and outputs
-                keep the model's types.
+            precision: "fp32" (if empty), "tf32", "fp16", "bf16", or "int8", which needs samples, as
+                far as the server's devices can; "auto": the fastest of those within
+                ``accepted_error``. Inputs and outputs keep the model's types.
             accepted_error: outputs may be this far from FP32's, relative to the largest element of
                 each; None: as far as is usual for the precision. What errs more does not serve.
-            samples: inputs that errors are measured on: arrays by name, the first dimension
-                counting samples, or an .npz file of them; None: on seeded inputs.
+            samples: inputs that errors are measured on, and that ranges of integers are taken from:
+                arrays by name, the first dimension counting samples, or an .npz file of them;
+                None: errors are of seeded inputs.
             wait: return only when the job has ended; ``timeout_s`` then bounds that too.
             on_progress: called with each state of the job, if ``wait``.
             on_upload: called, in another thread, with the bytes sent and the bytes in all.
@@ -255,6 +258,12 @@ class Client(Connection):
         request = admin_pb2.ListJobsRequest(model=model, limit=limit)
         answer = self._call(rpcs.LIST_JOBS, request, timeout_s)
         return [job_from_wire(job) for job in answer.jobs]
+
+    def nodes(self, *, timeout_s: float | None = None) -> list[Node]:
+        """List the servers that share the database, by id; on a machine of its own, the one."""
+        request = admin_pb2.ListNodesRequest()
+        answer = self._call(rpcs.LIST_NODES, request, timeout_s)
+        return [node_from_wire(node) for node in answer.nodes]
 
     def models(self, *, timeout_s: float | None = None) -> list[Model]:
         """List all registered models."""

@@ -94,6 +94,21 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True)
+class Node:
+    """A server among those that share one database, and what it works on."""
+
+    id: str
+    address: str  # HOST:PORT of gRPC, as others reach it
+    device_keys: tuple[str, ...] = ()
+    version: str = ""  # of Braid
+    started_unix: float = 0.0
+    beat_age_s: float = 0.0  # since it last told the database that it lives
+    alive: bool = True  # False: another server takes over what it worked on
+    job_ids: tuple[str, ...] = ()
+    answers: bool = False  # it answered the call
+
+
+@dataclass(frozen=True, slots=True)
 class TensorSpec:
     """Name, dtype and shape of a model's input or output; a symbol is free per request."""
 
@@ -237,6 +252,18 @@ def job_from_wire(message: admin_pb2.Job) -> Job:
         | {
             "state": _state(JobState, admin_pb2.Job.State, message.state),
             "eta_s": message.eta_seconds if message.eta_seconds >= 0 else None,
+        }
+    )
+
+
+def node_from_wire(message: admin_pb2.Node) -> Node:
+    """Read a node."""
+    return Node(
+        **_same(message, Node)
+        | {
+            "device_keys": tuple(message.device_keys),
+            "beat_age_s": message.beat_age_seconds,
+            "job_ids": tuple(message.job_ids),
         }
     )
 

@@ -99,6 +99,9 @@ GET_SCHEDULE = Rpc(
     retry=Retry.READ,
     not_found=ScheduleNotFound,
 )
+LIST_NODES = Rpc(
+    _ADMIN + "ListNodes", admin.ListNodesRequest, admin.ListNodesResponse, retry=Retry.READ
+)
 
 RPCS: Final[tuple[Rpc[Any, Any], ...]] = (
     INFER,
@@ -113,6 +116,7 @@ RPCS: Final[tuple[Rpc[Any, Any], ...]] = (
     GET_SERVING,
     SET_SERVING,
     GET_SCHEDULE,
+    LIST_NODES,
 )
 
 CHANNEL_OPTIONS: Final[tuple[tuple[str, int], ...]] = (

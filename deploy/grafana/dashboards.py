@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -219,8 +219,125 @@ SCHEDULES = (
 )
 
 
+NODE = "{{instance}}"
+
+WAITING = f"histogram_quantile({{q}}, sum by (le) (rate({QUEUE}_bucket{RATE})))"
+
+FLEET = (
+    Panel(
+        "Requests and failures of the fleet",
+        [
+            (f"sum(rate(braid_requests_total{RATE}))", "requests"),
+            (f'sum(rate(braid_requests_total{{outcome!="OK"}}{RATE}))', "not OK"),
+        ],
+        "reqps",
+    ),
+    Panel(
+        "Replicas that are up",
+        [("count(braid_fleet_nodes)", "asked by Prometheus"), ("max(braid_fleet_nodes)", "beat")],
+        about="Nodes that answer Prometheus, and nodes that tell the database that they live.",
+    ),
+    Panel(
+        "Waiting in the fleet, p50 and p99",
+        [(WAITING.format(q=0.5), "p50"), (WAITING.format(q=0.99), "p99")],
+        "s",
+        about="Time that requests wait for a device: what the autoscalers go by.",
+    ),
+    Panel(
+        "Requests of each node",
+        [(f"sum by (instance) (rate(braid_requests_total{RATE}))", NODE)],
+        "reqps",
+        about="Nodes that are not equally fast need weights: docs/fleet-size.md.",
+    ),
+    Panel(
+        "Requests that wait on each node",
+        [("sum by (instance) (braid_queue_depth_requests)", NODE)],
+    ),
+    Panel(
+        "p99 of each node",
+        [(f"histogram_quantile(0.99, sum by (instance, le) (rate({LATENCY}_bucket{RATE})))", NODE)],
+        "s",
+    ),
+    Panel(
+        "Nodes that live, as each node sees it",
+        [("braid_fleet_nodes", NODE)],
+        about="Nodes that told the database within BRAID_LEASE_SECONDS that they live.",
+    ),
+    Panel("Leases held", [("braid_fleet_leases_held", NODE)], about="Jobs and keys worked on."),
+    Panel(
+        "Takeovers, leases lost, writes refused",
+        [
+            ("sum(increase(braid_fleet_takeovers_total[15m]))", "jobs taken over"),
+            ("sum(increase(braid_fleet_leases_lost_total[15m]))", "leases lost"),
+            ("sum(increase(braid_fleet_writes_refused_total[15m]))", "writes refused"),
+        ],
+        about="Within 15 minutes. Each follows a node that died, stood still or was cut off.",
+    ),
+    Panel(
+        "Follower's lag",
+        [("braid_fleet_follow_lag_seconds", NODE)],
+        "s",
+        about="From the last change of another node to the moment this one had applied it.",
+    ),
+    Panel(
+        "Looks at the database",
+        [
+            (f"rate(braid_fleet_reconciliations_total{RATE})", NODE),
+            (f"rate(braid_fleet_reconciliation_failures_total{RATE})", "failed " + NODE),
+        ],
+        "ops",
+    ),
+    Panel(
+        "Schedules that run at another speed here",
+        [("sum by (instance, device) (braid_fleet_schedules_off_speed_total)",
+          "{{instance}} {{device}}")],
+        about="More than 25 % slower or faster than where they were measured.",
+    ),
+    Panel("Cache of shared files", [("braid_fleet_cache_bytes", NODE)], "bytes"),
+    Panel(
+        "Files asked for, by where they were",
+        [(f"sum by (kind, source) (rate(braid_fleet_fetches_total{RATE}))",
+          "{{kind}} {{source}}")],
+        "ops",
+    ),
+    Panel(
+        "Fetched and put",
+        [
+            (f"sum(rate(braid_fleet_fetched_bytes_total{RATE}))", "fetched"),
+            (f"sum(rate(braid_fleet_put_bytes_total{RATE}))", "put"),
+        ],
+        "Bps",
+    ),
+    Panel(
+        "Puts, fetches and sweeps that failed",
+        [(f"sum by (instance, operation) (rate(braid_fleet_file_failures_total{RATE}))",
+          "{{instance}} {{operation}}")],
+        "ops",
+    ),
+    Panel(
+        "Files that left caches, objects that sweeps removed",
+        [
+            (f"sum(rate(braid_fleet_cache_evictions_total{RATE}))", "left caches"),
+            (f"sum(rate(braid_fleet_objects_removed_total{RATE}))", "removed"),
+        ],
+        "ops",
+    ),
+)  # fmt: skip
+
+
+RAY = [
+    {"type": "link", "title": f"Ray: {what}", "url": f"/d/{uid}", "keepTime": True}
+    for what, uid in (("Serve", "rayServeDashboard"), ("cluster", "rayDefaultDashboard"))
+]
+"""Links to the dashboards that Ray writes (``ray metrics``), by their identities."""
+
+
 def dashboard(
-    uid: str, title: str, panels: Sequence[Panel], labels: Sequence[str]
+    uid: str,
+    title: str,
+    panels: Sequence[Panel],
+    labels: Sequence[str],
+    others: Sequence[Mapping[str, Any]] = (),
 ) -> dict[str, Any]:
     """A dashboard of Grafana's JSON model."""
     return {
@@ -236,7 +353,10 @@ def dashboard(
         "templating": {"list": [_source_variable(), *map(_variable, labels)]},
         "panels": _laid_out(panels),
         "annotations": {"list": []},
-        "links": [{"type": "dashboards", "tags": ["braid"], "title": "Braid", "asDropdown": False}],
+        "links": [
+            {"type": "dashboards", "tags": ["braid"], "title": "Braid", "asDropdown": False},
+            *others,
+        ],
     }
 
 
@@ -311,6 +431,7 @@ DASHBOARDS = {
     "schedules.json": dashboard(
         "braid-schedules", "Braid: schedules", SCHEDULES, ("model", "version", "device")
     ),
+    "fleet.json": dashboard("braid-fleet", "Braid: fleet", FLEET, (), RAY),
 }
 
 

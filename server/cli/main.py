@@ -12,9 +12,19 @@ import braid.core.errors
 import braid_client
 from braid.server.cli import completion
 from braid.server.cli.connection import Subparsers
-from braid.server.cli.local import demo, plan, serve, token
+from braid.server.cli.local import database, demo, plan, ray, serve, token
 from braid.server.cli.parser import Parser
-from braid.server.cli.remote import delete, health, infer, jobs, models, register, schedule, serving
+from braid.server.cli.remote import (
+    delete,
+    health,
+    infer,
+    jobs,
+    models,
+    nodes,
+    register,
+    schedule,
+    serving,
+)
 from braid.server.variables import unknown_variables
 
 
@@ -32,9 +42,12 @@ COMMANDS: dict[str, Command] = {
     "serve": serve,
     "serving": serving,
     "token": token,
+    "database": database,
+    "ray": ray,
     "register": register,
     "models": models,
     "jobs": jobs,
+    "nodes": nodes,
     "delete": delete,
     "infer": infer,
     "schedule": schedule,
@@ -45,7 +58,7 @@ COMMANDS: dict[str, Command] = {
 }
 
 GROUPS = (
-    ("Run a server", ("serve", "health", "token")),
+    ("Run a server", ("serve", "health", "nodes", "token", "database", "ray")),
     ("Models and their schedules", ("register", "models", "jobs", "schedule", "serving", "delete")),
     ("Use a model", ("infer",)),
     ("Study planners, no server needed", ("plan", "demo")),

@@ -10,6 +10,7 @@ from braid.core.measurement import Speed
 from braid.server.console.pictures import Drawn
 from braid.server.console.rates import Key, ModelRates, Rates
 from braid.server.devices.pool import Devices
+from braid.server.fleet.node_list import NodeList
 from braid.server.inference.replica import ModelReplica
 from braid.server.jobs.runner import JobRunner
 from braid.server.models.policies import VersionPolicies
@@ -44,6 +45,7 @@ class Facts:
     metrics: Metrics
     devices: Devices
     settings: Mapping[str, str]  # names and values that may be shown
+    nodes: NodeList
     rates: Rates = field(init=False)
     _looking: asyncio.Lock = field(default_factory=asyncio.Lock)
 

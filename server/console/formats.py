@@ -55,7 +55,7 @@ class State:
 
 _ENDED = {
     **dict.fromkeys(("serving", "ready"), ("●", "good")),
-    **dict.fromkeys(("failed", "damaged"), ("✕", "bad")),
+    **dict.fromkeys(("failed", "damaged", "lost"), ("✕", "bad")),
     **dict.fromkeys(("unscheduled", "unloaded"), ("○", "")),
     "cancelled": ("–", ""),
 }

@@ -17,6 +17,7 @@ from urllib.parse import quote, urlencode
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from braid.core.measurement import side_by_side_text, speed_text
+from braid.core.quantisation import quantisation_text
 from braid.server.console import formats
 
 BASE = "/console/"
@@ -59,6 +60,7 @@ class Renderer:
             "state": formats.state,
             "speed": lambda speed: speed_text(speed, "–"),
             "side_by_side": lambda found: side_by_side_text(found, "–"),
+            "quantisation": quantisation_text,
         }
         self._is_compiled = False
 

@@ -60,7 +60,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._memory = memory
         self._receiver = Receiver(self)
         self._blocks = HeaderBlocks()
-        self._patience = Patience(self.sender)
+        self._patience = Patience(self.sender, limits.streams)
         self._streams = ConnectionStreams(limits, self.sender, self._patience, partial(begin, self))
         self._is_left = False  # the peer broke the protocol
         self._intake: Intake  # once it is known who the peer is

@@ -17,12 +17,13 @@ from collections import OrderedDict
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from braid.core.background import log_unexpected
 from braid.core.errors import DeviceOutOfMemory, PreconditionFailed
 from braid.core.program import (
     PlanToRun,
     ProgramKey,
     StaticContent,
-    sorted_choices,
+    as_scheduled,
 )
 from braid.core.schedule import Schedule
 from braid.core.tensor import BYTES, TensorType
@@ -60,6 +61,24 @@ class ShapeClass:
         return self._hash
 
 
+@dataclass(frozen=True, slots=True)
+class ScheduleMark:
+    """Marks of a schedule that tell it from another one of the same key."""
+
+    plan_id: str
+    side_by_side_id: str
+    created: str
+    measured_us: float | None
+    is_promoted: bool
+
+    @staticmethod
+    def of(schedule: Schedule) -> ScheduleMark:
+        """Return the mark of a schedule."""
+        seen = schedule.provenance
+        beside = schedule.side_by_side_id
+        return ScheduleMark(schedule.plan_id, beside, seen.created, seen.measured_us, seen.promoted)
+
+
 class ModelReplica:
     """Model version on one device; the model stays loaded until ``close``.
 
@@ -91,6 +110,8 @@ class ModelReplica:
             tuple((name, self.one_row(spec)) for name, spec in imported.inputs(1).items()),
             imported.static,
         )
+        self.schedule_ids = _schedule_ids(imported, device.device_key)
+        self.chosen: dict[int, ScheduleMark] = {}  # by batch size: the schedule that was given last
         self.seen_shapes: dict[Hashable, tuple[ShapeClass, int]] = {}  # of requests that were right
         self._latencies: OrderedDict[ShapeClass, LatencyTable] = OrderedDict()
         self._profiled: dict[tuple[ShapeClass, int], Executable] = {}
@@ -218,6 +239,7 @@ class ModelReplica:
         task = self._on_demand.get(key)
         if task is None or (task.done() and (task.cancelled() or task.exception())):
             task = asyncio.create_task(self.device.prepare(self._to_run(shape_class, batch_size)))
+            task.add_done_callback(log_unexpected)
             self._on_demand[key] = task
             await self._drop_least_used()
         self._on_demand.move_to_end(key)
@@ -236,9 +258,12 @@ class ModelReplica:
         program = ProgramKey(self.digest, inputs, shape_class.static)
         if schedule is None:
             return PlanToRun(program)
-        choices = sorted_choices(schedule.provenance.choices)
-        program = replace(program, precision=schedule.precision, choices=choices)
+        program = as_scheduled(program, schedule)
         return PlanToRun(program, schedule.plan, schedule.plan_id, schedule.runtime)
+
+    def program(self, batch_size: int, schedule: Schedule | None = None) -> ProgramKey:
+        """Return the program that batches of the profiled class run; None: as without schedule."""
+        return self._to_run(self.profiled, batch_size, schedule).program
 
     async def _drop_least_used(self) -> None:
         """Keep the number of executables on demand in bounds; those being made stay."""
@@ -267,3 +292,10 @@ class ModelReplica:
             if ready in self._retired:
                 self._retired.discard(ready)
                 self._releasing = asyncio.create_task(self.device.release(ready))
+
+
+def _schedule_ids(imported: ImportedModel, device_key: str) -> Mapping[int, str]:
+    """Ids of the schedules that a version can have on a device, by batch size."""
+    if imported.has_strings:
+        return {}
+    return {size: imported.schedule_key(device_key, size).id for size in imported.batch_sizes}

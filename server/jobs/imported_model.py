@@ -145,6 +145,7 @@ def read_imported(model: ModelVersion, artefact: Path) -> ImportedModel:
 
     Raises:
         DamagedArtefact: a file is missing or was changed.
+        SystemShortage: it cannot be read for now.
     """
     try:
         report = read_report(artefact)

@@ -77,6 +77,10 @@ class Forecast:
         self.size_began = self.phase_began = self.clock()
         self.profile_s = 0.0
 
+    def begin_profile(self) -> None:
+        """Begin to measure units, after something else that the present batch size needed."""
+        self.phase_began = self.clock()
+
     def begin_search(self) -> None:
         """Begin the search of the present batch size: its units are measured."""
         self.phase_began = self.clock()
@@ -183,14 +187,27 @@ class BatchSizeProgress:
         """Report that another job has the device."""
         self._report("waiting", JobStatus.PROFILING, "waiting for the device", UNKNOWN)
 
+    def waiting_for_node(self) -> None:
+        """Report that another node makes the schedule of the same bytes."""
+        what = "waiting for another node that measures the same"
+        self._report("elsewhere", JobStatus.PROFILING, what, UNKNOWN)
+
     def begun(self) -> None:
         """Begin the batch size: this job has the device now."""
         self.forecast.begin_batch_size()
 
     def profiling(self, done: int, total: int) -> None:
         """Report that ``done`` of the ``total`` latencies that any search needs are known."""
+        if self.phase == "calibrating":
+            self.forecast.begin_profile()
         left = self.forecast.profiling(done, total)
         self._report("profiling", JobStatus.PROFILING, "measuring stages", left, done, total)
+
+    def calibrating(self, fraction: float) -> None:
+        """Report that ranges of integers are taken from samples; ``fraction`` of it is done."""
+        done = round(100 * fraction)
+        detail = "calibrating on samples"
+        self._report("calibrating", JobStatus.PROFILING, detail, UNKNOWN, done, 100)
 
     def searching(self, measured: int) -> None:
         """Report that the planner searches, ``measured`` stages having been measured."""

@@ -16,7 +16,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from braid.core.errors import BraidError, DamagedArtefact, DiskFailure, InvalidArtefact
+from braid.core.errors import (
+    BraidError,
+    DamagedArtefact,
+    DiskFailure,
+    InvalidArtefact,
+    LeaseLost,
+)
 from braid.core.schedule import Schedule
 from braid.engine.importer.host.report import check_files
 from braid.server.jobs.imported_model import ImportedModel, read_imported
@@ -36,6 +42,7 @@ from braid.server.jobs.scheduling.one_schedule import make_schedule
 from braid.server.jobs.services import JobServices, check_offered
 from braid.server.store.files import StoreFolder
 from braid.server.store.records import JobStatus, ModelStatus, ModelVersion
+from braid.server.store.shared_files.interface import stored_with
 
 log = logging.getLogger("braid.jobs")
 
@@ -71,7 +78,7 @@ async def register_model(
     async with services.keeping(model.sha256):
         imported = await _import(model, services, report)
         check(imported)
-        await given_samples(imported, services.store.folder)  # which may not fit the model
+        await given_samples(imported, services)  # which may not fit the model
         refusals = await _serve_sequentially(imported, services, report)
         work = [each for each in _work(imported, services) if each[0].name not in refusals]
         forecast = Forecast([size for _, size in work], model.options.planner.time_budget_s)
@@ -84,6 +91,8 @@ async def register_model(
             except DiskFailure as error:  # nothing that follows could be stored either
                 failures.append(f"{progress.label} and later: {error}")
                 break
+            except LeaseLost:  # another node goes on with all that is left
+                raise
             except DamagedArtefact:  # lost while a worker was replaced; no other plan can be made
                 raise
             except Exception as error:
@@ -109,6 +118,7 @@ async def serve_again(
     """
     devices = services.devices if devices is None else devices
     async with services.keeping(model.sha256):
+        await services.files.fetch_artefact(model.sha256)
         imported = await _read(model, services)
         retry = services.retry()
         refusals = await _serve_on(devices, imported, services, lambda device: retry)
@@ -125,15 +135,17 @@ async def _import(
 ) -> ImportedModel:
     """Make the artefact, unless a sound one exists; the job is queued until the import begins."""
     folder = services.store.folder
+    retry = services.retry(lambda what: _report_import(report, 0.0, what))
     async with services.import_turns.of(model.sha256):
-        if not await asyncio.to_thread(_is_sound, folder, model.sha256):
+        await retry(lambda: _fetch(model, services))
+        if not await retry(lambda: asyncio.to_thread(_is_sound, folder, model.sha256)):
             for device in services.devices:
                 device.bench.wake()
 
             def on_progress(fraction: float, step: str) -> None:
                 _report_import(report, IMPORT_ENDS * min(1.0, max(0.0, fraction)), step)
 
-            await services.retry(partial(on_progress, 0.0))(
+            await retry(
                 lambda: services.import_model(
                     folder.upload(model.sha256),
                     folder.artefact(model.sha256),
@@ -142,8 +154,23 @@ async def _import(
                 ),
                 most_tries=IMPORT_TRIES,
             )
+        await retry(lambda: services.files.keep_artefact(model.sha256))
     await services.store.call(services.store.discard_upload, model.sha256, is_imported=True)
     return await _read(model, services)
+
+
+async def _fetch(model: ModelVersion, services: JobServices) -> None:
+    """Bring the artefact of a model into the folder, else the upload that it is made from."""
+    files, folder = services.files, services.store.folder
+    try:
+        await files.fetch_artefact(model.sha256)
+    except DamagedArtefact:
+        await files.fetch_upload(model.sha256)
+        if not folder.upload(model.sha256).is_file():
+            raise
+    else:
+        if not folder.has_artefact(model.sha256):
+            await files.fetch_upload(model.sha256)
 
 
 def _report_import(report: ReportProgress, progress: float, detail: str) -> None:
@@ -152,7 +179,7 @@ def _report_import(report: ReportProgress, progress: float, detail: str) -> None
 
 async def _read(model: ModelVersion, services: JobServices) -> ImportedModel:
     artefact = services.store.folder.artefact(model.sha256)
-    return await asyncio.to_thread(read_imported, model, artefact)
+    return await services.retry()(lambda: asyncio.to_thread(read_imported, model, artefact))
 
 
 def _is_sound(folder: StoreFolder, sha256: str) -> bool:
@@ -160,6 +187,7 @@ def _is_sound(folder: StoreFolder, sha256: str) -> bool:
 
     Raises:
         DamagedArtefact: it is damaged or gone, and there is no upload to make another from.
+        SystemShortage: it cannot be looked at for now.
     """
     try:
         check_files(folder.artefact(sha256))
@@ -194,7 +222,10 @@ async def _serve_sequentially(
         refusals = await _serve_on(services.devices, imported, services, retry)
         serving = replace(model, state=ModelStatus.SERVING, message="")
         try:
-            await store.call(store.serves, serving)
+            await stored_with(
+                lambda: services.files.keep_artefact(model.sha256),
+                lambda: store.call(store.serves, serving),
+            )
         except DiskFailure as error:
             if model.state is not ModelStatus.SERVING:  # one that FAILED must not go on answering
                 failed = replace(model, state=ModelStatus.FAILED, message=str(error))
@@ -246,6 +277,21 @@ async def _schedule(
     stored = await _use_stored(imported, device, batch_size, services, retry)
     if stored is not None:
         return stored
+    key = imported.schedule_key(device.device_key, batch_size)
+    async with services.owning_schedule(key.id, progress.waiting_for_node) as owned:
+        if owned is not services:  # another node may have made it meanwhile
+            stored = await _use_stored(imported, device, batch_size, owned, retry)
+        return stored or await _make(imported, device, batch_size, owned, progress)
+
+
+async def _make(
+    imported: ImportedModel,
+    device: ServingDevice,
+    batch_size: int,
+    services: JobServices,
+    progress: BatchSizeProgress,
+) -> Schedule:
+    """Make and store the schedule of one batch size on one device, and let it serve."""
     turn = services.device_turns.of(device.name)
     if turn.locked():
         progress.waiting()
@@ -255,7 +301,7 @@ async def _schedule(
     wrong = sum(contender.erred for contender in schedule.provenance.candidates)
     services.observer.plans_refused(device.name, wrong)
     await services.store.call(services.store.put_schedule, schedule, graph)
-    await _promote(imported.model, device, schedule, services, retry)
+    await promote(imported.model, device, schedule, services, services.retry(progress.retrying))
     return schedule
 
 
@@ -271,7 +317,8 @@ async def _use_stored(
     schedule = await services.store.call(services.store.find_schedule, key.id)
     if schedule is not None:
         try:
-            await _promote(imported.model, device, schedule, services, retry)
+            await promote(imported.model, device, schedule, services, retry)
+            services.taken_over(imported.model, device.name, schedule)
         except InvalidArtefact as error:
             log.warning("unfit schedule", extra={"schedule_id": key.id, "reason": str(error)})
             await services.store.call(services.store.forget_schedule, key.id)
@@ -280,7 +327,7 @@ async def _use_stored(
     return schedule
 
 
-async def _promote(
+async def promote(
     model: ModelVersion,
     device: ServingDevice,
     schedule: Schedule,

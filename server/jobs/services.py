@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from braid.core.errors import InvalidRequest
 from braid.core.keyed_locks import KeyedLocks
-from braid.core.precision import AUTO, AUTO_TOLERANCE, FP32, TOLERANCES
+from braid.core.precision import AUTO, AUTO_TOLERANCE, FP32, INT8, TOLERANCES
 from braid.server.jobs.interfaces import (
     ImportModel,
+    JobLeases,
     JobObserver,
     OnSchedule,
     Planner,
@@ -19,7 +20,9 @@ from braid.server.jobs.interfaces import (
     ServingDevice,
 )
 from braid.server.jobs.retries import RetryPauses, RetryWhileRestarting
+from braid.server.store.fleet.leases import SCHEDULE
 from braid.server.store.records import RegistrationOptions
+from braid.server.store.shared_files.interface import SharedFiles, StoreFolderFiles
 from braid.server.store.store import Store
 
 
@@ -35,9 +38,13 @@ class JobServices:
     observer: JobObserver
     on_schedule: Sequence[OnSchedule]  # told after a schedule serves
     tolerance: float  # of outputs in FP32, relative to the largest element
+    # Told after a schedule serves that was found in the store.
+    taken_over: OnSchedule = lambda model, device, schedule: None
     prepare_job: Callable[[], None] = lambda: None  # called when no job is under way ...
     quiet: Callable[[], Awaitable[object]] = lambda: asyncio.sleep(0)  # ... and this has returned
+    files: SharedFiles = field(default_factory=StoreFolderFiles)  # that other servers use, too
     side_by_side: bool = True  # whether registrations measure runs side by side, which then serve
+    leases: JobLeases | None = None  # where several nodes share the store
     retry_pauses: RetryPauses = field(default_factory=RetryPauses)
     load_turn: asyncio.Lock = field(default_factory=asyncio.Lock)  # weights are read one by one
     # By device name: measuring needs the device for itself, for one batch size at a time.
@@ -47,11 +54,27 @@ class JobServices:
 
     @asynccontextmanager
     async def keeping(self, digest: str) -> AsyncIterator[None]:
-        """Keep a model loaded on all devices while the context is open."""
+        """Keep a model loaded on all devices, and its files, while the context is open."""
         async with AsyncExitStack() as kept:
+            kept.enter_context(self.files.in_use(digest))
             for device in self.devices:
                 await kept.enter_async_context(device.keeping(digest))
             yield
+
+    @asynccontextmanager
+    async def owning_schedule(
+        self, key_id: str, waiting: Callable[[], None]
+    ) -> AsyncIterator[JobServices]:
+        """Yield the services to make a schedule with: itself, unless other nodes may make it.
+
+        Then the schedule may have been made by one of them, and writes are refused once this
+        node loses the right to make it.
+        """
+        if self.leases is None:
+            yield self
+            return
+        async with self.leases.owning(SCHEDULE + key_id, waiting) as lease:
+            yield replace(self, store=self.store.fenced(lease))
 
     def retry(self, report: Callable[[str], None] = lambda what: None) -> RetryWhileRestarting:
         """Retries of calls to devices, planner and importer; ``report`` gets a text per retry."""
@@ -82,3 +105,12 @@ def check_offered(precision: str, devices: Sequence[ServingDevice]) -> None:
                 f"{precision}; register the model in a precision that every device of this "
                 "server offers, or with precision auto"
             )
+
+
+def check_samples(precision: str, *, given: bool) -> None:
+    """Raise InvalidRequest if ``precision`` needs samples and none are ``given``."""
+    if precision == INT8 and not given:
+        raise InvalidRequest(
+            "precision int8 takes the ranges of its integers from samples of the model's inputs; "
+            "give some, e.g. with --samples FILE.npz"
+        )

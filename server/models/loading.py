@@ -8,12 +8,13 @@ A load returns when the model answers. Scheduling goes on behind it.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from hashlib import sha256
+from typing import Protocol
 
+from braid.core.background import though_callers_leave
 from braid.core.errors import BraidError, InvalidUpload, ModelImportError, PreconditionFailed
 from braid.core.keyed_locks import KeyedLocks
 from braid.server.jobs.runner import JobRunner
@@ -40,12 +41,26 @@ class IndexEntry:
     reason: str
 
 
+class CatchUp(Protocol):
+    """Lets a model be as other servers of the store have left it."""
+
+    async def __call__(self, name: str, *, has_turn: bool = False) -> None:
+        """Return when it is; ``has_turn``: the caller has the turn of the name."""
+
+
 class ModelLoader:
     """Loads and unloads models by name. Belongs to the event loop."""
 
     def __init__(
-        self, store: Store, runner: JobRunner, models: ServingModels, max_upload_bytes: int
+        self,
+        store: Store,
+        runner: JobRunner,
+        models: ServingModels,
+        max_upload_bytes: int,
+        catch_up: CatchUp | None = None,
     ) -> None:
+        """``catch_up``: None if no other server has the store."""
+        self._catch_up = catch_up
         self._runner = runner
         self._models = models
         self._store = store
@@ -65,9 +80,11 @@ class ModelLoader:
         ]
         return [each for each in entries if not ready_only or each.state == "READY"]
 
-    async def started(self) -> None:
-        """Wait until the models of the store are restored; no model changes before."""
+    async def ready_to_change(self, name: str) -> None:
+        """Wait until the models of the store are restored, and ``name`` is as it is stored."""
         await self._runner.started()
+        if self._catch_up is not None:
+            await self._catch_up(name)
 
     async def load(
         self, name: str, files: Mapping[int, bytes], options: RegistrationOptions | None
@@ -86,8 +103,8 @@ class ModelLoader:
             BraidError: the model does not import.
         """
         check_model_name(name)
-        await self.started()
-        await asyncio.shield(self._load(name, files, options))
+        await self.ready_to_change(name)
+        await though_callers_leave(self._load(name, files, options))
 
     async def unload(self, name: str) -> None:
         """Let no version of a model answer; requests that were accepted end first.
@@ -95,8 +112,8 @@ class ModelLoader:
         Raises:
             ModelNotFound: nothing is registered under the name.
         """
-        await self.started()
-        await asyncio.shield(self._unload(name))
+        await self.ready_to_change(name)
+        await though_callers_leave(self._unload(name))
 
     async def serve_version(self, model: ModelVersion) -> None:
         """Let one registered version answer; does nothing if it does. The caller has the turn."""
@@ -127,10 +144,11 @@ class ModelLoader:
         The caller has the turn.
         """
         name, version = model.name, model.version
-        await self._set_state(replace(model, state=ModelStatus.DRAINING, message=""))
-        await self._runner.cancel_model(name, version)
-        await self._models.remove(name, version)
-        await self._store.call(self._store.delete_model, name, version)
+        async with self._runner.deleting(name, version):
+            await self._set_state(replace(model, state=ModelStatus.DRAINING, message=""))
+            await self._runner.cancel_model(name, version)
+            await self._models.remove(name, version)
+            await self._store.call(self._store.delete_model, name, version)
 
     async def unload_version(self, model: ModelVersion) -> None:
         """Let one version answer no more; accepted requests end first. The caller has the turn."""
@@ -211,6 +229,8 @@ class ModelLoader:
         message = ""
         async with aclosing(self._runner.watch(job_id)) as changes:
             async for job in changes:
+                if self._catch_up is not None and not job.state.is_before_serving:
+                    await self._catch_up(model.name, has_turn=True)  # it may be another server's
                 if self._models.served_version(model.name, model.version) is not None:
                     return
                 message = job.message

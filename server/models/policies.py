@@ -13,10 +13,10 @@ at the versions to its end.
 
 from __future__ import annotations
 
-import asyncio
 import logging
+from collections.abc import Collection
 
-from braid.core.background import BackgroundTasks
+from braid.core.background import BackgroundTasks, though_callers_leave
 from braid.core.errors import BraidError, ModelNotFound, PreconditionFailed, VersionNotFound
 from braid.server.models.loading import ModelLoader
 from braid.server.models.serving_models import ServingModels
@@ -54,8 +54,15 @@ class VersionPolicies:
             raise ModelNotFound(name)
         return self._models.config(name)
 
-    async def configure(self, name: str, config: ServingConfig) -> None:
+    async def configure(
+        self, name: str, config: ServingConfig, had_served: Collection[int] = ()
+    ) -> None:
         """Apply a configuration; returns when the wanted versions serve. Once begun it completes.
+
+        Args:
+            name: of the model.
+            config: that it is to have.
+            had_served: versions that served a moment ago; one that was unloaded since stays so.
 
         Raises:
             ModelNotFound: nothing is registered under the name.
@@ -63,8 +70,8 @@ class VersionPolicies:
             PreconditionFailed: such a version was not imported (yet); nothing has changed.
         """
         check_model_name(name)
-        await self._loader.started()
-        await asyncio.shield(self._configure(name, config))
+        await self._loader.ready_to_change(name)
+        await though_callers_leave(self._configure(name, config, had_served))
 
     async def announce(self, name: str, config: ServingConfig) -> None:
         """Store a configuration for versions that come; none is loaded or unloaded for it now.
@@ -72,7 +79,7 @@ class VersionPolicies:
         The name need not be registered yet.
         """
         check_model_name(name)
-        await self._loader.started()
+        await self._loader.ready_to_change(name)
         async with self._loader.turns.of(name):
             await self._store.call(self._store.put_serving_config, name, config)
             self._models.configure(name, config)
@@ -90,16 +97,19 @@ class VersionPolicies:
             ModelNotFound, VersionNotFound: there is none.
             PreconditionFailed: the version has a label.
         """
-        await self._loader.started()
-        await asyncio.shield(self._delete(name, version))
+        await self._loader.ready_to_change(name)
+        await though_callers_leave(self._delete(name, version))
 
-    async def _configure(self, name: str, config: ServingConfig) -> None:
+    async def _configure(
+        self, name: str, config: ServingConfig, had_served: Collection[int]
+    ) -> None:
         async with self._loader.turns.of(name):
             versions = await self._store.call(self._store.versions, name)
             present = {model.version: model for model in versions}
             _check_available(name, config, present)
             wanted = config.wanted(n for n, model in present.items() if model.state in AVAILABLE)
-            for number in sorted(wanted):
+            asleep = {n for n, model in present.items() if model.state is ModelStatus.UNLOADED}
+            for number in sorted(wanted - (asleep & {*had_served})):
                 await self._loader.serve_version(present[number])
             await self._store.call(self._store.put_serving_config, name, config)
             self._models.configure(name, config)

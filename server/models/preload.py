@@ -25,7 +25,6 @@ from braid.server.store.records import (
 from braid.server.store.store import Store
 
 CHUNK_BYTES = 4 << 20
-_NOT_SERVING = (JobStatus.QUEUED, JobStatus.IMPORTING)
 
 
 def check_models(wanted: Sequence[str], awaited: Sequence[str]) -> None:
@@ -60,7 +59,7 @@ async def preload(
         async for job in runner.watch(job_id):
             if job.state is JobStatus.FAILED:
                 raise StartupError(f"{name}={file}: {job.message}")
-            if job.state not in _NOT_SERVING:
+            if not job.state.is_before_serving:
                 break
 
 

@@ -9,14 +9,18 @@ import asyncio
 from contextlib import suppress
 from dataclasses import dataclass
 
-from braid.core.errors import DiskFailure, ScheduleNotFound
+from braid.core.errors import DiskFailure, NotFound, ScheduleNotFound
 from braid.core.graph import OpGraph
+from braid.core.program import as_scheduled
 from braid.core.schedule import Schedule, ScheduleKey
 from braid.server.devices.device import Device
 from braid.server.devices.pool import Devices
 from braid.server.jobs.imported_model import read_imported
 from braid.server.models.serving_models import ServingModels
+from braid.server.models.versions import ModelVersions
 from braid.server.store.records import ModelVersion
+from braid.server.store.serving_config import ServingConfig
+from braid.server.store.shared_files.interface import SharedFiles
 from braid.server.store.store import Store
 
 
@@ -36,8 +40,11 @@ def _asked(key: ScheduleKey) -> tuple[str, str, float | None, str]:
 class ModelQueries:
     """Finds model versions and their schedules. Belongs to the event loop."""
 
-    def __init__(self, store: Store, models: ServingModels, devices: Devices) -> None:
+    def __init__(
+        self, store: Store, files: SharedFiles, models: ServingModels, devices: Devices
+    ) -> None:
         self._store = store
+        self._files = files
         self._models = models
         self._devices = devices
 
@@ -59,9 +66,24 @@ class ModelQueries:
         Raises:
             ModelNotFound, VersionNotFound: there is none.
         """
-        number = self._models.number(name, version)
+        number = await self._number(name, version)
         found = await self._store.call(self._store.find_model, name, number)
         return self._models.as_seen(found)
+
+    async def _number(self, name: str, version: str) -> int:
+        """Version of a number or a label, also of what another server has just registered."""
+        try:
+            return self._models.number(name, version)
+        except NotFound:
+            stored = {
+                each.version: each for each in await self._store.call(self._store.models, name)
+            }
+            configs = await self._store.call(self._store.serving_configs) if stored else {}
+            labels = configs.get(name, ServingConfig()).labels
+            number = ModelVersions(stored).number(version, labels) if stored else None
+            if number is None:
+                raise
+            return number
 
     def _as_seen(self, models: list[ModelVersion]) -> list[ModelVersion]:
         return list(map(self._models.as_seen, models))
@@ -121,9 +143,12 @@ class ModelQueries:
 
     async def _ask_device(self, model: ModelVersion, placed: Placed) -> OpGraph:
         artefact = self._store.folder.artefact(model.sha256)
-        imported = await asyncio.to_thread(read_imported, model, artefact)
         on = self._named(placed.device)
         async with on.keeping(model.sha256):
+            with self._files.in_use(model.sha256):
+                await self._files.fetch_artefact(model.sha256)
+                imported = await asyncio.to_thread(read_imported, model, artefact)
             await on.load(model.sha256, artefact)
             schedule = placed.schedule
-            return await on.describe(imported.program(schedule.key.batch_size, schedule.precision))
+            usual = imported.program(schedule.key.batch_size)
+            return await on.describe(as_scheduled(usual, schedule))

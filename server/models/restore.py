@@ -29,9 +29,20 @@ AT_ONCE = 4
 class Restore:
     """Serves the models of the store again after a start. Belongs to the event loop."""
 
-    def __init__(self, services: JobServices, models: ServingModels) -> None:
+    def __init__(
+        self, services: JobServices, models: ServingModels, *, is_shared: bool = False
+    ) -> None:
+        """Restore nothing yet.
+
+        Args:
+            services: of the server.
+            models: that serve again.
+            is_shared: other servers serve the models of the store: what is damaged here is fetched
+                again (``braid.server.fleet``), and is no state of the model.
+        """
         self._services = services
         self._models = models
+        self._is_shared = is_shared
         self._restored: list[ModelVersion] = []
         self._catching_up: set[str] = set()  # names of devices that models are loaded on
 
@@ -98,8 +109,14 @@ class Restore:
 
     async def _damaged(self, model: ModelVersion, error: BraidError) -> None:
         facts = {"model": model.name, "version": model.version, "reason": str(error)}
-        log.error("model is damaged; register the same file again", extra=facts)
+        remedy = "it is fetched again" if self._is_shared else "register the same file again"
+        log.error("model is damaged; %s", remedy, extra=facts)
         known = error if isinstance(error, DamagedArtefact) else DamagedArtefact(str(error))
+        if self._is_shared:
+            folder = self._services.store.folder
+            await asyncio.to_thread(folder.remove_artefact, model.sha256)
+            self._models.restored(model, known)
+            return
         await self._change(model, ModelStatus.DAMAGED, str(known))
 
     async def _change(self, model: ModelVersion, state: ModelStatus, message: str = "") -> None:

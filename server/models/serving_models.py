@@ -27,7 +27,7 @@ from braid.server.devices.pool import Devices
 from braid.server.inference.batching.admission import Quarantine
 from braid.server.inference.batching.batcher import Batcher
 from braid.server.inference.batching.execution import DeviceExecution
-from braid.server.inference.replica import ModelReplica
+from braid.server.inference.replica import ModelReplica, ScheduleMark
 from braid.server.inference.routing import QueuedReplica, Replicas
 from braid.server.jobs.imported_model import ImportedModel
 from braid.server.jobs.retries import RetriesExhausted
@@ -49,8 +49,8 @@ _NONE = ModelVersions()  # never changed
 OnServing = Callable[[str, bool], None]
 """Told a model's name and whether any of its versions answers now."""
 
-OnVersion = Callable[[str], None]
-"""Told a model's name when one more of its versions answers."""
+OnVersion = Callable[[str, int], None]
+"""Told a model's name and a version of it that answers from now on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ class ServingModels:
         metrics: Metrics,
         policy: BatchPolicy,
         on_serving: OnServing = lambda name, serving: None,
-        on_version: OnVersion = lambda name: None,
+        on_version: OnVersion = lambda name, version: None,
     ) -> None:
         """No version is known yet; ``policy`` is that of models without one of their own."""
         self._devices = devices
@@ -107,6 +107,10 @@ class ServingModels:
             await asyncio.sleep(LOOK_S)
             is_running = any(batcher.is_running for batcher in self._batchers.values())
             looks = 0 if is_running else looks + 1
+
+    def backlogs_s(self) -> list[float]:
+        """Return for each device the expected seconds until all that was accepted is done."""
+        return [batcher.backlog_s() for batcher in self._batchers.values()]
 
     async def drain(self) -> None:
         """Wait until no request is queued or running."""
@@ -148,6 +152,15 @@ class ServingModels:
     def as_seen(self, model: ModelVersion) -> ModelVersion:
         """Return a version as callers see it: one that is not restored yet is LOADING."""
         return self.remarks.over(self._known(model.name).as_seen(model))
+
+    def note(self, model: ModelVersion, about: str, text: str) -> None:
+        """Let the message of a version say ``text`` beside the rest, while these bytes answer.
+
+        An empty text takes back what was said ``about`` the same.
+        """
+        known = self._known(model.name)
+        if model.version in known.served:
+            known.notes.setdefault(model.version, {})[about] = text
 
     def restoring(self, model: ModelVersion) -> None:
         """Record a version that served before the restart, and will again in a moment."""
@@ -199,9 +212,21 @@ class ServingModels:
         """True if any version answers."""
         return bool(self._known(name).served)
 
+    def records(self) -> dict[str, dict[int, ModelVersion]]:
+        """Return what is recorded of every version, by name and number."""
+        return {name: dict(known.versions) for name, known in self._names.items()}
+
+    def record(self, name: str, version: int) -> ModelVersion | None:
+        """Return what is recorded of one version; None: there is no such version."""
+        return self._known(name).versions.get(version)
+
     def config(self, name: str) -> ServingConfig:
         """Serving configuration of a model."""
         return self._configs.get(name, _DEFAULT)
+
+    def configs(self) -> dict[str, ServingConfig]:
+        """Serving configurations that were applied, by name."""
+        return dict(self._configs)
 
     def configure(self, name: str, config: ServingConfig) -> None:
         """Apply labels and batching; ``braid.server.models.policies`` applies the versions."""
@@ -295,6 +320,7 @@ class ServingModels:
         before = known.served.get(model.version)
         if before is None or not before.any.model.is_same(model):
             known.served[model.version] = Replicas()
+            known.notes.pop(model.version, None)
         replicas = known.served[model.version]
         if known.replacements.pop(model.version, None) is not None:
             known.versions[model.version] = replace(model, state=ModelStatus.SERVING)
@@ -305,7 +331,7 @@ class ServingModels:
         self._metrics.find_model(model.name, model.version).on(device)  # its series begin at zero
         if is_first:
             self._on_serving(model.name, True)
-            self._on_version(model.name)
+            self._on_version(model.name, model.version)
         if before is not None and before is not replicas:
             await to_the_end(_end_all(before))
 
@@ -351,6 +377,7 @@ class ServingModels:
             )
         batch_size = schedule.key.batch_size
         await served.use_plan(batch_size, schedule)
+        served.chosen[batch_size] = ScheduleMark.of(schedule)
         if latency_us := schedule.provenance.measured_us:
             served.expect(batch_size, latency_us)
 
@@ -358,7 +385,10 @@ class ServingModels:
         """Form batches by the latency of the sequential plan, of a schedule not promoted."""
         served = self._on(model.name, model.version, device)
         latency_us = schedule.provenance.sequential_us
-        if served is not None and served.model.is_same(model) and latency_us:
+        if served is None or not served.model.is_same(model):
+            return
+        served.chosen[schedule.key.batch_size] = ScheduleMark.of(schedule)
+        if latency_us:
             served.expect(schedule.key.batch_size, latency_us)
 
     def _on(self, name: str, version: int, device: str) -> ModelReplica | None:
@@ -388,6 +418,7 @@ class ServingModels:
 
     async def _stop_serving(self, known: ModelVersions, name: str, version: int) -> None:
         replicas = known.served.pop(version, None)
+        known.notes.pop(version, None)
         if not known.served:
             self._on_serving(name, False)
         await _end_all(replicas or ())
@@ -400,6 +431,14 @@ class ServingModels:
             for version, replicas in known.served.items()
             if (served := replicas.on(device)) is not None and served.digest == digest
         ]
+
+    def digests(self) -> set[str]:
+        """Digests of all models that answer."""
+        return {
+            replicas.any.digest
+            for known in self._names.values()
+            for replicas in known.served.values()
+        }
 
     async def leave(self, model: ModelVersion, device: str) -> bool:
         """End the replica of a version on one device; the version keeps its state.

@@ -19,6 +19,8 @@ class ModelVersions:
     served: dict[int, Replicas] = field(default_factory=dict)  # of those that answer
     restoring: set[int] = field(default_factory=set)  # will serve in a moment, as before
     problems: dict[int, BraidError] = field(default_factory=dict)  # why a version was not restored
+    # What this server says of a version that answers, by what it is about.
+    notes: dict[int, dict[str, str]] = field(default_factory=dict)
     # What will take the place of a version once it serves itself.
     replacements: dict[int, ModelVersion] = field(default_factory=dict)
 
@@ -55,7 +57,8 @@ class ModelVersions:
     def as_seen(self, model: ModelVersion) -> ModelVersion:
         """Return a version as callers see it: one that is not restored yet is LOADING."""
         if model.version in self.served:
-            return model
+            texts = [model.message, *self.notes.get(model.version, {}).values()]
+            return replace(model, message="; ".join(filter(None, texts)))
         if model.version in self.restoring:
             return replace(model, state=ModelStatus.LOADING, message="is being loaded")
         if model.state is not ModelStatus.SERVING:

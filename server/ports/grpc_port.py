@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import grpc
 
@@ -16,13 +17,12 @@ from braid.core.errors import StartupError
 from braid.server.http2.server import Server
 from braid.server.http2.streams import ConnectionLimits
 from braid.server.inference.call_memory import CallMemory
-from braid.server.observability.tracing import Sampling, start_tracing
-from braid.server.rpc.guarding import Guarding, filter_grpc_log
+from braid.server.observability.tracing import Sampling
+from braid.server.ports.entrance import Entrance
+from braid.server.rpc.guarding import filter_grpc_log
 from braid.server.security.addresses import check_exposure, is_loopback
-from braid.server.security.certificates import Certificates, TlsFiles
+from braid.server.security.certificates import Certificates
 from braid.server.security.gate import Gate
-from braid.server.security.roles import Role
-from braid.server.security.tokens import Tokens, TokenSource
 from braid.server.settings import Settings
 
 MESSAGE_OVERHEAD_BYTES = 64 * 1024  # names, shapes and framing around the tensors
@@ -33,6 +33,22 @@ CLIENT_PING_MS = 5_000
 
 AddServices = Callable[[grpc.aio.Server], None]
 """Adds all services to a server."""
+
+
+class Ports(Protocol):
+    """Where a front end's services are called."""
+
+    entrance: Entrance
+
+    async def start(self) -> int:
+        """Take calls, now or soon; returns the port that callers connect to."""
+
+    async def close(self) -> None:
+        """Take no more calls and end those under way."""
+
+
+MakePorts = Callable[[Settings, AddServices, Sampling, CallMemory], Ports]
+"""Makes where a front end's services are called: ``GrpcPorts``, or another server's ports."""
 
 
 class GrpcPorts:
@@ -57,19 +73,14 @@ class GrpcPorts:
             StartupError: tokens or certificates cannot be used, or other machines need none.
         """
         self._settings = settings
-        self.tokens = _tokens(settings)
-        self.certificates = _certificates(settings)
-        self.telemetry = start_tracing(settings.tracing, sampling)
-        traced: list[grpc.aio.ServerInterceptor] = [self.telemetry] if self.telemetry else []
-        self.gate = gate = _main_gate(settings, self.tokens)
+        self.entrance = entrance = Entrance(settings, sampling, memory)
         in_loop = takes_event_loop(settings)
-        self._main = _server(settings, memory, [*gate, *traced], in_loop=in_loop)
+        self._main = _server(settings, entrance, entrance.gate, in_loop=in_loop)
         servers = [self._main]
         self._admin: grpc.aio.Server | None = None
         if settings.admin_address:
-            guards = [Gate(self.tokens), *traced]
             # gRPC's own has Unix sockets, and TLS.
-            self._admin = _server(settings, memory, guards, in_loop=False)
+            self._admin = _server(settings, entrance, [Gate(entrance.tokens)], in_loop=False)
             servers.append(self._admin)
         for server in servers:
             add_services(server)
@@ -77,11 +88,12 @@ class GrpcPorts:
 
     def _check_exposure(self) -> None:
         settings, admin = self._settings, self._settings.admin_address
-        is_mutual = self.certificates is not None and self.certificates.are_mutual
+        entrance = self.entrance
+        is_mutual = entrance.certificates is not None and entrance.certificates.are_mutual
         for host in (settings.host, admin.rpartition(":")[0] if admin else settings.host):
             check_exposure(
                 "unix:" if host == "unix" else host,
-                authenticated=self.tokens.are_required or is_mutual,
+                authenticated=entrance.tokens.are_required or is_mutual,
                 allowed=settings.allow_unauthenticated,
             )
 
@@ -91,8 +103,9 @@ class GrpcPorts:
         Raises:
             StartupError: an address cannot be used.
         """
+        certificates = self.entrance.certificates
         address = f"{self._settings.host}:{self._settings.grpc_port}"
-        port = _bind(self._main, address, "BRAID_GRPC_PORT or --grpc-port", self.certificates)
+        port = _bind(self._main, address, "BRAID_GRPC_PORT or --grpc-port", certificates)
         await self._main.start()
         if self._admin is not None:
             await self._start_admin(self._admin)
@@ -115,16 +128,8 @@ class GrpcPorts:
             finally:
                 os.umask(before)
         else:
-            _bind(server, address, "BRAID_ADMIN_ADDRESS", self.certificates)
+            _bind(server, address, "BRAID_ADMIN_ADDRESS", self.entrance.certificates)
             await server.start()
-
-
-def _main_gate(settings: Settings, tokens: Tokens) -> list[Gate]:
-    """Return the gate of the main port; none if every caller may do everything."""
-    if not tokens.are_required and not settings.admin_address:
-        return []
-    anonymous = Role.INFER if settings.allow_unauthenticated else Role.ANYONE
-    return [Gate(tokens, anonymous=anonymous, admin_elsewhere=settings.admin_address)]
 
 
 def takes_event_loop(settings: Settings) -> bool:
@@ -136,18 +141,19 @@ def takes_event_loop(settings: Settings) -> bool:
     return settings.grpc_transport == "asyncio"
 
 
-def _server(
-    settings: Settings,
-    memory: CallMemory,
-    interceptors: Sequence[grpc.aio.ServerInterceptor],
-    *,
-    in_loop: bool,
-) -> grpc.aio.Server:
-    """Return a server that does not listen yet."""
-    filter_grpc_log()
-    guards = [*interceptors, Guarding(memory)]
+def largest_message_bytes(settings: Settings) -> int:
+    """Bytes of the largest message that a server of gRPC takes."""
     limit = settings.max_message_bytes + MESSAGE_OVERHEAD_BYTES
-    message_bytes = max(limit, UPLOAD_CHUNK_BYTES + 1024)
+    return max(limit, UPLOAD_CHUNK_BYTES + 1024)
+
+
+def _server(
+    settings: Settings, entrance: Entrance, gate: Sequence[Gate], *, in_loop: bool
+) -> grpc.aio.Server:
+    """Return a server that does not listen yet, whose callers a gate checks."""
+    filter_grpc_log()
+    guards = entrance.guards(gate)
+    message_bytes = largest_message_bytes(settings)
     if in_loop:
         limits = ConnectionLimits(
             message_bytes=message_bytes,
@@ -155,7 +161,7 @@ def _server(
             keepalive_s=settings.keepalive_seconds,
             answer_s=KEEPALIVE_ANSWER_MS / 1000,
         )
-        return Server(limits, memory.limits, guards)
+        return Server(limits, entrance.memory.limits, guards)
     return grpc.aio.server(
         interceptors=guards,
         options=[
@@ -185,23 +191,3 @@ def _bind(
         raise StartupError(
             f"gRPC address {address} cannot be used (taken?); choose another with {setting}"
         ) from error
-
-
-def _tokens(settings: Settings) -> Tokens:
-    """Return the tokens of all roles."""
-    admin, infer = settings.admin_token.get_secret_value(), settings.infer_token.get_secret_value()
-    return Tokens(
-        [
-            TokenSource(Role.ADMIN, settings.admin_token_file, admin),
-            TokenSource(Role.INFER, settings.infer_token_file, infer),
-        ]
-    )
-
-
-def _certificates(settings: Settings) -> Certificates | None:
-    """Return the certificates; None: no TLS is configured."""
-    if settings.tls_certificate is None or settings.tls_key is None:
-        return None
-    return Certificates(
-        TlsFiles(settings.tls_certificate, settings.tls_key, settings.tls_client_ca)
-    )

@@ -76,8 +76,8 @@ class ModelSync:
         if not (folder.versions or folder.is_gone):
             whole = "there is no folder of a version (1, 2, ...) in there"
         try:
-            is_done, changed = await self._place_all(folder, wanted, config, target)
-            await self._apply(folder, target, changed or target != before)
+            is_done, placed = await self._place_all(folder, wanted, config, target)
+            await self._apply(folder, target, placed, is_new=target != before)
         except Draining:
             return False
         except BraidError as error:
@@ -107,8 +107,8 @@ class ModelSync:
         wanted: Collection[int],
         config: Configuration,
         target: ServingConfig,
-    ) -> tuple[bool, bool]:
-        """Put the wanted versions into service; returns whether all is done, and what changed."""
+    ) -> tuple[bool, set[int]]:
+        """Put the wanted versions into service; returns whether all is done, and which are new."""
         name, asked = folder.name, replace(config, versions=None, max_wait_ms=None)
         work = []
         for number in sorted(wanted):
@@ -116,7 +116,7 @@ class ModelSync:
             if self._done.get((name, number)) != this:
                 work.append((folder.versions[number], this))
         if not work:
-            return True, False
+            return True, set()
         serving = await self._available(name)
         if target.versions.specific:  # what serves goes on until all is there
             specific = (*target.versions.specific, *serving)
@@ -126,7 +126,8 @@ class ModelSync:
         for (version, this), (is_done, _) in zip(work, ends, strict=True):
             if is_done:
                 self._done[name, version.number] = this
-        return all(is_done for is_done, _ in ends), any(changed for _, changed in ends)
+        changed = {v.number for (v, _), (_, has) in zip(work, ends, strict=True) if has}
+        return all(is_done for is_done, _ in ends), changed
 
     async def _place(
         self, name: str, version: VersionFolder, config: Configuration
@@ -153,23 +154,25 @@ class ModelSync:
             log.info("serves from the repository", extra={"model": name, "version": number})
         return True, changed
 
-    async def _apply(self, folder: ModelFolder, target: ServingConfig, changed: bool) -> None:
+    async def _apply(
+        self, folder: ModelFolder, target: ServingConfig, placed: Collection[int], *, is_new: bool
+    ) -> None:
         """Delete the versions whose folders are gone; load and unload as the policy says."""
         name = folder.name
-        placed = await self._store.call(self._store.placed)
-        for number in sorted(v for n, v in placed if n == name and v not in folder.versions):
+        known = await self._store.call(self._store.placed)
+        for number in sorted(v for n, v in known if n == name and v not in folder.versions):
             self._done.pop((name, number), None)
             await self._policies.delete(name, str(number))
             log.info("deleted with its folder", extra={"model": name, "version": number})
-            changed = True
+            is_new = True
         available = await self._available(name)
         if specific := target.versions.specific:
             able = tuple(number for number in specific if number in available)
             if not able:
                 return  # what serves goes on
             target = replace(target, versions=VersionPolicy(specific=able))
-        if available and changed:
-            await self._policies.configure(name, target)
+        if available and (placed or is_new):
+            await self._policies.configure(name, target, placed)
 
     async def _available(self, name: str) -> set[int]:
         """Versions of a name that were imported."""

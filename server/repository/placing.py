@@ -27,12 +27,14 @@ from braid.server.repository.declared import check_declared
 from braid.server.repository.folders import VersionFolder
 from braid.server.repository.model_file import ModelFile, model_file
 from braid.server.store.records import (
+    JobRecord,
     JobStatus,
     ModelStatus,
     ModelVersion,
     ReceivedUpload,
     Registration,
 )
+from braid.server.store.shared_files.interface import SharedFiles
 from braid.server.store.store import Store
 from braid.server.store.uploads import Upload
 
@@ -46,8 +48,11 @@ class Changing(Unavailable):
 class Placing:
     """Puts versions from their folders into service. Belongs to the event loop."""
 
-    def __init__(self, store: Store, runner: JobRunner, max_upload_bytes: int) -> None:
+    def __init__(
+        self, store: Store, files: SharedFiles, runner: JobRunner, max_upload_bytes: int
+    ) -> None:
         self._store = store
+        self._files = files
         self._runner = runner
         self._max_upload_bytes = max_upload_bytes
 
@@ -82,7 +87,7 @@ class Placing:
             received = await _copied(file, digest, upload)
             options = config.options
             made = await self._runner.place(name, received, options, folder.number, check)
-        await self._until_serving(made)
+        await self._until_serving(made, digest)
         return True
 
     async def _present(self, name: str, number: int) -> ModelVersion | None:
@@ -101,19 +106,35 @@ class Placing:
         if model.state is ModelStatus.LOADING:
             for job in await self._runner.list(model.name):
                 if job.version == model.version:
-                    await self._until_serving(Registration(model, job, is_new_job=False))
+                    made = Registration(model, job, is_new_job=False)
+                    await self._until_serving(made, model.sha256)
                     break
         if model.state is not ModelStatus.UNLOADED:
             artefact = self._store.folder.artefact(model.sha256)
-            check(await asyncio.to_thread(read_imported, model, artefact))
+            with self._files.in_use(model.sha256):
+                await self._files.fetch_artefact(model.sha256)
+                check(await asyncio.to_thread(read_imported, model, artefact))
 
-    async def _until_serving(self, made: Registration) -> None:
+    async def _until_serving(self, made: Registration, digest: str) -> None:
+        """Wait until these bytes serve; they may have been unloaded again by then.
+
+        Raises:
+            ModelImportError: they never served.
+        """
         async with aclosing(self._runner.watch(made.job.id)) as changes:
             async for job in changes:
+                if job.state is JobStatus.CANCELLED and await self._has_served(job, digest):
+                    return
                 if job.state in (JobStatus.FAILED, JobStatus.CANCELLED):
                     raise ModelImportError(job.message)
                 if job.state not in _NOT_SERVING:
                     return
+
+    async def _has_served(self, job: JobRecord, digest: str) -> bool:
+        """True if the bytes of a job that was cancelled served before that."""
+        model = await self._present(job.model, job.version)
+        served = (ModelStatus.SERVING, ModelStatus.UNLOADED)
+        return model is not None and model.state in served and model.sha256 == digest
 
 
 async def _copied(file: ModelFile, digest: str, upload: Upload) -> ReceivedUpload:

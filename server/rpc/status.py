@@ -18,6 +18,7 @@ from google.protobuf import any_pb2, duration_pb2
 from google.rpc import error_details_pb2, status_pb2  # type: ignore[import-untyped]
 
 from braid.core import errors
+from braid.core.shortage import shortage
 from braid.server.observability.logs import new_request_id, printable, request_id
 
 log = logging.getLogger("braid.rpc")
@@ -47,7 +48,10 @@ STATUS: Mapping[type[errors.BraidError], grpc.StatusCode] = {
     errors.DiskFailure: grpc.StatusCode.RESOURCE_EXHAUSTED,
     errors.Unavailable: grpc.StatusCode.UNAVAILABLE,
     errors.ModelLoading: grpc.StatusCode.UNAVAILABLE,
+    errors.NoNodeUp: grpc.StatusCode.UNAVAILABLE,
     errors.Draining: grpc.StatusCode.UNAVAILABLE,
+    errors.StoreUnavailable: grpc.StatusCode.UNAVAILABLE,
+    errors.SystemShortage: grpc.StatusCode.UNAVAILABLE,
     errors.WorkerRestarting: grpc.StatusCode.UNAVAILABLE,
     errors.DeadlineExceeded: grpc.StatusCode.DEADLINE_EXCEEDED,
     errors.RunStopped: grpc.StatusCode.DEADLINE_EXCEEDED,
@@ -56,6 +60,7 @@ STATUS: Mapping[type[errors.BraidError], grpc.StatusCode] = {
     errors.PreconditionFailed: grpc.StatusCode.FAILED_PRECONDITION,
     errors.ModelQuarantined: grpc.StatusCode.FAILED_PRECONDITION,
     errors.DamagedArtefact: grpc.StatusCode.FAILED_PRECONDITION,
+    errors.LeaseLost: grpc.StatusCode.ABORTED,
     errors.NotOffered: grpc.StatusCode.UNIMPLEMENTED,
     errors.Unauthenticated: grpc.StatusCode.UNAUTHENTICATED,
     errors.PermissionDenied: grpc.StatusCode.PERMISSION_DENIED,
@@ -74,6 +79,7 @@ MAX_ASCII_CHARS, MAX_OTHER_CHARS = 3000, 400
 
 def status_code(error: BaseException) -> grpc.StatusCode:
     """Return the status of an error: that of its class or of the nearest base that has one."""
+    error = _told(error)
     for base in type(error).__mro__:
         if base in STATUS:
             return STATUS[base]
@@ -82,10 +88,16 @@ def status_code(error: BaseException) -> grpc.StatusCode:
 
 def status_message(error: BaseException) -> str:
     """Return the message for the caller: that of BraidErrors, never that of other exceptions."""
+    error = _told(error)
     if isinstance(error, errors.BraidError) and type(error) is not errors.BraidError:
         text = str(error)
         return printable(text, MAX_ASCII_CHARS if text.isascii() else MAX_OTHER_CHARS)
     return f"internal error (request id {request_id.get() or 'unknown'})"
+
+
+def _told(error: BaseException) -> BaseException:
+    """Return the error that callers are told of: a lack of descriptors is no internal error."""
+    return (isinstance(error, OSError) and shortage(error)) or error
 
 
 def wire_error(error: BaseException) -> tuple[int, str]:

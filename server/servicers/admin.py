@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from braid.core.graph import graph_to_json
 from braid.core.schedule import schedule_to_json
+from braid.server.fleet.node_list import NodeList
 from braid.server.jobs.runner import JobRunner
 from braid.server.models.policies import VersionPolicies
 from braid.server.models.queries import ModelQueries
@@ -16,6 +17,7 @@ from braid.server.rpc.status import Context, answering
 from braid.server.servicers.admin_messages import (
     job_to_wire,
     model_to_wire,
+    node_to_wire,
     options_from_wire,
     serving_from_wire,
     serving_to_wire,
@@ -38,12 +40,14 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
         models: ServingModels,
         queries: ModelQueries,
         policies: VersionPolicies,
+        nodes: NodeList,
     ) -> None:
         self._uploads = uploads
         self._runner = runner
         self._models = models
         self._queries = queries
         self._policies = policies
+        self._nodes = nodes
 
     async def RegisterModel(
         self, request_iterator: AsyncIterator[wire.RegisterModelRequest], context: Context
@@ -135,6 +139,13 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
                 schedule_json=json.dumps(schedule_to_json(placed.schedule)),
                 graph_json=json.dumps(graph_to_json(graph)),
             )
+
+    async def ListNodes(
+        self, request: wire.ListNodesRequest, context: Context
+    ) -> wire.ListNodesResponse:
+        """List the servers that share the database."""
+        async with answering(context):
+            return wire.ListNodesResponse(nodes=map(node_to_wire, await self._nodes.nodes()))
 
     async def _describe(self, model: ModelVersion) -> wire.Model:
         schedules = await self._queries.schedules(model)

@@ -9,6 +9,7 @@ from braid.core.precision import FP32
 from braid.core.schedule import SEQUENTIAL, Schedule
 from braid.core.tensor import TensorType
 from braid.scheduler.options import PlannerSettings
+from braid.server.fleet.node_list import ShownNode
 from braid.server.inference.replica import ModelReplica
 from braid.server.models.queries import Placed
 from braid.server.store.records import JobRecord, ModelStatus, ModelVersion, RegistrationOptions
@@ -51,6 +52,21 @@ def job_to_wire(job: JobRecord) -> wire.Job:
         message=job.message,
         created_unix=job.created_unix,
         updated_unix=job.updated_unix,
+    )
+
+
+def node_to_wire(shown: ShownNode) -> wire.Node:
+    """Convert a server."""
+    return wire.Node(
+        id=shown.node.id,
+        address=shown.node.address,
+        device_keys=shown.device_keys,
+        version=shown.node.version,
+        started_unix=shown.node.started_at,
+        beat_age_seconds=shown.beat_age_s,
+        alive=shown.node.is_alive,
+        job_ids=shown.job_ids,
+        answers=shown.is_this,
     )
 
 

@@ -19,16 +19,17 @@ _DIGEST = re.compile(r"[0-9a-f]{64}")
 class StoreFolder:
     """Paths of a store, held by one server at a time from ``open`` to ``close``."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, database: Path | None = None) -> None:
+        """Open nothing yet; ``database`` is a SQLite database that lies elsewhere."""
         self.root = root
         self.uploads = root / "uploads"
         self.artefacts = root / "artefacts"
         self.samples = root / "samples"
-        self.database = root / "braid.db"
-        self._lock: int | None = None
+        self.database = database or root / "braid.db"
+        self._locks: list[int] = []
 
     def open(self) -> None:
-        """Create the folders and take the lock.
+        """Create the folders and take the locks.
 
         Raises:
             StartupError: another server has it, or it cannot be written.
@@ -36,18 +37,24 @@ class StoreFolder:
         try:
             for folder in (self.root, self.uploads, self.artefacts, self.samples):
                 folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._lock = _take_lock(self.root / "lock")
+            self._locks.append(_take_lock(self.root / "lock", self.root))
+            if self.database.parent != self.root:
+                beside = self.database.with_name(f"{self.database.name}.lock")
+                self._locks.append(_take_lock(beside, self.database))
+        except StartupError:
+            self.close()
+            raise
         except OSError as error:
+            self.close()
             raise StartupError(
                 f"the store {self.root} cannot be written ({error.strerror}); choose another "
                 "folder with BRAID_STORE or --store"
             ) from error
 
     def close(self) -> None:
-        """Release the lock. The kernel does so too when the process dies."""
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
+        """Release the locks. The kernel does so too when the process dies."""
+        while self._locks:
+            os.close(self._locks.pop())
 
     def upload(self, sha256: str) -> Path:
         """Path of a complete upload, which is kept until it is imported."""
@@ -60,6 +67,10 @@ class StoreFolder:
     def sample_file(self, digest: str) -> Path:
         """Path of the samples with a digest of their content."""
         return self.samples / _digest(digest)
+
+    def new_part(self) -> Path:
+        """Path of a new file for what is not whole yet; a crash leaves it to the next start."""
+        return self.uploads / f"{secrets.token_hex(8)}.part"
 
     def has_artefact(self, sha256: str) -> bool:
         """True if the import is done: folders are renamed into place when complete."""
@@ -119,7 +130,7 @@ def _digest(sha256: str) -> str:
     return sha256
 
 
-def _take_lock(path: Path) -> int:
+def _take_lock(path: Path, what: Path) -> int:
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -129,7 +140,7 @@ def _take_lock(path: Path) -> int:
         if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
             raise
         raise StartupError(
-            f"the store {path.parent} is in use by another server (process {owner}); stop it or "
+            f"the store {what} is in use by another server (process {owner}); stop it or "
             "choose another folder with BRAID_STORE or --store"
         ) from None
     os.ftruncate(descriptor, 0)

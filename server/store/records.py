@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from operator import attrgetter
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 from braid.core.errors import InvalidRequest
@@ -68,6 +69,11 @@ class JobStatus(enum.Enum):
     def word(self) -> str:
         """The state as users read it: the word that the details of its phase begin with."""
         return _WORDS.get(self, self.value.lower())
+
+    @property
+    def is_before_serving(self) -> bool:
+        """True while the job has not made the model serve."""
+        return self in (JobStatus.QUEUED, JobStatus.IMPORTING)
 
     @property
     def has_ended(self) -> bool:
@@ -205,6 +211,23 @@ class ReceivedSamples:
 
 
 @dataclass(frozen=True, slots=True)
+class Claimant:
+    """A node that takes leases, and the seconds that one lasts unless it is renewed."""
+
+    node: str  # nodes.id, one a process
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """Right to work on what a name stands for, valid while no other has a higher fence."""
+
+    name: str
+    fence: int
+    asked_at: float = field(default_factory=monotonic, compare=False)  # before it was given
+
+
+@dataclass(frozen=True, slots=True)
 class Registration:
     """Result of a registration: the model version and its job."""
 
@@ -212,3 +235,4 @@ class Registration:
     job: JobRecord
     is_new_job: bool  # False: the same registration was made before, ``job`` is that one's
     replaces: bool = False  # a version under this number serves other bytes until these do
+    lease: Lease | None = None  # of the new job, where several nodes share the store

@@ -165,6 +165,7 @@ class FakeServer(admin_pb2_grpc.AdminServiceServicer, inference_pb2_grpc.Inferen
         self.uploads: list[Upload] = []
         self.models = {"echo": echo_model()}
         self.jobs: dict[str, admin_pb2.Job] = {}
+        self.nodes: list[admin_pb2.Node] = []
         self.job_states: list[admin_pb2.Job] = [
             admin_pb2.Job(state=State.IMPORTING, progress=0.1, eta_seconds=-1),
             admin_pb2.Job(state=State.PROFILING, progress=0.5, eta_seconds=2, done=3, total=6),
@@ -257,6 +258,12 @@ class FakeServer(admin_pb2_grpc.AdminServiceServicer, inference_pb2_grpc.Inferen
         job = self._job(request.job_id, context)
         job.state = State.CANCELLED
         return job
+
+    def ListNodes(
+        self, request: admin_pb2.ListNodesRequest, context: Any
+    ) -> admin_pb2.ListNodesResponse:
+        self._enter("ListNodes", context)
+        return admin_pb2.ListNodesResponse(nodes=self.nodes)
 
     def ListJobs(
         self, request: admin_pb2.ListJobsRequest, context: Any

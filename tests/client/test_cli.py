@@ -151,6 +151,31 @@ def test_a_job_that_fails_is_exit_code_1_and_one_line(
     assert err.splitlines()[-1] == "braid register: job job-1 of model 'net' failed: two lines"
 
 
+def test_nodes_are_listed_with_their_jobs(braid: Braid, server: FakeServer) -> None:
+    server.nodes = [
+        admin_pb2.Node(
+            id="node-a",
+            address="10.0.0.1:8001",
+            device_keys=["cpu:X:threads=2"],
+            version="0.1.0",
+            beat_age_seconds=2,
+            alive=True,
+            job_ids=["job-1", "job-2"],
+            answers=True,
+        ),
+        admin_pb2.Node(id="node-b", address="10.0.0.2:8001", beat_age_seconds=90),
+    ]
+
+    out = spoken(braid("nodes")[1])
+    first, second = json.loads(braid("nodes", "--json")[1])
+
+    assert "node-a * alive 10.0.0.1:8001 cpu:X:threads=2 0.1.0 2 s job-1, job-2" in out
+    assert "node-b lost 10.0.0.2:8001" in out
+    assert first["job_ids"] == ["job-1", "job-2"]
+    assert (first["alive"], first["answers"], second["alive"]) == (True, True, False)
+    assert second["beat_age_s"] == 90
+
+
 def test_jobs_are_listed_watched_and_cancelled(braid: Braid, model_file: Path) -> None:
     assert braid("jobs")[1] == "no jobs\n"
     braid("register", "net", model_file)

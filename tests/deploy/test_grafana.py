@@ -11,12 +11,17 @@ import pytest
 import yaml
 
 from braid.server.observability.metrics import Metrics
+from braid.server.observability.series.files import FileMetrics
+from braid.server.observability.series.following import FollowMetrics
+from braid.server.observability.series.nodes import NodeMetrics
 from tests.deploy.places import DEPLOY
 
-NAMES = ("services.json", "schedules.json")
+FLEET = "fleet.json"  # series that servers have where they share a database
+NAMES = ("services.json", "schedules.json", FLEET)
 FUNCTIONS = {
     *("sum", "by", "rate", "max", "min", "avg", "histogram_quantile", "increase", "delta", "on"),
     *("group_left", "vector", "and", "or", "unless"),
+    *("count", "changes"),
 }
 
 
@@ -32,8 +37,10 @@ def expressions(name: str) -> list[str]:
 
 def known_series() -> set[str]:
     """Names that the server exposes or that a recording rule makes."""
-    names = set()
-    for family in Metrics().registry.collect():
+    names, registry = set(), Metrics().registry
+    for series in (NodeMetrics, FollowMetrics, FileMetrics):
+        series(registry)
+    for family in registry.collect():
         suffixes = {"counter": ["_total"], "histogram": ["_bucket", "_sum", "_count"]}
         names |= {family.name + suffix for suffix in suffixes.get(family.type, [""])}
     rules = yaml.safe_load((DEPLOY / "prometheus/rules/recording.yml").read_text())

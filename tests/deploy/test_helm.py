@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from functools import cache
@@ -14,7 +15,8 @@ import yaml
 
 from braid_client.version import __version__
 from tests.deploy.places import DEPLOY, unknown_settings
-from tests.deploy.test_kubernetes import Manifest, pod_of, problems, written
+from tests.deploy.test_kubernetes import SETS, Manifest, pod_of, problems, written
+from tests.deploy.test_kubernetes import rendered as kustomized
 
 CHART = DEPLOY / "helm/braid"
 
@@ -54,6 +56,18 @@ EVERYTHING: dict[str, Any] = {
     "extraVolumeMounts": [{"name": "one", "mountPath": "/one"}],
     "service": {"type": "LoadBalancer", "annotations": {"a": "b"}},
 }
+FLEET: dict[str, Any] = {
+    "image": {"tag": "fleet"},
+    "replicas": 2,
+    "fleet": {
+        "enabled": True,
+        "database": "postgresql+psycopg://braid@postgres.example.com:5432/braid",
+        "databaseSecret": "braid-database",
+        "files": "s3://braid/files",
+        "filesSecret": "braid-files",
+    },
+    "autoscaling": {"enabled": True, "minReplicas": 2, "cpuPercent": 80},
+}
 NOTHING: dict[str, Any] = {
     "tokens": {"adminSecret": ""},
     "persistence": {"enabled": False},
@@ -88,11 +102,16 @@ def of_kind(manifests: list[Manifest], kind: str) -> list[Manifest]:
     return [each for each in manifests if each["kind"] == kind]
 
 
-@pytest.mark.parametrize("values", [{}, EVERYTHING, NOTHING], ids=["usual", "all", "nothing"])
+@pytest.mark.parametrize(
+    "values",
+    [{}, EVERYTHING, NOTHING, FLEET, EVERYTHING | FLEET],
+    ids=["usual", "all", "nothing", "fleet", "all of a fleet"],
+)
 def test_what_helm_renders_follows_the_schemas_of_kubernetes(values: dict[str, Any]) -> None:
     manifests = rendered(json.dumps(values))
 
-    assert of_kind(manifests, "StatefulSet")
+    kind = "Deployment" if "fleet" in values else "StatefulSet"
+    assert [each["kind"] for each in manifests if each["kind"] in SETS] == [kind]
     for manifest in manifests:
         if manifest["kind"] not in ("PodMonitor", "ServiceMonitor"):
             assert list(problems(manifest)) == []
@@ -100,8 +119,9 @@ def test_what_helm_renders_follows_the_schemas_of_kubernetes(values: dict[str, A
     assert len(names) == len(set(names))
 
 
-def test_helm_finds_nothing_to_complain_of() -> None:
-    findings = helm(EVERYTHING)["lint"]
+@pytest.mark.parametrize("values", [EVERYTHING, FLEET], ids=["all", "fleet"])
+def test_helm_finds_nothing_to_complain_of(values: dict[str, Any]) -> None:
+    findings = helm(values)["lint"]
     assert findings["errors"] == []
     assert [each for each in findings["messages"] if each["severity"] > 1] == []
 
@@ -123,6 +143,39 @@ def test_what_surrounds_the_pods_is_that_of_the_base(kind: str) -> None:
         return spec
 
     assert plain(rendered()) == plain(written())
+
+
+@pytest.mark.parametrize(
+    "kind",
+    ["Deployment", "PodDisruptionBudget", "NetworkPolicy", "HorizontalPodAutoscaler"],
+)
+def test_a_fleet_is_that_of_the_kustomize_variant(kind: str) -> None:
+    def plain(manifests: list[Manifest]) -> Any:
+        text = json.dumps(of_kind(manifests, kind)[0]["spec"])
+        spec = json.loads(re.sub(r'(, )?"app.kubernetes.io/instance": "braid"(?(1)|, )', "", text))
+        spec.pop("replicas", None)  # the autoscaler's
+        spec.get("template", {}).pop("metadata", None)
+        (container,) = spec.get("template", {"spec": {"containers": [{}]}})["spec"]["containers"]
+        for source in container.get("envFrom", []):
+            source.get("configMapRef", {}).pop("name", None)  # kustomize adds a digest
+        return spec
+
+    assert plain(rendered(json.dumps(FLEET))) == plain(kustomized("fleet"))
+
+
+def test_settings_of_a_fleet_are_those_of_the_kustomize_variant() -> None:
+    (ours,) = of_kind(rendered(json.dumps(FLEET)), "ConfigMap")
+    (theirs,) = of_kind(kustomized("fleet"), "ConfigMap")
+    assert ours["data"] == theirs["data"]
+
+
+def test_a_pod_gets_as_long_to_end_as_its_server_takes() -> None:
+    def grace(values: dict[str, Any]) -> int:
+        return int(pod_of(rendered(json.dumps(values)))["terminationGracePeriodSeconds"])
+
+    slow = {"settings": {"BRAID_DRAIN_SECONDS": "120", "BRAID_SHUTDOWN_DELAY_SECONDS": "7.5"}}
+    assert (grace({}), grace(FLEET), grace(slow)) == (45, 55, 143)
+    assert grace({"terminationGracePeriodSeconds": 300}) == 300
 
 
 def test_settings_are_those_that_the_server_reads_and_those_of_the_base() -> None:
@@ -187,6 +240,10 @@ def test_monitors_find_pods_or_the_service_of_the_replicas() -> None:
         ({"tls": {"clientCaSecret": "clients"}}, "/tls/secret"),
         ({"readyModels": ["a,b"]}, "/readyModels/0"),
         ({"monitor": {"kind": "Monitor"}}, "/monitor/kind"),
+        ({"fleet": {"enabled": True, "files": "s3://x"}}, "/fleet/database"),
+        ({"fleet": {"database": "postgresql://braid:word@host/braid"}}, "/fleet/database"),
+        ({"settings": {"BRAID_DATABASE": "postgresql://host/braid"}}, "the chart sets it"),
+        ({"terminationGracePeriodSeconds": 20}, "the server takes up to 35"),
     ],
 )
 def test_values_that_make_no_sense_are_refused(values: dict[str, Any], reason: str) -> None:

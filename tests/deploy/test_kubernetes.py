@@ -19,6 +19,7 @@ from tests.deploy.places import DEPLOY, program, shipped, unknown_settings
 
 KUBERNETES = "v1.34.0"
 FOLDER = DEPLOY / "kubernetes"
+SETS = ("StatefulSet", "Deployment")
 Manifest = dict[str, Any]
 
 
@@ -70,9 +71,7 @@ def problems(manifest: Manifest) -> Iterator[str]:
 
 
 def pod_of(manifests: list[Manifest]) -> Manifest:
-    (pod,) = [
-        each["spec"]["template"]["spec"] for each in manifests if each["kind"] == "StatefulSet"
-    ]
+    (pod,) = [each["spec"]["template"]["spec"] for each in manifests if each["kind"] in SETS]
     assert isinstance(pod, dict)
     return pod
 
@@ -89,12 +88,14 @@ def test_the_schema_would_notice_a_mistake() -> None:
     assert any("readynessProbe" in text for text in problems(stateful))
 
 
-@pytest.mark.parametrize("variant", ["base", "gpu", "models"])
+@pytest.mark.parametrize("variant", ["base", "gpu", "models", "fleet"])
 def test_kustomize_renders_manifests_that_follow_the_schemas(variant: str) -> None:
     manifests = rendered(variant)
 
     kinds = {each["kind"] for each in manifests}
-    assert {"StatefulSet", "Service", "PodDisruptionBudget", "NetworkPolicy", "PodMonitor",
+    wanted = "Deployment" if variant == "fleet" else "StatefulSet"
+    assert [kind for kind in kinds if kind in SETS] == [wanted]
+    assert {"Service", "PodDisruptionBudget", "NetworkPolicy", "PodMonitor",
             "HorizontalPodAutoscaler", "ConfigMap", "ServiceAccount"} <= kinds  # fmt: skip
     for manifest in manifests:
         if manifest["kind"] != "PodMonitor":
@@ -121,6 +122,42 @@ def test_the_variant_with_a_repository_mounts_what_the_setting_names() -> None:
     (volume,) = [each for each in pod["volumes"] if each["name"] == mount["name"]]
     assert mount["readOnly"]
     assert volume["persistentVolumeClaim"]["readOnly"]
+
+
+def test_the_fleet_keeps_nothing_in_its_pods_and_reaches_what_it_shares() -> None:
+    manifests = rendered("fleet")
+    (deployment,) = [each for each in manifests if each["kind"] == "Deployment"]
+    (settings,) = [each["data"] for each in manifests if each["kind"] == "ConfigMap"]
+    pod = pod_of(manifests)
+    (container,) = pod["containers"]
+
+    assert deployment["spec"]["replicas"] > 1
+    volumes = {each["name"]: each for each in pod["volumes"]}
+    assert not any("persistentVolumeClaim" in each for each in volumes.values())
+    assert "volumeClaimTemplates" not in deployment["spec"]
+    cache_gib = float(volumes["store"]["emptyDir"]["sizeLimit"].removesuffix("Gi"))
+    assert float(settings["BRAID_MAX_CACHE_BYTES"].removesuffix("GiB")) < cache_gib
+    environment = {each["name"]: each.get("value") for each in container["env"]}
+    read = Settings(
+        database=settings["BRAID_DATABASE"],
+        database_password_file=environment["BRAID_DATABASE_PASSWORD_FILE"],
+        files=settings["BRAID_FILES"],
+    )
+    assert read.is_fleet
+    assert str(read.database_password_file).startswith("/run/secrets/braid-database/")
+    delays = [float(settings[f"BRAID_{name}_SECONDS"]) for name in ("SHUTDOWN_DELAY", "DRAIN")]
+    assert pod["terminationGracePeriodSeconds"] > sum(delays) + 5
+    (policy,) = [each["spec"] for each in manifests if each["kind"] == "NetworkPolicy"]
+    ports = {each["port"] for rule in policy["egress"] for each in rule["ports"]}
+    assert {5432, 443, 53} == ports
+
+
+def test_the_autoscaler_of_the_fleet_scales_the_deployment_by_waiting_and_by_cpu() -> None:
+    (scaler,) = [each for each in rendered("fleet") if each["kind"] == "HorizontalPodAutoscaler"]
+
+    assert scaler["spec"]["scaleTargetRef"]["kind"] == "Deployment"
+    assert [each["type"] for each in scaler["spec"]["metrics"]] == ["Pods", "Resource"]
+    assert "cpu" in pod_of(rendered("fleet"))["containers"][0]["resources"]["requests"]
 
 
 def test_pods_are_confined_as_the_restricted_standard_wants() -> None:

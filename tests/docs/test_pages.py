@@ -12,6 +12,9 @@ import pytest
 from pydantic import ByteSize, SecretStr
 
 from braid.server.observability.metrics import Metrics
+from braid.server.observability.series.files import FileMetrics
+from braid.server.observability.series.following import FollowMetrics
+from braid.server.observability.series.nodes import NodeMetrics
 from braid.server.settings import Settings
 from tests import ROOT
 
@@ -109,6 +112,8 @@ def _default_text(name: str, default: object) -> str:
     """A default as operators write it."""
     if name == "store":
         return "~/.local/share/braid"
+    if name == "node_name":
+        return "the host's name and a random part"
     if default in (None, (), "") or default == SecretStr(""):
         return "none"
     if name.endswith("_bytes") and isinstance(default, int) and default:
@@ -123,8 +128,10 @@ def _default_text(name: str, default: object) -> str:
 def test_the_table_of_metrics_is_complete() -> None:
     table = (DOCS / "operations.md").read_text().split("## Watch")[1].split("## Alerts")[0]
     documented = set(re.findall(r"`(braid_\w+)`", table))
-    exposed = set()
-    for family in Metrics().registry.collect():
+    exposed, registry = set(), Metrics().registry
+    for of_a_fleet in (NodeMetrics, FollowMetrics, FileMetrics):
+        of_a_fleet(registry)
+    for family in registry.collect():
         if family.name.startswith("braid_"):
             exposed.add(family.name + ("_total" if family.type == "counter" else ""))
     assert documented == exposed

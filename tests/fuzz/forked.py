@@ -87,7 +87,7 @@ def _child(folder: Path) -> None:
         os.dup2(devnull, 1)
         os.dup2(devnull, 2)
         os.chdir(folder)
-        confine(LIMITS, os.getppid())
+        confine(LIMITS, os.getppid(), folder)
         code, note = _import(folder)
     except ModelImportError as error:
         code, note = _REFUSED, str(error)

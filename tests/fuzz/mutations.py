@@ -26,7 +26,7 @@ _BROKEN = (FieldDescriptor.TYPE_FLOAT, FieldDescriptor.TYPE_DOUBLE)
 def mutated(data: bytes, seed: int) -> bytes:
     """``data`` with a few changes of one kind."""
     rng = random.Random(seed)
-    ways: list[Callable[[bytes, random.Random], bytes]] = [_bytes]
+    ways: list[Callable[[bytes, random.Random], bytes]] = [damaged_bytes]
     if data.startswith(b"PK"):
         ways += [_members] * 4
     else:
@@ -34,7 +34,8 @@ def mutated(data: bytes, seed: int) -> bytes:
     return rng.choice(ways)(data, rng)
 
 
-def _bytes(data: bytes, rng: random.Random) -> bytes:
+def damaged_bytes(data: bytes, rng: random.Random) -> bytes:
+    """Flip, replace, cut or repeat some bytes."""
     changed = bytearray(data)
     for _ in range(rng.choice((1, 1, 2, 8, 64))):
         if not changed:
@@ -61,10 +62,10 @@ def _fields(data: bytes, rng: random.Random) -> bytes:
     try:
         model.ParseFromString(data)
     except Exception:  # an already damaged seed
-        return _bytes(data, rng)
+        return damaged_bytes(data, rng)
     for _ in range(rng.choice((1, 1, 2, 5))):
         messages = _messages(model)
-        _change(rng.choice(messages), rng)
+        change_field(rng.choice(messages), rng)
     return bytes(model.SerializeToString())
 
 
@@ -85,8 +86,14 @@ def _repeated(descriptor: FieldDescriptor) -> bool:
     return bool(descriptor.is_repeated)
 
 
-def _change(message: Any, rng: random.Random) -> None:
-    fields = message.ListFields()
+def _is_map(descriptor: FieldDescriptor) -> bool:
+    kind = descriptor.message_type
+    return kind is not None and bool(kind.GetOptions().map_entry)
+
+
+def change_field(message: Any, rng: random.Random) -> None:
+    """Change, repeat or remove one field of a message that has some."""
+    fields = [each for each in message.ListFields() if not _is_map(each[0])]
     if not fields:
         return
     descriptor, value = rng.choice(fields)
@@ -131,7 +138,7 @@ def _scalar(descriptor: FieldDescriptor, old: Any, rng: random.Random) -> Any:
     if descriptor.type in _BROKEN:
         return rng.choice((0.0, -1.0, 1e30, float("inf"), float("nan"), old * 2))
     if descriptor.type == FieldDescriptor.TYPE_BYTES:
-        return _bytes(bytes(old), rng)
+        return damaged_bytes(bytes(old), rng)
     return rng.choice((*_NAMES, str(old) + "_", str(old)[:-1]))
 
 
@@ -141,7 +148,7 @@ def _members(data: bytes, rng: random.Random) -> bytes:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             files = {name: archive.read(name) for name in archive.namelist()}
     except Exception:  # an already damaged seed
-        return _bytes(data, rng)
+        return damaged_bytes(data, rng)
     for _ in range(rng.choice((1, 1, 2))):
         texts = [name for name in files if name.endswith(".json")]
         name = rng.choice(texts if texts and rng.random() < 0.8 else list(files))
@@ -149,13 +156,13 @@ def _members(data: bytes, rng: random.Random) -> bytes:
             case 0:
                 del files[name]
             case 1:
-                files[name] = _bytes(files[name], rng)
+                files[name] = damaged_bytes(files[name], rng)
             case _ if name.endswith(".json"):
                 files[name] = _values(files[name], rng)
             case _ if name.endswith(".onnx"):
                 files[name] = _fields(files[name], rng)
             case _:
-                files[name] = _bytes(files[name], rng)
+                files[name] = damaged_bytes(files[name], rng)
         if not files:
             break
     target = io.BytesIO()
@@ -170,7 +177,7 @@ def _values(text: bytes, rng: random.Random) -> bytes:
     try:
         document = json.loads(text)
     except ValueError:
-        return _bytes(text, rng)
+        return damaged_bytes(text, rng)
     for _ in range(rng.choice((1, 1, 2, 4))):
         places = _places(document)
         if not places:

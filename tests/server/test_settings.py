@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from braid.core.errors import StartupError
+from braid.server.limits import store_database
 from braid.server.settings import GIB, MIB, load_settings, shown_settings
 
 
@@ -68,11 +69,22 @@ def test_sizes_lists_levels_and_paths_are_read_as_people_write_them(
         ("DEVICES", "cpu:3-1", "names no core"),
         ("MAX_UPLOAD_BYTES", "2 elephants", "byte"),
         ("DRAIN_SECONDS", "-1", "greater than or equal to 0"),
+        ("SHUTDOWN_DELAY_SECONDS", "-1", "greater than or equal to 0"),
         ("DRAIN_SECONDS", "inf", "finite"),
         ("TOLERANCE", "nan", "finite"),
         ("LOG_FORMAT", "xml", "'json' or 'text'"),
         ("THREADS", "two\nlines", "valid integer"),
         ("HTTP_HOSTS", "http://braid:8002", "without scheme and port"),
+        ("DATABASE", "mysql://db/braid", "give sqlite:///PATH or postgresql+psycopg://"),
+        ("DATABASE", "postgresql://db", "give sqlite:///PATH or postgresql+psycopg://"),
+        ("DATABASE", "postgresql://db:x/braid", "is no URL; write / in a password as %2F"),
+        ("DATABASE", "braid.db", "give sqlite:///PATH or postgresql+psycopg://"),
+        ("FILES", "ftp://host/path", "give a folder, s3://BUCKET/PREFIX"),
+        ("FILES", "s3://", "give a folder, s3://BUCKET/PREFIX"),
+        ("NODE_NAME", "a b", "letters, digits"),
+        ("NODE_ADDRESS", "here", "give HOST:PORT"),
+        ("LEASE_SECONDS", "0.5", "greater than or equal to 1"),
+        ("POLL_SECONDS", "0", "greater than 0"),
     ],
 )
 def test_a_bad_value_stops_the_start_with_one_line_that_names_it(
@@ -127,3 +139,63 @@ def test_a_setting_of_a_former_version_ends_the_start(
         StartupError, match=rf"^{name} is no .*: braid 0\.1\.0 had it; remove it.*$"
     ):
         load_settings({})
+
+
+POSTGRESQL = "postgresql+psycopg://braid:sesame@db:5432/braid"
+
+
+def test_several_servers_share_database_and_files_or_neither() -> None:
+    with pytest.raises(StartupError, match="so BRAID_FILES must be, too: give s3://BUCKET/PREFIX"):
+        load_settings({"database": POSTGRESQL})
+    with pytest.raises(StartupError, match="BRAID_FILES needs a PostgreSQL database"):
+        load_settings({"files": "s3://bucket/prefix"})
+    with pytest.raises(StartupError, match="BRAID_FILES needs a PostgreSQL database"):
+        load_settings({"files": "s3://bucket/prefix", "database": "sqlite:////srv/braid.db"})
+
+    fleet = load_settings({"database": POSTGRESQL, "files": "s3://bucket/prefix"})
+    assert fleet.is_fleet
+    assert not load_settings().is_fleet
+    assert not load_settings({"database": "sqlite:////srv/braid.db"}).is_fleet
+
+
+def test_each_process_has_a_node_name_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert load_settings().node_name != load_settings().node_name
+    monkeypatch.setenv("BRAID_NODE_NAME", "a-1")
+    assert load_settings().node_name == "a-1"
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        (POSTGRESQL, "postgresql+psycopg://braid:***@db:5432/braid"),
+        ("postgresql://db/braid?password=sesame&x=1", "postgresql://db/braid?password=***&x=1"),
+        ("postgresql://braid@db/braid", "postgresql://braid@db/braid"),
+    ],
+)
+def test_a_password_of_the_database_never_shows(url: str, shown: str) -> None:
+    settings = load_settings({"database": url, "files": "s3://bucket"})
+
+    assert shown_settings(settings)["BRAID_DATABASE"] == shown
+    assert "sesame" not in f"{settings!r} {settings} {shown_settings(settings)}"
+
+
+@pytest.mark.parametrize("url", ["http://u:sesame@db/x", "postgresql://u:sesame/x@db:y/z"])
+def test_a_password_in_a_url_that_is_refused_does_not_show_either(url: str) -> None:
+    with pytest.raises(StartupError) as caught:
+        load_settings({"database": url})
+
+    assert "sesame" not in str(caught.value)
+
+
+def test_a_password_of_the_database_may_stand_in_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "password"
+    file.write_text("p@ss/word\n")
+    given = {"database": "postgresql://braid@db/braid", "files": "/srv", "store": tmp_path}
+
+    url = store_database(load_settings(given | {"database_password_file": file}))
+
+    assert url is not None
+    assert (url.drivername, url.password) == ("postgresql+psycopg", "p@ss/word")
+    assert "word" not in str(url)
+    with pytest.raises(StartupError, match=r"BRAID_DATABASE_PASSWORD_FILE=.* cannot be read"):
+        store_database(load_settings(given | {"database_password_file": tmp_path / "none"}))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.models.small import embedding, small_cnn
-from tests.service.server_process import BRAID, ServerProcess
+from tests.service.server_process import BRAID, ServerProcess, serving
 
 
 @pytest.fixture(scope="session")
@@ -29,15 +29,8 @@ def shared(
     """A server with every model of ``models`` registered, batch sizes 1 and 4."""
     store = tmp_path_factory.mktemp("shared") / "store"
     server = ServerProcess(store, command=BRAID).start()
-    try:
-        server.import_ahead(*models.values())
-        with server.client() as client:
-            for name, path in models.items():
-                client.register(name, path, batch_sizes=[1, 4], wait=True)
+    with serving(server, models):
         yield server
-    finally:
-        code = server.stop()
-    assert code == 0
 
 
 @pytest.fixture

@@ -11,11 +11,11 @@ from functools import partial
 
 from braid.engine.link.shared_memory import Arena
 from braid.engine.link.supervisor import WorkerLink
-from braid.server import frontend
 from braid.server.cli import main as cli
 from braid.server.cli.local import serve
 from braid.server.devices.measuring.host import ArtefactOf
 from braid.server.devices.measuring.serving import ServingProcess
+from braid.server.frontend import process
 
 
 class Serve:
@@ -25,7 +25,7 @@ class Serve:
 
     def run(self, args: argparse.Namespace, /) -> int:
         """Run the server and return the exit code."""
-        return serve.run(args, partial(frontend.run, make_host=serving_process))
+        return serve.run(args, partial(process.run, make_host=serving_process))
 
 
 def serving_process(link: WorkerLink, arena: Arena, artefact_of: ArtefactOf) -> ServingProcess:

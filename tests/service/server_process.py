@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
 from urllib.request import urlopen
@@ -211,6 +211,20 @@ class ServerProcess:
         if self.process.poll() is None:
             self.terminate()
         return self.process.wait(timeout=120)
+
+
+@contextlib.contextmanager
+def serving(server: ServerProcess, models: Mapping[str, Path]) -> Iterator[None]:
+    """Have a started server answer for all models, batch sizes 1 and 4; stop it at the end."""
+    try:
+        server.import_ahead(*models.values())
+        with server.client() as client:
+            for name, path in models.items():
+                client.register(name, path, batch_sizes=[1, 4], wait=True)
+        yield
+    finally:
+        code = server.stop()
+    assert code == 0
 
 
 def free_port() -> int:

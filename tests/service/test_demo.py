@@ -66,7 +66,7 @@ def test_an_interrupt_cleans_up_and_no_other_server_is_touched(
     assert list(processes_of(tmp_path))
 
     demo.send_signal(number)
-    _, err = demo.communicate(timeout=60)
+    _, err = demo.communicate(timeout=280)
 
     assert demo.returncode == 130
     assert "Traceback" not in err
@@ -77,7 +77,7 @@ def test_an_interrupt_cleans_up_and_no_other_server_is_touched(
 def test_a_server_that_does_not_start_is_exit_code_1_with_its_log(tmp_path: Path) -> None:
     demo = start_demo(tmp_path, BRAID_DEVICES="abacus")
 
-    _, err = demo.communicate(timeout=60)
+    _, err = demo.communicate(timeout=280)
 
     assert demo.returncode == 1
     assert "BRAID_DEVICES='abacus' unknown device" in err

@@ -222,6 +222,22 @@ def _infer_once(address: str, model: str, x: np.ndarray) -> int:
         return len(client.infer(model, {"x": x}).outputs["y"])
 
 
+def test_within_the_shutdown_delay_it_is_not_ready_and_answers(
+    tmp_path: Path, models: dict[str, Path]
+) -> None:
+    server = ServerProcess(tmp_path / "store", BRAID_SHUTDOWN_DELAY_SECONDS="3600").start()
+    try:
+        server.import_ahead(models["cnn"])
+        with server.client() as client:
+            client.register("cnn", models["cnn"], planner="sequential", wait=True)
+            server.terminate()
+            until(lambda: server.metric("braid_ready") == 0)
+
+            assert len(client.infer("cnn", {"x": ROW}).outputs["y"]) == 1
+    finally:
+        server.end()
+
+
 def test_a_second_server_on_one_store_is_refused_with_one_line(server: ServerProcess) -> None:
     server.start()
     second = ServerProcess(server.store)

@@ -66,7 +66,9 @@ def test_each_device_has_schedules_and_answers_agree_with_onnxruntime(
 
 
 def test_a_precision_must_be_one_of_every_device(client: Client, models: dict[str, Path]) -> None:
-    with pytest.raises(InvalidArgument, match=r"cpu computes in fp32(, bf16)?, not in fp16"):
+    with pytest.raises(
+        InvalidArgument, match=r"cpu computes in fp32(, bf16)?(, int8)?, not in fp16"
+    ):
         client.register("half", models["cnn"], precision="fp16")
 
 

@@ -121,7 +121,7 @@ def test_what_cannot_serve_ends_the_start_with_one_line(
         env={**ours, **usual, **given},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=280,
         check=False,
     )
 

@@ -105,6 +105,17 @@ def test_health_answers_for_the_server_its_liveness_and_each_model(shared: Serve
     assert unknown.value.code() is grpc.StatusCode.NOT_FOUND
 
 
+def test_a_server_on_its_own_lists_itself_as_the_one_node(shared: ServerProcess) -> None:
+    with shared.client() as client:
+        (node,) = client.nodes()
+
+    assert node.alive
+    assert node.answers
+    assert node.address == shared.address
+    assert any(key.startswith("cpu:") for key in node.device_keys)
+    assert "Nodes" not in shared.http("/console/devices")
+
+
 def test_metrics_tell_what_happened_and_a_made_up_name_makes_no_series(
     shared: ServerProcess,
 ) -> None:
@@ -141,9 +152,13 @@ def test_a_precision_that_no_device_offers_is_an_invalid_argument(
     shared: ServerProcess, models: Models
 ) -> None:
     with shared.client() as client:
-        with pytest.raises(InvalidArgument, match=r"cpu computes in fp32(, bf16)?, not in fp16"):
+        with pytest.raises(
+            InvalidArgument, match=r"cpu computes in fp32(, bf16)?(, int8)?, not in fp16"
+        ):
             client.register("half", models["cnn"], precision="fp16")
-        with pytest.raises(InvalidArgument, match="there are fp32, tf32, fp16, bf16"):
+        with pytest.raises(InvalidArgument, match="there are fp32, tf32, fp16, bf16, int8"):
+            client.register("half", models["cnn"], precision="int4")
+        with pytest.raises(InvalidArgument, match=r"int8.* --samples|not in int8"):
             client.register("half", models["cnn"], precision="int8")
         known = [model.name for model in client.models()]
 

@@ -382,3 +382,35 @@ class GetScheduleResponse(_message.Message):
     schedule_json: str
     graph_json: str
     def __init__(self, plan_id: _Optional[str] = ..., schedule_json: _Optional[str] = ..., graph_json: _Optional[str] = ...) -> None: ...
+
+class ListNodesRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListNodesResponse(_message.Message):
+    __slots__ = ("nodes",)
+    NODES_FIELD_NUMBER: _ClassVar[int]
+    nodes: _containers.RepeatedCompositeFieldContainer[Node]
+    def __init__(self, nodes: _Optional[_Iterable[_Union[Node, _Mapping]]] = ...) -> None: ...
+
+class Node(_message.Message):
+    __slots__ = ("id", "address", "device_keys", "version", "started_unix", "beat_age_seconds", "alive", "job_ids", "answers")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_KEYS_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    STARTED_UNIX_FIELD_NUMBER: _ClassVar[int]
+    BEAT_AGE_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    ALIVE_FIELD_NUMBER: _ClassVar[int]
+    JOB_IDS_FIELD_NUMBER: _ClassVar[int]
+    ANSWERS_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    address: str
+    device_keys: _containers.RepeatedScalarFieldContainer[str]
+    version: str
+    started_unix: float
+    beat_age_seconds: float
+    alive: bool
+    job_ids: _containers.RepeatedScalarFieldContainer[str]
+    answers: bool
+    def __init__(self, id: _Optional[str] = ..., address: _Optional[str] = ..., device_keys: _Optional[_Iterable[str]] = ..., version: _Optional[str] = ..., started_unix: _Optional[float] = ..., beat_age_seconds: _Optional[float] = ..., alive: bool = ..., job_ids: _Optional[_Iterable[str]] = ..., answers: bool = ...) -> None: ...

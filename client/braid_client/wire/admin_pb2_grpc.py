@@ -85,6 +85,11 @@ class AdminServiceStub(object):
                 request_serializer=braid_dot_v1_dot_admin__pb2.GetScheduleRequest.SerializeToString,
                 response_deserializer=braid_dot_v1_dot_admin__pb2.GetScheduleResponse.FromString,
                 _registered_method=True)
+        self.ListNodes = channel.unary_unary(
+                '/braid.v1.AdminService/ListNodes',
+                request_serializer=braid_dot_v1_dot_admin__pb2.ListNodesRequest.SerializeToString,
+                response_deserializer=braid_dot_v1_dot_admin__pb2.ListNodesResponse.FromString,
+                _registered_method=True)
 
 
 class AdminServiceServicer(object):
@@ -160,6 +165,13 @@ class AdminServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListNodes(self, request, context):
+        """The servers that share the database, by id; the one there is where none is shared.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -212,6 +224,11 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     servicer.GetSchedule,
                     request_deserializer=braid_dot_v1_dot_admin__pb2.GetScheduleRequest.FromString,
                     response_serializer=braid_dot_v1_dot_admin__pb2.GetScheduleResponse.SerializeToString,
+            ),
+            'ListNodes': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListNodes,
+                    request_deserializer=braid_dot_v1_dot_admin__pb2.ListNodesRequest.FromString,
+                    response_serializer=braid_dot_v1_dot_admin__pb2.ListNodesResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -485,6 +502,33 @@ class AdminService(object):
             '/braid.v1.AdminService/GetSchedule',
             braid_dot_v1_dot_admin__pb2.GetScheduleRequest.SerializeToString,
             braid_dot_v1_dot_admin__pb2.GetScheduleResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListNodes(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/braid.v1.AdminService/ListNodes',
+            braid_dot_v1_dot_admin__pb2.ListNodesRequest.SerializeToString,
+            braid_dot_v1_dot_admin__pb2.ListNodesResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 FLAGS = {
     "--store": ("DIR", "where models, jobs and schedules are kept"),
+    "--database": ("URL", "postgresql+psycopg://..., shared by several servers; default: SQLite"),
+    "--files": ("URL", "s3://BUCKET/PREFIX, shared by several servers; default: the store"),
     "--host": ("HOST", "address to listen on (default: 127.0.0.1, this machine only)"),
     "--grpc-port": ("PORT", "default: 8001; 0 takes any free port"),
     "--http-port": ("PORT", "metrics; default: 8002"),
@@ -84,7 +86,7 @@ def model_to_serve(text: str) -> str:
 def run(args: argparse.Namespace, run_server: Callable[[Settings], None] | None = None) -> int:
     """Run a server until it has drained; ``run_server`` replaces the product's composition."""
     # Imported here: no other subcommand needs what the server is made of.
-    from braid.server import frontend
+    from braid.server.frontend import process
     from braid.server.settings import load_settings
 
     names = [flag.removeprefix("--").replace("-", "_") for flag in FLAGS]
@@ -95,5 +97,5 @@ def run(args: argparse.Namespace, run_server: Callable[[Settings], None] | None 
     except StartupError as error:
         print(f"braid serve: {error}", file=sys.stderr)
         return 2
-    (run_server or frontend.run)(settings)
+    (run_server or process.run)(settings)
     return 0

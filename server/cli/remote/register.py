@@ -58,8 +58,8 @@ def _add_precision(parser: argparse.ArgumentParser) -> None:
         metavar="P",
         choices=ASKED,
         default="",
-        help="fp32 (default), tf32, fp16 or bf16, as far as the server's devices can; auto: the "
-        "fastest of those within the accepted error",
+        help="fp32 (default), tf32, fp16, bf16 or int8 (needs --samples), as far as the server's "
+        "devices can; auto: the fastest of those within the accepted error",
     )
     parser.add_argument(
         "--accept-error",
@@ -72,7 +72,7 @@ def _add_precision(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         type=Path,
         help=".npz of arrays by input, the first dimension counting samples, to measure errors on "
-        "(default: on seeded inputs)",
+        "(default: on seeded inputs), and ranges of integers",
     )
 
 

@@ -20,6 +20,7 @@ from braid.core.errors import InvalidArtefact
 from braid.core.graph import Operator, OpGraph, graph_from_json
 from braid.core.measurement import side_by_side_text, speed_text, spread_text
 from braid.core.precision import AUTO
+from braid.core.quantisation import quantisation_text
 from braid.core.runtimes import RUNTIMES
 from braid.core.schedule import Schedule, schedule_from_json
 from braid.server.cli.connection import Subparsers, add_address, connect
@@ -192,6 +193,10 @@ def _header(name: str, schedule: Schedule) -> Iterator[str]:
             f"largest difference from the FP32 reference {where}: {seen.max_abs_error:.2g}, "
             f"{relative:.2g} of the largest element{allowed}{agrees}"
         )
+    if seen.quantisation is not None:
+        yield f"8-bit integers: {quantisation_text(seen.quantisation)}"
+    for precision, reason in seen.left_out.items():
+        yield f"{precision} took no part: {reason}"
     if seen.side_by_side is not None:
         plan = f", plan {schedule.side_by_side_id}" if seen.side_by_side.pays else ""
         yield f"side by side, under load: {side_by_side_text(seen.side_by_side)}{plan}"

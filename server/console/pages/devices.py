@@ -1,13 +1,15 @@
-"""The page about the devices: what they are, what they measured, how the server is set up."""
+"""The page about devices: what they are, what they measured, settings; and the other servers."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from braid.core.errors import BraidError
 from braid.server.console.facts import Facts
 from braid.server.console.rendering import Page
 from braid.server.devices.device import Device
+from braid.server.fleet.node_list import ShownNode
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,11 +24,25 @@ class ShownDevice:
 
 async def devices(facts: Facts) -> Page:
     """Return the page of all devices and of the settings."""
+    nodes, problem = await _nodes(facts)
     shown = {
+        "nodes": nodes,
+        "problem": problem,
+        "is_shared": facts.nodes.is_shared,
         "devices": [_device(facts, each) for each in facts.devices.all],
         "settings": facts.settings,
     }
     return Page("devices.html", "Devices", shown, "Devices", is_live=True)
+
+
+async def _nodes(facts: Facts) -> tuple[list[ShownNode], str]:
+    """Return the servers that share the database, or why they are not known."""
+    if not facts.nodes.is_shared:
+        return [], ""
+    try:
+        return await facts.nodes.nodes(), ""
+    except BraidError as error:
+        return [], str(error)
 
 
 def _device(facts: Facts, device: Device) -> ShownDevice:

@@ -14,8 +14,10 @@ from braid.core.errors import ImpossibleLatency
 from braid.core.graph import OpGraph
 from braid.core.measurement import DeviceFacts, PlanMeasurement, StageLatency
 from braid.core.program import PlansToCompare, PlanToRun, ProgramKey, UnitKernels
+from braid.core.quantisation import Quantisation
 from braid.core.schedule import Stage
 from braid.engine.link.messages import (
+    Calibrate,
     ComparePlans,
     CompareThroughput,
     DescribeProgram,
@@ -98,6 +100,17 @@ class Bench:
         """Whole models against each other, in turns in one run; the first plan is the baseline."""
         request = ComparePlans(fields[0].program, tuple(fields), samples, is_brief)
         return (await self._call(request, on_progress)).plans
+
+    async def calibrate(
+        self,
+        program: ProgramKey,
+        *,
+        samples: str,
+        tolerance: float,
+        on_progress: Callable[[float], None],
+    ) -> Quantisation:
+        """Find how a program computes on 8-bit integers, with ranges from samples."""
+        return await self._call(Calibrate(program, samples, tolerance), on_progress)
 
     async def throughput(
         self, to_run: PlanToRun, *, runtimes: Sequence[str], tolerance: float

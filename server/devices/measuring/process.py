@@ -119,7 +119,8 @@ class MeasuringProcess(MeasuringHost):
             answer = process.send(UnloadModel(digest))  # before whatever is sent next
 
             async def hear() -> None:
-                await answer
+                with suppress(WorkerRestarting):  # a worker that has ended has forgotten it
+                    await answer
 
             self._background.start(hear())
 

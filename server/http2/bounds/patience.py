@@ -16,7 +16,7 @@ from braid.server.http2.frames import ConnectionFault, ErrorCode
 from braid.server.http2.sending import Sender
 
 BUDGET_FRAMES: Final = 2000
-"""Frames that a connection may send unearned, and the most that it saves up."""
+"""Frames that a connection may send unearned: at its beginning, and after it was quiet."""
 FRAMES_PER_SECOND: Final = 200
 FRAMES_PER_ANSWER: Final = 8
 FRAMES_PER_DATA: Final = 4
@@ -30,10 +30,18 @@ RAPID_S: Final = 0.1
 class Patience:
     """Budget of one connection."""
 
-    __slots__ = ("_left", "_now", "_refilled_at", "_sender", "_sent_frames")
+    __slots__ = ("_left", "_most", "_now", "_refilled_at", "_sender", "_sent_frames")
 
-    def __init__(self, sender: Sender, now: Callable[[], float] = monotonic) -> None:
-        """Take the time, in seconds, from ``now``."""
+    def __init__(self, sender: Sender, calls: int, now: Callable[[], float] = monotonic) -> None:
+        """Begin with the whole budget.
+
+        Args:
+            sender: of what earns frames.
+            calls: that the peer may have open. It may save up what their answers earn: those of
+                all calls can go at once, and the frames that follow them arrive at once, too.
+            now: tells the time, in seconds.
+        """
+        self._most = BUDGET_FRAMES + FRAMES_PER_ANSWER * calls
         self._sender = sender
         self._now = now
         self._left = BUDGET_FRAMES
@@ -42,7 +50,7 @@ class Patience:
 
     def earn(self, frames: int) -> None:
         """Let the peer send so many more frames."""
-        self._left = min(BUDGET_FRAMES, self._left + frames)
+        self._left = min(self._most, self._left + frames)
 
     def spend(self) -> None:
         """Count a frame that carries nothing.
@@ -53,7 +61,7 @@ class Patience:
         self._left -= 1
         if self._left < 0:
             now, sent = self._now(), self._sender.data_frames
-            self.earn(int((now - self._refilled_at) * FRAMES_PER_SECOND))
+            self.earn(min(BUDGET_FRAMES, int((now - self._refilled_at) * FRAMES_PER_SECOND)))
             self.earn((sent - self._sent_frames) * FRAMES_PER_DATA)
             self._refilled_at, self._sent_frames = now, sent
             if self._left < 0:

@@ -132,6 +132,11 @@ class DeviceLoad:
         share = model.policy.share
         return self.free_s + table.clearing_s(rows) * (share + others) / share
 
+    def backlog_s(self) -> float:
+        """Expected seconds until all that waits is done, of all models."""
+        lanes = (lane for queue in self.queues for lane in queue.lanes)
+        return self.free_s + sum(lane.table.clearing_s(lane.rows) for lane in lanes)
+
     def _check_wait(self, queue: ModelQueue, request: CheckedRequest) -> None:
         """Refuse a request that would wait longer than the policy allows."""
         lane, longest_s = queue.lane(request.shape_class), queue.model.policy.max_queue_s

@@ -134,6 +134,10 @@ class Batcher:
         table = model.latencies(request.shape_class)
         return self._load(self._clock.now()).clearing_s(model, table, before + request.rows)
 
+    def backlog_s(self) -> float:
+        """Return the expected seconds until all that was accepted is done."""
+        return self._load(self._clock.now()).backlog_s()
+
     def refusal(self, model: ModelReplica) -> QueueFull | None:
         """Return why any request for a model would be refused now; None: some would not."""
         queue = self._queues.get(model)

@@ -10,6 +10,7 @@ holds the first ticket goes first.
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Iterable
 from itertools import count
 from typing import Protocol
 
@@ -182,6 +183,11 @@ class ModelQueue:
         else:
             lane.count(ticket, -rows)
         return ticket.take(rows)
+
+    @property
+    def lanes(self) -> Iterable[Lane]:
+        """Lanes of all shape classes, also of those that nothing waits in."""
+        return self._lanes.values()
 
     def _forget_idle_lanes(self) -> None:
         idle = [each for each, lane in self._lanes.items() if not lane.rows]

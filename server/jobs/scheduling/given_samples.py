@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from braid.core.errors import InvalidRequest
 from braid.engine.importer.host.samples import read_samples
 from braid.server.jobs.imported_model import ImportedModel
-from braid.server.store.files import StoreFolder
+from braid.server.jobs.services import JobServices
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +19,7 @@ class GivenSamples:
     count: int = 0
 
 
-async def given_samples(imported: ImportedModel, folder: StoreFolder) -> GivenSamples:
+async def given_samples(imported: ImportedModel, services: JobServices) -> GivenSamples:
     """Samples of a model, read and checked.
 
     Raises:
@@ -28,7 +28,8 @@ async def given_samples(imported: ImportedModel, folder: StoreFolder) -> GivenSa
     digest = imported.model.options.samples
     if not digest:
         return GivenSamples()
-    path = folder.sample_file(digest)
+    await services.retry()(lambda: services.files.fetch_samples(digest))
+    path = services.store.folder.sample_file(digest)
 
     def checked() -> int:
         return imported.check_samples(read_samples(path))

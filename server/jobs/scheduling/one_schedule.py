@@ -31,6 +31,7 @@ from braid.server.jobs.scheduling.plan_search import (
     in_other_precisions,
     search_plans,
 )
+from braid.server.jobs.scheduling.quantisations import with_quantisation
 from braid.server.jobs.scheduling.stage_measurements import in_store
 from braid.server.jobs.scheduling.throughput import with_side_by_side
 from braid.server.jobs.services import JobServices
@@ -74,8 +75,8 @@ async def make_schedule(
     progress: BatchSizeProgress,
 ) -> tuple[Schedule, OpGraph]:
     """Profile, search and verify; returns the schedule, promoted or not, and its static graph."""
-    samples = await given_samples(imported, services.store.folder)
-    work = Work(imported, device, batch_size, services, progress, samples)
+    samples = await given_samples(imported, services)
+    work = await with_quantisation(Work(imported, device, batch_size, services, progress, samples))
     searched = [await search_plans(work)]
     if work.is_auto:
         searched += await in_other_precisions(work, searched[0])
@@ -148,6 +149,8 @@ async def _provenance(compared: _Compared) -> Provenance:
         precision=program.precision if work.is_auto else "",
         samples=work.samples.count,
         top_agreement=chosen.top_agreement,
+        quantisation=work.quantisation,
+        left_out=work.left_out,
     )
 
 

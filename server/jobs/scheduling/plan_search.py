@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from braid.core.errors import DeviceOutOfMemory, InvalidRequest, PreconditionFailed
 from braid.core.graph import OpGraph
 from braid.core.measurement import PlanMeasurement
 from braid.core.plan import verify_plan
-from braid.core.precision import AUTO, FP32, allowed_in
-from braid.core.program import PlansToCompare
+from braid.core.precision import AUTO, FP32, INT8, allowed_in
+from braid.core.program import PlansToCompare, ProgramKey
+from braid.core.quantisation import Quantisation
 from braid.core.runtimes import runtimes_in
 from braid.scheduler.options import PORTFOLIO
 from braid.scheduler.planners import Planned
@@ -45,6 +46,15 @@ class Work:
     services: JobServices
     progress: BatchSizeProgress
     samples: GivenSamples
+    quantisation: Quantisation | None = None  # of INT8; None: that takes no part
+    left_out: dict[str, str] = field(default_factory=dict)  # precision -> why
+
+    def program(self, precision: str = "") -> ProgramKey:
+        """Program on its usual kernels; in the usual precision if that is empty."""
+        usual = self.imported.program(self.batch_size, precision)
+        if usual.precision != INT8 or self.quantisation is None:
+            return usual
+        return replace(usual, quantisation=self.quantisation.text)
 
     @property
     def is_auto(self) -> bool:
@@ -93,10 +103,7 @@ class FoundPlans:
 async def search_plans(work: Work, precision: str = "") -> FoundPlans:
     """Profile the units of a program and search its plans; empty: in the usual precision."""
     device, services, retry = work.device, work.services, work.retry
-    planner, usual = (
-        work.imported.model.options.planner,
-        work.imported.program(work.batch_size, precision),
-    )
+    planner, usual = work.imported.model.options.planner, work.program(precision)
     graph = await retry(lambda: device.bench.static_graph(usual))
     kernels = await choose_kernels(graph, usual, device, services.store, retry)
     stages = StageMeasurer(kernels.program, device, services, work.progress)
@@ -131,10 +138,11 @@ async def in_other_precisions(work: Work, exact: FoundPlans) -> list[FoundPlans]
     """
     others: list[FoundPlans] = []
     for precision in work.device.precisions:
-        if precision != FP32:
+        if precision != FP32 and precision not in work.left_out:
             try:
                 others.append(await _sequential(work, precision))
             except (InvalidRequest, PreconditionFailed, DeviceOutOfMemory) as error:
+                work.left_out[precision] = str(error)
                 facts = {"precision": precision, "reason": str(error)}
                 log.warning("a precision is left out", extra=facts)
     if not others:
@@ -150,7 +158,7 @@ async def in_other_precisions(work: Work, exact: FoundPlans) -> list[FoundPlans]
 
 async def _sequential(work: Work, precision: str) -> FoundPlans:
     """Sequential plan of a precision on its usual kernels; nothing is measured."""
-    program = work.imported.program(work.batch_size, precision)
+    program = work.program(precision)
     graph = await work.retry(lambda: work.device.bench.static_graph(program))
     plans = _compared(work, precision, (), graph)
     return FoundPlans(

@@ -7,15 +7,40 @@ import time
 from itertools import takewhile
 from typing import Any
 
-from sqlalchemy import Connection, Row, delete, func, insert, select, update
+from sqlalchemy import Connection, Row, bindparam, delete, func, insert, select, update
 
 from braid.core.errors import JobNotFound
 from braid.server.store.records import JobRecord, JobStatus, ModelStatus, ModelVersion
 from braid.server.store.tables import models as models_table
 from braid.server.store.tables.schema import jobs, models
 
-_ENDED = [state.value for state in JobStatus if state.has_ended]
+ENDED = [state.value for state in JobStatus if state.has_ended]
 _FIELDS = JobRecord.__slots__
+
+# Made once: SQLAlchemy takes longer to make and to recognise a statement than SQLite to run it.
+_SAVE = update(jobs).where(jobs.c.id == bindparam("job_id"), jobs.c.state.not_in(ENDED))
+_RECORDS = select(*(jobs.c[name] for name in _FIELDS))
+_GET = _RECORDS.where(jobs.c.id == bindparam("job_id"))
+_LAST = (
+    select(jobs)
+    .where(jobs.c.model == bindparam("model"), jobs.c.version == bindparam("version"))
+    .order_by(jobs.c.sequence.desc())
+    .limit(1)
+)
+_UNFINISHED = _RECORDS.where(jobs.c.state.not_in(ENDED)).order_by(jobs.c.sequence)
+_COUNTS = select(jobs.c.state, func.count()).group_by(jobs.c.state)
+_WAITING = (
+    select(func.count())
+    .select_from(jobs.join(models, jobs.c.model == models.c.name))
+    .where(jobs.c.version == models.c.version, models.c.sha256 == bindparam("sha256"))
+    .where(jobs.c.state.not_in(ENDED))
+)
+_WAITED_FOR = (
+    select(models.c.sha256)
+    .select_from(jobs.join(models, jobs.c.model == models.c.name))
+    .where(jobs.c.version == models.c.version, jobs.c.state.not_in(ENDED))
+    .where(models.c.deleted_unix.is_(None))
+)
 
 
 def add(connection: Connection, model: ModelVersion, device_keys: str) -> JobRecord:
@@ -30,9 +55,7 @@ def add(connection: Connection, model: ModelVersion, device_keys: str) -> JobRec
 
 def save(connection: Connection, job: JobRecord) -> None:
     """Store a job's new state. A job that has ended is never changed again."""
-    connection.execute(
-        update(jobs).where(jobs.c.id == job.id, jobs.c.state.not_in(_ENDED)).values(_to_row(job))
-    )
+    connection.execute(_SAVE, {**_to_row(job), "job_id": job.id})
 
 
 def end(connection: Connection, job: JobRecord) -> str | None:
@@ -53,35 +76,36 @@ def end(connection: Connection, job: JobRecord) -> str | None:
     return model.sha256
 
 
+def request_cancels(connection: Connection, name: str, version: int) -> None:
+    """Ask the owners of the jobs of a model version to end them."""
+    these = jobs.c.model == name, jobs.c.version == version, jobs.c.state.not_in(ENDED)
+    connection.execute(update(jobs).where(*these).values(cancel_requested=True))
+
+
 def get(connection: Connection, job_id: str) -> JobRecord:
     """Return one job.
 
     Raises:
         JobNotFound: there is none.
     """
-    row = connection.execute(select(jobs).where(jobs.c.id == job_id)).first()
+    row = connection.execute(_GET, {"job_id": job_id}).first()
     if row is None:
         raise JobNotFound(job_id[:100])
-    return _from_row(row)
+    return from_row(row)
 
 
 def newest(connection: Connection, model: str | None = None, limit: int = 100) -> list[JobRecord]:
     """The newest jobs, newest first; of one model if given."""
-    query = select(jobs).order_by(jobs.c.sequence.desc()).limit(limit)
+    query = _RECORDS.order_by(jobs.c.sequence.desc()).limit(limit)
     if model is not None:
         query = query.where(jobs.c.model == model)
-    return [_from_row(row) for row in connection.execute(query)]
+    return [from_row(row) for row in connection.execute(query)]
 
 
 def last_of(connection: Connection, model: ModelVersion) -> tuple[JobRecord, str] | None:
     """The newest job of a model version, and the devices it was made for."""
-    row = connection.execute(
-        select(jobs)
-        .where(jobs.c.model == model.name, jobs.c.version == model.version)
-        .order_by(jobs.c.sequence.desc())
-        .limit(1)
-    ).first()
-    return None if row is None else (_from_row(row), row.device_keys)
+    row = connection.execute(_LAST, {"model": model.name, "version": model.version}).first()
+    return None if row is None else (from_row(row), row.device_keys)
 
 
 def unscheduled_in_a_row(connection: Connection, model: ModelVersion) -> int:
@@ -96,27 +120,24 @@ def unscheduled_in_a_row(connection: Connection, model: ModelVersion) -> int:
 
 def unfinished(connection: Connection) -> list[JobRecord]:
     """Jobs that have not ended, oldest first."""
-    query = select(jobs).where(jobs.c.state.not_in(_ENDED)).order_by(jobs.c.sequence)
-    return [_from_row(row) for row in connection.execute(query)]
+    return [from_row(row) for row in connection.execute(_UNFINISHED)]
 
 
 def count_by_state(connection: Connection) -> dict[str, int]:
     """Number of jobs in each state, the empty ones included."""
-    query = select(jobs.c.state, func.count()).group_by(jobs.c.state)
     counts = {state.value: 0 for state in JobStatus}
-    counts.update((state, count) for state, count in connection.execute(query))
+    counts.update((state, count) for state, count in connection.execute(_COUNTS))
     return counts
 
 
 def waiting_for(connection: Connection, sha256: str) -> int:
     """Number of jobs not ended whose model was made from this upload."""
-    query = (
-        select(func.count())
-        .select_from(jobs.join(models, jobs.c.model == models.c.name))
-        .where(jobs.c.version == models.c.version, models.c.sha256 == sha256)
-        .where(jobs.c.state.not_in(_ENDED))
-    )
-    return connection.scalar(query) or 0
+    return connection.scalar(_WAITING, {"sha256": sha256}) or 0
+
+
+def uploads_waited_for(connection: Connection) -> set[str]:
+    """Digests of the uploads of all jobs not ended, but for those of deleted models."""
+    return set(connection.scalars(_WAITED_FOR))
 
 
 def forget_oldest(connection: Connection, keep: int) -> None:
@@ -126,7 +147,7 @@ def forget_oldest(connection: Connection, keep: int) -> None:
     )
     if oldest_kept is not None:
         connection.execute(
-            delete(jobs).where(jobs.c.sequence <= oldest_kept, jobs.c.state.in_(_ENDED))
+            delete(jobs).where(jobs.c.sequence <= oldest_kept, jobs.c.state.in_(ENDED))
         )
 
 
@@ -134,6 +155,8 @@ def _to_row(job: JobRecord) -> dict[str, Any]:
     return {name: getattr(job, name) for name in _FIELDS} | {"state": job.state.value}
 
 
-def _from_row(row: Row[Any]) -> JobRecord:
+def from_row(row: Row[Any]) -> JobRecord:
+    """Read a row of the table."""
     fields = {name: getattr(row, name) for name in _FIELDS}
-    return JobRecord(**fields | {"state": JobStatus(row.state)})
+    fields["state"] = JobStatus(row.state)
+    return JobRecord(**fields)

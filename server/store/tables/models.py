@@ -6,7 +6,7 @@ import time
 from dataclasses import replace
 from typing import Any
 
-from sqlalchemy import Connection, Row, delete, insert, select, update
+from sqlalchemy import Connection, Row, bindparam, insert, select, update
 
 from braid.core.errors import ModelNotFound, PreconditionFailed, VersionNotFound
 from braid.server.store.records import (
@@ -16,8 +16,18 @@ from braid.server.store.records import (
     options_from_json,
 )
 from braid.server.store.tables.schema import models
+from braid.server.store.tables.upsert import put_row
 
 _FIELDS = ModelVersion.__slots__
+
+# Made once: SQLAlchemy takes longer to make and to recognise a statement than SQLite to run it.
+_PRESENT = (
+    select(models).where(models.c.deleted_unix.is_(None)).order_by(models.c.name, models.c.version)
+)
+_VERSIONS = _PRESENT.where(models.c.name == bindparam("model"))
+_THIS = (models.c.name == bindparam("model"), models.c.version == bindparam("number"))
+_CHANGE = update(models).where(*_THIS, models.c.deleted_unix.is_(None))
+_DIGESTS = select(models.c.sha256).where(models.c.deleted_unix.is_(None))
 
 
 def add(
@@ -47,17 +57,15 @@ def add(
 
 def put(connection: Connection, model: ModelVersion) -> None:
     """Store a version as it is given, in place of what its number stood for before."""
-    this = models.c.name == model.name, models.c.version == model.version
-    connection.execute(delete(models).where(*this))
-    connection.execute(insert(models).values(_to_row(model)))
+    put_row(connection, models, _to_row(model) | {"deleted_unix": None})
 
 
 def present(connection: Connection, name: str | None = None) -> list[ModelVersion]:
     """All versions that are not deleted, by name and version; of one name if given."""
-    query = select(models).where(models.c.deleted_unix.is_(None))
-    if name is not None:
-        query = query.where(models.c.name == name)
-    rows = connection.execute(query.order_by(models.c.name, models.c.version))
+    if name is None:
+        rows = connection.execute(_PRESENT)
+    else:
+        rows = connection.execute(_VERSIONS, {"model": name})
     return [_from_row(row) for row in rows]
 
 
@@ -85,28 +93,18 @@ def set_state(
     connection: Connection, name: str, version: int, state: ModelStatus, message: str = ""
 ) -> None:
     """Change where a version stands; nothing happens to a deleted one."""
-    connection.execute(
-        update(models)
-        .where(models.c.name == name, models.c.version == version)
-        .where(models.c.deleted_unix.is_(None))
-        .values(state=state.value, message=message)
-    )
+    this = {"model": name, "number": version}
+    connection.execute(_CHANGE, {**this, "state": state.value, "message": message})
 
 
-def serves(connection: Connection, model: ModelVersion) -> str | None:
+def serves(connection: Connection, model: ModelVersion) -> None:
     """Store that a version serves, with the bytes and options of ``model``.
 
-    Nothing happens to a deleted one. Returns the digest that it had before.
+    Nothing happens to a deleted one.
     """
-    this = (
-        models.c.name == model.name,
-        models.c.version == model.version,
-        models.c.deleted_unix.is_(None),
-    )
-    before = connection.scalar(select(models.c.sha256).where(*this))
     served = replace(model, state=ModelStatus.SERVING, message="")
-    connection.execute(update(models).where(*this).values(_to_row(served)))
-    return before
+    this = {"model": model.name, "number": model.version}
+    connection.execute(_CHANGE, {**this, **_to_row(served)})
 
 
 def mark_deleted(connection: Connection, name: str, version: int) -> None:
@@ -120,7 +118,7 @@ def mark_deleted(connection: Connection, name: str, version: int) -> None:
 
 def digests(connection: Connection) -> set[str]:
     """SHA-256 of every version that is not deleted: the artefacts that are needed."""
-    return set(connection.scalars(select(models.c.sha256).where(models.c.deleted_unix.is_(None))))
+    return set(connection.scalars(_DIGESTS))
 
 
 def _to_row(model: ModelVersion) -> dict[str, Any]:

@@ -7,17 +7,20 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from sqlalchemy import Connection, delete, insert, select
+from sqlalchemy import Connection, delete, select
 
 from braid.server.store.records import JobRecord, ModelStatus, ModelVersion
 from braid.server.store.tables import jobs as jobs_table
 from braid.server.store.tables import models as models_table
 from braid.server.store.tables.schema import placed
+from braid.server.store.tables.upsert import put_row
+
+_EVERY = select(placed)
 
 
 def every(connection: Connection) -> set[tuple[str, int]]:
     """Names and numbers of the versions that a repository put in place."""
-    return {(row.name, row.version) for row in connection.execute(select(placed))}
+    return {(row.name, row.version) for row in connection.execute(_EVERY)}
 
 
 def place(connection: Connection, model: ModelVersion, device_keys: str) -> tuple[JobRecord, bool]:
@@ -30,8 +33,7 @@ def place(connection: Connection, model: ModelVersion, device_keys: str) -> tupl
     serves = before is not None and before.state is ModelStatus.SERVING
     if not serves:
         models_table.put(connection, replace(model, state=ModelStatus.LOADING))
-    forget(connection, model.name, model.version)
-    connection.execute(insert(placed).values(name=model.name, version=model.version))
+    put_row(connection, placed, {"name": model.name, "version": model.version})
     return jobs_table.add(connection, model, device_keys), serves
 
 

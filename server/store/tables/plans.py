@@ -9,26 +9,42 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
-from sqlalchemy import Connection, delete, func, insert, select, update
+from sqlalchemy import ColumnElement, Connection, bindparam, delete, func, select
 
 from braid.core.errors import InvalidArtefact
 from braid.core.graph import OpGraph, graph_to_json, load_graph
 from braid.core.json_form import to_json
 from braid.core.measurement import StageLatency
 from braid.core.schedule import Schedule, schedule_from_json, schedule_to_json
+from braid.server.store.tables.leases import now
 from braid.server.store.tables.schema import graphs, measurements, schedules
+from braid.server.store.tables.upsert import put_row
 
 log = logging.getLogger("braid.store")
 
 _KEYS_A_QUERY = 500  # databases bound the number of parameters of a statement
 
+# Made once: SQLAlchemy takes longer to make and to recognise a statement than SQLite to run it.
+_GRAPH = select(graphs.c.graph).where(graphs.c.schedule_id == bindparam("id"))
+_SCHEDULE = select(schedules.c.schedule).where(schedules.c.id == bindparam("id"))
+_OF_MODEL = (
+    select(schedules.c.id, schedules.c.schedule)
+    .where(schedules.c.model_digest == bindparam("digest"))
+    .order_by(schedules.c.batch_size, schedules.c.created_unix)
+)
+_ON_DEVICE = _OF_MODEL.where(schedules.c.device_key == bindparam("device"))
+_LATENCIES = (
+    select(measurements.c.signature, measurements.c.latency_us)
+    .where(measurements.c.device_key == bindparam("device"))
+    .where(measurements.c.signature.in_(bindparam("signatures", expanding=True)))
+)
+
 
 def put_schedule(connection: Connection, schedule: Schedule, graph: OpGraph | None = None) -> None:
     """Store a schedule under its key, in place of an older one; None: keep its static graph."""
     key = schedule.key
-    connection.execute(delete(schedules).where(schedules.c.id == key.id))
     row = {
         "id": key.id,
         "model_digest": key.model_digest,
@@ -36,25 +52,22 @@ def put_schedule(connection: Connection, schedule: Schedule, graph: OpGraph | No
         "batch_size": key.batch_size,
         "key": key.to_json(),
         "schedule": json.dumps(schedule_to_json(schedule)),
-        "created_unix": time.time(),
+        "created_unix": _written_at(connection),
     }
-    connection.execute(insert(schedules).values(row))
+    put_row(connection, schedules, row)
     if graph is not None:
         put_graph(connection, schedule, graph)
 
 
 def put_graph(connection: Connection, schedule: Schedule, graph: OpGraph) -> None:
     """Store the static graph of a schedule, in place of an older one."""
-    schedule_id = schedule.key.id
-    connection.execute(delete(graphs).where(graphs.c.schedule_id == schedule_id))
-    row = {"schedule_id": schedule_id, "graph": json.dumps(graph_to_json(graph))}
-    connection.execute(insert(graphs).values(row))
+    row = {"schedule_id": schedule.key.id, "graph": json.dumps(graph_to_json(graph))}
+    put_row(connection, graphs, row)
 
 
 def find_graph(connection: Connection, schedule: Schedule) -> OpGraph | None:
     """The static graph of a schedule, if it was stored with it and can be read."""
-    wanted = graphs.c.schedule_id == schedule.key.id
-    text = connection.scalar(select(graphs.c.graph).where(wanted))
+    text = connection.scalar(_GRAPH, {"id": schedule.key.id})
     if text is None:
         return None
     try:
@@ -70,7 +83,7 @@ def find_graph(connection: Connection, schedule: Schedule) -> OpGraph | None:
 
 def find_schedule(connection: Connection, schedule_id: str) -> Schedule | None:
     """The schedule with this key, if there is one that can be read."""
-    text = connection.scalar(select(schedules.c.schedule).where(schedules.c.id == schedule_id))
+    text = connection.scalar(_SCHEDULE, {"id": schedule_id})
     return None if text is None else _read(schedule_id, text)
 
 
@@ -78,14 +91,23 @@ def schedules_of(
     connection: Connection, model_digest: str, device_key: str | None = None
 ) -> list[Schedule]:
     """All schedules of a model, by batch size, oldest first; of one device if given."""
-    query = select(schedules.c.id, schedules.c.schedule).where(
-        schedules.c.model_digest == model_digest
-    )
-    if device_key is not None:
-        query = query.where(schedules.c.device_key == device_key)
-    query = query.order_by(schedules.c.batch_size, schedules.c.created_unix)
-    found = [_read(row.id, row.schedule) for row in connection.execute(query)]
+    query = _OF_MODEL if device_key is None else _ON_DEVICE
+    rows = connection.execute(query, {"digest": model_digest, "device": device_key})
+    found = [_read(row.id, row.schedule) for row in rows]
     return [schedule for schedule in found if schedule is not None]
+
+
+def stored_at(
+    connection: Connection, digests: Collection[str], device_keys: Collection[str]
+) -> dict[str, float]:
+    """Times at which the schedules of some models on some devices were stored, by their ids."""
+    query = select(schedules.c.id, schedules.c.model_digest, schedules.c.created_unix).where(
+        schedules.c.device_key.in_(device_keys)
+    )
+    if len(digests) <= _KEYS_A_QUERY:
+        query = query.where(schedules.c.model_digest.in_(digests))
+    rows = connection.execute(query)
+    return {row.id: row.created_unix for row in rows if row.model_digest in digests}
 
 
 def forget_schedule(connection: Connection, schedule_id: str) -> None:
@@ -120,32 +142,25 @@ def put_latency(
     connection: Connection, device_key: str, signature: str, latency: StageLatency
 ) -> None:
     """Store the latency of a stage on a device, in place of an older one."""
-    table = measurements.c
     row = {"device_key": device_key, "signature": signature, **to_json(latency)}
-    row["created_unix"] = time.time()
-    changed = connection.execute(
-        update(measurements)
-        .where(table.device_key == device_key)
-        .where(table.signature == signature)
-        .values(row)
-    )
-    if not changed.rowcount:
-        connection.execute(insert(measurements).values(row))
+    put_row(connection, measurements, row | {"created_unix": _written_at(connection)})
 
 
 def find_latencies(
     connection: Connection, device_key: str, signatures: Sequence[str]
 ) -> dict[str, float]:
     """Known latencies in microseconds, by signature."""
-    table, known = measurements.c, {}
+    known: dict[str, float] = {}
     for start in range(0, len(signatures), _KEYS_A_QUERY):
-        query = (
-            select(table.signature, table.latency_us)
-            .where(table.device_key == device_key)
-            .where(table.signature.in_(signatures[start : start + _KEYS_A_QUERY]))
-        )
-        known.update({row.signature: row.latency_us for row in connection.execute(query)})
+        asked = {"device": device_key, "signatures": signatures[start : start + _KEYS_A_QUERY]}
+        rows = connection.execute(_LATENCIES, asked)
+        known.update({row.signature: row.latency_us for row in rows})
     return known
+
+
+def _written_at(connection: Connection) -> ColumnElement[float] | float:
+    """Time of a row: servers that share a database go by its clock, as theirs may differ."""
+    return now(connection) if connection.dialect.name == "postgresql" else time.time()
 
 
 def _read(schedule_id: str, text: str) -> Schedule | None:

@@ -1,24 +1,75 @@
-"""Serving configurations in the database. Every function runs inside the caller's transaction."""
+"""How models serve: their configurations, and all that servers of one database are to serve.
+
+Every function runs inside the caller's transaction.
+"""
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass
 
-from sqlalchemy import Connection, delete, insert, select
+from sqlalchemy import Connection, delete, select
 
+from braid.server.store.records import ModelStatus, ModelVersion
 from braid.server.store.serving_config import ServingConfig, config_from_json
+from braid.server.store.tables import jobs as jobs_table
+from braid.server.store.tables import models as models_table
+from braid.server.store.tables import plans
 from braid.server.store.tables.schema import serving
+from braid.server.store.tables.upsert import put_row
+
+_EVERY = select(serving)
+
+
+@dataclass(frozen=True, slots=True)
+class WantedState:
+    """What each server of a database is to serve, as of one moment."""
+
+    models: Mapping[str, Mapping[int, ModelVersion]]  # that are not deleted, by name and number
+    configs: Mapping[str, ServingConfig]  # by name; none: as by default
+    schedules: Mapping[str, float]  # id -> when it was stored; on the devices asked for
+
+
+def wanted(
+    connection: Connection, device_keys: Collection[str], name: str | None = None
+) -> WantedState:
+    """Return what servers with devices of these keys are to serve; of one name if given."""
+    found: dict[str, dict[int, ModelVersion]] = {}
+    for model in models_table.present(connection, name):
+        found.setdefault(model.name, {})[model.version] = model
+    digests = {model.sha256 for versions in found.values() for model in versions.values()}
+    configs = every(connection)
+    if name is not None:
+        configs = {each: config for each, config in configs.items() if each == name}
+    return WantedState(found, configs, plans.stored_at(connection, digests, device_keys))
+
+
+def retire_beside(connection: Connection, new: ModelVersion) -> None:
+    """Unload what the policy does not want beside a version that serves for the first time.
+
+    Part of the transaction that stores that it serves: a server that dies after it leaves nothing
+    serving that should not. Jobs of what is unloaded are asked to end.
+    """
+    present = models_table.present(connection, new.name)
+    states = {model.version: model.state for model in present}
+    serving = {number for number, state in states.items() if state is ModelStatus.SERVING}
+    unloaded = {number for number, state in states.items() if state is ModelStatus.UNLOADED}
+    wanted = every(connection).get(new.name, ServingConfig()).wanted(serving | unloaded)
+    if new.version not in wanted:
+        return
+    for number in serving - wanted:
+        models_table.set_state(connection, new.name, number, ModelStatus.UNLOADED)
+        jobs_table.request_cancels(connection, new.name, number)
 
 
 def put(connection: Connection, name: str, config: ServingConfig) -> None:
     """Keep a model's configuration."""
-    forget(connection, name)
-    connection.execute(insert(serving).values(name=name, config=asdict(config)))
+    put_row(connection, serving, {"name": name, "config": asdict(config)})
 
 
 def every(connection: Connection) -> dict[str, ServingConfig]:
     """Configurations by name of the model."""
-    rows = connection.execute(select(serving))
+    rows = connection.execute(_EVERY)
     return {row.name: config_from_json(row.config) for row in rows}
 
 

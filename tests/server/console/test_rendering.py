@@ -15,12 +15,15 @@ import pytest
 from jinja2 import Environment, UndefinedError
 from jinja2.nodes import CondExpr
 
-from braid.core.errors import ModelNotFound
+from braid.core.errors import ModelNotFound, StoreUnavailable
 from braid.server.console import rendering
 from braid.server.console.facts import Facts
 from braid.server.console.formats import PlanName, left, plan_names, state
 from braid.server.console.pages import jobs
+from braid.server.console.pages.devices import devices
 from braid.server.console.rendering import Page, Renderer, url
+from braid.server.fleet.node_list import ShownNode
+from braid.server.store.fleet.leases import NodeRecord
 from braid.server.store.records import (
     JobRecord,
     JobStatus,
@@ -94,6 +97,42 @@ async def test_values_are_text_wherever_they_stand() -> None:
     assert made.text.count(EVIL) >= 4
     assert url(EVIL, q=EVIL).isascii()
     assert not set(url(EVIL, q=EVIL)) & set("<>\"'")
+
+
+def fleet_facts(answer: list[ShownNode] | Exception) -> Facts:
+    """A node of a fleet whose database answers, or does not."""
+
+    async def nodes() -> list[ShownNode]:
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    listed = SimpleNamespace(is_shared=True, nodes=nodes)
+    return cast(
+        Facts, SimpleNamespace(nodes=listed, devices=SimpleNamespace(all=[]), settings={"A": "b"})
+    )
+
+
+async def test_the_page_of_devices_lists_the_nodes_of_a_fleet_and_their_jobs() -> None:
+    here = NodeRecord("node-a", "10.0.0.1:8001", "cpu:X:threads=2", "1.0")
+    away = replace(here, id=EVIL, is_alive=False)
+    shown = [ShownNode(here, 2.4, ("job-1",), True), ShownNode(away, 90.0, (), False)]
+
+    page = await Renderer().html(await devices(fleet_facts(shown)), is_admin=False)
+
+    text = " ".join(Tags(page).text.split())
+    assert "node-a (this one) ● ready 10.0.0.1:8001 cpu:X:threads=2 1.0 2 s ago job-1" in text
+    assert f"{EVIL} ✕ lost" in text
+    assert url("jobs", "job-1").encode() in page
+
+
+async def test_the_page_of_devices_shows_while_the_database_is_away() -> None:
+    facts = fleet_facts(StoreUnavailable("the store's database cannot be reached"))
+
+    page = await Renderer().html(await devices(facts), is_admin=False)
+
+    assert "the store's database cannot be reached" in Tags(page).text
+    assert "Settings" in Tags(page).text
 
 
 async def test_a_name_that_a_page_forgot_is_an_error() -> None:

@@ -68,9 +68,22 @@ async def test_answers_earn_the_pings_and_windows_that_come_with_them() -> None:
             assert await peer.answer(number) == MESSAGE
 
 
+async def test_frames_that_follow_the_refusals_of_many_calls_may_come_at_once() -> None:
+    last = BUDGET_FRAMES + 1
+    calls = range(1, last, 2)
+    unknown = CALL.replace(b"\x07/t/Echo", b"\x07/t/Nope")
+    async with connected(limits=replace(LONG, streams=len(calls))) as peer:
+        peer.send(*(headers(number, unknown) + data(number, MESSAGE) for number in calls))
+        for _ in calls:
+            await peer.until(frames.HEADERS)
+        growth = number_frame(frames.WINDOW_UPDATE, 0, 1)
+        peer.send(growth * 3 * len(calls), headers(last), data(last, MESSAGE))
+        assert await peer.answer(last) == MESSAGE
+
+
 def test_time_earns_a_few_frames() -> None:
     now = 0.0
-    patience = Patience(Sender(), lambda: now)
+    patience = Patience(Sender(), 1, lambda: now)
     for _ in range(BUDGET_FRAMES):
         patience.spend()
     now = 0.5

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
-from braid.core.errors import BraidError
+from braid.core.errors import BraidError, WorkerRestarting
 from braid.core.tensor import TensorType
 from braid.server.inference.batching.batcher import Batcher
 from braid.server.inference.batching.execution import BatchResult
@@ -130,6 +130,8 @@ class FakeExecution:
         self._turn = asyncio.Lock()
         self._freed = asyncio.Event()
         self.batches: list[Batch] = []
+        self._running: set[asyncio.Event] = set()
+        self._deaths = 0
         self.is_bad: Callable[[int], bool] = lambda row: False
         self.error: BraidError = BraidError("a row is bad")
 
@@ -147,7 +149,7 @@ class FakeExecution:
             assert not any(piece.ticket.is_late(self._clock.now()) for piece in pieces)
             self.batches.append(Batch(model, self._clock.now(), size, rows, beside))
             seconds = model.latencies_s[size] if beside == 1 else model.beside_s[size]
-            await self._clock.sleep(seconds)
+            await self._compute(seconds)
             if any(map(self.is_bad, rows)):
                 raise self.error
             compute_us = round(seconds * 1e6)
@@ -156,6 +158,21 @@ class FakeExecution:
                 for piece, each in zip(pieces, given, strict=True)
             ]
             return BatchResult(outcomes, size, len(rows), compute_us)
+
+    def die(self) -> None:
+        """End what runs now as the death of a worker does."""
+        self._deaths += 1
+        for woken in self._running:
+            woken.set()
+
+    async def _compute(self, seconds: float) -> None:
+        woken, deaths = asyncio.Event(), self._deaths
+        self._clock.call_at(self._clock.now() + seconds, woken.set)
+        self._running.add(woken)
+        await woken.wait()
+        self._running.discard(woken)
+        if deaths != self._deaths:
+            raise WorkerRestarting("the worker died")
 
     @asynccontextmanager
     async def _part(self, beside: int) -> AsyncIterator[None]:

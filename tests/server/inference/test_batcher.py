@@ -46,7 +46,7 @@ class FakeDevice:
     """Answers y = x + 1, and t = transposed x; notes every batch; can be held or broken."""
 
     def __init__(self) -> None:
-        self.name = "fake"
+        self.name = self.device_key = "fake"
         self.arena = Arena(1 << 20)
         self.bench = SimpleNamespace(host=SimpleNamespace(is_measuring=False))
         self.batches: list[np.ndarray[Any, Any]] = []

@@ -16,6 +16,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from sqlalchemy import URL
+
 from braid.core.errors import InvalidRequest
 from braid.core.graph import Operator, OpGraph, graph_to_json
 from braid.core.measurement import (
@@ -27,6 +29,7 @@ from braid.core.measurement import (
 )
 from braid.core.plan import StreamPlan
 from braid.core.program import PlansToCompare, PlanToRun, ProgramKey, UnitKernels
+from braid.core.quantisation import Quantisation
 from braid.core.runtimes import ONNXRUNTIME
 from braid.core.schedule import Schedule, Stage
 from braid.core.tensor import TensorType
@@ -160,6 +163,9 @@ class FakeDevice:
         self.samples = ""  # that the latest comparison was given
         self.in_runtime = PlanMeasurement(None, problem="there is no session")
         self.measuring = 0
+        self.quantisation = Quantisation({"x": (-1.0, 1.0)}, ("b",), "whole range", 1e-3, 1, 2)
+        self.calibrated: list[tuple[ProgramKey, str, float]] = []
+        self.calibration_error: Exception | None = None
         self.pause_s = 0.0
         self.fails_at = 0  # this batch size
         self.refusal: Exception | None = None  # to load models
@@ -243,6 +249,20 @@ class FakeDevice:
         first, others = narrow or (self.sequential, self.others)
         last = [self.in_runtimes.get((name, precision), self.in_runtime) for name in field.runtimes]
         return [first, *[others] * (len(field.plans) - 1), *last]
+
+    async def calibrate(
+        self,
+        program: ProgramKey,
+        *,
+        samples: str,
+        tolerance: float,
+        on_progress: Callable[[float], None],
+    ) -> Quantisation:
+        self.calibrated.append((program, samples, tolerance))
+        on_progress(0.5)
+        if self.calibration_error is not None:
+            raise self.calibration_error
+        return self.quantisation
 
     async def throughput(
         self, to_run: PlanToRun, *, runtimes: Sequence[str], tolerance: float
@@ -361,8 +381,8 @@ class Observer:
 class Server:
     """A store and a job runner over fakes; ``restarted`` is the same store after a stop."""
 
-    def __init__(self, root: Path) -> None:
-        self.store = Store.open(root)
+    def __init__(self, root: Path, database: URL | None = None) -> None:
+        self.store = Store.open(root, database=database)
         self.importer = FakeImporter()
         self.device = FakeDevice()
         self.devices = [self.device]

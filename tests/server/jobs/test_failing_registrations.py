@@ -21,6 +21,7 @@ from braid.engine.importer.host.launch import ImporterKilled
 from braid.server.jobs.interfaces import MeasureStages, StageQuery
 from braid.server.jobs.planner.driver import PlannerInterrupted
 from braid.server.jobs.registration import serve_again
+from braid.server.jobs.runner import JobRunner
 from braid.server.store.records import JobStatus, ModelStatus
 from tests.server.jobs.fakes import FakeDevice, Server
 from tests.server.jobs.watching import notes_while_waiting, registered, until_ended
@@ -157,8 +158,10 @@ async def test_an_importer_that_is_killed_is_tried_again_for_a_while(
             raise ImporterKilled("the importer was killed (SIGKILL) by another process")
         await server.importer(*args, **options)
 
-    server.services = server.runner._services = replace(server.services, import_model=import_or_die)
-
+    await server.runner.stop()
+    server.services = replace(server.services, import_model=import_or_die)
+    server.runner = JobRunner(server.services)
+    await server.runner.start()
     said = notes_while_waiting(server)
 
     job = await registered(server)

@@ -20,10 +20,14 @@ from tests.server.jobs.watching import until_ended
 ROWS = np.ones((3, 8), np.float32)
 
 
-async def with_samples(server: Server, rows: np.ndarray, name: str = "lenet") -> Registration:
+async def with_samples(
+    server: Server,
+    rows: np.ndarray,
+    name: str = "lenet",
+    options: RegistrationOptions = RegistrationOptions((1,), PlannerSettings("ios")),  # noqa: B008
+) -> Registration:
     packed = io.BytesIO()
     np.savez(packed, x=rows)
-    options = RegistrationOptions((1,), PlannerSettings("ios"))
     async with AsyncExitStack() as kept:
         upload = await kept.enter_async_context(server.store.receive(1000))
         samples = SampleUpload(server.store, 1 << 20, "", kept)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from sqlalchemy import event
 
 from braid.core.errors import (
     Draining,
@@ -121,6 +123,23 @@ async def test_watchers_do_not_hold_up_a_shutdown(server: Server) -> None:
     with pytest.raises(Draining, match="goes on after its restart"):
         await asyncio.wait_for(watcher, 5)
     assert not (await server.runner.find(made.job.id)).state.has_ended
+
+
+async def test_a_server_of_its_own_asks_for_no_lease_and_lists_no_nodes(server: Server) -> None:
+    statements: list[str] = []
+
+    def note(*args: Any) -> None:
+        statements.append(args[2])
+
+    event.listen(server.store.database.engine, "before_cursor_execute", note)
+
+    await registered(server, sizes=(1, 4))
+    again = await server.restarted()
+
+    assert statements
+    assert not [each for each in statements if "leases" in each or "nodes" in each]
+    await again.stop()
+    server.store = again.store
 
 
 # What is made ready for the next registration.

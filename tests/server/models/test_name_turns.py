@@ -59,7 +59,7 @@ class Names:
             devices,
             Metrics(),
             BatchPolicy(),
-            on_version=lambda name: self.policies.version_serves(name),
+            on_version=lambda name, _: self.policies.version_serves(name),
         )
         services = replace(server.services, devices=[self.device], models=self.models)
         runner = server.runner = JobRunner(services)

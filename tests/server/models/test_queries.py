@@ -42,7 +42,9 @@ async def server(tmp_path: Path) -> AsyncIterator[Server]:
 async def test_a_schedule_is_drawn_without_its_device(server: Server) -> None:
     device = DescribingDevice()
     devices = SimpleNamespace(all=[device], named=lambda _: device)
-    queries = ModelQueries(server.store, cast(Any, server.models), cast(Devices, devices))
+    queries = ModelQueries(
+        server.store, server.services.files, cast(Any, server.models), cast(Devices, devices)
+    )
     model = server.store.find_model("lenet", 1)
 
     placed = await queries.schedule(model, 1)
@@ -57,7 +59,9 @@ async def test_a_device_is_asked_once_for_the_graph_of_a_schedule_of_before(
 ) -> None:
     device = DescribingDevice()
     devices = SimpleNamespace(all=[device], named=lambda _: device)
-    queries = ModelQueries(server.store, cast(Any, server.models), cast(Devices, devices))
+    queries = ModelQueries(
+        server.store, server.services.files, cast(Any, server.models), cast(Devices, devices)
+    )
     model = server.store.find_model("lenet", 1)
     placed = await queries.schedule(model, 1)
     stored = await queries.graph(model, placed)

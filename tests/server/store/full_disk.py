@@ -22,8 +22,8 @@ def taking_no_commits(store: Store, name: str = "SQLITE_FULL") -> Iterator[None]
         error.sqlite_errorname = name
         raise sqlalchemy.exc.OperationalError("COMMIT", {}, error)
 
-    event.listen(store._engine, "commit", refuse)
+    event.listen(store._database.engine, "commit", refuse)
     try:
         yield
     finally:
-        event.remove(store._engine, "commit", refuse)
+        event.remove(store._database.engine, "commit", refuse)

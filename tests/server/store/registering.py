@@ -55,8 +55,3 @@ def import_done(store: Store, sha256: str) -> Path:
     folder.mkdir()
     (folder / "graph.json").write_text("{}")
     return folder
-
-
-def reopened(store: Store) -> Store:
-    store.close()
-    return Store.open(store.folder.root)

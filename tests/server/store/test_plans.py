@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
-
 import pytest
 import sqlalchemy
 from sqlalchemy import event
@@ -18,7 +16,8 @@ from braid.core.plan import sequential_plan
 from braid.core.schedule import Schedule, ScheduleKey, Stage
 from braid.core.tensor import TensorType
 from braid.server.store.store import Store
-from tests.server.store.registering import register, reopened
+from tests.server.store.databases import execute, reopened, url_of
+from tests.server.store.registering import register
 
 # Schedules and measurements.
 
@@ -79,11 +78,9 @@ def test_a_graph_of_other_units_than_the_schedule_counts_as_none(store: Store) -
 def test_a_store_without_graphs_opens_and_takes_them(store: Store) -> None:
     store.put_schedule(schedule())
     store.close()
-    with sqlite3.connect(store.folder.database) as connection:
-        connection.execute("DROP TABLE graphs")
-    connection.close()
+    execute(url_of(store), "DROP TABLE graphs", "DROP TABLE alembic_version")
 
-    store = Store.open(store.folder.root)
+    store = Store.open(store.folder.root, database=url_of(store))
 
     assert store.find_graph(schedule()) is None
     store.put_graph(schedule(), graph("conv", "pool"))
@@ -94,11 +91,9 @@ def test_a_store_without_graphs_opens_and_takes_them(store: Store) -> None:
 def test_a_schedule_changed_on_disk_counts_as_none(store: Store) -> None:
     store.put_schedule(schedule())
     store.close()
-    with sqlite3.connect(store.folder.database) as connection:
-        connection.execute("UPDATE schedules SET schedule = replace(schedule, '5.0', '1.0')")
-    connection.close()
+    execute(url_of(store), "UPDATE schedules SET schedule = replace(schedule, '5.0', '1.0')")
 
-    store = Store.open(store.folder.root)
+    store = Store.open(store.folder.root, database=url_of(store))
 
     assert store.find_schedule(schedule().key.id) is None
     assert store.schedules_of("ab" * 32) == []
@@ -124,20 +119,20 @@ def test_a_latency_of_zero_is_never_stored_and_thrown_out_where_it_was(store: St
     store.put_latency("cpu-a", "s1", StageLatency(10.0, 0.1, 5))
     store.put_latency("cpu-a", "s2", StageLatency(12.0, 0.1, 5))
     store.close()
-    with sqlite3.connect(store.folder.database) as connection:  # as earlier versions did
-        connection.execute("UPDATE measurements SET latency_us = 0.0 WHERE signature = 's1'")
-    connection.close()
+    # As earlier versions did.
+    execute(url_of(store), "UPDATE measurements SET latency_us = 0.0 WHERE signature = 's1'")
 
-    store = Store.open(store.folder.root)
+    store = Store.open(store.folder.root, database=url_of(store))
 
     assert store.find_latencies("cpu-a", ["s1", "s2"]) == {"s2": 12.0}
     store.close()
 
 
-def test_a_full_disk_loses_nothing_and_says_so(store: Store) -> None:
+def test_a_full_disk_loses_nothing_and_says_so(sqlite_store: Store) -> None:
+    store = sqlite_store
     register(store)
 
-    @event.listens_for(store._engine, "begin")
+    @event.listens_for(store._database.engine, "begin")
     def no_more_pages(connection: sqlalchemy.Connection) -> None:
         connection.exec_driver_sql("PRAGMA max_page_count = 1")
 
@@ -148,6 +143,6 @@ def test_a_full_disk_loses_nothing_and_says_so(store: Store) -> None:
     with pytest.raises(ResourceExhausted, match=r"disk is full .*; free some space"):
         fill()
 
-    event.remove(store._engine, "begin", no_more_pages)
+    event.remove(store._database.engine, "begin", no_more_pages)
     assert store.find_latencies("cpu-a" * 50, ["s0"]) == {"s0": 1.0}
     assert len(store.unfinished_jobs()) == 1

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import sqlite3
 from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -19,6 +18,7 @@ from braid.core.errors import (
     VersionNotFound,
 )
 from braid.scheduler.options import PlannerSettings
+from braid.server.store.database.url import usual_url
 from braid.server.store.quota import StoreLimits
 from braid.server.store.records import (
     JobStatus,
@@ -26,14 +26,26 @@ from braid.server.store.records import (
     RegistrationOptions,
 )
 from braid.server.store.store import Store
-from tests.server.store.registering import end, import_done, receive, register, reopened
+from tests.server.store.databases import execute, reopened, url_of
+from tests.server.store.registering import end, import_done, receive, register
 
 # Opening.
 
 
 def test_two_servers_never_share_a_store(store: Store) -> None:
     with pytest.raises(StartupError, match=f"in use by another server .process {os.getpid()}"):
-        Store.open(store.folder.root)
+        Store.open(store.folder.root, database=url_of(store))
+
+
+def test_two_servers_never_share_a_sqlite_database_from_two_folders(tmp_path: Path) -> None:
+    url = usual_url(tmp_path / "elsewhere.db")
+    store = Store.open(tmp_path / "a", database=url)
+
+    with pytest.raises(StartupError, match=r"elsewhere.db is in use by another server"):
+        Store.open(tmp_path / "b", database=url)
+
+    store.close()
+    Store.open(tmp_path / "b", database=url).close()
 
 
 def _hold(root: Path, held: Connection) -> None:
@@ -59,12 +71,10 @@ def test_the_lock_of_a_killed_server_is_free(tmp_path: Path) -> None:
 
 def test_a_newer_schema_refuses_to_start(store: Store) -> None:
     store.close()
-    with sqlite3.connect(store.folder.database) as connection:
-        connection.execute("UPDATE meta SET schema_version = 99")
-    connection.close()
+    execute(url_of(store), "UPDATE meta SET schema_version = 99")
 
     with pytest.raises(StartupError, match=r"has schema 99.*reads 3; run a newer Braid"):
-        Store.open(store.folder.root)
+        Store.open(store.folder.root, database=url_of(store))
 
 
 def test_an_older_schema_is_converted(store: Store) -> None:
@@ -72,12 +82,14 @@ def test_an_older_schema_is_converted(store: Store) -> None:
     why = "the model serves sequentially where no schedule was made: batch size 1: too large"
     store.end_job(replace(made.job, state=JobStatus.FAILED, message=why))
     store.close()
-    with sqlite3.connect(store.folder.database) as connection:
-        connection.execute("UPDATE meta SET schema_version = 1")
-        connection.execute("DROP TABLE serving")
-    connection.close()
+    execute(
+        url_of(store),
+        "UPDATE meta SET schema_version = 1",
+        "DROP TABLE serving",
+        "DROP TABLE alembic_version",
+    )
 
-    converted = Store.open(store.folder.root)
+    converted = Store.open(store.folder.root, database=url_of(store))
 
     assert converted.find_job(made.job.id).state is JobStatus.UNSCHEDULED
     assert converted.serving_configs() == {}
@@ -256,7 +268,8 @@ def test_a_start_removes_exactly_what_a_crash_left_behind(store: Store) -> None:
     store.close()
 
 
-def test_a_deletion_cut_off_by_a_crash_is_finished(store: Store) -> None:
+def test_a_deletion_cut_off_by_a_crash_is_finished(sqlite_store: Store) -> None:
+    store = sqlite_store
     made = register(store)
     import_done(store, made.model.sha256)
     store.set_model_state("lenet", 1, ModelStatus.DRAINING)
@@ -299,8 +312,7 @@ def test_old_jobs_are_forgotten_and_unfinished_ones_never(store: Store) -> None:
     for each in made[1:]:
         end(store, each, JobStatus.READY)
 
-    store.close()
-    store = Store.open(store.folder.root, StoreLimits(kept_jobs=2))
+    store = reopened(store, StoreLimits(kept_jobs=2))
 
     assert [job.model for job in store.jobs()] == ["e", "d", "a"]
     store.close()

@@ -13,11 +13,20 @@ from pathlib import Path
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
+from hypothesis.stateful import (
+    Bundle,
+    RuleBasedStateMachine,
+    consumes,
+    invariant,
+    rule,
+    run_state_machine_as_test,
+)
+from sqlalchemy import URL
 
 from braid.core.errors import ModelNotFound, VersionNotFound
 from braid.server.store.records import JobRecord, JobStatus, ModelStatus, RegistrationOptions
 from braid.server.store.store import Store
+from tests.server.store.databases import SharedDatabases
 
 NAMES = st.sampled_from(["a", "b"])
 CONTENTS = st.sampled_from([b"1", b"2", b"3"])
@@ -29,10 +38,11 @@ class StoreMachine(RuleBasedStateMachine):
 
     jobs: Bundle[JobRecord] = Bundle("jobs")
 
-    def __init__(self) -> None:
+    def __init__(self, database: URL | None = None) -> None:
         super().__init__()
         self.folder = tempfile.TemporaryDirectory()
-        self.store = Store.open(Path(self.folder.name))
+        self.database = database
+        self.store = Store.open(Path(self.folder.name), database=database)
         self.numbers: dict[str, int] = {}
         self.ended: dict[str, JobStatus] = {}
 
@@ -99,7 +109,7 @@ class StoreMachine(RuleBasedStateMachine):
     @rule()
     def restart(self) -> None:
         self.store.close()
-        self.store = Store.open(Path(self.folder.name))
+        self.store = Store.open(Path(self.folder.name), database=self.database)
 
     def _exists(self, job: JobRecord) -> bool:
         try:
@@ -134,10 +144,21 @@ class StoreMachine(RuleBasedStateMachine):
             assert self.store.find_job(job_id).state is state
 
 
-TestStore = StoreMachine.TestCase
-TestStore.settings = settings(
+USUAL = settings(
     max_examples=8,
     stateful_step_count=20,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
 )
+
+
+def test_a_store_stays_sound() -> None:
+    run_state_machine_as_test(StoreMachine, settings=USUAL)
+
+
+def test_a_store_with_a_shared_database_stays_sound(shared_databases: SharedDatabases) -> None:
+    class SharedStoreMachine(StoreMachine):
+        def __init__(self) -> None:
+            super().__init__(shared_databases.make())
+
+    run_state_machine_as_test(SharedStoreMachine, settings=USUAL)

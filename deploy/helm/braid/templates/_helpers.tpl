@@ -28,3 +28,34 @@ grpc: {port: 8001}
 {{ toYaml . }}
 {{- end }}
 {{- end -}}
+
+{{- define "braid.kind" -}}
+{{ .Values.fleet.enabled | ternary "Deployment" "StatefulSet" }}
+{{- end -}}
+
+{{/* Seconds of BRAID_SHUTDOWN_DELAY_SECONDS. */}}
+{{- define "braid.delay" -}}
+{{ get .Values.settings "BRAID_SHUTDOWN_DELAY_SECONDS" | default (.Values.fleet.enabled | ternary 10 0) }}
+{{- end -}}
+
+{{/* Seconds that a pod gets to end: longer than the server takes at most. */}}
+{{- define "braid.grace" -}}
+{{- $drain := get .Values.settings "BRAID_DRAIN_SECONDS" | default 30 | float64 -}}
+{{- $needed := add 15 (ceil $drain | int64) (include "braid.delay" . | float64 | ceil | int64) -}}
+{{- $given := .Values.terminationGracePeriodSeconds | default $needed | int64 -}}
+{{- if lt $given (sub $needed 10) -}}
+{{- fail (printf "terminationGracePeriodSeconds is %d: the server takes up to %d (BRAID_SHUTDOWN_DELAY_SECONDS and BRAID_DRAIN_SECONDS, and a little)" $given (sub $needed 10)) -}}
+{{- end -}}
+{{ $given }}
+{{- end -}}
+
+{{/* Pods on machines of their own, where there are enough. */}}
+{{- define "braid.apart" -}}
+podAntiAffinity:
+  preferredDuringSchedulingIgnoredDuringExecution:
+    - weight: 100
+      podAffinityTerm:
+        topologyKey: kubernetes.io/hostname
+        labelSelector:
+          matchLabels: {{- include "braid.selector" . | nindent 12 }}
+{{- end -}}

@@ -1,0 +1,146 @@
+"""Loading what other nodes made serve: several at a time, again after a failure, until unwanted.
+
+A load that failed is tried again after longer and longer pauses, or at once for other bytes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from time import monotonic
+
+from braid.core.errors import (
+    BraidError,
+    DamagedArtefact,
+    InvalidArtefact,
+    Unavailable,
+    WorkerFault,
+)
+from braid.server.jobs.registration import serve_again
+from braid.server.jobs.retries import PAUSES_S, RetryPauses
+from braid.server.jobs.services import JobServices
+from braid.server.models.serving_models import ServingModels
+from braid.server.store.records import ModelVersion
+
+log = logging.getLogger("braid.fleet")
+
+AT_ONCE = 4
+"""Number of models whose files are fetched and read at the same time."""
+
+TRIES = 3
+"""Tries of a device that restarts, within one load."""
+
+AGAIN_S = (1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0)
+"""Seconds after which a load that failed is tried again, by the number of failures before."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Failure:
+    """Loads of one version that failed one after the other."""
+
+    row: ModelVersion
+    count: int
+    again_at: float  # on the clock
+    is_passing: bool  # the files, the database or the device were away
+
+
+class Loads:
+    """Loads of stored model versions. Belongs to the event loop."""
+
+    def __init__(
+        self,
+        services: JobServices,
+        models: ServingModels,
+        clock: Callable[[], float] = monotonic,
+    ) -> None:
+        """Begin nothing yet; ``clock`` counts seconds."""
+        self.services = replace(services, retry_pauses=RetryPauses(PAUSES_S[:TRIES]))
+        self._models = models
+        self._clock = clock
+        self._places = asyncio.Semaphore(AT_ONCE)
+        self._running: dict[tuple[str, int], tuple[ModelVersion, asyncio.Task[None]]] = {}
+        self._failures: dict[tuple[str, int], _Failure] = {}
+
+    def is_due(self, row: ModelVersion) -> bool:
+        """Bool: a version that does not answer is to be loaded now."""
+        failure = self._failures.get((row.name, row.version))
+        return failure is None or not failure.row.is_same(row) or self._clock() >= failure.again_at
+
+    def is_delayed(self, row: ModelVersion) -> bool:
+        """Bool: a version does not answer, as its files or its device were away at the last try."""
+        failure = self._failures.get((row.name, row.version))
+        return failure is not None and failure.is_passing and failure.row.is_same(row)
+
+    @property
+    def next_s(self) -> float | None:
+        """Seconds until a load that failed is to be tried again; None: none waits for that."""
+        waiting = self._failures.keys() - self._running.keys()
+        times = [self._failures[key].again_at for key in waiting]
+        return max(0.0, min(times) - self._clock()) if times else None
+
+    def keep(self, is_wanted: Callable[[ModelVersion], bool]) -> None:
+        """Cancel the loads of versions that are not wanted any more; forget their failures."""
+        for row, task in self._running.values():
+            if not is_wanted(row):
+                task.cancel()
+        for key, failure in list(self._failures.items()):
+            if not is_wanted(failure.row) or self._answers(failure.row):
+                del self._failures[key]
+
+    async def load(self, row: ModelVersion) -> None:
+        """Let a version answer here; returns when it does, or cannot now, or is not to any more.
+
+        What the version answers with until now it answers with until then.
+        """
+        if self._models.served_version(row.name, row.version) is None:
+            self._models.register(row)
+        else:
+            self._models.replacing(row)
+        key = (row.name, row.version)
+        task = asyncio.create_task(self._load(row), name=f"load-{row.name}-{row.version}")
+        self._running[key] = row, task
+        try:
+            await asyncio.wait([task])
+        finally:
+            del self._running[key]
+            task.cancel()
+            await asyncio.wait([task])
+            self._models.give_up(row)
+
+    async def _load(self, row: ModelVersion) -> None:
+        try:
+            async with self._places:
+                await serve_again(row, self.services)
+        except (DamagedArtefact, InvalidArtefact) as error:
+            folder = self.services.store.folder  # the next try fetches it again
+            await asyncio.to_thread(folder.remove_artefact, row.sha256)
+            self._failed(row, error)
+        except BraidError as error:
+            self._failed(row, error)
+        except Exception as error:
+            where = {"model": row.name, "version": row.version}
+            log.error("a model is not loaded", exc_info=error, extra=where)
+            self._failed(row, WorkerFault("internal error; the server's log has more"))
+        else:
+            self._failures.pop((row.name, row.version), None)
+            log.info("serves as on other nodes", extra={"model": row.name, "version": row.version})
+
+    def _answers(self, row: ModelVersion) -> bool:
+        replicas = self._models.served_version(row.name, row.version)
+        return replicas is not None and replicas.any.model.is_same(row)
+
+    def _failed(self, row: ModelVersion, error: BraidError) -> None:
+        """Note a failure, unless the version answers: its schedules are looked at by themselves."""
+        if self._answers(row):
+            return
+        before = self._failures.get((row.name, row.version))
+        count = before.count if before is not None and before.row.is_same(row) else 0
+        pause_s = AGAIN_S[min(count, len(AGAIN_S) - 1)]
+        is_passing = isinstance(error, Unavailable)
+        failure = _Failure(row, count + 1, self._clock() + pause_s, is_passing)
+        self._failures[row.name, row.version] = failure
+        self._models.restored(row, error)
+        facts = {"model": row.name, "version": row.version, "reason": str(error)}
+        log.error("a model does not serve here", extra={**facts, "again_in_s": pause_s})

@@ -1,0 +1,255 @@
+"""Leases that this node holds: who is told when one lapses, is renewed, or is another node's.
+
+    hold ──> held ──beat──> held ...
+              │ └──not renewed within its time──> lapsed ──beat──> renewed
+              └──another node's──> lost <────────────┘
+
+Time is counted from before the database was asked, by a clock that nobody sets: a lease lapses
+here no later than it does there, whatever the clocks of node and database say. What a node writes
+is refused by the fence all the same (``Store.fenced``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import AsyncIterator, Callable, Collection
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from time import monotonic
+from typing import Protocol
+
+from braid.core.errors import BraidError, ResourceExhausted, Unavailable
+from braid.core.keyed_locks import KeyedLocks
+from braid.server.fleet.node import BEATS_A_LEASE, Beat, BeatThread, NodeBeats
+from braid.server.jobs.interfaces import LeaseHolder
+from braid.server.store.database.opening import beat_engine
+from braid.server.store.fleet.leases import NodeRecord
+from braid.server.store.records import Lease
+from braid.server.store.store import Store
+
+log = logging.getLogger("braid.fleet")
+
+CHANGED_SECONDS = 1.0
+"""Time after which what other nodes stored is looked at, though no notification came."""
+
+LOOKS_A_LEASE = 20.0
+"""Looks for lapsed leases within the time of one."""
+
+SLOW = 0.3
+"""Part of a lease that an answer may take; after longer the database counts as having been away."""
+
+LEAVE_SECONDS = 5.0
+"""Time that a beat under way may take at the end."""
+
+
+class LeaseObserver(Protocol):
+    """Counts what happens to leases."""
+
+    def leases_held(self, count: int) -> None:
+        """Take the number of leases that this node holds."""
+
+    def nodes_alive(self, count: int) -> None:
+        """Take the number of nodes that live."""
+
+    def lease_lost(self) -> None:
+        """Count a lease that another node has taken over."""
+
+    def write_refused(self) -> None:
+        """Count a write that was refused, as another node has the lease."""
+
+    def taken_over(self) -> None:
+        """Count a job that was taken over from another node."""
+
+
+@dataclass(slots=True)
+class _Held:
+    """A lease that this node holds."""
+
+    lease: Lease
+    holder: LeaseHolder | None
+    until: float  # monotonic clock
+    has_lapsed: bool = False  # and the holder was told
+
+
+class Leases:
+    """Leases of this node: a ``JobLeases``. Belongs to the event loop, but for the beat's part."""
+
+    def __init__(self, store: Store, lease_seconds: float, observer: LeaseObserver) -> None:
+        """Hold nothing yet."""
+        self.seconds = lease_seconds
+        self._store = store
+        self._observer = observer
+        self._held: dict[str, _Held] = {}
+        self._lock = threading.Lock()  # of ``_held``: the beat reads it, and sets ``until``
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._is_away = True  # no beat was answered since the last that failed
+        self._settled_at = float("inf")  # by the monotonic clock
+        self._node: NodeRecord | None = None
+        self._beats: BeatThread | None = None
+        self._lapses: asyncio.Task[None] | None = None
+        self._notified = asyncio.Event()  # set, and replaced, at each notification
+        self._turns = KeyedLocks()  # by name: this node asks for a lease once at a time
+
+    async def start(self, node: NodeRecord) -> None:
+        """Become one of the nodes, and begin to beat.
+
+        Raises:
+            Unavailable: the database is away.
+        """
+        self._loop = asyncio.get_running_loop()
+        await self._store.call(self._store.join, node, self.seconds)
+        beats = NodeBeats(beat_engine(self._store.database), node, self.seconds)
+        self._node = node
+        self._beats = BeatThread(
+            beats, self.seconds, self._to_renew, self._beaten, self._unanswered
+        )
+        self._beats.start()
+        self._lapses = asyncio.create_task(self._watch_lapses(), name="lease-lapses")
+
+    async def stop(self) -> None:
+        """Let other nodes have what this one worked on, now; its jobs are stopped before."""
+        await self.fall_silent()
+        if self._node is not None:
+            with suppress(BraidError):  # then they wait until the leases are over
+                await self._store.call(self._store.leave, self._node.id, self._to_renew())
+
+    async def fall_silent(self) -> None:
+        """Beat no more; other nodes take over what this one has once that is over."""
+        if self._lapses is not None and self._beats is not None:
+            self._lapses.cancel()
+            await asyncio.gather(self._lapses, return_exceptions=True)
+            await asyncio.to_thread(self._beats.stop, LEAVE_SECONDS)
+
+    # What jobs ask for: see ``JobLeases``.
+
+    def hold(self, lease: Lease, holder: LeaseHolder | None = None) -> None:
+        """Renew a lease from now on."""
+        with self._lock:
+            self._held[lease.name] = _Held(lease, holder, lease.asked_at + self.seconds)
+        self._observer.leases_held(len(self._held))
+
+    def drop(self, lease: Lease, *, was_refused: bool = False) -> None:
+        """Renew a lease no more: its work has ended, or a write under it was refused."""
+        with self._lock:
+            held = self._held.get(lease.name)
+            if held is not None and held.lease == lease:
+                del self._held[lease.name]
+        if was_refused:
+            self._observer.write_refused()
+        self._observer.leases_held(len(self._held))
+
+    @asynccontextmanager
+    async def owning(self, name: str, waiting: Callable[[], None]) -> AsyncIterator[Lease]:
+        """Have a lease while the context is open; ``waiting`` is told while another node does."""
+        async with self._turns.of(name):
+            while (lease := await self.acquire(name)) is None:
+                waiting()
+                await self.changed()
+            self.hold(lease)
+            try:
+                yield lease
+            finally:
+                self.drop(lease)
+                await self.release(lease)
+
+    async def acquire(self, name: str) -> Lease | None:
+        """Return a lease that no other node has; it is renewed only from ``hold`` on.
+
+        None also before ``start``, when this is no node yet.
+        """
+        if self._node is None:
+            return None
+        try:
+            return await self._store.call(self._store.acquire, name, self.takes_expired)
+        except (Unavailable, ResourceExhausted):  # the job that asks is stopped if that lasts
+            return None
+
+    async def release(self, lease: Lease) -> None:
+        """Let other nodes have a lease now, or once it is over if the database takes no writes."""
+        with suppress(BraidError):
+            await self._store.call(self._store.release, lease)
+
+    async def changed(self) -> None:
+        """Wait until what other nodes stored may have changed, a second at most."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(min(CHANGED_SECONDS, self.seconds)):
+                await self._notified.wait()
+
+    @property
+    def takes_expired(self) -> bool:
+        """True if what other nodes did not renew may be taken: they have had the time to.
+
+        After the database was away, it has answered for the time of a lease again; meanwhile its
+        owners renew what they have.
+        """
+        return not self._is_away and monotonic() >= self._settled_at
+
+    def notified(self) -> None:
+        """Wake what waits for changes of other nodes: a notification has come."""
+        self._notified.set()
+        self._notified = asyncio.Event()
+
+    def taken_over(self) -> None:
+        """Count a job that was taken over from another node."""
+        self._observer.taken_over()
+
+    # Beats, in their thread.
+
+    def _to_renew(self) -> Collection[Lease]:
+        with self._lock:
+            return tuple(each.lease for each in self._held.values())
+
+    def _unanswered(self) -> None:
+        self._is_away = True
+
+    def _beaten(self, asked: Collection[Lease], beat: Beat) -> None:
+        answered_at, is_first = monotonic(), self._settled_at == float("inf")
+        if is_first:
+            self._settled_at = answered_at + self.seconds / BEATS_A_LEASE
+        elif self._is_away or answered_at > beat.began + SLOW * self.seconds:
+            self._settled_at = answered_at + self.seconds
+        self._is_away = False
+        with self._lock:
+            for lease in beat.renewed:
+                held = self._held.get(lease.name)
+                if held is not None and held.lease == lease:
+                    held.until = beat.began + self.seconds
+        assert self._loop is not None
+        with suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(self._tell, asked, beat)
+
+    # In the event loop again.
+
+    def _tell(self, asked: Collection[Lease], beat: Beat) -> None:
+        """Tell the holders of leases that are renewed after they lapsed, and of lost ones."""
+        self._observer.nodes_alive(beat.alive)
+        for lease in asked:
+            held = self._held.get(lease.name)
+            if held is None or held.lease != lease:
+                continue
+            if lease in beat.renewed:
+                if held.has_lapsed:
+                    held.has_lapsed = False
+                    if held.holder is not None:
+                        held.holder.renewed()
+            else:
+                log.warning("lease lost to another node", extra={"lease": lease.name})
+                self._observer.lease_lost()
+                self.drop(lease)
+                if held.holder is not None:
+                    held.holder.lost()
+
+    async def _watch_lapses(self) -> None:
+        while True:
+            now = monotonic()
+            with self._lock:
+                lapsed = [
+                    each for each in self._held.values() if each.until < now and not each.has_lapsed
+                ]
+            for held in lapsed:
+                held.has_lapsed = True
+                if held.holder is not None:
+                    held.holder.lapsed()
+            await asyncio.sleep(self.seconds / LOOKS_A_LEASE)

@@ -1,0 +1,123 @@
+"""Transactions of a store's database.
+
+    Store ──> Database.write(change) ──begin──> change(connection) ──commit──> its result
+                                       └── run again: others changed the same, connection lost
+
+Writers see the database as if there were no other: SQLite gives them a lock at their begin, and
+PostgreSQL runs them SERIALIZABLE, as their changes rest on what they read (the versions of a name,
+the jobs of a model). Readers see one moment of it.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Protocol, TypeVar
+
+from sqlalchemy import Connection, Engine
+from sqlalchemy.exc import DBAPIError
+
+from braid.server.store.database.failures import is_lost, may_repeat
+
+REPEAT_SECONDS = 5.0
+"""A transaction is begun again for so long after it began first."""
+
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.002, 0.1
+
+READING = "braid_reading"
+"""Execution option of transactions that are rolled back."""
+
+T = TypeVar("T")
+Change = Callable[[Connection], T]
+
+
+class Watch(Protocol):
+    """Interface of what turns errors of a database into errors for callers."""
+
+    def reading(self) -> AbstractContextManager[None]:
+        """Surround a read."""
+
+    def writing(self) -> AbstractContextManager[None]:
+        """Surround a write."""
+
+
+class Database:
+    """Engine of a store's database, and what happens to its errors. For all threads."""
+
+    def __init__(self, engine: Engine, readers: Engine, watch: Watch) -> None:
+        self.engine = engine
+        self._readers = readers
+        self._watch = watch
+        self.is_shared = engine.dialect.name == "postgresql"
+
+    def read(self, query: Change[T]) -> T:
+        """Return what ``query`` finds at one moment; what it changes is rolled back.
+
+        Raises:
+            DiskFailure: the disk of the database fails.
+            StoreUnavailable: the database cannot be reached.
+        """
+        with self._watch.reading():
+            return self._repeated(query, self._read_once)
+
+    def write(self, change: Change[T]) -> T:
+        """Make a change as a whole or not at all; on disk when this returns.
+
+        Args:
+            change: may run several times, each time in a transaction of its own.
+
+        Raises:
+            DiskFailure: the disk of the database is full, read-only or failing.
+            StoreUnavailable: the database cannot be reached. If that happened at the commit, the
+                change may have been made.
+        """
+        with self._watch.writing():
+            return self._repeated(change, self._write_once)
+
+    def _read_once(self, query: Change[T], _: _Attempt) -> T:
+        with self._readers.connect() as connection:
+            found = query(connection)
+            connection.rollback()
+            return found
+
+    def _write_once(self, change: Change[T], attempt: _Attempt) -> T:
+        attempt.is_committing = False
+        with self.engine.begin() as connection:
+            result = change(connection)
+            attempt.is_committing = True
+            return result
+
+    def _repeated(self, change: Change[T], run: Callable[[Change[T], _Attempt], T]) -> T:
+        """Run a transaction until no other stands in its way; once more after a lost connection."""
+        if not self.is_shared:
+            return run(change, _Attempt())
+        began, pause_s, attempt = time.monotonic(), FIRST_PAUSE_S, _Attempt()
+        while True:
+            try:
+                return run(change, attempt)
+            except DBAPIError as error:
+                if not attempt.may_repeat(error) or time.monotonic() > began + REPEAT_SECONDS:
+                    raise
+            time.sleep(random.uniform(0, pause_s))
+            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+
+    def close(self) -> None:
+        """Close all connections."""
+        self.engine.dispose()
+
+
+class _Attempt:
+    """How far a transaction that may be run again has come."""
+
+    def __init__(self) -> None:
+        self.is_committing = False
+        self._was_lost = False
+
+    def may_repeat(self, error: DBAPIError) -> bool:
+        """True if nothing was changed, and the next attempt may go better."""
+        if not is_lost(error):
+            return may_repeat(error)
+        is_first, self._was_lost = not self._was_lost, True
+        return is_first and not self.is_committing and error.connection_invalidated

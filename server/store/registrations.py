@@ -1,0 +1,280 @@
+"""Registrations: an upload becomes a model version and a job, and its files follow it.
+
+receive ──> Upload ──register | place──> rows in the database, files in the store's folder
+                               └── discard_*: files that no row needs any more
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from sqlalchemy import Connection
+
+from braid.core.errors import PreconditionFailed, ResourceExhausted
+from braid.server.store.database.database import Database
+from braid.server.store.database.transactions import Transactions
+from braid.server.store.disk import DiskWatch
+from braid.server.store.files import StoreFolder
+from braid.server.store.quota import Quota, StoreLimits
+from braid.server.store.records import (
+    Claimant,
+    JobRecord,
+    JobStatus,
+    ModelStatus,
+    ModelVersion,
+    ReceivedUpload,
+    Registration,
+    RegistrationOptions,
+    check_model_name,
+)
+from braid.server.store.shared_files.interface import ObjectGone
+from braid.server.store.tables import claims, objects, placed
+from braid.server.store.tables import jobs as jobs_table
+from braid.server.store.tables import models as models_table
+from braid.server.store.uploads import Upload
+
+log = logging.getLogger("braid.store")
+
+
+class Registrations:
+    """Part of a store that takes uploads. Used by the store's thread."""
+
+    def __init__(
+        self, folder: StoreFolder, database: Database, limits: StoreLimits, node: str = ""
+    ) -> None:
+        self.folder = folder
+        self._quota = Quota(folder.root, limits)
+        self._kept_jobs = limits.kept_jobs
+        self._disk = DiskWatch(folder.root)
+        self._transactions = Transactions(database, node, self.discard_upload)
+        self._needs_objects = False
+        # By id of a job that puts other bytes in the place of a version's: their digest.
+        self._replacing: dict[str, str] = {}
+        self._claimant: Claimant | None = None  # this node, where several share the store
+
+    def need_objects(self) -> None:
+        """From now on, store no row whose files are not in the shared files."""
+        self._needs_objects = True
+
+    def receive(self, limit_bytes: int, caller: str = "") -> Upload:
+        """Return an upload to enter by ``async with``; caller "" is the server itself."""
+        return Upload(self.folder.uploads, limit_bytes, self._quota, self._disk, caller)
+
+    def register(
+        self,
+        name: str,
+        received: ReceivedUpload,
+        options: RegistrationOptions,
+        device_keys: str = "",
+        version: int | None = None,
+    ) -> Registration:
+        """Make a model version and its job, or find those that the same registration made.
+
+        When it returns, file and rows are on disk: the job will run, even across a crash.
+
+        Args:
+            name: checked here.
+            received: adopted if there is a job to do: it looks whether an import is needed.
+            options: what to schedule for.
+            device_keys: of all devices, as one text; a job that was READY for others is not
+                taken for an answer.
+            version: to be or to make; None: the newest if it is the same, else a new one.
+
+        Raises:
+            InvalidRequest: the name is not one.
+            PreconditionFailed: the version exists, or existed, for other bytes or options.
+            ObjectGone: what was put into the shared files is gone; it has to be put again.
+            DiskFailure: the disk is full, read-only or failing.
+        """
+        check_model_name(name)
+        self._adopt(received)
+        try:
+            made = self._transactions.write(
+                lambda connection: self._register(
+                    connection, name, received, options, device_keys, version
+                ),
+                "models",
+            )
+        except (PreconditionFailed, ResourceExhausted):
+            self.discard_upload(received.sha256)
+            self._discard_samples(options.samples)
+            raise
+        if not made.is_new_job:
+            self.discard_upload(received.sha256)
+        return made
+
+    def place(
+        self,
+        name: str,
+        received: ReceivedUpload,
+        options: RegistrationOptions,
+        device_keys: str,
+        version: int,
+    ) -> Registration:
+        """Make a job that makes these bytes serve as a version, whatever that was before.
+
+        What serves stays registered until they do (``serves``), also if they never do. A crash
+        before that leaves what was there, and the files where they came from.
+
+        Raises:
+            ResourceExhausted: there may be no version more.
+            ObjectGone: what was put into the shared files is gone; it has to be put again.
+            DiskFailure: the disk is full, read-only or failing.
+        """
+        assert received.path is not None
+        check_model_name(name)
+        self._adopt(received)
+        model = ModelVersion(
+            name, version, received.sha256, received.size_bytes, options, created_unix=time.time()
+        )
+        try:
+            made = self._transactions.write(
+                lambda connection: self._place(connection, model, device_keys), "models"
+            )
+        except ResourceExhausted:
+            self.discard_upload(received.sha256)
+            raise
+        if made.replaces:
+            self._replacing[made.job.id] = model.sha256
+        return made
+
+    def _adopt(self, received: ReceivedUpload) -> None:
+        """Rename the files of an upload into place, unless an earlier try did (``ObjectGone``)."""
+        folder, samples = self.folder, received.samples
+        with self._disk.writing():
+            path = received.path
+            if path is not None and not _is_adopted(path, folder.upload(received.sha256)):
+                folder.adopt_upload(path, received.sha256)
+            if samples and not _is_adopted(samples.path, folder.sample_file(samples.digest)):
+                folder.adopt_samples(samples.path, samples.digest)
+
+    def _place(self, connection: Connection, model: ModelVersion, device_keys: str) -> Registration:
+        if models_table.find(connection, model.name, model.version) is None:
+            self._quota.check_models(len(models_table.present(connection)))
+        self._hold(connection, model)
+        job, replaces = placed.place(connection, model, device_keys)
+        if replaces:
+            model = replace(model, state=ModelStatus.SERVING)
+        return self._leased(connection, Registration(model, job, True, replaces))
+
+    def _leased(self, connection: Connection, made: Registration) -> Registration:
+        """Return a registration that made a job, with its lease where several nodes share it."""
+        if self._claimant is None:
+            return made
+        return claims.leased(connection, self._claimant, made)
+
+    def _last_job(
+        self, connection: Connection, model: ModelVersion, device_keys: str
+    ) -> tuple[JobRecord, str] | None:
+        """Return the job of a version that may be the answer, and the devices it was made for."""
+        if self._claimant is None:
+            return jobs_table.last_of(connection, model)
+        return claims.under_way(connection, model, device_keys)
+
+    def _hold(self, connection: Connection, model: ModelVersion) -> None:
+        """Let no sweep take the shared files that the rows of this transaction need.
+
+        Raises:
+            ObjectGone: one has taken what was put of this upload.
+        """
+        if not self._needs_objects:
+            return
+        upload, samples = model.sha256, model.options.samples
+        held = objects.hold(connection, f"uploads/{upload}")
+        if not held and self.folder.upload(upload).is_file():
+            raise ObjectGone
+        objects.hold(connection, f"artefacts/{upload}")  # of bytes that were imported before
+        held = not samples or objects.hold(connection, f"samples/{samples}")
+        if not held and self.folder.sample_file(samples).is_file():
+            raise ObjectGone
+
+    def _register(
+        self,
+        connection: Connection,
+        name: str,
+        received: ReceivedUpload,
+        options: RegistrationOptions,
+        device_keys: str,
+        version: int | None,
+    ) -> Registration:
+        present = models_table.present(connection, name)
+        versions = [
+            one
+            for one in present
+            if one.state is not ModelStatus.DRAINING and version in (None, one.version)
+        ]
+        model = versions[-1] if versions else None
+        if model is None or (model.sha256, model.options) != (received.sha256, options):
+            self._quota.check_models(len(models_table.present(connection)))
+            sha256, size_bytes = received.sha256, received.size_bytes
+            model = models_table.add(connection, name, sha256, size_bytes, options, version)
+        last = self._last_job(connection, model, device_keys)
+        if last is not None and self._still_answers(connection, model, *last, device_keys):
+            return Registration(model, last[0], is_new_job=False)
+        if model.state.has_failed:
+            models_table.set_state(connection, name, model.version, ModelStatus.LOADING)
+            model = models_table.get(connection, name, model.version)
+        self._hold(connection, model)
+        return self._add_job(connection, model, device_keys)
+
+    def _add_job(
+        self, connection: Connection, model: ModelVersion, device_keys: str
+    ) -> Registration:
+        job = jobs_table.add(connection, model, device_keys)
+        return self._leased(connection, Registration(model, job, is_new_job=True))
+
+    def _still_answers(
+        self,
+        connection: Connection,
+        model: ModelVersion,
+        job: JobRecord,
+        made_for: str,
+        device_keys: str,
+    ) -> bool:
+        """True if an earlier job is the answer to a registration made again."""
+        if not job.state.has_ended:
+            return True
+        is_there = model.state is ModelStatus.SERVING and self._has_artefact(connection, model)
+        return job.state is JobStatus.READY and is_there and made_for == device_keys
+
+    def _has_artefact(self, connection: Connection, model: ModelVersion) -> bool:
+        if self._needs_objects:
+            return objects.hold(connection, f"artefacts/{model.sha256}")
+        return self.folder.has_artefact(model.sha256)
+
+    def discard_upload(self, sha256: str, *, is_imported: bool = False) -> None:
+        """Remove an upload that is imported, or that no job waits for."""
+        still_needed = self._transactions.read(
+            lambda connection: jobs_table.waiting_for(connection, sha256), stored_only=True
+        )
+        still_needed += list(self._replacing.values()).count(sha256)
+        if is_imported or not still_needed:
+            self._remove(lambda: self.folder.upload(sha256).unlink(missing_ok=True))
+
+    def discard_artefact(self, sha256: str) -> None:
+        """Remove an artefact that no version has, and no job is about to give one."""
+        needed = self._transactions.read(models_table.digests, stored_only=True)
+        if sha256 not in needed and sha256 not in self._replacing.values():
+            self._remove(lambda: self.folder.remove_artefact(sha256))
+
+    def _discard_samples(self, digest: str) -> None:
+        """Remove samples that no model version needs."""
+        needed = self._transactions.read(models_table.samples, stored_only=True)
+        if digest and digest not in needed:
+            self._remove(lambda: self.folder.sample_file(digest).unlink(missing_ok=True))
+
+    def _remove(self, files: Callable[[], None]) -> None:
+        """Remove files without a user; what cannot be removed now, the next start sweeps."""
+        try:
+            files()
+        except OSError as error:
+            log.warning("files are left behind: %s", error.strerror)
+
+
+def _is_adopted(part: Path, path: Path) -> bool:
+    """True if a received file has its name already."""
+    return path.exists() and not part.exists()

@@ -1,0 +1,1 @@
+"""The object store that shared files lie in, and its failures."""

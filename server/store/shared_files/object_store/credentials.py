@@ -1,0 +1,45 @@
+"""Credentials and addresses of an object store: variables of the environment, and of a file.
+
+A file keeps keys out of the environment of the server, which other programs of its user can read.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from braid.core.errors import StartupError
+
+_LINE = re.compile(r"(?:export\s+)?((?:AWS|AZURE|GOOGLE)_[A-Z0-9_]+)\s*=\s*(.*)")
+
+
+def read_credentials(path: Path) -> dict[str, str]:
+    """Return the variables of a file with lines ``AWS_ACCESS_KEY_ID=...``; ``#`` begins a comment.
+
+    Raises:
+        StartupError: it cannot be read, or a line is none. The text repeats no value.
+    """
+    try:
+        lines = path.read_text().splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is no text"
+        raise StartupError(
+            f"BRAID_FILES_CREDENTIALS_FILE={path} cannot be read: {reason}"
+        ) from None
+    found = {}
+    for number, line in enumerate(map(str.strip, lines), 1):
+        if not line or line.startswith("#"):
+            continue
+        matched = _LINE.fullmatch(line)
+        if matched is None:
+            raise StartupError(
+                f"BRAID_FILES_CREDENTIALS_FILE={path}, line {number}: give AWS_ACCESS_KEY_ID=..., "
+                "or another variable AWS_, AZURE_ or GOOGLE_"
+            )
+        found[matched[1]] = _without_quotes(matched[2])
+    return found
+
+
+def _without_quotes(value: str) -> str:
+    is_quoted = len(value) > 1 and value[0] == value[-1] and value[0] in "\"'"
+    return value[1:-1] if is_quoted else value

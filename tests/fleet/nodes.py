@@ -1,0 +1,102 @@
+"""Nodes of jobs over fakes: real store, leases and beats on a real PostgreSQL, a made-up device."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+from sqlalchemy import make_url
+
+from braid.server.fleet.claims import ClaimLoop
+from braid.server.fleet.leases import Leases
+from braid.server.jobs.runner import JobRunner
+from braid.server.store.fleet.leases import NodeRecord
+from braid.server.store.shared_files.opening import open_files
+from tests.server.jobs.fakes import Server
+from tests.server.store.shared_files.nodes import Observed
+
+LEASE_SECONDS = 1.0
+
+
+class LeaseCounts:
+    """Remembers what happened to leases."""
+
+    def __init__(self) -> None:
+        self.held = self.alive = self.lost = self.refused = self.took = 0
+
+    def leases_held(self, count: int) -> None:
+        self.held = count
+
+    def nodes_alive(self, count: int) -> None:
+        self.alive = count
+
+    def lease_lost(self) -> None:
+        self.lost += 1
+
+    def write_refused(self) -> None:
+        self.refused += 1
+
+    def taken_over(self) -> None:
+        self.took += 1
+
+
+class Node(Server):
+    """One of several servers of jobs on the same database."""
+
+    def __init__(
+        self,
+        folder: Path,
+        name: str,
+        url: str,
+        *,
+        device_key: str = "fake-cpu",
+        lease_seconds: float = LEASE_SECONDS,
+    ) -> None:
+        super().__init__(folder / name, make_url(url))
+        self.name = name
+        self.device.device_key = device_key
+        self.counts = LeaseCounts()
+        self.leases = Leases(self.store, lease_seconds, self.counts)
+        self.seen = Observed()
+        files = open_files(str(folder / "shared"), self.store, lambda: self.seen, set)
+        self.services = replace(self.services, leases=self.leases, files=files)
+        self.runner = JobRunner(self.services)
+        self._claims = ClaimLoop(self.runner, lease_seconds, 2 * lease_seconds)
+        self.is_over = self.is_dead = False
+        self._claiming: asyncio.Task[None] | None = None
+
+    async def start(self) -> Node:
+        record = NodeRecord(self.name, f"{self.name}:1", self.device.device_key, "0")
+        await self.leases.start(record)
+        await self.runner.start()
+        self._claiming = asyncio.create_task(self._claims.run())
+        return self
+
+    async def stop(self) -> None:
+        """End as told: other nodes have the jobs at once."""
+        await self._end_tasks()
+        await self.leases.stop()
+        self.store.close()
+
+    def is_suspended(self) -> bool:
+        """Whether no job is worked on here."""
+        return all(live.task is None or live.task.done() for live in self.runner._live)
+
+    def make_due(self) -> None:
+        """Let a day go by since the last jobs ended."""
+        with self.store.database.engine.begin() as connection:
+            connection.exec_driver_sql("update leases set expires_at = expires_at - 86400")
+
+    async def die(self) -> None:
+        """End as by kill -9: nothing is released."""
+        await self._end_tasks()
+        await self.leases.fall_silent()
+        self.is_dead = True  # its store is closed by the fixture
+
+    async def _end_tasks(self) -> None:
+        self.is_over = True
+        if self._claiming is not None:
+            self._claiming.cancel()
+            await asyncio.gather(self._claiming, return_exceptions=True)
+        await self.runner.stop()

@@ -1,0 +1,149 @@
+"""What ``braid serve`` changes on one node, another one serves: two processes on one PostgreSQL."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from braid_client import BraidError, Client, FailedPrecondition, ModelNotFound
+from tests import ROOT
+from tests.clock import until
+from tests.fleet.postgres import Postgres
+from tests.models.small import small_cnn
+from tests.service.server_process import BRAID, ServerProcess
+
+pytestmark = [pytest.mark.fleet, pytest.mark.timeout(600)]
+
+X = np.random.default_rng(7).standard_normal((1, 3, 16, 16)).astype(np.float32)
+
+
+class Pair:
+    """Two servers with stores of their own, one database, and one folder of shared files."""
+
+    def __init__(self, folder: Path, postgres: Postgres, database: str) -> None:
+        self.folder = folder
+        self.repository = folder / "repository"
+        self.repository.mkdir()
+        self._environment = {
+            "BRAID_DATABASE": postgres.create(database),
+            "BRAID_FILES": str(folder / "files"),
+            "BRAID_POLL_SECONDS": "3600",  # what is not told is not followed
+            "BRAID_THREADS": "1",
+        }
+        settings = ["--model-repository", str(self.repository)]
+        self.a = self._server("a", settings)
+        self.b = self._server("b")
+
+    def _server(self, name: str, arguments: list[str] | None = None) -> ServerProcess:
+        environment = {**self._environment, "BRAID_NODE_NAME": name}
+        store = self.folder / name
+        own = arguments or []
+        return ServerProcess(store, command=BRAID, folder=ROOT, arguments=own, **environment)
+
+    def add(self) -> ServerProcess:
+        """Start one more node, with an empty store."""
+        return self._server("c").start()
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory, postgres_server: Postgres) -> Iterator[Pair]:
+    pair = Pair(tmp_path_factory.mktemp("pair"), postgres_server, "changes")
+    with ExitStack() as started:
+        for server in (pair.a, pair.b):
+            started.callback(server.end)
+            server.start()
+        yield pair
+
+
+@contextmanager
+def clients(pair: Pair) -> Iterator[tuple[Client, Client]]:
+    with pair.a.client() as a, pair.b.client() as b:
+        yield a, b
+
+
+def answers(client: Client, name: str, version: str | None = None) -> str:
+    """The version that answers, or the kind of the error."""
+    try:
+        return client.infer(name, {"x": X}, version=version).version
+    except BraidError as error:
+        return type(error).__name__
+
+
+def test_each_change_on_one_node_is_followed_by_the_other(pair: Pair) -> None:
+    file = small_cnn(pair.folder / "one.onnx")
+    other = small_cnn(pair.folder / "two.onnx", branches=2)
+    with clients(pair) as (a, b):
+        a.register("net", file, planner="sequential", wait=True)
+        until(lambda: answers(b, "net") == "1")
+        b.register("net", other, planner="sequential", wait=True)
+        until(lambda: answers(a, "net") == "2")
+
+        a.set_serving("net", replace(a.serving("net"), labels={"stable": 1}))
+        until(lambda: answers(b, "net") == "1")
+        b.set_serving("net", replace(b.serving("net"), labels={}, latest=1))
+        until(lambda: answers(a, "net") == "2")
+        until(lambda: answers(a, "net", "1") == FailedPrecondition.__name__)
+
+        b.delete("net", version=1)
+        until(lambda: answers(a, "net", "1") == ModelNotFound.__name__)
+        a.delete("net")
+        until(lambda: answers(b, "net") == ModelNotFound.__name__)
+
+
+def test_outputs_of_one_plan_are_equal_on_nodes_of_one_type(pair: Pair) -> None:
+    file = small_cnn(pair.folder / "equal.onnx", branches=4)
+    before = pair.b.metric("braid_stage_measurements_total")
+    with clients(pair) as (a, b):
+        a.register("equal", file, planner="ios", wait=True)
+        planned = a.infer("equal", {"x": X})
+        until(lambda: answers(b, "equal") == "1")
+        until(lambda: b.infer("equal", {"x": X}).plan_id == planned.plan_id)
+
+        found = b.infer("equal", {"x": X})
+
+    assert found.outputs["y"].tobytes() == planned.outputs["y"].tobytes()
+    assert pair.b.metric("braid_stage_measurements_total") == before
+    until(lambda: "as fast here as recorded" in pair.b.log)  # or "not as fast ..."
+
+
+def test_a_replaced_version_of_a_repository_is_replaced_everywhere(pair: Pair) -> None:
+    version = pair.repository / "placed" / "1"
+    version.mkdir(parents=True)
+    shutil.copy(small_cnn(pair.folder / "before.onnx"), version / "model.onnx")
+    with clients(pair) as (a, b):
+        until(partial(answers_in_all, a, b))
+        before = b.infer("placed", {"x": X}).outputs["y"]
+
+        after = small_cnn(pair.folder / "after.onnx", branches=5)
+        shutil.copy(after, version / "new")
+        (version / "new").rename(version / "model.onnx")
+
+        until(lambda: not np.array_equal(b.infer("placed", {"x": X}).outputs["y"], before))
+
+
+def answers_in_all(*asked: Client) -> bool:
+    return all(answers(client, "placed") == "1" for client in asked)
+
+
+def test_a_new_node_serves_all_models_and_profiles_nothing(pair: Pair) -> None:
+    names = ["first", "second"]
+    with clients(pair) as (a, _):
+        for number, name in enumerate(names):
+            a.register(
+                name, small_cnn(pair.folder / f"{name}.onnx", branches=2 + number), wait=True
+            )
+    c = pair.add()
+    try:
+        with c.client() as client:
+            assert [answers(client, name) for name in names] == ["1", "1"]  # once it is ready
+        assert c.metric("braid_stage_measurements_total") == 0
+        assert "braid_fleet_reconciliations_total" in c.http("/metrics")
+    finally:
+        c.end()

@@ -1,0 +1,155 @@
+"""Nodes hear of each other's changes through a real PostgreSQL, also after it was away."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from sqlalchemy import make_url
+
+from braid.core.errors import StoreUnavailable
+from braid.server.fleet.follow.following import Following
+from braid.server.fleet.notifications import Change, Notifications
+from braid.server.store.serving_config import ServingConfig
+from tests.fleet.postgres import Postgres
+from tests.server.fleet.nodes import Node, until
+
+pytestmark = pytest.mark.fleet
+
+NEVER_S = 3600.0
+
+
+class Looks:
+    """Counts looks by whether the database answered."""
+
+    def __init__(self) -> None:
+        self.done: list[bool] = []
+
+    def looked(self, is_done: bool) -> None:
+        self.done.append(is_done)
+
+
+class Follower:
+    """A node that follows by itself."""
+
+    def __init__(self, name: str, folder: Path, url: str) -> None:
+        database = make_url(url)
+        self.node = Node(name, folder, database)
+        self.looks = Looks()
+        self.heard: list[Change] = []
+        self.notifications = Notifications(database, 0.5)
+        self.notifications.subscribe(self.heard.append)
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def start(self, *, poll_seconds: float = NEVER_S, hears: bool = True) -> None:
+        await self.node.start()
+        following = Following(self.node.reconciler, self.looks, poll_seconds)
+        work: list[Callable[[], Awaitable[None]]] = [following.run]
+        if hears:
+            self.notifications.subscribe(following.hear)
+            work.append(self.notifications.run)
+        self._tasks = [asyncio.ensure_future(each()) for each in work]
+        if hears:
+            await until(lambda: bool(self.heard))  # it listens
+        await until(lambda: bool(self.looks.done))
+
+    async def stop(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+        await self.node.stop()
+
+
+@pytest.fixture
+async def pair(tmp_path: Path, postgres_server: Postgres) -> AsyncIterator[list[Follower]]:
+    """Followers a and b on an empty database; not started."""
+    url = postgres_server.create(f"following-{tmp_path.name}")
+    found = [Follower(name, tmp_path, url) for name in ("a", "b")]
+    yield found
+    for each in found:
+        await each.stop()
+
+
+async def test_a_change_is_followed_because_it_is_told(pair: list[Follower]) -> None:
+    a, b = pair
+    for each in pair:
+        await each.start()
+
+    await a.node.register("net", b"one", sizes=(1, 4))
+    await until(lambda: b.node.answering == {("net", 1)})
+    await until(lambda: len(b.node.taken_over) == 2)
+
+    assert {"models", "schedules", "jobs"} <= {each.what for each in b.heard}
+    await a.node.policies.configure("net", ServingConfig(labels={"stable": 1}))
+    await until(lambda: b.node.models.config("net").labels == {"stable": 1})
+    await a.node.loader.unload("net")
+    await until(lambda: b.node.answering == set())
+    await a.node.policies.delete("net", "")
+    await until(lambda: not b.node.models.knows("net"))
+
+
+async def test_the_lag_is_that_of_the_databases_clock(pair: list[Follower]) -> None:
+    a, b = pair
+    for each in pair:
+        await each.start()
+
+    await a.node.register("net", b"one")
+    await until(lambda: b.node.answering == {("net", 1)})
+    await until(lambda: any(lag_s is not None for lag_s in b.node.followed.lags_s))
+
+    lags_s = [lag_s for lag_s in b.node.followed.lags_s if lag_s is not None]
+    assert all(0 <= lag_s < 60 for lag_s in lags_s)
+
+
+async def test_a_change_is_followed_without_being_told(pair: list[Follower]) -> None:
+    a, b = pair
+    await a.start(hears=False)
+    await b.start(hears=False, poll_seconds=0.2)
+
+    await a.node.register("net", b"one")
+
+    await until(lambda: b.node.answering == {("net", 1)})
+    assert b.heard == []
+
+
+async def test_own_changes_are_heard_and_change_nothing(pair: list[Follower]) -> None:
+    a, _ = pair
+    await a.start()
+
+    await a.node.register("net", b"one", sizes=(1, 4))
+    replica = a.node.models.all_served()[0]
+    await until(lambda: any(each.what == "schedules" for each in a.heard))
+    await a.node.look()
+
+    assert a.node.models.all_served() == [replica]
+    assert a.node.device.loads == [replica.digest]
+    assert a.node.taken_over == []
+
+
+async def test_everything_serves_on_while_the_database_is_away(
+    pair: list[Follower], postgres_server: Postgres
+) -> None:
+    a, b = pair
+    for each in pair:
+        await each.start(poll_seconds=0.2)
+    await a.node.register("net", b"one")
+    await until(lambda: b.node.answering == {("net", 1)})
+
+    postgres_server.stop()
+    try:
+        await until(lambda: not b.looks.done[-1])
+        assert b.node.answering == {("net", 1)}
+        with pytest.raises(StoreUnavailable):
+            await b.node.loader.unload("net")
+        assert b.node.answering == {("net", 1)}
+    finally:
+        postgres_server.start()
+
+    await until(lambda: b.looks.done[-1])
+    await until(lambda: any(each.what == "" for each in b.heard[1:]))  # it listens again
+    await a.node.loader.unload("net")
+    await until(lambda: b.node.answering == set())

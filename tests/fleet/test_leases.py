@@ -1,0 +1,415 @@
+"""Jobs of nodes that share a PostgreSQL: each has one owner, and ends once, whoever dies."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from braid.core.errors import JobNotFound, PreconditionFailed, StoreUnavailable
+from braid.core.measurement import StageLatency
+from braid.server.fleet.standing import StandingTask
+from braid.server.store.records import JobStatus, ModelStatus
+from tests.fleet.nodes import Node
+from tests.fleet.postgres import Postgres
+from tests.server.jobs.watching import reach, registered, until_ended
+
+pytestmark = pytest.mark.fleet
+
+MakeNode = Callable[..., Node]
+
+
+@pytest.fixture
+async def make_node(tmp_path: Path, postgres_server: Postgres) -> AsyncIterator[MakeNode]:
+    url = postgres_server.create(f"jobs-{secrets.token_hex(4)}")
+    made: list[Node] = []
+
+    def make(name: str, **options: object) -> Node:
+        made.append(Node(tmp_path, name, url, **options))  # type: ignore[arg-type]
+        return made[-1]
+
+    yield make
+    for node in made:
+        if node.is_dead:
+            node.store.close()
+        elif not node.is_over:
+            await node.stop()
+
+
+async def settled(*nodes: Node) -> None:
+    """Wait until nodes would take over what others do not renew."""
+    await eventually(lambda: all(node.leases.takes_expired for node in nodes))
+
+
+async def eventually(is_so: Callable[[], bool | Awaitable[bool]]) -> None:
+    async with asyncio.timeout(20):
+        while True:
+            found = is_so()
+            if found if isinstance(found, bool) else await found:
+                return
+            await asyncio.sleep(0.05)
+
+
+def times_measured(*nodes: Node) -> set[int]:
+    """How often stages were measured, by all nodes together."""
+    stages = Counter(stage for node in nodes for stage in node.device.measured.elements())
+    return set(stages.values())
+
+
+def holds_importing(node: Node) -> None:
+    node.importer.gate = asyncio.Event()
+
+
+def holds_profiling(node: Node) -> None:
+    """Stop at the fourth stage."""
+    gate, left = asyncio.Event(), iter(range(3))
+
+    def close(_: object) -> None:
+        if next(left, None) is None:
+            node.device.gate = gate
+
+    node.device.before_measuring = close
+
+
+def holds_scheduling(node: Node) -> None:
+    async def stand() -> None:
+        await asyncio.Event().wait()
+
+    node.planner.before_planning = stand
+
+
+def holds_verifying(node: Node) -> None:
+    async def stand() -> None:
+        await asyncio.Event().wait()
+
+    node.device.before_comparing = stand
+
+
+STATES = {
+    JobStatus.IMPORTING: holds_importing,
+    JobStatus.PROFILING: holds_profiling,
+    JobStatus.SCHEDULING: holds_scheduling,
+    JobStatus.VERIFYING: holds_verifying,
+}
+
+
+@pytest.mark.parametrize("state", STATES)
+async def test_a_job_of_a_node_that_died_ends_on_another_from_what_was_measured(
+    make_node: MakeNode, state: JobStatus
+) -> None:
+    one, two = await make_node("one").start(), await make_node("two").start()
+    await settled(two)
+    STATES[state](one)
+    made = await one.register(sizes=(1, 4))
+    await reach(two, made.job.id, state)
+    watcher = asyncio.create_task(until_ended(two, made.job.id))
+    await asyncio.sleep(0.2)  # until the node stands where it is held
+
+    await one.die()
+
+    seen = await watcher
+    assert seen[-1].state is JobStatus.READY
+    assert [job.progress for job in seen] == sorted(job.progress for job in seen)
+    assert two.counts.took == 1
+    assert times_measured(one, two) == {1}, "nothing is measured twice"
+
+
+async def test_late_writes_of_a_node_that_comes_back_are_refused(make_node: MakeNode) -> None:
+    one, two = await make_node("one").start(), await make_node("two").start()
+    await settled(two)
+    holds_profiling(one)
+    made = await one.register()
+    await reach(one, made.job.id, JobStatus.PROFILING)
+    await asyncio.sleep(0.2)
+    await one.leases.fall_silent()  # and does not notice: it stands still
+
+    [*_, end] = await until_ended(two, made.job.id)
+    rows = two.store.database.read(lambda c: c.exec_driver_sql("select * from measurements").all())
+    assert one.device.gate is not None
+    one.device.gate.set()
+    await eventually(lambda: one.counts.refused > 0)
+
+    assert end.state is JobStatus.READY
+    assert one.runner.is_working_on("lenet", 1) is False
+    assert await one.runner.find(made.job.id) == await two.runner.find(made.job.id) == end
+    again = two.store.database.read(lambda c: c.exec_driver_sql("select * from measurements").all())
+    assert again == rows
+
+
+async def test_a_node_without_the_database_stops_and_goes_on_with_the_same_fence(
+    make_node: MakeNode, postgres_server: Postgres
+) -> None:
+    one, two = await make_node("one").start(), await make_node("two").start()
+    await settled(one, two)
+    holds_profiling(one)
+    made = await one.register()
+    await reach(one, made.job.id, JobStatus.PROFILING)
+    await asyncio.sleep(0.2)
+
+    postgres_server.stop()
+    await eventually(one.is_suspended)
+    with pytest.raises(StoreUnavailable):
+        await two.runner.find(made.job.id)
+    one.device.gate, one.device.before_measuring = None, lambda _: None
+    postgres_server.start()
+
+    [*_, end] = await until_ended(one, made.job.id)
+    assert end.state is JobStatus.READY
+    assert (two.counts.took, one.counts.lost, one.counts.refused) == (0, 0, 0)
+    assert times_measured(one, two) == {1}
+
+
+async def test_a_job_is_cancelled_through_any_node(make_node: MakeNode) -> None:
+    one, two = await make_node("one").start(), await make_node("two").start()
+    holds_profiling(one)
+    made = await one.register()
+    await reach(two, made.job.id, JobStatus.PROFILING)
+    watcher = asyncio.create_task(until_ended(one, made.job.id))
+
+    job = await two.runner.cancel(made.job.id)
+
+    assert job.state is JobStatus.CANCELLED
+    assert (await watcher)[-1].state is JobStatus.CANCELLED
+    with pytest.raises(JobNotFound):
+        await two.runner.cancel("unknown")
+    one.device.gate, one.device.before_measuring = None, lambda _: None
+    ready = await registered(one, "other", b"other bytes")
+    with pytest.raises(PreconditionFailed, match="has ended already: READY"):
+        await two.runner.cancel(ready.id)
+
+
+async def test_a_job_whose_owner_died_is_cancelled_by_any_node(make_node: MakeNode) -> None:
+    one = await make_node("one").start()
+    two = await make_node("two", device_key="another type").start()
+    holds_profiling(one)
+    made = await one.register()
+    await reach(one, made.job.id, JobStatus.PROFILING)
+    await one.die()
+
+    job = await two.runner.cancel(made.job.id)
+
+    assert job.state is JobStatus.CANCELLED
+    assert two.device.measured.total() == 0
+
+
+async def test_jobs_of_a_node_that_stops_go_on_at_once(make_node: MakeNode) -> None:
+    one = await make_node("one", lease_seconds=60).start()
+    two = await make_node("two", lease_seconds=60).start()
+    holds_profiling(one)
+    made = await one.register()
+    await reach(one, made.job.id, JobStatus.PROFILING)
+
+    await one.stop()
+    await two.runner.claim()
+
+    assert (await until_ended(two, made.job.id))[-1].state is JobStatus.READY
+
+
+async def test_a_job_goes_to_another_type_only_if_no_node_of_its_type_lives(
+    make_node: MakeNode,
+) -> None:
+    one, twin = await make_node("one").start(), await make_node("twin").start()
+    other = await make_node("other", device_key="another type").start()
+    await settled(twin, other)
+    holds_profiling(one)
+    holds_profiling(twin)
+    made = await one.register()
+    await reach(one, made.job.id, JobStatus.PROFILING)
+
+    await one.die()
+    await eventually(lambda: twin.counts.took == 1)
+    assert other.counts.took == 0
+    await twin.die()
+
+    assert (await until_ended(other, made.job.id))[-1].state is JobStatus.READY
+    assert other.counts.took == 1
+
+
+async def test_nodes_of_a_type_that_no_node_has_profiled_make_one_job(make_node: MakeNode) -> None:
+    one = await make_node("one").start()
+    ready = await registered(one, sizes=(1, 4))
+    others = [await make_node(name, device_key="another type").start() for name in "ab"]
+
+    await asyncio.gather(*(node.runner.schedule_for_this_type() for node in others))
+
+    async def all_ended() -> bool:
+        return all(job.state.has_ended for job in await one.runner.list())
+
+    await eventually(all_ended)
+    jobs = await one.runner.list()
+    assert [job.state for job in jobs] == [JobStatus.READY] * 2
+    assert jobs[1] == ready
+    measured = [node.device.measured for node in others]
+    assert sorted(bool(each) for each in measured) == [False, True]
+
+
+async def test_equal_bytes_are_measured_by_one_node(make_node: MakeNode) -> None:
+    nodes = [await make_node(name).start() for name in "abc"]
+
+    jobs = await asyncio.gather(
+        *(registered(node, f"model-{node.name}", b"the same", sizes=(1, 4)) for node in nodes)
+    )
+
+    assert [job.state for job in jobs] == [JobStatus.READY] * 3
+    assert times_measured(*nodes) == {1}
+    assert sum(node.planner.calls for node in nodes) == 2
+
+
+async def test_the_same_registration_through_all_nodes_at_once_is_one_job(
+    make_node: MakeNode,
+) -> None:
+    nodes = [await make_node(name).start() for name in "abc"]
+
+    made = await asyncio.gather(*(node.register() for node in nodes))
+
+    assert len({each.job.id for each in made}) == 1
+    assert {each.model.version for each in made} == {1}
+    assert [each.is_new_job for each in made].count(True) == 1
+    ends = [(await until_ended(node, made[0].job.id))[-1] for node in nodes]
+    assert ends == [ends[0]] * 3
+    assert sum(node.importer.imports for node in nodes) == 1
+
+
+async def test_versions_added_by_all_nodes_at_once_have_a_number_each(make_node: MakeNode) -> None:
+    nodes = [await make_node(name).start() for name in "abcd"]
+
+    made = await asyncio.gather(
+        *(
+            node.register("many", f"{node.name} {number}".encode())
+            for node in nodes
+            for number in range(5)
+        )
+    )
+
+    assert sorted(each.model.version for each in made) == list(range(1, 21))
+    for each in made:
+        assert (await until_ended(nodes[0], each.job.id))[-1].state is JobStatus.READY
+
+
+async def test_deleting_a_model_ends_its_job_on_another_node(make_node: MakeNode) -> None:
+    one, two = await make_node("one").start(), await make_node("two").start()
+    holds_profiling(one)
+    made = await one.register()
+    await reach(two, made.job.id, JobStatus.PROFILING)
+
+    await two.runner.cancel_model("lenet", 1)
+    two.store.delete_model("lenet", 1)
+
+    assert (await two.runner.find(made.job.id)).state is JobStatus.CANCELLED
+    assert not one.runner.is_working_on("lenet", 1)
+
+
+async def test_a_key_that_fails_is_tried_again_by_one_node_and_not_at_once(
+    make_node: MakeNode,
+) -> None:
+    one, two = await make_node("one").start(), await make_node("two").start()
+    one.device.fails_at = two.device.fails_at = 4
+    job = await registered(one, sizes=(1, 4))
+    assert job.state is JobStatus.UNSCHEDULED
+
+    for node in (one, two):
+        await node.runner.schedule_for_this_type()
+    assert len(await one.runner.list()) == 1, "it is not due"
+    for tries in range(1, 8):
+        one.make_due()
+        await asyncio.gather(*(node.runner.schedule_for_this_type() for node in (one, two)))
+        newest, *_ = jobs = await one.runner.list()
+        await until_ended(two, newest.id)
+        assert len(jobs) == 1 + min(tries, 5)
+
+
+async def test_a_model_whose_job_died_before_it_served_serves_elsewhere(
+    make_node: MakeNode,
+) -> None:
+    one, two = await make_node("one").start(), await make_node("two").start()
+    await settled(two)
+    holds_importing(one)
+    made = await one.register()
+    await reach(one, made.job.id, JobStatus.IMPORTING)
+    await one.die()
+
+    await until_ended(two, made.job.id)
+
+    assert two.store.find_model("lenet", 1).state is ModelStatus.SERVING
+    assert two.models.serving == {("lenet", 1)}
+
+
+async def test_a_standing_task_is_one_node_s_until_it_dies(make_node: MakeNode) -> None:
+    one, two = await make_node("one").start(), await make_node("two").start()
+    await settled(one, two)
+    ones, twos = StandingTask(one.leases, "sweep"), StandingTask(two.leases, "sweep")
+
+    assert [await ones.is_ours(), await twos.is_ours(), await ones.is_ours()] == [True, False, True]
+
+    await one.die()
+    await eventually(twos.is_ours)
+
+
+async def test_a_node_that_has_not_joined_yet_has_no_standing_task(make_node: MakeNode) -> None:
+    node = make_node("one")
+    task = StandingTask(node.leases, "sweep")
+
+    assert not await task.is_ours()
+
+    await node.start()
+    assert await task.is_ours()
+
+
+async def test_measurements_of_a_node_whose_clock_is_ahead_are_forgotten_too(
+    make_node: MakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = await make_node("one").start(), await make_node("two").start()
+    await registered(one)
+    [schedule] = two.store.schedules_of(two.store.find_model("lenet", 1).sha256)
+    real = time.time
+    with monkeypatch.context() as ahead:
+        ahead.setattr(time, "time", lambda: real() + 3600)
+        one.store.put_latency("fake-cpu", "a stage", StageLatency(1.0, 0.0, 1))
+    two.store.put_schedule(schedule)
+
+    job = await two.runner.profile_again("lenet", 1)
+
+    assert (await until_ended(one, job.id))[-1].state is JobStatus.READY
+    assert two.store.find_latencies("fake-cpu", ["a stage"]) == {}
+
+
+async def test_a_deletion_that_a_node_began_is_finished_by_another(make_node: MakeNode) -> None:
+    one, two = await make_node("one").start(), await make_node("two").start()
+    await settled(two)
+    await registered(one)
+
+    async with one.runner.deleting("lenet", 1):
+        one.store.set_model_state("lenet", 1, ModelStatus.DRAINING)
+        await two.runner.finish_deletions()
+        assert two.store.models(), "its node lives"
+        await one.die()
+
+    await eventually(lambda: not two.store.models())
+
+
+async def test_a_node_stops_while_the_database_is_away(
+    make_node: MakeNode, postgres_server: Postgres
+) -> None:
+    one = await make_node("one", lease_seconds=60).start()
+    stopped = asyncio.Event()
+
+    async def stop_database() -> None:
+        await asyncio.to_thread(postgres_server.stop)
+        stopped.set()
+
+    one.device.before_comparing = stop_database
+    made = await one.register()
+    await stopped.wait()
+    await asyncio.sleep(0.5)  # for the job to find that its schedule cannot be stored
+
+    async with asyncio.timeout(20):
+        await one.stop()
+    await asyncio.to_thread(postgres_server.start)
+
+    two = await make_node("two").start()
+    assert not (await two.runner.find(made.job.id)).state.has_ended

@@ -1,0 +1,36 @@
+"""A server of its own loads nothing that only servers with a shared store need."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+OF_FLEETS = ("psycopg", "obstore", "alembic", "sqlalchemy.dialects.postgresql")
+
+PROGRAM = """
+import asyncio
+import sys
+from pathlib import Path
+from braid.server.cli import main
+from braid.server.frontend.front_end import FrontEnd
+from braid.server.settings import load_settings
+from braid.server.store.serving_config import ServingConfig
+
+async def make():
+    front = FrontEnd(load_settings({"store": Path(sys.argv[1])}))
+    front.store.put_serving_config("lenet", ServingConfig())
+    front.store.close()
+
+for start in ("with an empty store", "with a store"):
+    asyncio.run(make())
+print(*(name for name in sys.argv[2:] if name in sys.modules))
+"""
+
+
+def test_the_default_imports_nothing_of_a_fleet(tmp_path: Path) -> None:
+    command = [sys.executable, "-P", "-c", PROGRAM, str(tmp_path / "store"), *OF_FLEETS]
+
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+
+    assert (ran.stdout, ran.returncode) == ("\n", 0), ran.stderr

@@ -1,0 +1,174 @@
+"""Random requests to random networks in one precision, through a running server.
+
+    python -m tests.service.exact.campaign --requests 10000 --out FILE
+
+For each network: register ──> requests of 1 to 4 rows, several at once ──> each answer compared.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.environment import describe
+from braid.core.precision import BF16, FP32
+from braid.engine.cpu.device_key import has_integer_kernels, offered_precisions
+from braid_client import Client
+from tests.service.exact.checking import NOTHING, Found, compared
+from tests.service.exact.drawing import draw, rows, spoiled
+from tests.service.exact.precisions import Floats, Integers, Precision
+from tests.service.exact.steps import Array
+from tests.service.exact.writing import write_operators, write_plain, write_qdq
+from tests.service.server_process import BRAID, ServerProcess
+
+AT_ONCE = 8
+BATCH_SIZES = (1, 4, 8)
+_IN_INTEGERS = ("", "Relu", "Relu", "Clip", "LeakyRelu")
+
+Make = Callable[[int, Path], Precision]
+
+
+def _plain(seed: int, path: Path) -> Precision:
+    drawn = draw(seed)
+    write_plain(drawn, path)
+    return Floats.of(drawn, narrow=False)
+
+
+def _narrow(seed: int, path: Path) -> Precision:
+    drawn = draw(seed)
+    write_plain(drawn, path)
+    return Floats.of(drawn, narrow=True)
+
+
+def _qdq(seed: int, path: Path) -> Precision:
+    drawn, has = draw(seed, activations=_IN_INTEGERS), has_integer_kernels()
+    network = Integers.of(drawn, seed, on_integers=has, relu_is_least=False)
+    write_qdq(network, path)
+    return network
+
+
+def _operators(seed: int, path: Path) -> Precision:
+    drawn, has = draw(seed, activations=("", "Relu")), has_integer_kernels()
+    network = Integers.of(drawn, seed, on_integers=has, relu_is_least=True)
+    write_operators(network, path)
+    return network
+
+
+FORMS: Mapping[str, tuple[Make, str]] = {
+    "fp32": (_plain, FP32),
+    "bf16": (_narrow, BF16),
+    "qdq": (_qdq, FP32),
+    "qoperator": (_operators, FP32),
+}
+"""Name -> what writes a network, and the precision that it is registered in."""
+
+
+def offered(form: str) -> bool:
+    """Whether this CPU computes in a form's precision."""
+    return form != "bf16" or BF16 in offered_precisions()
+
+
+@dataclass(frozen=True, slots=True)
+class Amount:
+    """How much is asked of one form."""
+
+    networks: int
+    requests: int  # of each network
+    planner: str = "sequential"
+    first_seed: int = 0
+
+
+def requests_of(precision: Precision, count: int, seed: int) -> list[Array]:
+    """Rows of each request; of every twentieth, each row holds a NaN or an infinity."""
+    random = np.random.default_rng(seed)
+    made = []
+    for number in range(count):
+        x = rows(precision.drawn, int(random.integers(1, 5)), seed * 100_003 + number)
+        made.append(spoiled(x, number) if number % 20 == 7 else x)
+    return made
+
+
+def answers_of(client: Client, name: str, asked: Sequence[Array]) -> list[Mapping[str, Array]]:
+    """Answers to requests, of which several are on their way at once."""
+
+    def one(x: Array) -> Mapping[str, Array]:
+        return client.infer(name, {"x": x}).outputs
+
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        return list(pool.map(one, asked))
+
+
+@contextmanager
+def served(
+    server: ServerProcess, client: Client, form: str, seed: int, folder: Path,
+    planner: str = "sequential",
+) -> Iterator[tuple[str, Precision]]:  # fmt: skip
+    """A registered network and its reference."""
+    make, precision = FORMS[form]
+    name, path = f"{form}-{seed}", folder / f"{form}-{seed}.onnx"
+    reference = make(seed, path)
+    server.import_ahead(path)
+    client.register(
+        name, path, batch_sizes=BATCH_SIZES, planner=planner, precision=precision, wait=True
+    )
+    try:
+        yield name, reference
+    finally:
+        client.delete(name)
+
+
+def run(server: ServerProcess, form: str, amount: Amount, folder: Path) -> Iterator[Found]:
+    """Ask random networks; what is found of each."""
+    with server.client() as client:
+        for seed in range(amount.first_seed, amount.first_seed + amount.networks):
+            with served(server, client, form, seed, folder, amount.planner) as (name, reference):
+                asked = requests_of(reference, amount.requests, seed)
+                answers = answers_of(client, name, asked)
+            joined = {key: np.concatenate([a[key] for a in answers]) for key in answers[0]}
+            yield compared(reference, np.concatenate(asked), joined)
+
+
+def main() -> None:
+    """Run all forms and write what was found."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--requests", type=int, default=10_000, help="in each form")
+    parser.add_argument("--networks", type=int, default=25, help="of each form")
+    parser.add_argument("--forms", default=",".join(FORMS))
+    parser.add_argument("--planner", default="sequential")
+    parser.add_argument("--first-seed", type=int, default=0)
+    parser.add_argument("--out", type=Path)
+    args = parser.parse_args()
+    each = -(-args.requests // args.networks)
+    amount = Amount(args.networks, each, args.planner, args.first_seed)
+    results = {}
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        server = ServerProcess(folder / "store", command=BRAID).start()
+        try:
+            for form in filter(offered, args.forms.split(",")):
+                began, found = time.monotonic(), NOTHING
+                for seed, part in enumerate(run(server, form, amount, folder), args.first_seed):
+                    found = found.plus(part)
+                    if part.outside:
+                        print(f"{form}, seed {seed}: {part}")
+                seconds = round(time.monotonic() - began, 1)
+                asked = {"networks": amount.networks, "requests": each * amount.networks}
+                results[form] = {**asked, **asdict(found), "seconds": seconds}
+                print(form, results[form])
+        finally:
+            server.end()
+    if args.out:
+        args.out.write_text(json.dumps({**describe(), "forms": results}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
