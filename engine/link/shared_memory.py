@@ -18,6 +18,7 @@ offset.
 from __future__ import annotations
 
 import bisect
+import contextlib
 import mmap
 import os
 import struct
@@ -124,7 +125,11 @@ class Arena:
         self._free.insert(index, (offset, size))
 
     def close(self) -> None:
-        """Unmap and close. Views handed out must be gone."""
-        self.view.release()
-        self._map.close()
+        """Close; the memory is unmapped with the last view of it.
+
+        A traceback of a call that failed may hold one until the garbage collector comes by.
+        """
+        with contextlib.suppress(BufferError):
+            self.view.release()
+            self._map.close()
         os.close(self.fd)

@@ -104,7 +104,8 @@ class WorkerLink:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._supervisor
         if self._spare is not None:
-            await (await self._spare).end()
+            with contextlib.suppress(BraidError, OSError):  # it could not be started
+                await (await self._spare).end()
         if self._worker is not None:
             await self._worker.end()
 

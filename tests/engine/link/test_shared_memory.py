@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -51,6 +52,21 @@ def test_a_full_arena_says_wait_and_an_impossible_size_says_why(arena: Arena) ->
     assert arena.allocate(1) is None
     with pytest.raises(DeviceOutOfMemory, match="BRAID_SHARED_MEMORY_BYTES"):
         arena.allocate(SIZE + 1)
+
+
+@pytest.mark.parametrize(
+    "look", [lambda view: view[:8], lambda view: np.frombuffer(view, np.uint8, 8)]
+)
+def test_an_arena_closes_while_a_view_of_it_is_held(
+    look: Callable[[memoryview], memoryview],
+) -> None:
+    arena = Arena(SIZE)
+    view = memoryview(look(arena.view))
+    view[:] = b"answered"
+
+    arena.close()
+
+    assert bytes(view) == b"answered"
 
 
 def test_layout_is_aligned_and_in_order() -> None:
