@@ -19,8 +19,8 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from braid.server.store.fleet.leases import NodeRecord
 from braid.server.store.records import Claimant, Lease
-from braid.server.store.tables import leases as leases_table
-from braid.server.store.tables import nodes as nodes_table
+from braid.server.store.tables.fleet import leases as leases_table
+from braid.server.store.tables.fleet import nodes as nodes_table
 
 log = logging.getLogger("braid.fleet")
 

@@ -37,8 +37,8 @@ from braid.server.jobs.progress import (
     batch_size_label,
 )
 from braid.server.jobs.retries import RetryWhileRestarting
-from braid.server.jobs.scheduling.given_samples import given_samples
 from braid.server.jobs.scheduling.one_schedule import make_schedule
+from braid.server.jobs.scheduling.precision.given_samples import given_samples
 from braid.server.jobs.services import JobServices, check_offered
 from braid.server.store.files import StoreFolder
 from braid.server.store.records import JobStatus, ModelStatus, ModelVersion

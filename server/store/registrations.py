@@ -32,9 +32,10 @@ from braid.server.store.records import (
     check_model_name,
 )
 from braid.server.store.shared_files.interface import ObjectGone
-from braid.server.store.tables import claims, objects, placed
 from braid.server.store.tables import jobs as jobs_table
 from braid.server.store.tables import models as models_table
+from braid.server.store.tables import placed
+from braid.server.store.tables.fleet import claims, objects
 from braid.server.store.uploads import Upload
 
 log = logging.getLogger("braid.store")

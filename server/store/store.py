@@ -42,7 +42,8 @@ from braid.server.store.records import JobRecord, JobStatus, ModelStatus, ModelV
 from braid.server.store.shared_files.interface import ObjectGone
 from braid.server.store.tables import jobs as jobs_table
 from braid.server.store.tables import models as models_table
-from braid.server.store.tables import objects, placed, plans, serving
+from braid.server.store.tables import placed, plans, serving
+from braid.server.store.tables.fleet import objects
 
 log = logging.getLogger("braid.store")
 

@@ -33,7 +33,7 @@ from braid.server.store.records import (
     RegistrationOptions,
 )
 from braid.server.store.store import Store
-from braid.server.store.tables import leases as leases_table
+from braid.server.store.tables.fleet import leases as leases_table
 from tests.fleet.postgres import Postgres
 
 pytestmark = pytest.mark.fleet

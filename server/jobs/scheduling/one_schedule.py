@@ -23,15 +23,18 @@ from braid.server.jobs.imported_model import ImportedModel
 from braid.server.jobs.interfaces import ServingDevice
 from braid.server.jobs.progress import BatchSizeProgress
 from braid.server.jobs.scheduling.choose_plan import PlanChoice, choose_plan
-from braid.server.jobs.scheduling.choose_precision import PrecisionChoice, choose_precision
-from braid.server.jobs.scheduling.given_samples import given_samples
 from braid.server.jobs.scheduling.plan_search import (
     FoundPlans,
     Work,
     in_other_precisions,
     search_plans,
 )
-from braid.server.jobs.scheduling.quantisations import with_quantisation
+from braid.server.jobs.scheduling.precision.choose_precision import (
+    PrecisionChoice,
+    choose_precision,
+)
+from braid.server.jobs.scheduling.precision.given_samples import given_samples
+from braid.server.jobs.scheduling.precision.quantisations import with_quantisation
 from braid.server.jobs.scheduling.stage_measurements import in_store
 from braid.server.jobs.scheduling.throughput import with_side_by_side
 from braid.server.jobs.services import JobServices

@@ -25,8 +25,8 @@ from braid.server.jobs.interfaces import ServingDevice
 from braid.server.jobs.progress import BatchSizeProgress
 from braid.server.jobs.retries import RetryWhileRestarting
 from braid.server.jobs.scheduling.choose_plan import ComparedPlans
-from braid.server.jobs.scheduling.given_samples import GivenSamples
 from braid.server.jobs.scheduling.kernel_measurements import ChosenKernels, choose_kernels
+from braid.server.jobs.scheduling.precision.given_samples import GivenSamples
 from braid.server.jobs.scheduling.stage_measurements import StageMeasurer
 from braid.server.jobs.services import JobServices
 

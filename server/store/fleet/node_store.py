@@ -23,10 +23,10 @@ from braid.server.store.records import (
     Registration,
 )
 from braid.server.store.registrations import Registrations
-from braid.server.store.tables import claims
 from braid.server.store.tables import jobs as jobs_table
-from braid.server.store.tables import leases as leases_table
-from braid.server.store.tables import nodes as nodes_table
+from braid.server.store.tables.fleet import claims
+from braid.server.store.tables.fleet import leases as leases_table
+from braid.server.store.tables.fleet import nodes as nodes_table
 
 
 class NodeStore(Registrations):

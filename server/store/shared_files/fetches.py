@@ -31,7 +31,7 @@ from braid.server.store.shared_files.kinds import FileKind, exists
 from braid.server.store.shared_files.object_store.place import ObjectPlace
 from braid.server.store.shared_files.packing import unpack
 from braid.server.store.store import Store
-from braid.server.store.tables.objects import ObjectState, StoredObject
+from braid.server.store.tables.fleet.objects import ObjectState, StoredObject
 
 log = logging.getLogger("braid.files")
 

@@ -5,7 +5,7 @@
     sweep    rows of no use ──> DELETING ──> objects deleted ──> no rows           (sweep.py)
 
 The store's folder is a bounded cache (``cache.py``). Which objects exist is known by their rows
-(``tables/objects.py``).
+(``tables/fleet/objects.py``).
 """
 
 from __future__ import annotations

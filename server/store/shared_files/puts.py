@@ -24,7 +24,7 @@ from braid.server.store.shared_files.kinds import FileKind
 from braid.server.store.shared_files.object_store.place import ObjectPlace
 from braid.server.store.shared_files.packing import pack
 from braid.server.store.store import Store
-from braid.server.store.tables.objects import StoredObject
+from braid.server.store.tables.fleet.objects import StoredObject
 
 TRIES = 3
 """Tries to put a file, if a sweep comes before each of them ends."""

@@ -18,7 +18,7 @@ from braid.core.graph import OpGraph, graph_to_json, load_graph
 from braid.core.json_form import to_json
 from braid.core.measurement import StageLatency
 from braid.core.schedule import Schedule, schedule_from_json, schedule_to_json
-from braid.server.store.tables.leases import now
+from braid.server.store.tables.fleet.leases import now
 from braid.server.store.tables.schema import graphs, measurements, schedules
 from braid.server.store.tables.upsert import put_row
 

@@ -18,8 +18,8 @@ from sqlalchemy.pool import StaticPool
 from braid.server.store.records import ModelStatus, RegistrationOptions
 from braid.server.store.tables import jobs as jobs_table
 from braid.server.store.tables import models as models_table
-from braid.server.store.tables import objects
-from braid.server.store.tables.objects import ObjectState, StoredObject
+from braid.server.store.tables.fleet import objects
+from braid.server.store.tables.fleet.objects import ObjectState, StoredObject
 from braid.server.store.tables.schema import metadata
 
 SERVERS = st.integers(0, 1)

@@ -28,7 +28,7 @@ from sqlalchemy import (
 
 from braid.server.store.tables import jobs as jobs_table
 from braid.server.store.tables import models as models_table
-from braid.server.store.tables.leases import now
+from braid.server.store.tables.fleet.leases import now
 from braid.server.store.tables.schema import objects
 
 OWNER = "owner"

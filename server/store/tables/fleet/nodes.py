@@ -8,7 +8,7 @@ from dataclasses import asdict
 from sqlalchemy import ColumnElement, Connection, delete, func, insert, select, update
 
 from braid.server.store.fleet.leases import JOB, ListedNode, NodeRecord
-from braid.server.store.tables.leases import now
+from braid.server.store.tables.fleet.leases import now
 from braid.server.store.tables.schema import leases, nodes
 
 FORGOTTEN_SECONDS = 86_400.0

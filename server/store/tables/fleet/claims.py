@@ -23,9 +23,9 @@ from braid.server.store.records import (
     Registration,
 )
 from braid.server.store.tables import jobs as jobs_table
-from braid.server.store.tables import leases as leases_table
 from braid.server.store.tables import models as models_table
-from braid.server.store.tables import nodes as nodes_table
+from braid.server.store.tables.fleet import leases as leases_table
+from braid.server.store.tables.fleet import nodes as nodes_table
 from braid.server.store.tables.schema import jobs, leases
 
 UNKNOWN = -1.0  # seconds until a job ends

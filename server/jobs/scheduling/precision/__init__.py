@@ -1,0 +1,1 @@
+"""Which precision serves, and what it is measured on."""

@@ -1,0 +1,1 @@
+"""Tables of what servers on one database share: claims, leases, nodes and stored objects."""
