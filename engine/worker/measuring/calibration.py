@@ -14,7 +14,6 @@ from __future__ import annotations
 import math
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from time import monotonic
 
 from torch import Tensor
 
@@ -28,6 +27,7 @@ from braid.engine.passes.quantised.candidates import Candidates
 from braid.engine.runtime.yielding import YieldToRequests
 from braid.engine.timing.comparison import errors
 from braid.engine.worker.checked_inputs import inputs_to_check
+from braid.engine.worker.measuring.budget import Budget
 from braid.engine.worker.measuring.exact_runs import exact_run
 from braid.engine.worker.measuring.ranges import METHODS, Observed
 from braid.engine.worker.measuring.sensitivity import most_sensitive_first
@@ -50,7 +50,7 @@ HOPELESS = 200.0
 """An error this many times as large as allowed is not brought down by units that stay wide."""
 
 BUDGET_S = 90.0
-"""Seconds after which no further unit stays wide. A step that began is finished."""
+"""CPU seconds a thread after which no further unit stays wide. A step that began is finished."""
 
 Steps = Generator[float | None, None, Quantisation]
 
@@ -109,11 +109,11 @@ class _Model:
 
 
 class _Calibration:
-    """State of one calibration: the samples with their exact outputs, and the time it may take."""
+    """State of one calibration: the samples with their exact outputs, and its budget."""
 
     def __init__(self, model: _Model, inputs: Sequence[Tensors]) -> None:
         self._model = model
-        self._until = monotonic() + BUDGET_S
+        self._budget = Budget(BUDGET_S)
         is_apart = len(inputs) >= 4
         held_out = [x for i, x in enumerate(inputs) if i % 4 == 3] if is_apart else list(inputs)
         rest = [x for i, x in enumerate(inputs) if i % 4 != 3] if is_apart else list(inputs)
@@ -191,7 +191,7 @@ class _Calibration:
         return self._exact[id(inputs)]
 
     def _may_go_on(self, how: Quantisation) -> bool:
-        return len(how.wide) < how.candidates // 2 and monotonic() < self._until
+        return len(how.wide) < how.candidates // 2 and self._budget.is_left
 
     def _narrowed(
         self, how: Quantisation, order: Sequence[str], allowed: float
@@ -200,11 +200,11 @@ class _Calibration:
         wrong, count, most = 0, 1, max(1, how.candidates // 2)
         while True:  # 1, 2, 4, ... until it is right
             best = yield from self._with_wide(how, order[:count], allowed)
-            if _is_right(best, allowed) or count >= most or monotonic() > self._until:
+            if _is_right(best, allowed) or count >= most or not self._budget.is_left:
                 break
             wrong, count = count, min(most, 2 * count)
         right = count
-        while _is_right(best, allowed) and right - wrong > 1 and monotonic() < self._until:
+        while _is_right(best, allowed) and right - wrong > 1 and self._budget.is_left:
             half = (right + wrong) // 2
             tried = yield from self._with_wide(how, order[:half], allowed)
             if _is_right(tried, allowed):
@@ -216,8 +216,7 @@ class _Calibration:
     def _with_wide(
         self, how: Quantisation, wide: Sequence[str], allowed: float
     ) -> Generator[float | None, None, Quantisation]:
-        spent = 1 - max(0.0, self._until - monotonic()) / BUDGET_S
-        yield 0.5 + 0.5 * spent
+        yield 0.5 + 0.5 * self._budget.spent
         how = replace(how, wide=tuple(wide))
         return (yield from self._measured(how, self._held_out, allowed))
 

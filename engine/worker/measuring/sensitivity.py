@@ -9,7 +9,6 @@ come first; those that time does not suffice for are ordered by that error.
 from __future__ import annotations
 
 from collections.abc import Collection, Generator, Mapping
-from time import monotonic
 
 import torch
 from torch import Tensor
@@ -25,13 +24,14 @@ from braid.engine.passes.quantised.calibrated import (
 )
 from braid.engine.passes.quantised.candidates import data_operands
 from braid.engine.timing.comparison import errors
+from braid.engine.worker.measuring.budget import Budget
 from braid.engine.worker.measuring.exact_runs import called, exact_run
 
 VALUES_BYTES = 1 << 30
 """Most bytes of a graph's values that are kept at once; of larger ones the own error decides."""
 
 SECONDS = 30.0
-"""Longest time to order units in; a unit that was begun is finished."""
+"""CPU seconds a thread to order units in; a unit that was begun is finished."""
 
 
 def most_sensitive_first(
@@ -46,12 +46,12 @@ def most_sensitive_first(
         how: ranges.
     """
     is_small = sum(spec.size_bytes for spec in graph.specs.values()) <= VALUES_BYTES
-    values, until = dict(given), monotonic() + SECONDS
+    values, budget = dict(given), Budget(SECONDS)
     own = yield from _own_errors(graph, values, units, how, keep_all=is_small)
     cost: dict[str, float] = {}
     at = {op.name: index for index, op in enumerate(graph.operators)}
     for name in sorted(own, key=lambda name: own[name], reverse=True):
-        if not is_small or monotonic() > until:
+        if not is_small or not budget.is_left:
             break
         changed = rounded(graph.operators[at[name]], values, how)
         cost[name] = _carried_on(graph, at[name] + 1, values, changed)

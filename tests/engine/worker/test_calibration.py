@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +23,7 @@ from braid.engine.passes.specialise import interpret
 from braid.engine.program.kernel import PackedWeights
 from braid.engine.runtime.yielding import no_pause
 from braid.engine.timing.comparison import errors
+from braid.engine.worker.measuring.budget import Budget
 from braid.engine.worker.measuring.calibration import calibrated
 from braid.engine.worker.measuring.ranges import Observed, least_error, percentile, whole
 from braid.engine.worker.models import LoadedModel, ModelTable
@@ -188,3 +190,23 @@ def test_only_what_has_constant_weights_in_fp32_can_become_integers() -> None:
 
     assert Candidates(graph, constants).weighted == {"a", "b", "y"}
     assert Candidates(graph, {}).weighted == frozenset()
+
+
+def test_a_budget_ends_with_the_processor_time_of_all_threads() -> None:
+    seconds = [5.0]
+    budget = Budget(10, clock=lambda: seconds[0], threads=2)
+
+    seconds[0] += 19
+    assert budget.is_left
+    assert budget.spent == pytest.approx(0.95)
+    seconds[0] += 2
+    assert not budget.is_left
+    assert budget.spent == 1
+
+
+def test_time_in_which_the_process_does_not_compute_costs_no_budget() -> None:
+    budget = Budget(0.2, threads=1)
+
+    time.sleep(0.3)
+
+    assert budget.is_left
