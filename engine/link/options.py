@@ -31,7 +31,7 @@ class WorkerOptions:
     gpu: int | None = None  # which of the GPUs that the server sees; None: the CPU
     cores: tuple[int, ...] = ()  # of a CPU device; empty: all that the process may use
     pin_threads: bool = True
-    start_timeout_s: float = 60.0  # from one answer to the next, until it is up
+    start_timeout_s: float = 60.0  # without CPU time, from one answer to the next, until it is up
     max_backoff_s: float = 5.0
     keep_spare: bool = True
     keep_spare_bench: bool = False  # a process that measures is started before it is needed

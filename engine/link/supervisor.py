@@ -84,7 +84,6 @@ class WorkerLink:
         self._worker: WorkerProcess | None = None
         self._spare: asyncio.Task[WorkerProcess] | None = None
         self._supervisor: asyncio.Task[None] | None = None
-        self._start_limit: asyncio.Timeout | None = None
 
     async def start(self) -> None:
         """Start the worker and keep one in service; returns when it is up.
@@ -157,19 +156,11 @@ class WorkerLink:
         }
         return {role: each.pid for role, each in workers.items() if each and each.is_alive}
 
-    def startup_call(self, request: WorkerRequest[R]) -> asyncio.Future[R]:
+    async def startup_call(self, request: WorkerRequest[R]) -> R:
         """As ``call``, for use by ``on_start`` only, before the worker is up."""
         assert self.state is LinkState.STARTING
         assert self._worker is not None
-        answer = self._worker.send(request)
-        answer.add_done_callback(lambda _: self._is_getting_on())
-        return answer
-
-    def _is_getting_on(self) -> None:
-        """Extend the time to start: a worker that answers may take long to load many models."""
-        limit = self._start_limit
-        if limit is not None and not limit.expired():
-            limit.reschedule(asyncio.get_running_loop().time() + self.options.start_timeout_s)
+        return await self._worker.answer_while_starting(request, self.options.start_timeout_s)
 
     async def _bring_up(self) -> None:
         """Put the spare, or else a new worker, into service."""
@@ -178,18 +169,14 @@ class WorkerLink:
         worker = self._worker = await self._take_spare()
         worker.on_silence = lambda: self._events.on_state(self.state)
         try:
-            async with asyncio.timeout(self.options.start_timeout_s) as self._start_limit:
-                self.device = await self.startup_call(DescribeDevice())
-                await self._events.on_start(self)
+            self.device = await self.startup_call(DescribeDevice())
+            await self._events.on_start(self)
         except StartupError:
             await worker.end()
             raise
-        except (TimeoutError, BraidError) as error:
+        except BraidError as error:
             await worker.end()
-            why = str(error) or f"no answer for {self.options.start_timeout_s:g} s"
-            raise WorkerFault(f"the worker of {self.name} did not start: {why}") from error
-        finally:
-            self._start_limit = None
+            raise WorkerFault(f"the worker of {self.name} did not start: {error}") from error
         self._set(LinkState.UP)
         log.info("worker %d of %s up after %.2f s", worker.pid, self.name, monotonic() - began)
         if self.options.keep_spare:

@@ -12,6 +12,8 @@ import asyncio
 import json
 import socket
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from math import inf
 from time import monotonic
 from typing import Any, NamedTuple, Self, TypeVar, cast
 
@@ -37,6 +39,7 @@ from braid.engine.link.options import WatchLimits, WorkerEnd, WorkerOptions
 from braid.engine.link.shared_memory import Arena
 from braid.engine.link.watch import TICK_S, RunBound, Watch
 from braid.engine.processes.child import ChildProcess
+from braid.engine.processes.child_time import DidNothing, TookTooLong, wait_for_child
 from braid.engine.processes.environment import cpu_environment, cuda_environment
 
 OnProgress = Callable[[float], None]
@@ -163,6 +166,24 @@ class WorkerProcess(asyncio.Protocol):
         if isinstance(request, MeasurementRequest):
             future.add_done_callback(lambda done: self._drop(number, done))
         return future
+
+    async def answer_while_starting(self, request: WorkerRequest[R], seconds: float) -> R:
+        """Send a request to a worker that starts, which takes long where no core is free.
+
+        Raises:
+            WorkerRestarting: it ended; or it used no CPU time for ``seconds`` or took many times
+                as long, and is ended.
+        """
+        answer = self.send(request)
+        try:
+            await wait_for_child(answer, self.pid, seconds, cpu_seconds=inf)
+        except (DidNothing, TookTooLong) as error:
+            await self.end()
+            with suppress(WorkerRestarting):
+                await answer
+            why = "not run" if isinstance(error, DidNothing) else "not answered"
+            raise WorkerRestarting(f"it has {why} for {seconds:g} s") from error
+        return await answer
 
     def stop(self, future: asyncio.Future[Any]) -> None:
         """End an inference that no request waits for any more, as soon as its worker can.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from contextlib import suppress
-from math import inf
 from typing import TypeVar
 
 from braid.core.background import BackgroundTasks
@@ -14,7 +13,6 @@ from braid.engine.link.messages import DescribeDevice, LoadModel, ProgramRequest
 from braid.engine.link.options import WorkerOptions
 from braid.engine.link.shared_memory import Arena
 from braid.engine.link.worker_process import OnProgress, WorkerProcess
-from braid.engine.processes.child_time import DidNothing, TookTooLong, wait_for_child
 from braid.server.devices.measuring.host import ArtefactOf, MeasuringHost
 
 log = logging.getLogger("braid.bench")
@@ -169,21 +167,14 @@ class MeasuringProcess(MeasuringHost):
         Raises:
             WorkerRestarting: the worker used no CPU time, or took too long; it is ended.
         """
-        seconds = self._options.start_timeout_s
-        answer = process.send(DescribeDevice())
         try:
-            await wait_for_child(answer, process.pid, seconds, cpu_seconds=inf)
-        except (DidNothing, TookTooLong) as error:
-            self._process = None
-            await process.end()
-            with suppress(WorkerRestarting):
-                await answer
-            why = "not run" if isinstance(error, DidNothing) else "not answered"
+            await process.answer_while_starting(DescribeDevice(), self._options.start_timeout_s)
+        except WorkerRestarting as error:
+            if self._process is process:
+                self._process = None
             raise WorkerRestarting(
-                f"the worker that measures for {self._name} did not start: "
-                f"it has {why} for {seconds:g} s"
+                f"the worker that measures for {self._name} did not start: {error}"
             ) from error
-        await answer
 
     async def _watch(self, process: WorkerProcess) -> None:
         """Wait for the end of a process, and log it unless the process was told to end."""
