@@ -1,10 +1,10 @@
 """What hostile code in a confined importer would try, with how each try must end.
 
-    python -m tests.attack.inside WORK OUTSIDE BYSTANDER
+    python -m tests.attack.inside WORK OUTSIDE BYSTANDER USER
 
-Confines itself as an importer does and makes all tries; prints a line of JSON, try ─> end. WORK is
-the importer's folder, OUTSIDE one with a file ``secret``, BYSTANDER the id of a process of the same
-user.
+Becomes USER, confines itself as an importer does and makes all tries; prints a line of JSON,
+try ─> end. WORK is the importer's folder, OUTSIDE one with a file ``secret``, BYSTANDER the id of a
+process of the same user.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from braid.engine.importer.sandbox.confinement import confine
 
 LIMITS = ImportLimits(memory_bytes=GIB, file_bytes=1 << 20, open_files=64)
 DONE, REFUSED = "done", ("EPERM", "EACCES")
+PR_SET_DUMPABLE = 4
 
 
 @dataclass(frozen=True)
@@ -220,6 +221,15 @@ TRIES: Mapping[str, tuple[Try, tuple[str, ...]]] = {
 ON_X86 = ("key of the kernel", "rings of", "faults of", "counters of", "programs in", "a signal to")
 
 
+def _become(user: int) -> None:
+    """Become a user whom the folder of this Python may be closed to."""
+    if user != os.getuid():
+        os.setgroups([])
+        os.setgid(user)
+        os.setuid(user)
+        _checked(_libc.prctl(PR_SET_DUMPABLE, 1, 0, 0, 0))  # as a program that the user starts
+
+
 def attempt(what: Try, place: Place) -> str:
     """Make one try; how it ended."""
     try:
@@ -234,6 +244,7 @@ def attempt(what: Try, place: Place) -> str:
 def main() -> None:
     """Confine this process, make all tries, and print how they ended."""
     place = Place(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]))
+    _become(int(sys.argv[4]))
     confine(LIMITS, os.getppid(), place.work)
     ends = {name: attempt(what, place) for name, (what, _) in TRIES.items()}
     print(json.dumps(ends), flush=True)
