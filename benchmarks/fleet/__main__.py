@@ -17,6 +17,7 @@ from typing import Any
 from benchmarks import environment
 from benchmarks.fleet import following, outages, owners, registering, uploads
 from benchmarks.fleet.stand import Seen, Stand
+from benchmarks.named_cases import cases_parser, write_report
 from tests.child_processes import kill_children_at_exit
 from tests.fleet import alone, fleet
 from tests.fleet.fleet import THREADS, Fleet
@@ -106,7 +107,7 @@ def _run_all(folder: Path, options: argparse.Namespace, report: Report) -> None:
     s3 = S3(folder / "s3", alone.HUB, S3_DISK_MB).start()
     try:
         stand = Stand(folder, postgres, s3)
-        for name in options.campaigns:
+        for name in options.cases:
             _run(name, stand, options, report)
     finally:
         s3.remove()
@@ -126,9 +127,7 @@ def _run(name: str, stand: Stand, options: argparse.Namespace, report: Report) -
         campaign["figures"].append(seen.figures)
         campaign["broken"] += seen.broken
         print(f"{name} {campaign['runs']}: {seen.figures}", *seen.broken, sep="\n  ", flush=True)
-        if options.json is not None:
-            options.json.parent.mkdir(parents=True, exist_ok=True)
-            options.json.write_text(json.dumps(report, indent=2) + "\n")
+        write_report(options.json, report)
 
 
 def _stored(file: Path | None) -> Report:
@@ -160,19 +159,10 @@ def _span(name: str, values: list[float | int | str]) -> str:
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.fleet")
-    parser.add_argument(
-        "campaigns",
-        nargs="+",
-        choices=list(CAMPAIGNS),
-        metavar="CAMPAIGN",
-        help=", ".join(CAMPAIGNS),
-    )
+    parser = cases_parser("benchmarks.fleet", CAMPAIGNS)
+    parser.description = "Figures are added to those that the file of --json has."
     parser.add_argument("--times", type=int, default=1, help="runs of each")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument(
-        "--json", type=Path, help="write all figures here (JSON), beside those that it has"
-    )
     parser.add_argument("--note", default="", help="what else the machine did, for the JSON")
     parser.add_argument("--is-alone", action="store_true", help=argparse.SUPPRESS)
     return parser.parse_args()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -14,6 +13,7 @@ from benchmarks.fleet.simulate import tables
 from benchmarks.fleet.simulate.load import OK
 from benchmarks.fleet.simulate.pictures import draw
 from benchmarks.fleet.simulate.studies import STUDIES, Point, Setup
+from benchmarks.named_cases import cases_parser, write_report
 
 
 def main() -> None:
@@ -29,14 +29,12 @@ def main() -> None:
     print(HEAD)
     with ProcessPoolExecutor(options.processes) as pool:
         for found in pool.map(
-            partial(study, setup=Setup(batch_us, options.requests, options.most)), options.studies
+            partial(study, setup=Setup(batch_us, options.requests, options.most)), options.cases
         ):
             points += found
             print(*map(row, found), sep="\n", flush=True)
     report["points"] = [point.to_json() for point in points]
-    if options.json is not None:
-        options.json.parent.mkdir(parents=True, exist_ok=True)
-        options.json.write_text(json.dumps(report, indent=1) + "\n")
+    write_report(options.json, report)
     if options.pictures is not None:
         draw(points, options.pictures)
 
@@ -66,18 +64,13 @@ def row(point: Point) -> str:
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.fleet.simulate")
-    parser.add_argument("studies", nargs="*", default=list(STUDIES), help=", ".join(STUDIES))
+    parser = cases_parser("benchmarks.fleet.simulate", STUDIES, is_all_usual=True)
     parser.add_argument("--network", default="resnet50", help="whose latency table all nodes have")
-    parser.add_argument("--json", type=Path, help="write all figures here (JSON)")
     parser.add_argument("--pictures", type=Path, help="draw the curves into this folder (SVG)")
     parser.add_argument("--requests", type=int, default=5000, help="of one case")
     parser.add_argument("--most", type=int, default=100, help="nodes of the largest fleet")
     parser.add_argument("--processes", type=int, default=2, help="studies at once")
-    options = parser.parse_args()
-    if unknown := set(options.studies) - set(STUDIES):
-        parser.error(f"unknown studies: {', '.join(sorted(unknown))}")
-    return options
+    return parser.parse_args()
 
 
 if __name__ == "__main__":

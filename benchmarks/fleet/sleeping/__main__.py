@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import tempfile
 from dataclasses import asdict
 from pathlib import Path
@@ -20,6 +19,7 @@ from benchmarks.fleet.sleeping.cases import (
     usual_cases,
 )
 from benchmarks.load.processes import load_generators
+from benchmarks.named_cases import cases_parser, write_report
 from tests.child_processes import kill_children_at_exit
 
 ONE_BY_ONE = {1: 50_000.0}
@@ -42,7 +42,7 @@ def main() -> None:
         tempfile.TemporaryDirectory(prefix="braid-sleeping-") as folder,
         load_generators(1) as load,
     ):
-        for name in options.fleets:
+        for name in options.cases:
             fleet = FLEETS[name]
             is_mixed = len(set(fleet.slowness)) > 1
             table = ONE_BY_ONE if is_mixed and not options.batches else latency_table("resnet50")
@@ -62,9 +62,7 @@ def main() -> None:
                 )
                 print(_row(report["cases"][-1]), flush=True)
     print(table_of(report["cases"]))
-    if options.json is not None:
-        options.json.parent.mkdir(parents=True, exist_ok=True)
-        options.json.write_text(json.dumps(report, indent=2) + "\n")
+    write_report(options.json, report)
 
 
 def table_of(cases: list[dict[str, Any]]) -> str:
@@ -93,14 +91,9 @@ def _row(case: dict[str, Any]) -> str:
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.fleet.sleeping")
-    parser.add_argument("fleets", nargs="*", default=list(FLEETS), help=", ".join(FLEETS))
+    parser = cases_parser("benchmarks.fleet.sleeping", FLEETS, is_all_usual=True)
     parser.add_argument("--batches", action="store_true", help="mixed fleets form batches, too")
-    parser.add_argument("--json", type=Path, help="write all figures here (JSON)")
-    options = parser.parse_args()
-    if unknown := set(options.fleets) - set(FLEETS):
-        parser.error(f"unknown fleets: {', '.join(sorted(unknown))}")
-    return options
+    return parser.parse_args()
 
 
 if __name__ == "__main__":

@@ -1,0 +1,38 @@
+"""Command line of a benchmark that consists of named cases, and the file of what they saw.
+
+python -m MODULE CASE ... --json FILE
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+
+
+def cases_parser(
+    module: str, cases: Collection[str], *, is_all_usual: bool = False
+) -> argparse.ArgumentParser:
+    """Return a parser of ``cases`` and ``json``; without a case it takes all or refuses."""
+
+    def known(name: str) -> str:
+        if name not in cases:
+            raise argparse.ArgumentTypeError(f"unknown: {name}; known are {', '.join(cases)}")
+        return name
+
+    parser = argparse.ArgumentParser(prog=f"python -m {module}")
+    number: dict[str, Any] = {"nargs": "+"}
+    if is_all_usual:
+        number = {"nargs": "*", "default": list(cases)}
+    parser.add_argument("cases", type=known, metavar="CASE", help=", ".join(cases), **number)
+    parser.add_argument("--json", type=Path, help="write all figures here (JSON)")
+    return parser
+
+
+def write_report(file: Path | None, report: Any) -> None:
+    """Write a report as JSON, its folder as well; do nothing without a file."""
+    if file is not None:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps(report, indent=1) + "\n")
