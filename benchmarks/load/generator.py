@@ -18,6 +18,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import grpc
 import numpy as np
 
+from benchmarks.load.arrivals import poisson
 from benchmarks.load.calls import connected_call
 from benchmarks.load.records import Job, Samples
 from braid.engine.runtime.allocator import keep_freed_memory
@@ -55,19 +56,18 @@ async def open_loop(
 ) -> Samples:
     """Begin requests at Poisson moments; throughput counts those that were due while measuring."""
     samples = Samples()
-    random = np.random.default_rng(seed)
     origin = time.perf_counter()
     begin, end = origin + warmup_s, origin + warmup_s + measure_s
     running: set[asyncio.Task[bool]] = set()
-    due, index = origin, 0
-    while (due := due + random.exponential(1 / rate_per_s)) < end:
+    for index, at in enumerate(poisson(rate_per_s, seed)):
+        if (due := origin + at) >= end:
+            break
         if (pause := due - time.perf_counter()) > 0:
             await asyncio.sleep(pause)
         call = calls[index % len(calls)]
         task = asyncio.create_task(_timed(call, due, due >= begin, samples))
         running.add(task)
         task.add_done_callback(running.discard)
-        index += 1
     if running:
         await asyncio.wait(running)
     samples.seconds = measure_s

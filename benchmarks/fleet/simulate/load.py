@@ -1,6 +1,7 @@
 """Clients of a simulated fleet; each request ends exactly once, and is counted then.
 
 open loop      requests begin at random moments (Poisson), whatever became of the others
+arrivals       the same at given moments: those of a real run
 closed loop    each client sends its next request when it has its answer
 """
 
@@ -9,8 +10,9 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 from math import inf
 
 from benchmarks.fleet.simulate.doors import Door, NoNode
@@ -41,7 +43,14 @@ class OpenLoop:
         return next(rate for at, rate in reversed(self.rates) if at <= now), until
 
 
-Load = ClosedLoop | OpenLoop
+@dataclass(frozen=True, slots=True)
+class Arrivals:
+    """Requests at given moments."""
+
+    moments_s: tuple[float, ...]  # ascending
+
+
+Load = ClosedLoop | OpenLoop | Arrivals
 
 
 @dataclass(slots=True)
@@ -87,6 +96,16 @@ class Clients:
             await asyncio.gather(*(self._client() for _ in range(load.clients)))
             return
         now = asyncio.get_running_loop().time
+        moments = load.moments_s if isinstance(load, Arrivals) else self._random_moments(load)
+        for due in takewhile(lambda due: due < self._tally.end, moments):
+            await asyncio.sleep(due - now())
+            task = asyncio.create_task(self._request())
+            self._running.add(task)
+            task.add_done_callback(self._running.discard)
+        if self._running:
+            await asyncio.wait(set(self._running))
+
+    def _random_moments(self, load: OpenLoop) -> Iterator[float]:
         due = 0.0
         while True:
             rate, until = load.rate_at(due)
@@ -95,14 +114,7 @@ class Clients:
                 due = until
                 continue
             due += gap
-            if due >= self._tally.end:
-                break
-            await asyncio.sleep(due - now())
-            task = asyncio.create_task(self._request())
-            self._running.add(task)
-            task.add_done_callback(self._running.discard)
-        if self._running:
-            await asyncio.wait(set(self._running))
+            yield due
 
     async def _client(self) -> None:
         now = asyncio.get_running_loop().time

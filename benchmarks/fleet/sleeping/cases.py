@@ -5,15 +5,17 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from pathlib import Path
 from statistics import median
 
 from benchmarks.fleet.simulate.doors import LEAST_CONNECTIONS
-from benchmarks.fleet.simulate.load import ClosedLoop, Load, OpenLoop
+from benchmarks.fleet.simulate.load import Arrivals, ClosedLoop, Load, OpenLoop
 from benchmarks.fleet.simulate.nodes import Device
 from benchmarks.fleet.simulate.scenario import Scenario, percentile_ms, simulate
 from benchmarks.fleet.sleeping.door import LoggingDoor, Passed, logging_door
 from benchmarks.fleet.sleeping.nodes import MODEL, WIDTH, sleeping_nodes
+from benchmarks.load.arrivals import poisson
 from benchmarks.load.processes import LoadGenerators
 from benchmarks.load.records import Job
 from tests.deploy.haproxy import Addresses
@@ -21,6 +23,7 @@ from tests.deploy.haproxy import Addresses
 CONNECTIONS = 16
 """Connections of the open loop."""
 
+SEED = 0
 _CHECKED_S = 2.0  # until HAProxy has asked every node whether it is ready
 
 
@@ -85,11 +88,11 @@ def ideal_per_s(fleet: Fleet, batch_us: Mapping[int, float]) -> float:
 
 
 def simulated(fleet: Fleet, batch_us: Mapping[int, float], case: Case, way_s: float) -> Seen:
-    """Run a case in the simulation."""
+    """Run a case in the simulation; requests of an open loop begin when the real ones do."""
     scenario = Scenario(
         batch_us=batch_us,
         slowness=fleet.slowness,
-        load=case.load,
+        load=_same_moments(case),
         policy=replace(LEAST_CONNECTIONS, is_weighted=fleet.is_weighted),
         way_s=way_s,
         warmup_s=case.warmup_s,
@@ -107,6 +110,13 @@ def simulated(fleet: Fleet, batch_us: Mapping[int, float], case: Case, way_s: fl
         slow_p99_ms=max(node.p99_ms for node in report.nodes if node.slowness == slowest),
         failed=report.sent - report.outcomes["OK"],
     )
+
+
+def _same_moments(case: Case) -> Load:
+    if not isinstance(case.load, OpenLoop):
+        return case.load
+    moments = poisson(case.load.rate_at(0.0)[0], SEED)
+    return Arrivals(tuple(takewhile(lambda at: at < case.warmup_s + case.measure_s, moments)))
 
 
 def real(
@@ -143,13 +153,14 @@ def _job(door: LoggingDoor, case: Case) -> Job:
     load = case.load
     return Job(
         clients=load.clients if isinstance(load, ClosedLoop) else CONNECTIONS,
-        rate_per_s=None if isinstance(load, ClosedLoop) else load.rate_at(0.0)[0],
+        rate_per_s=load.rate_at(0.0)[0] if isinstance(load, OpenLoop) else None,
         warmup_s=case.warmup_s,
         measure_s=case.measure_s,
         address=door.address,
         model=MODEL,
         scale=1.0,
         shape=(1, WIDTH),
+        seed=SEED,
     )
 
 

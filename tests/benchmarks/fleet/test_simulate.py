@@ -16,7 +16,7 @@ from benchmarks.fleet.simulate.doors import (
     DoorPolicy,
 )
 from benchmarks.fleet.simulate.failures import Failures
-from benchmarks.fleet.simulate.load import ClosedLoop, OpenLoop
+from benchmarks.fleet.simulate.load import Arrivals, ClosedLoop, OpenLoop
 from benchmarks.fleet.simulate.scenario import Scenario, exponential, lognormal, simulate
 from braid.server.store.batching_policy import BatchPolicy
 
@@ -48,6 +48,16 @@ def test_one_device_of_exponential_latency_is_an_m_m_1_queue() -> None:
 
     assert report.p50_ms == pytest.approx(1e3 * math.log(2) / (100 - 60), rel=0.1)
     assert report.p99_ms == pytest.approx(1e3 * math.log(100) / (100 - 60), rel=0.2)
+
+
+def test_requests_at_given_moments_wait_for_those_before_them() -> None:
+    load = Arrivals((0.0, 0.004, 0.004, 0.1))
+    scenario = Scenario(batch_us=ONE_BY_ONE, load=load, warmup_s=0, measure_s=1)
+
+    report = simulate(scenario)
+
+    latencies_ms = sorted(1e3 * latency for _, latency in report.finished)
+    assert latencies_ms == pytest.approx([10, 10, 16, 26])
 
 
 @pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: policy.name)
