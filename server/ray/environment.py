@@ -54,6 +54,8 @@ def useful(threads: int) -> dict[str, str]:
         "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": str(DRAIN_SECONDS),
         # Machines wait so long for a head that is away, and serve on.
         "RAY_gcs_rpc_server_reconnect_timeout_s": str(HEAD_SECONDS),
+        # Ray's default of 15 leaves HAProxy and nodes what any other process of the machine wants.
+        "RAY_worker_niceness": "0",
         "RAY_SERVE_REPLICA_AUTOSCALING_METRIC_PUSH_INTERVAL_S": "2",
         # A replica asks for no GPU of Ray's: it finds its devices itself.
         "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
