@@ -90,13 +90,15 @@ class Cluster:
             StartupError: one line a machine that says what is wrong.
         """
         look = ray.remote(num_cpus=0, max_retries=0)(_look)
-        alive = [node for node in ray.nodes() if node["Alive"]]
+        tasks = {}
+        for node in ray.nodes():
+            if node["Alive"]:
+                there = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
+                address = node["NodeManagerAddress"]
+                tasks[address] = look.options(scheduling_strategy=there).remote(address)
         wrong = []
-        for node in alive:
-            there = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
-            address = node["NodeManagerAddress"]
+        for address, task in tasks.items():
             try:
-                task = look.options(scheduling_strategy=there).remote(address)
                 machine: Machine = ray.get(task, timeout=CHECK_SECONDS)
             except ray.exceptions.RayError as error:
                 reason = str(error).strip().splitlines()[-1]
