@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from benchmarks import environment
-from benchmarks.fleet.__main__ import table
-from benchmarks.ray import campaigns, ingress
+from benchmarks.environment import REPOSITORY
+from benchmarks.fleet.__main__ import Report, table
+from benchmarks.fleet.stand import Seen
+from benchmarks.named_cases import cases_parser, write_report
+from benchmarks.ray import campaigns, ingress, scaling
 from benchmarks.ray.campaigns import CAMPAIGNS
 from tests.child_processes import kill_children_at_exit
 from tests.fleet import alone
@@ -24,7 +25,7 @@ from tests.ray.cluster import Cluster
 from tests.ray.redis import Redis
 
 S3_DISK_MB = 2048
-INGRESS = "ingress"
+INGRESS, SCALING = "ingress", "autoscaling"
 
 
 def main() -> int:
@@ -37,46 +38,47 @@ def main() -> int:
     if why := machines.missing() or Redis.missing():
         sys.exit(why)
     kill_children_at_exit()
-    report: dict[str, Any] = {"environment": environment.describe(), "campaigns": {}}
+    facts, report = environment.describe("ray"), Report()
     with tempfile.TemporaryDirectory(prefix="braid-ray-") as folder:
-        named = [each for each in options.campaigns if each != INGRESS]
-        if named:
-            _campaigns(Path(folder) / "three", named, report)
-        if INGRESS in options.campaigns:
-            with _cluster(Path(folder) / "one", 1) as cluster:
-                ingress.register(cluster, Path(folder))
-                report[INGRESS] = ingress.measure(cluster)
-            print(json.dumps(report[INGRESS], indent=2))
-    print(table(report))
-    if options.json is not None:
-        options.json.parent.mkdir(parents=True, exist_ok=True)
-        options.json.write_text(json.dumps(report, indent=2) + "\n")
-    return int(any(campaign["broken"] for campaign in report["campaigns"].values()))
-
-
-def _campaigns(folder: Path, names: list[str], report: dict[str, Any]) -> None:
-    with _cluster(folder, 3) as cluster:
-        campaigns.register(cluster, folder)
-        for name in names:
-            seen = CAMPAIGNS[name](cluster)
+        for name, seen in _seen(Path(folder), options):
             print(f"{name}: {seen.figures}", *seen.broken, sep="\n  ", flush=True)
-            report["campaigns"][name] = {
-                "runs": 1,
-                "figures": [seen.figures],
-                "broken": seen.broken,
-            }
+            report[name] = {"runs": 1, "figures": [seen.figures], "broken": seen.broken}
+            write_report(options.json, {"environment": facts, "campaigns": report})
+    print(table(report))
+    return int(any(campaign["broken"] for campaign in report.values()))
+
+
+def _seen(folder: Path, options: argparse.Namespace) -> Iterator[tuple[str, Seen]]:
+    """Run the cases, on a cluster for all campaigns and one each for the others."""
+    if named := [each for each in options.cases if each in CAMPAIGNS]:
+        with _cluster(folder / "campaigns", 3) as cluster:
+            campaigns.register(cluster.start(), folder)
+            for name in named:
+                yield name, CAMPAIGNS[name](cluster)
+    if INGRESS in options.cases:
+        with _cluster(folder / INGRESS, 1) as cluster:
+            ingress.register(cluster.start(), folder)
+            yield INGRESS, ingress.measure(cluster)
+    if SCALING in options.cases:
+        with _cluster(folder / SCALING, 3) as cluster:
+            cluster.switch_on()
+            scaling.deploy(cluster, folder)
+            yield SCALING, scaling.scale(cluster, options.picture)
 
 
 @contextmanager
 def _cluster(folder: Path, count: int) -> Iterator[Cluster]:
-    """A cluster that serves, with what it stands on; off at the end."""
+    """A cluster, off, with what it stands on; off at the end."""
     folder.mkdir(parents=True)
     postgres = Postgres(folder / "postgres", [alone.HUB]).start()
     s3 = S3(folder / "s3", alone.HUB, S3_DISK_MB).start()
     redis = Redis(folder / "redis").start()
+    variables = {"PYTHONPATH": str(REPOSITORY)}  # of applications of this package
     try:
-        with Cluster(folder / "machines", postgres, s3, redis, machines=count) as cluster:
-            yield cluster.start()
+        with Cluster(
+            folder / "machines", postgres, s3, redis, machines=count, environment=variables
+        ) as cluster:
+            yield cluster
     finally:
         redis.stop()
         s3.remove()
@@ -84,12 +86,8 @@ def _cluster(folder: Path, count: int) -> Iterator[Cluster]:
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.ray")
-    choices = [*CAMPAIGNS, INGRESS]
-    parser.add_argument(
-        "campaigns", nargs="+", choices=choices, metavar="CAMPAIGN", help=", ".join(choices)
-    )
-    parser.add_argument("--json", type=Path, help="write all figures here (JSON)")
+    parser = cases_parser("benchmarks.ray", [*CAMPAIGNS, INGRESS, SCALING])
+    parser.add_argument("--picture", type=Path, help=f"draw {SCALING} into this file (SVG)")
     parser.add_argument("--is-alone", action="store_true", help=argparse.SUPPRESS)
     return parser.parse_args()
 

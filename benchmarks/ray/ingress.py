@@ -9,20 +9,22 @@ from __future__ import annotations
 
 import re
 import time
+from math import prod
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 import grpc
 from onnx import helper
 from tritonclient.grpc import service_pb2_grpc
 
+from benchmarks.fleet.stand import Seen
 from benchmarks.ray.load import LIMIT_S, request
 from tests.models.graphs import graph, save, tensors
 from tests.ray.cluster import Cluster
 
 MODEL, SHAPE = "identity", (1, 3, 224, 224)
 ROUNDS, CALLS, WARM = 7, 150, 50
+MOST = 2.0  # ratio of the medians
 
 _SERVER = re.compile(r"^\s*server \S*SERVE_REPLICA\S* (\S+):(4\d{4}) proto h2 check", re.MULTILINE)
 
@@ -44,8 +46,8 @@ def replica_address(cluster: Cluster) -> str:
     return f"{cluster.head.host}:{port}"
 
 
-def measure(cluster: Cluster) -> dict[str, Any]:
-    """Median milliseconds of each path in each round, and their ratio."""
+def measure(cluster: Cluster) -> Seen:
+    """Compare the median latency of both paths in each round."""
     paths = {"replica": replica_address(cluster), "ingress": cluster.head.address}
     found: dict[str, list[float]] = {name: [] for name in paths}
     cpu_ms: list[float] = []
@@ -58,14 +60,17 @@ def measure(cluster: Cluster) -> dict[str, Any]:
             if name == "ingress":
                 cpu_ms.append(1000 * (_haproxy_s(cluster) - before) / len(times))
     ratios = [b / a for a, b in zip(found["replica"], found["ingress"], strict=True)]
-    return {
-        "bytes each way": 4 * 3 * 224 * 224,
-        "p50 ms by round": {name: [round(each, 3) for each in ms] for name, ms in found.items()},
-        "p50 ms": {name: round(median(ms), 3) for name, ms in found.items()},
-        "ratio of p50": round(median(ratios), 3),
-        "ratio by round": [round(each, 3) for each in ratios],
+    ratio = median(ratios)
+    seen = Seen()
+    seen.figures = {
+        "bytes each way": 4 * prod(SHAPE),
+        **{f"p50 ms, {name}": round(median(ms), 3) for name, ms in found.items()},
+        "ratio of p50": round(ratio, 3),
+        "ratio by round": " ".join(f"{each:.2f}" for each in ratios),
         "HAProxy CPU ms a request": round(median(cpu_ms), 3),
     }
+    seen.check(ratio <= MOST, f"{ratio:.2f} times the replica's own port")
+    return seen
 
 
 def _times_ms(address: str) -> list[float]:

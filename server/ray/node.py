@@ -24,6 +24,8 @@ from braid.core.background import BackgroundTasks
 from braid.core.errors import StartupError
 from braid.engine.runtime.allocator import keep_freed_memory
 from braid.server.devices.cores import leave_cores_to_devices, pinned_cores
+from braid.server.devices.measuring.host import MakeMeasuringHost
+from braid.server.devices.measuring.serving import measuring_host
 from braid.server.frontend.front_end import FrontEnd
 from braid.server.observability.logs import configure_logging
 from braid.server.ray.environment import missing
@@ -42,11 +44,14 @@ THREADS_OF_RAY = "OMP_NUM_THREADS"
 class NodeReplica:
     """One node. Ray Serve constructs it, asks for its health and load, and lets it go."""
 
-    async def __init__(self, settings: Mapping[str, Any]) -> None:  # type: ignore[misc]
+    async def __init__(  # type: ignore[misc]
+        self, settings: Mapping[str, Any], make_host: MakeMeasuringHost = measuring_host
+    ) -> None:
         """Start a front end, and wait until it is ready.
 
         Args:
             settings: of all nodes, by name; what is not there comes from the node's environment.
+            make_host: decides where registrations measure on a device.
 
         Raises:
             StartupError: one line that says what to change.
@@ -57,7 +62,7 @@ class NodeReplica:
             raise StartupError(f"{known.node_address}: {wrong}")
         keep_freed_memory()
         configure_logging(known.log_level, known.log_format)
-        self._front = FrontEnd(known, make_ports=ReplicaPorts)
+        self._front = FrontEnd(known, make_host, ReplicaPorts)
         self._load = LoadMeter(self._front.models.serving.backlogs_s)
         self._background = BackgroundTasks("ray")
         self._stopped: asyncio.Task[None] | None = None

@@ -102,6 +102,7 @@ class Cluster(Fleet):
             "RAY_SERVE_HAPROXY_NBTHREAD": "1",
             "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "3",
             "RAY_health_check_period_ms": "1000",  # of the head, to find dead machines
+            "RAY_worker_register_timeout_seconds": "240",  # processes start slowly on two cores
             **(environment or {}),
         }
         super().__init__(folder, postgres, s3, threads=(1,) * machines, environment=own)
@@ -146,18 +147,26 @@ class Cluster(Fleet):
         return machine
 
     def start(self) -> Self:
-        """Switch all machines on and deploy."""
+        """Switch all machines on and deploy a node on each."""
+        self.switch_on()
+        ran = self.deploy()
+        assert ran.returncode == 0, ran.stdout + ran.stderr + self.head.log
+        for machine in self.machines:
+            machine.await_ready()
+        self.await_ingress()
+        return self
+
+    def switch_on(self) -> None:
+        """Start Ray on all machines, without a node."""
         self.head.start(wait=False)
         self.await_head()
         for machine in self.machines[1:]:
             machine.start(wait=False)
         until(lambda: self._alive() == len(self.machines), START_SECONDS, lambda: self.head.log)
-        ran = self.deploy()
-        assert ran.returncode == 0, ran.stdout + ran.stderr + self.head.log
-        for machine in self.machines:
-            machine.await_ready()
+
+    def await_ingress(self) -> None:
+        """Wait until HAProxy listens on each machine."""
         until(lambda: all(is_open(each.host, GRPC_PORT) for each in self.machines), 60)
-        return self
 
     def await_head(self) -> None:
         """Wait until the head and its dashboard listen."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,8 @@ PICTURES = {
     "mixed": Axes("6 nodes of latencies 1:1:10", "share of the throughput", is_log_y=True),
 }
 
+SCALED = Axes("Four times the load from 60 s to 150 s", "seconds", "nodes that take requests")
+
 
 def draw(points: Sequence[Point], folder: Path) -> list[Path]:
     """Write a file for each study that has a picture; returns their paths."""
@@ -42,7 +44,7 @@ def draw(points: Sequence[Point], folder: Path) -> list[Path]:
     scaled = [point for point in points if point.study == "autoscaling"]
     if scaled:
         written.append(folder / "fleet-autoscaling.svg")
-        _steps(scaled, written[-1])
+        draw_steps({point.curve: point.report.sizes for point in scaled}, SCALED, written[-1])
     return written
 
 
@@ -76,14 +78,13 @@ def _lines(points: Sequence[Point], axes: Axes, path: Path) -> None:
     _finish(pyplot, figure, plot, axes, path)
 
 
-def _steps(points: Sequence[Point], path: Path) -> None:
+def draw_steps(curves: Mapping[str, Sequence[tuple[float, float]]], axes: Axes, path: Path) -> None:
+    """Write curves of (second, value), each of whose values holds until the next one."""
     pyplot = _pyplot()
     figure, plot = pyplot.subplots(figsize=(6.4, 3.6))
-    for point in points:
-        at = [second for second, _ in point.report.sizes]
-        plot.step(at, [size for _, size in point.report.sizes], where="post", label=point.curve)
+    for name, points in curves.items():
+        plot.step(*zip(*points, strict=True), where="post", label=name)
     plot.set_ylim(bottom=0)
-    axes = Axes("Four times the load from 60 s to 150 s", "seconds", "nodes that take requests")
     _finish(pyplot, figure, plot, axes, path)
 
 
