@@ -22,7 +22,7 @@ from braid.core.measurement import side_by_side_text, speed_text, spread_text
 from braid.core.precision import AUTO
 from braid.core.quantisation import quantisation_text
 from braid.core.runtimes import RUNTIMES
-from braid.core.schedule import Schedule, schedule_from_json
+from braid.core.schedule import Provenance, Schedule, schedule_from_json
 from braid.server.cli.connection import Subparsers, add_address, connect
 from braid.server.cli.parser import at_least_one
 from braid.server.cli.text import duration_text, latency_text, print_table, size_text
@@ -174,25 +174,9 @@ def _header(name: str, schedule: Schedule) -> Iterator[str]:
         yield f"{RUNTIMES[schedule.runtime]} runs the model; if it cannot, the plan below does"
     elif schedule.planner != key.planner:
         yield f"the plan is that of {schedule.planner}"
-    groups = sum(len(stage.groups) for stage in schedule.stages)
-    facts = [f"{len(schedule.unit_names)} units in {len(schedule.stages)} stages, {groups} groups"]
-    if seen.predicted_us is not None:
-        facts.append(f"predicted {duration_text(seen.predicted_us)}")
-    facts.append(f"{seen.stages_measured} stages measured, {seen.stages_reused} reused")
-    facts.append(f"searched {seen.search_seconds:.2f} s")
-    if seen.gap is not None:
-        facts.append(f"within {seen.gap:.1%} of the best possible by its measurements")
-    yield ", ".join(facts)
+    yield _search(schedule)
     if seen.max_abs_error is not None:
-        relative = seen.max_rel_error or 0.0
-        allowed = f", {seen.tolerance:.2g} is allowed" if seen.tolerance is not None else ""
-        where = f"on {seen.samples} samples" if seen.samples else "on seeded inputs"
-        same = seen.top_agreement
-        agrees = "" if same is None else f"; the same top class in {same:.1%} of the samples"
-        yield (
-            f"largest difference from the FP32 reference {where}: {seen.max_abs_error:.2g}, "
-            f"{relative:.2g} of the largest element{allowed}{agrees}"
-        )
+        yield _error(seen)
     if seen.quantisation is not None:
         yield f"8-bit integers: {quantisation_text(seen.quantisation)}"
     for precision, reason in seen.left_out.items():
@@ -205,6 +189,33 @@ def _header(name: str, schedule: Schedule) -> Iterator[str]:
         yield f"kernels by measurement: {', '.join(f'{count} {name}' for name, count in counts)}"
     if not seen.promoted:
         yield f"not promoted, the sequential plan serves: {seen.reason or 'no reason given'}"
+
+
+def _search(schedule: Schedule) -> str:
+    """Say what was found, and how."""
+    seen = schedule.provenance
+    groups = sum(len(stage.groups) for stage in schedule.stages)
+    facts = [f"{len(schedule.unit_names)} units in {len(schedule.stages)} stages, {groups} groups"]
+    if seen.predicted_us is not None:
+        facts.append(f"predicted {duration_text(seen.predicted_us)}")
+    facts.append(f"{seen.stages_measured} stages measured, {seen.stages_reused} reused")
+    facts.append(f"searched {seen.search_seconds:.2f} s")
+    if seen.gap is not None:
+        facts.append(f"within {seen.gap:.1%} of the best possible by its measurements")
+    return ", ".join(facts)
+
+
+def _error(seen: Provenance) -> str:
+    """Say how far the answers are from the reference."""
+    relative = seen.max_rel_error or 0.0
+    allowed = f", {seen.tolerance:.2g} is allowed" if seen.tolerance is not None else ""
+    where = f"on {seen.samples} samples" if seen.samples else "on seeded inputs"
+    same = seen.top_agreement
+    agrees = "" if same is None else f"; the same top class in {same:.1%} of the samples"
+    return (
+        f"largest difference from the FP32 reference {where}: {seen.max_abs_error:.2g}, "
+        f"{relative:.2g} of the largest element{allowed}{agrees}"
+    )
 
 
 def _candidate_rows(schedule: Schedule) -> Iterator[tuple[str, ...]]:

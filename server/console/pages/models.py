@@ -49,7 +49,7 @@ class ScheduleRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Candidates:
+class ModelCandidates:
     """All plans that were measured for one batch size on one device, the fastest first."""
 
     title: str
@@ -172,9 +172,9 @@ def _plans(placed: Placed) -> Sequence[Contender]:
     return placed.schedule.provenance.candidates
 
 
-def _candidates(placed: Placed) -> Candidates:
+def _candidates(placed: Placed) -> ModelCandidates:
     schedule, found = placed.schedule, _plans(placed)
-    return Candidates(
+    return ModelCandidates(
         f"Candidates compared, batch {schedule.key.batch_size}, {placed.device}",
         max(each.latency_us or 0.0 for each in found),
         sorted(found, key=lambda each: each.latency_us or math.inf),

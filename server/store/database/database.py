@@ -33,7 +33,7 @@ T = TypeVar("T")
 Change = Callable[[Connection], T]
 
 
-class Watch(Protocol):
+class FailureWatch(Protocol):
     """Interface of what turns errors of a database into errors for callers."""
 
     def reading(self) -> AbstractContextManager[None]:
@@ -46,7 +46,7 @@ class Watch(Protocol):
 class Database:
     """Engine of a store's database, and what happens to its errors. For all threads."""
 
-    def __init__(self, engine: Engine, readers: Engine, watch: Watch) -> None:
+    def __init__(self, engine: Engine, readers: Engine, watch: FailureWatch) -> None:
         self.engine = engine
         self._readers = readers
         self._watch = watch

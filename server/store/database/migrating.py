@@ -48,7 +48,7 @@ alembic_version = Table(
 
 
 @dataclass(frozen=True, slots=True)
-class Steps:
+class MigrationSteps:
     """Steps of a version of Braid: where they lie, and their revisions in order."""
 
     folder: Path = MIGRATIONS
@@ -59,7 +59,7 @@ class Steps:
         return revision is None or revision in self.revisions[:-1]
 
 
-def bring_up_to_date(engine: Engine, steps: Steps | None = None) -> str:
+def bring_up_to_date(engine: Engine, steps: MigrationSteps | None = None) -> str:
     """Create what is missing, convert what is older; returns the revision of the database.
 
     Several servers may do this at once: one does, the others wait.
@@ -73,10 +73,10 @@ def bring_up_to_date(engine: Engine, steps: Steps | None = None) -> str:
     with engine.begin() as connection:
         if is_shared:
             connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _LOCK})
-        return _bring_up_to_date(connection, steps or Steps())
+        return _bring_up_to_date(connection, steps or MigrationSteps())
 
 
-def _bring_up_to_date(connection: Connection, steps: Steps) -> str:
+def _bring_up_to_date(connection: Connection, steps: MigrationSteps) -> str:
     tables = inspect(connection).get_table_names()
     found = _only(connection, meta.c.schema_version) if meta.name in tables else None
     if found is None:
@@ -115,7 +115,7 @@ def _create(connection: Connection) -> str:
     return REVISIONS[-1]
 
 
-def _run(connection: Connection, steps: Steps) -> None:
+def _run(connection: Connection, steps: MigrationSteps) -> None:
     """Run the steps that the database lacks, in the transaction of ``connection``."""
     from alembic.config import Config
     from alembic.runtime.environment import EnvironmentContext

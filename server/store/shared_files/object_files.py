@@ -23,7 +23,7 @@ from braid.server.store.shared_files.interface import FilesObserver
 from braid.server.store.shared_files.kinds import ARTEFACT, SAMPLES, UPLOAD
 from braid.server.store.shared_files.object_store.place import ObjectPlace
 from braid.server.store.shared_files.puts import Puts
-from braid.server.store.shared_files.sweep import MaySweep, Sweep, always
+from braid.server.store.shared_files.sweep import FileSweep, MaySweep, always
 from braid.server.store.store import Store
 
 log = logging.getLogger("braid.files")
@@ -57,7 +57,7 @@ class ObjectFiles:
         self._cache = cache
         self._puts = Puts(place, store, observer, self._claim)
         self._fetches = Fetches(place, store, cache, observer)
-        self._sweep = Sweep(place, store, observer, grace_s, may_sweep)
+        self._sweep = FileSweep(place, store, observer, grace_s, may_sweep)
         self._background = BackgroundTasks("shared-files")
         self._is_claimed = False
 

@@ -39,7 +39,7 @@ async def always() -> bool:
     return True
 
 
-class Sweep:
+class FileSweep:
     """Sweeps of one server. Belongs to the event loop."""
 
     def __init__(

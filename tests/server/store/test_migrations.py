@@ -14,7 +14,12 @@ from sqlalchemy import URL, create_engine
 
 from braid.core.errors import StartupError
 from braid.server.cli.main import main
-from braid.server.store.database.migrating import MIGRATIONS, REVISIONS, Steps, bring_up_to_date
+from braid.server.store.database.migrating import (
+    MIGRATIONS,
+    REVISIONS,
+    MigrationSteps,
+    bring_up_to_date,
+)
 from braid.server.store.store import Store
 from braid.server.store.tables.schema import metadata
 from tests.server.store.databases import SharedDatabases, execute, url_of
@@ -36,14 +41,14 @@ def upgrade():
 
 
 @pytest.fixture
-def next_version(tmp_path: Path) -> Steps:
+def next_version(tmp_path: Path) -> MigrationSteps:
     folder = tmp_path / "migrations"
     shutil.copytree(MIGRATIONS, folder)
     (folder / "v9999_colours.py").write_text(NEXT.format(before=REVISIONS[-1]))
-    return Steps(folder, (*REVISIONS, "9999"))
+    return MigrationSteps(folder, (*REVISIONS, "9999"))
 
 
-def upgrade(url: URL, steps: Steps | None = None) -> str:
+def upgrade(url: URL, steps: MigrationSteps | None = None) -> str:
     engine = create_engine(url)
     try:
         return bring_up_to_date(engine, steps)
@@ -107,7 +112,7 @@ def test_a_store_of_schema_3_without_revision_keeps_what_it_has(store: Store) ->
 
 
 def test_this_version_works_on_a_database_that_the_next_one_added_to(
-    store: Store, next_version: Steps
+    store: Store, next_version: MigrationSteps
 ) -> None:
     register(store, "before")
 

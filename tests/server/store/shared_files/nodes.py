@@ -16,7 +16,7 @@ from braid.server.store.shared_files.cache import FileCache
 from braid.server.store.shared_files.interface import stored_with
 from braid.server.store.shared_files.object_files import ObjectFiles
 from braid.server.store.shared_files.object_store.place import ObjectPlace, open_place
-from braid.server.store.shared_files.sweep import Sweep
+from braid.server.store.shared_files.sweep import FileSweep
 from braid.server.store.store import Store
 from tests.server.store.shared_files.reports import write_report
 from tests.server.store.shared_sqlite import let_others_open
@@ -69,7 +69,7 @@ class Node:
         self.serving: set[str] = set()
         self.cache = FileCache(self.store.folder, cache_bytes, lambda: self.serving, self.seen)
         self.files = ObjectFiles(place, self.store, self.cache, self.seen, grace_s=3600.0)
-        self.sweep = Sweep(place, self.store, self.seen, 0.0, self._always)
+        self.sweep = FileSweep(place, self.store, self.seen, 0.0, self._always)
 
     async def _always(self) -> bool:
         return True
