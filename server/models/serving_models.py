@@ -17,10 +17,8 @@ from braid.core.background import to_the_end
 from braid.core.errors import (
     BraidError,
     Draining,
-    ModelNotFound,
     NotFound,
     PreconditionFailed,
-    VersionNotFound,
 )
 from braid.core.schedule import Schedule
 from braid.server.devices.pool import Devices
@@ -31,8 +29,7 @@ from braid.server.inference.replica import ModelReplica, ScheduleMark
 from braid.server.inference.routing import QueuedReplica, Replicas
 from braid.server.jobs.imported_model import ImportedModel
 from braid.server.jobs.retries import RetriesExhausted
-from braid.server.models.remarks import Remarks
-from braid.server.models.versions import ModelVersions
+from braid.server.models.versions import KnownModels, ModelVersions, OnServing
 from braid.server.observability.metrics import Metrics
 from braid.server.observability.series.requests import ModelMetrics
 from braid.server.store.batching_policy import BatchPolicy
@@ -42,12 +39,6 @@ from braid.server.store.serving_config import ServingConfig
 LOOK_S = 0.2
 QUIET_LOOKS = 5
 """Looks at idle devices, ``LOOK_S`` seconds apart, after which requests count as leaving cores."""
-
-_DEFAULT = ServingConfig()
-_NONE = ModelVersions()  # never changed
-
-OnServing = Callable[[str, bool], None]
-"""Told a model's name and whether any of its versions answers now."""
 
 OnVersion = Callable[[str, int], None]
 """Told a model's name and a version of it that answers from now on."""
@@ -69,8 +60,8 @@ class ResolvedModel:
         return self.served
 
 
-class ServingModels:
-    """Names and versions of models, and their replicas. Belongs to the event loop."""
+class ServingModels(KnownModels):
+    """The models that are known, and the replicas of those that answer."""
 
     def __init__(
         self,
@@ -81,19 +72,15 @@ class ServingModels:
         on_version: OnVersion = lambda name, version: None,
     ) -> None:
         """No version is known yet; ``policy`` is that of models without one of their own."""
+        super().__init__(metrics, on_serving)
         self._devices = devices
-        self._metrics = metrics
         self._policy = policy
         quarantine = Quarantine()
         self._batchers = {
             device.name: Batcher(DeviceExecution(device), quarantine=quarantine)
             for device in devices.all
         }
-        self._names: dict[str, ModelVersions] = {}
-        self.remarks = Remarks()
         self._is_refusing = False
-        self._configs: dict[str, ServingConfig] = {}
-        self._on_serving = on_serving
         self._on_version = on_version
 
     def refuse_requests(self) -> None:
@@ -135,46 +122,6 @@ class ServingModels:
         refusal = None if served else known.refusal(number)
         return ResolvedModel(metrics, served, refusal)
 
-    def number(self, name: str, version: str) -> int:
-        """Version that ``version`` means: a number, a label, or "" (see ``for_request``).
-
-        Raises:
-            ModelNotFound, VersionNotFound: there is none.
-        """
-        known = self._names.get(name)
-        if known is None:
-            raise ModelNotFound(name)
-        number = known.number(version, self.config(name).labels)
-        if number is None:
-            raise VersionNotFound(name, version, tuple(sorted(known.versions)))
-        return number
-
-    def as_seen(self, model: ModelVersion) -> ModelVersion:
-        """Return a version as callers see it: one that is not restored yet is LOADING."""
-        return self.remarks.over(self._known(model.name).as_seen(model))
-
-    def note(self, model: ModelVersion, about: str, text: str) -> None:
-        """Let the message of a version say ``text`` beside the rest, while these bytes answer.
-
-        An empty text takes back what was said ``about`` the same.
-        """
-        known = self._known(model.name)
-        if model.version in known.served:
-            known.notes.setdefault(model.version, {})[about] = text
-
-    def restoring(self, model: ModelVersion) -> None:
-        """Record a version that served before the restart, and will again in a moment."""
-        self.register(model)
-        self._names[model.name].restoring.add(model.version)
-
-    def restored(self, model: ModelVersion, problem: BraidError | None = None) -> None:
-        """Record that a version serves again, or that a ``problem`` prevents it."""
-        self._known(model.name).restored(model.version, problem)
-
-    def was_not_restored(self, model: ModelVersion) -> bool:
-        """True if a version served before the server's restart and could not be restored."""
-        return model.version in self._known(model.name).problems
-
     def refusal(self) -> ResolvedModel | None:
         """Refusal that every request gets now; None: it depends on the model.
 
@@ -195,38 +142,6 @@ class ServingModels:
         for known in self._names.values():
             for replicas in known.served.values():
                 yield from replicas
-
-    def _known(self, name: str) -> ModelVersions:
-        """Versions of a name; the empty ``_NONE`` if nothing is registered under it."""
-        return self._names.get(name, _NONE)
-
-    def knows(self, name: str) -> bool:
-        """True if any version is registered under a name."""
-        return name in self._names
-
-    def states(self, name: str) -> set[ModelStatus]:
-        """States of the versions that are registered under a name."""
-        return {each.state for each in self._known(name).versions.values()}
-
-    def answers(self, name: str) -> bool:
-        """True if any version answers."""
-        return bool(self._known(name).served)
-
-    def records(self) -> dict[str, dict[int, ModelVersion]]:
-        """Return what is recorded of every version, by name and number."""
-        return {name: dict(known.versions) for name, known in self._names.items()}
-
-    def record(self, name: str, version: int) -> ModelVersion | None:
-        """Return what is recorded of one version; None: there is no such version."""
-        return self._known(name).versions.get(version)
-
-    def config(self, name: str) -> ServingConfig:
-        """Serving configuration of a model."""
-        return self._configs.get(name, _DEFAULT)
-
-    def configs(self) -> dict[str, ServingConfig]:
-        """Serving configurations that were applied, by name."""
-        return dict(self._configs)
 
     def configure(self, name: str, config: ServingConfig) -> None:
         """Apply labels and batching; ``braid.server.models.policies`` applies the versions."""
@@ -266,37 +181,6 @@ class ServingModels:
             for _, known in sorted(self._names.items())
             for version in sorted(known.served)
         ]
-
-    def versions(self) -> list[tuple[ModelVersion, bool]]:
-        """Every version as callers see it, and whether it answers."""
-        return [
-            (known.as_seen(model), number in known.served)
-            for known in self._names.values()
-            for number, model in known.versions.items()
-        ]
-
-    def register(self, model: ModelVersion) -> None:
-        """Record a version, or its new state; one that has failed has no series of its own."""
-        if model.name not in self._names:
-            self._names[model.name] = ModelVersions()
-            self._on_serving(model.name, False)
-        self._names[model.name].versions[model.version] = model
-        if model.state.has_failed:
-            self._metrics.remove_model(model.name, model.version)
-        else:
-            self._metrics.add_model(model.name, model.version)
-
-    def replacing(self, model: ModelVersion) -> None:
-        """Record what will take the place of a version that serves, once it serves itself."""
-        self._names[model.name].replacements[model.version] = model
-
-    def give_up(self, model: ModelVersion) -> bool:
-        """Forget what was to take a version's place; returns bool: it has not done so."""
-        waiting = self._known(model.name).replacements
-        if waiting.get(model.version) is not model:
-            return False
-        del waiting[model.version]
-        return True
 
     async def serve(self, imported: ImportedModel, device: str) -> None:
         """Let a model that is loaded on a device answer there; does nothing if it does already.
@@ -373,7 +257,7 @@ class ServingModels:
         served = self._on(model.name, model.version, device)
         if served is None or not served.model.is_same(model):
             raise PreconditionFailed(
-                f"{model.name} version {model.version} does not serve on {device}"
+                f"{model.name} version {model.version} does not serve on {device}",
             )
         batch_size = schedule.key.batch_size
         await served.use_plan(batch_size, schedule)

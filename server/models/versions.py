@@ -1,14 +1,23 @@
-"""All versions of one model's name: which are known, which answer, and why the others do not."""
+"""What is known of models by name: their versions, which answer, and why the others do not."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
-from braid.core.errors import BraidError, ModelLoading, PreconditionFailed, Unavailable
+from braid.core.errors import (
+    BraidError,
+    ModelLoading,
+    ModelNotFound,
+    PreconditionFailed,
+    Unavailable,
+    VersionNotFound,
+)
 from braid.server.inference.routing import Replicas
+from braid.server.models.remarks import Remarks
+from braid.server.observability.metrics import Metrics
 from braid.server.store.records import ModelStatus, ModelVersion
-from braid.server.store.serving_config import STABLE
+from braid.server.store.serving_config import STABLE, ServingConfig
 
 
 @dataclass(slots=True)
@@ -83,6 +92,128 @@ class ModelVersions:
             return kind(f"{label} does not serve: {problem}")
         if model.state is ModelStatus.LOADING:
             return ModelLoading(
-                f"{label} is being imported; watch its job, or try again in a moment"
+                f"{label} is being imported; watch its job, or try again in a moment",
             )
         return ModelLoading(f"{label} is being loaded; try again in a moment")
+
+
+OnServing = Callable[[str, bool], None]
+"""Told a model's name and whether any of its versions answers now."""
+
+_DEFAULT = ServingConfig()
+_NONE = ModelVersions()  # never changed
+
+
+class KnownModels:
+    """Versions, configurations and remarks of models, by name. Belongs to the event loop."""
+
+    def __init__(self, metrics: Metrics, on_serving: OnServing) -> None:
+        """No version is known yet."""
+        self.remarks = Remarks()
+        self._metrics = metrics
+        self._on_serving = on_serving
+        self._names: dict[str, ModelVersions] = {}
+        self._configs: dict[str, ServingConfig] = {}
+
+    def number(self, name: str, version: str) -> int:
+        """Version that ``version`` means: a number, a label, or "" (see ``for_request``).
+
+        Raises:
+            ModelNotFound, VersionNotFound: there is none.
+        """
+        known = self._names.get(name)
+        if known is None:
+            raise ModelNotFound(name)
+        number = known.number(version, self.config(name).labels)
+        if number is None:
+            raise VersionNotFound(name, version, tuple(sorted(known.versions)))
+        return number
+
+    def as_seen(self, model: ModelVersion) -> ModelVersion:
+        """Return a version as callers see it: one that is not restored yet is LOADING."""
+        return self.remarks.over(self._known(model.name).as_seen(model))
+
+    def note(self, model: ModelVersion, about: str, text: str) -> None:
+        """Let the message of a version say ``text`` beside the rest, while these bytes answer.
+
+        An empty text takes back what was said ``about`` the same.
+        """
+        known = self._known(model.name)
+        if model.version in known.served:
+            known.notes.setdefault(model.version, {})[about] = text
+
+    def restoring(self, model: ModelVersion) -> None:
+        """Record a version that served before the restart, and will again in a moment."""
+        self.register(model)
+        self._names[model.name].restoring.add(model.version)
+
+    def restored(self, model: ModelVersion, problem: BraidError | None = None) -> None:
+        """Record that a version serves again, or that a ``problem`` prevents it."""
+        self._known(model.name).restored(model.version, problem)
+
+    def was_not_restored(self, model: ModelVersion) -> bool:
+        """True if a version served before the server's restart and could not be restored."""
+        return model.version in self._known(model.name).problems
+
+    def _known(self, name: str) -> ModelVersions:
+        """Versions of a name; the empty ``_NONE`` if nothing is registered under it."""
+        return self._names.get(name, _NONE)
+
+    def knows(self, name: str) -> bool:
+        """True if any version is registered under a name."""
+        return name in self._names
+
+    def states(self, name: str) -> set[ModelStatus]:
+        """States of the versions that are registered under a name."""
+        return {each.state for each in self._known(name).versions.values()}
+
+    def answers(self, name: str) -> bool:
+        """True if any version answers."""
+        return bool(self._known(name).served)
+
+    def records(self) -> dict[str, dict[int, ModelVersion]]:
+        """Return what is recorded of every version, by name and number."""
+        return {name: dict(known.versions) for name, known in self._names.items()}
+
+    def record(self, name: str, version: int) -> ModelVersion | None:
+        """Return what is recorded of one version; None: there is no such version."""
+        return self._known(name).versions.get(version)
+
+    def config(self, name: str) -> ServingConfig:
+        """Serving configuration of a model."""
+        return self._configs.get(name, _DEFAULT)
+
+    def configs(self) -> dict[str, ServingConfig]:
+        """Serving configurations that were applied, by name."""
+        return dict(self._configs)
+
+    def versions(self) -> list[tuple[ModelVersion, bool]]:
+        """Every version as callers see it, and whether it answers."""
+        return [
+            (known.as_seen(model), number in known.served)
+            for known in self._names.values()
+            for number, model in known.versions.items()
+        ]
+
+    def register(self, model: ModelVersion) -> None:
+        """Record a version, or its new state; one that has failed has no series of its own."""
+        if model.name not in self._names:
+            self._names[model.name] = ModelVersions()
+            self._on_serving(model.name, False)
+        self._names[model.name].versions[model.version] = model
+        if model.state.has_failed:
+            self._metrics.remove_model(model.name, model.version)
+        else:
+            self._metrics.add_model(model.name, model.version)
+
+    def replacing(self, model: ModelVersion) -> None:
+        """Record what will take the place of a version that serves, once it serves itself."""
+        self._names[model.name].replacements[model.version] = model
+
+    def give_up(self, model: ModelVersion) -> bool:
+        """Forget what was to take a version's place; returns bool: it has not done so."""
+        waiting = self._known(model.name).replacements
+        if waiting.get(model.version) is not model:
+            return False
+        del waiting[model.version]
+        return True
