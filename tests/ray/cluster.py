@@ -102,6 +102,7 @@ class Cluster(Fleet):
             "RAY_SERVE_HAPROXY_NBTHREAD": "1",
             "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "3",
             "RAY_health_check_period_ms": "1000",  # of the head, to find dead machines
+            "RAY_prestart_worker_first_driver": "0",
             "RAY_worker_register_timeout_seconds": "240",  # processes start slowly on two cores
             **(environment or {}),
         }
@@ -128,6 +129,7 @@ class Cluster(Fleet):
         if self._redis is not None:
             settings["RAY_REDIS_ADDRESS"] = self._redis.address
         head = ["--head", "--port", str(GCS_PORT), "--dashboard-host", host]
+        head += ["--no-monitor", "--ray-client-server-port", "0"]  # processes that nothing asks
         return RayMachine(number, folder, head, **settings)
 
     @property
