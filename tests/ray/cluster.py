@@ -100,7 +100,6 @@ class Cluster(Fleet):
             "RAY_AUTH_MODE": "token",
             "RAY_AUTH_TOKEN": RAY_TOKEN,
             "RAY_SERVE_HAPROXY_NBTHREAD": "1",
-            "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "3",
             "RAY_health_check_period_ms": "1000",  # of the head, to find dead machines
             "RAY_prestart_worker_first_driver": "0",
             "RAY_worker_register_timeout_seconds": "240",  # processes start slowly on two cores
