@@ -82,13 +82,15 @@ def main(parent: int, command: list[str]) -> int:
         signal.signal(number, told)
     if os.getppid() != parent:  # it ended before prctl
         return 1
-    process = subprocess.Popen(command, stdin=subprocess.DEVNULL)
+    process: subprocess.Popen[bytes] | None = None
     try:
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL)
         return process.wait()
-    finally:
+    finally:  # a signal may have come while the command was being started
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, signal.SIG_IGN)
-        _end_first(process)
+        if process is not None:
+            _end_first(process)
         end_tree()
 
 

@@ -86,6 +86,31 @@ def test_a_server_ends_before_the_processes_that_it_started(tmp_path: Path) -> N
     assert seen.read_text() == "(0, 0)"  # its child was alive
 
 
+TOLD_WHILE_STARTING = """
+import os, signal, sys, time
+sys.path[0] = sys.argv[1]
+import keeper
+start = keeper.subprocess.Popen
+
+def started(command, **options):
+    print(start(command, **options).pid, flush=True)
+    signal.raise_signal(signal.SIGTERM)
+
+keeper.subprocess.Popen = started
+sys.exit(keeper.main(os.getppid(), ["sleep", "600"]))
+"""
+
+
+def test_a_server_ends_whose_keeper_is_told_to_end_while_it_starts_it() -> None:
+    folder = str(Path(keeper.__file__).parent)
+    command = [sys.executable, "-c", TOLD_WHILE_STARTING, folder]
+
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=60, check=False)
+
+    assert done.returncode == 143
+    assert not psutil.pid_exists(int(done.stdout))
+
+
 def test_descendants_are_those_of_psutil() -> None:
     command = [sys.executable, "-c", "import subprocess as s; s.run(['sleep', '60'])"]
     with subprocess.Popen(command, start_new_session=True) as process:
