@@ -15,22 +15,27 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from benchmarks.environment import describe
-from braid.core.precision import BF16, FP32
+from braid.core.precision import BF16, FP32, INT8
 from braid.engine.cpu.device_key import has_integer_kernels, offered_precisions
 from braid_client import Client
+from tests.service.exact.calibrated import Calibrated, samples_of
 from tests.service.exact.checking import NOTHING, Found, compared
-from tests.service.exact.drawing import draw, rows, spoiled
+from tests.service.exact.drawing import Drawn, draw, rows, spoiled
 from tests.service.exact.precisions import Floats, Integers, Precision
 from tests.service.exact.steps import Array
 from tests.service.exact.writing import write_operators, write_plain, write_qdq
 from tests.service.server_process import BRAID, ServerProcess
 
 AT_ONCE = 8
+WITHIN = (0.015, 0.05)
+"""Errors of calibrated networks; every fourth tries the first, for which units must stay wide."""
 BATCH_SIZES = (1, 4, 8)
 _IN_INTEGERS = ("", "Relu", "Relu", "Clip", "LeakyRelu")
 
@@ -68,13 +73,14 @@ FORMS: Mapping[str, tuple[Make, str]] = {
     "bf16": (_narrow, BF16),
     "qdq": (_qdq, FP32),
     "qoperator": (_operators, FP32),
+    "int8": (_plain, INT8),  # by calibration, of which the reference takes ranges
 }
 """Name -> what writes a network, and the precision that it is registered in."""
 
 
 def offered(form: str) -> bool:
     """Whether this CPU computes in a form's precision."""
-    return form != "bf16" or BF16 in offered_precisions()
+    return form not in (BF16, INT8) or form in offered_precisions()
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +113,20 @@ def answers_of(client: Client, name: str, asked: Sequence[Array]) -> list[Mappin
         return list(pool.map(one, asked))
 
 
+def _calibrated(
+    client: Client, name: str, drawn: Drawn, seed: int, register: Callable[..., Any]
+) -> Calibrated:
+    """Register a network by samples; its reference, with the ranges that the server tells of."""
+    samples = {"x": samples_of(drawn, seed)}
+    for accepted in WITHIN if seed % 4 == 0 else WITHIN[1:]:
+        register(samples=samples, accepted_error=accepted)
+        if all(plan.promoted for plan in client.model(name).schedules):
+            schedule, _ = client.schedule(name, BATCH_SIZES[0])
+            return Calibrated.of(drawn, schedule["provenance"]["quantisation"])
+        client.delete(name)
+    raise AssertionError(f"{name} errs by more than {accepted} on integers")
+
+
 @contextmanager
 def served(
     server: ServerProcess, client: Client, form: str, seed: int, folder: Path,
@@ -117,9 +137,14 @@ def served(
     name, path = f"{form}-{seed}", folder / f"{form}-{seed}.onnx"
     reference = make(seed, path)
     server.import_ahead(path)
-    client.register(
-        name, path, batch_sizes=BATCH_SIZES, planner=planner, precision=precision, wait=True
-    )
+    register = partial(
+        client.register, name, path,
+        batch_sizes=BATCH_SIZES, planner=planner, precision=precision, wait=True,
+    )  # fmt: skip
+    if precision == INT8:
+        reference = _calibrated(client, name, reference.drawn, seed, register)
+    else:
+        register()
     try:
         yield name, reference
     finally:

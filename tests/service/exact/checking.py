@@ -41,7 +41,8 @@ def compared(precision: Precision, x: Array, answers: Mapping[str, Array]) -> Fo
     found = NOTHING
     with np.errstate(all="ignore"):
         for step in precision.drawn.steps:
-            result = evaluated(step, [values[n] for n in step.inputs], precision.sums(step))
+            operands = [precision.read(step, name, values[name]) for name in step.inputs]
+            result = evaluated(step, operands, precision.sums(step))
             allowed = precision.stored(step, result)
             shown = answers.get(step.output)
             if shown is not None:

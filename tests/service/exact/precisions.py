@@ -27,6 +27,10 @@ class Precision(Protocol):
         """What the network sees of its input."""
         ...
 
+    def read(self, step: Step, value: str, numbers: Interval) -> Interval:
+        """What a step sees of a value."""
+        ...
+
     def stored(self, step: Step, result: Interval) -> Interval:
         """What is stored of a step's result: integers, or the numbers themselves."""
         ...
@@ -62,6 +66,10 @@ class Floats:
         """The rows, rounded."""
         seen = Interval.exact(bf16(x) if self.narrow else x)
         return Interval.around(seen.middle, np.where(abs(seen.middle) < DENORMAL, DENORMAL, 0))
+
+    def read(self, step: Step, value: str, numbers: Interval) -> Interval:
+        """The same."""
+        return numbers
 
     def stored(self, step: Step, result: Interval) -> Interval:
         """Rounded once; before a sum, perhaps not."""
@@ -166,6 +174,10 @@ class Integers:
         grid, slack = self.grids["x"], abs(x.astype(np.float64)) * 2.0**-22
         around = Interval.around(x.astype(np.float64), slack)
         return around.mapped(grid.round).mapped(grid.numbers)
+
+    def read(self, step: Step, value: str, numbers: Interval) -> Interval:
+        """The same."""
+        return numbers
 
     def stored(self, step: Step, result: Interval) -> Interval:
         """Integers; a number between two may become either."""
