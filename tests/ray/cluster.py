@@ -128,7 +128,7 @@ class Cluster(Fleet):
         if self._redis is not None:
             settings["RAY_REDIS_ADDRESS"] = self._redis.address
         head = ["--head", "--port", str(GCS_PORT), "--dashboard-host", host]
-        head += ["--no-monitor", "--ray-client-server-port", "0"]  # processes that nothing asks
+        head += ["--no-monitor"]  # Ray's own autoscaler, which has no machines to add
         return RayMachine(number, folder, head, **settings)
 
     @property
@@ -172,11 +172,12 @@ class Cluster(Fleet):
     def await_head(self) -> None:
         """Wait until the head and its dashboard listen."""
         host, ports = self.head.host, (GCS_PORT, DASHBOARD_PORT)
-        until(
-            lambda: all(is_open(host, port) for port in ports),
-            START_SECONDS,
-            lambda: self.head.log,
-        )
+
+        def look() -> bool:
+            assert self.head.is_on, self.head.log
+            return all(is_open(host, port) for port in ports)
+
+        until(look, START_SECONDS, lambda: self.head.log)
 
     def deploy(self, *flags: str) -> subprocess.CompletedProcess[str]:
         """Run ``braid ray deploy`` on the head."""
