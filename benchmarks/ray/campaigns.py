@@ -9,7 +9,6 @@ from typing import Any
 
 from benchmarks.fleet.stand import Seen
 from benchmarks.ray.load import Load, loaded
-from tests.clock import until
 from tests.models.small import small_cnn
 from tests.ray.cluster import Cluster
 
@@ -70,7 +69,7 @@ def roll(cluster: Cluster, *, clients: int = 8) -> Seen:
         began = time.monotonic()
         ran = cluster.deploy("--roll")
         seen.check(ran.returncode == 0, ran.stdout + ran.stderr)
-        until(lambda: not before & cluster.replicas(), 300)
+        cluster.await_replaced(before)
         cluster.await_strength()
         rolled = time.monotonic()
         time.sleep(CALM_S)

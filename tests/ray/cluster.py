@@ -233,6 +233,15 @@ class Cluster(Fleet):
         wanted = {"RUNNING": len(self.machines)}
         until(lambda: self.states() == wanted, seconds, lambda: f"{self.states()}")
 
+    def await_replaced(self, before: set[str], seconds: float = START_SECONDS) -> None:
+        """Wait until each machine has a node that is none of ``before``."""
+
+        def look() -> bool:
+            now = self.replicas()
+            return len(now) == len(self.machines) and not before & now
+
+        until(look, seconds, lambda: f"{self.states()}")
+
     def client(self, index: int = 0, *, attempts: int = 1) -> Client:
         """A client of one machine's HAProxy."""
         machine = self.machines[index]

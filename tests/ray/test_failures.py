@@ -69,7 +69,7 @@ def test_nodes_are_replaced_without_an_error_and_without_measuring(
     with loaded(load(cluster, model, 0, 1, 2)) as running:
         ran = cluster.deploy("--roll")
         assert ran.returncode == 0, ran.stdout + ran.stderr
-        until(lambda: not before & cluster.replicas(), 240)
+        cluster.await_replaced(before)
         cluster.await_strength()
 
     assert set(running.outcomes) == {"OK"}
