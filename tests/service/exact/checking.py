@@ -70,18 +70,3 @@ def _outside(allowed: Interval, shown: Array, where: str) -> Found:
     count = int((~inside).sum())
     free = int((allowed.low != allowed.high).sum())
     return Found(got.size, free, count, worst, where if count else "")
-
-
-def tolerance_of(precision: Precision, x: Array, answers: Mapping[str, Array]) -> float:
-    """Largest distance of the last result from the reference, as a part of the row's largest."""
-    values = {"x": precision.entered(x)}
-    with np.errstate(all="ignore"):
-        for step in precision.drawn.steps:
-            operands = [Interval.exact(values[n].middle) for n in step.inputs]
-            stored = precision.stored(step, Interval.exact(evaluated(step, operands).middle))
-            values[step.output] = precision.meant(step.output, stored)
-        wanted = values[step.output].middle.reshape(len(x), -1)
-        got = answers.get("y", answers.get(step.output))
-        assert got is not None
-        gap = abs(got.reshape(len(x), -1) - wanted).max(1)
-        return float(np.nanmax(gap / (abs(wanted).max(1) + 1e-30)))

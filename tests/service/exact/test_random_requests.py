@@ -28,7 +28,7 @@ def test_each_number_is_one_that_plain_arithmetic_allows(
     found = found_by(shared, form, Amount(networks=2, requests=20), tmp_path)
 
     assert found.numbers > 10_000
-    if form != "fp32":  # there, sums may end anywhere within their errors
+    if form not in ("fp32", "int8"):  # there, sums may end anywhere within their errors
         assert found.free < 0.5 * found.numbers
 
 
