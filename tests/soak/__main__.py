@@ -32,9 +32,6 @@ LIMIT = 0.01
 WARM_UP = 0.3
 """Part of a run that is left out: what is asked first is loaded, compiled and cached."""
 
-CONTROL, LEAST_CONTROL = 0.15, 1.0
-"""Part of the minutes that the leaking control gets, and minutes at least."""
-
 LEAK = 64 << 10  # bytes a second
 LEAKING = (sys.executable, "-m", "tests.soak.leaking")
 STRETCHES = 60  # of time, each with a p50 and a p99
@@ -87,7 +84,7 @@ def main() -> int:
     kill_children_at_exit()
     options = _options()
     facts = environment.describe()
-    control = soak(options, max(LEAST_CONTROL, options.minutes * CONTROL), LEAKING, LEAK)
+    control = soak(options, options.control_minutes, LEAKING, LEAK)
     seen = soak(options, options.minutes, BRAID)
     caught = [name for name in control["leaks"] if name.startswith("memory of front end")]
     broken = [*seen["leaks"], *seen["broken"]]
@@ -205,6 +202,7 @@ def _table(result: dict[str, Any]) -> list[str]:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.soak")
     parser.add_argument("--minutes", type=float, default=2.0)
+    parser.add_argument("--control-minutes", type=float, default=2.0, help="of the leaking server")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--clients", type=int, default=4)
     parser.add_argument("--pause-ms", type=float, default=10.0, help="of a client between calls")
