@@ -113,7 +113,7 @@ soak: $(READY)
 # Hostile files, messages and code (tests/attack), then random messages for MINUTES and at least MESSAGES.
 MESSAGES ?= 0
 attack: $(READY)
-	$(BIN)/python -m tests.attack --minutes $(MINUTES) --messages $(MESSAGES) --out $(RELIABILITY_OUT)/attack.json
+	$(BIN)/python -m tests.attack --seed $(SEED) --minutes $(MINUTES) --messages $(MESSAGES) --out $(RELIABILITY_OUT)/attack.json
 
 # Licences and known vulnerabilities of what is delivered; without a network it says in one line what it left out.
 AUDIT := .venv/audit

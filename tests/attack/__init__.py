@@ -2,6 +2,7 @@
 
 inside         what hostile code would try in a confined importer
 sample_files   hostile files of samples, which the front end reads
+messages       hostile messages to every method of gRPC, to REST and the console
 noise          random and damaged messages to every method that reflection names
 target         the server that they are sent to, with canaries beside it
 

@@ -1,7 +1,7 @@
 """All attacks: ``python -m tests.attack --minutes 10``; writes JSON and exits with 1 for findings.
 
-First every file and every try from inside as the tables say, then random messages for the minutes
-given, and until there were as many as asked.
+First every file, every message and every try from inside as the tables say, then random messages
+for the minutes given, and until there were as many as asked.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from math import ceil
 from pathlib import Path
 
 import pytest
 
 from benchmarks import environment
-from tests.attack.noise import Outcomes, Sender, methods_of
-from tests.attack.target import Target
+from tests.attack.noise import Outcomes, Sender
+from tests.attack.target import TRANSPORTS, Target
 
 FOLDER = Path(__file__).parent
 DEFAULT_OUT = environment.REPOSITORY / "benchmarks" / "results" / "local" / "attack.json"
@@ -55,14 +56,15 @@ def run_tables() -> Tables:
     return tables
 
 
-async def run_noise(target: Target, seconds: float, least: int, seed: int) -> Outcomes:
-    """Send random messages for so long, and until there were ``least``; check after each batch."""
-    sender = Sender(target.addresses, methods_of(target.addresses["grpcio"]))
-    outcomes = sender.outcomes
-    deadline = time.monotonic() + seconds
+async def run_noise(
+    target: Target, outcomes: Outcomes, seconds: float, least: int, seed: int
+) -> None:
+    """Send random messages for so long, and at least so many; check after each batch."""
+    sender = Sender(target, outcomes)
+    deadline, most = time.monotonic() + seconds, outcomes.messages + least
     target.tracebacks()
     try:
-        while time.monotonic() < deadline or outcomes.messages < least:
+        while time.monotonic() < deadline or outcomes.messages < most:
             await sender.send(range(seed, seed + BATCH))
             seed += BATCH
             outcomes.findings += [f"log: {text}" for text in target.tracebacks()]
@@ -75,6 +77,20 @@ async def run_noise(target: Target, seconds: float, least: int, seed: int) -> Ou
             print(f"{outcomes.messages} messages, {len(outcomes.findings)} findings", flush=True)
     finally:
         await sender.close()
+
+
+def noise(options: argparse.Namespace) -> Outcomes:
+    """Send random messages to a server of each implementation of HTTP/2, half of the time each."""
+    outcomes = Outcomes()
+    seconds, least = 60 * options.minutes, options.messages
+    for transport in TRANSPORTS:
+        with tempfile.TemporaryDirectory(prefix="braid-attack-") as name:
+            target = Target.start(Path(name), transport)
+            share = seconds / len(TRANSPORTS), ceil(least / len(TRANSPORTS)), options.seed
+            try:
+                asyncio.run(run_noise(target, outcomes, *share))
+            finally:
+                target.end()
     return outcomes
 
 
@@ -117,13 +133,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         report["cases"] = dict(tables.passed)
         report["cases_skipped"], report["cases_failed"] = tables.skipped, tables.failed
         findings += len(tables.failed)
-    with tempfile.TemporaryDirectory(prefix="braid-attack-") as name:
-        target = Target.start(Path(name))
-        try:
-            noise = run_noise(target, 60 * options.minutes, options.messages, options.seed)
-            outcomes = asyncio.run(noise)
-        finally:
-            target.end()
+    outcomes = noise(options)
     report["random_messages"] = row(outcomes)
     findings += len(outcomes.findings)
     report["findings"] = findings

@@ -25,7 +25,7 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import (
     ProtoReflectionDescriptorDatabase,
 )
 
-from tests.attack.target import PREY
+from tests.attack.target import PREY, Target
 from tests.fuzz.mutations import change_field, damaged_bytes
 
 HANG_S = 120.0
@@ -38,6 +38,8 @@ _NAMES = (
 )
 _DEPTH = 5
 
+Metadata = Sequence[tuple[str, str]]
+
 
 @dataclass(frozen=True)
 class Method:
@@ -49,10 +51,22 @@ class Method:
     streams_out: bool
 
 
-def methods_of(address: str) -> list[Method]:
+class _Authorised(grpc.StreamStreamClientInterceptor):
+    """Adds metadata to the calls of reflection's own client."""
+
+    def __init__(self, metadata: Metadata) -> None:
+        self._metadata = metadata
+
+    def intercept_stream_stream(self, continuation: Any, details: Any, requests: Any) -> Any:
+        """Go on with the metadata."""
+        return continuation(details._replace(metadata=self._metadata), requests)
+
+
+def methods_of(address: str, metadata: Metadata) -> list[Method]:
     """Ask a server for all methods of all its services."""
     with grpc.insecure_channel(address) as channel:
-        database = ProtoReflectionDescriptorDatabase(channel)
+        called = grpc.intercept_channel(channel, _Authorised(metadata))
+        database = ProtoReflectionDescriptorDatabase(called)
         pool = DescriptorPool(database)
         services = [pool.FindServiceByName(name) for name in sorted(database.get_services())]
         return [
@@ -173,59 +187,55 @@ class Outcomes:
 
 
 class Sender:
-    """Sends drawn calls to one server over several transports."""
+    """Sends drawn calls to one server; notes how they end in ``outcomes``."""
 
-    def __init__(self, addresses: dict[str, str], methods: Sequence[Method]) -> None:
-        self.methods = methods
-        self.outcomes = Outcomes()
-        self._channels = {
-            name: grpc.aio.insecure_channel(address) for name, address in addresses.items()
-        }
-
-        self._blocking = {name: grpc.insecure_channel(each) for name, each in addresses.items()}
+    def __init__(self, target: Target, outcomes: Outcomes) -> None:
+        self.methods = methods_of(target.address, target.metadata)
+        self._outcomes = outcomes
+        self._transport = target.transport
+        self._metadata = target.metadata
+        self._channel = grpc.aio.insecure_channel(target.address)
+        self._blocking = grpc.insecure_channel(target.address)
 
     async def close(self) -> None:
         """Close all connections."""
-        for channel in self._channels.values():
-            await channel.close()
-        for blocking in self._blocking.values():
-            blocking.close()
+        await self._channel.close()
+        self._blocking.close()
 
     async def send(self, seeds: Sequence[int], at_once: int = 16) -> None:
-        """Make one call for each seed, on each transport in turn."""
+        """Make one call for each seed, to each method in turn."""
         gate = asyncio.Semaphore(at_once)
-        names = sorted(self._channels)
 
         async def one(seed: int) -> None:
             async with gate:
-                transport = names[seed % len(names)]
-                method = self.methods[seed // len(names) % len(self.methods)]
-                await self._call(transport, method, seed)
+                await self._call(self.methods[seed % len(self.methods)], seed)
 
         await asyncio.gather(*map(one, seeds))
 
-    async def _call(self, transport: str, method: Method, seed: int) -> None:
+    async def _call(self, method: Method, seed: int) -> None:
         sent = list(messages(method, random.Random(seed)))
-        self.outcomes.messages += len(sent)
+        self._outcomes.messages += len(sent)
         began = time.monotonic()
         if method.streams_in:
-            blocking = self._blocking[transport]
-            status, detail = await asyncio.to_thread(_stream_ended, blocking, method, sent)
+            blocking = self._blocking
+            ended = asyncio.to_thread(_stream_ended, blocking, method, sent, self._metadata)
+            status, detail = await ended
         else:
-            status, detail = await _ended(self._channels[transport], method, sent)
+            status, detail = await _ended(self._channel, method, sent, self._metadata)
         seconds = time.monotonic() - began
-        self.outcomes.slowest_s = max(self.outcomes.slowest_s, seconds)
+        self._outcomes.slowest_s = max(self._outcomes.slowest_s, seconds)
         if seconds > HANG_S:
-            self.outcomes.findings.append(f"{transport} {method.path} seed {seed}: hung")
-        self.outcomes.note(transport, seed, method, status, detail)
+            self._outcomes.findings.append(f"{self._transport} {method.path} seed {seed}: hung")
+        self._outcomes.note(self._transport, seed, method, status, detail)
 
 
 async def _ended(
-    channel: grpc.aio.Channel, method: Method, sent: Sequence[bytes]
+    channel: grpc.aio.Channel, method: Method, sent: Sequence[bytes], metadata: Metadata
 ) -> tuple[str, str]:
     """Status and detail of a call of one message; a stream of answers is left after the first."""
     kind = "unary_stream" if method.streams_out else "unary_unary"
-    call = getattr(channel, kind)(method.path)(sent[0], timeout=2 * HANG_S)
+    begin: Any = getattr(channel, kind)(method.path)
+    call = begin(sent[0], timeout=2 * HANG_S, metadata=metadata)
     try:
         if method.streams_out:
             if await asyncio.wait_for(call.read(), 1.0) is not grpc.aio.EOF:
@@ -241,15 +251,18 @@ async def _ended(
         return "OK", ""
 
 
-def _stream_ended(channel: grpc.Channel, method: Method, sent: Sequence[bytes]) -> tuple[str, str]:
+def _stream_ended(
+    channel: grpc.Channel, method: Method, sent: Sequence[bytes], metadata: Metadata
+) -> tuple[str, str]:
     """Do the same for a stream of messages, where asyncio's client loses the status of some."""
     kind = "stream_stream" if method.streams_out else "stream_unary"
     send = getattr(channel, kind)(method.path)
+    options: Any = {"timeout": 2 * HANG_S, "metadata": metadata}
     try:
         if not method.streams_out:
-            send(iter(sent), timeout=2 * HANG_S)
+            send(iter(sent), **options)
             return "OK", ""
-        for _ in (call := send(iter(sent), timeout=2 * HANG_S)):
+        for _ in (call := send(iter(sent), **options)):
             pass
         return call.code().name, ""
     except grpc.RpcError as error:

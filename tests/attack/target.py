@@ -1,6 +1,6 @@
 """The server under attack, with canaries beside it, and a model that must answer.
 
-Target.start ──> main port (its own HTTP/2), admin socket (grpcio), HTTP port
+Target.start ──> gRPC port (one of the two implementations of HTTP/2), HTTP port; both take a token
     └── check: nobody ran code, the server and its worker are up, answers are right,
                nothing is left behind, memory and descriptors are bounded
 """
@@ -15,6 +15,7 @@ from pathlib import Path
 
 import grpc
 import numpy as np
+import onnx
 import psutil
 from onnx import TensorProto
 
@@ -22,10 +23,14 @@ from braid_client import Client
 from braid_client.wire import inference_pb2, inference_pb2_grpc
 from tests.clock import until
 from tests.models.small import doubling
+from tests.models.strings import greeting
 from tests.service.server_process import ServerProcess
 
 KEPT = "kept"  # the model that no attack names
 PREY = "prey"  # the one that they name
+TEXT = "text"  # the one that they name and that takes strings
+TOKEN = "of-the-attacked-server-only"
+TRANSPORTS = ("asyncio", "grpcio")  # values of BRAID_GRPC_TRANSPORT
 MAX_GROWTH_BYTES = 400 << 20
 MAX_MORE_DESCRIPTORS = 40
 
@@ -75,7 +80,8 @@ class Target:
 
     server: ServerProcess
     canaries: Canaries
-    admin_socket: Path
+    transport: str
+    metadata: tuple[tuple[str, str], ...] = (("authorization", f"Bearer {TOKEN}"),)
     _front: psutil.Process = field(init=False)
     _workers: int = 0
     _memory: int = 0
@@ -83,13 +89,14 @@ class Target:
     _log_at: int = 0
 
     @classmethod
-    def start(cls, folder: Path) -> Target:
+    def start(cls, folder: Path, transport: str = TRANSPORTS[0]) -> Target:
         """Start a server in a folder of its own."""
         canaries = Canaries(folder / "canaries")
-        admin = folder / "admin.sock"
         server = ServerProcess(
             folder / "store",
-            BRAID_ADMIN_ADDRESS=f"unix:{admin}",
+            BRAID_GRPC_TRANSPORT=transport,
+            BRAID_ADMIN_TOKEN=TOKEN,
+            BRAID_SYSTEM_SHARED_MEMORY="true",
             BRAID_LOG_LEVEL="INFO",
             BRAID_MAX_MODELS="60",
             BRAID_IMPORT_CPU_SECONDS="60",
@@ -97,16 +104,9 @@ class Target:
             BRAID_UPLOAD_IDLE_SECONDS="20",
             BRAID_SPARE_WORKER="false",
         ).start()
-        model = doubling(folder / "doubling.onnx", TensorProto.FLOAT)
-        target = cls(server, canaries, admin)
+        target = cls(server, canaries, transport)
         try:
-            server.import_ahead(model)
-            with target.admin() as client:
-                for name in (KEPT, PREY):
-                    client.register(
-                        name, model, batch_sizes=[1, 2], planner="sequential", wait=True
-                    )
-            target.answer()
+            target._register(folder)
         except BaseException:
             server.end()
             raise
@@ -115,14 +115,23 @@ class Target:
         target.remember()
         return target
 
+    def _register(self, folder: Path) -> None:
+        numbers, text = doubling(folder / "doubling.onnx", TensorProto.FLOAT), folder / "text.onnx"
+        onnx.save_model(greeting(), text)
+        self.server.import_ahead(numbers, text)
+        with self.admin() as client:
+            for name, model in ((KEPT, numbers), (PREY, numbers), (TEXT, text)):
+                client.register(name, model, batch_sizes=[1, 2], planner="sequential", wait=True)
+        self.answer()
+
     def admin(self) -> Client:
-        """Client of the port that takes everything."""
-        return Client(f"unix:{self.admin_socket}")
+        """Client that may do everything."""
+        return Client(self.address, token=TOKEN)
 
     @property
-    def addresses(self) -> dict[str, str]:
-        """Address of each implementation of HTTP/2."""
-        return {"own": self.server.address, "grpcio": f"unix:{self.admin_socket}"}
+    def address(self) -> str:
+        """host:port of gRPC."""
+        return self.server.address
 
     def remember(self) -> None:
         """Take what is held now for what the server may hold later."""
@@ -130,15 +139,14 @@ class Target:
         self._descriptors = self._front.num_fds()
 
     def answer(self) -> None:
-        """Ask the model that no attack names; both ports must answer right."""
+        """Ask the model that no attack names; it must answer right."""
         x = np.arange(6, dtype=np.float32).reshape(2, 3)
         tensor = inference_pb2.Tensor(name="x", dtype="FP32", shape=x.shape, data=x.tobytes())
         request = inference_pb2.InferRequest(model=KEPT, inputs=[tensor])
-        for address in self.addresses.values():
-            with grpc.insecure_channel(address) as channel:
-                stub = inference_pb2_grpc.InferenceServiceStub(channel)
-                found = stub.Infer(request, timeout=60).outputs[0].data
-            assert np.array_equal(np.frombuffer(found, np.float32).reshape(2, 3), 2 * x)
+        with grpc.insecure_channel(self.address) as channel:
+            stub = inference_pb2_grpc.InferenceServiceStub(channel)
+            found = stub.Infer(request, timeout=60, metadata=self.metadata).outputs[0].data
+        assert np.array_equal(np.frombuffer(found, np.float32).reshape(2, 3), 2 * x)
 
     def check(self) -> None:
         """Raise AssertionError for whatever an attack has achieved."""

@@ -1,0 +1,81 @@
+"""One call of gRPC, and how it ends."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+from google.protobuf.message import Message
+from tritonclient.grpc import service_pb2 as oip
+
+from braid_client.wire import inference_pb2
+
+BRAID, ADMIN = "/braid.v1.InferenceService/", "/braid.v1.AdminService/"
+OIP = "/inference.GRPCInferenceService/"
+UNARY_STREAM = (f"{ADMIN}WatchJob", "/grpc.health.v1.Health/Watch")
+STREAM_UNARY = (f"{ADMIN}RegisterModel",)
+STREAM_STREAM = (
+    *(f"{BRAID}InferStream", f"{OIP}ModelStreamInfer"),
+    "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
+)
+IN_STREAM = "error in the stream"
+"""Status of an answer of ModelStreamInfer that carries a message instead of a code."""
+
+DEADLINE_S = 30.0
+LONGEST_MESSAGE = 4000  # of a status, in characters
+
+
+@dataclass(frozen=True, slots=True)
+class GrpcCall:
+    """What is sent to a method, and what must come of it."""
+
+    method: str
+    sent: Sequence[Message | bytes]
+    status: str
+    words: Sequence[str] = ()
+    metadata: Sequence[tuple[str, str | bytes]] = ()
+
+
+def ended(
+    channel: grpc.Channel, call: GrpcCall, metadata: Sequence[tuple[str, str]]
+) -> tuple[str, str]:
+    """Make a call; its status and message, or those of the first error in its answers."""
+    data = [each if isinstance(each, bytes) else each.SerializeToString() for each in call.sent]
+    streams_in = call.method in (*STREAM_UNARY, *STREAM_STREAM)
+    streams_out = call.method in (*UNARY_STREAM, *STREAM_STREAM)
+    kind = "_".join("stream" if each else "unary" for each in (streams_in, streams_out))
+    begin: Any = getattr(channel, kind)(call.method)
+    sent: Any = iter(data) if streams_in else data[0]
+    try:
+        answers = begin(sent, timeout=DEADLINE_S, metadata=(*metadata, *call.metadata))
+        if call.method in STREAM_STREAM:
+            return _of_answers(call.method, answers)
+        if streams_out:
+            return _of_first_answer(answers)
+    except grpc.RpcError as error:
+        told: Any = error
+        return told.code().name, told.details() or ""
+    return "OK", ""
+
+
+def _of_first_answer(answers: Any) -> tuple[str, str]:
+    next(answers, None)
+    if answers.is_active():
+        answers.cancel()
+        return "OK", ""
+    return answers.code().name, answers.details() or ""
+
+
+def _of_answers(method: str, answers: Any) -> tuple[str, str]:
+    for data in answers:
+        if method == f"{OIP}ModelStreamInfer":
+            if told := oip.ModelStreamInferResponse.FromString(data).error_message:
+                return IN_STREAM, told
+        elif method == f"{BRAID}InferStream":
+            answer = inference_pb2.InferStreamResponse.FromString(data)
+            if answer.HasField("error"):
+                codes = {code.value[0]: code.name for code in grpc.StatusCode}
+                return codes[answer.error.code], answer.error.message
+    return answers.code().name, answers.details() or ""

@@ -1,0 +1,75 @@
+"""One request to the HTTP port as bytes, and how it is answered."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+DEADLINE_S = 30.0
+LONGEST_ERROR = 16_000  # body of an answer that is no 200, in bytes
+
+
+@dataclass(frozen=True, slots=True)
+class HttpRequest:
+    """Bytes of a request, and what must come of them; status 0: the connection is closed."""
+
+    data: bytes
+    status: int
+    words: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class HttpAnswer:
+    """What came; status 0: nothing but the end of the connection."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+
+def get(path: str, status: int, words: Sequence[str] = (), **headers: str) -> HttpRequest:
+    """Make a GET; the path goes out as it is."""
+    return HttpRequest(_head("GET", path, headers), status, words)
+
+
+def post(
+    path: str, body: bytes | str, status: int, words: Sequence[str] = (), **headers: str
+) -> HttpRequest:
+    """Make a POST, with the right length unless ``headers`` say another."""
+    data = body.encode() if isinstance(body, str) else body
+    told = {"Content-Length": str(len(data)), **headers}
+    return HttpRequest(_head("POST", path, told) + data, status, words)
+
+
+def _head(method: str, path: str, headers: Mapping[str, str]) -> bytes:
+    lines = [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
+    text = "\r\n".join([f"{method} {path} HTTP/1.1", *lines, "Connection: close", "", ""])
+    return text.encode("utf-8", "surrogateescape")
+
+
+def answered(address: tuple[str, int], data: bytes) -> HttpAnswer:
+    """Send bytes over a connection of their own and read until its end."""
+    received = bytearray()
+    with socket.create_connection(address, DEADLINE_S) as connection:
+        connection.settimeout(DEADLINE_S)
+        try:
+            connection.sendall(data)
+            while more := connection.recv(1 << 16):
+                received += more
+        except (ConnectionResetError, BrokenPipeError):
+            pass  # what was answered before is what counts
+    return _parsed(bytes(received))
+
+
+def _parsed(received: bytes) -> HttpAnswer:
+    head, _, body = received.partition(b"\r\n\r\n")
+    first, *lines = head.decode("latin-1").split("\r\n")
+    if not first:
+        return HttpAnswer(0, {}, b"")
+    headers = {}
+    for line in lines:
+        name, _, value = line.partition(": ")
+        assert name.lower() not in headers, f"{name} is said twice"
+        headers[name.lower()] = value
+    return HttpAnswer(int(first.split(" ")[1]), headers, body)
