@@ -13,4 +13,9 @@ def is_from_here(request: Request) -> bool:
     site = request.headers.get("sec-fetch-site", "same-origin")
     if site not in ("same-origin", "none"):
         return False
-    return origin is None or urlsplit(origin).netloc == request.headers.get("host")
+    if origin is None:
+        return True
+    try:
+        return urlsplit(origin).netloc == request.headers.get("host")
+    except ValueError:  # no URL
+        return False

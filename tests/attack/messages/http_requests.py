@@ -48,10 +48,10 @@ def _head(method: str, path: str, headers: Mapping[str, str]) -> bytes:
     return text.encode("utf-8", "surrogateescape")
 
 
-def answered(address: tuple[str, int], data: bytes) -> HttpAnswer:
-    """Send bytes over a connection of their own and read until its end."""
-    received = bytearray()
-    with socket.create_connection(address, DEADLINE_S) as connection:
+def answered(port: int, data: bytes, source: str = "127.0.0.1") -> HttpAnswer:
+    """Send bytes over a connection of their own, from one of this machine's addresses."""
+    received, address = bytearray(), ("127.0.0.1", port)
+    with socket.create_connection(address, DEADLINE_S, (source, 0)) as connection:
         connection.settimeout(DEADLINE_S)
         try:
             connection.sendall(data)

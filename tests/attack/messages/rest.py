@@ -1,0 +1,251 @@
+"""Requests to REST and to the paths beside it; inputs that are wrong: see ``tensors``."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from tests.attack.messages.http_requests import HttpRequest, get, post
+from tests.attack.messages.open_inference import REGION, SIZE
+from tests.attack.target import PREY
+
+INFER = f"/v2/models/{PREY}/infer"
+LENGTH = "Inference-Header-Content-Length"
+BOMB = gzip.compress(bytes(100 << 20))  # 100 KB that are 100 MB
+
+RIGHT: Mapping[str, Any] = {"name": "x", "datatype": "FP32", "shape": [1, 3], "data": [0, 1, 2]}
+
+
+def body(**changes: Any) -> str:
+    """Return JSON of a right request but for ``changes`` of its input; None: left out."""
+    given = {name: value for name, value in {**RIGHT, **changes}.items() if value is not None}
+    return json.dumps({"inputs": [given]})
+
+
+def around(**fields: Any) -> str:
+    """Return JSON of a right request with further members."""
+    return json.dumps({"inputs": [RIGHT], **fields})
+
+
+def asked(**given: Any) -> str:
+    return around(parameters=given)
+
+
+def wanted(**given: Any) -> str:
+    return around(outputs=[{"name": "y", "parameters": given}])
+
+
+BODIES: Mapping[str, tuple[str | bytes, Sequence[str]]] = {
+    "nothing": ("", ["'inputs' must be a list"]),
+    "no JSON": ("{", ["not JSON"]),
+    "two objects": ("{}{}", ["not JSON"]),
+    "JSON and a NUL": ("{}\x00", ["not JSON"]),
+    "no text": (b'{"inputs": "\xff\xfe"}', ["not JSON"]),
+    "a list": ("[]", ["no object"]),
+    "a number beyond all": ('{"inputs": 1e999}', ["not JSON"]),
+    "5,000 lists": ("[" * 5000, ["not JSON"]),
+    "a million lists": ("[" * 1_000_000 + "]" * 1_000_000, ["not JSON"]),
+    "objects in objects": ('{"a":' * 5000 + "1" + "}" * 5000, ["not JSON"]),
+    "NaN 5,000 deep": ('{"inputs":' + "[" * 5000 + "NaN" + "]" * 5000 + "}", ["not JSON"]),
+    "an object for inputs": ('{"inputs": {}}', ["'inputs' must be a list"]),
+    "numbers for inputs": ('{"inputs": [1]}', ["'inputs' must be a list"]),
+    "an input of nothing": ('{"inputs": [{}]}', ["'name' of an input must be a string"]),
+    "a number for a name": (body(name=7), ["'name' of an input must be a string"]),
+    "half a letter": ('{"inputs": [{"name": "\\ud800"}]}', ["not JSON"]),
+    "half a letter beside NaN": ('{"inputs": [{"name": "\\ud800"}], "a": NaN}', ["no Unicode"]),
+    "a number for a datatype": (body(datatype=7), ["'datatype' of input 'x' must be a string"]),
+    "an unknown datatype": (body(datatype="float"), ["unknown datatype 'float'"]),
+    "no shape": (body(shape=None), ["no list of integers"]),
+    "a word for a shape": (body(shape="13"), ["no list of integers"]),
+    "truths for a shape": (body(shape=[True, 3]), ["no list of integers"]),
+    "a fraction for an extent": (body(shape=[1.5, 3]), ["no list of integers"]),
+    "an extent of 2^63": (body(shape=[1 << 63, 3]), ["no list of integers"]),
+    "an extent of 2^62": (body(shape=[1 << 62, 3]), ["12 bytes of data"]),
+    "an extent of -1": (body(shape=[-1, 3]), ["extent -1 at axis 0"]),
+    "no data": (body(data=None), ["neither 'data' nor"]),
+    "a word for data": (body(data="012"), ["no list of elements"]),
+    "words in data": (body(data=["0", "1", "2"]), ["no FP32"]),
+    "nothing in data": (body(data=[None, 1, 2]), ["no FP32"]),
+    "objects in data": (body(data=[{}, 1, 2]), ["no FP32"]),
+    "ragged data": (body(data=[[0, 1], [2]]), ["nested unevenly"]),
+    "too little data": (body(data=[0, 1]), ["8 bytes of data"]),
+    "an element beyond FP32": (body(data=[1e300, 0, 0]), ["outside the range of FP32"]),
+    "a fraction for INT8": (body(datatype="INT8", data=[0.5, 1, 2]), ["no INT8"]),
+    "an INT8 of 128": (body(datatype="INT8", data=[128, 1, 2]), ["the range of INT8"]),
+    "an INT64 of 2^80": (body(datatype="INT64", data=[1 << 80, 1, 2]), ["no INT64"]),
+    "data and a binary size": (body(parameters={"binary_data_size": 12}), ["choose one"]),
+    "a list of parameters": (around(parameters=[]), ["'parameters' of the request is no object"]),
+    "an object for a parameter": (asked(priority={}), ["'priority' has a value"]),
+    "2^80 for a parameter": (asked(priority=1 << 80), ["'priority' must be an integer"]),
+    "a priority of 11": (asked(priority=11), ["'priority' is 11"]),
+    "a reserved parameter": (asked(triton_x=1), ["'triton_x' is reserved"]),
+    "a word for a flag": (asked(binary_data_output="yes"), ["must be true or false"]),
+    "-1 classes": (wanted(classification=-1), ["'classification' is -1"]),
+    "an unknown parameter": (wanted(color="red"), ["unknown parameter 'color'"]),
+    "a number for an output": (around(outputs=[7]), ["'outputs' must be a list of objects"]),
+    "an output that is none": (around(outputs=[{"name": "z"}]), ["no output 'z'"]),
+    "a number for an id": (around(id=7), ["'id' of the request must be a string"]),
+    "an id of 129": (around(id="a" * 129), ["longer than 128 bytes"]),
+    "a region without a size": (
+        body(data=None, parameters={REGION: "gone"}),
+        ["is missing beside"],
+    ),
+    "a region of -1": (body(data=None, parameters={REGION: "g", SIZE: -1}), [f"'{SIZE}' is -1"]),
+}
+"""Body of a request to infer, and words of the refusal: all are 400."""
+
+SIZES: Mapping[str, tuple[object, Sequence[str]]] = {
+    "more than there is": (13, ["'x' has the binary_data_size 13", "12 bytes are left"]),
+    "less than there is": (11, ["1 bytes after the JSON"]),
+    "less than nothing": (-1, ["binary_data_size -1"]),
+    "2^62": (1 << 62, ["binary_data_size 4611"]),
+    "a fraction": (12.0, ["binary_data_size 12.0"]),
+    "a word": ("12", ["binary_data_size '12'"]),
+    "truth": (True, ["binary_data_size True"]),
+}
+"""The size that an input of 12 bytes claims, and words of the refusal: all are 400."""
+
+LENGTHS: Mapping[str, tuple[str, Sequence[str]]] = {
+    "longer than the body": ("100000", ["the body has"]),
+    "shorter than the JSON": ("5", ["not JSON"]),
+    "of nothing": ("0", ["'inputs' must be a list"]),
+    "below 0": ("-1", ["is no length"]),
+    "a fraction": ("1.0", ["is no length"]),
+    "in other digits": ("\u0661", ["is no length"]),
+    "of 40 digits": ("9" * 40, ["is no length"]),
+    "no number": ("all", ["is no length"]),
+}
+"""Length that the header claims for the JSON, and words of the refusal: all are 400."""
+
+PATHS: Mapping[str, int] = {
+    "/v2/models/../../etc/passwd": 404,
+    "/v2/models/..%2f..%2fetc%2fpasswd": 404,
+    "/v2/models/%2e%2e/%2e%2e/healthz": 404,
+    "/v2/models/%00": 404,
+    "/v2/models/%0d%0aSet-Cookie:%20a=b": 404,
+    "/v2/models/%ff%fe": 404,
+    "/v2/models/%": 404,
+    "/v2/models/%zz": 404,
+    "/v2/models/%u0061": 404,
+    "/v2/models/<script>alert(1)<%2fscript>": 404,
+    f"/v2/models/{PREY}/versions/-1": 404,
+    f"/v2/models/{PREY}/versions/{'9' * 60}": 404,
+    f"/v2/models/{PREY}/versions/%d9%a1": 404,
+    f"/v2/models/{PREY}/versions/../../..": 404,
+    f"/v2/models/{'n' * 10_000}": 404,
+    f"/v2/models/{'n' * 20_000}": 431,
+    "/v2/models//": 404,
+    "/v2/": 404,
+    "//v2": 404,
+    "/openapi.json/..": 404,
+    "/metrics/../../etc/passwd": 404,
+    "/%2e%2e/%2e%2e/etc/passwd": 404,
+    "/..%5c..%5cetc%5cpasswd": 404,
+    "/v2/repository/index": 405,
+    "/healthz%00": 404,
+}
+"""What is asked for by GET, and the status."""
+
+CHANGES: Mapping[str, tuple[str, str, int, Sequence[str]]] = {
+    "load by a path": ("repository/models/..%2fx/load", "{}", 404, ["Not Found"]),
+    "load by a bad name": ("repository/models/a%0ab/load", "{}", 400, ["model name"]),
+    "load what is not there": ("repository/models/nobody/load", "{}", 404, ["'nobody'"]),
+    "load no base64": (
+        "repository/models/loaded/load",
+        '{"parameters": {"config": "{}", "file:1/model.onnx": "***"}}',
+        *(400, ["is not base64"]),
+    ),
+    "load by a list": ("repository/models/loaded/load", '{"parameters": [1]}', 400, ["no object"]),
+    "unload what is not there": ("repository/models/nobody/unload", "", 404, ["'nobody'"]),
+    "an index by a word": ("repository/index", '{"ready": "yes"}', 400, ["'ready' must be"]),
+    "a region by a path": (
+        "systemsharedmemory/region/r/register",
+        '{"key": "/../etc/passwd", "byte_size": 1}',
+        *(400, ["shared memory object"]),
+    ),
+    "a region of a word": (
+        "systemsharedmemory/region/r/register",
+        '{"key": "/k", "byte_size": "1"}',
+        *(400, ["'byte_size' must be"]),
+    ),
+    "a region of 2^63": (
+        "systemsharedmemory/region/r/register",
+        json.dumps({"key": "/k", "byte_size": 1 << 63}),
+        *(400, ["between 0 and 2^63"]),
+    ),
+    "CUDA's memory": ("cudasharedmemory/region/r/register", "{}", 501, ["not offered"]),
+    "a log elsewhere": ("logging", '{"log_file": "/etc/cron.d/x"}', 400, ["log_file is decided"]),
+    "a log of an object": ("logging", '{"log_info": {}}', 400, ["'log_info' has a value"]),
+    "a trace of nowhere": ("trace/setting", '{"color": "red"}', 400, ["'color' is not known"]),
+    "a trace of one model": (f"models/{PREY}/trace/setting", "{}", 501, ["for all models"]),
+}
+"""Path below ``/v2/`` of a POST, body, status and words of the message."""
+
+
+def requests() -> Iterator[tuple[str, HttpRequest]]:
+    """Yield all cases by name."""
+    for what, (data, words) in BODIES.items():
+        yield f"infer: {what}", post(INFER, data, 400, words)
+    for what, (size, told) in SIZES.items():
+        head = body(data=None, parameters={"binary_data_size": size})
+        length = {LENGTH: str(len(head))}
+        yield f"a binary size: {what}", post(INFER, head + "\0" * 12, 400, told, **length)
+    for what, (claimed, told) in LENGTHS.items():
+        yield f"a length: {what}", post(INFER, body(), 400, told, **{LENGTH: claimed})
+    for path, status in PATHS.items():
+        yield f"GET {path[:60]}", get(path, status)
+    for what, (path, data, status, words) in CHANGES.items():
+        yield what, post(f"/v2/{path}", data, status, words)
+    yield from _encodings()
+    yield from _heads()
+    yield "infer by nobody", post("/v2/models/nobody/infer", body(), 404, ["'nobody'"])
+    yield "infer by version 7", post(f"/v2/models/{PREY}/versions/7/infer", body(), 404)
+
+
+def _encodings() -> Iterator[tuple[str, HttpRequest]]:
+    for what, data, encoding, status in (
+        ("a bomb", BOMB, "gzip", 413),
+        ("half a stream", gzip.compress(body().encode())[:-9], "gzip", 400),
+        ("a stream and more", gzip.compress(body().encode()) + b"more", "gzip", 400),
+        ("no stream", body().encode(), "gzip", 400),
+        ("another encoding", body().encode(), "br", 415),
+        ("two encodings", BOMB, "gzip, gzip", 415),
+        ("an encoding of 5,000", b"{}", "x" * 5000, 415),
+    ):
+        yield f"encoded: {what}", post(INFER, data, status, Content_Encoding=encoding)
+
+
+def _heads() -> Iterator[tuple[str, HttpRequest]]:
+    begin = f"POST {INFER} HTTP/1.1\r\n".encode()
+    for what, head, status in (
+        ("10,000 headers", b"a: b\r\n" * 10_000, 431),
+        ("a header of a megabyte", b"a: " + b"b" * (1 << 20) + b"\r\n", 431),
+        ("two lengths", b"Content-Length: 2\r\nContent-Length: 3\r\n", 400),
+        ("a length below 0", b"Content-Length: -1\r\n", 400),
+        ("a length of 40 digits", b"Content-Length: " + b"9" * 40 + b"\r\n", 400),
+        ("a length of 1 GB", b"Content-Length: 1000000000\r\n", 413),
+        ("a length and chunks", b"Content-Length: 4\r\nTransfer-Encoding: chunked\r\n", 400),
+        ("chunks that are none", b"Transfer-Encoding: chunked\r\n\r\nzz\r\n", 400),
+        ("a chunk of 2^64", b"Transfer-Encoding: chunked\r\n\r\n" + b"f" * 17 + b"\r\n", 400),
+        ("another coding", b"Transfer-Encoding: chunked, identity\r\n", 400),
+        ("a header of two lines", b"a: b\r\n c: d\r\n", 400),
+        ("a name with a space", b"Content-Length : 2\r\n", 400),
+        ("a NUL in a header", b"a: b\x00c\r\n", 400),
+        ("two hosts", b"Host: a\r\nHost: b\r\n", 400),
+    ):
+        data = begin + b"Connection: close\r\n" + head + b"\r\n"
+        yield f"head: {what}", HttpRequest(data, status)
+    for origin in ("https://evil.example", "null", "http://[x", "http://a b"):
+        told = ["another site"]
+        yield f"head: from {origin}", post(INFER, body(), 403, told, Origin=origin)
+    for method in ("PUT", "DELETE", "PATCH", "OPTIONS"):
+        data = f"{method} {INFER} HTTP/1.1\r\nConnection: close\r\n\r\n".encode()
+        yield f"method {method}", HttpRequest(data, 405)
+    for method in ("TRACE", "CONNECT", "BREW", "get", "GET" * 9999):
+        data = f"{method} {INFER} HTTP/1.1\r\nConnection: close\r\n\r\n".encode()
+        yield (
+            f"method {method[:9]}",
+            HttpRequest(data, 405 if method in ("TRACE", "CONNECT") else 400),
+        )
