@@ -52,7 +52,7 @@ def test_the_plan_that_ran_is_the_schedule_that_is_shown(shared: ServerProcess) 
     summary = next(s for s in schedules if s.batch_size == 4)
     side_by_side = {s.side_by_side.plan_id for s in schedules if s.side_by_side}
 
-    units = [unit for stage in schedule["stages"] for group in stage["groups"] for unit in group]
+    units = [unit for unit, *_ in schedule["plan"]["launches"]]
     assert sorted(units) == list(range(len(graph["operators"])))
     assert len(schedule["unit_names"]) == len(graph["operators"])
     assert summary.promoted == schedule["provenance"]["promoted"]
