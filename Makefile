@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: setup demo fleet-demo test test-ci test-all test-deploy test-fleet test-fleet-all test-ray image-test docs lint dist protos bench onnx-backend fuzz chaos chaos-short soak attack audit lock gpu gpu-tests gpu-questions gpu-bench gpu-service clean
+.PHONY: setup demo fleet-demo test test-ci test-all test-deploy test-fleet test-fleet-all test-ray image-test docs lint dist protos bench onnx-backend fuzz chaos chaos-short soak soak-short attack audit lock gpu gpu-tests gpu-questions gpu-bench gpu-service clean
 
 # An npm package that tests run inside the console's pages.
 AXE := axe-core@4.14.1
@@ -109,6 +109,10 @@ chaos-short: $(READY)
 # Mixed load for MINUTES, and before it on a server that leaks on purpose, which has to be noticed.
 soak: $(READY)
 	$(BIN)/python -m tests.soak --seed $(SEED) --minutes $(MINUTES) --out $(RELIABILITY_OUT)/soak.json
+
+# The same in a minute, for .ci/run: what leaks by megabytes a second.
+soak-short: $(READY)
+	$(BIN)/python -m tests.soak --minutes 0.3 --control-minutes 0.3 --leak 8388608 --limit 50
 
 # Hostile files, messages and code (tests/attack), then random messages for MINUTES and at least MESSAGES.
 MESSAGES ?= 0

@@ -148,15 +148,21 @@ class Clients:
 
 
 class Memory:
-    """Resident memory of a server and its children, in MiB."""
+    """Resident memory of a server and its children, in MiB, and their descriptors."""
 
     def __init__(self, pid: int) -> None:
         self._process = psutil.Process(pid)
 
     def mib(self) -> int:
         """Now."""
-        family = [self._process, *self._process.children(recursive=True)]
-        return sum(each.memory_info().rss for each in family) >> 20
+        return sum(each.memory_info().rss for each in self._family()) >> 20
+
+    def descriptors(self) -> int:
+        """Count them."""
+        return sum(each.num_fds() for each in self._family())
+
+    def _family(self) -> list[psutil.Process]:
+        return [self._process, *self._process.children(recursive=True)]
 
 
 @contextmanager

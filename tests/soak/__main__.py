@@ -26,13 +26,9 @@ from tests.service.server_process import BRAID, ServerProcess
 from tests.soak.samples import Latencies, Samples, Series
 from tests.soak.slopes import slope
 
-LIMIT = 0.01
-"""Growth of private memory an hour that is no leak, as part of it."""
-
 WARM_UP = 0.3
 """Part of a run that is left out: what is asked first is loaded, compiled and cached."""
 
-LEAK = 64 << 10  # bytes a second
 LEAKING = (sys.executable, "-m", "tests.soak.leaking")
 STRETCHES = 60  # of time, each with a p50 and a p99
 SHAPES = 200  # of the model with an open extent: more than are kept ready
@@ -84,7 +80,7 @@ def main() -> int:
     kill_children_at_exit()
     options = _options()
     facts = environment.describe()
-    control = soak(options, options.control_minutes, LEAKING, LEAK)
+    control = soak(options, options.control_minutes, LEAKING)
     seen = soak(options, options.minutes, BRAID)
     caught = [name for name in control["leaks"] if name.startswith("memory of front end")]
     broken = [*seen["leaks"], *seen["broken"]]
@@ -103,14 +99,15 @@ def main() -> int:
     return 1 if broken else 0
 
 
-def soak(
-    options: argparse.Namespace, minutes: float, command: Sequence[str], leak: int = 0
-) -> dict[str, Any]:
+def soak(options: argparse.Namespace, minutes: float, command: Sequence[str]) -> dict[str, Any]:
     """Load a server for some minutes; what was seen of it, ready for JSON."""
     with tempfile.TemporaryDirectory(prefix="braid-soak-") as name:
         folder = Path(name)
         server = ServerProcess(
-            folder / "store", command=command, BRAID_LOG_LEVEL="INFO", LEAK_BYTES_A_SECOND=str(leak)
+            folder / "store",
+            command=command,
+            BRAID_LOG_LEVEL="INFO",
+            LEAK_BYTES_A_SECOND=str(options.leak),
         )
         server.start()
         try:
@@ -133,7 +130,7 @@ def soak(
         "minutes": minutes,
         "calls": dict(mixed.tally.outcomes),
         "jobs": dict(registrations.ended),
-        **_slopes(samples, mixed.latencies),
+        **_slopes(samples, mixed.latencies, options.limit),
         "broken": broken,
     }
 
@@ -156,7 +153,7 @@ def _register(server: ServerProcess, folder: Path) -> None:
             )
 
 
-def _slopes(samples: Samples, latencies: Latencies) -> dict[str, Any]:
+def _slopes(samples: Samples, latencies: Latencies, limit: float) -> dict[str, Any]:
     """Slopes after the warm-up of all that lived until the end, and which of them are leaks."""
     begun = min(series[0][0] for series in samples.memory.values())
     end = max(series[-1][0] for series in samples.memory.values())
@@ -170,7 +167,7 @@ def _slopes(samples: Samples, latencies: Latencies) -> dict[str, Any]:
             late = [(seconds, value) for seconds, value in series if seconds >= since]
             found, name = slope(late), f"{what} of {kind} {pid}"
             rows[name] = {"first": late[0][1], "last": late[-1][1], **found.row()}
-            if found.is_above(LIMIT):
+            if found.is_above(limit):
                 leaks.append(name)
     return {"slopes": rows, "leaks": leaks, "latencies": _steadiness(latencies, since)}
 
@@ -203,6 +200,8 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.soak")
     parser.add_argument("--minutes", type=float, default=2.0)
     parser.add_argument("--control-minutes", type=float, default=2.0, help="of the leaking server")
+    parser.add_argument("--leak", type=int, default=64 << 10, help="bytes a second, of the control")
+    parser.add_argument("--limit", type=float, default=0.01, help="growth an hour, as a part")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--clients", type=int, default=4)
     parser.add_argument("--pause-ms", type=float, default=10.0, help="of a client between calls")

@@ -1,0 +1,365 @@
+"""What storms of callers do to those who behave: goodput, refusals, memory, recovery.
+
+    python -m benchmarks.storms --out FILE.json
+
+One server on one CPU device, a network of small tensors and some ten milliseconds a request, and
+one process that makes all requests, on the core that the device leaves to it and the front end:
+
+    capacity           32 clients that wait for their answers, or arrivals at 1.5 times as many
+    10x                arrivals at ten times the capacity
+    cancellations      as many again, each cancelled after a few milliseconds
+    slow readers       streams whose answers nobody takes, more than the connection's window holds
+    idle connections   2,000 that have begun HTTP/2 and say nothing
+    stalled uploads    a header and half a file, then nothing
+    watchers           1,000 that watch the job of a model being registered
+
+Beside all but the first two, arrivals at 30 % of the capacity go on. Every answer is compared with
+ONNX Runtime's. After each storm come the seconds until a request is answered right, and after
+``--rest`` seconds the memory and the descriptors of all processes are compared with those before.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+import onnx
+import onnxruntime
+from onnx import TensorProto, helper, numpy_helper
+
+from benchmarks import environment
+from benchmarks.overload import INFER, OPTIONS, Memory, Seen, served
+from braid.engine.runtime.allocator import keep_freed_memory
+from braid.server.devices.cores import leave_cores_to_devices
+from braid_client import Client
+from braid_client.wire import admin_pb2, inference_pb2
+
+DEFAULT_OUT = environment.REPOSITORY / "benchmarks" / "results" / "local" / "storms.json"
+ADMIN = "/braid.v1.AdminService/"
+SHAPE, CHANNELS, LAYERS = (1, 16, 16, 16), 256, 4
+CONNECTIONS = 8
+BESIDE = 0.3  # of the capacity
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
+
+Storm = Callable[["Callers", float, float], Awaitable[dict[str, object]]]
+"""Rages for some seconds at a server of some capacity; what its callers saw."""
+
+
+def network(path: Path) -> Path:
+    """Write x [batch, 16, 16, 16] -> convolutions -> y [batch, 256, 1, 1]; seeded weights."""
+    random, nodes, weights, last = np.random.default_rng(0), [], [], "x"
+    for number in range(LAYERS):
+        inner = SHAPE[1] if number == 0 else CHANNELS
+        values = random.standard_normal((CHANNELS, inner, 3, 3)) * (2 / (9 * inner)) ** 0.5
+        weights.append(numpy_helper.from_array(values.astype(np.float32), f"w{number}"))
+        nodes.append(helper.make_node("Conv", [last, f"w{number}"], [f"c{number}"], pads=[1] * 4))
+        nodes.append(helper.make_node("Relu", [f"c{number}"], [last := f"h{number}"]))
+    nodes.append(helper.make_node("GlobalAveragePool", [last], ["y"]))
+    x, y = (
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", *extents])
+        for name, extents in (("x", SHAPE[1:]), ("y", (CHANNELS, 1, 1)))
+    )
+    made = helper.make_graph(nodes, "storms", [x], [y], weights)
+    opsets = [helper.make_opsetid("", 20)]
+    onnx.save_model(helper.make_model(made, opset_imports=opsets, ir_version=10), path)
+    return path
+
+
+class Callers:
+    """All callers of one server, with one request of which the answer is known."""
+
+    def __init__(self, address: str, model: Path) -> None:
+        self.address, self.model = address, model
+        x = np.random.default_rng(1).standard_normal(SHAPE, dtype=np.float32)
+        self._right = onnxruntime.InferenceSession(model).run(None, {"x": x})[0].ravel()
+        tensor = inference_pb2.Tensor(name="x", dtype="FP32", shape=SHAPE, data=x.tobytes())
+        request = inference_pb2.InferRequest(model="net", inputs=[tensor])
+        self.message = request.SerializeToString()
+        self.channels = [
+            grpc.aio.insecure_channel(address, options=OPTIONS) for _ in range(CONNECTIONS)
+        ]
+        self._calls: list[Any] = [each.unary_unary(INFER) for each in self.channels]
+
+    async def one(self, number: int, due: float, seen: Seen, timeout_s: float = 30.0) -> None:
+        """Send the request and note how it ended."""
+        try:
+            answer = await self._calls[number % CONNECTIONS](self.message, timeout=timeout_s)
+        except grpc.aio.AioRpcError as error:
+            if error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED:
+                seen.refused.append(time.perf_counter() - due)
+            else:
+                seen.other[error.code().name] += 1
+        else:
+            seen.answered.append(time.perf_counter() - due)
+            seen.other.update(() if self._is_right(answer) else ("WRONG",))
+
+    def _is_right(self, answer: bytes) -> bool:
+        y = np.frombuffer(
+            inference_pb2.InferResponse.FromString(answer).outputs[0].data, np.float32
+        )
+        return np.allclose(y, self._right, rtol=1e-3, atol=1e-4)
+
+    async def closed(self, clients: int, seconds: float) -> Seen:
+        """Each client waits for its answer before it sends again."""
+        seen, began = Seen(), time.perf_counter()
+
+        async def client(number: int) -> None:
+            while time.perf_counter() < began + seconds:
+                await self.one(number, time.perf_counter(), seen)
+
+        await asyncio.gather(*map(client, range(clients)))
+        seen.seconds = time.perf_counter() - began
+        return seen
+
+    async def open(self, rate_per_s: float, seconds: float, timeout_s: float = 30.0) -> Seen:
+        """Requests begin at Poisson moments; a latency counts from when one really began."""
+        seen, running = Seen(), set()
+        random = np.random.default_rng(3)
+        due = began = time.perf_counter()
+        number = 0
+        while (due := due + random.exponential(1 / rate_per_s)) < began + seconds:
+            await asyncio.sleep(max(0.0, due - time.perf_counter()))
+            task = asyncio.ensure_future(self.one(number, time.perf_counter(), seen, timeout_s))
+            running.add(task)
+            task.add_done_callback(running.discard)
+            number += 1
+        seen.seconds = time.perf_counter() - began
+        if running:
+            await asyncio.wait(running)
+        return seen
+
+    async def until_right(self) -> float:
+        """Seconds until a request is answered right."""
+        began, seen = time.perf_counter(), Seen()
+        while not seen.answered or seen.other["WRONG"]:
+            await self.one(0, time.perf_counter(), seen, timeout_s=1.0)
+            if time.perf_counter() > began + 60:
+                return float("inf")
+        return time.perf_counter() - began
+
+
+# Storms.
+
+
+async def ten_times(callers: Callers, capacity: float, seconds: float) -> dict[str, object]:
+    """Arrivals at ten times the capacity."""
+    seen = await callers.open(10 * capacity, seconds)
+    goodput = len(seen.answered) / seen.seconds
+    sent = (len(seen.answered) + len(seen.refused) + seen.other.total()) / seen.seconds
+    row: dict[str, object] = {"sent_of_capacity": round(sent / capacity, 2)}
+    return {**row, **seen.row(), "goodput_of_capacity": round(goodput / capacity, 3)}
+
+
+def beside(storm: Callable[[Callers, float], Any]) -> Storm:
+    """Return a storm with arrivals at BESIDE of the capacity going on beside it."""
+
+    async def both(callers: Callers, capacity: float, seconds: float) -> dict[str, object]:
+        async with storm(callers, seconds) as told:
+            seen = await callers.open(BESIDE * capacity, seconds)
+        return {**told, **seen.row()}
+
+    return both
+
+
+@asynccontextmanager
+async def cancellations(callers: Callers, seconds: float) -> AsyncIterator[dict[str, object]]:
+    """A thousand calls a second, each with 3 ms to live."""
+    told: dict[str, object] = {}
+    storm = asyncio.create_task(callers.open(1000, seconds, timeout_s=0.003))
+    yield told
+    told["storm"] = (await storm).row()["other_ends"]
+
+
+@asynccontextmanager
+async def slow_readers(callers: Callers, seconds: float) -> AsyncIterator[dict[str, object]]:
+    """200 streams of 200 requests each, of whose answers none is taken."""
+    async with AsyncExitStack() as stack:
+        for _ in range(200):
+            channel = grpc.aio.insecure_channel(callers.address, options=OPTIONS)
+            await stack.enter_async_context(channel)
+            call: Any = channel.stream_stream("/braid.v1.InferenceService/InferStream")()
+            writing = asyncio.create_task(_write(call, [callers.message] * 200))
+            stack.callback(writing.cancel)
+            stack.callback(call.cancel)
+        yield {"streams": 200}
+
+
+async def _write(call: Any, messages: Sequence[bytes]) -> None:
+    for message in messages:
+        await call.write(message)
+
+
+@asynccontextmanager
+async def idle_connections(callers: Callers, seconds: float) -> AsyncIterator[dict[str, object]]:
+    """2,000 connections that have begun HTTP/2 and say nothing."""
+    host, _, port = callers.address.rpartition(":")
+    writers = []
+    for _ in range(2000):
+        _, writer = await asyncio.open_connection(host, int(port))
+        writer.write(PREFACE)
+        writers.append(writer)
+    yield {"connections": len(writers)}
+    for writer in writers:
+        writer.close()
+
+
+@asynccontextmanager
+async def stalled_uploads(callers: Callers, seconds: float) -> AsyncIterator[dict[str, object]]:
+    """200 uploads of a header and half a file each, over two connections."""
+    calls, ends = [], []
+    header = admin_pb2.RegisterModelHeader(name="stalled")
+    half = callers.model.read_bytes()[: 1 << 20]
+    parts = [
+        admin_pb2.RegisterModelRequest(header=header).SerializeToString(),
+        admin_pb2.RegisterModelRequest(chunk=half).SerializeToString(),
+    ]
+    for number in range(200):
+        call: Any = callers.channels[number % 2].stream_unary(f"{ADMIN}RegisterModel")()
+        calls.append(call)
+        ends.append(asyncio.create_task(_write(call, parts)))
+    yield {"uploads": len(calls)}
+    for call in calls:
+        call.cancel()
+    await asyncio.gather(*ends, return_exceptions=True)
+
+
+@asynccontextmanager
+async def watchers(callers: Callers, seconds: float) -> AsyncIterator[dict[str, object]]:
+    """1,000 watchers of the job of a model that is registered meanwhile."""
+    job = await asyncio.to_thread(_register, callers.address, callers.model)
+    request = admin_pb2.WatchJobRequest(job_id=job).SerializeToString()
+
+    async def watch(number: int) -> int:
+        call: Any = callers.channels[number % CONNECTIONS].unary_stream(f"{ADMIN}WatchJob")
+        state = 0
+        async for answer in call(request):
+            state = admin_pb2.Job.FromString(answer).state
+        return state
+
+    tasks = [asyncio.create_task(watch(number)) for number in range(1000)]
+    told: dict[str, object] = {}
+    yield told
+    states = await asyncio.gather(*tasks, return_exceptions=True)
+    ready = admin_pb2.Job.State.READY
+    told["saw_it_ready"] = sum(state == ready for state in states)
+
+
+def _register(address: str, model: Path) -> str:
+    with Client(address) as client:
+        return client.register("watched", model, batch_sizes=[1, 2], planner="sequential").id
+
+
+STORMS: dict[str, Storm] = {
+    "10x": ten_times,
+    "cancellations": beside(cancellations),
+    "slow readers": beside(slow_readers),
+    "idle connections": beside(idle_connections),
+    "stalled uploads": beside(stalled_uploads),
+    "watchers": beside(watchers),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Memory and descriptors of a server and its children."""
+
+    mib: int
+    descriptors: int
+
+    @classmethod
+    def now(cls, memory: Memory) -> Held:
+        """Look at them."""
+        return cls(memory.mib(), memory.descriptors())
+
+
+async def measure(
+    address: str, model: Path, memory: Memory, options: argparse.Namespace
+) -> dict[str, object]:
+    """Measure the capacity, then let all storms rage."""
+    callers = Callers(address, model)
+    await callers.closed(32, 3.0)
+    closed = await callers.closed(32, options.seconds)
+    paced = await callers.open(1.5 * len(closed.answered) / closed.seconds, options.seconds)
+    capacity = max(len(each.answered) / each.seconds for each in (closed, paced))
+    rows: dict[str, object] = {"capacity": closed.row(), "150%": paced.row()}
+    for name, storm in STORMS.items():
+        if options.only and name not in options.only:
+            continue
+        print(f"{name} begins", file=sys.stderr)
+        before = Held.now(memory)
+        row = await storm(callers, capacity, options.storm_seconds if name == "10x" else 10.0)
+        recovered_s = await callers.until_right()
+        await asyncio.sleep(options.rest)
+        after = Held.now(memory)
+        row |= {
+            "recovered_s": round(recovered_s, 3),
+            "more_mib": after.mib - before.mib,
+            "more_descriptors": after.descriptors - before.descriptors,
+        }
+        rows[name] = row
+        print(json.dumps({name: row}), file=sys.stderr)
+    for channel in callers.channels:
+        await channel.close()
+    return {"capacity_per_s": round(capacity, 1), **rows}
+
+
+def table(report: dict[str, Any]) -> list[str]:
+    """Return the storms as lines of Markdown."""
+    lines = [
+        "| storm | answers/s | p99 | refused, p99, longest | other ends | over after | more |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for name in ("capacity", "150%", *STORMS):
+        if (row := report.get(name)) is None:
+            continue
+        refused = f"{row['refused']}, {row['refused_p99_ms']} ms, {row['refused_max_ms']} ms"
+        left = f"{row.get('more_mib', '')}, {row.get('more_descriptors', '')}"
+        lines.append(
+            f"| {name} | {row['answers_per_s']} | {row['p99_ms']} ms | {refused} | "
+            f"{row['other_ends'] or 'none'} | {row.get('recovered_s', '')} s | {left} |"
+        )
+    return lines
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run all storms and print what became of the server."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.storms")
+    parser.add_argument("--out", type=Path, default=DEFAULT_OUT)
+    parser.add_argument("--seconds", type=float, default=10.0, help="of measuring the capacity")
+    parser.add_argument("--storm-seconds", type=float, default=60.0, help="of ten times as much")
+    parser.add_argument("--rest", type=float, default=8.0, help="seconds after each storm")
+    parser.add_argument("--only", nargs="*", choices=list(STORMS), help="of the storms")
+    options = parser.parse_args(arguments)
+    keep_freed_memory()
+    cores = sorted(os.sched_getaffinity(0))
+    threads = max(1, len(cores) // 2)
+    report: dict[str, Any] = {
+        "benchmark": "storms",
+        "environment": environment.describe("grpcio", "protobuf", "torch", "numpy"),
+        "threads": threads,
+    }
+    with tempfile.TemporaryDirectory(prefix="braid-storms-") as name:
+        model = network(Path(name) / "net.onnx")
+        with served(model, (1, 2, 4), Path(name), threads) as (address, memory):
+            leave_cores_to_devices(set(cores[:threads]))  # they are the device's
+            report |= asyncio.run(measure(address, model, memory, options))
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    options.out.write_text(json.dumps(report, indent=1) + "\n")
+    print("\n".join(table(report)))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
