@@ -8,7 +8,7 @@ one process that makes all requests, on the core that the device leaves to it an
     capacity           32 clients that wait for their answers, or arrivals at 1.5 times as many
     10x                arrivals at ten times the capacity
     cancellations      as many again, each cancelled after a few milliseconds
-    slow readers       streams whose answers nobody takes, more than the connection's window holds
+    slow readers       streams whose answers, a megabyte each, nobody takes
     idle connections   2,000 that have begun HTTP/2 and say nothing
     stalled uploads    a header and half a file, then nothing
     watchers           1,000 that watch the job of a model being registered
@@ -72,6 +72,21 @@ def network(path: Path) -> Path:
         for name, extents in (("x", SHAPE[1:]), ("y", (CHANNELS, 1, 1)))
     )
     made = helper.make_graph(nodes, "storms", [x], [y], weights)
+    opsets = [helper.make_opsetid("", 20)]
+    onnx.save_model(helper.make_model(made, opset_imports=opsets, ir_version=10), path)
+    return path
+
+
+def large_answers(path: Path) -> Path:
+    """Write x [batch, 3] -> y [batch, 262144], a megabyte a row."""
+    width = 1 << 18
+    x, y = (
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", extent])
+        for name, extent in (("x", 3), ("y", width))
+    )
+    weight = numpy_helper.from_array(np.ones((3, width), np.float32), "w")
+    made = helper.make_graph([helper.make_node("MatMul", ["x", "w"], ["y"])], "wide", [x], [y])
+    made.initializer.append(weight)
     opsets = [helper.make_opsetid("", 20)]
     onnx.save_model(helper.make_model(made, opset_imports=opsets, ir_version=10), path)
     return path
@@ -184,13 +199,15 @@ async def cancellations(callers: Callers, seconds: float) -> AsyncIterator[dict[
 
 @asynccontextmanager
 async def slow_readers(callers: Callers, seconds: float) -> AsyncIterator[dict[str, object]]:
-    """200 streams of 200 requests each, of whose answers none is taken."""
+    """200 streams of 50 requests each, of whose answers of a megabyte none is taken."""
+    x = inference_pb2.Tensor(name="x", dtype="FP32", shape=(1, 3), data=bytes(12))
+    message = inference_pb2.InferRequest(model="wide", inputs=[x]).SerializeToString()
     async with AsyncExitStack() as stack:
         for _ in range(200):
             channel = grpc.aio.insecure_channel(callers.address, options=OPTIONS)
             await stack.enter_async_context(channel)
             call: Any = channel.stream_stream("/braid.v1.InferenceService/InferStream")()
-            writing = asyncio.create_task(_write(call, [callers.message] * 200))
+            writing = asyncio.create_task(_write(call, [message] * 50))
             stack.callback(writing.cancel)
             stack.callback(call.cancel)
         yield {"streams": 200}
@@ -353,6 +370,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with tempfile.TemporaryDirectory(prefix="braid-storms-") as name:
         model = network(Path(name) / "net.onnx")
         with served(model, (1, 2, 4), Path(name), threads) as (address, memory):
+            with Client(address) as client:
+                wide = large_answers(Path(name) / "wide.onnx")
+                client.register("wide", wide, planner="sequential", wait=True)
             leave_cores_to_devices(set(cores[:threads]))  # they are the device's
             report |= asyncio.run(measure(address, model, memory, options))
     options.out.parent.mkdir(parents=True, exist_ok=True)

@@ -54,6 +54,7 @@ def result(campaign: Campaign, options: argparse.Namespace) -> dict[str, Any]:
         "longest time without an answer, s": round(campaign.tally.longest_gap_s, 1),
         "most further descriptors of a process": campaign.descriptors.most_more,
         "broken": dict(campaign.broken),
+        "tracebacks": campaign.tracebacks,
     }
 
 
@@ -71,6 +72,7 @@ def added(files: list[Path]) -> dict[str, Any]:
     }
     for what in _COUNTS:
         seen[what] = dict(sum((Counter(part[what]) for part in parts), Counter()))
+    seen["tracebacks"] = {k: v for part in parts for k, v in part.get("tracebacks", {}).items()}
     for what in _SUMS:
         seen[what] = sum(part[what] for part in parts)
     for what in _LARGEST:
@@ -82,7 +84,7 @@ def table(seen: dict[str, Any]) -> list[str]:
     """A result as lines of Markdown."""
     lines = ["| | |", "|---|---|"]
     for what, found in seen.items():
-        if what == "environment":
+        if what in ("environment", "tracebacks"):
             continue
         if isinstance(found, dict):
             found = ", ".join(f"{name} {count}" for name, count in sorted(found.items())) or "none"

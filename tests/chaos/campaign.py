@@ -46,6 +46,7 @@ class Campaign:
     def __init__(self, folder: Path, options: Namespace) -> None:
         """Start the server and register the models that are asked."""
         self.broken: Counter[str] = Counter()
+        self.tracebacks: dict[str, str] = {}  # the first of each last line
         self.calms = self.starts = 0
         self._folder, self._options = folder, options
         self._around = Surroundings(folder)
@@ -209,6 +210,7 @@ class Campaign:
         for part in log.split("Traceback (most recent call last)")[1:]:
             last = next((line for line in part.splitlines()[1:] if line[:1].strip()), "")
             self.broken[f"traceback in the log: {last[:200]}"] += 1
+            self.tracebacks.setdefault(last[:200], part[-4000:])
 
     def keep_logs(self, folder: Path) -> None:
         """Copy the server's logs."""
