@@ -26,6 +26,9 @@ MODEL, SHAPE = "identity", (1, 3, 224, 224)
 ROUNDS, CALLS, WARM = 7, 150, 50
 MOST = 2.0  # ratio of the medians
 
+CONFIGURATION = "/tmp/haproxy-serve/*/haproxy.cfg"
+"""Files of the HAProxy of Ray Serve: in a folder for each node."""
+
 _SERVER = re.compile(r"^\s*server \S*SERVE_REPLICA\S* (\S+):(4\d{4}) proto h2 check", re.MULTILINE)
 
 
@@ -41,7 +44,7 @@ def register(cluster: Cluster, folder: Path) -> None:
 
 def replica_address(cluster: Cluster) -> str:
     """Address of the replica of a cluster of one machine, as its HAProxy knows it."""
-    written = cluster.head.inside("cat", "/tmp/haproxy-serve/haproxy.cfg").stdout
+    written = cluster.head.inside("sh", "-c", f"cat {CONFIGURATION}").stdout
     [(_, port)] = set(_SERVER.findall(written))
     return f"{cluster.head.host}:{port}"
 
