@@ -72,7 +72,7 @@ def test_nodes_are_replaced_without_an_error_and_without_measuring(
         cluster.await_replaced(before)
         cluster.await_strength()
 
-    assert set(running.outcomes) == {"OK"}
+    assert set(running.outcomes) == {"OK"}, running.failures
     assert cluster.value("select count(*) from measurements") == measured
 
 
