@@ -34,6 +34,9 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+SHARED = ("shared: ServerProcess", "target: Target")
+"""Session fixtures that are servers, as the tests that take one name it."""
+
 STARTS_SERVERS = ("tests/service/", "tests/engine/importer/")
 """What takes long comes first, so that no process is left alone with it at the end."""
 
@@ -61,8 +64,8 @@ def server_or_file(file: str) -> str:
     """The session fixture that a test file shares with others, else the file."""
     if file.startswith("tests/service/oip/"):
         return "oip_server"
-    is_sharing = "shared: ServerProcess" in (ROOT / file).read_text()
-    return "shared" if is_sharing else file
+    text = (ROOT / file).read_text()
+    return next((each for each in SHARED if each in text), file)
 
 
 @pytest.fixture(autouse=True)
