@@ -3,9 +3,11 @@
     Ray Serve ──> braid-haproxy -f FILE ... ──changes FILE──> haproxy -f FILE ...
 
 Ray Serve has HAProxy answer 500 where no replica can be reached or one died with a call, which
-clients of gRPC read as UNKNOWN. HAProxy's own 502, 503 and 504 read UNAVAILABLE. And it lets calls
-wait for ever that were sent to a machine that has lost its power or its cable: their connections
-are checked. Ray Serve has no settings for that, but one for the program that it starts.
+clients of gRPC read as UNKNOWN. HAProxy's own 502, 503 and 504 read UNAVAILABLE. It lets calls wait
+for ever that were sent to a machine that has lost its power or its cable: their connections are
+checked. And it takes a replica for down that is late with two answers, the second by 250 ms, as all
+are on a busy machine while another one starts: they get longer. Ray Serve has no settings for that,
+but one for the program that it starts.
 """
 
 from __future__ import annotations
@@ -24,13 +26,17 @@ THIS = "RAY_SERVE_HAPROXY_BINARY_PATH"
 SILENT_SECONDS = 10
 """A connection to a replica ends after so long without a sign of life of its machine."""
 
+ANSWER_SECONDS = 5
+"""Time that a replica has to say that it is well, once it is connected to."""
+
 CHECKED = (
+    f"    timeout check {ANSWER_SECONDS}s",
     "    option srvtcpka",
     "    srvtcpka-idle 4s",
     "    srvtcpka-intvl 2s",
     f"    srvtcpka-cnt {(SILENT_SECONDS - 4) // 2}",
 )
-"""Keepalive of connections to servers, for the section ``defaults``."""
+"""Checks of servers and keepalive of connections to them, for the section ``defaults``."""
 
 USER_TIMEOUT = f"tcp-ut {SILENT_SECONDS}s"
 """Option of a server: the same while data is under way."""

@@ -33,7 +33,8 @@ def test_error_pages_are_left_out_and_connections_are_checked() -> None:
 
     assert not [line for line in made if line.startswith("    errorfile")]
     assert "    # errorfile is only named here" in made
-    assert made.index("    option srvtcpka") == made.index("defaults") + 1
+    assert made.index("    timeout check 5s") == made.index("defaults") + 1
+    assert "    option srvtcpka" in made
     assert "    server SERVE_REPLICA-braid 127.0.0.1:40000 proto h2 check tcp-ut 10s" in made
     assert "    server SERVE_REPLICA-braid 127.0.0.1:30000 check" in made
 
