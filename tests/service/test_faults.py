@@ -222,6 +222,7 @@ def _infer_once(address: str, model: str, x: np.ndarray) -> int:
         return len(client.infer(model, {"x": x}).outputs["y"])
 
 
+@pytest.mark.ci
 def test_within_the_shutdown_delay_it_is_not_ready_and_answers(
     tmp_path: Path, models: dict[str, Path]
 ) -> None:
@@ -238,6 +239,7 @@ def test_within_the_shutdown_delay_it_is_not_ready_and_answers(
         server.end()
 
 
+@pytest.mark.ci
 def test_a_second_server_on_one_store_is_refused_with_one_line(server: ServerProcess) -> None:
     server.start()
     second = ServerProcess(server.store)

@@ -70,6 +70,7 @@ def _goes_too_far_three_times(client: Client) -> None:
             client.infer("endless", {"x": FOREVER}, timeout_s=PATIENCE_S)
 
 
+@pytest.mark.ci
 def test_a_worker_that_was_stopped_is_replaced_when_a_request_is_late(
     server: ServerProcess, tmp_path: Path
 ) -> None:

@@ -92,6 +92,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Repository]
         server.end()
 
 
+@pytest.mark.ci
 def test_five_models_serve_follow_their_files_and_survive_a_restart(
     repository: Repository, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -248,6 +249,7 @@ def test_what_is_unloaded_by_request_stays_so_until_its_files_change(
     repository.await_answer("asleep", 2, version=1)
 
 
+@pytest.mark.ci
 def test_external_data_beside_a_model_is_part_of_it(repository: Repository) -> None:
     model = onnx.load(repository.drafts / "5.onnx")
     folder = repository.root.with_name("outside") / "1"

@@ -25,6 +25,7 @@ def series(server: ServerProcess, model: str) -> set[str]:
     }
 
 
+@pytest.mark.ci
 def test_a_running_server_tells_what_it_is_and_has(server: ServerProcess, tmp_path: Path) -> None:
     server.start()
     model = small_cnn(tmp_path / "cnn.onnx")

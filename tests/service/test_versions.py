@@ -113,6 +113,7 @@ class Clients:
             each.result()
 
 
+@pytest.mark.ci
 def test_labels_swap_atomically_twenty_times_under_load(
     server: ServerProcess, tmp_path: Path
 ) -> None:

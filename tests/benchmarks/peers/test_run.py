@@ -30,6 +30,7 @@ def cases(tmp_path: Path) -> dict[str, Case]:
     return {case.batching: case for case in read_cases(tmp_path / "out")}
 
 
+@pytest.mark.ci
 def test_peers_over_grpc_and_http_are_measured_under_every_load(
     model_files: Path, servers: Path, tmp_path: Path
 ) -> None:
@@ -103,6 +104,7 @@ def eventually(condition: Callable[[], bool], timeout_s: float = 60.0) -> None:
         time.sleep(0.05)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
 def test_a_signal_ends_all_processes(
     model_files: Path, servers: Path, tmp_path: Path, number: signal.Signals

@@ -45,6 +45,7 @@ async def test_a_hanging_import_ends_at_the_wall_clock_limit(tmp_path: Path) -> 
     assert left_in(tmp_path) == []
 
 
+@pytest.mark.ci
 async def test_a_busy_import_ends_at_the_cpu_limit(tmp_path: Path) -> None:
     with pytest.raises(ImportLimitExceeded, match="BRAID_IMPORT_CPU_SECONDS"):
         await imported(slow(), tmp_path, ImportLimits(cpu_seconds=2))

@@ -64,6 +64,7 @@ async def test_a_spare_imports_one_file_and_is_gone(tmp_path: Path, spare: Spare
     assert read_report(tmp_path / "artefact").size_bytes == len(RELU)
 
 
+@pytest.mark.ci
 async def test_limits_hold_for_a_spare(tmp_path: Path, spare: SpareImporter) -> None:
     await ready(spare)
     upload = tmp_path / "upload"

@@ -143,6 +143,7 @@ async def test_sixteen_callers_get_right_answers_before_and_after_the_worker_die
     assert runs_beside(after)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("value", "error"), [(HANGS, (RunTooLong, WorkerRestarting)), (CRASHES, WorkerRestarting)]
 )

@@ -13,10 +13,11 @@ from onnx import helper
 from braid.core.precision import BF16
 from braid_client import Client
 from tests.models.graphs import graph, save, tensors
-from tests.service.exact.campaign import FORMS, answers_of, offered, served
+from tests.service.exact.campaign import answers_of, offered, served
 from tests.service.exact.checking import compared
 from tests.service.exact.drawing import rows
 from tests.service.exact.steps import Array
+from tests.service.exact.test_random_requests import EACH_FORM
 from tests.service.server_process import ServerProcess
 
 ROWS = 8  # the largest batch size
@@ -26,7 +27,7 @@ def joined(answers: list[Mapping[str, Array]]) -> Mapping[str, Array]:
     return {name: np.concatenate([one[name] for one in answers]) for name in answers[0]}
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", EACH_FORM)
 def test_neighbours_do_not_change_a_row(shared: ServerProcess, form: str, tmp_path: Path) -> None:
     if not offered(form):
         pytest.skip(f"the CPU does not compute in {form}")

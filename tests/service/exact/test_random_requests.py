@@ -10,6 +10,11 @@ from tests.service.exact.campaign import FORMS, Amount, offered, run
 from tests.service.exact.checking import NOTHING, Found
 from tests.service.server_process import ServerProcess
 
+EACH_FORM = [
+    form if form in ("fp32", "qdq") else pytest.param(form, marks=pytest.mark.ci) for form in FORMS
+]
+"""All forms; most of them with the slower set."""
+
 
 def found_by(shared: ServerProcess, form: str, amount: Amount, folder: Path) -> Found:
     if not offered(form):
@@ -21,7 +26,7 @@ def found_by(shared: ServerProcess, form: str, amount: Amount, folder: Path) -> 
     return found
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", EACH_FORM)
 def test_each_number_is_one_that_plain_arithmetic_allows(
     shared: ServerProcess, form: str, tmp_path: Path
 ) -> None:

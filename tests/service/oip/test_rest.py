@@ -339,6 +339,7 @@ def check_pairs(server: ServerProcess, count: int, seed: int) -> None:
             assert answer.json["id"] == "same"
 
 
+@pytest.mark.ci
 def test_a_thousand_random_requests_have_the_same_answers_as_over_grpc(
     oip_server: ServerProcess,
 ) -> None:
