@@ -16,7 +16,7 @@ from braid.server.http2.frames import ConnectionFault, ErrorCode
 from braid.server.http2.sending import Sender
 
 BUDGET_FRAMES: Final = 2000
-"""Frames that a connection may send unearned: at its beginning, and after it was quiet."""
+"""Frames that a connection may send unearned, beside those of the calls that it may have open."""
 FRAMES_PER_SECOND: Final = 200
 FRAMES_PER_ANSWER: Final = 8
 FRAMES_PER_DATA: Final = 4
@@ -37,14 +37,15 @@ class Patience:
 
         Args:
             sender: of what earns frames.
-            calls: that the peer may have open. It may save up what their answers earn: those of
-                all calls can go at once, and the frames that follow them arrive at once, too.
+            calls: that the peer may have open. It has what their answers earn from the beginning:
+                all calls can begin, and be answered, at once, and the frames that gRPC's clients
+                send with each of them (window updates before its answer, too) arrive at once.
             now: tells the time, in seconds.
         """
         self._most = BUDGET_FRAMES + FRAMES_PER_ANSWER * calls
         self._sender = sender
         self._now = now
-        self._left = BUDGET_FRAMES
+        self._left = self._most
         self._refilled_at = now()
         self._sent_frames = 0  # as far as they have been counted
 

@@ -8,7 +8,12 @@ from dataclasses import replace
 import pytest
 
 from braid.server.http2 import frames
-from braid.server.http2.bounds.patience import BUDGET_FRAMES, FRAMES_PER_SECOND, Patience
+from braid.server.http2.bounds.patience import (
+    BUDGET_FRAMES,
+    FRAMES_PER_ANSWER,
+    FRAMES_PER_SECOND,
+    Patience,
+)
 from braid.server.http2.frames import ConnectionFault, ErrorCode, frame, number_frame
 from braid.server.http2.headers.writing import literal
 from braid.server.http2.messages import WINDOW_BYTES
@@ -81,10 +86,21 @@ async def test_frames_that_follow_the_refusals_of_many_calls_may_come_at_once() 
         assert await peer.answer(last) == MESSAGE
 
 
+async def test_window_updates_of_many_calls_may_come_before_the_first_answer() -> None:
+    last = 2 * BUDGET_FRAMES + 1
+    calls = range(1, last, 2)
+    async with connected(limits=replace(LONG, streams=len(calls) + 1)) as peer:
+        for number in calls:
+            growth = number_frame(frames.WINDOW_UPDATE, number, 1)
+            peer.send(headers(number, HOLD) + growth * 2)
+        peer.send(headers(last), data(last, MESSAGE))
+        assert await peer.answer(last) == MESSAGE
+
+
 def test_time_earns_a_few_frames() -> None:
     now = 0.0
     patience = Patience(Sender(), 1, lambda: now)
-    for _ in range(BUDGET_FRAMES):
+    for _ in range(BUDGET_FRAMES + FRAMES_PER_ANSWER):
         patience.spend()
     now = 0.5
     for _ in range(FRAMES_PER_SECOND // 2):
