@@ -37,8 +37,13 @@ def test_each_number_is_one_that_plain_arithmetic_allows(
         assert found.free < 0.5 * found.numbers
 
 
-@pytest.mark.ci
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(
+    "form",
+    [
+        pytest.param(form, marks=pytest.mark.slow if form == "int8" else pytest.mark.ci)
+        for form in FORMS
+    ],
+)
 def test_so_it_is_under_plans_that_were_searched_for(
     shared: ServerProcess, form: str, tmp_path: Path
 ) -> None:
