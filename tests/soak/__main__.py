@@ -23,7 +23,7 @@ from tests.child_processes import kill_children_at_exit
 from tests.models.graphs import graph, save, tensors
 from tests.models.small import small_cnn
 from tests.service.server_process import BRAID, ServerProcess
-from tests.soak.samples import Latencies, Samples, Series
+from tests.soak.samples import EVERY_S, Latencies, Samples, Series
 from tests.soak.slopes import slope
 
 WARM_UP = 0.3
@@ -154,7 +154,10 @@ def _register(server: ServerProcess, folder: Path) -> None:
 
 
 def _slopes(samples: Samples, latencies: Latencies, limit: float) -> dict[str, Any]:
-    """Slopes after the warm-up of all that lived until the end, and which of them are leaks."""
+    """Slopes after the warm-up of what lasted from the first look, and which of them are leaks.
+
+    Importers do not last: each is for one upload, and what a new one has grows as it starts.
+    """
     begun = min(series[0][0] for series in samples.memory.values())
     end = max(series[-1][0] for series in samples.memory.values())
     since = begun + WARM_UP * (end - begun)
@@ -162,8 +165,8 @@ def _slopes(samples: Samples, latencies: Latencies, limit: float) -> dict[str, A
     leaks = []
     for what in ("memory", "descriptors", "threads"):
         for (kind, pid), series in getattr(samples, what).items():
-            if series[0][0] > since or series[-1][0] < end - 10:
-                continue  # it came later, or ended before
+            if kind == "importer" or series[0][0] > begun + EVERY_S or series[-1][0] < end - 10:
+                continue
             late = [(seconds, value) for seconds, value in series if seconds >= since]
             found, name = slope(late), f"{what} of {kind} {pid}"
             rows[name] = {"first": late[0][1], "last": late[-1][1], **found.row()}
