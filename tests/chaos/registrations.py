@@ -6,8 +6,9 @@ import random
 import re
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import product
 from pathlib import Path
 from time import monotonic
 
@@ -28,6 +29,7 @@ from tests.models.small import small_cnn
 JOB_SECONDS = 900.0  # for one job under blows; far longer than any should take
 PAUSE_S = 0.2
 MOST_KEPT = 6
+SIZES = tuple(product(range(2, 6), range(8, 41)))
 PLANNERS = ("sequential", "sequential", "greedy", "ios", "")  # the last: all of them
 
 REASONS = (
@@ -54,12 +56,16 @@ class Registrations:
         tally: Tally,
         asked: list[Question],
         most_kept: int = MOST_KEPT,
+        sizes: Sequence[tuple[int, int]] = SIZES,
     ) -> None:
-        """Begin to register; ``asked`` gets questions for the ``most_kept`` models that stay."""
+        """Begin to register models of ``sizes`` (their branches, and the width of their image).
+
+        ``asked`` gets questions for the ``most_kept`` models that stay.
+        """
         self.ended: Counter[str] = Counter()  # jobs that were accepted, by their last state
         self.reasons: Counter[str] = Counter()  # why they did not end READY, as documented
         self.lost: list[str] = []
-        self._asked, self._may_keep = asked, most_kept
+        self._asked, self._may_keep, self._sizes = asked, most_kept, sizes
         self._turn = threading.Lock()
         self._address, self._folder, self._tally = address, folder, tally
         self._chance = random.Random(seed)
@@ -101,7 +107,7 @@ class Registrations:
             self._delete(client, name)
 
     def _make(self, name: str) -> Path:
-        branches, size = self._chance.randint(2, 5), self._chance.randint(8, 40)
+        branches, size = self._chance.choice(self._sizes)
         file = small_cnn(self._folder / f"{name}.onnx", branches=branches, size=size)
         model = onnx.load(file)
         model.doc_string = name  # no two files are alike
