@@ -5,9 +5,9 @@
 Ray Serve has HAProxy answer 500 where no replica can be reached or one died with a call, which
 clients of gRPC read as UNKNOWN. HAProxy's own 502, 503 and 504 read UNAVAILABLE. It lets calls wait
 for ever that were sent to a machine that has lost its power or its cable: their connections are
-checked. And it takes a replica for down that is late with two answers, the second by 250 ms, as all
-are on a busy machine while another one starts: they get longer. Ray Serve has no settings for that,
-but one for the program that it starts.
+checked. And it takes a replica for down that is late with two answers, of which the second one has
+250 ms: on a busy machine that says nothing about the replica, so both have longer. Ray Serve has no
+settings for that, but one for the program that it starts.
 """
 
 from __future__ import annotations
