@@ -28,7 +28,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -83,6 +83,21 @@ def _ms(seconds: Sequence[float], percent: float) -> float | None:
     return round(percentile(seconds, percent) * 1000, 2) if seconds else None
 
 
+async def closed_loop(
+    one: Callable[[int, float, Seen], Awaitable[None]], clients: int, seconds: float
+) -> Seen:
+    """Send requests by ``one``: each client waits for its answer before it sends again."""
+    seen, began = Seen(), time.perf_counter()
+
+    async def client(number: int) -> None:
+        while time.perf_counter() < began + seconds:
+            await one(number, time.perf_counter(), seen)
+
+    await asyncio.gather(*map(client, range(clients)))
+    seen.seconds = time.perf_counter() - began
+    return seen
+
+
 class Clients:
     """Sends one request, serialised once, over several connections in turn."""
 
@@ -112,16 +127,7 @@ class Clients:
 
     async def closed(self, clients: int, seconds: float) -> Seen:
         """Each client waits for its answer before it sends again."""
-        seen = Seen()
-        began = time.perf_counter()
-
-        async def client(number: int) -> None:
-            while time.perf_counter() < began + seconds:
-                await self.one(number, time.perf_counter(), seen)
-
-        await asyncio.gather(*map(client, range(clients)))
-        seen.seconds = time.perf_counter() - began
-        return seen
+        return await closed_loop(self.one, clients, seconds)
 
     async def open(self, rate_per_s: float, seconds: float, seed: int) -> Seen:
         """Requests begin at Poisson moments, whatever became of the others."""

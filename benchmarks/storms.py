@@ -40,7 +40,7 @@ import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
 
 from benchmarks import environment
-from benchmarks.overload import INFER, OPTIONS, Memory, Seen, served
+from benchmarks.overload import INFER, OPTIONS, Memory, Seen, closed_loop, served
 from braid.engine.runtime.allocator import keep_freed_memory
 from braid.server.devices.cores import leave_cores_to_devices
 from braid_client import Client
@@ -128,15 +128,7 @@ class Callers:
 
     async def closed(self, clients: int, seconds: float) -> Seen:
         """Each client waits for its answer before it sends again."""
-        seen, began = Seen(), time.perf_counter()
-
-        async def client(number: int) -> None:
-            while time.perf_counter() < began + seconds:
-                await self.one(number, time.perf_counter(), seen)
-
-        await asyncio.gather(*map(client, range(clients)))
-        seen.seconds = time.perf_counter() - began
-        return seen
+        return await closed_loop(self.one, clients, seconds)
 
     async def open(self, rate_per_s: float, seconds: float, timeout_s: float = 30.0) -> Seen:
         """Requests begin at Poisson moments; a latency counts from when one really began."""
