@@ -22,6 +22,7 @@ import torch
 
 from benchmarks.onednn_in_torch import InsideTorch
 from braid.core.graph import OpGraph
+from braid.engine.onednn import floats
 from braid.engine.onednn.functions import Functions, find_functions, functions_of_file
 from braid.engine.onednn.library import (
     BIAS,
@@ -109,11 +110,11 @@ class Direct:
         stride, padding, dilation = unit.window
         grouped = unit.weights if unit.weights[0] > 1 else unit.weights[1:]
         shapes, window = (unit.source, grouped, unit.result), (stride, dilation, padding, padding)
-        return self._library.convolution(shapes, self._bias, window, self._steps(unit))
+        return floats.convolution(self._library, shapes, self._bias, window, self._steps(unit))
 
     def _matmul(self, unit: UnitShape) -> Primitive:
         (m, k), (_, n) = unit.source, unit.weights
-        return self._library.matmul(m, k, n, self._bias, self._steps(unit))
+        return floats.matmul(self._library, m, k, n, self._bias, self._steps(unit))
 
     def _steps(self, unit: UnitShape) -> list[PostOp]:
         return [("relu", 0.0, 0.0)] if unit.relu else []

@@ -11,8 +11,17 @@ from collections.abc import Sequence
 
 import torch
 
-from braid.engine.onednn.integers import DIRECT, DIVIDE, INFERENCE
-from braid.engine.onednn.library import ADD, SRC, OneDnn, PostOp, Primitive, dims
+from braid.engine.onednn.library import (
+    ADD,
+    BINARY_DIVIDE,
+    CONVOLUTION_DIRECT,
+    INFERENCE,
+    SRC,
+    OneDnn,
+    PostOp,
+    Primitive,
+    dims,
+)
 
 
 def convolution(
@@ -27,7 +36,7 @@ def convolution(
     result = library.on(torch.int32).images(output)
     handle = library.make(
         "convolution_forward_primitive_desc_create",
-        *(library.engine, INFERENCE, DIRECT),
+        *(library.engine, INFERENCE, CONVOLUTION_DIRECT),
         library.on(source_type).images(source),
         library.on(torch.int8).any_order(weights),
         None,
@@ -56,7 +65,7 @@ def quantise(library: OneDnn, result_type: torch.dtype, elements: int) -> Primit
     steps: list[PostOp] = [("round", 0.0, 0.0), (ADD, 0.0, 0.0)]
     handle = library.make(
         "binary_primitive_desc_create",
-        *(library.engine, DIVIDE, library.on(torch.float32).dense([1, elements]), number),
+        *(library.engine, BINARY_DIVIDE, library.on(torch.float32).dense([1, elements]), number),
         *(library.on(result_type).dense([1, elements]), library.attributes(steps, number)),
     )
     return Primitive(library, handle)

@@ -16,6 +16,10 @@ import torch
 from braid.engine.onednn.library import (
     AVERAGE_ALL,
     AVERAGE_VALID,
+    BINARY_ADD,
+    BINARY_DIVIDE,
+    CONVOLUTION_DIRECT,
+    INFERENCE,
     SRC,
     SRC_1,
     WEIGHTS,
@@ -25,8 +29,6 @@ from braid.engine.onednn.library import (
     dims,
 )
 
-INFERENCE, DIRECT = 96, 0x1
-_ADD, DIVIDE = 0x1FFF0, 0x1FFF4
 _BY_CHANNEL, _BY_GROUPED_CHANNEL, _BY_COLUMN = 0b1, 0b11, 0b10  # masks of axes of weights
 
 
@@ -63,7 +65,7 @@ def convolution(
     summand = library.on(types.summand).images(output)
     handle = library.make(
         "convolution_forward_primitive_desc_create",
-        *(library.engine, INFERENCE, DIRECT),
+        *(library.engine, INFERENCE, CONVOLUTION_DIRECT),
         library.on(types.source).images(source),
         library.on(torch.int8).any_order(weights),
         library.on(torch.float32).dense([output[1]]),
@@ -129,7 +131,7 @@ def add(library: OneDnn, types: Types, elements: int, post_ops: Sequence[PostOp]
     summand = library.on(types.summand).dense([elements])
     handle = library.make(
         "binary_primitive_desc_create",
-        *(library.engine, _ADD, library.on(types.source).dense([elements]), summand),
+        *(library.engine, BINARY_ADD, library.on(types.source).dense([elements]), summand),
         library.on(types.result).dense([elements]),
         library.attributes(post_ops, summand, {SRC: 0, SRC_1: 0}),
     )
@@ -143,7 +145,7 @@ def with_number(
     result = library.on(types.result).dense([1, elements])
     handle = library.make(
         "binary_primitive_desc_create",
-        *(library.engine, DIVIDE if divide else _ADD),
+        *(library.engine, BINARY_DIVIDE if divide else BINARY_ADD),
         library.on(types.source).dense([1, elements]),
         *(library.on(torch.float32).dense([1, 1]), result),
         library.attributes(post_ops, result),

@@ -33,8 +33,9 @@ Run = Callable[..., Tensor | tuple[Tensor, ...]]
 SRC, SRC_1, DST, WEIGHTS, BIAS, MANY, POST_OP = 1, 2, 17, 33, 41, 1024, 32768
 SCALES, ZERO_POINT = 4096, 8192
 _SCRATCH, _SCRATCH_OF_CALLER = 80, 1
-_CPU, _IN_ORDER, _INFERENCE, _ANY = 1, 1, 96, 1
-_CONVOLUTION_DIRECT, _BINARY_ADD = 0x1, 0x1FFF0
+_CPU, _IN_ORDER, _ANY = 1, 1, 1
+INFERENCE, CONVOLUTION_DIRECT = 96, 0x1
+BINARY_ADD, BINARY_DIVIDE = 0x1FFF0, 0x1FFF4
 _IMPLEMENTATION, _ARGUMENT = 8, 255
 MAX_POOLING, AVERAGE_ALL, AVERAGE_VALID = 0x1FF, 0x2FF, 0x3FF
 
@@ -136,158 +137,8 @@ class OneDnn:
         finally:
             self._c.omp_set_num_threads(before)
 
-    # -- descriptions: each gives a primitive descriptor -----------------------------------------
-
-    def convolution(
-        self,
-        shapes: tuple[Sequence[int], Sequence[int], Sequence[int]],
-        bias: Tensor | None,
-        window: tuple[Sequence[int], Sequence[int], Sequence[int], Sequence[int]],
-        post_ops: Sequence[PostOp],
-    ) -> Primitive:
-        """Convolution over channels_last data.
-
-        Args:
-            shapes: of source [n, c, h, w], weights [(groups,) out, c, kh, kw], output.
-            bias: what is added, of any type.
-            window: stride, dilation (1 is dense), padding before and after, of each axis.
-            post_ops: what follows in the same pass.
-        """
-        source, weights, output = shapes
-        stride, dilation, before, after = window
-        result = self.images(output)
-        handle = self.make(
-            "convolution_forward_primitive_desc_create",
-            self.engine,
-            _INFERENCE,
-            _CONVOLUTION_DIRECT,
-            self.images(source),
-            self.any_order(weights),
-            None if bias is None else self.like(bias, [output[1]]),
-            result,
-            _Dims(*stride),
-            _Dims(*[d - 1 for d in dilation]),
-            _Dims(*before),
-            _Dims(*after),
-            self.attributes(post_ops, result),
-        )
-        return Primitive(self, handle)
-
-    def matmul(
-        self, m: int, k: int, n: int, bias: Tensor | None, post_ops: Sequence[PostOp]
-    ) -> Primitive:
-        """[m, k] by weights [k, n], plus ``bias``, which has n elements of any type."""
-        result = self.dense([m, n])
-        handle = self.make(
-            "matmul_primitive_desc_create",
-            *(self.engine, self.dense([m, k]), self.any_order([k, n])),
-            *(None if bias is None else self.like(bias, [1, n]), result),
-            self.attributes(post_ops, result),
-        )
-        return Primitive(self, handle)
-
-    def pooling(
-        self,
-        algorithm: int,
-        shapes: tuple[Sequence[int], Sequence[int]],
-        window: tuple[Sequence[int], Sequence[int], Sequence[int], Sequence[int], Sequence[int]],
-    ) -> Primitive:
-        """Pooling over channels_last data; ``window``: kernel, stride, dilation, before, after."""
-        source, output = shapes
-        kernel, stride, dilation, before, after = window
-        result = self.images(output)
-        handle = self.make(
-            "pooling_forward_primitive_desc_create",
-            self.engine,
-            _INFERENCE,
-            algorithm,
-            self.images(source),
-            result,
-            _Dims(*stride),
-            _Dims(*kernel),
-            _Dims(*[d - 1 for d in dilation]),
-            _Dims(*before),
-            _Dims(*after),
-            self.attributes((), result),
-        )
-        return Primitive(self, handle)
-
-    def concat(self, shapes: Sequence[Sequence[int]], output: Sequence[int]) -> Primitive:
-        """Join channels_last data along the channels."""
-        parts = [self.images(shape) for shape in shapes]  # alive until the call is over
-        sources = (_Pointer * len(parts))(*[part.value for part in parts])
-        result = self.images(output)
-        handle = self.make(
-            "concat_primitive_desc_create",
-            *(self.engine, result, len(shapes), 1, sources, self.attributes((), result)),
-        )
-        return Primitive(self, handle)
-
-    def add(
-        self, elements: int, post_ops: Sequence[PostOp], scales: Mapping[int, int] = NO_SCALES
-    ) -> Primitive:
-        """Sum of two tensors that lie in memory alike."""
-        flat = self.dense([elements])
-        attributes = self.attributes(post_ops, flat, scales)
-        handle = self.make(
-            "binary_primitive_desc_create",
-            *(self.engine, _BINARY_ADD, flat, flat, flat, attributes),
-        )
-        return Primitive(self, handle)
-
-    def elementwise(self, elements: int, function: PostOp, post_ops: Sequence[PostOp]) -> Primitive:
-        """An elementwise function."""
-        flat, (name, alpha, beta) = self.dense([elements]), function
-        handle = self.make(
-            "eltwise_forward_primitive_desc_create",
-            *(self.engine, _INFERENCE, ACTIVATIONS[name], flat, flat),
-            *(ctypes.c_float(alpha), ctypes.c_float(beta), self.attributes(post_ops, flat)),
-        )
-        return Primitive(self, handle)
-
-    def slice_of_channels(self, shape: Sequence[int], channels: int) -> Primitive:
-        """Copy images [n, c, h, w] out of images with ``channels`` channels, from their start."""
-        n, c, h, w = shape
-        strides = _Dims(h * w * channels, 1, w * channels, channels)
-        source = self._strided((n, c, h, w), strides)
-        return self._copy(source, self.images(shape))
-
-    def slice_of_images(
-        self,
-        shape: Sequence[int],
-        output: Sequence[int],
-        first: Sequence[int],
-        every: Sequence[int],
-    ) -> tuple[Primitive, int]:
-        """Copy images out of images, both in channels_last.
-
-        Args:
-            shape: of the source.
-            output: of what is copied.
-            first: element along each axis ...
-            every: ... and the distance to the next one.
-
-        Returns:
-            The copy, and the bytes from the start of the source to what it reads first.
-        """
-        _, c, h, w = shape
-        strides = h * w * c, 1, w * c, c
-        offset = sum(stride * start for stride, start in zip(strides, first, strict=True))
-        apart = [stride * step for stride, step in zip(strides, every, strict=True)]
-        source = self._strided(output, _Dims(*apart))
-        size = self.dtype.itemsize
-        return self._copy(source, self.images(output)), size * offset
-
-    def slice_of_columns(self, rows: int, columns: int, width: int) -> Primitive:
-        """Copy [rows, columns] out of rows of ``width``, from their start."""
-        source = self._strided((rows, columns), _Dims(width, 1))
-        return self._copy(source, self.dense([rows, columns]))
-
-    def cast(self, elements: int, source: torch.dtype) -> Primitive:
-        """Convert elements of type ``source``, in any order."""
-        return self._copy(self.on(source).dense([elements]), self.dense([elements]))
-
-    def _copy(self, source: _Pointer, target: _Pointer) -> Primitive:
+    def copy(self, source: _Pointer, target: _Pointer) -> Primitive:
+        """Copy data from one layout into another one, and convert it."""
         handle = self.make(
             "reorder_primitive_desc_create",
             *(source, self.engine, target, self.engine, self.attributes((), target)),
@@ -296,7 +147,7 @@ class OneDnn:
 
     def reorder(self, tensor: Tensor, target: _Pointer) -> Tensor:
         """``tensor``, dense, in the layout and type of the descriptor ``target``; its bytes."""
-        primitive = self._copy(self.like(tensor, tensor.shape), target)
+        primitive = self.copy(self.like(tensor, tensor.shape), target)
         packed = torch.empty(self.size_bytes(target), dtype=torch.uint8)
         primitive.launcher({SRC: tensor.contiguous(), DST: packed}, ())()
         return packed
@@ -342,12 +193,13 @@ class OneDnn:
     def images(self, shape: Sequence[int]) -> _Pointer:
         """Layout of images [n, c, h, w] in channels_last."""
         _, c, h, w = shape
-        return self._strided(shape, _Dims(h * w * c, 1, w * c, c))
+        return self.strided(shape, (h * w * c, 1, w * c, c))
 
-    def _strided(self, shape: Sequence[int], strides: Any) -> _Pointer:
+    def strided(self, shape: Sequence[int], strides: Sequence[int]) -> _Pointer:
+        """Layout with these distances between elements along each axis."""
         return self._described(
-            *("memory_desc_create_with_strides", len(shape), _Dims(*shape)),
-            *(_TYPES[self.dtype], strides),
+            *("memory_desc_create_with_strides", len(shape), dims(shape)),
+            *(_TYPES[self.dtype], dims(strides)),
         )
 
     def dense(self, shape: Sequence[int]) -> _Pointer:
@@ -355,7 +207,7 @@ class OneDnn:
         strides = [1] * len(shape)
         for axis in reversed(range(len(shape) - 1)):
             strides[axis] = strides[axis + 1] * shape[axis + 1]
-        return self._strided(shape, _Dims(*strides))
+        return self.strided(shape, strides)
 
     def any_order(self, shape: Sequence[int]) -> _Pointer:
         """A layout that the primitive chooses."""
@@ -392,7 +244,7 @@ class OneDnn:
         self.owned(chain, "post_ops", chain)
         for name, alpha, beta in post_ops:
             if name == ADD:
-                status = self._c.dnnl_post_ops_append_binary(chain, _BINARY_ADD, summand)
+                status = self._c.dnnl_post_ops_append_binary(chain, BINARY_ADD, summand)
             else:
                 numbers = ctypes.c_float(alpha), ctypes.c_float(beta)
                 status = self._c.dnnl_post_ops_append_eltwise(chain, ACTIVATIONS[name], *numbers)

@@ -16,6 +16,7 @@ import torch
 from braid.core.graph import Operator, OpGraph
 from braid.engine.cpu.kernels.epilogues import POINTWISE, post_op
 from braid.engine.cpu.kernels.unit_binding import UnitBinding
+from braid.engine.onednn import floats
 from braid.engine.onednn.library import ADD, DTYPES, POST_OP, SCALES, SRC, SRC_1, PostOp
 from braid.engine.onednn.recipe import Buffer
 from braid.engine.ops.arithmetic.quantised_unit import DEQUANTISE, IDENTITY, QUANTISE
@@ -36,7 +37,7 @@ def summed(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> Kernel 
     same = binding.is_plain(right) and binding.shape(left) == binding.shape(right) == shape
     if not same or set(unit.attributes) - {EPILOGUE}:
         return None
-    describe = partial(binding.library.add, math.prod(shape), steps)
+    describe = partial(floats.add, binding.library, math.prod(shape), steps)
     arguments, buffer = {SRC: 0, SRC_1: 1}, _buffer(unit, binding)
     return binding.kernel(describe, arguments, buffer, needs_finite=bool(steps))
 
@@ -58,7 +59,7 @@ def weighted(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> Kerne
         chain += [("linear", ratio, 0.0), (ADD, 0.0, 0.0)]
         arguments[POST_OP * len(chain) | SRC_1] = position
     chain += [("linear", weights[-1], 0.0), *steps]
-    describe = partial(binding.library.add, math.prod(shape), chain, {SRC: 0})
+    describe = partial(floats.add, binding.library, math.prod(shape), chain, {SRC: 0})
     fixed = {SCALES | SRC: torch.tensor([first])}
     buffer = _buffer(unit, binding)
     return binding.kernel(describe, arguments, buffer, fixed=fixed, needs_finite=True)
@@ -71,7 +72,7 @@ def pointwise(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> Kern
     shape = binding.shape(unit.outputs[0])
     if first is None or len(unit.inputs) != 1 or binding.shape(unit.inputs[0]) != shape:
         return None
-    describe = partial(binding.library.elementwise, math.prod(shape), first, steps)
+    describe = partial(floats.elementwise, binding.library, math.prod(shape), first, steps)
     return binding.kernel(describe, {SRC: 0}, _buffer(unit, binding), needs_finite=True)
 
 
@@ -87,7 +88,7 @@ def scaled(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> Kernel 
         if binding.shape(data) != shape:
             continue
         scale: PostOp = "linear", float(number), 0.0
-        describe = partial(binding.library.elementwise, math.prod(shape), scale, steps)
+        describe = partial(floats.elementwise, binding.library, math.prod(shape), scale, steps)
         buffer = _buffer(unit, binding)
         return binding.kernel(describe, {SRC: position}, buffer, needs_finite=bool(steps))
     return None
@@ -99,7 +100,7 @@ def cast(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> Kernel | 
     shape = binding.shape(unit.outputs[0])
     if steps or source not in DTYPES or source == binding.library.dtype:
         return None
-    describe = partial(binding.library.cast, math.prod(shape), source)
+    describe = partial(floats.cast, binding.library, math.prod(shape), source)
     return binding.kernel(describe, {SRC: 0}, _buffer(unit, binding))
 
 

@@ -10,6 +10,7 @@ import torch
 
 from braid.core.graph import Operator
 from braid.engine.cpu.kernels.unit_binding import VARIANT, UnitBinding, single
+from braid.engine.onednn import floats
 from braid.engine.onednn.library import BIAS, SRC, WEIGHTS, PostOp
 from braid.engine.onednn.recipe import Recipe
 from braid.engine.ops.arrays.shape import sliced_positions
@@ -38,7 +39,7 @@ def batch_norm(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> Ker
     def make(threads: int) -> Recipe:
         with binding.library.threads(threads):
             shapes, window = (result, tuple(weight.shape), result), ([1, 1], [1, 1], [0, 0], [0, 0])
-            primitive = binding.library.convolution(shapes, bias, window, steps)
+            primitive = floats.convolution(binding.library, shapes, bias, window, steps)
             name = "/".join(names)
             packed = binding.packed.for_primitive(binding.library, primitive, name, weight)
         return single(primitive, {WEIGHTS: packed, BIAS: bias}, {SRC: 0}, result_buffer)
@@ -67,7 +68,9 @@ def sliced(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> Kernel 
 
     def make(threads: int) -> Recipe:
         with binding.library.threads(threads):
-            primitive, offset_bytes = binding.library.slice_of_images(source, result, first, every)
+            primitive, offset_bytes = floats.slice_of_images(
+                binding.library, source, result, first, every
+            )
         return single(primitive, {}, {SRC: 0}, result_buffer, offset_bytes)
 
     return Kernel(VARIANT, recipe=make)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+from braid.engine.onednn import floats
 from braid.engine.onednn.library import DST, SRC, OneDnn
 from braid.engine.onednn.recipe import Action, Place, Recipe
 from braid.engine.program.kernel import Kernel
@@ -32,9 +33,11 @@ def _with_copies(library: OneDnn, recipe: Recipe, merged: MergedUnit) -> Recipe:
     actions, start = [Action(first.primitive, first.fixed, places)], 0
     for number, shape in enumerate(merged.parts):
         if result.images:
-            copy = library.slice_of_channels(shape, result.shape[1])
+            copy = floats.slice_of_channels(library, shape, result.shape[1])
         else:
-            copy = library.slice_of_columns(math.prod(shape[:-1]), shape[-1], result.shape[-1])
+            copy = floats.slice_of_columns(
+                library, math.prod(shape[:-1]), shape[-1], result.shape[-1]
+            )
         source = Place("temporary", 0, result.dtype.itemsize * start)
         actions.append(Action(copy, {}, {SRC: source, DST: Place("result", number)}))
         start += shape[merged.axis]

@@ -20,6 +20,7 @@ from braid.engine.cpu.kernels.elementwise_units import cast, pointwise, scaled, 
 from braid.engine.cpu.kernels.epilogues import POINTWISE, post_ops
 from braid.engine.cpu.kernels.image_units import batch_norm, sliced
 from braid.engine.cpu.kernels.unit_binding import VARIANT, UnitBinding, single
+from braid.engine.onednn import floats
 from braid.engine.onednn.library import (
     ADD,
     AVERAGE_ALL,
@@ -69,7 +70,7 @@ def _convolution(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> K
         library = binding.library
         with library.threads(threads):
             window = stride, dilation, padding, padding
-            primitive = library.convolution(shapes, bias, window, fused)
+            primitive = floats.convolution(library, shapes, bias, window, fused)
             packed = binding.packed.for_primitive(library, primitive, weight_name, grouped)
         return single(
             primitive, _fixed(packed, bias), arguments, binding.buffer(result, images=True)
@@ -91,7 +92,7 @@ def _linear(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> Kernel
     def make(threads: int) -> Recipe:
         library = binding.library
         with library.threads(threads):
-            primitive = library.matmul(m, k, n, bias, fused)
+            primitive = floats.matmul(library, m, k, n, bias, fused)
             packed = binding.packed.for_primitive(
                 library, primitive, f"{weight_name}^T", weight.t()
             )
@@ -131,7 +132,7 @@ def _pooling(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> Kerne
 
     def describe() -> Primitive:
         window = kernel, stride, dilation, before, after
-        return binding.library.pooling(algorithm, (source, result), window)
+        return floats.pooling(binding.library, algorithm, (source, result), window)
 
     is_max = algorithm == MAX_POOLING
     return binding.kernel(
@@ -163,7 +164,7 @@ def _mean(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> Kernel |
 
     def describe() -> Primitive:
         window = source[2:], ones, ones, zeros, zeros
-        return binding.library.pooling(AVERAGE_ALL, (source, pooled), window)
+        return floats.pooling(binding.library, AVERAGE_ALL, (source, pooled), window)
 
     seen_as = None if result == pooled else result
     return binding.kernel(describe, {SRC: 0}, binding.buffer(pooled, images=True, seen_as=seen_as))
@@ -181,7 +182,7 @@ def _concatenation(unit: Operator, binding: UnitBinding, steps: list[PostOp]) ->
         return None
     shapes = [binding.shape(name) for name in unit.inputs]
     arguments = {MANY + i: i for i in range(len(shapes))}
-    describe = partial(binding.library.concat, shapes, result)
+    describe = partial(floats.concat, binding.library, shapes, result)
     return binding.kernel(describe, arguments, binding.buffer(result, images=True))
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from braid.core.graph import Operator
 from braid.engine.cpu.kernels.unit_binding import VARIANT, UnitBinding
-from braid.engine.onednn import integer_sums
+from braid.engine.onednn import floats, integer_sums
 from braid.engine.onednn.library import (
     DST,
     POST_OP,
@@ -151,7 +151,7 @@ def _as_number(
     library: OneDnn, source: torch.dtype, target: torch.dtype, operand: int = 1
 ) -> Action:
     """Conversion of the one number of an operand into a temporary."""
-    primitive = library.on(target).cast(1, source)
+    primitive = floats.cast(library.on(target), 1, source)
     return Action(primitive, {}, {SRC: Place("operand", operand), DST: Place("temporary", 0)})
 
 

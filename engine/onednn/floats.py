@@ -1,0 +1,188 @@
+"""oneDNN's primitives on data of the library's type (FP32, BF16), and those that move data.
+
+Sums are in FP32 always. Images lie in channels_last.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from braid.engine.onednn.library import (
+    ACTIVATIONS,
+    BINARY_ADD,
+    CONVOLUTION_DIRECT,
+    INFERENCE,
+    NO_SCALES,
+    OneDnn,
+    PostOp,
+    Primitive,
+    dims,
+)
+
+
+def convolution(
+    library: OneDnn,
+    shapes: tuple[Sequence[int], Sequence[int], Sequence[int]],
+    bias: Tensor | None,
+    window: tuple[Sequence[int], Sequence[int], Sequence[int], Sequence[int]],
+    post_ops: Sequence[PostOp],
+) -> Primitive:
+    """Convolution over channels_last data.
+
+    Args:
+        shapes: of source [n, c, h, w], weights [(groups,) out, c, kh, kw], output.
+        bias: what is added, of any type.
+        window: stride, dilation (1 is dense), padding before and after, of each axis.
+        post_ops: what follows in the same pass.
+    """
+    source, weights, output = shapes
+    stride, dilation, before, after = window
+    result = library.images(output)
+    handle = library.make(
+        "convolution_forward_primitive_desc_create",
+        library.engine,
+        INFERENCE,
+        CONVOLUTION_DIRECT,
+        library.images(source),
+        library.any_order(weights),
+        None if bias is None else library.like(bias, [output[1]]),
+        result,
+        dims(stride),
+        dims([d - 1 for d in dilation]),
+        dims(before),
+        dims(after),
+        library.attributes(post_ops, result),
+    )
+    return Primitive(library, handle)
+
+
+def matmul(
+    library: OneDnn, m: int, k: int, n: int, bias: Tensor | None, post_ops: Sequence[PostOp]
+) -> Primitive:
+    """[m, k] by weights [k, n], plus ``bias``, which has n elements of any type."""
+    result = library.dense([m, n])
+    handle = library.make(
+        "matmul_primitive_desc_create",
+        *(library.engine, library.dense([m, k]), library.any_order([k, n])),
+        *(None if bias is None else library.like(bias, [1, n]), result),
+        library.attributes(post_ops, result),
+    )
+    return Primitive(library, handle)
+
+
+def pooling(
+    library: OneDnn,
+    algorithm: int,
+    shapes: tuple[Sequence[int], Sequence[int]],
+    window: tuple[Sequence[int], Sequence[int], Sequence[int], Sequence[int], Sequence[int]],
+) -> Primitive:
+    """Pooling over channels_last data; ``window``: kernel, stride, dilation, before, after."""
+    source, output = shapes
+    kernel, stride, dilation, before, after = window
+    result = library.images(output)
+    handle = library.make(
+        "pooling_forward_primitive_desc_create",
+        library.engine,
+        INFERENCE,
+        algorithm,
+        library.images(source),
+        result,
+        dims(stride),
+        dims(kernel),
+        dims([d - 1 for d in dilation]),
+        dims(before),
+        dims(after),
+        library.attributes((), result),
+    )
+    return Primitive(library, handle)
+
+
+def concat(library: OneDnn, shapes: Sequence[Sequence[int]], output: Sequence[int]) -> Primitive:
+    """Join channels_last data along the channels."""
+    parts = [library.images(shape) for shape in shapes]  # alive until the call is over
+    sources = (ctypes.c_void_p * len(parts))(*[part.value for part in parts])
+    result = library.images(output)
+    handle = library.make(
+        "concat_primitive_desc_create",
+        *(library.engine, result, len(shapes), 1, sources, library.attributes((), result)),
+    )
+    return Primitive(library, handle)
+
+
+def add(
+    library: OneDnn,
+    elements: int,
+    post_ops: Sequence[PostOp],
+    scales: Mapping[int, int] = NO_SCALES,
+) -> Primitive:
+    """Sum of two tensors that lie in memory alike."""
+    flat = library.dense([elements])
+    attributes = library.attributes(post_ops, flat, scales)
+    handle = library.make(
+        "binary_primitive_desc_create",
+        *(library.engine, BINARY_ADD, flat, flat, flat, attributes),
+    )
+    return Primitive(library, handle)
+
+
+def elementwise(
+    library: OneDnn, elements: int, function: PostOp, post_ops: Sequence[PostOp]
+) -> Primitive:
+    """An elementwise function."""
+    flat, (name, alpha, beta) = library.dense([elements]), function
+    handle = library.make(
+        "eltwise_forward_primitive_desc_create",
+        *(library.engine, INFERENCE, ACTIVATIONS[name], flat, flat),
+        *(ctypes.c_float(alpha), ctypes.c_float(beta), library.attributes(post_ops, flat)),
+    )
+    return Primitive(library, handle)
+
+
+def slice_of_channels(library: OneDnn, shape: Sequence[int], channels: int) -> Primitive:
+    """Copy images [n, c, h, w] out of images with ``channels`` channels, from their start."""
+    n, c, h, w = shape
+    strides = h * w * channels, 1, w * channels, channels
+    source = library.strided((n, c, h, w), strides)
+    return library.copy(source, library.images(shape))
+
+
+def slice_of_images(
+    library: OneDnn,
+    shape: Sequence[int],
+    output: Sequence[int],
+    first: Sequence[int],
+    every: Sequence[int],
+) -> tuple[Primitive, int]:
+    """Copy images out of images, both in channels_last.
+
+    Args:
+        shape: of the source.
+        output: of what is copied.
+        first: element along each axis ...
+        every: ... and the distance to the next one.
+
+    Returns:
+        The copy, and the bytes from the start of the source to what it reads first.
+    """
+    _, c, h, w = shape
+    strides = h * w * c, 1, w * c, c
+    offset = sum(stride * start for stride, start in zip(strides, first, strict=True))
+    apart = [stride * step for stride, step in zip(strides, every, strict=True)]
+    source = library.strided(output, apart)
+    size = library.dtype.itemsize
+    return library.copy(source, library.images(output)), size * offset
+
+
+def slice_of_columns(library: OneDnn, rows: int, columns: int, width: int) -> Primitive:
+    """Copy [rows, columns] out of rows of ``width``, from their start."""
+    source = library.strided((rows, columns), (width, 1))
+    return library.copy(source, library.dense([rows, columns]))
+
+
+def cast(library: OneDnn, elements: int, source: torch.dtype) -> Primitive:
+    """Convert elements of type ``source``, in any order."""
+    return library.copy(library.on(source).dense([elements]), library.dense([elements]))
