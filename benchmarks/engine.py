@@ -44,14 +44,11 @@ from benchmarks.kept_plans import keep, kept
 from benchmarks.networks.export import export_onnx
 from benchmarks.networks.registry import NETWORKS
 from benchmarks.planned import Found, find_plans, imported
-from braid.core.precision import FP32, PRECISIONS
+from braid.core.precision import FP32, INT8, PRECISIONS
 from braid.core.runtimes import RUNTIMES
 from braid.core.schedule import SEQUENTIAL
 from braid.engine.processes.environment import cpu_environment
 from braid.scheduler.options import PlannerSettings
-
-INT8 = "int8"
-"""What stands for quantised models where a precision is asked for."""
 
 
 class Contender:
@@ -196,7 +193,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--precision",
-        choices=(*PRECISIONS, INT8),
+        choices=PRECISIONS,
         default=FP32,
         help="of the plans; of the others on a CPU, OpenVINO computes in it, too, the rest in "
         "FP32; int8: all run the same quantised file",

@@ -15,22 +15,31 @@ from tests.child_processes import VARIABLE
 
 _RUN = """
 import subprocess, sys
-from tests.child_processes import kill_children_at_exit
-kill_children_at_exit()
+{starts}
 server = "import subprocess; worker = subprocess.Popen(['sleep', '600'], start_new_session=True)"
 server += "; print(worker.pid, flush=True); worker.wait()"
 command = [sys.executable, "-I", "-c", server]
-with subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True) as child:
-    print(child.pid, child.stdout.readline().decode(), flush=True)
+with start(command) as child:
+    print(child.pid, child.stdout.readline(), flush=True)
     sys.stdin.read()
 """
+_TESTS = """
+from functools import partial
+from tests.child_processes import kill_children_at_exit
+kill_children_at_exit()
+start = partial(subprocess.Popen, stdout=subprocess.PIPE, text=True, start_new_session=True)
+"""
+_BENCHMARKS = "from benchmarks.load.children import running as start"
 
 
+@pytest.mark.parametrize("starts", [_TESTS, _BENCHMARKS], ids=["tests", "benchmarks"])
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
-def test_servers_and_their_workers_end_with_the_run_that_is_killed(number: signal.Signals) -> None:
+def test_servers_and_their_workers_end_with_the_run_that_is_killed(
+    number: signal.Signals, starts: str
+) -> None:
     environment = {name: value for name, value in os.environ.items() if name != VARIABLE}
     with subprocess.Popen(
-        [sys.executable, "-c", _RUN],
+        [sys.executable, "-c", _RUN.format(starts=starts)],
         cwd=ROOT,
         env=environment,
         stdin=subprocess.PIPE,

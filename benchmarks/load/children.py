@@ -1,4 +1,7 @@
-"""Child processes: each in a session of its own, terminated on the way out, killed if need be."""
+"""Child processes: each in a session of its own, terminated on the way out, killed if need be.
+
+They are killed, too, if this process ends without a way out, as by a signal.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from benchmarks.environment import REPOSITORY
+from tests.child_processes import kill_children_at_exit
 
 
 class ChildFailed(Exception):
@@ -23,6 +27,7 @@ def running(
     command: Sequence[str], cwd: Path = REPOSITORY, log: Path | None = None
 ) -> Iterator[subprocess.Popen[str]]:
     """Run a command, its standard streams piped; its messages go to ``log`` if given."""
+    kill_children_at_exit()
     with ExitStack() as stack:
         messages = stack.enter_context(log.open("w")) if log else None
         process = subprocess.Popen(
