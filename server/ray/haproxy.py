@@ -6,8 +6,12 @@ Ray Serve has HAProxy answer 500 where no replica can be reached or one died wit
 clients of gRPC read as UNKNOWN. HAProxy's own 502, 503 and 504 read UNAVAILABLE. It lets calls wait
 for ever that were sent to a machine that has lost its power or its cable: their connections are
 checked. And it takes a replica for down that is late with two answers, of which the second one has
-250 ms: on a busy machine that says nothing about the replica, so both have longer. Ray Serve has no
-settings for that, but one for the program that it starts.
+250 ms: on a busy machine that says nothing about the replica, so both have longer.
+
+It also tells HAProxy that there is no replica while it builds an application anew, seconds in which
+all replicas answer, and calls would read that no node is up. A backend that loses all of its
+replicas at once keeps those of the start before; HAProxy's checks find out which of them answer.
+Ray Serve has no settings for that, but one for the program that it starts.
 """
 
 from __future__ import annotations
@@ -57,6 +61,34 @@ def for_calls(configuration: str) -> str:
     return "\n".join(lines) + "\n"
 
 
+def with_replicas(configuration: str, before: str) -> str:
+    """Return a configuration whose backends without a replica have those of ``before``."""
+    known = {section[0]: _replicas(section) for section in _sections(before)}
+    lines = []
+    for section in _sections(configuration):
+        lines += section
+        if not _replicas(section):
+            lines += known.get(section[0], [])
+    return "\n".join(lines) + "\n"
+
+
+def _sections(configuration: str) -> list[list[str]]:
+    """Return the lines of each section; the first one is its name."""
+    sections: list[list[str]] = []
+    for line in configuration.splitlines():
+        if sections and (not line or line[0].isspace()):
+            sections[-1].append(line)
+        else:
+            sections.append([line])
+    return sections
+
+
+def _replicas(section: Sequence[str]) -> list[str]:
+    """Return the lines of servers that are no backup."""
+    servers = (line for line in section if line.split()[:1] == ["server"])
+    return [line for line in servers if "backup" not in line.split()]
+
+
 def configuration_file(arguments: Sequence[str]) -> Path | None:
     """Return the file that arguments of HAProxy name; None: they name none, as ``-v``."""
     for flag, value in pairwise(arguments):
@@ -83,13 +115,22 @@ def program() -> str:
     return found
 
 
+def change(file: Path) -> None:
+    """Change a configuration, and keep what became of it for the next start."""
+    kept = file.with_name(f"{file.name}.before")
+    before = kept.read_text() if kept.exists() else ""
+    changed = with_replicas(for_calls(file.read_text()), before)
+    for each in (kept, file):
+        whole = file.with_name(f".{each.name}.{os.getpid()}")
+        whole.write_text(changed)
+        whole.replace(each)
+
+
 def main() -> NoReturn:
     """Become HAProxy. Ray Serve finds its processes by the path of their configuration."""
     arguments = sys.argv[1:]
     file = configuration_file(arguments)
     if file is not None:
-        whole = file.with_name(f".{file.name}.{os.getpid()}")
-        whole.write_text(for_calls(file.read_text()))
-        whole.replace(file)
+        change(file)
     path = program()
     os.execv(path, [path, *arguments])

@@ -5,7 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from braid.server.ray.haproxy import configuration_file, for_calls, program
+from braid.server.ray.haproxy import (
+    change,
+    configuration_file,
+    for_calls,
+    program,
+    with_replicas,
+)
 
 WRITTEN = """global
     maxconn 100
@@ -45,13 +51,52 @@ def test_what_was_changed_stays_as_it_is() -> None:
     assert for_calls(changed) == changed
 
 
-def test_haproxy_takes_what_is_made(tmp_path: Path) -> None:
+REPLICA = "    server SERVE_REPLICA-braid 127.0.0.1:40000 proto h2 check\n"
+HTTP_REPLICA = "    server SERVE_REPLICA-braid 127.0.0.1:30000 check\n"
+FALLBACK = "    server SERVE_PROXY 127.0.0.1:9500 proto h2 check backup\n"
+EMPTY = WRITTEN.replace(REPLICA, FALLBACK).replace(HTTP_REPLICA, "")
+"""As Ray Serve writes it while it builds an application anew."""
+
+
+def test_a_backend_that_loses_all_replicas_at_once_keeps_them() -> None:
+    made = with_replicas(EMPTY, WRITTEN)
+
+    assert made == EMPTY.replace(FALLBACK, FALLBACK + REPLICA) + HTTP_REPLICA
+
+
+def test_a_backend_with_a_replica_keeps_no_other() -> None:
+    next_one = REPLICA.replace("40000", "40001")
+    written = WRITTEN.replace(REPLICA, next_one + FALLBACK)
+
+    assert with_replicas(written, WRITTEN) == written
+
+
+def test_a_backend_that_is_gone_stays_gone() -> None:
+    gone = WRITTEN.replace("backend http-braid\n" + HTTP_REPLICA, "")
+
+    assert with_replicas(gone, WRITTEN) == gone
+
+
+def test_replicas_are_kept_over_starts_until_there_are_others(tmp_path: Path) -> None:
+    file = tmp_path / "haproxy.cfg"
+    for written in (WRITTEN, EMPTY, EMPTY):
+        file.write_text(written)
+        change(file)
+        assert "127.0.0.1:40000 proto h2 check tcp-ut 10s" in file.read_text()
+
+    file.write_text(WRITTEN.replace("40000", "40001"))
+    change(file)
+    assert "40000" not in file.read_text()
+
+
+@pytest.mark.parametrize("written", [WRITTEN, EMPTY])
+def test_haproxy_takes_what_is_made(tmp_path: Path, written: str) -> None:
     try:
         haproxy = program()
     except FileNotFoundError as missing:
         pytest.skip(str(missing))
     file = tmp_path / "haproxy.cfg"
-    file.write_text(for_calls(WRITTEN))
+    file.write_text(with_replicas(for_calls(written), for_calls(WRITTEN)))
 
     checked = subprocess.run([haproxy, "-c", "-f", file], capture_output=True, text=True)
 
