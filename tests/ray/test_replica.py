@@ -41,6 +41,12 @@ from tests.service.test_bad_requests import (  # noqa: F401
     test_an_unknown_output_is_named,
     test_asking_for_what_is_not_there_is_not_found,
 )
+from tests.service.test_requests_in_time import (  # noqa: F401
+    test_a_cancelled_call_leaves_and_its_neighbour_is_answered,
+    test_a_deadline_that_passes_in_the_queue_ends_the_request,
+    test_a_stream_answers_every_request_and_goes_on_after_an_error,
+    test_a_stream_answers_while_its_requests_still_come,
+)
 from tests.service.test_service import (  # noqa: F401
     test_a_bad_value_fails_its_caller_and_not_the_server,
     test_answers_are_those_of_onnxruntime,
@@ -87,6 +93,27 @@ def shared(
     server.start(grpc_port=str(free_port()))
     with serving(server, models):
         yield server
+
+
+@pytest.fixture(scope="module")
+def one_at_a_time(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """A replica with the model ``slow``, which takes tens of milliseconds a row."""
+    folder = tmp_path_factory.mktemp("slow")
+    server = ServerProcess(
+        folder / "store",
+        command=REPLICA,
+        BRAID_ALLOW_UNAUTHENTICATED="true",
+        BRAID_SIDE_BY_SIDE="false",
+    )
+    server.start(grpc_port=str(free_port()))
+    try:
+        with server.client() as client:
+            file = small_cnn(folder / "slow.onnx", branches=8, size=192)
+            client.register("slow", file, planner="sequential", wait=True)
+        yield server
+    finally:
+        code = server.stop()
+    assert code == 0
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,71 @@
+"""The suite of the Open Inference Protocol against a node behind Ray Serve's HAProxy.
+
+Every method of tritonclient, every datatype, strings, streams; what is refused is in test_replica.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from tests.ray.test_replica import REPLICA
+from tests.service.oip.conftest import model_files  # noqa: F401
+from tests.service.oip.test_datatypes import (  # noqa: F401
+    stub,
+    test_classification_gives_the_largest_first,
+    test_raw_contents,
+    test_the_raw_form_of_typed_contents,
+    test_typed_contents,
+)
+from tests.service.oip.test_every_method import (  # noqa: F401
+    client,
+    test_every_method_of_the_aio_client_works,
+    test_every_method_of_the_client_works,
+)
+from tests.service.oip.test_strings import (  # noqa: F401
+    test_a_pipeline_of_text_and_numbers_answers_as_onnxruntime,
+    test_a_string_that_a_model_refuses_does_not_fail_its_neighbours,
+    test_answers_longer_than_their_room_are_refused,
+    test_strings_of_several_callers_share_batches,
+    test_strings_stay_out_of_shared_memory,
+    test_the_sdk_takes_arrays_of_strings_and_gives_objects,
+    test_triton_clients_send_and_take_strings,
+    test_typed_contents_are_the_same_as_raw_ones,
+    test_what_is_wrong_with_strings_is_named,
+)
+from tests.service.server_process import ServerProcess, free_port
+
+pytestmark = [
+    pytest.mark.ray,
+    pytest.mark.skipif(find_spec("ray") is None, reason="pip install 'braid-serve[ray]'"),
+]
+
+
+@pytest.fixture(scope="module")
+def oip_server(
+    tmp_path_factory: pytest.TempPathFactory,
+    model_files: dict[str, Path],  # noqa: F811
+) -> Iterator[ServerProcess]:
+    """A replica with every model of the suite; its address is HAProxy's."""
+    server = ServerProcess(
+        tmp_path_factory.mktemp("oip") / "store",
+        command=REPLICA,
+        BRAID_ALLOW_UNAUTHENTICATED="true",
+        BRAID_SYSTEM_SHARED_MEMORY="true",
+        BRAID_LOG_LEVEL="INFO",
+    )
+    server.start(grpc_port=str(free_port()))
+    try:
+        server.import_ahead(*model_files.values())
+        with server.client() as registering:
+            for name, file in model_files.items():
+                registering.register(
+                    name, file, batch_sizes=[1, 4], planner="sequential", wait=True
+                )
+        yield server
+    finally:
+        code = server.stop()
+    assert code == 0
