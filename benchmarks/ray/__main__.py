@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -41,8 +42,12 @@ def main() -> int:
     facts, report = environment.describe("ray"), Report()
     with tempfile.TemporaryDirectory(prefix="braid-ray-") as folder:
         for name, seen in _seen(Path(folder), options):
+            seen.figures["load average after it"] = round(os.getloadavg()[0], 1)
             print(f"{name}: {seen.figures}", *seen.broken, sep="\n  ", flush=True)
-            report[name] = {"runs": 1, "figures": [seen.figures], "broken": seen.broken}
+            campaign = report.setdefault(name, {"runs": 0, "figures": [], "broken": []})
+            campaign["runs"] += 1
+            campaign["figures"].append(seen.figures)
+            campaign["broken"] += seen.broken
             write_report(options.json, {"environment": facts, "campaigns": report})
     print(table(report))
     return int(any(campaign["broken"] for campaign in report.values()))
@@ -87,6 +92,7 @@ def _cluster(folder: Path, count: int) -> Iterator[Cluster]:
 
 def _options() -> argparse.Namespace:
     parser = cases_parser("benchmarks.ray", [*CAMPAIGNS, INGRESS, SCALING])
+    parser.description = "A campaign that is named several times runs as often, on one cluster."
     parser.add_argument("--picture", type=Path, help=f"draw {SCALING} into this file (SVG)")
     parser.add_argument("--is-alone", action="store_true", help=argparse.SUPPRESS)
     return parser.parse_args()

@@ -15,6 +15,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Mapping
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Self
@@ -234,13 +235,13 @@ class Cluster(Fleet):
         until(lambda: self.states() == wanted, seconds, lambda: f"{self.states()}")
 
     def await_replaced(self, before: set[str], seconds: float = START_SECONDS) -> None:
-        """Wait until each machine has a node that is none of ``before``."""
+        """Wait until each machine has a node that is none of ``before``, ``seconds`` for each."""
 
-        def look() -> bool:
-            now = self.replicas()
-            return len(now) == len(self.machines) and not before & now
+        def look(count: int) -> bool:
+            return len(self.replicas() - before) >= count
 
-        until(look, seconds, lambda: f"{self.states()}")
+        for count in range(1, len(self.machines) + 1):
+            until(partial(look, count), seconds, lambda: f"{self.states()}")
 
     def client(self, index: int = 0, *, attempts: int = 1) -> Client:
         """A client of one machine's HAProxy."""
