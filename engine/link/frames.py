@@ -18,6 +18,7 @@ import socket
 import struct
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 
 from braid.core.json_form import from_json, to_tagged_json
 from braid.engine.link.messages import Message, RunDone, RunExecutable, WorkerAnswer, WorkerCall
@@ -98,14 +99,23 @@ class BlockingChannel:
         return self._socket.fileno()
 
     def receive(self) -> list[Message] | None:
-        """Wait for bytes; returns the messages that they complete, None at the stream's end."""
-        data = self._socket.recv(1 << 20)
+        """Wait for bytes; returns the messages that they complete, None at the stream's end.
+
+        A peer that was killed with messages unread resets the stream, which ends it, too.
+        """
+        try:
+            data = self._socket.recv(1 << 20)
+        except ConnectionError:
+            return None
         if not data:
             return None
         return list(self._decoder.feed(data))
 
     def send(self, message: Message) -> None:
-        """Send one message, from any thread; blocks while the peer is slow."""
+        """Send one message, from any thread; blocks while the peer is slow.
+
+        To a peer that is gone nothing is sent; ``receive`` tells that the stream has ended.
+        """
         frame = encode(message)
-        with self._sending:
+        with self._sending, suppress(ConnectionError):
             self._socket.sendall(frame)

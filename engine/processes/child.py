@@ -30,6 +30,9 @@ from braid.core.python_process import python_command, python_environment
 MAX_LINE_BYTES = 256 << 20  # all the stages of a large graph in one question
 TAIL_BYTES = 8 << 10
 
+DESCRIPTORS_TO_START = 12
+"""At least as many as a start takes for a moment; for three streams uvloop takes ten."""
+
 _COUNTERS = Path("/proc/vmstat")
 
 
@@ -103,6 +106,7 @@ class ChildProcess:
             OSError: no process, memory or descriptor is left.
         """
         stdin, stdout, stderr = streams.value
+        _check_descriptors()
         process = await asyncio.create_subprocess_exec(
             *python_command(module, f"--parent={os.getpid()}", *arguments),
             pass_fds=pass_fds,
@@ -194,6 +198,21 @@ class ChildProcess:
     def _kill_group(self) -> None:
         with suppress(ProcessLookupError, PermissionError):  # nothing is left of the group
             os.killpg(self._process.pid, signal.SIGKILL)
+
+
+def _check_descriptors() -> None:
+    """Raise OSError unless enough descriptors are free to start a child.
+
+    A start that runs out of them halfway loses up to six for good in uvloop, which may then raise
+    an error without a number, or complain when it forgets the process.
+    """
+    found: list[int] = []
+    try:
+        while len(found) < DESCRIPTORS_TO_START:
+            found.append(os.open(os.devnull, os.O_RDONLY))
+    finally:
+        for each in found:
+            os.close(each)
 
 
 def oom_kills(counters: Path = _COUNTERS) -> int | None:

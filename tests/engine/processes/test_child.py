@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 
 import psutil
 import pytest
 
 from braid.core.child_process import child_environment
-from braid.engine.processes.child import TAIL_BYTES, ChildEnd, ChildProcess, Streams
+from braid.engine.processes.child import (
+    DESCRIPTORS_TO_START,
+    TAIL_BYTES,
+    ChildEnd,
+    ChildProcess,
+    Streams,
+)
 from tests.clock import until
 
 STUBBORN = "tests.engine.processes.stubborn"
@@ -81,6 +88,29 @@ async def test_a_cancelled_caller_leaves_no_child() -> None:
         await using
 
     assert not child.is_alive
+
+
+@pytest.mark.parametrize("streams", Streams)
+@pytest.mark.parametrize("left", range(DESCRIPTORS_TO_START))
+async def test_a_start_without_enough_descriptors_loses_none(streams: Streams, left: int) -> None:
+    before, limit = _descriptors(), resource.getrlimit(resource.RLIMIT_NOFILE)
+    free = sorted(set(range(max(before) + left + 2)) - before)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free[left], limit[1]))
+    try:
+        with pytest.raises(OSError, match="Too many open files"):
+            await (await started("stays", streams=streams)).end()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limit)
+    await asyncio.sleep(0)
+
+    assert _descriptors() == before
+
+
+def _descriptors() -> set[int]:
+    """Open descriptors of this process."""
+    with os.scandir("/proc/self/fd") as entries:
+        found = {int(entry.name) for entry in entries}
+    return {each for each in found if os.path.exists(f"/proc/self/fd/{each}")}
 
 
 @pytest.mark.parametrize(
