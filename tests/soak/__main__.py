@@ -24,7 +24,7 @@ from tests.models.graphs import graph, save, tensors
 from tests.models.small import small_cnn
 from tests.service.server_process import BRAID, ServerProcess
 from tests.soak.samples import EVERY_S, Latencies, Samples, Series
-from tests.soak.slopes import slope
+from tests.soak.slopes import medians, slope
 
 WARM_UP = 0.3
 """Part of a run that is left out: what is asked first is loaded, compiled and cached."""
@@ -155,6 +155,10 @@ def _register(server: ServerProcess, folder: Path) -> None:
                 planner="sequential",
                 wait=True,
             )
+        for branches, size in SIZES:  # what is kept for the next model of a size is kept now
+            file = small_cnn(folder / "known.onnx", branches=branches, size=size)
+            client.register("known", file, batch_sizes=[1, 4], wait=True)
+            client.delete("known")
 
 
 def _slopes(samples: Samples, latencies: Latencies, limit: float) -> dict[str, Any]:
@@ -173,7 +177,12 @@ def _slopes(samples: Samples, latencies: Latencies, limit: float) -> dict[str, A
                 continue
             late = [(seconds, value) for seconds, value in series if seconds >= since]
             found, name = slope(late), f"{what} of {kind} {pid}"
-            rows[name] = {"first": late[0][1], "last": late[-1][1], **found.row()}
+            rows[name] = {
+                "first": late[0][1],
+                "last": late[-1][1],
+                **found.row(),
+                "medians": [round(value) for _, value in medians(series)],
+            }
             if found.is_above(limit):
                 leaks.append(name)
     return {"slopes": rows, "leaks": leaks, "latencies": _steadiness(latencies, since)}

@@ -44,7 +44,7 @@ class Slope:
 
 def slope(series: Series, blocks: int = BLOCKS) -> Slope:
     """Slope of a series in order of time; of a constant 0, if it is too short any."""
-    points = _medians(series, blocks)
+    points = medians(series, blocks)
     level = median(value for _, value in points) or 1.0
     slopes = sorted(
         (later - earlier) / (then - now) * 3600 / level
@@ -61,7 +61,8 @@ def slope(series: Series, blocks: int = BLOCKS) -> Slope:
     return Slope(median(slopes), slopes[low], slopes[high])
 
 
-def _medians(series: Series, blocks: int) -> list[tuple[float, float]]:
+def medians(series: Series, blocks: int = BLOCKS) -> list[tuple[float, float]]:
+    """Cut a series into blocks; returns the median time and value of each."""
     size = max(1, len(series) // blocks)
     cut = [series[start : start + size] for start in range(0, len(series), size)]
     return [

@@ -23,6 +23,10 @@ from braid.server.store.disk import DiskWatch
 
 BUSY_TIMEOUT_MS = 5000
 
+PAGE_CACHE_KIB = 256
+"""Of each connection to SQLite. Its usual 2,000 fill as the database grows, which looks like a leak
+for an hour; the kernel keeps the file's pages, too."""
+
 
 def open_database(url: URL, folder: Path) -> Database:
     """Connect, create what is missing, check the version of the rest.
@@ -121,6 +125,7 @@ def _tune_sqlite(connection: DBAPIConnection, _: Any) -> None:
     cursor.execute("PRAGMA synchronous=FULL")
     cursor.execute("PRAGMA temp_store=MEMORY")  # what is full is the store's disk, never another
     cursor.execute(f"PRAGMA busy_timeout={BUSY_TIMEOUT_MS}")
+    cursor.execute(f"PRAGMA cache_size=-{PAGE_CACHE_KIB}")  # negative: in KiB
     cursor.close()
 
 

@@ -15,6 +15,7 @@ from braid.core.measurement import StageLatency
 from braid.core.plan import sequential_plan
 from braid.core.schedule import Schedule, ScheduleKey, Stage
 from braid.core.tensor import TensorType
+from braid.server.store.database.opening import PAGE_CACHE_KIB
 from braid.server.store.store import Store
 from tests.server.store.databases import execute, reopened, url_of
 from tests.server.store.registering import register
@@ -146,3 +147,11 @@ def test_a_full_disk_loses_nothing_and_says_so(sqlite_store: Store) -> None:
     event.remove(store._database.engine, "begin", no_more_pages)
     assert store.find_latencies("cpu-a" * 50, ["s0"]) == {"s0": 1.0}
     assert len(store.unfinished_jobs()) == 1
+
+
+def test_a_database_that_grows_does_not_fill_memory_with_pages(sqlite_store: Store) -> None:
+    [(size,)] = sqlite_store._database.read(
+        lambda connection: connection.exec_driver_sql("PRAGMA cache_size").fetchall()
+    )
+
+    assert size == -PAGE_CACHE_KIB  # negative: KiB, not pages
