@@ -7,6 +7,7 @@ end:   the same; then SIGTERM, and a start on the same store: the same models an
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 from argparse import Namespace
@@ -35,6 +36,10 @@ _SETTINGS = {
     "BRAID_PIN_THREADS": "false",  # also on machines that do other things
     "BRAID_TIMING_REPEATS": "1",  # many registrations, whatever plan wins
 }
+
+_TRACEBACK = re.compile(r"^(?:  \| )?Traceback \(most recent call last\)", re.MULTILINE)
+"""Beginning of one, of a process or in the log; not what the log quotes of a child that had no
+memory for its interpreter, whose job must say what became of it."""
 
 STARTS = 5
 """Starts of a front end, some of which a fault of its surroundings may end."""
@@ -167,9 +172,9 @@ class Campaign:
         self.calms += 1
         print(f"calm {self.calms} after {self.blows.killed}", file=sys.stderr, flush=True)
         with ExitStack() as held:
+            held.enter_context(self._traffic.held())  # first: jobs give way to requests
             held.enter_context(self.registrations.held())
             self._await(self._all_answer, "answers")
-            held.enter_context(self._traffic.held())
             self._await(lambda: ["jobs go on"] * self._files.unfinished_jobs(), "jobs")
             self._await(self._files.leftovers, "store")
             names = {question.model for question in self._asked}
@@ -207,8 +212,10 @@ class Campaign:
             self.broken[f"{each} ({where})"] += 1
 
     def _count_tracebacks(self, log: str) -> None:
-        for part in log.split("Traceback (most recent call last)")[1:]:
+        for part in _TRACEBACK.split(log)[1:]:
             last = next((line for line in part.splitlines()[1:] if line[:1].strip()), "")
+            if last.startswith("MemoryError"):  # of a child whose memory a blow has taken
+                continue
             self.broken[f"traceback in the log: {last[:200]}"] += 1
             self.tracebacks.setdefault(last[:200], part[-4000:])
 
