@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncIterator, Mapping
+from functools import lru_cache
 from types import TracebackType
 from typing import Any, NoReturn, TypeAlias
 
@@ -117,8 +118,9 @@ async def abort(context: Context, error: BaseException) -> NoReturn:
     trailing: list[tuple[str, str | bytes]] = [("braid-request-id", request_id.get())]
     retry_after_s = getattr(error, "retry_after_s", None)
     if retry_after_s is not None:
-        trailing.append(("braid-retry-after-ms", str(max(1, round(retry_after_s * 1000)))))
-        trailing.append(("grpc-status-details-bin", _retry_details(code, message, retry_after_s)))
+        retry_after_ms = max(1, round(retry_after_s * 1000))
+        trailing.append(("braid-retry-after-ms", str(retry_after_ms)))
+        trailing.append(("grpc-status-details-bin", _retry_details(code, message, retry_after_ms)))
     await context.abort(code, message, tuple(trailing))
 
 
@@ -160,9 +162,11 @@ def refusing(error: BaseException) -> Handler:
     return grpc.stream_stream_rpc_method_handler(refuse)
 
 
-def _retry_details(code: grpc.StatusCode, message: str, retry_after_s: float) -> bytes:
+@lru_cache(maxsize=32)
+def _retry_details(code: grpc.StatusCode, message: str, retry_after_ms: int) -> bytes:
+    """Return a ``google.rpc.Status`` with the hint; in overload thousands are alike."""
     delay = duration_pb2.Duration()
-    delay.FromNanoseconds(round(retry_after_s * 1e9))
+    delay.FromMilliseconds(retry_after_ms)
     detail = any_pb2.Any()
     detail.Pack(error_details_pb2.RetryInfo(retry_delay=delay))
     status = status_pb2.Status(code=code.value[0], message=message, details=[detail])
@@ -174,6 +178,6 @@ def _log(error: BaseException) -> None:
     code = status_code(error)
     if code is grpc.StatusCode.INTERNAL:
         log.error("internal error", exc_info=error)
-    else:
+    elif log.isEnabledFor(logging.DEBUG):
         # Not the message: it repeats what the caller sent, and the caller has it.
         log.debug("refused", extra={"status": code.name, "kind": type(error).__name__})

@@ -7,6 +7,7 @@ to be kept in step.
 from __future__ import annotations
 
 import base64
+from functools import lru_cache
 from typing import Final
 from urllib.parse import quote
 
@@ -16,11 +17,14 @@ _PLAIN: Final = "".join(map(chr, range(0x20, 0x7F))).replace("%", "")
 """Characters that a status message is sent with as they are."""
 
 
+_BYTES: Final = tuple(bytes([value]) for value in range(256))
+
+
 def _integer(value: int, bits: int) -> bytes:
     """Encode a length as HPACK does (RFC 7541, section 5.1)."""
     limit = (1 << bits) - 1
     if value < limit:
-        return bytes([value])
+        return _BYTES[value]
     encoded, value = bytearray([limit]), value - limit
     while value > 0x7F:
         encoded.append(value & 0x7F | 0x80)
@@ -31,7 +35,13 @@ def _integer(value: int, bits: int) -> bytes:
 
 def literal(name: bytes, value: bytes) -> bytes:
     """Return one header field, not to be indexed."""
-    return b"".join((b"\0", _integer(len(name), 7), name, _integer(len(value), 7), value))
+    return _name(name) + _integer(len(value), 7) + value
+
+
+@lru_cache(maxsize=64)
+def _name(name: bytes) -> bytes:
+    """Return how a field begins; names are the server's own, and few."""
+    return b"\0" + _integer(len(name), 7) + name
 
 
 ENCODINGS: Final = frozenset({"identity", "deflate", "gzip"})
@@ -59,8 +69,14 @@ def write_end(code: int, message: str, metadata: Metadata = ()) -> bytes:
     if not code and not message:
         return _OK + _fields(metadata)
     status = literal(b"grpc-status", str(code).encode())
-    text = literal(b"grpc-message", quote(message, safe=_PLAIN).encode()) if message else b""
+    text = literal(b"grpc-message", _quoted(message)) if message else b""
     return status + text + _fields(metadata)
+
+
+@lru_cache(maxsize=32)
+def _quoted(message: str) -> bytes:
+    """Return a status message as it is sent; in overload thousands are alike."""
+    return quote(message, safe=_PLAIN).encode()
 
 
 def _fields(metadata: Metadata) -> bytes:
