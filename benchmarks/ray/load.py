@@ -30,6 +30,16 @@ def request(model: str, shape: Sequence[int]) -> service_pb2.ModelInferRequest:
     return made
 
 
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A call that failed, by the monotonic clock in seconds."""
+
+    began: float
+    ended: float
+    status: str
+    words: str
+
+
 @dataclass(slots=True)
 class Load:
     """Calls of all clients together. Safe to share between threads."""
@@ -41,10 +51,10 @@ class Load:
     outcomes: Counter[str] = field(default_factory=Counter)
     longest_gap_s: float = 0.0  # between two answers that were right, of all clients
     last_ok: float = field(default_factory=time.monotonic)
-    failures: list[tuple[float, str, str]] = field(default_factory=list)  # when, status, words
+    failures: list[Failure] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def count(self, status: str, words: str = "") -> None:
+    def count(self, began: float, status: str, words: str = "") -> None:
         """Count a call that has ended."""
         with self._lock:
             self.outcomes[status] += 1
@@ -53,7 +63,7 @@ class Load:
                 self.longest_gap_s = max(self.longest_gap_s, now - self.last_ok)
                 self.last_ok = now
             else:
-                self.failures.append((now, status, words[:200]))
+                self.failures.append(Failure(began, now, status, words[:200]))
 
     def ask(self, number: int, stopping: threading.Event) -> None:
         """Ask one address until told to stop."""
@@ -63,13 +73,14 @@ class Load:
         with grpc.insecure_channel(address, options=options) as channel:
             infer = service_pb2_grpc.GRPCInferenceServiceStub(channel).ModelInfer
             while not stopping.is_set():
+                began = time.monotonic()
                 try:
                     infer(asked, timeout=LIMIT_S)
                 except grpc.RpcError as error:
-                    self.count(error.code().name, error.details() or "")
+                    self.count(began, error.code().name, error.details() or "")
                     stopping.wait(PAUSE_S)
                 else:
-                    self.count("OK")
+                    self.count(began, "OK")
 
 
 @contextmanager

@@ -93,10 +93,10 @@ def _ask(load: Load) -> None:
         began, at = time.monotonic(), 0.0
         while (at := _next(chance, at)) < END_S:
             time.sleep(max(0.0, began + at - time.monotonic()))
-            calls.append(infer.future(asked, timeout=LIMIT_S))
-        for call in calls:
+            calls.append((time.monotonic(), infer.future(asked, timeout=LIMIT_S)))
+        for asked_at, call in calls:
             error = call.exception()
-            load.count("OK" if error is None else error.code().name, str(error or ""))
+            load.count(asked_at, "OK" if error is None else error.code().name, str(error or ""))
 
 
 def _next(chance: random.Random, at: float) -> float:

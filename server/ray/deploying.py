@@ -83,6 +83,17 @@ class Cluster:
             raise StartupError(f"no machine of the cluster has the resource {RESOURCE!r}")
         return found
 
+    def wanted(self) -> int:
+        """Return how many nodes the last deployment is to have; 0: there is none.
+
+        Raises:
+            StartupError: Ray's dashboard does not answer.
+        """
+        try:
+            return _wanted(self._serve.get_serve_details()["applications"])
+        except (RuntimeError, ConnectionError):
+            raise StartupError(f"Ray's dashboard does not answer at {self._dashboard}") from None
+
     def check(self, settings: Settings) -> None:
         """Look at the environment of Ray on every machine.
 
@@ -161,7 +172,16 @@ class Cluster:
 
     @property
     def _serve(self) -> ServeSubmissionClient:
-        return ServeSubmissionClient(f"http://{self._context.address_info['webui_url']}")
+        return ServeSubmissionClient(self._dashboard)
+
+    @property
+    def _dashboard(self) -> str:
+        return f"http://{self._context.address_info['webui_url']}"
+
+
+def _wanted(applications: Mapping[str, Any]) -> int:
+    deployments = applications.get(NAME, {}).get("deployments", {})
+    return sum(deployment["target_num_replicas"] for deployment in deployments.values())
 
 
 def _look(address: str) -> Machine:

@@ -164,7 +164,7 @@ class Cluster(Fleet):
         self.await_head()
         for machine in self.machines[1:]:
             machine.start(wait=False)
-        until(lambda: self._alive() == len(self.machines), START_SECONDS, lambda: self.head.log)
+        until(lambda: self.alive() == len(self.machines), START_SECONDS, lambda: self.head.log)
 
     def await_ingress(self) -> None:
         """Wait until HAProxy listens on each machine."""
@@ -184,7 +184,8 @@ class Cluster(Fleet):
         """Run ``braid ray deploy`` on the head."""
         return self.head.inside(*BRAID, "ray", "deploy", *flags)
 
-    def _alive(self) -> int:
+    def alive(self) -> int:
+        """How many machines Ray takes for alive."""
         ran = self.dashboard("/nodes?view=summary")
         states = [node["raylet"].get("state") for node in ran["data"]["summary"]]
         return states.count("ALIVE")
@@ -230,7 +231,12 @@ class Cluster(Fleet):
         until(look, seconds)
 
     def await_strength(self, seconds: float = START_SECONDS) -> None:
-        """Wait until a node answers on each machine, and nothing else is left or begun."""
+        """Wait until a node answers on each machine, and nothing else is left or begun.
+
+        Ray Serve's states alone would tell of a machine's former node until its death is noticed.
+        """
+        for machine in self.machines:
+            machine.await_ready(seconds)
         wanted = {"RUNNING": len(self.machines)}
         until(lambda: self.states() == wanted, seconds, lambda: f"{self.states()}")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -74,6 +75,23 @@ def test_nodes_are_replaced_without_an_error_and_without_measuring(
 
     assert set(running.outcomes) == {"OK"}, running.failures
     assert cluster.value("select count(*) from measurements") == measured
+
+
+def test_a_machine_that_is_away_while_nodes_are_replaced_gets_its_node_when_it_is_back(
+    cluster: Cluster, model: str
+) -> None:
+    before = cluster.replicas()
+    cluster.machines[2].power_off()
+    until(lambda: cluster.alive() == 2, 60)
+    with ThreadPoolExecutor(1) as pool:
+        rolling = pool.submit(cluster.deploy, "--roll")
+        until(lambda: "STARTING" in cluster.states() or rolling.done(), 240)
+        cluster.machines[2].start(wait=False)
+        ran = rolling.result()
+
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    cluster.await_strength()
+    assert not before & cluster.replicas()
 
 
 def test_calls_go_on_while_the_head_is_away_and_a_new_one_takes_over(

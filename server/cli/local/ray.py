@@ -66,7 +66,9 @@ def add_parser(subparsers: Subparsers) -> None:
 
 
 def _add_numbers(deploy: argparse.ArgumentParser) -> None:
-    deploy.add_argument("--nodes", metavar="N", type=at_least_one, help="default: every machine")
+    deploy.add_argument(
+        "--nodes", metavar="N", type=at_least_one, help="default: every machine, away or not"
+    )
     deploy.add_argument("--min-nodes", metavar="N", type=at_least_one, help="scale from so many")
     deploy.add_argument("--max-nodes", metavar="N", type=at_least_one, help="to so many")
     deploy.add_argument(
@@ -115,13 +117,20 @@ def _deploy(args: argparse.Namespace) -> int:
         return 0
     cluster = Cluster(args.ray)
     try:
-        configuration = _configuration(args, cluster.machines())
+        configuration = _configuration(args, _as_many_nodes(cluster.machines(), cluster.wanted()))
         cluster.check(_settings_of(configuration))
         cluster.deploy(configuration)
         cluster.wait(args.wait, lambda line: print(line, flush=True))
     finally:
         cluster.close()
     return 0
+
+
+def _as_many_nodes(machines: int, wanted: int) -> int:
+    """Return how many nodes to deploy where that is not said: a machine that is away comes back."""
+    if wanted > machines:
+        print(f"machines are there: {machines}, nodes stay as many as wanted before: {wanted}")
+    return max(machines, wanted)
 
 
 def _configuration(args: argparse.Namespace, machines: int) -> dict[str, Any]:
