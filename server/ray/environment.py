@@ -16,6 +16,10 @@ from braid.server.settings import Settings
 WINDOW_BYTES = 4 << 20
 """Of a stream through HAProxy. Its default of 64 KiB takes 40 % of the throughput of tensors."""
 
+BUFFER_BYTES = 128 << 10
+"""Of a call through HAProxy, each way. With its default of 16 KiB a tensor of 600 KB takes it three
+times the CPU (2.0 instead of 0.7 ms both ways)."""
+
 CALLS = 1024
 """Calls at once on one connection to HAProxy, and on one of its own: as a server of Braid has."""
 
@@ -48,6 +52,7 @@ def useful(threads: int) -> dict[str, str]:
     """Variables that an operator may set to other values; ``threads`` are HAProxy's on a node."""
     return {
         "RAY_SERVE_HAPROXY_NBTHREAD": str(threads),
+        "RAY_SERVE_HAPROXY_TUNE_BUFSIZE": str(BUFFER_BYTES),
         "RAY_SERVE_HAPROXY_H2_FE_MAX_CONCURRENT_STREAMS": str(CALLS),
         "RAY_SERVE_HAPROXY_H2_BE_MAX_CONCURRENT_STREAMS": str(CALLS),
         "RAY_SERVE_HAPROXY_HEALTH_CHECK_INTER": "1s",
