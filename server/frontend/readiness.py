@@ -48,8 +48,14 @@ class Readiness:
         self._health.ready(is_up and not self.missing_models())
 
     def model_answers(self, name: str, answers: bool) -> None:
-        """Set the health of a model, and of a server that is ready only with that model."""
-        self._health.model(name, answers)
+        """Set the health of a model, and of a server that is ready only with that model.
+
+        A model that is no longer registered has none.
+        """
+        if self._serving is None or self._serving.knows(name):
+            self._health.model(name, answers)
+        else:
+            self._health.forget_model(name)
         if name in self._ready_models or self._repository is not None:
             self.changed()
 

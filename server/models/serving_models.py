@@ -29,7 +29,7 @@ from braid.server.inference.replica import ModelReplica, ScheduleMark
 from braid.server.inference.routing import QueuedReplica, Replicas
 from braid.server.jobs.imported_model import ImportedModel
 from braid.server.jobs.retries import RetriesExhausted
-from braid.server.models.versions import KnownModels, ModelVersions, OnServing
+from braid.server.models.versions import DEFAULT_CONFIG, KnownModels, ModelVersions, OnServing
 from braid.server.observability.metrics import Metrics
 from braid.server.observability.series.requests import ModelMetrics
 from braid.server.store.batching_policy import BatchPolicy
@@ -144,8 +144,14 @@ class ServingModels(KnownModels):
                 yield from replicas
 
     def configure(self, name: str, config: ServingConfig) -> None:
-        """Apply labels and batching; ``braid.server.models.policies`` applies the versions."""
-        self._configs[name] = config
+        """Apply labels and batching; ``braid.server.models.policies`` applies the versions.
+
+        The usual configuration is not kept: names that were deleted would add up.
+        """
+        if config == DEFAULT_CONFIG:
+            self._configs.pop(name, None)
+        else:
+            self._configs[name] = config
         for replicas in self._known(name).served.values():
             for queued in replicas:
                 queued.replica.policy = config.batching.over(self._policy)

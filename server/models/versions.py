@@ -100,7 +100,7 @@ class ModelVersions:
 OnServing = Callable[[str, bool], None]
 """Told a model's name and whether any of its versions answers now."""
 
-_DEFAULT = ServingConfig()
+DEFAULT_CONFIG = ServingConfig()
 _NONE = ModelVersions()  # never changed
 
 
@@ -181,7 +181,7 @@ class KnownModels:
 
     def config(self, name: str) -> ServingConfig:
         """Serving configuration of a model."""
-        return self._configs.get(name, _DEFAULT)
+        return self._configs.get(name, DEFAULT_CONFIG)
 
     def configs(self) -> dict[str, ServingConfig]:
         """Serving configurations that were applied, by name."""

@@ -13,6 +13,17 @@ LIVENESS = "liveness"
 
 _SERVING = health_pb2.HealthCheckResponse.SERVING
 _NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
+_UNKNOWN = health_pb2.HealthCheckResponse.SERVICE_UNKNOWN
+
+
+class _Servicer(health.aio.HealthServicer):  # type: ignore[misc]
+    """Servicer that can forget a service: names of deleted models would add up."""
+
+    async def forget(self, service: str) -> None:
+        """Tell who watches a service that it is unknown, and answer as if it had never been set."""
+        await self.set(service, _UNKNOWN)
+        if self._server_status.get(service) == _UNKNOWN:
+            del self._server_status[service]
 
 
 class Health:
@@ -20,7 +31,7 @@ class Health:
 
     def __init__(self, services: Sequence[str] = ()) -> None:
         self._services = services
-        self.servicer = health.aio.HealthServicer()
+        self.servicer = _Servicer()
         self._background = BackgroundTasks()
         self._set(LIVENESS, True)
         self.ready(False)
@@ -34,6 +45,10 @@ class Health:
     def model(self, name: str, serving: bool) -> None:
         """Set whether some version of a model answers."""
         self._set(name, serving)
+
+    def forget_model(self, name: str) -> None:
+        """Know nothing of a model that is gone."""
+        self._background.start(self.servicer.forget(name))
 
     def _set(self, service: str, serving: bool) -> None:
         setting = self.servicer.set(service, _SERVING if serving else _NOT_SERVING)

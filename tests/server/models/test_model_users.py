@@ -21,6 +21,7 @@ from braid.server.observability.metrics import Metrics
 from braid.server.store.batching_policy import BatchPolicy
 from braid.server.store.files import StoreFolder
 from braid.server.store.records import ModelVersion, RegistrationOptions
+from braid.server.store.serving_config import ServingConfig
 from tests.server.devices.fake_worker import OPTIONS, FakeWorker
 from tests.server.jobs.fakes import AtOnce, template, write_artefact
 
@@ -159,3 +160,13 @@ SameBytes.TestCase.settings = settings(
     suppress_health_check=[HealthCheck.too_slow],
 )
 test_no_end_of_a_model_takes_anything_from_another = SameBytes.TestCase
+
+
+def test_configurations_of_deleted_models_do_not_add_up() -> None:
+    models = ServingModels(cast(Devices, SimpleNamespace(all=[])), Metrics(), BatchPolicy())
+    models.configure("a", ServingConfig(labels={"stable": 1}))
+
+    models.configure("a", ServingConfig())  # as when its last version is deleted
+
+    assert models.configs() == {}
+    assert models.config("a") == ServingConfig()
