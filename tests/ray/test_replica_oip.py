@@ -36,7 +36,7 @@ from tests.service.oip.test_strings import (  # noqa: F401
     test_typed_contents_are_the_same_as_raw_ones,
     test_what_is_wrong_with_strings_is_named,
 )
-from tests.service.server_process import ServerProcess, free_port
+from tests.service.server_process import ServerProcess, free_port, serving
 
 pytestmark = [
     pytest.mark.ray,
@@ -58,14 +58,5 @@ def oip_server(
         BRAID_LOG_LEVEL="INFO",
     )
     server.start(grpc_port=str(free_port()))
-    try:
-        server.import_ahead(*model_files.values())
-        with server.client() as registering:
-            for name, file in model_files.items():
-                registering.register(
-                    name, file, batch_sizes=[1, 4], planner="sequential", wait=True
-                )
+    with serving(server, model_files, "sequential"):
         yield server
-    finally:
-        code = server.stop()
-    assert code == 0

@@ -214,13 +214,13 @@ class ServerProcess:
 
 
 @contextlib.contextmanager
-def serving(server: ServerProcess, models: Mapping[str, Path]) -> Iterator[None]:
+def serving(server: ServerProcess, models: Mapping[str, Path], planner: str = "") -> Iterator[None]:
     """Have a started server answer for all models, batch sizes 1 and 4; stop it at the end."""
     try:
         server.import_ahead(*models.values())
         with server.client() as client:
             for name, path in models.items():
-                client.register(name, path, batch_sizes=[1, 4], wait=True)
+                client.register(name, path, batch_sizes=[1, 4], planner=planner, wait=True)
         yield
     finally:
         code = server.stop()

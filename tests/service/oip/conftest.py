@@ -12,7 +12,7 @@ from onnx import TensorProto
 
 from tests.models import strings
 from tests.models.small import doubling, small_cnn, two_inputs
-from tests.service.server_process import ServerProcess
+from tests.service.server_process import ServerProcess, serving
 
 
 @pytest.fixture(scope="session")
@@ -48,15 +48,8 @@ def oip_server(
     """Offers system shared memory and has every model of ``model_files``."""
     store = tmp_path_factory.mktemp("oip") / "store"
     server = ServerProcess(store, BRAID_SYSTEM_SHARED_MEMORY="true").start()
-    try:
-        server.import_ahead(*model_files.values())
-        with server.client() as client:
-            for name, path in model_files.items():
-                client.register(name, path, batch_sizes=[1, 4], planner="sequential", wait=True)
+    with serving(server, model_files, "sequential"):
         yield server
-    finally:
-        code = server.stop()
-    assert code == 0
 
 
 def ramp(rows: int, columns: int = 3) -> np.ndarray:
