@@ -160,15 +160,22 @@ class Memory:
         self._process = psutil.Process(pid)
 
     def mib(self) -> int:
-        """Now."""
-        return sum(each.memory_info().rss for each in self._family()) >> 20
+        """Now, of all together."""
+        return sum(mib for mib, _ in self.by_process().values())
 
-    def descriptors(self) -> int:
-        """Count them."""
-        return sum(each.num_fds() for each in self._family())
+    def by_process(self) -> dict[str, tuple[int, int]]:
+        """Each process by its module and id: its memory, and how many descriptors it has."""
+        family = [self._process, *self._process.children(recursive=True)]
+        return {
+            f"{_module(each)} {each.pid}": (each.memory_info().rss >> 20, each.num_fds())
+            for each in family
+        }
 
-    def _family(self) -> list[psutil.Process]:
-        return [self._process, *self._process.children(recursive=True)]
+
+def _module(process: psutil.Process) -> str:
+    """Return what it was started to run."""
+    arguments = process.cmdline()
+    return next((each for each in arguments if each.startswith("braid.")), process.name())
 
 
 @contextmanager

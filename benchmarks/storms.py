@@ -15,7 +15,7 @@ one process that makes all requests, on the core that the device leaves to it an
 
 Beside all but the first two, arrivals at 30 % of the capacity go on. Every answer is compared with
 ONNX Runtime's. After each storm come the seconds until a request is answered right, and after
-``--rest`` seconds the memory and the descriptors of all processes are compared with those before.
+``--rest`` seconds the memory and the descriptors of each process are compared with those before.
 """
 
 from __future__ import annotations
@@ -29,7 +29,6 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -280,17 +279,27 @@ STORMS: dict[str, Storm] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Held:
-    """Memory and descriptors of a server and its children."""
+async def _settled(memory: Memory, calm_s: float = 10.0) -> None:
+    """Wait until none of the processes kept for the next registration has come or gone lately."""
+    names, since = memory.by_process().keys(), time.monotonic()
+    while time.monotonic() < since + calm_s:
+        await asyncio.sleep(1.0)
+        if (now := memory.by_process().keys()) != names:
+            names, since = now, time.monotonic()
 
-    mib: int
-    descriptors: int
 
-    @classmethod
-    def now(cls, memory: Memory) -> Held:
-        """Look at them."""
-        return cls(memory.mib(), memory.descriptors())
+def grown(
+    before: dict[str, tuple[int, int]], after: dict[str, tuple[int, int]]
+) -> dict[str, list[int]]:
+    """Return MiB and descriptors that each process has more than before; those that differ."""
+    differences = {
+        name: [
+            now - then
+            for now, then in zip(after.get(name, (0, 0)), before.get(name, (0, 0)), strict=True)
+        ]
+        for name in (*before, *(after.keys() - before.keys()))
+    }
+    return {name: more for name, more in differences.items() if any(more)}
 
 
 async def measure(
@@ -303,19 +312,21 @@ async def measure(
     paced = await callers.open(1.5 * len(closed.answered) / closed.seconds, options.seconds)
     capacity = max(len(each.answered) / each.seconds for each in (closed, paced))
     rows: dict[str, object] = {"capacity": closed.row(), "150%": paced.row()}
+    await _settled(memory)
     for name, storm in STORMS.items():
         if options.only and name not in options.only:
             continue
         print(f"{name} begins", file=sys.stderr)
-        before = Held.now(memory)
+        before = memory.by_process()
         row = await storm(callers, capacity, options.storm_seconds if name == "10x" else 10.0)
         recovered_s = await callers.until_right()
         await asyncio.sleep(options.rest)
-        after = Held.now(memory)
+        more = grown(before, memory.by_process())
         row |= {
             "recovered_s": round(recovered_s, 3),
-            "more_mib": after.mib - before.mib,
-            "more_descriptors": after.descriptors - before.descriptors,
+            "more_mib": sum(mib for mib, _ in more.values()),
+            "more_descriptors": sum(descriptors for _, descriptors in more.values()),
+            "more_by_process": more,
         }
         rows[name] = row
         print(json.dumps({name: row}), file=sys.stderr)
