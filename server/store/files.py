@@ -12,6 +12,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from braid.core.errors import StartupError
+from braid.core.removal import remove_folder
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
@@ -92,7 +93,7 @@ class StoreFolder:
         if path.exists():
             gone = self.artefacts / f".gone-{secrets.token_hex(8)}"
             path.rename(gone)
-            shutil.rmtree(gone, ignore_errors=True)
+            remove_folder(gone)
 
     def sweep(
         self, uploads: Collection[str], artefacts: Collection[str], samples: Collection[str]

@@ -45,6 +45,10 @@ STARTS = 5
 """Starts of a front end, some of which a fault of its surroundings may end."""
 
 
+_WITHOUT_MEMORY = ("MemoryError", "failed to map segment")
+"""Last words of a child whose memory a blow has taken."""
+
+
 class Campaign:
     """A server under load, blows and checks. ``broken`` counts what must not be."""
 
@@ -214,7 +218,7 @@ class Campaign:
     def _count_tracebacks(self, log: str) -> None:
         for part in _TRACEBACK.split(log)[1:]:
             last = next((line for line in part.splitlines()[1:] if line[:1].strip()), "")
-            if last.startswith("MemoryError"):  # of a child whose memory a blow has taken
+            if any(words in last for words in _WITHOUT_MEMORY):
                 continue
             self.broken[f"traceback in the log: {last[:200]}"] += 1
             self.tracebacks.setdefault(last[:200], part[-4000:])

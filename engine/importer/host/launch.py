@@ -14,13 +14,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import tempfile
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
 from braid.core.background import to_the_end
 from braid.core.disk import disk_failure
 from braid.core.errors import DiskFailure, InvalidArtefact, ModelImportError, Unavailable
+from braid.core.removal import remove_folder
 from braid.core.shortage import shortage
 from braid.engine.importer.host.killed import how_killed
 from braid.engine.importer.host.limits import ImportLimits, limit_exceeded
@@ -90,10 +91,8 @@ async def import_model(
     Cancelling the call kills the process and removes what it wrote.
     """
     try:
-        with tempfile.TemporaryDirectory(
-            prefix=WORK_PREFIX, dir=artefact.parent, ignore_cleanup_errors=True
-        ) as folder:
-            written = Path(folder) / "artefact"
+        with _work_folder(artefact.parent) as folder:
+            written = folder / "artefact"
             request = ImportRequest(upload, written, limits, example_shapes or {})
             await _import(request, on_progress, spare)
             await to_the_end(asyncio.to_thread(_accept, written, artefact))
@@ -101,6 +100,17 @@ async def import_model(
         if failure := disk_failure(error, artefact.parent) or shortage(error):
             raise failure from error
         raise
+
+
+@contextmanager
+def _work_folder(parent: Path) -> Iterator[Path]:
+    """Folder for an importer to write into; removed at the end, whatever the importer did to it."""
+    made = tempfile.TemporaryDirectory(prefix=WORK_PREFIX, dir=parent, ignore_cleanup_errors=True)
+    folder = Path(made.name)
+    try:
+        yield folder
+    finally:
+        remove_folder(folder, made.cleanup)
 
 
 async def _import(

@@ -13,7 +13,6 @@ import asyncio
 import hashlib
 import logging
 import os
-import shutil
 from pathlib import Path
 
 from braid.core.errors import (
@@ -24,6 +23,7 @@ from braid.core.errors import (
     ResourceExhausted,
     StoreUnavailable,
 )
+from braid.core.removal import remove_folder
 from braid.server.store.disk import DiskWatch
 from braid.server.store.shared_files.cache import FileCache
 from braid.server.store.shared_files.interface import FilesObserver
@@ -161,7 +161,7 @@ class Fetches:
             folder.remove_artefact(digest)
             unpacked.rename(path)
         finally:
-            shutil.rmtree(unpacked, ignore_errors=True)
+            remove_folder(unpacked)
 
 
 class _Download:

@@ -1,0 +1,42 @@
+"""Removal of folders that is tried again later: with no descriptor left, none can be listed.
+
+    remove_folder ──fails──> a timer's thread, after 1, 2, 4 ... 64 s ──> a warning
+
+A process that ends meanwhile leaves the folder to whoever sweeps at its next start.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import threading
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+_log = logging.getLogger(__name__)
+
+FIRST_S, LAST_S = 1.0, 64.0
+
+
+def remove_folder(folder: Path, remove: Callable[[], None] | None = None) -> None:
+    """Remove a folder and all that is in it, now or, where that fails, from a thread later.
+
+    Args:
+        folder: of a name that nobody uses again. It may be missing.
+        remove: does it, in place of ``shutil.rmtree``; passes over errors.
+    """
+    _try(folder, remove or partial(shutil.rmtree, folder, ignore_errors=True), FIRST_S)
+
+
+def _try(folder: Path, remove: Callable[[], None], pause_s: float) -> None:
+    remove()
+    if not os.path.lexists(folder):
+        return
+    if pause_s > LAST_S:
+        _log.warning("%s cannot be removed; the next start will try again", folder)
+        return
+    again = threading.Timer(pause_s, _try, (folder, remove, 2 * pause_s))
+    again.daemon = True
+    again.start()
