@@ -65,7 +65,7 @@ setup(
     ext_modules=[
         Extension(
             "braid.engine.cpu.native._lanes",
-            sources=["engine/cpu/native/lanes.c"],
+            sources=["engine/cpu/native/lanes.c", "engine/cpu/native/winograd.c"],
             extra_compile_args=["-O2", "-fopenmp"],
             extra_link_args=["-fopenmp"],
             optional=True,  # without a C compiler, plans run from Python

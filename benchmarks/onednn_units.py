@@ -97,7 +97,7 @@ class Direct:
             for argument in (SRC, WEIGHTS, BIAS, DST)
         }
         call = PrimitiveCall(primitive, data, ())
-        handle, stream, count, arguments = call.words
+        _, handle, stream, count, arguments = call.words
         execute, wait = library.execute, self._wait
 
         def run(kept: PrimitiveCall = call) -> None:

@@ -10,23 +10,19 @@ tensors. engine/cpu/native/lanes.c runs native segments; without it there are no
 from __future__ import annotations
 
 import ctypes
-import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from pathlib import Path
 
 import torch
 from torch import Tensor
 
-import braid.engine.cpu.native
 from braid.engine.cpu.lanes import Segment, Step
 from braid.engine.cpu.memory import ActivationMemory, MemoryPlan
+from braid.engine.cpu.native.find import find_native
 from braid.engine.onednn.library import OneDnn, PrimitiveCall, find_onednn
 from braid.engine.onednn.recipe import Buffer
 from braid.engine.program.program import Environment
-
-log = logging.getLogger("braid.executor")
 
 EXECUTE, WAIT, SIGNAL = 0, 1, 2  # words of the code, as in lanes.c
 _CUT = -2
@@ -50,20 +46,18 @@ class Slices:
 class Runner:
     """The part in C, which runs native segments."""
 
-    def __init__(self, path: Path, library: OneDnn) -> None:
-        lanes = ctypes.CDLL(str(path))
-        self._run = lanes.braid_run_lanes  # without the interpreter lock
+    def __init__(self, native: ctypes.CDLL, library: OneDnn) -> None:
+        self._run = native.braid_run_lanes  # without the interpreter lock
         pointer = ctypes.c_void_p
         number = ctypes.c_int64
         self._run.argtypes = [
-            *(pointer, pointer, number, pointer),
+            *(pointer, pointer, number),
             *(pointer, number, ctypes.c_int, pointer),
         ]
-        self._interleave = lanes.braid_interleave
+        self._interleave = native.braid_interleave
         self._interleave.restype = None
         self._interleave.argtypes = [pointer, pointer, number, number, number, ctypes.c_int]
         self.library = library
-        self._execute = ctypes.cast(library.execute, pointer)
 
     def run(
         self, native: NativeSegment, slices: Slices | None, stamps: Tensor | None = None
@@ -73,7 +67,7 @@ class Runner:
         ``stamps`` receives the moments at which its segments began, and the end, in nanoseconds of
         the monotonic clock.
         """
-        words = native.code.data_ptr(), native.flags.data_ptr(), native.runs, self._execute
+        words = native.code.data_ptr(), native.flags.data_ptr(), native.runs
         slice_ns = 0 if slices is None else slices.length_ns
         arrivals = -1 if slices is None or slices.arrivals is None else slices.arrivals
         moments = None if stamps is None else stamps.data_ptr()
@@ -116,16 +110,8 @@ class Runner:
 @cache
 def find_runner() -> Runner | None:
     """The runner; None where the part in C was not built or oneDNN is not installed."""
-    library = find_onednn()
-    folder = Path(braid.engine.cpu.native.__file__).parent
-    for path in sorted(folder.glob("_lanes*.so")) if library is not None else []:
-        try:
-            assert library is not None
-            return Runner(path, library)
-        except (OSError, AttributeError):  # built for another machine, or from older sources
-            message = "%s cannot be used; `make setup` builds it again; plans run from Python"
-            log.warning(message, path.name, exc_info=True)
-    return None
+    library, native = find_onednn(), find_native()
+    return Runner(native, library) if native is not None and library is not None else None
 
 
 @dataclass(slots=True)

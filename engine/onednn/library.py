@@ -15,6 +15,7 @@ from __future__ import annotations
 import copy
 import ctypes
 import weakref
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
@@ -32,7 +33,7 @@ Run = Callable[..., Tensor | tuple[Tensor, ...]]
 # Argument indices and enumerators of dnnl_types.h; stable within major version 3.
 SRC, SRC_1, DST, WEIGHTS, BIAS, MANY, POST_OP = 1, 2, 17, 33, 41, 1024, 32768
 SCALES, ZERO_POINT = 4096, 8192
-_SCRATCH, _SCRATCH_OF_CALLER = 80, 1
+SCRATCH, _SCRATCH_OF_CALLER = 80, 1
 _CPU, _IN_ORDER, _ANY = 1, 1, 1
 INFERENCE, CONVOLUTION_DIRECT = 96, 0x1
 BINARY_ADD, BINARY_DIVIDE = 0x1FFF0, 0x1FFF4
@@ -96,6 +97,7 @@ class OneDnn:
         self._c.dnnl_memory_desc_get_size.restype = ctypes.c_size_t
         self.execute = self._c.dnnl_primitive_execute
         self.execute.argtypes = [_Pointer, _Pointer, ctypes.c_int, _Pointer]
+        self.data_of = self._c.dnnl_memory_get_data_handle
         self.set_handle = functions.set_handle
         self.set_handle.argtypes = [_Pointer, _Pointer]
         self.engine = self.make("engine_create", _CPU, ctypes.c_size_t(0))
@@ -254,8 +256,41 @@ class OneDnn:
         return made
 
 
-class Primitive:
-    """One computation on data of fixed shapes, for one thread count. One caller at a time."""
+class Computation(ABC):
+    """What is executed on memory objects of oneDNN: a primitive, or a function called like one.
+
+    One caller at a time.
+    """
+
+    library: OneDnn
+    execute: Any  # function of a primitive, a stream, and the number and address of arguments
+    handles: tuple[int, int]  # the first two that it takes
+
+    @abstractmethod
+    def layout(self, argument: int) -> _Pointer:
+        """Layout that an argument must have."""
+
+    def scratch(self) -> Tensor:
+        """Scratch memory of an execution; empty if it needs none."""
+        return torch.empty(0, dtype=torch.uint8)
+
+    def launcher(self, fixed: Mapping[int, Tensor], moving: Sequence[int]) -> Callable[..., None]:
+        """A function that takes the tensors of ``moving``, in this order, and executes."""
+        call = PrimitiveCall(self, fixed, moving)
+        _, handle, stream, count, arguments = call.words
+        handles, set_handle, execute = call.moving, self.library.set_handle, self.execute
+
+        def launch(*tensors: Any, kept: PrimitiveCall = call) -> None:
+            for memory, tensor in zip(handles, tensors, strict=True):
+                set_handle(memory, tensor.data_ptr())
+            if status := execute(handle, stream, count, arguments):
+                raise RuntimeError(f"oneDNN answered {status} to a call")
+
+        return launch
+
+
+class Primitive(Computation):
+    """One computation on data of fixed shapes, for one thread count."""
 
     def __init__(self, library: OneDnn, description: _Pointer) -> None:
         """Take over ``description``; compiles the kernel, unless the library has it already.
@@ -263,7 +298,7 @@ class Primitive:
         Raises:
             Unsupported: there is only the slow reference kernel for it.
         """
-        self.library = library
+        self.library, self.execute = library, library.execute
         self.description = library.owned(self, "primitive_desc", description)
         self.implementation = library.implementation(description)
         if self.implementation.startswith(("ref", "gemm:ref")):
@@ -279,36 +314,22 @@ class Primitive:
         """Layout that an argument must have."""
         return self.library.argument(self.description, argument)
 
-    def launcher(self, fixed: Mapping[int, Tensor], moving: Sequence[int]) -> Callable[..., None]:
-        """A function that takes the tensors of ``moving``, in this order, and executes."""
-        call = PrimitiveCall(self, fixed, moving)
-        handle, stream, count, arguments = call.words
-        handles, set_handle, execute = call.moving, self.library.set_handle, self.library.execute
-
-        def launch(*tensors: Any, kept: PrimitiveCall = call) -> None:
-            for memory, tensor in zip(handles, tensors, strict=True):
-                set_handle(memory, tensor.data_ptr())
-            if status := execute(handle, stream, count, arguments):
-                raise RuntimeError(f"oneDNN answered {status} to a call")
-
-        return launch
-
     def scratch(self) -> Tensor:
         """Scratch memory of an execution; empty if it needs none."""
         if self._scratch is None:
-            size = self.library.size_bytes(self.layout(_SCRATCH))
+            size = self.library.size_bytes(self.layout(SCRATCH))
             self._scratch = torch.empty(size, dtype=torch.uint8)
         return self._scratch
 
 
 class PrimitiveCall:
-    """A primitive with a memory object for each of its arguments.
+    """A computation with a memory object for each of its arguments.
 
-    Calls of one primitive share its scratch memory: they must not run at the same time.
+    Calls of one computation share its scratch memory: they must not run at the same time.
     """
 
     def __init__(
-        self, primitive: Primitive, fixed: Mapping[int, Tensor], moving: Sequence[int]
+        self, primitive: Computation, fixed: Mapping[int, Tensor], moving: Sequence[int]
     ) -> None:
         """Make memory objects.
 
@@ -319,7 +340,7 @@ class PrimitiveCall:
         """
         library, given = primitive.library, dict(fixed)
         if primitive.scratch().numel():
-            given[_SCRATCH] = primitive.scratch()
+            given[SCRATCH] = primitive.scratch()
         indices = [*given, *moving]
         layouts = [
             primitive.layout(i)
@@ -338,8 +359,9 @@ class PrimitiveCall:
         )
         self.moving = tuple(memory.value or 0 for memory in memories[len(given) :])
         """Memory objects of the moving arguments, in order."""
-        self.words = (*primitive.handles, len(indices), ctypes.addressof(self._arguments))
-        """What dnnl_primitive_execute takes: primitive, stream, count, address of arguments."""
+        execute = ctypes.cast(primitive.execute, _Pointer).value or 0
+        self.words = execute, *primitive.handles, len(indices), ctypes.addressof(self._arguments)
+        """The function and what it takes: primitive, stream, count, address of arguments."""
 
 
 def onednn_version() -> str:

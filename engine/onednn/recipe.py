@@ -14,7 +14,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from braid.engine.onednn.library import Primitive, Run
+from braid.engine.onednn.library import Computation, Run
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class Place:
 class Action:
     """One execution of a primitive."""
 
-    primitive: Primitive
+    primitive: Computation
     fixed: Mapping[int, Tensor]  # argument -> weights, bias
     places: Mapping[int, Place]  # argument -> data that moves
 

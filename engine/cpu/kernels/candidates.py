@@ -1,6 +1,7 @@
 """Kernels for CPU: every way to run a unit.
 
-variants(unit) ──> [oneDNN directly, oneDNN through torch, the registry's]   those that fit
+variants(unit) ──> [oneDNN directly, Winograd's method, oneDNN through torch, the registry's]
+                   those that fit
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from braid.engine.cpu.kernels.integers.binding import bind_on_integers
 from braid.engine.cpu.kernels.merged_units import cut_by_copies
 from braid.engine.cpu.kernels.onednn_units import bind_directly
 from braid.engine.cpu.kernels.unit_binding import UnitBinding
+from braid.engine.cpu.kernels.winograd import bind_winograd
 from braid.engine.onednn.library import find_onednn
 from braid.engine.ops.dtypes import torch_dtype
 from braid.engine.ops.kinds import bound
@@ -59,14 +61,16 @@ class CpuKernels:
     ) -> list[Kernel]:
         """All kernels that can run ``unit``, the one that is usually fastest first."""
         library = find_onednn()
-        direct = None
+        direct = winograd = None
         if library is not None:
             library = library.on(_data_type(unit, graph))
             binding = UnitBinding(library, graph, constants, packed, self._images(graph))
             bind = bind_on_integers if unit.kind in ON_INTEGERS else bind_directly
             direct = bind(unit, binding)
+            winograd = bind_winograd(unit, binding) if direct is not None else None
         found = (
             direct,
+            winograd,
             _through_torch(unit, graph, constants, packed),
             Kernel(REGISTRY, bound(unit)),
         )

@@ -1,4 +1,4 @@
-"""A merged unit on oneDNN: its primitive, and a copy of each unit's part of the output."""
+"""A merged unit: its one computation, and a copy of each unit's part of the output."""
 
 from __future__ import annotations
 
@@ -26,8 +26,9 @@ def cut_by_copies(library: OneDnn, kernel: Kernel, merged: MergedUnit) -> Kernel
 
 def _with_copies(library: OneDnn, recipe: Recipe, merged: MergedUnit) -> Recipe:
     (first,), (result,) = recipe.actions, recipe.results
+    whole = len(recipe.temporaries)  # where all parts lie together
     places = {
-        argument: Place("temporary", 0) if place.kind == "result" else place
+        argument: Place("temporary", whole) if place.kind == "result" else place
         for argument, place in first.places.items()
     }
     actions, start = [Action(first.primitive, first.fixed, places)], 0
@@ -38,8 +39,8 @@ def _with_copies(library: OneDnn, recipe: Recipe, merged: MergedUnit) -> Recipe:
             copy = floats.slice_of_columns(
                 library, math.prod(shape[:-1]), shape[-1], result.shape[-1]
             )
-        source = Place("temporary", 0, result.dtype.itemsize * start)
+        source = Place("temporary", whole, result.dtype.itemsize * start)
         actions.append(Action(copy, {}, {SRC: source, DST: Place("result", number)}))
         start += shape[merged.axis]
     results = tuple(replace(result, shape=shape) for shape in merged.parts)
-    return Recipe(tuple(actions), recipe.operands, results, (result,))
+    return Recipe(tuple(actions), recipe.operands, results, (*recipe.temporaries, result))

@@ -56,7 +56,7 @@ def bind_directly(unit: Operator, binding: UnitBinding) -> Kernel | None:
 
 def _convolution(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> Kernel | None:
     data, weight_name = unit.inputs[:2]
-    operands = _constants(unit, binding)
+    operands = constants_of(unit, binding)
     if operands is None or not binding.is_plain(data, 4) or unit.attributes.get("transposed"):
         return None
     weight, bias = operands
@@ -64,7 +64,7 @@ def _convolution(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> K
     result = binding.shape(unit.outputs[0])
     grouped = weight.reshape(groups, -1, *weight.shape[1:]) if groups > 1 else weight
     shapes = binding.shape(data), tuple(grouped.shape), result
-    fused, arguments = _with_residual(unit, steps)
+    fused, arguments = with_residual(unit, steps)
 
     def make(threads: int) -> Recipe:
         library = binding.library
@@ -81,13 +81,13 @@ def _convolution(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> K
 
 def _linear(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> Kernel | None:
     data, weight_name = unit.inputs[:2]
-    operands = _constants(unit, binding)
+    operands = constants_of(unit, binding)
     if operands is None or not binding.shape(data):
         return None
     weight, bias = operands
     *leading, n = binding.shape(unit.outputs[0])
     m, k = math.prod(leading), weight.shape[1]
-    fused, arguments = _with_residual(unit, steps)
+    fused, arguments = with_residual(unit, steps)
 
     def make(threads: int) -> Recipe:
         library = binding.library
@@ -210,14 +210,14 @@ def _fixed(packed: Tensor, bias: Tensor | None) -> dict[int, Tensor]:
     return {WEIGHTS: packed, **({BIAS: bias} if bias is not None else {})}
 
 
-def _constants(unit: Operator, binding: UnitBinding) -> tuple[Tensor, Tensor | None] | None:
+def constants_of(unit: Operator, binding: UnitBinding) -> tuple[Tensor, Tensor | None] | None:
     """Weight and bias, if there is one; None if either is computed at run time."""
     weight_name, bias_name = (*unit.inputs, "")[1:3]
     weight, bias = binding.constant(weight_name), binding.constant(bias_name)
     return None if weight is None or (bias_name and bias is None) else (weight, bias)
 
 
-def _with_residual(unit: Operator, steps: list[PostOp]) -> tuple[list[PostOp], dict[int, int]]:
+def with_residual(unit: Operator, steps: list[PostOp]) -> tuple[list[PostOp], dict[int, int]]:
     """Post-operations, and the position of the operand that each moving argument takes."""
     if not unit.kind.endswith("_add"):
         return steps, {SRC: 0}

@@ -4,7 +4,7 @@
    Called by engine/cpu/segments.py, which also writes the code:
 
        code     segments, then for each segment: lanes, then first and last word of each lane
-       a lane   EXECUTE primitive stream count arguments | WAIT flag | SIGNAL flag, any number
+       a lane   EXECUTE function primitive stream count arguments | WAIT flag | SIGNAL flag, any number
 
    A segment of one lane runs on the calling thread, and its primitives on that thread's OpenMP team.
    A segment of several lanes runs on the team itself, one lane a thread: the threads that oneDNN just
@@ -46,7 +46,6 @@ static int64_t now_ns(void) {
 
 /* What the lanes of one call share. */
 struct run {
-    execute_fn execute;
     _Atomic int64_t *flags;
     int64_t number, slice_ns; /* 0: never cut */
     _Atomic int64_t look_ns;  /* when a lane looks next */
@@ -79,13 +78,14 @@ static const int64_t *run_lane(const int64_t *word, const int64_t *end, struct r
     while (word < end) {
         switch (*word) {
         case EXECUTE: {
-            int status = run->execute((void *)word[1], (void *)word[2], (int)word[3],
-                                      (const void *)word[4]);
+            execute_fn execute = (execute_fn)word[1];
+            int status = execute((void *)word[2], (void *)word[3], (int)word[4],
+                                 (const void *)word[5]);
             if (status) {
                 atomic_store(&run->failed, status);
                 return word;
             }
-            word += 5;
+            word += 6;
             if (is_over(run))
                 return word;
             break;
@@ -114,9 +114,9 @@ static const int64_t *run_lane(const int64_t *word, const int64_t *end, struct r
 }
 
 /* Runs all segments; returns 0, CUT, a oneDNN status, or WRONG_TEAM if OpenMP gave too few threads. */
-int braid_run_lanes(const int64_t *code, int64_t *flag_words, int64_t number, void *execute,
+int braid_run_lanes(const int64_t *code, int64_t *flag_words, int64_t number,
                     int64_t *bookmark, int64_t slice_ns, int arrivals, int64_t *stamps) {
-    struct run run = {(execute_fn)execute, (_Atomic int64_t *)flag_words, number, slice_ns,
+    struct run run = {(_Atomic int64_t *)flag_words, number, slice_ns,
                       slice_ns ? now_ns() + slice_ns : 0, arrivals, 0, 0};
     if (!bookmark[HEADER])
         bookmark[HEADER] = 1;

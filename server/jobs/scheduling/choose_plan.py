@@ -89,6 +89,7 @@ def choose_plan(
     *,
     choose: bool,
     precision: str = FP32,
+    on_chosen_kernels: bool = False,
 ) -> PlanChoice:
     """Choose the contender that serves.
 
@@ -97,7 +98,9 @@ def choose_plan(
         measurements: of the plans, in the same order.
         tolerance: of outputs, relative to the largest element.
         choose: take the best (the portfolio), not the plan of the one planner that was asked.
-        precision: in which the plans computed. What serves meanwhile is sequential and in FP32.
+        precision: in which the plans computed ...
+        on_chosen_kernels: ... and whether on others than the usual kernels. What serves meanwhile
+            is sequential, in FP32, on the usual ones.
     """
     contenders = contenders_of(plans, measurements, tolerance)
     if precision != FP32 and contenders[0].remark:
@@ -105,7 +108,8 @@ def choose_plan(
     if not choose:
         asked = len(contenders) - 1  # sequential itself, if that is what the planner found
         reason = _refusal(contenders[asked]) if asked else _refusal_of_errors(contenders[asked])
-        if reason and precision != FP32:  # its sequential plan is right, and the better one
+        is_better = precision != FP32 or (on_chosen_kernels and not contenders[0].remark)
+        if reason and is_better:  # the sequential plan is right, and better than what serves
             return PlanChoice(contenders, 0, 0)
         return PlanChoice(contenders, asked, asked, reason)
     fit = fit_to_serve(contenders)

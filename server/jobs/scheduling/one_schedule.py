@@ -119,6 +119,7 @@ def _chosen(
         only.tolerance,
         choose=is_portfolio,
         precision=only.kernels.program.precision,
+        on_chosen_kernels=bool(only.kernels.program.choices),
     )
     return PrecisionChoice(choice, 0, choice.fallback)
 

@@ -17,7 +17,7 @@ from braid.engine.program.kernel import PackedWeights
 from braid.engine.runtime.yielding import no_pause
 from braid.engine.timing.recorded_inputs import Activations
 from braid.engine.timing.samples import TimerOptions
-from tests.engine.cpu.test_lanes import random_graph
+from tests.engine.cpu.test_lanes import SHAPE, random_graph
 from tests.engine.timing.running import finish
 
 
@@ -31,7 +31,7 @@ def executor() -> Iterator[CpuExecutor]:
 
 def test_every_variant_of_every_unit_gives_the_same_numbers(executor: CpuExecutor) -> None:
     graph, constants = random_graph(1, units=6)
-    inputs = {"x": torch.randn(1, 8, 6, 6, generator=torch.Generator().manual_seed(1))}
+    inputs = {"x": torch.randn(SHAPE, generator=torch.Generator().manual_seed(1))}
     program = bind_on_cpu(graph, constants, PackedWeights(), threads=1)
     wanted = interpret(graph, constants, inputs)
 
@@ -72,7 +72,7 @@ def test_a_choice_binds_all_units_with_that_signature(executor: CpuExecutor) -> 
 def test_activations_serve_other_kernels_and_the_hopeless_end_early(executor: CpuExecutor) -> None:
     graph, constants = random_graph(3, units=6)
     program = bind_on_cpu(graph, constants, PackedWeights(), threads=1)
-    inputs = {"x": torch.randn(1, 8, 6, 6)}
+    inputs = {"x": torch.randn(SHAPE)}
     activations = Activations(program, inputs, executor, 1 << 20)
     timer = CpuStageTimer(executor, 1 << 20, TimerOptions())
 

@@ -12,14 +12,15 @@ from braid.core.graph import Literal, Operator, OpGraph
 from braid.core.plan import Launch, StreamPlan, sequential_plan, verify_plan
 from braid.core.tensor import TensorType
 from braid.engine.cpu.executor import CpuExecutor
-from braid.engine.cpu.kernels.candidates import bind_on_cpu
+from braid.engine.cpu.kernels.candidates import CPU_KERNELS, bind_on_cpu
 from braid.engine.cpu.lane_plan import LanePlan
 from braid.engine.cpu.lanes import lay_out
 from braid.engine.passes.specialise import interpret
 from braid.engine.program.kernel import PackedWeights
 from braid.engine.program.program import Program
 
-SPEC = TensorType("FP32", (1, 8, 6, 6))
+SHAPE = (1, 16, 6, 6)
+SPEC = TensorType("FP32", SHAPE)
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +40,7 @@ def random_graph(seed: int, units: int) -> tuple[OpGraph, dict[str, torch.Tensor
         name = f"v{index}"
         if rng.random() < 0.5:
             weight = f"w{index}"
-            constants[weight] = torch.randn(8, 8, 3, 3, generator=generator) * 0.1
+            constants[weight] = torch.randn(16, 16, 3, 3, generator=generator) * 0.1
             attributes: dict[str, Literal] = {
                 "stride": [1, 1], "padding": [1, 1], "dilation": [1, 1], "transposed": False,
                 "output_padding": [0, 0], "groups": 1, "epilogue": [["aten.relu"]],
@@ -77,14 +78,16 @@ def random_plan(graph: OpGraph, seed: int, barriers: bool) -> StreamPlan:
     return plan
 
 
+@pytest.mark.parametrize("kernels", ["onednn", "winograd"])
 @pytest.mark.parametrize("barriers", [True, False])
 @pytest.mark.parametrize("seed", range(10))
 def test_any_plan_gives_the_interpreter_s_numbers(
-    executor: CpuExecutor, seed: int, barriers: bool
+    executor: CpuExecutor, seed: int, barriers: bool, kernels: str
 ) -> None:
     graph, constants = random_graph(seed, units=20)
-    inputs = {"x": torch.randn(1, 8, 6, 6, generator=torch.Generator().manual_seed(seed))}
-    program = bind_on_cpu(graph, constants, PackedWeights(), threads=3)
+    inputs = {"x": torch.randn(SHAPE, generator=torch.Generator().manual_seed(seed))}
+    choices = {CPU_KERNELS.signature(unit, graph): kernels for unit in graph.operators}
+    program = bind_on_cpu(graph, constants, PackedWeights(), 3, choices)
     segments = LanePlan(lay_out(program, random_plan(graph, seed, barriers), executor.threads))
 
     got = executor.run(program, segments, inputs)
@@ -96,7 +99,7 @@ def test_any_plan_gives_the_interpreter_s_numbers(
 def test_intermediates_are_released_after_their_last_reader(executor: CpuExecutor) -> None:
     graph, constants = random_graph(3, units=12)
     program = bind_on_cpu(graph, constants, PackedWeights(), threads=3)
-    env = program.environment({"x": torch.randn(1, 8, 6, 6)})
+    env = program.environment({"x": torch.randn(SHAPE)})
 
     for segment in lay_out(program, sequential_plan(12), executor.threads):
         executor.run_segment(segment, env)
@@ -122,7 +125,7 @@ def test_a_failing_lane_raises_its_own_error_and_leaves_the_executor_usable(
     program = bind_on_cpu(graph, {}, PackedWeights(), threads=3)
     plan = StreamPlan((Launch(0, 0), Launch(1, 1)), streams=2)
     segments = LanePlan(lay_out(program, plan, executor.threads))
-    x = torch.randn(1, 8, 6, 6)
+    x = torch.randn(SHAPE)
 
     with pytest.raises((IndexError, RuntimeError), match="out of"):
         executor.run(program, segments, {"x": x, "index": torch.tensor([99])})
@@ -156,7 +159,7 @@ def _one_heavy_one_light() -> Program:
 #   x ──> rows 1.. ──> add ──> y       both slices begin behind the start of what they read
 #    └──> rows ..-1 ──┘
 def test_a_slice_of_an_input_reads_behind_its_start(executor: CpuExecutor) -> None:
-    rows = TensorType("FP32", (1, 8, 5, 6))
+    rows = TensorType("FP32", (1, 16, 5, 6))
     bounds: list[dict[str, Literal]] = [
         {"starts": [start], "ends": [end], "axes": [2], "steps": [1]}
         for start, end in ((1, 6), (0, 5))
@@ -174,7 +177,7 @@ def test_a_slice_of_an_input_reads_behind_its_start(executor: CpuExecutor) -> No
         specs=dict.fromkeys(("below", "above", "y"), rows),
     )
     program = bind_on_cpu(graph, {}, PackedWeights(), executor.threads)
-    x = torch.randn(1, 8, 6, 6)
+    x = torch.randn(SHAPE)
 
     got = executor.run(
         program, LanePlan(lay_out(program, sequential_plan(3), executor.threads)), {"x": x}

@@ -15,7 +15,7 @@ from braid.engine.cpu.segments import find_runner
 from braid.engine.passes.specialise import interpret
 from braid.engine.program.kernel import PackedWeights
 from braid.engine.runtime.yielding import YieldToRequests
-from tests.engine.cpu.test_lanes import random_graph, random_plan
+from tests.engine.cpu.test_lanes import SHAPE, random_graph, random_plan
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +34,7 @@ def test_a_run_cut_at_every_step_and_those_in_between_give_the_right_numbers(
 ) -> None:
     graph, constants = random_graph(seed, units=20)
     generator = torch.Generator().manual_seed(seed)
-    measured, asked = (torch.randn(1, 8, 6, 6, generator=generator) for _ in range(2))
+    measured, asked = (torch.randn(SHAPE, generator=generator) for _ in range(2))
     program = bind_on_cpu(graph, constants, PackedWeights(), threads=2)
     plan = random_plan(graph, seed, barriers)
     interrupted, serving = (LanePlan(lay_out(program, plan, executor.threads)) for _ in range(2))

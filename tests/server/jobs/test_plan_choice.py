@@ -50,6 +50,33 @@ async def test_a_plan_that_is_wrong_or_slower_is_kept_but_does_not_serve(
     assert re.search(reason, job.message)
 
 
+@pytest.mark.parametrize(("error", "choices"), [(4e-5, {"ab": "other"}), (6e-5, {})])
+async def test_faster_kernels_serve_if_they_surely_err_by_no_more_than_allowed(
+    server: Server, error: float, choices: dict[str, str]
+) -> None:
+    server.device.kernel_us["other"] = 50.0
+    server.device.sequential = PlanMeasurement(100.0, 0.01, 9, (1.0,) * 9, error, error)
+
+    await registered(server, planner=PlannerSettings("sequential"))
+
+    (schedule,) = server.models.plans.values()
+    assert schedule.provenance.promoted
+    assert schedule.provenance.choices == choices
+
+
+async def test_on_faster_kernels_the_sequential_plan_serves_where_no_other_is_faster(
+    server: Server,
+) -> None:
+    server.device.kernel_us["other"] = 50.0
+    server.device.others = PlanMeasurement(102.0, 0.5, 9, (0.98,) * 9, 0.0, 0.0)
+
+    await registered(server)
+
+    (schedule,) = server.models.plans.values()
+    assert (schedule.planner, schedule.provenance.promoted) == ("sequential", True)
+    assert schedule.provenance.choices == {"ab": "other"}
+
+
 async def test_a_plan_within_the_noise_of_the_sequential_one_does_not_serve(
     server: Server,
 ) -> None:

@@ -1,0 +1,192 @@
+"""Convolutions of 3 x 3, stride 1, in FP32 by Winograd's minimal filtering F(4x4, 3x3).
+
+    bind_winograd(unit, binding) ──> Kernel, or None where the method or the CPU does not fit
+
+36 products take the place of 144 (Lavin and Gray, "Fast Algorithms for Convolutional Neural
+Networks", 2016). Weights take four times as much memory, and errors are three to five times those
+of the definition where the pixels of a tile are alike. An infinity or NaN spreads to the 4 x 4
+outputs of a tile, and a pixel that is far larger than those around it takes digits from them.
+engine/cpu/native/winograd.c computes it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+
+import torch
+from torch import Tensor
+
+from braid.core.graph import Operator
+from braid.engine.cpu.kernels.epilogues import post_ops
+from braid.engine.cpu.kernels.onednn_units import constants_of, with_residual
+from braid.engine.cpu.kernels.unit_binding import UnitBinding
+from braid.engine.cpu.native.find import find_native
+from braid.engine.onednn.library import (
+    BIAS,
+    DST,
+    POST_OP,
+    SCRATCH,
+    SRC,
+    SRC_1,
+    WEIGHTS,
+    Computation,
+    OneDnn,
+    PostOp,
+)
+from braid.engine.onednn.recipe import Action, Buffer, Place, Recipe
+from braid.engine.program.attributes import image_window
+from braid.engine.program.kernel import Kernel
+
+VARIANT = "winograd"
+
+TILE, PATCH, PANEL = 4, 6, 32
+"""As in winograd.c: pixels of a tile's side and of what it reads; outputs of a panel of weights."""
+
+BLOCK, FEW = 24, 12
+"""Most tiles of a block, and how many are few."""
+
+_KINDS = frozenset({"aten.convolution", "braid.convolution_add"})
+
+_RESIDUAL = POST_OP | SRC_1
+
+_RELU: PostOp = ("relu", 0.0, 0.0)
+
+_WEIGHTS_TRANSFORM = (
+    (1 / 4, 0, 0),
+    (-1 / 6, -1 / 6, -1 / 6),
+    (-1 / 6, 1 / 6, -1 / 6),
+    (1 / 24, 1 / 12, 1 / 6),
+    (1 / 24, -1 / 12, 1 / 6),
+    (0, 0, 1),
+)
+"""G of the paper, for the points 0, 1, -1, 2, -2 and infinity."""
+
+
+class _Convolution(ctypes.Structure):
+    """``struct winograd`` of winograd.c."""
+
+    _fields_ = (
+        ("data_of", ctypes.c_void_p),
+        *((name, ctypes.c_int64) for name in ("images", "height", "width", "in_", "out")),
+        *((name, ctypes.c_int64) for name in ("out_height", "out_width", "top", "left")),
+        *((name, ctypes.c_int64) for name in ("blocks", "shares", "threads", "relu", "scratch")),
+    )
+
+
+class Winograd(Computation):
+    """One convolution on images of fixed shapes, for one number of threads."""
+
+    def __init__(
+        self,
+        library: OneDnn,
+        native: ctypes.CDLL,
+        source: tuple[int, ...],
+        output: tuple[int, ...],
+        padding: tuple[int, int],
+        threads: int,
+        relu: bool,
+    ) -> None:
+        """Fill in what winograd.c reads.
+
+        Args:
+            library: on FP32.
+            native: the part in C.
+            source: shape of the images [n, c, h, w] ...
+            output: ... and of the results.
+            padding: before each image axis.
+            threads: that take tiles.
+            relu: negative results become 0.
+        """
+        self.library, self.execute = library, native.braid_winograd
+        n, c, h, w = source
+        _, out, out_height, out_width = output
+        tiles = n * math.ceil(out_height / TILE) * math.ceil(out_width / TILE)
+        blocks, shares = cut(tiles, math.ceil(out / PANEL), threads)
+        of_thread = math.ceil(tiles / blocks) * PATCH * PATCH * (c + out)
+        images = library.images(source), library.images(output)
+        weights = PATCH * PATCH * math.ceil(out / PANEL) * c * PANEL
+        self.scratch_elements = threads * of_thread
+        self._layouts = {
+            SRC: images[0],
+            DST: images[1],
+            _RESIDUAL: images[1],
+            WEIGHTS: library.dense([weights]),
+            BIAS: library.dense([out]),
+            SCRATCH: library.dense([self.scratch_elements]),
+        }
+        self._convolution = _Convolution(
+            ctypes.cast(library.data_of, ctypes.c_void_p).value,
+            *(n, h, w, c, out, out_height, out_width, *padding),
+            *(blocks, shares, threads, relu, of_thread),
+        )
+        self.handles = ctypes.addressof(self._convolution), 0
+
+    def layout(self, argument: int) -> ctypes.c_void_p:
+        """Layout of an argument."""
+        return self._layouts[argument]
+
+
+def cut(tiles: int, panels: int, threads: int) -> tuple[int, int]:
+    """Into how many blocks tiles are cut, and each block's panels of outputs into how many shares.
+
+    Each thread has as much to do as the others. Where blocks for all would be of few tiles, for
+    which weights are hardly read again, threads share the outputs of larger ones.
+    """
+    shares = 1
+    while threads % (2 * shares) == 0 and 2 * shares <= panels and tiles < threads // shares * FEW:
+        shares *= 2
+    of_threads = threads // shares
+    return min(tiles, math.ceil(tiles / BLOCK / of_threads) * of_threads), shares
+
+
+def transformed(weight: Tensor) -> Tensor:
+    """Weights [out, in, 3, 3] as winograd.c reads them: [36, panels of 32 outputs, in, 32]."""
+    out, inputs = weight.shape[:2]
+    g = torch.tensor(_WEIGHTS_TRANSFORM, dtype=torch.float64)
+    points = torch.einsum("ia,ocab,jb->ijco", g, weight.double(), g).float()
+    panels = math.ceil(out / PANEL)
+    padded = torch.nn.functional.pad(points, (0, panels * PANEL - out))
+    cut = padded.reshape(PATCH * PATCH, inputs, panels, PANEL)
+    return cut.permute(0, 2, 1, 3).contiguous()
+
+
+def bind_winograd(unit: Operator, binding: UnitBinding) -> Kernel | None:
+    """Kernel for a unit that oneDNN can compute directly; None where the method does not fit."""
+    native, steps = find_native(), post_ops(unit)
+    operands = constants_of(unit, binding) if unit.kind in _KINDS else None
+    if native is None or not native.braid_has_winograd() or operands is None:
+        return None
+    weight, bias = operands
+    stride, padding, dilation, groups = image_window(unit)
+    fits = (
+        binding.library.dtype == weight.dtype == torch.float32
+        and tuple(weight.shape[2:]) == (3, 3)
+        and {*stride, *dilation, groups} == {1}
+        and weight.shape[0] % 16 == 0
+        and weight.shape[1] % 8 == 0
+        and steps in ([], [_RELU])
+        and (bias is None or bias.dtype == torch.float32)
+    )
+    if not fits:
+        return None
+    source, output = binding.shape(unit.inputs[0]), binding.shape(unit.outputs[0])
+    _, arguments = with_residual(unit, [])
+    top, left = padding
+
+    def make(threads: int) -> Recipe:
+        computation = Winograd(
+            binding.library, native, source, output, (top, left), threads, bool(steps)
+        )
+        packed = binding.packed.once((VARIANT, unit.inputs[1]), lambda: transformed(weight))
+        fixed = {WEIGHTS: packed, **({BIAS: bias} if bias is not None else {})}
+        places = {argument: Place("operand", at) for at, argument in enumerate(arguments)}
+        places |= {DST: Place("result", 0), SCRATCH: Place("temporary", 0)}
+        return Recipe(
+            (Action(computation, fixed, places),),
+            tuple((position, True) for position in arguments.values()),
+            (binding.buffer(output, images=True),),
+            (Buffer((computation.scratch_elements,), images=False),),
+        )
+
+    return Kernel(VARIANT, recipe=make, needs_finite=True)
