@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+import random
 
 import pytest
 import torch
 from torch import Tensor
-from torch.nn.functional import conv2d
+from torch.nn.functional import conv2d, max_pool2d
 
 from braid.core.graph import Literal
 from braid.engine.cpu.kernels.candidates import CPU_KERNELS
@@ -87,6 +88,24 @@ def test_images_of_every_size(
     got = run(inputs, threads, padding=list(padding))
 
     assert_close(got, exact(inputs, padding, relu=False))
+
+
+@pytest.mark.parametrize("count", [50, pytest.param(10_000, marks=pytest.mark.slow)])
+def test_random_images_err_by_no_more_than_their_neighbourhood_allows(count: int) -> None:
+    chance = random.Random(1)
+    for _ in range(count):
+        rows, height, width = (chance.randint(1, most) for most in (3, 20, 20))
+        inner, out = 8 * chance.randint(1, 6), 16 * chance.randint(1, 5)
+        scale = 10.0 ** chance.randint(-10, 10)
+        x = scale * images(rows, inner, height, width) * torch.randn(1, 1, height, 1).exp()
+        w, b = torch.randn(out, inner, 3, 3), torch.randn(out)
+
+        got = run({"x": x, "w": w, "b": b}, chance.choice([1, 2, 3]))
+
+        around = max_pool2d(x.abs().double(), 11, stride=1, padding=5)
+        size = conv2d(around, w.abs().double(), b.abs().double(), padding=1)
+        wanted = conv2d(x.double(), w.double(), b.double(), padding=1)
+        assert bool(((got - wanted).abs() <= 2.0**-24 * (9 * inner + 4) * size).all())
 
 
 @pytest.mark.parametrize("epilogue", [None, RELU], ids=str)

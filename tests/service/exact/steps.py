@@ -113,6 +113,7 @@ class Sums:
 
     roundings: int = 0  # at most, of each sum; 0: one a product
     offset: float = 0.0  # what each operand is shifted by while it is multiplied
+    near: int = 0  # pixels around a window of 3 x 3 whose size counts, too (Winograd's method)
 
 
 def evaluated(step: Step, operands: Sequence[Interval], sums: Sums = Sums()) -> Interval:
@@ -139,11 +140,19 @@ def _sums(step: Step, x: Interval, sums: Sums) -> Interval:
     weight, bias = _weights(step, x)
     middle = _weighted(x.middle, weight, step) + bias
     size = np.nan_to_num(np.abs(x.middle), posinf=0) + sums.offset
+    if sums.near and step.kind == "conv" and _is_dense(step.window):
+        around = 2 * sums.near + 1
+        place = Window((around, around), padding=(sums.near, sums.near))
+        size = _taps(size, place, 0.0).max((4, 5))
     size = _weighted(size, np.abs(weight), step) + abs(bias)
     radius = size * ROUNDING * (sums.roundings or math.prod(weight.shape[1:]) + 4)
     if x.radius.any():
         radius = radius + _weighted(x.radius, np.abs(weight), step)
     return Interval.around(middle / _divisor(step, x), radius / _divisor(step, x))
+
+
+def _is_dense(window: Window) -> bool:
+    return window.kernel == (3, 3) and window.stride == window.dilation == window.groups == 1
 
 
 def _weights(step: Step, x: Interval) -> tuple[Array, Array]:
