@@ -156,6 +156,7 @@ class FakeDevice:
         self.before_loading: Callable[[], Awaitable[object]] = a_moment
         self.gate: asyncio.Event | None = None
         self.sequential = PlanMeasurement(100.0, 0.01, 10, (1.0,) * 9, 1e-6, 1e-6)
+        self.on_other_kernels: PlanMeasurement | None = None  # sequential
         self.others = PlanMeasurement(90.0, 0.01, 10, (1.11,) * 9, 1e-6, 1e-6)
         self.runtimes: tuple[str, ...] = (ONNXRUNTIME,)
         self.narrow: dict[str, tuple[PlanMeasurement, PlanMeasurement]] = {}  # sequential, others
@@ -247,6 +248,8 @@ class FakeDevice:
         precision = field.program.precision
         narrow = self.narrow.get(precision)
         first, others = narrow or (self.sequential, self.others)
+        if field.program.choices and self.on_other_kernels is not None:
+            first = self.on_other_kernels
         last = [self.in_runtimes.get((name, precision), self.in_runtime) for name in field.runtimes]
         return [first, *[others] * (len(field.plans) - 1), *last]
 
