@@ -47,7 +47,7 @@ from braid_client.wire import admin_pb2, inference_pb2
 
 DEFAULT_OUT = environment.REPOSITORY / "benchmarks" / "results" / "local" / "storms.json"
 ADMIN = "/braid.v1.AdminService/"
-SHAPE, CHANNELS, LAYERS = (1, 16, 16, 16), 256, 4
+SHAPE, CHANNELS, LAYERS = (1, 16, 16, 16), 256, 10
 CONNECTIONS = 8
 BESIDE = 0.3  # of the capacity
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])

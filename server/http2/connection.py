@@ -21,6 +21,7 @@ from braid.server.http2 import frames
 from braid.server.http2.bounds.intake import CONNECTION_WINDOW_BYTES, Intake
 from braid.server.http2.bounds.keepalive import KeepAlive
 from braid.server.http2.bounds.patience import BYTES_PER_FRAME, Patience
+from braid.server.http2.bounds.turns import Turns
 from braid.server.http2.frames import ConnectionFault, ErrorCode, frame, number_frame
 from braid.server.http2.headers.reading import MAX_HEADER_BYTES, Block, HeaderBlocks
 from braid.server.http2.messages import WINDOW_BYTES, Incoming
@@ -43,6 +44,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         self,
         limits: ConnectionLimits,
         memory: CallMemory,
+        turns: Turns,
         begin: Callable[[HttpConnection, HttpStream], CallOfStream],
     ) -> None:
         """Wait for calls.
@@ -50,6 +52,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         Args:
             limits: of this connection.
             memory: of messages on their way in, of all connections.
+            turns: of reading, of all connections.
             begin: begins a call.
         """
         self.peer = ""
@@ -58,6 +61,8 @@ class HttpConnection(asyncio.BufferedProtocol):
         self.on_closed: Callable[[HttpConnection], object] = lambda _: None
         self._limits = limits
         self._memory = memory
+        self._turns = turns
+        self._unread_bytes = 0  # received, to be read in a later turn
         self._receiver = Receiver(self)
         self._blocks = HeaderBlocks()
         self._patience = Patience(self.sender, limits.streams)
@@ -98,8 +103,27 @@ class HttpConnection(asyncio.BufferedProtocol):
         return self._receiver.place()
 
     def buffer_updated(self, size_bytes: int) -> None:
-        """Read what was received."""
-        self._keepalive.heard_at = monotonic()
+        """Read what was received, or in a later turn of the event loop."""
+        self._keepalive.heard_at = now = monotonic()
+        if self._turns.has_time(now):
+            self._read(size_bytes)
+            return
+        self._unread_bytes = size_bytes
+        self.sender.transport.pause_reading()
+        self._turns.wait(self)
+
+    def read_on(self) -> None:
+        """Read what was received in an earlier turn."""
+        if self.sender.transport.is_closing():
+            return
+        if not self._turns.has_time(monotonic()):
+            self._turns.wait(self)
+            return
+        self._read(self._unread_bytes)
+        if not self.sender.transport.is_closing():
+            self.sender.transport.resume_reading()
+
+    def _read(self, size_bytes: int) -> None:
         if self._is_left:
             return
         try:

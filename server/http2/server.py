@@ -10,6 +10,7 @@ from typing import Any
 
 import grpc
 
+from braid.server.http2.bounds.turns import Turns
 from braid.server.http2.calls import Call
 from braid.server.http2.connection import HttpConnection
 from braid.server.http2.streams import ConnectionLimits, HttpStream
@@ -28,6 +29,7 @@ class Server(grpc.aio.Server):
         """Serve nothing yet; ``memory`` bounds messages on their way in."""
         self._limits = limits
         self._messages = CallMemory(memory)
+        self._turns = Turns()
         self._interceptors = tuple(interceptors)
         self._generic: list[Any] = []
         self._registered: dict[str, Any] = {}
@@ -128,7 +130,7 @@ class Server(grpc.aio.Server):
         return True
 
     def _connected(self) -> HttpConnection:
-        connection = HttpConnection(self._limits, self._messages, self._begin)
+        connection = HttpConnection(self._limits, self._messages, self._turns, self._begin)
         connection.on_closed = self._closed
         connection.on_made = self._made
         return connection

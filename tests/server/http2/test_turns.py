@@ -1,0 +1,105 @@
+"""Reading by turns of the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from time import monotonic
+from typing import Any
+
+import grpc
+import pytest
+
+from braid.server.http2.bounds import turns
+from braid.server.http2.bounds.turns import Turns
+from braid.server.http2.server import Server
+from tests.server.http2.test_calls import LIMITS, MEMORY, OPTIONS, Methods
+
+
+@asynccontextmanager
+async def serving() -> AsyncIterator[tuple[int, Any]]:
+    """Port of a server, and a function that makes stubs of a method on connections of their own."""
+    server = Server(LIMITS, MEMORY)
+    server.add_generic_rpc_handlers([Methods()])
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(server.stop, None)
+
+        async def echo() -> Any:
+            channel = grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=OPTIONS)
+            return (await stack.enter_async_context(channel)).unary_unary("/t/Echo")
+
+        yield port, echo
+        await asyncio.sleep(0)
+
+
+@pytest.fixture
+def _short(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turns, "TURN_SECONDS", 0.0)  # the first that asks, and nobody else
+
+
+class Waiting:
+    """Reader that notes when it has read."""
+
+    def __init__(self, name: str, of: Turns, has_read: list[str]) -> None:
+        self._name, self._turns, self._has_read = name, of, has_read
+
+    def read_on(self) -> None:
+        if self._turns.has_time(monotonic()):
+            self._has_read.append(self._name)
+        else:
+            self._turns.wait(self)
+
+
+@pytest.mark.usefixtures("_short")
+async def test_those_that_wait_read_in_their_order_a_turn_each() -> None:
+    made, has_read = Turns(), list[str]()
+    assert made.has_time(monotonic())
+    assert not made.has_time(monotonic())
+
+    for name in "abc":
+        made.wait(Waiting(name, made, has_read))
+    seen = [has_read.copy()]
+    while len(has_read) < 3:
+        await asyncio.sleep(0)
+        if len(has_read) > len(seen[-1]):
+            seen.append(has_read.copy())
+
+    assert seen == [[], ["a"], ["a", "b"], ["a", "b", "c"]]
+
+
+async def test_who_asks_first_in_a_turn_always_reads() -> None:
+    made = Turns()
+    for _ in range(3):
+        assert made.has_time(monotonic())
+        assert made.has_time(monotonic())
+        assert not made.has_time(monotonic() + 1.0)
+        await asyncio.sleep(0.01)
+
+
+@pytest.mark.usefixtures("_short")
+async def test_calls_of_many_connections_are_answered_in_short_turns() -> None:
+    async with serving() as (_, echo):
+        echoes = [await echo() for _ in range(6)]
+        for sizes in ([10] * 20, [100_000, 3, 2_000_000], [40_000] * 8):
+            messages = [os.urandom(size) for size in sizes]
+            calls = [(each(message), message) for each in echoes for message in messages]
+            for call, message in calls:
+                assert await call == message
+        gone = echoes[-1](bytes(4 << 20))
+        await asyncio.sleep(0)
+        gone.cancel()
+        assert await echoes[0](b"still there") == b"still there"
+
+
+@pytest.mark.usefixtures("_short")
+async def test_a_connection_that_is_closed_while_it_waits_is_forgotten() -> None:
+    async with serving() as (port, echo):
+        for _ in range(20):
+            _, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(os.urandom(100_000))
+            writer.transport.abort()
+        assert await (await echo())(b"still there") == b"still there"
