@@ -147,8 +147,8 @@ def transformed(weight: Tensor) -> Tensor:
     points = torch.einsum("ia,ocab,jb->ijco", g, weight.double(), g).float()
     panels = math.ceil(out / PANEL)
     padded = torch.nn.functional.pad(points, (0, panels * PANEL - out))
-    cut = padded.reshape(PATCH * PATCH, inputs, panels, PANEL)
-    return cut.permute(0, 2, 1, 3).contiguous()
+    panelled = padded.reshape(PATCH * PATCH, inputs, panels, PANEL)
+    return panelled.permute(0, 2, 1, 3).contiguous()
 
 
 def bind_winograd(unit: Operator, binding: UnitBinding) -> Kernel | None:
