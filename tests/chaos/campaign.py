@@ -48,6 +48,8 @@ STARTS = 5
 _WITHOUT_MEMORY = ("MemoryError", "failed to map segment")
 """Last words of a child whose memory a blow has taken."""
 
+_CHAINED = ("another exception occurred:", "direct cause of the following exception:")
+
 
 class Campaign:
     """A server under load, blows and checks. ``broken`` counts what must not be."""
@@ -218,7 +220,8 @@ class Campaign:
     def _count_tracebacks(self, log: str) -> None:
         for part in _TRACEBACK.split(log)[1:]:
             last = next((line for line in part.splitlines()[1:] if line[:1].strip()), "")
-            if any(words in last for words in _WITHOUT_MEMORY):
+            is_cause = part.rstrip().endswith(_CHAINED)  # of the next one, which tells
+            if is_cause or any(words in last for words in _WITHOUT_MEMORY):
                 continue
             self.broken[f"traceback in the log: {last[:200]}"] += 1
             self.tracebacks.setdefault(last[:200], part[-4000:])
