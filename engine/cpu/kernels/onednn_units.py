@@ -73,7 +73,10 @@ def _convolution(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> K
             primitive = floats.convolution(library, shapes, bias, window, fused)
             packed = binding.packed.for_primitive(library, primitive, weight_name, grouped)
         return single(
-            primitive, _fixed(packed, bias), arguments, binding.buffer(result, images=True)
+            primitive,
+            weights_and_bias(packed, bias),
+            arguments,
+            binding.buffer(result, images=True),
         )
 
     return Kernel(VARIANT, recipe=make, needs_finite=bool(steps))
@@ -97,7 +100,7 @@ def _linear(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> Kernel
                 library, primitive, f"{weight_name}^T", weight.t()
             )
         result = binding.buffer((*leading, n), images=False)
-        return single(primitive, _fixed(packed, bias), arguments, result)
+        return single(primitive, weights_and_bias(packed, bias), arguments, result)
 
     return Kernel(VARIANT, recipe=make, needs_finite=bool(steps))
 
@@ -206,7 +209,8 @@ _BINDERS: Mapping[str, Callable[[Operator, UnitBinding, list[PostOp]], Kernel | 
 }
 
 
-def _fixed(packed: Tensor, bias: Tensor | None) -> dict[int, Tensor]:
+def weights_and_bias(packed: Tensor, bias: Tensor | None) -> dict[int, Tensor]:
+    """Arguments of a computation that stay where they are."""
     return {WEIGHTS: packed, **({BIAS: bias} if bias is not None else {})}
 
 

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from braid.core.graph import Operator
 from braid.engine.cpu.kernels.epilogues import post_ops
-from braid.engine.cpu.kernels.onednn_units import constants_of, with_residual
+from braid.engine.cpu.kernels.onednn_units import constants_of, weights_and_bias, with_residual
 from braid.engine.cpu.kernels.unit_binding import UnitBinding
 from braid.engine.cpu.native.find import find_native
 from braid.engine.onednn.library import (
@@ -179,11 +179,10 @@ def bind_winograd(unit: Operator, binding: UnitBinding) -> Kernel | None:
             binding.library, native, source, output, (top, left), threads, bool(steps)
         )
         packed = binding.packed.once((VARIANT, unit.inputs[1]), lambda: transformed(weight))
-        fixed = {WEIGHTS: packed, **({BIAS: bias} if bias is not None else {})}
         places = {argument: Place("operand", at) for at, argument in enumerate(arguments)}
         places |= {DST: Place("result", 0), SCRATCH: Place("temporary", 0)}
         return Recipe(
-            (Action(computation, fixed, places),),
+            (Action(computation, weights_and_bias(packed, bias), places),),
             tuple((position, True) for position in arguments.values()),
             (binding.buffer(output, images=True),),
             (Buffer((computation.scratch_elements,), images=False),),

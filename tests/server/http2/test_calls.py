@@ -75,19 +75,36 @@ class Methods(grpc.GenericRpcHandler):
 
 
 @asynccontextmanager
-async def serving(
+async def listening(
     limits: ConnectionLimits = LIMITS, interceptors: Any = (), **more: Callable[..., Any]
-) -> AsyncIterator[tuple[Server, Any]]:  # a channel; its stubs know messages of protobuf only
+) -> AsyncIterator[tuple[Server, int]]:
+    """A server and its port."""
     server = Server(limits, MEMORY, interceptors)
     server.add_generic_rpc_handlers([Methods(**more)])
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     try:
-        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=OPTIONS) as channel:
-            yield server, channel
+        yield server, port
     finally:
         await server.stop(None)
         await asyncio.sleep(0)
+
+
+def connected(port: int) -> Any:
+    """A channel on a connection of its own; its stubs know messages of protobuf only."""
+    return grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=OPTIONS)
+
+
+@asynccontextmanager
+async def serving(
+    limits: ConnectionLimits = LIMITS, interceptors: Any = (), **more: Callable[..., Any]
+) -> AsyncIterator[tuple[Server, Any]]:
+    """A server and a channel to it."""
+    async with (
+        listening(limits, interceptors, **more) as (server, port),
+        connected(port) as channel,
+    ):
+        yield server, channel
 
 
 @pytest.mark.parametrize("size", [0, 1, 16_379, 16_384, 70_000, 1 << 20, 4 << 20])

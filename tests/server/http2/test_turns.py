@@ -4,36 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack
 from time import monotonic
-from typing import Any
 
-import grpc
 import pytest
 
 from braid.server.http2.bounds import turns
 from braid.server.http2.bounds.turns import Turns
-from braid.server.http2.server import Server
-from tests.server.http2.test_calls import LIMITS, MEMORY, OPTIONS, Methods
-
-
-@asynccontextmanager
-async def serving() -> AsyncIterator[tuple[int, Any]]:
-    """Port of a server, and a function that makes stubs of a method on connections of their own."""
-    server = Server(LIMITS, MEMORY)
-    server.add_generic_rpc_handlers([Methods()])
-    port = server.add_insecure_port("127.0.0.1:0")
-    await server.start()
-    async with AsyncExitStack() as stack:
-        stack.push_async_callback(server.stop, None)
-
-        async def echo() -> Any:
-            channel = grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=OPTIONS)
-            return (await stack.enter_async_context(channel)).unary_unary("/t/Echo")
-
-        yield port, echo
-        await asyncio.sleep(0)
+from tests.server.http2.test_calls import connected, listening
 
 
 @pytest.fixture
@@ -82,8 +60,9 @@ async def test_who_asks_first_in_a_turn_always_reads() -> None:
 
 @pytest.mark.usefixtures("_short")
 async def test_calls_of_many_connections_are_answered_in_short_turns() -> None:
-    async with serving() as (_, echo):
-        echoes = [await echo() for _ in range(6)]
+    async with listening() as (_, port), AsyncExitStack() as stack:
+        channels = [await stack.enter_async_context(connected(port)) for _ in range(6)]
+        echoes = [channel.unary_unary("/t/Echo") for channel in channels]
         for sizes in ([10] * 20, [100_000, 3, 2_000_000], [40_000] * 8):
             messages = [os.urandom(size) for size in sizes]
             calls = [(each(message), message) for each in echoes for message in messages]
@@ -97,9 +76,9 @@ async def test_calls_of_many_connections_are_answered_in_short_turns() -> None:
 
 @pytest.mark.usefixtures("_short")
 async def test_a_connection_that_is_closed_while_it_waits_is_forgotten() -> None:
-    async with serving() as (port, echo):
+    async with listening() as (_, port), connected(port) as channel:
         for _ in range(20):
             _, writer = await asyncio.open_connection("127.0.0.1", port)
             writer.write(os.urandom(100_000))
             writer.transport.abort()
-        assert await (await echo())(b"still there") == b"still there"
+        assert await channel.unary_unary("/t/Echo")(b"still there") == b"still there"
