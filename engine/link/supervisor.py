@@ -31,6 +31,7 @@ from braid.engine.link.messages import (
     WorkerRequest,
 )
 from braid.engine.link.options import WorkerEnd, WorkerOptions
+from braid.engine.link.restart_pacing import RestartPacing
 from braid.engine.link.shared_memory import Arena
 from braid.engine.link.watch import RunBound
 from braid.engine.link.worker_process import OnProgress, WorkerProcess
@@ -38,9 +39,6 @@ from braid.engine.link.worker_process import OnProgress, WorkerProcess
 log = logging.getLogger("braid.worker.link")
 
 R = TypeVar("R")
-
-STABLE_SECONDS = 10.0
-"""A worker that lived this long is replaced at once; after shorter lives there is a pause."""
 
 
 class LinkState(enum.Enum):
@@ -191,18 +189,15 @@ class WorkerLink:
         return await WorkerProcess.start(self.options, self._arena)
 
     async def _supervise(self) -> None:
-        """Replace the worker whenever it ends; pause longer when it ends at once."""
-        pause, began = 0.0, monotonic()
+        """Replace the worker whenever it ends; those that end soon start further apart."""
+        pacing, began = RestartPacing(self.options.max_backoff_s), monotonic()
         while True:
             assert self._worker is not None
             end = await self._worker.wait()
             log.error("worker %d of %s is replaced: %s", self._worker.pid, self.name, end.text)
             self._events.on_end(end)
             self._set(LinkState.DOWN)
-            lived = monotonic() - began
-            pause = 0.0 if lived > STABLE_SECONDS else pause
-            await asyncio.sleep(pause)
-            pause = min(self.options.max_backoff_s, pause * 2 + 0.1)
+            await asyncio.sleep(pacing.pause_s(monotonic() - began))
             began = monotonic()
             try:
                 await self._bring_up()
