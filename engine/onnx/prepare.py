@@ -15,6 +15,7 @@ from braid.core.errors import ModelImportError
 from braid.engine.onnx.lowering import DEFAULT_DOMAINS
 from braid.engine.onnx.lowering_table import OLDEST_OPSET
 from braid.engine.onnx.structure import all_nodes, check_nesting, check_structure
+from braid.engine.runtime.out_of_memory import raise_out_of_memory
 
 MAX_EXPANSIONS = 4  # a function of ONNX's own may be defined by others
 
@@ -47,6 +48,7 @@ def prepare(model: onnx.ModelProto) -> onnx.ModelProto:
         try:
             model = version_converter.convert_version(model, OLDEST_OPSET)
         except Exception as error:  # the converter raises whatever its C++ throws
+            raise_out_of_memory(error)
             reason = str(error).strip().splitlines()[-1][:200]
             raise ModelImportError(
                 f"the model uses ONNX operator set {versions[0]}, which cannot be raised to "
@@ -64,6 +66,7 @@ def _check(model: onnx.ModelProto) -> None:
     try:
         checker.check_model(_with_output_shapes(model))
     except Exception as error:  # the checker raises whatever its C++ throws
+        raise_out_of_memory(error)
         reason = str(error).strip().splitlines()[0][:200]
         raise ModelImportError(f"the model is malformed: {reason}") from error
 
@@ -94,7 +97,8 @@ def _expanded(model: onnx.ModelProto) -> onnx.ModelProto:
             _check(model)
             spelt = _with_types(_with_defaults(model, {op_type for _, op_type in ids}))
             model = inliner.inline_selected_functions(spelt, ids, inline_schema_functions=True)
-        except Exception:  # lowering names what is left
+        except Exception as error:  # lowering names what is left
+            raise_out_of_memory(error)
             break
     return model
 
@@ -123,7 +127,8 @@ def _with_types(model: onnx.ModelProto) -> onnx.ModelProto:
     )
     try:
         return shape_inference.infer_shapes(model)
-    except Exception:  # too large, or wrong: then the inliner sees what the file declares
+    except Exception as error:  # too large, or wrong: the inliner sees what the file declares
+        raise_out_of_memory(error)
         return model
 
 

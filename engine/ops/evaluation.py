@@ -11,6 +11,7 @@ from braid.core.errors import InvalidRequest
 from braid.core.graph import Operator
 from braid.engine.ops.dtypes import spec_of
 from braid.engine.ops.kinds import call
+from braid.engine.runtime.out_of_memory import raise_out_of_memory
 
 TENSOR_BYTES = 2**36
 """A tensor larger than this comes from a broken or hostile model."""
@@ -53,6 +54,7 @@ def attempt(
 
     Raises:
         InvalidRequest: it cannot run on these operands, or would make an absurdly large tensor.
+        MemoryError: the process is at its limit.
     """
     tensors = [tensor for tensor in operands if tensor is not None]
     try:
@@ -62,6 +64,7 @@ def attempt(
             with torch.device(device):
                 outputs = call(operator, operands)
     except Exception as error:  # torch raises whatever it likes
+        raise_out_of_memory(error)
         reason = (str(error) or type(error).__name__).splitlines()[0][:300]
         shapes = ", ".join(str(spec_of(tensor)) for tensor in tensors) or "no operands"
         raise InvalidRequest(

@@ -1,6 +1,7 @@
 """Recognition of a lack of memory in the errors of libraries.
 
 importer process, device worker ──error──> is_out_of_memory ──> the limit to raise
+verdict on a model ──error──> raise_out_of_memory: it says nothing of the model
 front end ──last output of an importer──> says_out_of_memory ──^
 
 Needs no torch.
@@ -30,3 +31,12 @@ def is_out_of_memory(error: BaseException | None) -> bool:
             return True
         error = error.__cause__
     return False
+
+
+def raise_out_of_memory(error: Exception) -> None:
+    """Raise MemoryError if ``error`` is one in any form.
+
+    For those who take any error of a library for a property of the model: a lack of memory is none.
+    """
+    if is_out_of_memory(error):
+        raise MemoryError(str(error)) from error

@@ -107,10 +107,10 @@ def _import(request: ImportRequest, on_progress: OnProgress) -> None:
 
 def _as_import_error(error: Exception, limits: ImportLimits) -> ModelImportError:
     """Return an error whose message the caller may read for any error that ended the import."""
+    if is_out_of_memory(error):  # first: also if it was taken for a fault of the model
+        return limit_exceeded("memory_bytes", limits, "it ran out of memory (bytes)")
     if isinstance(error, ModelImportError):
         return error
-    if is_out_of_memory(error):
-        return limit_exceeded("memory_bytes", limits, "it ran out of memory (bytes)")
     if _file_too_large(error):
         return limit_exceeded("file_bytes", limits, "a file grew too large (bytes)")
     if isinstance(error, BraidError | InvalidRequest):

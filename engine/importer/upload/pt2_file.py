@@ -144,6 +144,8 @@ def _globals(pickle: bytes) -> list[str]:
                 found.append("whatever " + " ".join(strings[-2:]))
             elif opcode.name in ("EXT1", "EXT2", "EXT4"):
                 found.append("an extension")
+    except MemoryError:
+        raise
     except Exception as error:  # pickletools raises whatever it likes on a broken pickle
         raise ModelImportError("the sample inputs of the .pt2 are damaged") from error
     return found

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from braid.core.errors import ModelImportError, UnsupportedOperators
 from braid.engine.importer.upload.archive import Archive
+from braid.engine.runtime.out_of_memory import raise_out_of_memory
 
 if TYPE_CHECKING:  # torch is loaded only after the file has proved to be a model
     from onnx import ModelProto
@@ -119,6 +120,7 @@ class OnnxUpload:
         except ModelImportError:
             raise
         except Exception as error:
+            raise_out_of_memory(error)
             reason = complaint(self._file)
             if not reason:
                 raise

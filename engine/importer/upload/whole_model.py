@@ -32,6 +32,7 @@ from braid.engine.onnx.tensors import input_spec
 from braid.engine.ops.dtypes import spec_of
 from braid.engine.ops.refused_values import ADDRESSES
 from braid.engine.ops.whole import KIND, open_session
+from braid.engine.runtime.out_of_memory import raise_out_of_memory
 
 DOMAINS = ("", "ai.onnx", "ai.onnx.ml", "com.microsoft")
 _LOOPS = frozenset({"Loop", "Scan", "SequenceMap"})
@@ -65,6 +66,7 @@ def as_one_unit(
             with trial():
                 open_session(data, 1)
         except Exception as error:  # its exceptions share no base but this
+            raise_out_of_memory(error)
             against.append(f"ONNX Runtime, which could serve it whole, refuses it: {_said(error)}")
     if against:
         raise UnsupportedOperators((*reasons, *against))

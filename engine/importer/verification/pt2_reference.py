@@ -28,6 +28,7 @@ from braid.engine.pt2.document import (
 )
 from braid.engine.pt2.families.arithmetic.symbols import DROPPED
 from braid.engine.pt2.lowering import covered
+from braid.engine.runtime.out_of_memory import raise_out_of_memory
 
 _PYTHON: Mapping[str, Callable[..., Any]] = {
     **{f"_operator.{n}": getattr(operator, n) for n in ("add", "sub", "mul", "floordiv", "mod")},
@@ -82,8 +83,7 @@ class EagerReference:
         try:
             result = _run(call, values)
         except (RuntimeError, ValueError, TypeError, IndexError, KeyError) as error:
-            if "allocate memory" in str(error):
-                raise MemoryError(str(error)) from error
+            raise_out_of_memory(error)
             first = str(error).strip().partition("\n")[0][:300]
             raise ReferenceFailed(f"{call.target}: {first}") from error
         results = result if len(call.outputs) > 1 else [result]

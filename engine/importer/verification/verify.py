@@ -39,6 +39,7 @@ from braid.engine.importer.verification.rounding_error import double_spec, in_do
 from braid.engine.ops.arithmetic.quantised_unit import QUANTISE
 from braid.engine.passes.body import Weights
 from braid.engine.passes.specialise import interpret, specialise
+from braid.engine.runtime.out_of_memory import raise_out_of_memory
 
 _HALF_TOLERANCE = {torch.float16: 2e-2, torch.bfloat16: 1e-1}  # where weights are that coarse
 CHECKED_BATCHES = (3, 5)
@@ -103,9 +104,8 @@ def run(
     try:
         return interpret(graph, constants, inputs)
     except (RuntimeError, IndexError, ValueError, TypeError) as error:
+        raise_out_of_memory(error)
         first = str(error).partition("\n")[0]
-        if "allocate memory" in first:
-            raise MemoryError(first) from error
         raise InvalidRequest(f"running the model failed: {first}") from error
 
 

@@ -1,0 +1,56 @@
+"""A lack of memory is no property of the model that met it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NoReturn
+
+import onnx
+import pytest
+
+from braid.engine.importer.upload.uploaded_model import open_upload
+from braid.engine.importer.verification.example_inputs import find_example
+from braid.engine.onnx import prepare
+from braid.engine.onnx.lowering_table import OLDEST_OPSET
+from braid.engine.ops import evaluation
+from tests.models.small import small_cnn
+
+LACKS = [
+    MemoryError(),
+    RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 64 bytes"),
+    ValueError("std::bad_alloc"),
+]
+
+
+def _failing(lack: Exception) -> object:
+    def fail(*_: object, **__: object) -> NoReturn:
+        raise lack
+
+    return fail
+
+
+@pytest.mark.parametrize("lack", LACKS)
+def test_an_operator_that_meets_it_is_not_called_unable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lack: Exception
+) -> None:
+    file = small_cnn(tmp_path / "m.onnx")
+    source = open_upload(file, tmp_path)
+    template, weights, _ = source.lowered()
+    reference = source.reference()
+    monkeypatch.setattr(evaluation, "call", _failing(lack))
+    with pytest.raises(MemoryError):
+        find_example(template, weights, reference, 1 << 30, {})
+
+
+@pytest.mark.parametrize("lack", LACKS)
+@pytest.mark.parametrize(
+    "library", ["onnx.checker.check_model", "onnx.version_converter.convert_version"]
+)
+def test_a_file_whose_check_or_conversion_meets_it_is_not_called_malformed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lack: Exception, library: str
+) -> None:
+    model = onnx.load(small_cnn(tmp_path / "m.onnx"))
+    model.opset_import[0].version = OLDEST_OPSET - 1
+    monkeypatch.setattr(library, _failing(lack))
+    with pytest.raises(MemoryError):
+        prepare.prepare(model)
