@@ -33,6 +33,9 @@ _MODULES = {
 _WEIGHTS = {"worker": 8, "bench": 8, "importer": 2, "planner": 3, FRONT_END: 2}
 """How often a kind is struck, as far as it runs."""
 
+ANSWERING_SHARE = 0.7
+"""Share of blows to a server that answers; those that follow at once find most processes gone."""
+
 LONGEST_STOP_S = 12.0
 """Longer than a silent worker is left alone."""
 
@@ -83,6 +86,10 @@ class Blows:
     def pause_s(self, mean_s: float) -> float:
         """Seconds until the next one."""
         return min(4 * mean_s, self._chance.expovariate(1 / mean_s))
+
+    def waits_for_answer(self) -> bool:
+        """Whether the next one is to strike a server that answers, not one that restarts."""
+        return self._chance.random() < ANSWERING_SHARE
 
     def strike(self) -> str:
         """Strike once; returns what was done."""

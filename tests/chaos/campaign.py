@@ -29,6 +29,9 @@ from tests.service.server_process import BRAID, ServerProcess, free_port
 CALM_SECONDS = 600.0
 """Time in which all is well again after blows; a version that held its device up needs half."""
 
+RESTART_SECONDS = 8.0
+"""Time in which a killed worker, one that was killed again and again, is mostly back."""
+
 _SETTINGS = {
     "BRAID_LOG_LEVEL": "INFO",
     "BRAID_SPARE_IMPORTER": "true",
@@ -121,6 +124,8 @@ class Campaign:
             number += 1
             for _ in range(self._options.round):
                 time.sleep(self.blows.pause_s(self._options.mean_seconds))
+                if self.blows.waits_for_answer():
+                    self.tally.await_answer(RESTART_SECONDS)
                 self._blow()
                 if time.monotonic() > until:
                     break

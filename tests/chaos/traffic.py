@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from time import monotonic
+from time import monotonic, sleep
 from typing import Protocol
 
 import grpc
@@ -69,6 +69,12 @@ class Tally:
         """Count no time until now as one without an answer."""
         with self._lock:
             self._answered_at = monotonic()
+
+    def await_answer(self, seconds: float) -> None:
+        """Wait until a right answer comes, at most ``seconds``."""
+        before, until = self.outcomes["OK"], monotonic() + seconds
+        while self.outcomes["OK"] == before and monotonic() < until:
+            sleep(0.02)
 
     def count(self, outcome: str, detail: str = "") -> None:
         """Count a call that ended with ``outcome``: a status, or WRONG."""
