@@ -205,7 +205,7 @@ class Interfaces:
             uploads, models.runner, models.serving, models.queries, models.policies, self._nodes
         )
         admin_pb2_grpc.add_AdminServiceServicer_to_server(admin, server)
-        health_pb2_grpc.add_HealthServicer_to_server(health.servicer, server)
+        health_pb2_grpc.add_HealthServicer_to_server(health, server)
         reflection.enable_server_reflection(
             [
                 *SERVICES,

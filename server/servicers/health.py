@@ -1,38 +1,33 @@
-"""``grpc.health.v1``: ``""`` says ready, ``liveness`` says alive, each model answers by name."""
+"""``grpc.health.v1``: ``""`` says ready, ``liveness`` says alive, each model answers by name.
+
+grpc's own servicer is not used: of several who watch a name, it tells none of a change once one of
+them has left, and one that reads nothing holds the others and the server's end up.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections import defaultdict
+from collections.abc import AsyncIterator, Sequence
 
-from grpc_health.v1 import health, health_pb2
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from braid.core.background import BackgroundTasks
+from braid.server.rpc.status import Context
 
 READY = ""
 LIVENESS = "liveness"
 
-_SERVING = health_pb2.HealthCheckResponse.SERVING
-_NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
-_UNKNOWN = health_pb2.HealthCheckResponse.SERVICE_UNKNOWN
+_Response = health_pb2.HealthCheckResponse
 
 
-class _Servicer(health.aio.HealthServicer):  # type: ignore[misc]
-    """Servicer that can forget a service: names of deleted models would add up."""
-
-    async def forget(self, service: str) -> None:
-        """Tell who watches a service that it is unknown, and answer as if it had never been set."""
-        await self.set(service, _UNKNOWN)
-        if self._server_status.get(service) == _UNKNOWN:
-            del self._server_status[service]
-
-
-class Health:
-    """Health servicer, and the answers that it gives. Belongs to the event loop."""
+class Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
+    """The answers to who asks for health or watches it. Belongs to the event loop."""
 
     def __init__(self, services: Sequence[str] = ()) -> None:
         self._services = services
-        self.servicer = _Servicer()
-        self._background = BackgroundTasks()
+        self._statuses: dict[str, int] = {}
+        self._watchers: defaultdict[str, set[asyncio.Event]] = defaultdict(set)
         self._set(LIVENESS, True)
         self.ready(False)
 
@@ -47,9 +42,47 @@ class Health:
         self._set(name, serving)
 
     def forget_model(self, name: str) -> None:
-        """Know nothing of a model that is gone."""
-        self._background.start(self.servicer.forget(name))
+        """Know nothing of a model that is gone: names of deleted models would add up."""
+        self._statuses.pop(name, None)
+        self._wake(name)
 
-    def _set(self, service: str, serving: bool) -> None:
-        setting = self.servicer.set(service, _SERVING if serving else _NOT_SERVING)
-        self._background.start(setting)
+    @property
+    def names(self) -> frozenset[str]:
+        """Names that are known or watched."""
+        return frozenset((*self._statuses, *self._watchers))
+
+    async def Check(
+        self, request: health_pb2.HealthCheckRequest, context: Context
+    ) -> health_pb2.HealthCheckResponse:
+        """Answer with the status of a name; NOT_FOUND if it is unknown."""
+        status = self._statuses.get(request.service)
+        if status is None:
+            await context.abort(grpc.StatusCode.NOT_FOUND, "unknown service")
+        return _Response(status=status)
+
+    async def Watch(
+        self, request: health_pb2.HealthCheckRequest, context: Context
+    ) -> AsyncIterator[health_pb2.HealthCheckResponse]:
+        """Yield the status of a name, and the latest one whenever it has changed."""
+        name, told, changed = request.service, None, asyncio.Event()
+        self._watchers[name].add(changed)
+        try:
+            while True:
+                changed.clear()
+                status = self._statuses.get(name, _Response.SERVICE_UNKNOWN)
+                if status != told:
+                    told = status
+                    yield _Response(status=status)
+                await changed.wait()
+        finally:
+            self._watchers[name].discard(changed)
+            if not self._watchers[name]:
+                del self._watchers[name]
+
+    def _set(self, name: str, serving: bool) -> None:
+        self._statuses[name] = _Response.SERVING if serving else _Response.NOT_SERVING
+        self._wake(name)
+
+    def _wake(self, name: str) -> None:
+        for changed in self._watchers.get(name, ()):
+            changed.set()

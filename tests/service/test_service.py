@@ -105,6 +105,26 @@ def test_health_answers_for_the_server_its_liveness_and_each_model(shared: Serve
     assert unknown.value.code() is grpc.StatusCode.NOT_FOUND
 
 
+def test_who_watches_health_is_told_of_changes_though_another_watcher_left(
+    shared: ServerProcess, models: dict[str, Path]
+) -> None:
+    status = health_pb2.HealthCheckResponse
+    request = health_pb2.HealthCheckRequest(service="latecomer")
+    with grpc.insecure_channel(shared.address) as channel, shared.client() as client:
+        stub = health_pb2_grpc.HealthStub(channel)
+        leaving, staying = stub.Watch(request), stub.Watch(request)
+        assert [next(each).status for each in (leaving, staying)] == [status.SERVICE_UNKNOWN] * 2
+        leaving.cancel()
+
+        client.register(
+            "latecomer", models["cnn"], batch_sizes=[1], planner="sequential", wait=True
+        )
+        next(answer for answer in staying if answer.status == status.SERVING)
+        client.delete("latecomer")
+        next(answer for answer in staying if answer.status == status.SERVICE_UNKNOWN)
+        staying.cancel()
+
+
 def test_a_server_on_its_own_lists_itself_as_the_one_node(shared: ServerProcess) -> None:
     with shared.client() as client:
         (node,) = client.nodes()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -18,51 +19,48 @@ from braid.server.servicers.health import Health
 REQUEST = health_pb2.HealthCheckRequest(service="lenet")
 
 
+STATUS = health_pb2.HealthCheckResponse
+
+
 class Aborted(Exception):
     """A call ended with a status."""
 
 
 class Caller:
-    """Context of a call: keeps what was written, and raises what it ended with."""
+    """Context of a call: raises what it ended with."""
 
-    def __init__(self) -> None:
-        self.seen: list[int] = []
-
-    async def write(self, answer: Any) -> None:
-        self.seen.append(answer.status)
-
-    async def abort(self, code: grpc.StatusCode) -> None:
-        raise Aborted(code)
+    async def abort(self, code: grpc.StatusCode, details: str) -> None:
+        raise Aborted(code, details)
 
 
-async def turns() -> None:
-    for _ in range(5):
-        await asyncio.sleep(0)
+def watched(health: Health) -> AsyncIterator[Any]:
+    return health.Watch(REQUEST, cast(Any, Caller()))
+
+
+async def status(watching: AsyncIterator[Any]) -> int:
+    """The next one that a caller is told."""
+    answer = await asyncio.wait_for(anext(watching), timeout=60)
+    return int(answer.status)
 
 
 async def test_a_deleted_model_is_unknown_and_leaves_nothing_behind() -> None:
-    health, caller, known = Health(), Caller(), {"lenet"}
+    health, known = Health(), {"lenet"}
+    before = health.names
     serving = SimpleNamespace(knows=lambda name: name in known)
     readiness = Readiness(health, cast(Devices, None), ())
     readiness.follow(cast(ServingModels, serving), None)
     readiness.model_answers("lenet", True)
-    await turns()
-    before = set(health.servicer._server_status)
-    watching = asyncio.create_task(health.servicer.Watch(REQUEST, caller))
-    await turns()
+    watching = watched(health)
+    assert await status(watching) == STATUS.SERVING
 
     known.clear()
     readiness.model_answers("lenet", False)
-    await turns()
-    watching.cancel()
 
-    assert caller.seen == [
-        health_pb2.HealthCheckResponse.SERVING,
-        health_pb2.HealthCheckResponse.SERVICE_UNKNOWN,
-    ]
-    assert before - set(health.servicer._server_status) == {"lenet"}
+    assert await status(watching) == STATUS.SERVICE_UNKNOWN
+    await watching.aclose()  # type: ignore[attr-defined]
+    assert health.names == before
     with pytest.raises(Aborted, match="NOT_FOUND"):
-        await health.servicer.Check(REQUEST, caller)
+        await health.Check(REQUEST, cast(Any, Caller()))
 
 
 async def test_a_model_that_is_registered_and_does_not_answer_is_not_serving() -> None:
@@ -72,7 +70,31 @@ async def test_a_model_that_is_registered_and_does_not_answer_is_not_serving() -
     readiness.follow(cast(ServingModels, serving), None)
 
     readiness.model_answers("lenet", False)
-    await turns()
 
-    answer = await health.servicer.Check(REQUEST, Caller())
-    assert answer.status == health_pb2.HealthCheckResponse.NOT_SERVING
+    answer = await health.Check(REQUEST, cast(Any, Caller()))
+    assert answer.status == STATUS.NOT_SERVING
+
+
+async def test_who_watches_is_told_of_a_change_also_when_another_has_left() -> None:
+    health = Health()
+    leaving, staying = watched(health), watched(health)
+    assert [await status(leaving), await status(staying)] == [STATUS.SERVICE_UNKNOWN] * 2
+
+    await leaving.aclose()  # type: ignore[attr-defined]
+    health.model("lenet", True)
+
+    assert await status(staying) == STATUS.SERVING
+
+
+async def test_who_reads_late_is_told_the_latest_and_holds_nobody_up() -> None:
+    health = Health()
+    late, prompt = watched(health), watched(health)
+    assert [await status(late), await status(prompt)] == [STATUS.SERVICE_UNKNOWN] * 2
+
+    told = []
+    for serving in (True, False):
+        health.model("lenet", serving)
+        told.append(await status(prompt))
+
+    assert told == [STATUS.SERVING, STATUS.NOT_SERVING]
+    assert await status(late) == STATUS.NOT_SERVING
