@@ -24,7 +24,7 @@ BEARER = (("authorization", f"Bearer {TOKEN}"),)
 
 def ports(settings: Settings, health: Health) -> ReplicaPorts:
     def add_services(server: Any) -> None:
-        health_pb2_grpc.add_HealthServicer_to_server(health.servicer, server)
+        health_pb2_grpc.add_HealthServicer_to_server(health, server)
 
     memory = CallMemory(MemoryLimits(1 << 20, 1 << 20, 1 << 20))
     return ReplicaPorts(settings, add_services, Sampling(), memory)
