@@ -29,10 +29,10 @@ from braid.engine.onednn.library import (
     DST,
     SRC,
     WEIGHTS,
+    ComputationCall,
     OneDnn,
     PostOp,
     Primitive,
-    PrimitiveCall,
     Unsupported,
 )
 from braid.engine.ops.kinds import EPILOGUE
@@ -96,11 +96,11 @@ class Direct:
             argument: torch.zeros(sizes(primitive.layout(argument)), dtype=torch.uint8)
             for argument in (SRC, WEIGHTS, BIAS, DST)
         }
-        call = PrimitiveCall(primitive, data, ())
+        call = ComputationCall(primitive, data, ())
         _, handle, stream, count, arguments = call.words
         execute, wait = library.execute, self._wait
 
-        def run(kept: PrimitiveCall = call) -> None:
+        def run(kept: ComputationCall = call) -> None:
             execute(handle, stream, count, arguments)
             wait(ctypes.c_void_p(stream))  # for builds whose execution is asynchronous
 

@@ -16,7 +16,7 @@ import torch
 from braid.engine.cpu.lanes import Segment, Step
 from braid.engine.cpu.memory import Lifetime, plan_memory
 from braid.engine.cpu.segments import EXECUTE, SIGNAL, WAIT, Compiled, NativeSegment, OutsideOperand
-from braid.engine.onednn.library import PrimitiveCall
+from braid.engine.onednn.library import ComputationCall
 from braid.engine.onednn.recipe import Buffer, Place, Recipe
 from braid.engine.runtime.yielding import YieldToRequests, no_pause
 
@@ -274,7 +274,7 @@ def _code(
     assert item.recipe is not None
     words: list[int] = []
     for action in item.recipe.actions:
-        call = PrimitiveCall(action.primitive, action.fixed, tuple(action.places))
+        call = ComputationCall(action.computation, action.fixed, tuple(action.places))
         native.calls.append(call)
         for memory, place in zip(call.moving, action.places.values(), strict=True):
             slot, images = _slot(item, place, values)

@@ -20,7 +20,7 @@ from torch import Tensor
 from braid.engine.cpu.lanes import Segment, Step
 from braid.engine.cpu.memory import ActivationMemory, MemoryPlan
 from braid.engine.cpu.native.find import find_native
-from braid.engine.onednn.library import OneDnn, PrimitiveCall, find_onednn
+from braid.engine.onednn.library import ComputationCall, OneDnn, find_onednn
 from braid.engine.onednn.recipe import Buffer
 from braid.engine.program.program import Environment
 
@@ -131,7 +131,7 @@ class NativeSegment:
     code: Tensor  # int64
     flags: Tensor  # int64
     bookmark: Tensor  # int64; where a run that was cut goes on
-    calls: list[PrimitiveCall] = field(default_factory=list)
+    calls: list[ComputationCall] = field(default_factory=list)
     # memory object, place in the arena: value, bytes behind its start
     fixed: list[tuple[int, int, int]] = field(default_factory=list)
     operands: list[OutsideOperand] = field(default_factory=list)  # values from outside

@@ -276,11 +276,11 @@ class Computation(ABC):
 
     def launcher(self, fixed: Mapping[int, Tensor], moving: Sequence[int]) -> Callable[..., None]:
         """A function that takes the tensors of ``moving``, in this order, and executes."""
-        call = PrimitiveCall(self, fixed, moving)
+        call = ComputationCall(self, fixed, moving)
         _, handle, stream, count, arguments = call.words
         handles, set_handle, execute = call.moving, self.library.set_handle, self.execute
 
-        def launch(*tensors: Any, kept: PrimitiveCall = call) -> None:
+        def launch(*tensors: Any, kept: ComputationCall = call) -> None:
             for memory, tensor in zip(handles, tensors, strict=True):
                 set_handle(memory, tensor.data_ptr())
             if status := execute(handle, stream, count, arguments):
@@ -322,28 +322,28 @@ class Primitive(Computation):
         return self._scratch
 
 
-class PrimitiveCall:
+class ComputationCall:
     """A computation with a memory object for each of its arguments.
 
     Calls of one computation share its scratch memory: they must not run at the same time.
     """
 
     def __init__(
-        self, primitive: Computation, fixed: Mapping[int, Tensor], moving: Sequence[int]
+        self, computation: Computation, fixed: Mapping[int, Tensor], moving: Sequence[int]
     ) -> None:
         """Make memory objects.
 
         Args:
-            primitive: what is called.
+            computation: what is called.
             fixed: argument -> data that stays where it is; kept alive.
             moving: arguments whose data is named later.
         """
-        library, given = primitive.library, dict(fixed)
-        if primitive.scratch().numel():
-            given[SCRATCH] = primitive.scratch()
+        library, given = computation.library, dict(fixed)
+        if computation.scratch().numel():
+            given[SCRATCH] = computation.scratch()
         indices = [*given, *moving]
         layouts = [
-            primitive.layout(i)
+            computation.layout(i)
             if not SCALES <= i < POST_OP
             else library.like(given[i], given[i].shape)
             if i in given
@@ -353,15 +353,15 @@ class PrimitiveCall:
         memories = [library.owned(self, "memory", library.memory(layout)) for layout in layouts]
         for memory, tensor in zip(memories, given.values(), strict=False):
             library.set_handle(memory, tensor.data_ptr())
-        self._kept = primitive, tuple(given.values())
+        self._kept = computation, tuple(given.values())
         self._arguments = (_Argument * len(indices))(
             *[_Argument(*pair) for pair in zip(indices, memories, strict=True)]
         )
         self.moving = tuple(memory.value or 0 for memory in memories[len(given) :])
         """Memory objects of the moving arguments, in order."""
-        execute = ctypes.cast(primitive.execute, _Pointer).value or 0
-        self.words = execute, *primitive.handles, len(indices), ctypes.addressof(self._arguments)
-        """The function and what it takes: primitive, stream, count, address of arguments."""
+        execute = ctypes.cast(computation.execute, _Pointer).value or 0
+        self.words = execute, *computation.handles, len(indices), ctypes.addressof(self._arguments)
+        """The function and what it takes: computation, stream, count, address of arguments."""
 
 
 def onednn_version() -> str:

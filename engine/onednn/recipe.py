@@ -75,9 +75,9 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """One execution of a primitive."""
+    """One execution."""
 
-    primitive: Computation
+    computation: Computation
     fixed: Mapping[int, Tensor]  # argument -> weights, bias
     places: Mapping[int, Place]  # argument -> data that moves
 
@@ -101,7 +101,7 @@ def run_from(recipe: Recipe) -> Run:
 
 def _run_plain(recipe: Recipe) -> Run:
     (action,), (result,) = recipe.actions, recipe.results
-    launch = action.primitive.launcher(action.fixed, tuple(action.places))
+    launch = action.computation.launcher(action.fixed, tuple(action.places))
     formats = [torch.channels_last if im else torch.contiguous_format for _, im in recipe.operands]
     positions = [position for position, _ in recipe.operands]
     shape, layout, empty, seen_as = result.shape, result.layout, torch.empty, result.seen_as
@@ -129,7 +129,7 @@ def _run_plain(recipe: Recipe) -> Run:
 def _run_any(recipe: Recipe) -> Run:
     launches: list[tuple[Callable[..., None], tuple[Place, ...]]] = [
         (
-            action.primitive.launcher(action.fixed, tuple(action.places)),
+            action.computation.launcher(action.fixed, tuple(action.places)),
             tuple(action.places.values()),
         )
         for action in recipe.actions

@@ -31,7 +31,7 @@ def _with_copies(library: OneDnn, recipe: Recipe, merged: MergedUnit) -> Recipe:
         argument: Place("temporary", whole) if place.kind == "result" else place
         for argument, place in first.places.items()
     }
-    actions, start = [Action(first.primitive, first.fixed, places)], 0
+    actions, start = [Action(first.computation, first.fixed, places)], 0
     for number, shape in enumerate(merged.parts):
         if result.images:
             copy = floats.slice_of_channels(library, shape, result.shape[1])
