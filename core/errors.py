@@ -283,7 +283,7 @@ class WorkerFault(BraidError):
 
 
 class DeviceLost(WorkerFault):
-    """The device, or this process's context on it, is beyond use: the worker must be restarted."""
+    """The device, or this process, is beyond use: the worker must be restarted."""
 
 
 class ImpossibleLatency(WorkerFault):

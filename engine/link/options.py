@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from braid.engine.processes.child import ChildEnd
 
 LOST_EXIT_CODE = 86
-"""Of a worker whose device is beyond use, e.g. because its CUDA context is poisoned."""
+"""Of a worker that is beyond use: its CUDA context is poisoned, its interpreter unsound."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class WorkerOptions:
 class EndReason(enum.Enum):
     """Reason of a worker's end that the front end did not ask for."""
 
-    DEVICE_LOST = "device_lost"  # the device failed, or its context was poisoned
+    DEVICE_LOST = "device_lost"  # the device or the process is beyond use
     HUNG = "hung"  # by the front end, as it did not answer or did not end a run
     KILLED = "killed"  # by a signal: a crash, or the kernel, which was short of memory
     EXITED = "exited"  # for another reason; its own log says more

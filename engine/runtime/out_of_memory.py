@@ -1,6 +1,7 @@
 """Recognition of a lack of memory in the errors of libraries.
 
 importer process, device worker ──error──> is_out_of_memory ──> the limit to raise
+device worker ──error──> leaves_interpreter_unsound ──> it ends, and another one starts
 verdict on a model ──error──> raise_out_of_memory: it says nothing of the model
 front end ──last output of an importer──> says_out_of_memory ──^
 
@@ -30,6 +31,20 @@ def is_out_of_memory(error: BaseException | None) -> bool:
         if isinstance(error, MemoryError) or says_out_of_memory(str(error)):
             return True
         error = error.__cause__
+    return False
+
+
+def leaves_interpreter_unsound(error: BaseException | None) -> bool:
+    """Whether the interpreter itself met the lack of memory, so that it cannot be relied on.
+
+    An allocation that a library asks for may fail and nothing else is harmed. Where there is none
+    even for the interpreter's own objects, code of others does not always put back what it took:
+    seen were a function that stood in for another one, and errors without an exception.
+    """
+    while error is not None:
+        if isinstance(error, SystemError) or (type(error) is MemoryError and not error.args):
+            return True
+        error = error.__cause__ or error.__context__
     return False
 
 

@@ -48,6 +48,7 @@ from braid.engine.link.messages import (
     WorkerFailure,
     WorkerProgress,
 )
+from braid.engine.runtime.out_of_memory import leaves_interpreter_unsound
 from braid.engine.runtime.stopping import check_stopped
 from braid.engine.runtime.yielding import YieldToRequests
 from braid.engine.worker.measuring.measurements import Measurements, Task
@@ -336,6 +337,8 @@ def _executable(call: WorkerCall) -> int:
 
 def _as_braid_error(error: Exception, backend: Backend) -> BraidError:
     """Return a BraidError as it is, and an error of a library as the BraidError that it means."""
+    if leaves_interpreter_unsound(error):
+        return DeviceLost("the worker's interpreter found no memory, so it cannot be relied on")
     if isinstance(error, BraidError):
         return error
     if (known := backend.fault(error)) is not None:

@@ -229,7 +229,7 @@ class Campaign:
             if is_cause or any(words in last for words in _WITHOUT_MEMORY):
                 continue
             self.broken[f"traceback in the log: {last[:200]}"] += 1
-            self.tracebacks.setdefault(last[:200], part[-4000:])
+            self.tracebacks.setdefault(last[:200], part[:4000])
 
     def keep_logs(self, folder: Path) -> None:
         """Copy the server's logs."""
