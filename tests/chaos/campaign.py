@@ -48,7 +48,7 @@ STARTS = 5
 """Starts of a front end, some of which a fault of its surroundings may end."""
 
 
-_WITHOUT_MEMORY = ("MemoryError", "failed to map segment")
+_WITHOUT_MEMORY = ("MemoryError", "failed to map segment", "error return without exception set")
 """Last words of a child whose memory a blow has taken."""
 
 _CHAINED = ("another exception occurred:", "direct cause of the following exception:")

@@ -133,7 +133,8 @@ def limited(process: psutil.Process, what: int, soft: Callable[[int], int]) -> I
         yield
     finally:
         with suppress(ProcessLookupError):
-            resource.prlimit(process.pid, what, before)
+            if resource.prlimit(process.pid, what)[1] == before[1]:  # else it has set its own
+                resource.prlimit(process.pid, what, before)
 
 
 def _data_bytes(pid: int) -> int:
