@@ -6,6 +6,7 @@ another node's ──stored, at notifications, each second──┘
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import replace
@@ -14,6 +15,9 @@ from braid.core.errors import Draining
 from braid.server.jobs.live.live_jobs import LiveJob, LiveJobs
 from braid.server.jobs.services import JobServices
 from braid.server.store.records import JobRecord
+
+BETWEEN_S = 0.2
+"""Seconds between two looks at a job that is stored and not live, on a server without a fleet."""
 
 
 class JobViews:
@@ -60,8 +64,8 @@ class JobViews:
                 async for job in changes:
                     seen = job
                     yield job
-            if self._leases is None or (seen is not None and seen.state.has_ended):
-                return  # else the job has come from another node, or went to one
+            if seen is not None and seen.state.has_ended:
+                return  # else the job has become live, or came from another node, or went to one
 
     async def _changes(
         self, live: LiveJob, seen: JobRecord | None
@@ -88,10 +92,13 @@ class JobViews:
             if job != seen:
                 seen = job
                 yield job
-            if self._leases is None or job.state.has_ended or self._live.find(job_id) is not None:
+            if job.state.has_ended or self._live.find(job_id) is not None:
                 return
             self._check_watchable()
-            await self._leases.changed()
+            if self._leases is None:  # it is about to be live, or to be stored with its end
+                await asyncio.sleep(BETWEEN_S)
+            else:
+                await self._leases.changed()
 
     def _check_watchable(self) -> None:
         if not self._is_watchable:
