@@ -22,7 +22,7 @@ from braid.engine.importer.host.limits import ImportLimits
 from braid.engine.importer.host.request import ImportRequest
 from braid.engine.importer.sandbox.pipeline import import_upload
 from braid.engine.importer.upload.uploaded_model import open_upload
-from braid_client import Client
+from braid_client import Client, InferResult
 from tests import ROOT
 from tests.clock import until
 
@@ -211,6 +211,15 @@ class ServerProcess:
         if self.process.poll() is None:
             self.terminate()
         return self.process.wait(timeout=120)
+
+
+def are_of_the_same_plans(before: InferResult, after: InferResult) -> bool:
+    """Whether two answers are of the same plans, in whatever batch each of them rode.
+
+    A single row rides in a larger batch where that was faster lately.
+    """
+    sizes = {result.plan_id: result.batch_size for result in (before, after)}
+    return len(sizes) == len(set(sizes.values()))
 
 
 @contextlib.contextmanager
