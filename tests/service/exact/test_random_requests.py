@@ -10,9 +10,7 @@ from tests.service.exact.campaign import FORMS, Amount, offered, run
 from tests.service.exact.checking import NOTHING, Found
 from tests.service.server_process import ServerProcess
 
-EACH_FORM = [
-    form if form in ("fp32", "qdq") else pytest.param(form, marks=pytest.mark.ci) for form in FORMS
-]
+EACH_FORM = [form if form == "fp32" else pytest.param(form, marks=pytest.mark.ci) for form in FORMS]
 """All forms; most of them with the slower set."""
 
 
