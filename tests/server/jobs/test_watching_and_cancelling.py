@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
@@ -10,7 +13,11 @@ from braid.core.errors import (
     JobNotFound,
     PreconditionFailed,
 )
-from braid.server.store.records import JobStatus, ModelStatus
+from braid.server.jobs.interfaces import JobObserver
+from braid.server.jobs.live.live_jobs import LiveJobs
+from braid.server.jobs.live.looking import JobViews
+from braid.server.jobs.services import JobServices
+from braid.server.store.records import JobRecord, JobStatus, ModelStatus
 from tests.server.jobs.fakes import Server
 from tests.server.jobs.watching import reach, registered, until_ended
 
@@ -38,6 +45,28 @@ async def test_an_ended_job_is_watched_once(server: Server) -> None:
     assert await server.runner.find(job.id) == job
     with pytest.raises(JobNotFound):
         await until_ended(server, "nonsense")
+
+
+class Stored:
+    """A store with one job, whose end it knows at the third look."""
+
+    def __init__(self) -> None:
+        self._states = iter([JobStatus.QUEUED, JobStatus.QUEUED])
+
+    async def call(self, method: Callable[[str], JobRecord], job_id: str) -> JobRecord:
+        return method(job_id)
+
+    def find_job(self, job_id: str) -> JobRecord:
+        return JobRecord(job_id, "lenet", 1, next(self._states, JobStatus.READY))
+
+
+async def test_a_watcher_of_a_job_that_is_stored_and_not_yet_live_sees_its_end() -> None:
+    services = SimpleNamespace(store=Stored(), leases=None)
+    views = JobViews(cast(JobServices, services), LiveJobs(cast(JobObserver, None)))
+
+    seen = [job.state async for job in views.watch("0123")]
+
+    assert seen == [JobStatus.QUEUED, JobStatus.READY]
 
 
 async def test_what_a_watcher_saw_end_is_on_disk(server: Server) -> None:
