@@ -18,11 +18,12 @@ from urllib.request import urlopen
 import psutil
 import torch
 
+from braid.core.schedule import schedule_from_json
 from braid.engine.importer.host.limits import ImportLimits
 from braid.engine.importer.host.request import ImportRequest
 from braid.engine.importer.sandbox.pipeline import import_upload
 from braid.engine.importer.upload.uploaded_model import open_upload
-from braid_client import Client, InferResult
+from braid_client import Client
 from tests import ROOT
 from tests.clock import until
 
@@ -213,13 +214,13 @@ class ServerProcess:
         return self.process.wait(timeout=120)
 
 
-def are_of_the_same_plans(before: InferResult, after: InferResult) -> bool:
-    """Whether two answers are of the same plans, in whatever batch each of them rode.
+def plans_by_size(client: Client, model: str, sizes: Sequence[int]) -> dict[int, set[str]]:
+    """Ids of the stored plans by batch size, as answers name them.
 
-    A single row rides in a larger batch where that was faster lately.
+    A single row may ride in a larger batch, if that was faster lately, and has that one's plan.
     """
-    sizes = {result.plan_id: result.batch_size for result in (before, after)}
-    return len(sizes) == len(set(sizes.values()))
+    schedules = {size: schedule_from_json(client.schedule(model, size).schedule) for size in sizes}
+    return {size: {each.plan_id, each.side_by_side_id} for size, each in schedules.items()}
 
 
 @contextlib.contextmanager

@@ -17,8 +17,6 @@ from braid.server.models.serving_models import ServingModels
 from braid.server.servicers.health import Health
 
 REQUEST = health_pb2.HealthCheckRequest(service="lenet")
-
-
 STATUS = health_pb2.HealthCheckResponse
 
 
