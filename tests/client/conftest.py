@@ -6,6 +6,7 @@ import asyncio
 import inspect
 import threading
 from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import Future
 from typing import Any
 
 import pytest
@@ -20,10 +21,17 @@ class OnLoop:
     """An AsyncClient behind the surface of Client: its calls run on a loop in another thread."""
 
     def __init__(self, address: str, **options: Any) -> None:
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever)
+        begun: Future[None] = Future()
+        self._thread = threading.Thread(target=asyncio.run, args=(self._live(begun),))
         self._thread.start()
+        begun.result(30)
         self._client = self._run(self._open(address, options))
+
+    async def _live(self, begun: Future[None]) -> None:
+        """Keep the loop until ``end``; what runs in it then is cancelled."""
+        self._loop, self._ended = asyncio.get_running_loop(), asyncio.Event()
+        begun.set_result(None)
+        await self._ended.wait()
 
     async def _open(self, address: str, options: dict[str, Any]) -> AsyncClient:
         return AsyncClient(address, **options)
@@ -55,9 +63,8 @@ class OnLoop:
 
     def end(self) -> None:
         """End the loop and its thread."""
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(5)
-        self._loop.close()
+        self._loop.call_soon_threadsafe(self._ended.set)
+        self._thread.join(30)
 
 
 @pytest.fixture

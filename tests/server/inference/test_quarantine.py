@@ -114,8 +114,10 @@ async def test_runs_that_were_ended_for_their_callers_are_no_strikes() -> None:
     bench.device.is_bad = lambda row: row < 2 * STRIKES
     bench.device.error = RunStopped("nobody waited for this run any more")
     for _ in range(2 * STRIKES):
-        bench.send()
+        stopped = bench.send()
         await bench.clock.advance(1.0)
+        with pytest.raises(RunStopped):
+            await stopped
 
     fine = bench.send()
     await bench.clock.advance(1.0)
