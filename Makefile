@@ -33,7 +33,7 @@ test-ci: $(READY)
 	$(BIN)/python -m pytest -m ci -n $(WORKERS) --no-loadscope-reorder
 
 test-all: $(READY)
-	$(BIN)/python -m pytest -m 'not gpu and not image and not fleet and not ray' --timeout 1800
+	$(BIN)/python -m pytest -m 'not gpu and not image and not fleet and not ray'
 
 # Real programs on a running server: Prometheus, Chromium, backup and restore. A minute or so.
 test-deploy: $(READY)

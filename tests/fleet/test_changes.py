@@ -19,7 +19,7 @@ from tests.fleet.postgres import Postgres
 from tests.models.small import small_cnn
 from tests.service.server_process import BRAID, ServerProcess
 
-pytestmark = [pytest.mark.fleet, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.fleet
 
 X = np.random.default_rng(7).standard_normal((1, 3, 16, 16)).astype(np.float32)
 

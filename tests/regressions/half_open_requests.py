@@ -14,7 +14,6 @@ ODD = "text/plain;version=x, application/openmetrics-text;version=y"
 
 def check(server: FaultyServer) -> None:
     """Probe a server while hundreds of requests have begun and do not go on."""
-    server.set(BRAID_SPARE_WORKER="false")
     server.start()
     odd = Request(f"http://{server.http_address}/metrics", headers={"Accept": ODD})
     with ExitStack() as stack:

@@ -62,7 +62,6 @@ def test_its_plan_verifies(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1800)
 @settings(max_examples=2000, deadline=None, suppress_health_check=list(HealthCheck))
 @given(problem=problems())
 def test_all_plans_verify_on_2000_graphs(problem: tuple[UnitGraph, OperatorLatencies]) -> None:

@@ -64,6 +64,7 @@ class ServerProcess:
             "BRAID_LOG_LEVEL": "DEBUG",
             "BRAID_SPARE_IMPORTER": "false",
             "BRAID_SPARE_BENCH": "false",
+            "BRAID_SPARE_WORKER": "false",
         }
         self._environment = {**os.environ, **usual, **environment}
         self._process: subprocess.Popen[bytes] | None = None

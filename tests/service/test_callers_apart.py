@@ -61,7 +61,6 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
         BRAID_INFER_TOKEN_FILE=str(folder / "infer"),
         BRAID_SYSTEM_SHARED_MEMORY="true",
         BRAID_HTTP_HOSTS="braid.example.com",
-        BRAID_SPARE_WORKER="false",
     )
     try:
         server.start()

@@ -14,7 +14,7 @@ from braid_client import Client, InvalidArgument
 from tests.clock import until
 from tests.service.server_process import ServerProcess
 
-pytestmark = [pytest.mark.gpu, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.gpu
 
 GPU, CPU = "cuda:0", "cpu"
 ROWS = np.random.default_rng(0).normal(size=(4, 3, 16, 16)).astype(np.float32)

@@ -83,7 +83,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Repository]
     root.mkdir()
     drafts.mkdir()
     arguments = ("--model-repository", str(root))
-    server = ServerProcess(folder / "store", arguments=arguments, BRAID_SPARE_WORKER="false")
+    server = ServerProcess(folder / "store", arguments=arguments)
     server.start()
     try:
         server.import_ahead(*(adds(drafts / f"{number}.onnx", number) for number in range(1, 8)))

@@ -101,7 +101,6 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
         BRAID_ADMIN_TOKEN_FILE=str(folder / "admin"),
         BRAID_INFER_TOKEN=infer,
         BRAID_ADMIN_ADDRESS=f"unix:{folder / 'admin.sock'}",
-        BRAID_SPARE_WORKER="false",
     ).start()
     made = Secured(server, folder, admin, infer, ca)
     server.import_ahead(model := identity(folder / "id.onnx"))

@@ -30,9 +30,8 @@ def spans(text: str) -> list[dict[str, Any]]:
 
 def test_a_request_is_a_child_of_its_callers_span_and_its_parts_are_timed(tmp_path: Path) -> None:
     server = ServerProcess(
-        tmp_path / "store", BRAID_TRACING="console", BRAID_SPARE_WORKER="false",
-        PYTHONUNBUFFERED="1",
-    ).start()  # fmt: skip
+        tmp_path / "store", BRAID_TRACING="console", PYTHONUNBUFFERED="1"
+    ).start()
     x = np.ones((1, 3), np.float32)
     server.import_ahead(model := identity(tmp_path / "id.onnx"))
     with Client(server.address, metadata=[("traceparent", f"00-{TRACE}-{PARENT}-01")]) as client:

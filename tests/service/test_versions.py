@@ -32,9 +32,7 @@ CLIENTS = 16
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    made = ServerProcess(
-        tmp_path_factory.mktemp("versions") / "store", BRAID_SPARE_WORKER="false"
-    ).start()
+    made = ServerProcess(tmp_path_factory.mktemp("versions") / "store").start()
     yield made
     assert made.stop() == 0
 
@@ -263,7 +261,7 @@ def test_a_load_serves_all_versions_but_those_that_cannot(
 def test_configurations_outlive_a_restart(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    server = ServerProcess(tmp_path / "store", BRAID_SPARE_WORKER="false").start()
+    server = ServerProcess(tmp_path / "store").start()
     try:
         for number in (1, 2):
             register(server, tmp_path, "kept", number)

@@ -49,7 +49,6 @@ def test_so_it_is_under_plans_that_were_searched_for(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("form", FORMS)
 def test_ten_thousand_requests(shared: ServerProcess, form: str, tmp_path: Path) -> None:
     found_by(shared, form, Amount(networks=25, requests=400, first_seed=1000), tmp_path)
