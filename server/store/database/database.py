@@ -19,10 +19,13 @@ from typing import Protocol, TypeVar
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError
 
-from braid.server.store.database.failures import is_lost, may_repeat
+from braid.server.store.database.failures import is_lost, may_repeat, stood_still
 
 REPEAT_SECONDS = 5.0
-"""A transaction is begun again for so long after it began first."""
+"""A transaction is begun again for so long after it began first, """
+
+LEAST_TRIES = 3
+"""and so often in any case: the time may be this process's own, which stood still."""
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.002, 0.1
 
@@ -90,7 +93,10 @@ class Database:
             return result
 
     def _repeated(self, change: Change[T], run: Callable[[Change[T], _Attempt], T]) -> T:
-        """Run a transaction until no other stands in its way; once more after a lost connection."""
+        """Run a transaction until no other stands in its way; once more after a lost connection.
+
+        One that was ended because this process stood still for too long is run again, too.
+        """
         if not self.is_shared:
             return run(change, _Attempt())
         began, pause_s, attempt = time.monotonic(), FIRST_PAUSE_S, _Attempt()
@@ -98,7 +104,7 @@ class Database:
             try:
                 return run(change, attempt)
             except DBAPIError as error:
-                if not attempt.may_repeat(error) or time.monotonic() > began + REPEAT_SECONDS:
+                if not attempt.may_repeat(error, time.monotonic() - began):
                     raise
             time.sleep(random.uniform(0, pause_s))
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
@@ -113,11 +119,21 @@ class _Attempt:
 
     def __init__(self) -> None:
         self.is_committing = False
+        self._tries = 0
         self._was_lost = False
 
-    def may_repeat(self, error: DBAPIError) -> bool:
-        """True if nothing was changed, and the next attempt may go better."""
+    def may_repeat(self, error: DBAPIError, seconds: float) -> bool:
+        """True if nothing was changed, and the next attempt may go better.
+
+        Args:
+            error: what ended the transaction.
+            seconds: since it began first.
+        """
+        self._tries += 1
+        is_in_time = seconds < REPEAT_SECONDS
         if not is_lost(error):
-            return may_repeat(error)
+            may_succeed = may_repeat(error) or stood_still(error)
+            return may_succeed and (is_in_time or self._tries < LEAST_TRIES)
         is_first, self._was_lost = not self._was_lost, True
-        return is_first and not self.is_committing and error.connection_invalidated
+        was_there = error.connection_invalidated
+        return is_first and is_in_time and was_there and not self.is_committing

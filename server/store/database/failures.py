@@ -1,7 +1,7 @@
 """Failures of a shared database: one error for callers, one line in the log.
 
     psycopg.Error (its SQLSTATE) ──failure_of──> StoreUnavailable | DiskFailure | None: a bug
-                                ──may_repeat──> the transaction is run again
+                                ──may_repeat, stood_still──> the transaction is run again
 
 A SQLite database lies on a disk of the server: ``braid.server.store.disk`` knows its failures.
 """
@@ -45,10 +45,15 @@ def may_repeat(error: DBAPIError) -> bool:
     return sqlstate(error) in _REPEATABLE
 
 
+def stood_still(error: DBAPIError) -> bool:
+    """True if the server ended a transaction because this process did not go on with it."""
+    return sqlstate(error) == "25P03"
+
+
 def is_lost(error: DBAPIError) -> bool:
     """True if there is no connection any more, or never was one."""
     is_connection = isinstance(error, OperationalError | InterfaceError) and not sqlstate(error)
-    return error.connection_invalidated or is_connection
+    return (error.connection_invalidated or is_connection) and not stood_still(error)
 
 
 def failure_of(error: DBAPIError) -> BraidError | None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from time import monotonic
 from typing import Any, TypeVar
 
 import psycopg
@@ -12,6 +12,7 @@ from sqlalchemy import URL, Engine, create_engine, event
 from sqlalchemy.pool import ConnectionPoolEntry
 
 CONNECT_SECONDS = 5
+LOOK_SECONDS = 0.1
 RECYCLE_SECONDS = 1800
 
 
@@ -36,22 +37,27 @@ class BoundedConnection(psycopg.Connection[Any]):
     """Connection that closes itself when its server does not answer for ``answer_seconds``.
 
     The timeouts of statements are kept by the server; they do not help when the server itself or
-    the way to it stands still.
+    the way to it stands still. Looks are counted in place of seconds, so that an answer is not
+    missed while this process stands still.
     """
 
     answer_seconds = 15.0
 
-    def wait(self, gen: PQGen[R], *args: Any, **kwargs: Any) -> R:
+    def wait(
+        self, gen: PQGen[R], interval: float = LOOK_SECONDS, timeout: float | None = None
+    ) -> R:
         """Wait for the server as psycopg does, but not for ever."""
-        return super().wait(self._bounded(gen), *args, **kwargs)
+        looks = math.ceil(self.answer_seconds / interval)
+        return super().wait(self._bounded(gen, looks), interval, timeout)
 
-    def _bounded(self, gen: PQGen[R]) -> PQGen[R]:
-        end = monotonic() + self.answer_seconds
+    def _bounded(self, gen: PQGen[R], looks: int) -> PQGen[R]:
+        silent = 0
         try:
             wanted = next(gen)
             while True:
-                ready = yield wanted  # comes several times a second, also if nothing is ready
-                if monotonic() > end:
+                ready = yield wanted  # after each look, also if nothing is ready
+                silent = 0 if ready else silent + 1
+                if silent == looks:
                     self.close()
                     raise psycopg.OperationalError(
                         f"the server did not answer for {self.answer_seconds:g} seconds"

@@ -14,14 +14,17 @@ from pathlib import Path
 
 import grpc
 import pytest
+from psycopg.abc import PQGen
+from psycopg.waiting import Wait
 from sqlalchemy import URL, Connection, text
 
 from braid.core.errors import ResourceExhausted, StartupError, StoreUnavailable
 from braid.core.measurement import StageLatency
 from braid.server.rpc.status import status_code
+from braid.server.store.database import database as transactions
 from braid.server.store.database.database import Database
 from braid.server.store.database.failures import SharedWatch
-from braid.server.store.database.postgresql import Limits, make_engine
+from braid.server.store.database.postgresql import BoundedConnection, Limits, make_engine
 from braid.server.store.quota import StoreLimits
 from braid.server.store.records import JobStatus, ModelStatus
 from braid.server.store.store import Store
@@ -301,7 +304,10 @@ def test_a_server_that_stands_still_is_left(shared_store: Store) -> None:
 
 
 @pytest.mark.ci
-def test_a_writer_that_stands_still_keeps_its_locks_only_for_a_while(shared_store: Store) -> None:
+def test_a_writer_that_stands_still_keeps_its_locks_only_for_a_while(
+    shared_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transactions, "REPEAT_SECONDS", 0.5)  # it stands still for longer
     shared_store.put_latency("cpu", "s", StageLatency(1.0, 0.1, 5))
     paused, others = patient(url_of(shared_store), Limits(idle=1)), threading.Event()
     tries = []
@@ -322,6 +328,41 @@ def test_a_writer_that_stands_still_keeps_its_locks_only_for_a_while(shared_stor
 
     assert latency(shared_store) == 3.0
     paused.close()
+
+
+def test_a_conflict_after_a_long_pause_is_tried_again(
+    shared_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transactions, "REPEAT_SECONDS", 0.0)
+    shared_store.put_latency("cpu", "s", StageLatency(1.0, 0.1, 5))
+    other, tries = patient(url_of(shared_store), Limits()), []
+
+    def change(connection: Connection) -> None:
+        tries.append(connection.scalar(text("SELECT latency_us FROM measurements")))
+        if len(tries) == 1:
+            other.write(add_latency)
+        add_latency(connection)
+
+    shared_store.database.write(change)
+
+    assert tries == [1.0, 2.0]
+    assert latency(shared_store) == 3.0
+    other.close()
+
+
+def test_a_server_is_not_left_because_this_process_stood_still(shared_store: Store) -> None:
+    def stand_still() -> PQGen[int]:
+        yield Wait.R
+        time.sleep(1)
+        yield Wait.R
+        return 7
+
+    database = patient(url_of(shared_store), Limits(answer=0.5))
+    with database.engine.connect() as connection:
+        driver = connection.connection.driver_connection
+        assert isinstance(driver, BoundedConnection)
+        assert driver.wait(stand_still()) == 7
+    database.close()
 
 
 # Full, and strange.
