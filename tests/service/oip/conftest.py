@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +14,9 @@ from onnx import TensorProto
 from tests.models import strings
 from tests.models.small import doubling, small_cnn, two_inputs
 from tests.service.server_process import ServerProcess, serving
+
+SHM_KEY = f"/braid_test_{os.getpid()}"
+"""Key of a shared memory object that no other process makes; a test removes its own."""
 
 
 @pytest.fixture(scope="session")

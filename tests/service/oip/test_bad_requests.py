@@ -16,7 +16,7 @@ import pytest
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from tests.clock import until
-from tests.service.oip.conftest import ramp
+from tests.service.oip.conftest import SHM_KEY, ramp
 from tests.service.server_process import ServerProcess
 
 Request = service_pb2.ModelInferRequest
@@ -175,7 +175,7 @@ def test_on_a_stream_an_error_is_an_answer_and_the_stream_goes_on(stub: Any, cas
 
 @pytest.fixture
 def shared_object() -> Iterator[Path]:
-    path = Path(f"/dev/shm/braid_test_{os.getpid()}")
+    path = Path(f"/dev/shm{SHM_KEY}")
     path.write_bytes(X + bytes(12))
     yield path
     path.unlink(missing_ok=True)

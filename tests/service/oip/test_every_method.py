@@ -20,7 +20,7 @@ import tritonclient.grpc.aio as triton_aio
 import tritonclient.utils.shared_memory as shm
 from tritonclient.utils import InferenceServerException
 
-from tests.service.oip.conftest import ramp
+from tests.service.oip.conftest import SHM_KEY, ramp
 from tests.service.server_process import ServerProcess
 
 UNTESTED = {"close", "plugin", "register_plugin", "unregister_plugin"}  # speak to no server
@@ -177,9 +177,9 @@ def update_log_settings(client: Client, _: Path) -> None:
 
 
 def register_system_shared_memory(client: Client, _: Path) -> None:
-    handle = shm.create_shared_memory_region("sync", "/braid_sync", 24)
+    handle = shm.create_shared_memory_region("sync", SHM_KEY, 24)
     try:
-        client.register_system_shared_memory("sync", "/braid_sync", 24)
+        client.register_system_shared_memory("sync", SHM_KEY, 24)
         shm.set_shared_memory_region(handle, [ramp(1)])
         x, y = triton.InferInput("x", [1, 3], "FP32"), triton.InferRequestedOutput("y")
         x.set_shared_memory("sync", 12)
@@ -196,7 +196,7 @@ def register_system_shared_memory(client: Client, _: Path) -> None:
 
 def get_system_shared_memory_status(client: Client, _: Path) -> None:
     region = client.get_system_shared_memory_status().regions["sync"]
-    assert (region.key, region.byte_size) == ("/braid_sync", 24)
+    assert (region.key, region.byte_size) == (SHM_KEY, 24)
     refused(lambda: client.get_system_shared_memory_status("nobody"), "NOT_FOUND")
 
 
@@ -352,7 +352,7 @@ def _aio_calls(client: Any, onnx_file: Path) -> dict[str, Callable[[], Awaitable
             client.get_log_settings(), lambda found: "log_info" in found.settings
         ),
         "register_system_shared_memory": lambda: _answers(
-            client.register_system_shared_memory("aio", "/braid_aio", 24)
+            client.register_system_shared_memory("aio", SHM_KEY, 24)
         ),
         "get_system_shared_memory_status": lambda: _answers(
             client.get_system_shared_memory_status("aio"), lambda found: len(found.regions) == 1
@@ -386,7 +386,7 @@ def test_every_method_of_the_aio_client_works(
             for call in calls.values():
                 await call()
 
-    handle = shm.create_shared_memory_region("aio", "/braid_aio", 24)
+    handle = shm.create_shared_memory_region("aio", SHM_KEY, 24)
     try:
         asyncio.run(scenario())
     finally:

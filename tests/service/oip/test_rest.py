@@ -22,7 +22,7 @@ from tritonclient.utils import InferenceServerException
 from braid.core.strings import length_prefixed
 from braid.server.servicers.rest.openapi import document
 from braid.server.servicers.rest.operations import OPERATIONS
-from tests.service.oip.conftest import ramp
+from tests.service.oip.conftest import SHM_KEY, ramp
 from tests.service.oip.rest import Answer, call, inputs
 from tests.service.server_process import ServerProcess
 
@@ -142,16 +142,14 @@ def test_a_load_brings_its_model(
     np.testing.assert_array_equal(answer.as_numpy("y"), 2 * ramp(2))
 
 
-def test_outputs_may_be_written_to_shared_memory(
-    client: http.InferenceServerClient, tmp_path: Path
-) -> None:
+def test_outputs_may_be_written_to_shared_memory(client: http.InferenceServerClient) -> None:
     import tritonclient.utils.shared_memory as shm
 
     x = ramp(2)
-    region = shm.create_shared_memory_region("out", f"/braid-rest-{tmp_path.name}", x.nbytes)
+    region = shm.create_shared_memory_region("out", SHM_KEY, x.nbytes)
     try:
         shm.set_shared_memory_region(region, [x])
-        client.register_system_shared_memory("out", f"/braid-rest-{tmp_path.name}", x.nbytes)
+        client.register_system_shared_memory("out", SHM_KEY, x.nbytes)
         assert [each["name"] for each in client.get_system_shared_memory_status()] == ["out"]
         source = http.InferInput("x", [2, 3], "FP32")
         source.set_shared_memory("out", x.nbytes)

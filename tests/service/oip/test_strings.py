@@ -19,6 +19,7 @@ from tritonclient.grpc import service_pb2
 
 from braid.core.strings import MAX_STRINGS, length_prefixed
 from braid_client import AsyncClient, InferRequest, InvalidArgument
+from tests.service.oip.conftest import SHM_KEY
 from tests.service.oip.rest import call
 from tests.service.server_process import ServerProcess
 
@@ -228,14 +229,13 @@ def test_json_says_what_is_wrong_with_strings(oip_server: ServerProcess) -> None
         assert reason in answer.json["error"]
 
 
-def test_strings_stay_out_of_shared_memory(oip_server: ServerProcess, tmp_path: Path) -> None:
+def test_strings_stay_out_of_shared_memory(oip_server: ServerProcess) -> None:
     import tritonclient.utils.shared_memory as shm
 
-    name = f"/braid-strings-{tmp_path.name}"
-    region = shm.create_shared_memory_region("text", name, 4096)
+    region = shm.create_shared_memory_region("text", SHM_KEY, 4096)
     try:
         with triton.InferenceServerClient(oip_server.address) as client:
-            client.register_system_shared_memory("text", name, 4096)
+            client.register_system_shared_memory("text", SHM_KEY, 4096)
             source = triton.InferInput("x", [3, 2], "BYTES")
             source.set_shared_memory("text", 100)
             wanted = triton.InferRequestedOutput("y")
