@@ -22,10 +22,10 @@ from sqlalchemy.exc import DBAPIError
 from braid.server.store.database.failures import is_lost, may_repeat, stood_still
 
 REPEAT_SECONDS = 5.0
-"""A transaction is begun again for so long after it began first, """
+"""A transaction is begun again for so long after it began first."""
 
 LEAST_TRIES = 3
-"""and so often in any case: the time may be this process's own, which stood still."""
+"""A transaction is tried so often even if that takes longer: this process may have stood still."""
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.002, 0.1
 

@@ -37,8 +37,8 @@ class BoundedConnection(psycopg.Connection[Any]):
     """Connection that closes itself when its server does not answer for ``answer_seconds``.
 
     The timeouts of statements are kept by the server; they do not help when the server itself or
-    the way to it stands still. Looks are counted in place of seconds, so that an answer is not
-    missed while this process stands still.
+    the way to it stands still. Looks that find nothing are counted in place of seconds, so that an
+    answer is not missed while this process stands still.
     """
 
     answer_seconds = 15.0
@@ -56,7 +56,7 @@ class BoundedConnection(psycopg.Connection[Any]):
             wanted = next(gen)
             while True:
                 ready = yield wanted  # after each look, also if nothing is ready
-                silent = 0 if ready else silent + 1
+                silent += not ready
                 if silent == looks:
                     self.close()
                     raise psycopg.OperationalError(
