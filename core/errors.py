@@ -205,6 +205,10 @@ class StoreUnavailable(Unavailable):
     retry_after_s = 1.0
 
 
+class DatabaseUnavailable(StoreUnavailable):
+    """The store's database does not answer, or cannot do this now."""
+
+
 class SystemShortage(Unavailable):
     """The server's system has no descriptors, processes or memory left for now."""
 

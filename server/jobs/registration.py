@@ -221,10 +221,10 @@ async def _serve_sequentially(
     async with services.load_turn:
         refusals = await _serve_on(services.devices, imported, services, retry)
         serving = replace(model, state=ModelStatus.SERVING, message="")
+        keep = partial(services.files.keep_artefact, model.sha256)
         try:
             await stored_with(
-                lambda: services.files.keep_artefact(model.sha256),
-                lambda: store.call(store.serves, serving),
+                partial(services.retry(), keep), partial(store.call, store.serves, serving)
             )
         except DiskFailure as error:
             if model.state is not ModelStatus.SERVING:  # one that FAILED must not go on answering

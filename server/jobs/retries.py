@@ -4,7 +4,8 @@
                                              progress between two tries: counting starts anew
 
 Tries without progress are counted, not seconds: how long a try takes depends on what else the
-machine does.
+machine does. Those in which the database was away do not count in work under a lease: its node
+stops that work when it cannot renew the lease.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from braid.core.errors import Unavailable
+from braid.core.errors import DatabaseUnavailable, Unavailable
 
 log = logging.getLogger("braid.jobs")
 
@@ -50,6 +51,7 @@ class RetryWhileRestarting:
 
     pauses: RetryPauses
     report: Callable[[str], None]
+    has_lease: bool = False
 
     async def __call__(
         self,
@@ -75,11 +77,12 @@ class RetryWhileRestarting:
             except RetriesExhausted:
                 raise
             except Unavailable as error:
-                now = progress()
-                tries, seen = (1 if now > seen else tries + 1), now
-                if tries >= most:
-                    raise RetriesExhausted(error, tries) from error
-                await self._pause(tries, error)
+                if not (self.has_lease and isinstance(error, DatabaseUnavailable)):
+                    now = progress()
+                    tries, seen = (1 if now > seen else tries + 1), now
+                    if tries >= most:
+                        raise RetriesExhausted(error, tries) from error
+                await self._pause(max(1, tries), error)
 
     async def _pause(self, tries: int, error: Unavailable) -> None:
         reason = str(error).partition(";")[0]

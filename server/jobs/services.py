@@ -77,8 +77,11 @@ class JobServices:
             yield replace(self, store=self.store.fenced(lease))
 
     def retry(self, report: Callable[[str], None] = lambda what: None) -> RetryWhileRestarting:
-        """Retries of calls to devices, planner and importer; ``report`` gets a text per retry."""
-        return RetryWhileRestarting(self.retry_pauses, report)
+        """Retries of calls to devices, planner, importer and shared files.
+
+        ``report`` gets a text per retry.
+        """
+        return RetryWhileRestarting(self.retry_pauses, report, self.store.is_fenced)
 
     def tolerated_error(self, options: RegistrationOptions) -> float:
         """Allowed error of outputs against FP32, relative to the largest element of each."""

@@ -52,6 +52,7 @@ STATUS: Mapping[type[errors.BraidError], grpc.StatusCode] = {
     errors.NoNodeUp: grpc.StatusCode.UNAVAILABLE,
     errors.Draining: grpc.StatusCode.UNAVAILABLE,
     errors.StoreUnavailable: grpc.StatusCode.UNAVAILABLE,
+    errors.DatabaseUnavailable: grpc.StatusCode.UNAVAILABLE,
     errors.SystemShortage: grpc.StatusCode.UNAVAILABLE,
     errors.WorkerRestarting: grpc.StatusCode.UNAVAILABLE,
     errors.DeadlineExceeded: grpc.StatusCode.DEADLINE_EXCEEDED,

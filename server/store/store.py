@@ -24,6 +24,7 @@ from sqlalchemy import URL, Connection
 from sqlalchemy.exc import DBAPIError
 
 from braid.core.errors import (
+    DatabaseUnavailable,
     DiskFailure,
     ModelNotFound,
     PreconditionFailed,
@@ -153,7 +154,7 @@ class Store(NodeStore):
         while True:
             try:
                 return await asyncio.wrap_future(self.submit(function, *args, **kwargs))
-            except StoreUnavailable:
+            except DatabaseUnavailable:
                 if not self.is_fenced:
                     raise
             await asyncio.sleep(AWAY_SECONDS)

@@ -14,9 +14,11 @@ import pytest
 from braid.core.errors import JobNotFound, PreconditionFailed, StoreUnavailable
 from braid.core.measurement import StageLatency
 from braid.server.fleet.standing import StandingTask
+from braid.server.store.database import failures
 from braid.server.store.records import JobStatus, ModelStatus
 from tests.fleet.nodes import Node
 from tests.fleet.postgres import Postgres
+from tests.server.jobs.fakes import a_moment
 from tests.server.jobs.watching import reach, registered, until_ended
 
 pytestmark = pytest.mark.fleet
@@ -142,8 +144,10 @@ async def test_late_writes_of_a_node_that_comes_back_are_refused(make_node: Make
 
 
 async def test_a_node_without_the_database_stops_and_goes_on_with_the_same_fence(
-    make_node: MakeNode, postgres_server: Postgres
+    make_node: MakeNode, postgres_server: Postgres, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Goes on while the store still rests: its tries do not count until the database answers."""
+    monkeypatch.setattr(failures, "REST_SECONDS", 3.0)
     one, two = await make_node("one").start(), await make_node("two").start()
     await settled(one, two)
     holds_profiling(one)
@@ -162,6 +166,26 @@ async def test_a_node_without_the_database_stops_and_goes_on_with_the_same_fence
     assert end.state is JobStatus.READY
     assert (two.counts.took, one.counts.lost, one.counts.refused) == (0, 0, 0)
     assert times_measured(one, two) == {1}
+
+
+async def test_an_artefact_that_was_swept_before_its_model_serves_is_put_again(
+    make_node: MakeNode,
+) -> None:
+    one = await make_node("one").start()
+
+    async def sweep() -> None:
+        one.device.before_loading = a_moment
+        with one.store.database.engine.begin() as connection:
+            connection.exec_driver_sql("delete from objects where key like 'artefacts/%%'")
+
+    one.device.before_loading = sweep
+    made = await one.register()
+
+    [*_, end] = await until_ended(one, made.job.id)
+
+    assert end.state is JobStatus.READY
+    assert one.seen.puts.count("artefacts") == 2
+    assert one.store.find_objects(f"artefacts/{made.model.sha256}")
 
 
 async def test_a_job_is_cancelled_through_any_node(make_node: MakeNode) -> None:

@@ -1,6 +1,6 @@
 """Failures of a shared database: one error for callers, one line in the log.
 
-    psycopg.Error (its SQLSTATE) ──failure_of──> StoreUnavailable | DiskFailure | None: a bug
+    psycopg.Error (its SQLSTATE) ──failure_of──> DatabaseUnavailable | DiskFailure | None: a bug
                                 ──may_repeat, stood_still──> the transaction is run again
 
 A SQLite database lies on a disk of the server: ``braid.server.store.disk`` knows its failures.
@@ -16,7 +16,7 @@ from time import monotonic
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
-from braid.core.errors import BraidError, DiskFailure, DiskTrouble, StoreUnavailable
+from braid.core.errors import BraidError, DatabaseUnavailable, DiskFailure, DiskTrouble
 
 log = logging.getLogger("braid.store")
 
@@ -31,7 +31,7 @@ _UNAVAILABLE = ("08", "53", "55P03", "57", "58", "25P03", "25006", "28", "3D", "
 access, a damaged or missing database."""
 
 
-class DatabaseAway(StoreUnavailable):
+class DatabaseAway(DatabaseUnavailable):
     """The database cannot be reached."""
 
 
@@ -64,9 +64,9 @@ def failure_of(error: DBAPIError) -> BraidError | None:
     if is_lost(error):
         return DatabaseAway("the store's database cannot be reached; models serve on, try again")
     if may_repeat(error):
-        return StoreUnavailable("other servers change the same in the store; try again")
+        return DatabaseUnavailable("other servers change the same in the store; try again")
     if state.startswith(_UNAVAILABLE):
-        return StoreUnavailable(f"the store's database cannot do this now ({_reason(error)})")
+        return DatabaseUnavailable(f"the store's database cannot do this now ({_reason(error)})")
     return None
 
 
@@ -87,7 +87,7 @@ class SharedWatch:
         """Surround a transaction.
 
         Raises:
-            StoreUnavailable: the database cannot be reached, or not do this now.
+            DatabaseUnavailable: the database cannot be reached, or not do this now.
             DiskFailure: its disk is full.
         """
         if monotonic() < self._rests_until:
@@ -95,7 +95,7 @@ class SharedWatch:
         try:
             yield
         except PoolTimeout as error:
-            raise StoreUnavailable("all connections to the database are in use") from error
+            raise DatabaseUnavailable("all connections to the database are in use") from error
         except DBAPIError as error:
             failure = failure_of(error)
             if failure is None:
