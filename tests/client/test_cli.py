@@ -493,7 +493,7 @@ def test_ctrl_c_ends_the_waiting_and_not_the_job(server: FakeServer, model_file:
     assert server.held.wait(20)
     time.sleep(0.2)  # until the state has reached the client
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=20)
+    out, err = process.communicate(timeout=120)
 
     assert (process.returncode, out) == (130, "")
     hint = f"--address {server.address}"

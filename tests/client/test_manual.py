@@ -112,4 +112,4 @@ def test_every_script_is_accepted_by_its_shell(
     assert "schedule" in script
     if shutil.which(shell) is None:
         pytest.skip(f"{shell} is not installed")
-    subprocess.run([shell, "-n"], input=script, text=True, check=True, timeout=20)
+    subprocess.run([shell, "-n"], input=script, text=True, check=True, timeout=120)

@@ -92,7 +92,7 @@ class Attacked:
 
     async def check(self) -> None:
         """Look whether every call has ended, and a valid one is answered."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(120):
             while self.server._calls or self.server._connections:  # noqa: ASYNC110
                 await asyncio.sleep(0.001)
             target = f"127.0.0.1:{self.port}"

@@ -148,7 +148,7 @@ class ServerProcess:
 
     def http(self, path: str) -> str:
         """GET a path of the HTTP port."""
-        with urlopen(f"http://{self.http_address}{path}", timeout=10) as response:
+        with urlopen(f"http://{self.http_address}{path}", timeout=60) as response:
             return str(response.read().decode())
 
     def metric(self, name: str, **labels: str) -> float:

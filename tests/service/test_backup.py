@@ -28,7 +28,7 @@ def documented_backup(store: Path, backup: Path) -> None:
         "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin",
     }
     for command in sorted(wanted, reverse=True):  # the database first, as the text says
-        subprocess.run(["sh", "-ec", command], env=environment, check=True, timeout=60)
+        subprocess.run(["sh", "-ec", command], env=environment, check=True, timeout=120)
 
 
 @pytest.mark.slow

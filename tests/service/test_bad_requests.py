@@ -40,7 +40,7 @@ def infer(channel: grpc.Channel, *tensors: Tensor, **fields: Any) -> grpc.RpcErr
     stub = inference_pb2_grpc.InferenceServiceStub(channel)
     request = inference_pb2.InferRequest(**{"model": "cnn", "inputs": tensors, **fields})
     with pytest.raises(grpc.RpcError) as refused:
-        stub.Infer(request, timeout=20)
+        stub.Infer(request, timeout=120)
     error: grpc.RpcError = refused.value
     metadata: Any = error.trailing_metadata()
     assert any(key == "braid-request-id" for key, _ in metadata)
@@ -108,7 +108,7 @@ def test_a_message_over_the_limit_is_refused_and_the_server_goes_on(
     huge = inference_pb2.InferRequest(model="cnn", inputs=[x_tensor(data=bytes(80 << 20))])
 
     with pytest.raises(grpc.RpcError) as refused:
-        stub.Infer(huge, timeout=20)
+        stub.Infer(huge, timeout=120)
 
     assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
     with shared.client() as client:
@@ -164,7 +164,7 @@ def test_a_malformed_upload_is_refused_and_leaves_nothing(
     jobs = len(stub.ListJobs(admin_pb2.ListJobsRequest(limit=1000)).jobs)
 
     with pytest.raises(grpc.RpcError) as refused:
-        stub.RegisterModel(iter(parts), timeout=20)
+        stub.RegisterModel(iter(parts), timeout=120)
 
     assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
     for word in words:
@@ -182,7 +182,7 @@ def test_an_upload_that_is_abandoned_leaves_nothing(
         call.cancel()
 
     stub = admin_pb2_grpc.AdminServiceStub(channel)
-    call = stub.RegisterModel.future(parts(), timeout=20)
+    call = stub.RegisterModel.future(parts(), timeout=120)
 
     with pytest.raises((grpc.RpcError, grpc.FutureCancelledError)):
         call.result()

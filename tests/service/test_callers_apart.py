@@ -35,7 +35,7 @@ class Guarded:
         self, path: str, form: dict[str, str] | None = None, **headers: str
     ) -> tuple[int, str, str]:
         """Status, cookie and text of an answer of the HTTP port."""
-        connection = HTTPConnection(self.server.http_address, timeout=20)
+        connection = HTTPConnection(self.server.http_address, timeout=120)
         try:
             body = None if form is None else urlencode(form)
             connection.request("GET" if form is None else "POST", path, body, headers)

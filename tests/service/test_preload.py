@@ -72,10 +72,10 @@ def test_one_line_starts_a_server_whose_log_says_how_to_call_it(
         server.import_ahead(models["embedding"])
         with server.client() as client:
             client.register("other", models["embedding"], wait=True)
-            assert until(lambda: main(["health", "--address", server.address]) == 0, 10)
+            assert until(lambda: main(["health", "--address", server.address]) == 0)
             assert server.http("/readyz").strip() == "ready"
             client.delete("other")
-            assert until(lambda: main(["health", "--address", server.address]) == 1, 10)
+            assert until(lambda: main(["health", "--address", server.address]) == 1)
     finally:
         server.end()
 

@@ -47,7 +47,7 @@ def test_a_stream_answers_while_its_requests_still_come(shared: ServerProcess) -
 
     def requests() -> Iterator[Any]:
         yield wire_request("first")
-        assert first_answered.wait(20)
+        assert first_answered.wait(120)
         yield wire_request("second")
 
     with grpc.insecure_channel(shared.address) as channel:
@@ -159,7 +159,7 @@ def test_deleting_under_load_answers_or_says_not_found(
 
 def _infer(address: str, model: str, x: np.ndarray) -> np.ndarray:
     with Client(address) as client:
-        return client.infer(model, {"x": x}, timeout_s=60).outputs["y"]
+        return client.infer(model, {"x": x}, timeout_s=120).outputs["y"]
 
 
 def _outcome(address: str, model: str) -> str:

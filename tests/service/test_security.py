@@ -105,7 +105,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
     made = Secured(server, folder, admin, infer, ca)
     server.import_ahead(model := identity(folder / "id.onnx"))
     with made.admin_client(admin) as client:
-        client.register("id", model, wait=True, timeout_s=60)
+        client.register("id", model, wait=True, timeout_s=600)
     yield made
     assert server.stop() == 0
 
@@ -114,7 +114,7 @@ def status_of(target: grpc.Channel, method: str, token: str | None) -> grpc.Stat
     """What a call with an empty stream of requests ends with."""
     metadata = (("authorization", f"Bearer {token}"),) if token else ()
     send: Any = target.stream_stream(method)
-    call = send(iter([b""]), metadata=metadata, timeout=10)
+    call = send(iter([b""]), metadata=metadata, timeout=120)
     try:
         for _ in call:
             break  # it was let in
@@ -251,7 +251,7 @@ def test_no_content_of_requests_in_logs_or_metrics(secured: Secured) -> None:
         for attempt in (
             lambda: client.register(bad, b"model"),
             lambda: client.register("bad", MARK.encode() * 10),
-            lambda: client.register("bad", NAMED, wait=True, timeout_s=30),
+            lambda: client.register("bad", NAMED, wait=True, timeout_s=600),
             lambda: client.register("bad", b"m", planner=MARK),
             lambda: client.register("bad", b"m", input_shapes={MARK: [-1]}),
             lambda: client.cancel_job(bad),
@@ -271,8 +271,8 @@ def test_no_content_of_requests_in_logs_or_metrics(secured: Secured) -> None:
     at = f"https://localhost:{secured.server.http_port}"
     for path in (f"/{MARK}", f"/metrics?{MARK}=1"):
         with contextlib.suppress(OSError):
-            urlopen(Request(at + path, headers={"X-Mark": MARK}), context=context, timeout=10)
-    with urlopen(f"{at}/metrics", context=context, timeout=10) as response:
+            urlopen(Request(at + path, headers={"X-Mark": MARK}), context=context, timeout=120)
+    with urlopen(f"{at}/metrics", context=context, timeout=120) as response:
         metrics = response.read().decode()
 
     assert 'model="id"' in metrics
@@ -293,7 +293,7 @@ def rest_status(secured: Secured, path: str, token: str | None, *, shows_certifi
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     data = b"{}" if "repository" in path or path.endswith("infer") else None
     try:
-        with urlopen(Request(at, data, headers), context=context, timeout=20) as response:
+        with urlopen(Request(at, data, headers), context=context, timeout=120) as response:
             return int(response.status)
     except HTTPError as error:
         with error:

@@ -77,7 +77,7 @@ def test_plain_grpc_found_through_reflection_gets_the_same_answer(
         )
         request: Any = request_class(model="cnn", request_id="abc")
         request.inputs.add(name="x", dtype="FP32", shape=x.shape, data=x.tobytes())
-        response: Any = call(request, timeout=30)
+        response: Any = call(request, timeout=120)
 
     y = np.frombuffer(response.outputs[0].data, np.float32).reshape(expected.shape)
     np.testing.assert_allclose(y, expected, atol=1e-4 * np.abs(expected).max())
@@ -98,10 +98,10 @@ def test_health_answers_for_the_server_its_liveness_and_each_model(shared: Serve
     with grpc.insecure_channel(shared.address) as channel:
         stub = health_pb2_grpc.HealthStub(channel)
         for service in ("", "liveness", "cnn", "embedding"):
-            answer = stub.Check(health_pb2.HealthCheckRequest(service=service), timeout=10)
+            answer = stub.Check(health_pb2.HealthCheckRequest(service=service), timeout=120)
             assert answer.status == health_pb2.HealthCheckResponse.SERVING, service
         with pytest.raises(grpc.RpcError) as unknown:
-            stub.Check(health_pb2.HealthCheckRequest(service="nobody"), timeout=10)
+            stub.Check(health_pb2.HealthCheckRequest(service="nobody"), timeout=120)
     assert unknown.value.code() is grpc.StatusCode.NOT_FOUND
 
 

@@ -21,7 +21,7 @@ from tests.service.server_process import ServerProcess
 TOKEN = "an-admin-token-of-this-test"
 AUTHORIZED = (("authorization", f"Bearer {TOKEN}"),)
 MESSAGES = 100  # to each method
-TIMEOUT_S = 60.0
+TIMEOUT_S = 120.0
 
 SERVICES = [
     service

@@ -113,7 +113,7 @@ async def test_who_does_not_read_stands_still_and_others_are_answered(small: Ser
             async with AsyncClient(small.address) as neighbour:
                 unread, still = -1.0, 0
                 while still < 20 or unread < 2 * MIB:
-                    result = await neighbour.infer("wide", {"x": row(still)}, timeout_s=60)
+                    result = await neighbour.infer("wide", {"x": row(still)}, timeout_s=120)
                     assert result.outputs["y"][0, 0] == 3 * still
                     now = await metric(small, "braid_unread_answer_bytes")
                     still, unread = (still + 1 if now == unread else 0), now

@@ -41,7 +41,7 @@ def register(server: ServerProcess, folder: Path, name: str, number: int) -> Non
     path = adds(folder / f"{number}.onnx", number)
     server.import_ahead(path)
     with server.client() as client:
-        client.register(name, path, planner="sequential", wait=True, timeout_s=60)
+        client.register(name, path, planner="sequential", wait=True, timeout_s=600)
 
 
 def answer(client: Client, name: str, version: str | int | None = None) -> tuple[int, str]:
@@ -209,7 +209,7 @@ def test_labels_name_versions_that_can_serve(server: ServerProcess, tmp_path: Pa
     register(server, tmp_path, "labelled", 1)
     with server.client() as admin:
         with pytest.raises(JobFailed):
-            admin.register("labelled", b"\x08\x07", wait=True, timeout_s=30)
+            admin.register("labelled", b"\x08\x07", wait=True, timeout_s=600)
         before = admin.set_serving("labelled", Serving(latest=1, labels={"stable": 1}))
 
         assert answer(admin, "labelled")[0] == 1  # the failed version changed nothing

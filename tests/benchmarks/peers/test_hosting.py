@@ -51,7 +51,7 @@ def test_a_daemon_that_ignores_sigterm_ends_with_its_server(tmp_path: Path, what
     if what == "stay":
         process.terminate()
 
-    assert process.wait(timeout=30) == (143 if what == "stay" else 0)
+    assert process.wait(timeout=120) == (143 if what == "stay" else 0)
     assert not daemon.is_running()
 
 
@@ -82,7 +82,7 @@ def test_a_server_ends_before_the_processes_that_it_started(tmp_path: Path) -> N
 
     process.terminate()
 
-    assert process.wait(timeout=30) == 143
+    assert process.wait(timeout=120) == 143
     assert seen.read_text() == "(0, 0)"  # its child was alive
 
 

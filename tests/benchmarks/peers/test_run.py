@@ -119,7 +119,7 @@ def test_a_signal_ends_all_processes(
 
     os.kill(process.pid, number)
 
-    assert process.wait(timeout=60) != 0
+    assert process.wait(timeout=120) != 0
     assert len(tree) >= 3  # the client program, the keeper of the first server, that server
     eventually(lambda: not any(map(is_running, tree)))
 

@@ -250,7 +250,7 @@ def stopped(work: Callable[[StopSignal], None], after_s: float) -> str:
     thread.start()
     time.sleep(after_s)
     signal.stop("too late")
-    thread.join(60)
+    thread.join(120)
     (reason,) = reasons
     return reason
 

@@ -38,7 +38,7 @@ class ServedWorker:
         self.arena = mmap.mmap(-1, arena_bytes)
         self._make_backend = make_backend
         self._socket, theirs = socket.socketpair()
-        self._socket.settimeout(20)
+        self._socket.settimeout(120)
         self._link = BlockingChannel(self._socket)
         self._answers: dict[int, WorkerAnswer | WorkerFailure] = {}
         self._calls = 0
@@ -98,5 +98,5 @@ class ServedWorker:
     def close(self) -> None:
         """Close the link, as a front end that goes; the worker ends."""
         self._socket.close()
-        self._thread.join(20)
+        self._thread.join(120)
         assert not self._thread.is_alive()

@@ -38,7 +38,7 @@ DIGEST, CHANNELS, EXTENT = "d" * 64, 8, 12
 SPEC = TensorType("FP32", (1, CHANNELS, EXTENT, EXTENT))
 KEY = ProgramKey(DIGEST, (("x", SPEC),))
 LAYOUT = slot_layout({"x": SPEC}, {"y": SPEC})
-TIMEOUT_S = 60
+TIMEOUT_S = 120.0
 ALL, BESIDE = 1, 2
 """Numbers of executables: on all of the device, and side by side."""
 

@@ -109,7 +109,7 @@ async def connected(
     peer = Peer(reader, writer)
     peer.send(start)
     try:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(120):
             yield peer
     finally:
         writer.transport.abort()

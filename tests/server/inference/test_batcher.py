@@ -482,7 +482,7 @@ async def test_draining_one_model_does_not_wait_for_another(device: FakeDevice) 
     busy = asyncio.create_task(service.batcher.submit(other, checked, Watcher()))
     await settle()
 
-    await asyncio.wait_for(service.batcher.drain(service.model), timeout=5)
+    await asyncio.wait_for(service.batcher.drain(service.model), timeout=120)
 
     assert not busy.done()
     device.gate.set()

@@ -99,7 +99,7 @@ def test_every_request_ends_once_and_with_its_own_rows(
         # Rows run once, or again only because a neighbour in their batch was bad.
         ran = [row for batch in bench.rows if not bad & set(batch) for row in batch]
         assert len(ran) == len(set(ran))
-        await asyncio.wait_for(bench.batcher.drain(), 1)
+        await asyncio.wait_for(bench.batcher.drain(), 120)
 
     asyncio.run(scenario())
 

@@ -26,7 +26,7 @@ async def crash(root: Path, log: Path, point: str, after_s: float | None = None)
     )
     assert process.stdout is not None
     if after_s is None:
-        assert await asyncio.wait_for(process.stdout.readline(), 30) == b"there\n"
+        assert await asyncio.wait_for(process.stdout.readline(), 120) == b"there\n"
     else:
         while not (root / "braid.db").exists():  # noqa: ASYNC110
             await asyncio.sleep(0.01)
@@ -42,7 +42,7 @@ async def finish(root: Path, log: Path) -> tuple[Server, list[JobRecord], list[M
     log_measurements(server.device, log)
     await server.runner.start()
     for job in server.store.jobs():
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):
             _ = [_ async for _ in server.runner.watch(job.id)]
     found = server, server.store.jobs(), server.store.models()
     await server.stop()

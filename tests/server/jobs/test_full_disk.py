@@ -129,7 +129,7 @@ async def test_a_job_whose_end_cannot_be_stored_ends_all_the_same(
         assert server.store.has_unstored_ends
         assert len(list(server.store.folder.uploads.iterdir())) == 1, "a crash needs it"
     asleep.set()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(120):
         while list(server.store.folder.uploads.iterdir()):  # noqa: ASYNC110  (no event)
             await asyncio.sleep(0)
 

@@ -212,7 +212,7 @@ async def test_a_server_that_is_gone_ends_the_process() -> None:
     os.close(reading)
     os.close(writing)
 
-    assert await asyncio.wait_for(process.wait(), 10) == 3
+    assert await asyncio.wait_for(process.wait(), 120) == 3
 
 
 class NoisyDevice(FakeDevice):

@@ -9,7 +9,7 @@ from tests.server.jobs.fakes import Server
 
 
 async def until_ended(server: Server, job_id: str) -> list[JobRecord]:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(120):
         return [job async for job in server.runner.watch(job_id)]
 
 
@@ -19,7 +19,7 @@ async def registered(server: Server, *args: object, **options: object) -> JobRec
 
 
 async def reach(server: Server, job_id: str, state: JobStatus) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(120):
         async for job in server.runner.watch(job_id):
             if job.state is state:
                 return

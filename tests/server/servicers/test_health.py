@@ -37,7 +37,7 @@ def watched(health: Health) -> AsyncIterator[Any]:
 
 async def status(watching: AsyncIterator[Any]) -> int:
     """The next one that a caller is told."""
-    answer = await asyncio.wait_for(anext(watching), timeout=60)
+    answer = await asyncio.wait_for(anext(watching), timeout=120)
     return int(answer.status)
 
 

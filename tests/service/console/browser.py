@@ -150,7 +150,7 @@ def chromium() -> Iterator[Browser]:
         )
         try:
             port = _port(Path(home) / "DevToolsActivePort")
-            with urlopen(f"http://127.0.0.1:{port}/json/list", timeout=10) as answer:
+            with urlopen(f"http://127.0.0.1:{port}/json/list", timeout=120) as answer:
                 (page,) = [each for each in json.load(answer) if each["type"] == "page"]
             browser = Browser(page["webSocketDebuggerUrl"])
             try:
@@ -160,7 +160,7 @@ def chromium() -> Iterator[Browser]:
         finally:
             process.terminate()
             try:
-                process.wait(timeout=10)
+                process.wait(timeout=120)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()

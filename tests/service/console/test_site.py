@@ -38,7 +38,7 @@ def ask(
     server: ServerProcess, path: str, form: dict[str, str] | None = None, **headers: str
 ) -> tuple[HTTPResponse, str]:
     """One request, no redirect followed."""
-    connection = HTTPConnection(server.http_address, timeout=20)
+    connection = HTTPConnection(server.http_address, timeout=120)
     try:
         body = None if form is None else urlencode(form)
         connection.request("GET" if form is None else "POST", path, body, headers)

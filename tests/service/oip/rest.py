@@ -45,7 +45,7 @@ def call(
         if binary:
             headers[HEAD_LENGTH] = str(len(body))
             body += binary
-    connection = HTTPConnection(server.http_address, timeout=60)
+    connection = HTTPConnection(server.http_address, timeout=120)
     try:
         sent = {name.replace("_", "-"): value for name, value in headers.items()}
         connection.request("GET" if body is None else "POST", path, body, sent)

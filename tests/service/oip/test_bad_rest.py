@@ -136,7 +136,7 @@ def test_bombs_are_refused(oip_server: ServerProcess) -> None:
 
 def raw(server: ServerProcess, *parts: bytes) -> socket.socket:
     host, _, port = server.http_address.rpartition(":")
-    connection = socket.create_connection((host, int(port)), timeout=60)
+    connection = socket.create_connection((host, int(port)), timeout=120)
     for part in parts:
         connection.sendall(part)
     return connection

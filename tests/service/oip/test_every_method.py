@@ -236,7 +236,7 @@ def async_infer(client: Client, _: Path) -> None:
     client.async_infer(
         "fp32", [tensor(ramp(1))], lambda result, error: answered.put((result, error))
     )
-    result, error = answered.get(timeout=20)
+    result, error = answered.get(timeout=120)
     assert error is None
     np.testing.assert_array_equal(result.as_numpy("y"), 2 * ramp(1))
 
@@ -251,7 +251,7 @@ def start_stream(client: Client, _: Path) -> None:
             name, [tensor(x)], request_id=str(index), enable_empty_final_response=True
         )
     for index in range(20):  # in the order of the requests
-        result, error = answered.get(timeout=20)
+        result, error = answered.get(timeout=120)
         if index == 7:
             assert "nobody" in error.message()
             continue

@@ -44,7 +44,7 @@ def test_a_client_that_knows_only_reflection_infers(oip_server: ServerProcess) -
         given: Any = request(model_name="fp32", raw_input_contents=[ramp(2).tobytes()])
         given.inputs.add(name="x", datatype="FP32", shape=[2, 3])
 
-        answer: Any = call(given, timeout=20)
+        answer: Any = call(given, timeout=120)
 
     doubled = np.frombuffer(answer.raw_output_contents[0], np.float32).reshape(2, 3)
     np.testing.assert_array_equal(doubled, 2 * ramp(2))
@@ -53,7 +53,7 @@ def test_a_client_that_knows_only_reflection_infers(oip_server: ServerProcess) -
 def test_health_knows_the_service(oip_server: ServerProcess) -> None:
     with grpc.insecure_channel(oip_server.address) as channel:
         stub = health_pb2_grpc.HealthStub(channel)
-        answer = stub.Check(health_pb2.HealthCheckRequest(service=SERVICE), timeout=20)
+        answer = stub.Check(health_pb2.HealthCheckRequest(service=SERVICE), timeout=120)
     assert answer.status == health_pb2.HealthCheckResponse.SERVING
 
 

@@ -193,7 +193,7 @@ async def test_triton_aio_client_infers(aio: http_aio.InferenceServerClient) -> 
 def test_connections_are_kept(oip_server: ServerProcess) -> None:
     from http.client import HTTPConnection
 
-    connection = HTTPConnection(oip_server.http_address, timeout=60)
+    connection = HTTPConnection(oip_server.http_address, timeout=120)
     ports = set()
     for path, body in (("/v2", None), (INFER, json.dumps(inputs())), ("/v2/none", None)):
         connection.request("GET" if body is None else "POST", path, body)
@@ -327,7 +327,7 @@ def check_pairs(server: ServerProcess, count: int, seed: int) -> None:
                 import gzip
 
                 answer = Answer(answer.status, answer.headers, gzip.decompress(answer.body))
-            expected = grpc_client._client_stub.ModelInfer(pair.grpc, timeout=60)
+            expected = grpc_client._client_stub.ModelInfer(pair.grpc, timeout=120)
             outputs: Outputs = {
                 each.name: (each.datatype, list(each.shape), raw)
                 for each, raw in zip(expected.outputs, expected.raw_output_contents, strict=True)

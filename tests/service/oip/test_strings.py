@@ -90,7 +90,7 @@ def test_typed_contents_are_the_same_as_raw_ones(oip_server: ServerProcess) -> N
     with grpc.insecure_channel(oip_server.address) as channel:
         stub = triton.service_pb2_grpc.GRPCInferenceServiceStub(channel)
 
-        answer = stub.ModelInfer(typed, timeout=20)
+        answer = stub.ModelInfer(typed, timeout=120)
 
     flat = [each.encode() for row in GREETINGS for each in row]
     assert answer.raw_output_contents[0] == length_prefixed(flat)
@@ -204,7 +204,7 @@ def test_what_is_wrong_with_strings_is_named(
         stub = triton.service_pb2_grpc.GRPCInferenceServiceStub(channel)
 
         with pytest.raises(grpc.RpcError) as refused:
-            stub.ModelInfer(request_, timeout=20)
+            stub.ModelInfer(request_, timeout=120)
 
     assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
     assert reason in str(refused.value.details())
