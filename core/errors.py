@@ -24,6 +24,7 @@
     │   ├── NoNodeUp
     │   ├── Draining
     │   ├── StoreUnavailable
+    │   │   └── DatabaseUnavailable
     │   ├── SystemShortage
     │   └── WorkerRestarting
     ├── DeadlineExceeded
