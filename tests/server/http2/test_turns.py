@@ -51,11 +51,11 @@ async def test_those_that_wait_read_in_their_order_a_turn_each() -> None:
 
 async def test_who_asks_first_in_a_turn_always_reads() -> None:
     made = Turns()
-    for _ in range(3):
-        assert made.has_time(monotonic())
-        assert made.has_time(monotonic())
-        assert not made.has_time(monotonic() + 1.0)
-        await asyncio.sleep(0.01)
+    for now in (0.0, 7.0, 7.0):
+        assert made.has_time(now)
+        assert made.has_time(now + 0.9 * turns.TURN_SECONDS)
+        assert not made.has_time(now + turns.TURN_SECONDS)
+        await asyncio.sleep(0)
 
 
 @pytest.mark.usefixtures("_short")
