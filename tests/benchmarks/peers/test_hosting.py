@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import psutil
@@ -14,6 +13,7 @@ import pytest
 from benchmarks.peers.hosting import keeper
 from benchmarks.peers.hosting.contract import Contender, find_contenders, read_peer
 from benchmarks.peers.hosting.environments import python_of, versions_in
+from tests.clock import until
 
 DAEMON = """
 import os, signal, sys, time
@@ -37,10 +37,7 @@ def keep(tmp_path: Path, what: str) -> tuple[subprocess.Popen[bytes], psutil.Pro
     start = f"import sys; sys.path[0] = {str(Path(keeper.__file__).parent)!r}; import keeper; "
     start += "keeper.GRACE_S = 0.2; sys.exit(keeper.main(int(sys.argv[1]), sys.argv[2:]))"
     process = subprocess.Popen([sys.executable, "-c", start, str(os.getpid()), *tree])
-    deadline = time.monotonic() + 30
-    while not (file.exists() and file.read_text()):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    until(lambda: file.exists() and file.read_text())
     return process, psutil.Process(int(file.read_text()))
 
 
@@ -75,10 +72,7 @@ def test_a_server_ends_before_the_processes_that_it_started(tmp_path: Path) -> N
     seen, up = tmp_path / "seen", tmp_path / "up"
     command = [sys.executable, keeper.__file__, str(os.getpid()), sys.executable, "-c", SERVER]
     process = subprocess.Popen([*command, str(seen), str(up)])
-    deadline = time.monotonic() + 30
-    while not up.exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    until(up.exists)
 
     process.terminate()
 

@@ -6,8 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -17,6 +15,7 @@ from benchmarks.environment import REPOSITORY
 from benchmarks.peers.__main__ import main
 from benchmarks.peers.records import Case, Load, read_cases
 from tests.benchmarks.peers.conftest import TINY
+from tests.clock import until
 
 
 def arguments(peers: str, tmp_path: Path, *more: str) -> list[str]:
@@ -97,13 +96,6 @@ def test_what_is_there_is_left_out_when_resumed(
     assert cases(tmp_path)["off"] == before
 
 
-def eventually(condition: Callable[[], bool], timeout_s: float = 60.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
 @pytest.mark.ci
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
 def test_a_signal_ends_all_processes(
@@ -114,14 +106,14 @@ def test_a_signal_ends_all_processes(
     log = tmp_path / "log"
     with log.open("w") as file:
         process = subprocess.Popen(command, cwd=REPOSITORY, stderr=file)
-    eventually(lambda: "starting right" in log.read_text())
+    until(lambda: "starting right" in log.read_text())
     tree = psutil.Process(process.pid).children(recursive=True)
 
     os.kill(process.pid, number)
 
     assert process.wait(timeout=120) != 0
     assert len(tree) >= 3  # the client program, the keeper of the first server, that server
-    eventually(lambda: not any(map(is_running, tree)))
+    until(lambda: not any(map(is_running, tree)))
 
 
 def is_running(process: psutil.Process) -> bool:
