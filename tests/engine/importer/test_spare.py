@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import NoReturn
 
 import psutil
 import pytest
@@ -12,7 +13,7 @@ import pytest
 from braid.core.errors import ImportLimitExceeded
 from braid.engine.importer.host.launch import import_model
 from braid.engine.importer.host.limits import ImportLimits
-from braid.engine.importer.host.process import SpareImporter
+from braid.engine.importer.host.process import ImporterProcess, SpareImporter
 from braid.engine.importer.host.report import read_report
 from tests.clock import until
 from tests.engine.importer.running import importers, left_in
@@ -45,20 +46,19 @@ def status(process: psutil.Process) -> str:
     return Path(f"/proc/{process.pid}/status").read_text()
 
 
-async def test_a_spare_imports_one_file_and_is_gone(tmp_path: Path, spare: SpareImporter) -> None:
+async def test_a_spare_imports_one_file_and_is_gone(
+    tmp_path: Path, spare: SpareImporter, monkeypatch: pytest.MonkeyPatch
+) -> None:
     process, upload = await ready(spare), tmp_path / "upload"
     upload.write_bytes(RELU)
-    seen: list[list[psutil.Process]] = []
 
-    await import_model(
-        upload,
-        tmp_path / "artefact",
-        ImportLimits(),
-        lambda *_: seen.append(importers()),
-        spare=spare,
-    )
+    async def start(*_: str) -> NoReturn:
+        raise AssertionError("the spare is to import it")
 
-    assert seen[0] == [process]
+    monkeypatch.setattr(ImporterProcess, "start", start)
+    await import_model(upload, tmp_path / "artefact", ImportLimits(), lambda *_: None, spare=spare)
+
+    assert not process.is_running()
     assert importers() == []
     assert left_in(tmp_path) == ["artefact"]
     assert read_report(tmp_path / "artefact").size_bytes == len(RELU)
