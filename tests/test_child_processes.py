@@ -50,6 +50,6 @@ def test_servers_and_their_workers_end_with_the_run_that_is_killed(
         started = [psutil.Process(int(pid)) for pid in run.stdout.readline().split()]
         assert len(started) == 2
         run.send_signal(number)
-        _, alive = psutil.wait_procs(started, timeout=120)
+        _, alive = psutil.wait_procs(started, timeout=60)
 
     assert alive == []

@@ -176,7 +176,7 @@ async def test_a_stream_may_be_quiet_while_its_client_asks_for_signs_of_life(
             stub: Any = inference_pb2_grpc.InferenceServiceStub(channel)
             call = stub.InferStream()
             with pytest.raises(TimeoutError):  # gRPC ends it after 50 s unless told otherwise
-                await asyncio.wait_for(call.read(), 120)
+                await asyncio.wait_for(call.read(), 60)
     finally:
         server.end()
 

@@ -26,7 +26,7 @@ OPTIONS = WorkerOptions(
     1, 1 << 16, 0, 1, module="tests.engine.link.endless_worker", watch=WatchLimits(step_s=0.5)
 )
 ENDLESS = 1
-TIMEOUT_S = 120.0
+TIMEOUT_S = 30.0
 
 
 class Changes:

@@ -44,7 +44,7 @@ async def test_a_child_that_ignores_sigterm_is_killed_with_what_it_started() -> 
 
     assert (end.status, end.signal_name) == (-9, "SIGKILL")
     assert not child.is_alive
-    _, alive = psutil.wait_procs(group, timeout=120)
+    _, alive = psutil.wait_procs(group, timeout=60)
     assert not alive
 
 

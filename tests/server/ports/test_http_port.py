@@ -37,7 +37,7 @@ class Port:
         def fetch() -> tuple[int, str, bytes]:
             request = urllib.request.Request(f"http://127.0.0.1:{self.port}{path}", headers=headers)
             try:
-                with urllib.request.urlopen(request, timeout=120) as answer:
+                with urllib.request.urlopen(request, timeout=60) as answer:
                     return answer.status, answer.headers["content-type"], answer.read()
             except urllib.error.HTTPError as error:
                 with error:
@@ -217,7 +217,7 @@ async def test_slow_clients_are_dropped(port: Port) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", port.port)
     writer.write(b"GET /met")
 
-    assert await asyncio.wait_for(closed(reader), 120)
+    assert await asyncio.wait_for(closed(reader), 60)
     writer.close()
 
 
@@ -242,7 +242,7 @@ async def test_half_open_requests_give_way_to_whole_ones_and_to_probes(
     assert (await port.get("/healthz"))[0] == 200
     assert (await port.get("/metrics"))[0] == 200
     for reader, _ in held[:8]:  # the oldest were dropped
-        assert await asyncio.wait_for(closed(reader), 120)
+        assert await asyncio.wait_for(closed(reader), 60)
     for _, writer in held:
         writer.close()
 
@@ -254,11 +254,11 @@ async def test_the_address_that_holds_most_connections_loses_one_first(port: Por
     )
     its_writer.write(b"GET /healthz HTTP/1.1\r\n")
     held = [await asyncio.open_connection("127.0.0.1", port.port) for _ in range(20)]
-    assert await asyncio.wait_for(closed(held[0][0]), 120)
+    assert await asyncio.wait_for(closed(held[0][0]), 60)
 
     its_writer.write(b"\r\n")
 
-    assert (await asyncio.wait_for(patient.read(), 120)).startswith(b"HTTP/1.1 200")
+    assert (await asyncio.wait_for(patient.read(), 60)).startswith(b"HTTP/1.1 200")
     for _, writer in [*held, (None, its_writer)]:
         writer.close()
 
@@ -290,7 +290,7 @@ async def test_pages_that_hang_leave_probes_alone() -> None:
     try:
         stuck = [asyncio.create_task(port.get("/hangs")) for _ in range(2)]
         for _ in stuck:
-            await asyncio.wait_for(arrived.acquire(), 120)
+            await asyncio.wait_for(arrived.acquire(), 60)
 
         assert (await port.get("/healthz"))[0] == 200
         assert (await port.get("/page"))[0] == 503
@@ -325,7 +325,7 @@ async def test_stop_does_not_wait_for_idle_clients(port: Port) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", port.port)
     assert (await port.get("/healthz"))[0] == 200  # accepted after the idle one
 
-    await asyncio.wait_for(port.server.stop(grace_seconds=0.1), 120)
+    await asyncio.wait_for(port.server.stop(grace_seconds=0.1), 60)
 
     assert await closed(reader)
     writer.close()
@@ -386,7 +386,7 @@ async def test_what_is_no_body_ends_within_the_limit_of_a_head(port: Port, endle
             writer.write(more)
             await writer.drain()
 
-    assert await asyncio.wait_for(ended(reader), 120)
+    assert await asyncio.wait_for(ended(reader), 60)
     writer.close()
 
 
@@ -397,7 +397,7 @@ async def test_a_large_body_has_more_time_than_a_small_one(port: Port) -> None:
     await asyncio.sleep(0.6)  # beyond request_seconds
     writer.write(b"x" * 1000)
 
-    assert (await asyncio.wait_for(reader.read(), 120)).startswith(b"HTTP/1.1 200")
+    assert (await asyncio.wait_for(reader.read(), 60)).startswith(b"HTTP/1.1 200")
     writer.close()
 
 
@@ -416,10 +416,10 @@ async def test_a_page_ends_when_its_caller_leaves() -> None:
     _, writer = await asyncio.open_connection("127.0.0.1", await server.start("127.0.0.1", 0))
     try:
         writer.write(b"GET /hangs HTTP/1.1\r\n\r\n")
-        await asyncio.wait_for(began.wait(), 120)
+        await asyncio.wait_for(began.wait(), 60)
         writer.close()
 
-        await asyncio.wait_for(ended_.wait(), 120)
+        await asyncio.wait_for(ended_.wait(), 60)
     finally:
         await server.stop()
 
