@@ -7,6 +7,7 @@ only waits.
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import signal
@@ -81,6 +82,7 @@ def _awaited(child: int) -> int | None:
 
 def _child(folder: Path) -> None:
     """Confine, import, say how it went by the exit code, and end without cleaning up."""
+    gc.freeze()  # what gRPC has left behind in the parent must not be freed here: it may never end
     code, note = _ODD, ""
     try:
         devnull = os.open(os.devnull, os.O_WRONLY)

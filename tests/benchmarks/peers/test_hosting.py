@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -18,27 +19,30 @@ from tests.clock import until
 DAEMON = """
 import os, signal, sys, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
+ready, started = os.pipe()
 if os.fork() == 0:
     os.setsid()
     if os.fork() == 0:
         open(sys.argv[1], "w").write(str(os.getpid()))
+        os.write(started, b"1")
         time.sleep(600)
     os._exit(0)
 os.wait()
+os.read(ready, 1)
 if sys.argv[2] == "stay":
     time.sleep(600)
 """
 
 
-def keep(tmp_path: Path, what: str) -> tuple[subprocess.Popen[bytes], psutil.Process]:
-    """A keeper of a process with a daemon, and that daemon. SIGTERM they ignore."""
+def keep(tmp_path: Path, what: str) -> tuple[subprocess.Popen[bytes], int]:
+    """A keeper of a process with a daemon, and that daemon's id. SIGTERM they ignore."""
     file = tmp_path / "pid"
     tree = [sys.executable, "-c", DAEMON, str(file), what]
     start = f"import sys; sys.path[0] = {str(Path(keeper.__file__).parent)!r}; import keeper; "
     start += "keeper.GRACE_S = 0.2; sys.exit(keeper.main(int(sys.argv[1]), sys.argv[2:]))"
     process = subprocess.Popen([sys.executable, "-c", start, str(os.getpid()), *tree])
     until(lambda: file.exists() and file.read_text())
-    return process, psutil.Process(int(file.read_text()))
+    return process, int(file.read_text())
 
 
 @pytest.mark.parametrize("what", ["stay", "end"])
@@ -49,7 +53,7 @@ def test_a_daemon_that_ignores_sigterm_ends_with_its_server(tmp_path: Path, what
         process.terminate()
 
     assert process.wait(timeout=120) == (143 if what == "stay" else 0)
-    assert not daemon.is_running()
+    assert not psutil.pid_exists(daemon)
 
 
 SERVER = """
@@ -105,18 +109,25 @@ def test_a_server_ends_whose_keeper_is_told_to_end_while_it_starts_it() -> None:
     assert not psutil.pid_exists(int(done.stdout))
 
 
-def test_descendants_are_those_of_psutil() -> None:
-    command = [sys.executable, "-c", "import subprocess as s; s.run(['sleep', '60'])"]
+TREE = sorted([psutil.STATUS_SLEEPING, psutil.STATUS_SLEEPING, psutil.STATUS_ZOMBIE])
+
+
+def test_descendants_are_those_of_psutil_that_are_no_zombies() -> None:
+    command = ["sh", "-c", "sh -c 'sleep 600 & wait' & true & exec sleep 600"]
     with subprocess.Popen(command, start_new_session=True) as process:
-        me = psutil.Process()
-        while len(keeper.descendants(process.pid)) < 1:
-            assert process.poll() is None
-        expected = {child.pid for child in me.children(recursive=True)}
-        found = set(keeper.descendants(me.pid))
-        for child in psutil.Process(process.pid).children():
-            child.kill()
-    assert {process.pid} < found
-    assert found == expected
+        try:
+            root = psutil.Process(process.pid)
+            until(lambda: sorted(each.status() for each in root.children(recursive=True)) == TREE)
+            expected = {
+                each.pid
+                for each in root.children(recursive=True)
+                if each.status() != psutil.STATUS_ZOMBIE
+            }
+            found = keeper.descendants(process.pid)
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)
+    assert len(found) == 2
+    assert set(found) == expected
 
 
 def peer(folder: Path, text: str) -> Path:

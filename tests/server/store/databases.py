@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,11 @@ from braid.server.store.quota import StoreLimits
 from braid.server.store.store import Store
 from tests.fleet import postgres
 from tests.fleet.postgres import Postgres
+
+_clean = multiprocessing.get_context("forkserver")
+_clean.set_forkserver_preload(
+    [f"tests.server.store.{each}" for each in ("test_migrations", "test_shared_database")]
+)
 
 
 class SharedDatabases:
@@ -64,6 +70,20 @@ def execute(url: URL, *statements: str) -> list[Any]:
         rows = list(result) if result.returns_rows else []
     engine.dispose()
     return rows
+
+
+def exit_codes(call: Callable[..., object], each: Sequence[tuple[object, ...]]) -> list[int | None]:
+    """Exit codes of processes that make a call at the same time, each with its own arguments.
+
+    They are no forks of this process: one of a process that has used gRPC may hang when it frees
+    what it took over, and one that has threads when it waits for a lock that one of them held.
+    """
+    processes = [_clean.Process(target=call, args=arguments) for arguments in each]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    return [process.exitcode for process in processes]
 
 
 @contextmanager

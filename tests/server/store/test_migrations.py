@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import shutil
 from pathlib import Path
 
@@ -22,7 +21,7 @@ from braid.server.store.database.migrating import (
 )
 from braid.server.store.store import Store
 from braid.server.store.tables.schema import metadata
-from tests.server.store.databases import SharedDatabases, execute, url_of
+from tests.server.store.databases import SharedDatabases, execute, exit_codes, url_of
 from tests.server.store.registering import register
 
 NEXT = """
@@ -144,15 +143,9 @@ def test_many_processes_open_an_empty_database_at_once(
     shared_databases: SharedDatabases,
 ) -> None:
     url = shared_databases.make(with_tables=False)
-    context = multiprocessing.get_context("fork")
-    servers = [context.Process(target=upgrade, args=(url,)) for _ in range(8)]
 
-    for server in servers:
-        server.start()
-    for server in servers:
-        server.join()
+    assert exit_codes(upgrade, [(url,)] * 8) == [0] * 8
 
-    assert [server.exitcode for server in servers] == [0] * 8
     assert execute(url, "SELECT count(*) FROM meta") == [(1,)]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 import threading
@@ -28,7 +27,7 @@ from braid.server.store.database.postgresql import BoundedConnection, Limits, ma
 from braid.server.store.quota import StoreLimits
 from braid.server.store.records import JobStatus, ModelStatus
 from braid.server.store.store import Store
-from tests.server.store.databases import SharedDatabases, execute, full_disk, url_of
+from tests.server.store.databases import SharedDatabases, execute, exit_codes, full_disk, url_of
 from tests.server.store.registering import end, receive, register
 
 
@@ -71,18 +70,10 @@ def _register_ten(url: URL, root: Path, number: int) -> None:
 def test_forty_versions_of_one_name_that_four_servers_add_at_once_are_forty(
     shared_store: Store, tmp_path: Path
 ) -> None:
-    context = multiprocessing.get_context("fork")
     url = url_of(shared_store)
-    servers = [
-        context.Process(target=_register_ten, args=(url, tmp_path / str(n), n)) for n in range(4)
-    ]
 
-    for server in servers:
-        server.start()
-    for server in servers:
-        server.join()
+    assert exit_codes(_register_ten, [(url, tmp_path / str(n), n) for n in range(4)]) == [0] * 4
 
-    assert [server.exitcode for server in servers] == [0] * 4
     assert [model.version for model in shared_store.models("lenet")] == list(range(1, 41))
     assert len({model.sha256 for model in shared_store.models("lenet")}) == 40
     assert shared_store.count_jobs()["QUEUED"] == 40
