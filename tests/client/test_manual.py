@@ -93,7 +93,7 @@ def test_bash_completes(line: str, expected: str, capsys: pytest.CaptureFixture[
     program += 'echo "${COMPREPLY[@]}"\n'
 
     ran = subprocess.run(
-        ["bash", "-euc", program], capture_output=True, text=True, timeout=20, check=False
+        ["bash", "-euc", program], capture_output=True, text=True, timeout=120, check=False
     )
 
     assert ran.returncode == 0, ran.stderr

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import queue
 import threading
-import time
 from collections.abc import Callable, Sequence
+from time import perf_counter, sleep
 
 import numpy as np
 
@@ -15,12 +15,16 @@ from benchmarks.peers.load.calls import Call, CallFailed
 WRONG = "WRONG_ANSWER"
 _AFTER_FAILURE_S = 0.005
 
+Clock = Callable[[], float]
+"""Seconds, from any moment on; asked by every client's thread."""
+
 
 class Window:
     """The time of the measurement, and what was seen in it."""
 
-    def __init__(self, warmup_s: float, measure_s: float) -> None:
-        self.origin = time.perf_counter()
+    def __init__(self, warmup_s: float, measure_s: float, clock: Clock = perf_counter) -> None:
+        self.clock = clock
+        self.origin = clock()
         self.begin = self.origin + warmup_s
         self.end = self.begin + measure_s
         self.samples = Samples(seconds=measure_s)
@@ -28,7 +32,7 @@ class Window:
         self._lock = threading.Lock()
 
     def timed(self, call: Call, number: int, since: float, is_counted: bool | None = None) -> None:
-        """Make one call; its latency counts from ``since``, in seconds of perf_counter.
+        """Make one call; its latency counts from ``since``, in seconds of the clock.
 
         Counted are latencies of calls that end after the warm-up, unless ``is_counted`` says.
         """
@@ -37,7 +41,7 @@ class Window:
             check = call(number)
         except CallFailed as error:
             failure = str(error)
-        now = time.perf_counter()
+        now = self.clock()
         if is_counted is None:
             is_counted = now >= self.begin
         if check is not None and not check():
@@ -51,20 +55,22 @@ class Window:
                 if is_counted:
                     self.samples.latency_us.append(round((now - since) * 1e6))
         if failure:
-            time.sleep(_AFTER_FAILURE_S)
+            sleep(_AFTER_FAILURE_S)
 
 
-def closed_loop(calls: Sequence[Call], warmup_s: float, measure_s: float) -> Samples:
+def closed_loop(
+    calls: Sequence[Call], warmup_s: float, measure_s: float, clock: Clock = perf_counter
+) -> Samples:
     """Let each of ``calls`` be a client that waits for its answer before it asks again.
 
     Latencies are of all answers that end after the begin of the measurement, also of those after
     its end: dropping them would drop the slow ones.
     """
-    window = Window(warmup_s, measure_s)
+    window = Window(warmup_s, measure_s, clock)
 
     def client(index: int) -> None:
         number = index
-        while (now := time.perf_counter()) < window.end:
+        while (now := clock()) < window.end:
             window.timed(calls[index], number, now)
             number += 1
 
@@ -102,8 +108,8 @@ def open_loop(
         random = np.random.default_rng(seed)
         due, number = window.origin, 0
         while (due := due + random.exponential(1 / rate_per_s)) < window.end:
-            if (pause := due - time.perf_counter()) > 0:
-                time.sleep(pause)
+            if (pause := due - perf_counter()) > 0:
+                sleep(pause)
             due_calls.put((number, due))
             number += 1
         for _ in calls:

@@ -1,7 +1,8 @@
-"""Load patterns over calls that sleep: what counts as throughput, latency, failure."""
+"""Load patterns over calls that take their own time: what counts as latency, rate, failure."""
 
 from __future__ import annotations
 
+import threading
 import time
 
 import pytest
@@ -10,22 +11,41 @@ from benchmarks.peers.load.calls import Call, CallFailed, Check
 from benchmarks.peers.load.loops import closed_loop, closed_rate, open_loop
 
 
-def sleeping(seconds: float, is_right: bool = True) -> Call:
+def sleeping(seconds: float) -> Call:
     def call(number: int) -> Check:
         time.sleep(seconds)
-        return lambda: is_right
+        return lambda: True
 
     return call
 
 
+class OwnTime(threading.local):
+    """A clock for each thread, which calls of that thread put forward."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def taking(self, seconds: float, is_right: bool = True, failure: str = "") -> Call:
+        """A call that takes this long by the clock."""
+
+        def call(number: int) -> Check:
+            self.now += seconds
+            if failure:
+                raise CallFailed(failure)
+            return lambda: is_right
+
+        return call
+
+
 def test_throughput_and_latency_of_a_closed_loop_belong_together() -> None:
-    clients = 4
+    clock, clients = OwnTime(), 4
 
-    samples = closed_loop([sleeping(0.05) for _ in range(clients)], 0.05, 0.6)
+    samples = closed_loop([clock.taking(0.05) for _ in range(clients)], 0.07, 0.6, clock)
 
-    mean_s = sum(samples.latency_us) / len(samples.latency_us) / 1e6
-    assert min(samples.latency_us) >= 50_000
-    assert samples.answers_per_s * mean_s == pytest.approx(clients, rel=0.2)  # Little's law
+    assert set(samples.latency_us) == {50_000}
+    assert samples.answers_per_s * 0.05 == pytest.approx(clients)  # Little's law
     assert samples.errors == {}
 
 
@@ -44,10 +64,11 @@ def test_an_open_loop_counts_the_wait_of_a_request_that_was_due_earlier() -> Non
 
 
 def test_failed_and_wrong_answers_are_no_latencies() -> None:
-    def failing(number: int) -> Check:
-        raise CallFailed("UNAVAILABLE")
+    clock = OwnTime()
+    failing = clock.taking(0.02, failure="UNAVAILABLE")
+    wrong = clock.taking(0.03, is_right=False)
 
-    samples = closed_loop([failing, sleeping(0.01, is_right=False), sleeping(0.01)], 0.0, 0.2)
+    samples = closed_loop([failing, wrong, clock.taking(0.04)], 0.0, 0.11, clock)
 
-    assert set(samples.errors) == {"UNAVAILABLE", "WRONG_ANSWER"}
-    assert len(samples.latency_us) <= 0.2 / 0.01 + 1
+    assert samples.errors == {"UNAVAILABLE": 6, "WRONG_ANSWER": 4}
+    assert samples.latency_us == [40_000] * 3
