@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: setup demo fleet-demo test test-ci test-all test-deploy test-fleet test-fleet-all test-ray image-test docs lint dist protos bench onnx-backend fuzz chaos chaos-short soak soak-short attack audit lock gpu gpu-tests gpu-questions gpu-bench gpu-service clean
+.PHONY: setup demo fleet-demo test test-paused test-ci test-all test-deploy test-fleet test-fleet-all test-ray image-test docs lint dist protos bench onnx-backend fuzz chaos chaos-short soak soak-short attack audit lock gpu gpu-tests gpu-questions gpu-bench gpu-service clean
 
 # An npm package that tests run inside the console's pages.
 AXE := axe-core@4.14.1
@@ -27,6 +27,10 @@ demo: $(READY)
 WORKERS ?= 2
 test: $(READY)
 	$(BIN)/python -m pytest -n $(WORKERS) --no-loadscope-reorder
+
+# The same while the test processes are stopped and continued at random, by SEED: tests that depend on speed fail.
+test-paused: $(READY)
+	$(BIN)/python -m tests.paused --seed $(SEED) --workers $(WORKERS)
 
 # What takes seconds each: larger networks, processes that are killed or run into their limits.
 test-ci: $(READY)
