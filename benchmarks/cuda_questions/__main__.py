@@ -96,7 +96,13 @@ def listen(
         process = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=log, text=True, env=dict(environment)
         )
-        timer = threading.Timer(seconds, process.kill)
+        overdue = threading.Event()
+
+        def end() -> None:
+            overdue.set()
+            process.kill()
+
+        timer = threading.Timer(seconds, end)
         timer.start()
         assert process.stdout is not None
         with process.stdout:
@@ -104,11 +110,10 @@ def listen(
                 with contextlib.suppress(ValueError):  # half a line, of a process that was killed
                     found.rows.append(Row.from_line(line))
         code = process.wait()
-        overdue = timer.finished.is_set()
         timer.cancel()
         log.seek(0)
         last = log.read().strip().splitlines()[-1:]
-    if overdue:
+    if overdue.is_set():
         found.problem = f"it took longer than {seconds:.0f} s"
     elif code:
         found.problem = "".join(last) or f"exit status {code}"

@@ -149,10 +149,11 @@ class NetClock(YieldToRequests):
         return self._counted(self._pause)
 
     def _counted(self, pause: Callable[[], bool]) -> bool:
-        start, waited_ns = self._now_ns(), self._counter_ns()
+        # The counter outside: a wait between the two is left out, not taken off twice.
+        waited_ns, start = self._counter_ns(), self._now_ns()
         any_ran = pause()
-        self._wait.leave_out(self._counter_ns() - waited_ns)  # it is in the span
         self._spans_ns.append((start, self._now_ns()))
+        self._wait.leave_out(self._counter_ns() - waited_ns)
         self.count += any_ran
         return any_ran
 

@@ -31,14 +31,19 @@ def job_for(endpoint: Endpoint, clients: int) -> Job:
 
 
 def test_clients_in_several_processes_are_answered_and_counted_together() -> None:
+    def run(clients: int) -> Samples:
+        job = job_for(endpoint, clients)
+        while len((samples := generators.run(job)).latency_us) <= 10:  # it had no core for long
+            job = replace(job, measure_s=2 * job.measure_s)
+            assert job.measure_s < 120
+        return samples
+
     with echo_endpoint() as endpoint, load_generators(2) as generators:
-        alone = generators.run(job_for(endpoint, 1))
-        together = generators.run(job_for(endpoint, 5))
+        alone, together = run(1), run(5)
 
     for samples in (alone, together):
         assert samples.errors == {}
         assert samples.seconds >= 0.2
-        assert len(samples.latency_us) > 10
         assert min(samples.latency_us) > 0
     assert together.seconds * 5 * 1e6 >= sum(together.latency_us)
 

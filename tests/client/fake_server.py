@@ -357,7 +357,7 @@ class FakeServer(admin_pb2_grpc.AdminServiceServicer, inference_pb2_grpc.Inferen
 
     def _wait(self) -> None:
         self.held.set()
-        self.hold.wait(20)
+        self.hold.wait(120)
 
 
 def _abort(

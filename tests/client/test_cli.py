@@ -490,7 +490,7 @@ def test_ctrl_c_ends_the_waiting_and_not_the_job(server: FakeServer, model_file:
         stderr=subprocess.PIPE,
         text=True,
     )
-    assert server.held.wait(20)
+    assert server.held.wait(120)
     time.sleep(0.2)  # until the state has reached the client
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=120)

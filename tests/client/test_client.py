@@ -211,7 +211,7 @@ def test_the_deadline_bounds_all_attempts_together(braid: Any, server: FakeServe
 
 
 def test_a_call_without_a_deadline_gets_the_clients(server: FakeServer) -> None:
-    server.delay_s = 1.0
+    server.delay_s = 600.0
     with (
         Client(server.address, timeouts=Timeouts(call_s=0.05)) as braid,
         pytest.raises(braid_client.DeadlineExceeded),
@@ -350,7 +350,7 @@ async def test_an_async_stream_reads_async_requests(server: FakeServer) -> None:
 
 
 async def test_cancelling_a_task_cancels_its_call(server: FakeServer) -> None:
-    server.delay_s = 5.0
+    server.delay_s = 600.0
     async with AsyncClient(server.address) as braid:
         task = asyncio.create_task(braid.infer("echo", X))
         await asyncio.sleep(0.2)
@@ -358,7 +358,7 @@ async def test_cancelling_a_task_cancels_its_call(server: FakeServer) -> None:
         started = time.monotonic()
         with pytest.raises(asyncio.CancelledError):
             await task
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 120
 
 
 async def test_many_calls_are_in_flight_at_once(server: FakeServer) -> None:

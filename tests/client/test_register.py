@@ -248,7 +248,7 @@ def test_a_watch_that_is_dropped_ends_on_the_server(server: FakeServer) -> None:
         job = braid.register("net", b"x")
         watch = braid.watch_job(job.id)
         next(watch)
-        assert server.held.wait(5)
+        assert server.held.wait(120)
         watch.close()  # type: ignore[attr-defined]
     server.hold.set()
 

@@ -184,7 +184,7 @@ def test_plain_text_is_not_spoken(secured: Secured) -> None:
         Client(secured.server.address, retry=RetryPolicy(max_attempts=1)) as client,
         pytest.raises(Unavailable),
     ):
-        client.models(timeout_s=5)
+        client.models(timeout_s=120)
 
 
 def test_the_socket_is_for_its_owner_only(secured: Secured) -> None:

@@ -20,7 +20,10 @@ from types import FrameType
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 GRACE_S = 8.0
-"""Seconds that processes have for each step of their end."""
+"""Seconds that processes have for ending by themselves."""
+
+KILLED_S = 8.0
+"""Seconds that processes have for being gone once they were killed."""
 
 
 def descendants(root: int) -> list[int]:
@@ -42,8 +45,8 @@ def descendants(root: int) -> list[int]:
 
 def end_tree() -> None:
     """End every descendant of this process and wait until none is left."""
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        deadline = time.monotonic() + GRACE_S
+    for number, seconds in ((signal.SIGTERM, GRACE_S), (signal.SIGKILL, KILLED_S)):
+        deadline = time.monotonic() + seconds
         _signal_all(number)
         while descendants(os.getpid()) and time.monotonic() < deadline:
             _reap()

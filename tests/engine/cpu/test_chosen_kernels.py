@@ -84,4 +84,4 @@ def test_activations_serve_other_kernels_and_the_hopeless_end_early(executor: Cp
     assert activations.serve(program.with_variant(0, "registry"))
     assert not activations.serve(bind_on_cpu(graph, constants, PackedWeights(), threads=1))
     assert repeats(hopeless_us=0.0) == 1
-    assert repeats(hopeless_us=1e9) >= 3
+    assert repeats(hopeless_us=1e9) > 1

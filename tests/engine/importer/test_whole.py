@@ -212,7 +212,7 @@ def test_a_loop_over_run_time_values_is_ended() -> None:
     with pytest.raises(RunStopped, match=r"ONNX Runtime was ended after 0\.5 s"):
         run_whole_model(data, [endless], whole, 0.5)
 
-    few = run_whole_model(data, [torch.full((1, 4), 2.0)], whole, 0.5)[0]
+    few = run_whole_model(data, [torch.full((1, 4), 2.0)], whole, 600.0)[0]
     assert few.tolist() == [[2.0, 4.0, 6.0, 8.0]]
 
 

@@ -24,7 +24,7 @@ from braid.server.jobs.scheduling.sign_test import sign_test_interval
 from tests.engine.timing.running import finish
 
 REFERENCE = {"y": torch.tensor([1.0, -2.0])}
-FINAL_ROUNDS = FinalRoundsOptions(max_turns=6, turn_s=0.02, pause_s=0.0)
+FINAL_ROUNDS = FinalRoundsOptions(max_turns=6, turn_s=0.02, most_turn_s=600.0, pause_s=0.0)
 OPTIONS = ComparisonOptions(tolerance=1e-4, max_rounds=10, pause_s=0.0, final_rounds=FINAL_ROUNDS)
 
 
@@ -189,7 +189,7 @@ def test_an_empty_budget_still_holds_the_least_number_of_rounds_and_turns() -> N
         tolerance=1e-4,
         min_rounds=3,
         budget_s=1e-9,
-        final_rounds=FinalRoundsOptions(min_turns=2, pause_s=0.0),
+        final_rounds=FinalRoundsOptions(min_turns=2, most_turn_s=600.0, pause_s=0.0),
     )
 
     # 3 rounds, 2 turns of 30 runs
@@ -265,7 +265,7 @@ def test_requests_in_the_middle_of_a_run_are_not_in_its_time() -> None:
 
     def cannot_pause(_: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         assert request.was_answered.wait(120)
-        time.sleep(0.002)
+        time.sleep(0.1)  # the pause may end a little later than it says
         return {}
 
     for run in (timed(pauses), timed_aside(cannot_pause)):

@@ -223,6 +223,7 @@ async def test_a_job_of_this_node_is_left_alone(nodes: tuple[Node, Node]) -> Non
     assert a.answering == {("net", 1)}
     a.server.importer.gate.set()
     await until(lambda: a.answering == {("net", 1), ("net", 2)})
+    await until(lambda: not a.runner.is_working_on("net", 2))
     assert a.server.importer.imports == 2
     await b.look()
     assert b.answering == a.answering

@@ -191,26 +191,30 @@ async def test_a_bug_in_a_handler_is_unknown(caplog: pytest.LogCaptureFixture) -
 
 
 async def test_a_caller_that_leaves_ends_its_handler_and_a_late_one_too() -> None:
-    ended: asyncio.Queue[str] = asyncio.Queue()
+    seen: asyncio.Queue[str] = asyncio.Queue()
 
     async def wait(request: bytes, context: Any) -> bytes:
-        context.add_done_callback(lambda _: ended.put_nowait("done"))
+        context.add_done_callback(lambda _: seen.put_nowait("done"))
+        seen.put_nowait("began")
         try:
-            await asyncio.sleep(60)
+            await asyncio.sleep(600)
         except asyncio.CancelledError:
-            ended.put_nowait("cancelled")
+            seen.put_nowait("cancelled")
             raise
         return request
 
     async with serving(Wait=wait) as (_, channel):
         call = channel.unary_unary("/t/Wait")(b"")
-        await asyncio.sleep(0.1)
+        assert await seen.get() == "began"
         call.cancel()
-        assert [await ended.get(), await ended.get()] == ["cancelled", "done"]
-        with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await channel.unary_unary("/t/Wait")(b"", timeout=0.1)
-        assert caught.value.code() is Code.DEADLINE_EXCEEDED
-        assert [await ended.get(), await ended.get()] == ["cancelled", "done"]
+        assert [await seen.get(), await seen.get()] == ["cancelled", "done"]
+        seconds = 0.1
+        while seen.empty():  # the call was late before its handler began
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await channel.unary_unary("/t/Wait")(b"", timeout=seconds)
+            assert caught.value.code() is Code.DEADLINE_EXCEEDED
+            seconds *= 2
+        assert [await seen.get() for _ in range(3)] == ["began", "cancelled", "done"]
 
 
 async def test_the_time_that_remains_is_the_callers() -> None:
@@ -264,14 +268,17 @@ async def test_interceptors_see_each_call_before_its_message() -> None:
 
 
 async def test_stop_lets_calls_end_within_its_grace() -> None:
+    began = asyncio.Event()
+
     async def wait(request: bytes, _: Any) -> bytes:
+        began.set()
         await asyncio.sleep(0.3)
         return bytes(request)
 
     async with serving(Wait=wait) as (server, channel):
         call = channel.unary_unary("/t/Wait")(b"kept")
-        await asyncio.sleep(0.1)
-        await server.stop(10.0)
+        await began.wait()
+        await server.stop(120.0)
         assert await call == b"kept"
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await channel.unary_unary("/t/Echo")(b"")

@@ -104,13 +104,15 @@ class Served:
 
 
 @asynccontextmanager
-async def serving(folder: Path, options: WorkerOptions = OPTIONS) -> AsyncIterator[Served]:
+async def serving(
+    folder: Path, options: WorkerOptions = OPTIONS, run_limits: RunLimits | None = None
+) -> AsyncIterator[Served]:
     weights = convolutions(folder)
     report = read_report(folder)
     version = ModelVersion("c", 1, DIGEST, 1, RegistrationOptions((1,)))
     imported = ImportedModel(version, folder, read_graph(folder, report), report)
     right = [expected(torch.from_numpy(x), weights).numpy() for x in INPUTS]
-    device = Device("cpu", options, run_limits=RunLimits(0.5, 0.5))
+    device = Device("cpu", options, run_limits=run_limits)
     others = {*psutil.Process().children()}
     await device.start()
     try:
@@ -150,7 +152,7 @@ async def test_sixteen_callers_get_right_answers_before_and_after_the_worker_die
 async def test_a_place_that_hangs_or_crashes_costs_the_worker_and_every_request_ends_once(
     tmp_path: Path, value: float, error: type[Exception]
 ) -> None:
-    async with serving(tmp_path / "artefact", STUCK) as served:
+    async with serving(tmp_path / "artefact", STUCK, RunLimits(0.5, 0.5)) as served:
         await served.check_all()
         worker, bad = served.worker, np.full(SHAPE, value, np.float32)
         ends: list[int] = []

@@ -57,10 +57,17 @@ def latency(store: Store) -> float:
     return store.find_latencies("cpu", ["s"])["s"]
 
 
+@pytest.fixture
+def _slow_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Transactions are run again for as long as a restart or other writers take here."""
+    monkeypatch.setattr(transactions, "REPEAT_SECONDS", 120.0)
+
+
 # At the same time.
 
 
 def _register_ten(url: URL, root: Path, number: int) -> None:
+    transactions.REPEAT_SECONDS = 120.0  # in a process of its own
     store = Store.open(root, StoreLimits(max_uploads=100), url, str(number))
     for each in range(10):
         register(store, "lenet", f"model {number}.{each}".encode())
@@ -104,6 +111,7 @@ def test_the_same_bytes_sent_to_two_servers_at_once_are_one_version_and_one_job(
         store.close()
 
 
+@pytest.mark.usefixtures("_slow_machine")
 def test_changes_that_rest_on_what_they_read_lose_nothing(shared_store: Store) -> None:
     shared_store.put_latency("cpu", "s", StageLatency(1.0, 0.1, 5))
     databases = [patient(url_of(shared_store), Limits()) for _ in range(4)]
@@ -165,6 +173,7 @@ def until_answers(store: Store) -> None:
     raise AssertionError("the store did not come back")
 
 
+@pytest.mark.usefixtures("_slow_machine")
 def test_a_restart_of_the_database_within_a_transaction_loses_and_doubles_nothing(
     shared_store: Store, shared_databases: SharedDatabases
 ) -> None:
