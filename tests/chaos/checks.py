@@ -10,6 +10,7 @@ import re
 import sqlite3
 from collections import Counter
 from collections.abc import Collection
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -100,11 +101,12 @@ class Descriptors:
         found = []
         for kind, processes in by_kind(server).items():
             for process in processes:
-                now = process.num_fds()
-                more = now - self.first.setdefault(process, now)
-                self.most_more = max(self.most_more, more)
-                if more > MORE_DESCRIPTORS:
-                    found.append(f"a {kind} has {more} descriptors more: {_targets(process)}")
+                with suppress(psutil.NoSuchProcess, FileNotFoundError):  # it has ended
+                    now = process.num_fds()
+                    more = now - self.first.setdefault(process, now)
+                    self.most_more = max(self.most_more, more)
+                    if more > MORE_DESCRIPTORS:
+                        found.append(f"a {kind} has {more} descriptors more: {_targets(process)}")
         return found
 
 
@@ -121,8 +123,14 @@ def process_faults(server: ServerProcess) -> list[str]:
         for kind, processes in by_kind(server).items()
         if len(processes) > USUAL[kind]
     ]
-    zombies = [p for p in server.children if p.status() == psutil.STATUS_ZOMBIE]
-    return found + [f"zombie: {process}" for process in zombies]
+    return found + [f"zombie: {each}" for each in server.children if _is_zombie(each)]
+
+
+def _is_zombie(process: psutil.Process) -> bool:
+    try:
+        return bool(process.status() == psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:  # it has ended
+        return False
 
 
 def leftovers_beside(around: Surroundings, shared_memory: Collection[str]) -> list[str]:

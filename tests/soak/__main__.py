@@ -29,6 +29,9 @@ from tests.soak.slopes import medians, slope
 WARM_UP = 0.3
 """Part of a run that is left out: what is asked first is loaded, compiled and cached."""
 
+LEAST_LOOKS = 10
+"""At processes, however long these take: a slope with an interval needs five after the warm-up."""
+
 LEAKING = (sys.executable, "-m", "tests.soak.leaking")
 STRETCHES = 60  # of time, each with a p50 and a p99
 SIZES = ((2, 8), (3, 16), (4, 24))
@@ -112,6 +115,7 @@ def soak(options: argparse.Namespace, minutes: float, command: Sequence[str]) ->
             command=command,
             BRAID_LOG_LEVEL="INFO",
             LEAK_BYTES_A_SECOND=str(options.leak),
+            LEAK_FILE=str(folder / "leak"),
         )
         server.start()
         try:
@@ -120,9 +124,12 @@ def soak(options: argparse.Namespace, minutes: float, command: Sequence[str]) ->
             registrations = Registrations(
                 server.address, folder, options.seed, mixed.tally, [], most_kept=0, sizes=SIZES
             )
+            (folder / "leak").touch()
             samples, until = Samples(server), time.monotonic() + 60 * minutes
-            while time.monotonic() < until:
+            while time.monotonic() < until or samples.looks < LEAST_LOOKS:
                 time.sleep(1)
+                if server.process.poll() is not None:
+                    break
             samples.stop()
             registrations.stop()
             mixed.stop()

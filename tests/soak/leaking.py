@@ -1,6 +1,9 @@
-"""``braid`` whose front end leaks on purpose, as a control: LEAK_BYTES_A_SECOND of the environment.
+"""``braid`` whose front end leaks on purpose, as a control.
 
-python -m tests.soak.leaking serve ...
+    python -m tests.soak.leaking serve ...
+
+LEAK_BYTES_A_SECOND and LEAK_FILE of the environment: how much, and the file that begins it. What
+leaks before the server is looked at would only raise the level that growth is compared with.
 """
 
 from __future__ import annotations
@@ -8,22 +11,24 @@ from __future__ import annotations
 import os
 import sys
 import threading
+from pathlib import Path
 
 from braid.server.cli import main as cli
 
-VARIABLE = "LEAK_BYTES_A_SECOND"
 TURN_S = 0.1
 
 
-def leak(bytes_a_second: int) -> None:
-    """Keep more and more memory, until the process ends."""
+def leak(bytes_a_second: int, begin: Path) -> None:
+    """Keep more and more memory from when a file is there, until the process ends."""
     kept = []
+    while not begin.exists():
+        threading.Event().wait(TURN_S)
     while True:
         kept.append(os.urandom(max(1, int(bytes_a_second * TURN_S))))
         threading.Event().wait(TURN_S)
 
 
 if __name__ == "__main__":
-    rate = int(os.environ[VARIABLE])
-    threading.Thread(target=leak, args=(rate,), daemon=True, name="leak").start()
+    how = int(os.environ["LEAK_BYTES_A_SECOND"]), Path(os.environ["LEAK_FILE"])
+    threading.Thread(target=leak, args=how, daemon=True, name="leak").start()
     sys.exit(cli.main())

@@ -33,6 +33,7 @@ class Samples:
         self.memory: dict[Key, Series] = defaultdict(list)
         self.descriptors: dict[Key, Series] = defaultdict(list)
         self.threads: dict[Key, Series] = defaultdict(list)
+        self.looks = 0
         self._server = server
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._loop)
@@ -49,6 +50,7 @@ class Samples:
             for kind, processes in by_kind(self._server).items():
                 for process in processes:
                     self._look(kind, process, now)
+            self.looks += 1
 
     def _look(self, kind: str, process: psutil.Process, now: float) -> None:
         key = kind, process.pid
