@@ -8,6 +8,7 @@ Only ``serve`` loads torch: that takes seconds, in which the server may be kille
 from __future__ import annotations
 
 import argparse
+import gc
 
 from braid.core.child_process import end_with_parent
 from braid.engine.runtime.priority import ends_before_the_server
@@ -18,8 +19,11 @@ def main() -> None:
     arguments = arguments_of_worker()
     end_with_parent(arguments.parent)
     ends_before_the_server()
+    gc.disable()  # collections are a seventh of the CPU time that loading takes
     from braid.engine.worker.process.assembly import serve
 
+    gc.freeze()
+    gc.enable()
     serve(arguments)
 
 
