@@ -68,7 +68,7 @@ def test_groups_overlap_and_members_of_a_group_do_not(
         stage = AskedStage(groups)
         timing, yields = finish(timer.measure(program, lambda: inputs, stage, no_pause))
         seen.append(timing.latency_us)
-        assert yields >= 5, "inference must get a turn after each sample"
+        assert yields > timing.repeats, "inference must get a turn after each sample"
         # One after the other: 105 or 120 ms, always. Time without a core is taken off, also beside
         # a sleep; the time in which this process is stopped is not.
         assert len(seen) < 20, seen
