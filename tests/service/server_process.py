@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import re
 import signal
 import socket
@@ -30,6 +31,7 @@ from tests.clock import until
 START_SECONDS = 240.0  # on a machine where twenty others want the core
 CONSOLE_SCRIPT = (str(Path(sys.executable).with_name("braid")),)
 BRAID = (sys.executable, "-P", "-m", "braid.server.cli.main")
+_chance = random.SystemRandom()  # hypothesis seeds the usual one
 FOR_TESTS = (sys.executable, "-m", "tests.service.main")
 
 
@@ -239,7 +241,13 @@ def serving(server: ServerProcess, models: Mapping[str, Path], planner: str = ""
 
 
 def free_port() -> int:
-    """A port that was free a moment ago, for programs that cannot be asked for any."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port that was free a moment ago, for programs that cannot be asked for any.
+
+    The kernel gives it to no program that binds or connects from any port: it is below its range.
+    """
+    beyond = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    while True:
+        port = _chance.randrange(beyond // 2, beyond)
+        with contextlib.suppress(OSError), socket.socket() as probe:
+            probe.bind(("127.0.0.1", port))
+            return port

@@ -4,9 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from functools import partial
+
+import pytest
 
 from braid.core.measurement import Speed
+from braid.core.schedule import Stage
+from braid.server.jobs import registration
+from braid.server.jobs.progress import Forecast
 from braid.server.store.records import JobStatus, ModelStatus
+from tests.clock import SetClock
 from tests.server.jobs.fakes import Server, template
 from tests.server.jobs.watching import registered, until_ended
 
@@ -35,8 +42,17 @@ async def test_a_registration_ends_with_a_verified_schedule_for_each_batch_size(
     assert not list(server.store.folder.uploads.iterdir())
 
 
-async def test_progress_never_goes_back_and_counts_the_measurements(server: Server) -> None:
-    server.device.pause_s = 0.025
+async def test_progress_never_goes_back_and_counts_the_measurements(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = SetClock()
+
+    def measures(_: Stage) -> None:
+        clock.now += 0.025
+
+    monkeypatch.setattr(registration, "Forecast", partial(Forecast, clock=clock))
+    server.device.before_measuring = measures
+    server.device.pause_s = 0.025  # so that who watches sees each step
 
     made = await server.register(sizes=(1, 4))
     seen = await until_ended(server, made.job.id)
