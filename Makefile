@@ -73,7 +73,7 @@ lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/lint-imports
+	$(BIN)/python -m docs.lint_imports
 	$(BIN)/python -m protos.generate --check
 
 # An sdist and a wheel of braid-client and of braid-serve in dist/, the wheels made from the sdists.
