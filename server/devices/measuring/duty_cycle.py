@@ -12,7 +12,7 @@ cores at once.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from time import monotonic
 
 PAUSE_S = 0.02
@@ -28,10 +28,12 @@ class DutyCycle:
         self,
         is_measuring: Callable[[], bool],
         clock: Callable[[], float] = monotonic,
+        sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
     ) -> None:
         """Count from now; ``is_measuring`` tells whether pauses are of use, ``clock`` seconds."""
         self._is_measuring = is_measuring
         self._clock = clock
+        self._sleep = sleep
         self._running = 0
         self._ended = asyncio.Event()  # set when no run is under way
         self._beginning = asyncio.Lock()
@@ -49,7 +51,7 @@ class DutyCycle:
                     while self._running:
                         self._ended.clear()
                         await self._ended.wait()
-                    await asyncio.sleep(PAUSE_S)
+                    await self._sleep(PAUSE_S)
                 self._since, self._idle_s = self._clock(), 0.0
             self._running += 1
 

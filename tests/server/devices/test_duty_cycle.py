@@ -8,7 +8,6 @@ from braid.server.devices.measuring.duty_cycle import (
     BETWEEN_S,
     IDLE_S,
     LEAST_GAP_S,
-    PAUSE_S,
     DutyCycle,
 )
 
@@ -19,19 +18,21 @@ class Device:
     def __init__(self, *, measures: bool = True) -> None:
         self.now_s = 100.0
         self.measures = measures
-        self.duty_cycle = DutyCycle(lambda: self.measures, lambda: self.now_s)
+        self.pauses = 0
+        self.duty_cycle = DutyCycle(lambda: self.measures, lambda: self.now_s, self.pause)
+
+    async def pause(self, seconds: float) -> None:
+        self.pauses += 1
+        self.now_s += seconds
 
     async def run(self, seconds: float, gap_s: float = 0.0) -> bool:
         """Whether the run was held back."""
         self.now_s += gap_s
-        beginning = asyncio.create_task(self.duty_cycle.before_run())
-        for _ in range(5):
-            await asyncio.sleep(0)
-        was_held = not beginning.done()
-        await beginning
+        pauses = self.pauses
+        await self.duty_cycle.before_run()
         self.now_s += seconds
         self.duty_cycle.after_run()
-        return was_held
+        return self.pauses > pauses
 
 
 async def test_a_busy_device_leaves_the_cores_to_what_is_measured_now_and_then() -> None:
@@ -70,7 +71,9 @@ async def test_a_turn_begins_when_the_runs_under_way_are_over() -> None:
     device.now_s += 2 * BETWEEN_S
     next_run = asyncio.create_task(device.duty_cycle.before_run())
     other = asyncio.create_task(device.duty_cycle.before_run())
-    await asyncio.sleep(3 * PAUSE_S)  # a pause, if one has begun, is over
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert device.pauses == 0
     assert not next_run.done()
     assert not other.done(), "nobody overtakes"
 
@@ -78,3 +81,4 @@ async def test_a_turn_begins_when_the_runs_under_way_are_over() -> None:
 
     async with asyncio.timeout(120):
         await asyncio.gather(next_run, other)
+    assert device.pauses == 1
