@@ -8,7 +8,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -490,8 +489,9 @@ def test_ctrl_c_ends_the_waiting_and_not_the_job(server: FakeServer, model_file:
         stderr=subprocess.PIPE,
         text=True,
     )
-    assert server.held.wait(120)
-    time.sleep(0.2)  # until the state has reached the client
+    assert process.stderr is not None
+    while process.stderr.readline() != "importing\n":
+        assert process.poll() is None
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=120)
 

@@ -170,14 +170,14 @@ def test_without_a_hint_an_exhausted_resource_is_not_asked_again(
 
 
 def test_a_hint_beyond_the_deadline_is_not_waited_for(braid: Any, server: FakeServer) -> None:
-    server.fails("Infer", Code.RESOURCE_EXHAUSTED, retry_after_ms="30000")
+    server.fails("Infer", Code.RESOURCE_EXHAUSTED, retry_after_ms="300000")
 
     started = time.monotonic()
     with pytest.raises(QueueFull) as caught:
-        braid.infer("echo", X, timeout_s=10)
+        braid.infer("echo", X, timeout_s=100)
 
-    assert time.monotonic() - started < 10
-    assert caught.value.retry_after_s == 30.0
+    assert time.monotonic() - started < 100
+    assert caught.value.retry_after_s == 300.0
 
 
 def test_a_hint_that_is_no_number_is_no_hint(braid: Any, server: FakeServer) -> None:

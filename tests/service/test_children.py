@@ -81,7 +81,7 @@ def test_children_know_no_secrets_take_no_more_than_allowed_and_end_with_the_ser
         for hung in (psutil.Process(server.worker_pid), server.bench):
             hung.send_signal(signal.SIGSTOP)  # it notices nothing by itself
         server.kill_everything()
-    _, alive = psutil.wait_procs(children, timeout=30)
+    _, alive = psutil.wait_procs(children, timeout=120)
     assert not alive
 
 

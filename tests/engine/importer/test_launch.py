@@ -180,7 +180,7 @@ async def test_the_importer_dies_with_the_server_and_leaves_a_folder(tmp_path: P
     server.kill()
     await server.wait()
 
-    gone, alive = psutil.wait_procs([importer], timeout=10)
+    gone, alive = psutil.wait_procs([importer], timeout=120)
     assert (len(gone), alive) == (1, [])
     (left,) = left_in(tmp_path)
     assert left.startswith(WORK_PREFIX)

@@ -51,5 +51,5 @@ def test_a_worker_that_is_loading_torch_ends_with_the_server(module: str, tmp_pa
         until(loading.exists)
         server.send_signal(signal.SIGKILL)
 
-    _, alive = psutil.wait_procs([worker], timeout=30)
+    _, alive = psutil.wait_procs([worker], timeout=120)
     assert not alive

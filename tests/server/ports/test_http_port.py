@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 import urllib.error
 import urllib.request
 from collections.abc import AsyncIterator
@@ -392,8 +393,10 @@ async def test_what_is_no_body_ends_within_the_limit_of_a_head(port: Port, endle
 
 @limited(request_seconds=0.3, bytes_per_second=1)
 async def test_a_large_body_has_more_time_than_a_small_one(port: Port) -> None:
-    reader, writer = await asyncio.open_connection("127.0.0.1", port.port)
-    writer.write(b"POST /body HTTP/1.1\r\nContent-Length: 2000\r\n\r\n" + b"x" * 1000)
+    head = b"POST /body HTTP/1.1\r\nContent-Length: 2000\r\n\r\n"
+    caller = socket.create_connection(("127.0.0.1", port.port))
+    caller.sendall(head + b"x" * 1000)  # before the server takes the connection
+    reader, writer = await asyncio.open_connection(sock=caller)
     await asyncio.sleep(0.6)  # beyond request_seconds
     writer.write(b"x" * 1000)
 
