@@ -28,9 +28,9 @@ WORKERS ?= 2
 test: $(READY)
 	$(BIN)/python -m pytest -n $(WORKERS) --no-loadscope-reorder
 
-# The same while the test processes are stopped and continued at random, by SEED: tests that depend on speed fail.
+# The same while six test processes are stopped most of the time, at random by SEED: tests that depend on speed fail.
 test-paused: $(READY)
-	$(BIN)/python -m tests.paused --seed $(SEED) --workers $(WORKERS)
+	$(BIN)/python -m tests.paused --seed $(SEED)
 
 # What takes seconds each: larger networks, processes that are killed or run into their limits.
 test-ci: $(READY)

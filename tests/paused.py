@@ -1,9 +1,9 @@
-"""The fast suite while its test processes are stopped and continued at random.
+"""The fast suite while each of its test processes is stopped and continued all the time.
 
     python -m tests.paused --seed 1     ends as pytest does
 
-    test process   ── runs ── stopped ── runs ─── stopped for seconds ─── runs ──
-    its servers    ── run ───────────────────────────────────────────────────────
+    test process   ── runs ── stopped ── runs ── stopped ── runs ─── stopped for seconds ─── runs ──
+    its servers    ── run ──────────────────────────────────────────────────────────────────────────
 
 Finds tests that count on being scheduled soon, as they are not where twenty others want the core.
 """
@@ -11,7 +11,10 @@ Finds tests that count on being scheduled soon, as they are not where twenty oth
 from __future__ import annotations
 
 import argparse
+import heapq
+import os
 import random
+import signal
 import subprocess
 import sys
 import time
@@ -21,49 +24,88 @@ import psutil
 
 from tests import ROOT, child_processes
 
-RUNS_S = (0.02, 0.5)
-"""Seconds from one stop to the next: least, most."""
+RUNS_S = (0.005, 0.05)
+"""Seconds from the end of a stop to the next: least, most."""
 
-STOPPED_S = (0.02, 0.6)
-"""Seconds of a usual stop."""
+STOPPED_S = {(0.02, 0.1): 300, (0.2, 0.6): 20, (6.0, 6.0): 1}
+"""Seconds of a stop, least and most, and how often such stops come by comparison."""
 
-LONG_S = 6.0
-ONE_IN = 100
-"""Of so many stops one takes ``LONG_S``."""
+MEASURES = (
+    "tests/engine/runtime/test_yielding.py"
+    "::test_a_time_counts_without_what_another_process_took_of_the_core"
+)
+"""A test that cannot tell a stop from its own work: no other process has the core."""
+
+LOOK_S = 0.2
+"""Seconds from one look for new test processes to the next."""
 
 
-def running_tests(pytest: psutil.Process) -> list[psutil.Process]:
-    """Processes in which tests run; what they start is not among them."""
+def running_tests(pytest: psutil.Process) -> set[int]:
+    """Ids of the processes in which tests run; what they start is not among them."""
     watcher = child_processes.__file__
-    return [each for each in pytest.children() if watcher not in each.cmdline()]
+    return {each.pid for each in pytest.children() if watcher not in each.cmdline()}
 
 
-def strike(process: psutil.Process, seconds: float) -> None:
-    """Stop a process for this long."""
-    process.suspend()
-    try:
-        time.sleep(seconds)
-    finally:
-        process.resume()
+class Stops:
+    """The stops of several processes, drawn by one seed."""
+
+    def __init__(self, seed: int) -> None:
+        """No process is known yet."""
+        self.count = 0
+        self._chance = random.Random(seed)
+        self._known: set[int] = set()
+        self._due: list[tuple[float, int, bool]] = []  # when, of whom, whether it runs then
+
+    def add(self, processes: set[int]) -> None:
+        """Stop these, too, from now on."""
+        for process in sorted(processes - self._known):
+            self._known.add(process)
+            self._next(process, runs=True)
+
+    def go_on(self) -> None:
+        """Stop and continue what is due, and wait a little."""
+        while self._due and self._due[0][0] <= time.monotonic():
+            _, process, runs = heapq.heappop(self._due)
+            with suppress(ProcessLookupError):
+                os.kill(process, signal.SIGSTOP if runs else signal.SIGCONT)
+                self.count += runs
+                self._next(process, runs=not runs)
+        time.sleep(0.001)
+
+    def end(self) -> None:
+        """Let all processes run."""
+        for _, process, _ in self._due:
+            with suppress(ProcessLookupError):
+                os.kill(process, signal.SIGCONT)
+
+    def _next(self, process: int, *, runs: bool) -> None:
+        span = RUNS_S
+        if not runs:
+            [span] = self._chance.choices(list(STOPPED_S), list(STOPPED_S.values()))
+        seconds = self._chance.uniform(*span)
+        heapq.heappush(self._due, (time.monotonic() + seconds, process, runs))
 
 
 def main() -> int:
     """Run the suite; returns the exit code of pytest."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--workers", type=int, default=2, help="test processes side by side")
+    parser.add_argument("--workers", type=int, default=6, help="test processes side by side")
     args, others = parser.parse_known_args()
-    chance, stops = random.Random(args.seed), 0
+    stops, looked = Stops(args.seed), 0.0
     command = [sys.executable, "-m", "pytest", "-n", str(args.workers), "--no-loadscope-reorder"]
+    command += ["--deselect", MEASURES]
     with subprocess.Popen([*command, *others], cwd=ROOT) as suite:
-        while suite.poll() is None:
-            time.sleep(chance.uniform(*RUNS_S))
-            with suppress(psutil.NoSuchProcess):
-                if found := running_tests(psutil.Process(suite.pid)):
-                    seconds = chance.uniform(*STOPPED_S) if chance.randrange(ONE_IN) else LONG_S
-                    strike(chance.choice(found), seconds)
-                    stops += 1
-    print(f"{stops} stops by seed {args.seed}")
+        try:
+            while suite.poll() is None:
+                if time.monotonic() - looked > LOOK_S:
+                    with suppress(psutil.NoSuchProcess):
+                        stops.add(running_tests(psutil.Process(suite.pid)))
+                    looked = time.monotonic()
+                stops.go_on()
+        finally:
+            stops.end()
+    print(f"{stops.count} stops by seed {args.seed}")
     return suite.returncode
 
 

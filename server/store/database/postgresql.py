@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, NoReturn, Self, TypeVar
 
 import psycopg
-from psycopg.abc import PQGen
+from psycopg.abc import PQGen, PQGenConn
 from sqlalchemy import URL, Engine, create_engine, event
 from sqlalchemy.pool import ConnectionPoolEntry
 
@@ -31,6 +32,7 @@ class Limits:
 CHANGING_TABLES = Limits(statement=600, lock=120, idle=60, answer=630.0)
 
 R = TypeVar("R")
+Wanted = TypeVar("Wanted")
 
 
 class BoundedConnection(psycopg.Connection[Any]):
@@ -48,23 +50,39 @@ class BoundedConnection(psycopg.Connection[Any]):
     ) -> R:
         """Wait for the server as psycopg does, but not for ever."""
         looks = math.ceil(self.answer_seconds / interval)
-        return super().wait(self._bounded(gen, looks), interval, timeout)
+        return super().wait(_bounded(gen, looks, self._leave), interval, timeout)
 
-    def _bounded(self, gen: PQGen[R], looks: int) -> PQGen[R]:
-        silent = 0
-        try:
-            wanted = next(gen)
-            while True:
-                ready = yield wanted  # after each look, also if nothing is ready
-                silent += not ready
-                if silent == looks:
-                    self.close()
-                    raise psycopg.OperationalError(
-                        f"the server did not answer for {self.answer_seconds:g} seconds"
-                    )
-                wanted = gen.send(ready)
-        except StopIteration as done:
-            return done.value  # type: ignore[no-any-return]
+    def _leave(self) -> NoReturn:
+        self.close()
+        raise psycopg.OperationalError(
+            f"the server did not answer for {self.answer_seconds:g} seconds"
+        )
+
+    @classmethod
+    def _connect_gen(cls, conninfo: str = "") -> PQGenConn[Self]:
+        looks = math.ceil(CONNECT_SECONDS / LOOK_SECONDS)  # psycopg looks as often
+        return _bounded(super()._connect_gen(conninfo), looks, _not_connected)
+
+
+def _not_connected() -> NoReturn:
+    raise psycopg.errors.ConnectionTimeout(f"no connection after {CONNECT_SECONDS:g} seconds")
+
+
+def _bounded(
+    gen: Generator[Wanted, Any, R], looks: int, leave: Callable[[], NoReturn]
+) -> Generator[Wanted, Any, R]:
+    """Wait for what ``gen`` waits for, but call ``leave`` after so many looks without success."""
+    silent = 0
+    try:
+        wanted = next(gen)
+        while True:
+            ready = yield wanted  # after each look, also if nothing is ready
+            silent += not ready
+            if silent == looks:
+                leave()
+            wanted = gen.send(ready)
+    except StopIteration as done:
+        return done.value  # type: ignore[no-any-return]
 
 
 def make_engine(url: URL, limits: Limits | None = None) -> Engine:
@@ -87,7 +105,7 @@ def make_engine(url: URL, limits: Limits | None = None) -> Engine:
     def connect(
         dialect: object, entry: ConnectionPoolEntry, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> BoundedConnection:
-        connection = BoundedConnection.connect(*args, **kwargs)
+        connection = BoundedConnection.connect(*args, **{**kwargs, "connect_timeout": 0})
         connection.answer_seconds = limits.answer
         return connection
 

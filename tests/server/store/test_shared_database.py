@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import os
+import selectors
 import signal
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
+from psycopg import waiting
 from psycopg.abc import PQGen
 from psycopg.waiting import Wait
 from sqlalchemy import URL, Connection, text
@@ -21,6 +25,7 @@ from braid.core.errors import ResourceExhausted, StartupError, StoreUnavailable
 from braid.core.measurement import StageLatency
 from braid.server.rpc.status import status_code
 from braid.server.store.database import database as transactions
+from braid.server.store.database import postgresql
 from braid.server.store.database.database import Database
 from braid.server.store.database.failures import SharedWatch
 from braid.server.store.database.postgresql import BoundedConnection, Limits, make_engine
@@ -366,6 +371,37 @@ def test_a_server_is_not_left_because_this_process_stood_still(shared_store: Sto
         assert isinstance(driver, BoundedConnection)
         assert driver.wait(stand_still()) == 7
     database.close()
+
+
+@pytest.mark.ci
+def test_a_connection_is_not_given_up_because_this_process_stood_still(
+    shared_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class StandsStill(selectors.DefaultSelector):
+        left_s = 2.5  # psycopg's own limit is two seconds at least
+
+        def select(self, timeout: float | None = None) -> Any:
+            time.sleep(self.left_s)
+            self.left_s = 0
+            return super().select(timeout)
+
+    monkeypatch.setattr(postgresql, "CONNECT_SECONDS", 1)
+    monkeypatch.setattr(waiting, "DefaultSelector", StandsStill)
+    database = patient(url_of(shared_store), Limits())
+
+    assert database.read(count) == 0
+    database.close()
+
+
+def test_a_server_that_takes_a_connection_and_says_nothing_is_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(postgresql, "CONNECT_SECONDS", 0.5)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = URL.create("postgresql+psycopg", host="127.0.0.1", port=silent.getsockname()[1])
+        database = patient(url, Limits())
+        assert "cannot be reached" in within(30, lambda: database.read(count))
+        database.close()
 
 
 # Full, and strange.
