@@ -27,8 +27,11 @@ from tests import ROOT, child_processes
 RUNS_S = (0.005, 0.05)
 """Seconds from the end of a stop to the next: least, most."""
 
-STOPPED_S = {(0.02, 0.1): 300, (0.2, 0.6): 20, (6.0, 6.0): 1}
-"""Seconds of a stop, least and most, and how often such stops come by comparison."""
+STOPPED_S = {(0.02, 0.1): 300, (0.2, 0.6): 20, (4.0, 4.0): 1}
+"""Seconds of a stop, least and most, and how often such stops come by comparison.
+
+A caller of a server that stands still for five seconds within a request is sent away.
+"""
 
 MEASURES = (
     "tests/engine/runtime/test_yielding.py"

@@ -19,7 +19,12 @@ from typing import Protocol, TypeVar
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError
 
-from braid.server.store.database.failures import is_lost, may_repeat, stood_still
+from braid.server.store.database.failures import (
+    is_lost,
+    may_repeat,
+    stood_still,
+    was_silent,
+)
 
 REPEAT_SECONDS = 5.0
 """A transaction is begun again for so long after it began first."""
@@ -95,7 +100,8 @@ class Database:
     def _repeated(self, change: Change[T], run: Callable[[Change[T], _Attempt], T]) -> T:
         """Run a transaction until no other stands in its way; once more after a lost connection.
 
-        One that was ended because this process stood still for too long is run again, too.
+        One that was ended because this process stood still for too long is run again, too. Its
+        caller may see no more of that than a lost connection.
         """
         if not self.is_shared:
             return run(change, _Attempt())
@@ -136,4 +142,5 @@ class _Attempt:
             return may_succeed and (is_in_time or self._tries < LEAST_TRIES)
         is_first, self._was_lost = not self._was_lost, True
         was_there = error.connection_invalidated
-        return is_first and is_in_time and was_there and not self.is_committing
+        may_answer = is_in_time or not was_silent(error)
+        return is_first and may_answer and was_there and not self.is_committing

@@ -31,6 +31,10 @@ _UNAVAILABLE = ("08", "53", "55P03", "57", "58", "25P03", "25006", "28", "3D", "
 access, a damaged or missing database."""
 
 
+SILENT = "08006"  # connection_failure
+"""Given here to a connection that was closed because its server did not answer."""
+
+
 class DatabaseAway(DatabaseUnavailable):
     """The database cannot be reached."""
 
@@ -48,6 +52,11 @@ def may_repeat(error: DBAPIError) -> bool:
 def stood_still(error: DBAPIError) -> bool:
     """True if the server ended a transaction because this process did not go on with it."""
     return sqlstate(error) == "25P03"
+
+
+def was_silent(error: DBAPIError) -> bool:
+    """True if a connection was closed after its server had not answered for long."""
+    return sqlstate(error) == SILENT
 
 
 def is_lost(error: DBAPIError) -> bool:

@@ -12,6 +12,8 @@ from psycopg.abc import PQGen, PQGenConn
 from sqlalchemy import URL, Engine, create_engine, event
 from sqlalchemy.pool import ConnectionPoolEntry
 
+from braid.server.store.database.failures import SILENT
+
 CONNECT_SECONDS = 5
 LOOK_SECONDS = 0.1
 RECYCLE_SECONDS = 1800
@@ -35,6 +37,12 @@ R = TypeVar("R")
 Wanted = TypeVar("Wanted")
 
 
+class SilentServer(psycopg.OperationalError):
+    """A connection was closed because its server did not answer."""
+
+    sqlstate = SILENT
+
+
 class BoundedConnection(psycopg.Connection[Any]):
     """Connection that closes itself when its server does not answer for ``answer_seconds``.
 
@@ -54,9 +62,7 @@ class BoundedConnection(psycopg.Connection[Any]):
 
     def _leave(self) -> NoReturn:
         self.close()
-        raise psycopg.OperationalError(
-            f"the server did not answer for {self.answer_seconds:g} seconds"
-        )
+        raise SilentServer(f"the server did not answer for {self.answer_seconds:g} seconds")
 
     @classmethod
     def _connect_gen(cls, conninfo: str = "") -> PQGenConn[Self]:

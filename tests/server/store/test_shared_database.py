@@ -202,6 +202,26 @@ def test_a_restart_of_the_database_within_a_transaction_loses_and_doubles_nothin
     assert latency(shared_store) == 2.0
 
 
+def test_a_connection_lost_after_a_long_pause_is_made_again(
+    shared_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transactions, "REPEAT_SECONDS", 0.0)
+    shared_store.put_latency("cpu", "s", StageLatency(1.0, 0.1, 5))
+    tries = []
+
+    def change(connection: Connection) -> None:
+        add_latency(connection)
+        tries.append(connection.scalar(text("SELECT pg_backend_pid()")))
+        if len(tries) == 1:
+            execute(url_of(shared_store), f"SELECT pg_terminate_backend({tries[0]})")
+            connection.execute(text("SELECT 1"))
+
+    shared_store.database.write(change)
+
+    assert len(set(tries)) == 2
+    assert latency(shared_store) == 2.0
+
+
 def test_a_connection_lost_at_the_commit_is_not_tried_again(shared_store: Store) -> None:
     shared_store.put_latency("cpu", "s", StageLatency(1.0, 0.1, 5))
     tries = []
@@ -294,7 +314,10 @@ def test_a_database_whose_connections_are_all_in_use_is_a_moment_s_trouble(
     assert shared_store.models() == []
 
 
-def test_a_server_that_stands_still_is_left(shared_store: Store) -> None:
+def test_a_server_that_stands_still_is_left(
+    shared_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transactions, "REPEAT_SECONDS", 0.5)  # less than it is waited for
     hurried = patient(url_of(shared_store), Limits(answer=1.0))
     backends: list[int] = []
 
@@ -308,6 +331,7 @@ def test_a_server_that_stands_still_is_left(shared_store: Store) -> None:
     finally:
         for backend in backends:
             os.kill(backend, signal.SIGCONT)
+    assert len(backends) == 1
     hurried.close()
 
 
