@@ -149,9 +149,9 @@ async def test_everything_serves_on_while_the_database_is_away(
     finally:
         postgres_server.start()
 
-    looked = [len(each.looks.done) for each in pair]
-    for each, before in zip(pair, looked, strict=True):
-        await until(lambda each=each, before=before: any(each.looks.done[before:]))
+    for each in pair:
+        each.looks.done.clear()
+    await until(lambda: all(any(each.looks.done) for each in pair))
     await until(lambda: any(each.what == "" for each in b.heard[1:]))  # it listens again
     await a.node.loader.unload("net")
     await until(lambda: b.node.answering == set())
