@@ -30,7 +30,10 @@ class DutyCycle:
         clock: Callable[[], float] = monotonic,
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
     ) -> None:
-        """Count from now; ``is_measuring`` tells whether pauses are of use, ``clock`` seconds."""
+        """Count from now; ``is_measuring`` tells whether pauses are of use.
+
+        ``clock`` gives the time in seconds, ``sleep`` waits for some.
+        """
         self._is_measuring = is_measuring
         self._clock = clock
         self._sleep = sleep

@@ -19,12 +19,7 @@ from typing import Protocol, TypeVar
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError
 
-from braid.server.store.database.failures import (
-    is_lost,
-    may_repeat,
-    stood_still,
-    was_silent,
-)
+from braid.server.store.database.failures import is_lost, may_repeat, stood_still, was_silent
 
 REPEAT_SECONDS = 5.0
 """A transaction is begun again for so long after it began first."""
@@ -100,8 +95,8 @@ class Database:
     def _repeated(self, change: Change[T], run: Callable[[Change[T], _Attempt], T]) -> T:
         """Run a transaction until no other stands in its way; once more after a lost connection.
 
-        One that was ended because this process stood still for too long is run again, too. Its
-        caller may see no more of that than a lost connection.
+        One that was ended because this process stood still for too long is run again, too. That may
+        look like a lost connection: only a server that was silent is not asked again late.
         """
         if not self.is_shared:
             return run(change, _Attempt())

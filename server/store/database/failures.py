@@ -61,7 +61,9 @@ def was_silent(error: DBAPIError) -> bool:
 
 def is_lost(error: DBAPIError) -> bool:
     """True if there is no connection any more, or never was one."""
-    is_connection = isinstance(error, OperationalError | InterfaceError) and not sqlstate(error)
+    is_connection = isinstance(error, OperationalError | InterfaceError) and (
+        not sqlstate(error) or was_silent(error)
+    )
     return (error.connection_invalidated or is_connection) and not stood_still(error)
 
 
