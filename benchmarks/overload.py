@@ -29,7 +29,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -165,11 +165,12 @@ class Memory:
 
     def by_process(self) -> dict[str, tuple[int, int]]:
         """Each process by its module and id: its memory, and how many descriptors it has."""
-        family = [self._process, *self._process.children(recursive=True)]
-        return {
-            f"{_module(each)} {each.pid}": (each.memory_info().rss >> 20, each.num_fds())
-            for each in family
-        }
+        found = {}
+        for each in (self._process, *self._process.children(recursive=True)):
+            with suppress(psutil.NoSuchProcess):  # it has ended meanwhile
+                name = f"{_module(each)} {each.pid}"
+                found[name] = each.memory_info().rss >> 20, each.num_fds()
+        return found
 
 
 def _module(process: psutil.Process) -> str:
