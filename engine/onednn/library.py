@@ -35,6 +35,7 @@ SRC, SRC_1, DST, WEIGHTS, BIAS, MANY, POST_OP = 1, 2, 17, 33, 41, 1024, 32768
 SCALES, ZERO_POINT = 4096, 8192
 SCRATCH, _SCRATCH_OF_CALLER = 80, 1
 _CPU, _IN_ORDER, _ANY = 1, 1, 1
+_OUT_OF_MEMORY = 1  # dnnl_status_t
 INFERENCE, CONVOLUTION_DIRECT = 96, 0x1
 BINARY_ADD, BINARY_DIVIDE = 0x1FFF0, 0x1FFF4
 _IMPLEMENTATION, _ARGUMENT = 8, 255
@@ -116,9 +117,12 @@ class OneDnn:
 
         Raises:
             Unsupported: the library refuses.
+            MemoryError: it found no memory, which says nothing of what it supports.
         """
         made = _Pointer()
         status = getattr(self._c, f"dnnl_{function}")(ctypes.byref(made), *arguments)
+        if status == _OUT_OF_MEMORY:
+            raise MemoryError(f"oneDNN answered {status} to {function}")
         if status:
             raise Unsupported(f"{function} answered {status}")
         return made

@@ -10,6 +10,8 @@ Needs no torch.
 
 from __future__ import annotations
 
+import re
+
 _SIGNS = (
     "allocate memory",  # torch, ONNX Runtime's arena, the system
     "not enough memory",  # torch
@@ -19,10 +21,14 @@ _SIGNS = (
     "can't start new thread",  # its stack finds no room
 )
 
+_ENDS = re.compile(r"could not create a (primitive|memory object)$", re.MULTILINE)
+"""What torch says of oneDNN, whose answer it keeps to itself: a kernel was found, or a layout, and
+could not be made. That there is no kernel is said of "a primitive descriptor"."""
+
 
 def says_out_of_memory(text: str) -> bool:
     """Whether the text of a library says that there was no memory left."""
-    return any(sign in text for sign in _SIGNS)
+    return any(sign in text for sign in _SIGNS) or _ENDS.search(text) is not None
 
 
 def is_out_of_memory(error: BaseException | None) -> bool:

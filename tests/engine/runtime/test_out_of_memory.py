@@ -4,21 +4,26 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import NoReturn
+from unittest.mock import Mock
 
 import onnx
 import pytest
 
 from braid.engine.importer.upload.uploaded_model import open_upload
 from braid.engine.importer.verification.example_inputs import find_example
+from braid.engine.onednn.functions import Functions
+from braid.engine.onednn.library import OneDnn
 from braid.engine.onnx import prepare
 from braid.engine.onnx.lowering_table import OLDEST_OPSET
 from braid.engine.ops import evaluation
+from braid.engine.runtime.out_of_memory import is_out_of_memory, leaves_interpreter_unsound
 from tests.models.small import small_cnn
 
 LACKS = [
     MemoryError(),
     RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 64 bytes"),
     ValueError("std::bad_alloc"),
+    RuntimeError("could not create a primitive"),
 ]
 
 
@@ -54,3 +59,22 @@ def test_a_file_whose_check_or_conversion_meets_it_is_not_called_malformed(
     monkeypatch.setattr(library, _failing(lack))
     with pytest.raises(MemoryError):
         prepare.prepare(model)
+
+
+def test_a_kernel_that_there_is_not_is_no_lack_of_memory() -> None:
+    words = "could not create a primitive descriptor for the matmul primitive. Run workload with"
+    assert not is_out_of_memory(RuntimeError(words))
+
+
+def test_onednn_without_memory_is_not_taken_for_a_kernel_that_there_is_not() -> None:
+    class Full:
+        """A library that answers dnnl_out_of_memory to all that it is to make."""
+
+        def __getattr__(self, name: str) -> Mock:
+            return Mock(return_value=1)
+
+    with pytest.raises(MemoryError, match="oneDNN answered 1 to engine_create") as caught:
+        OneDnn(Functions(Full(), Mock()))
+
+    assert is_out_of_memory(caught.value)
+    assert not leaves_interpreter_unsound(caught.value)
