@@ -21,14 +21,14 @@ _SIGNS = (
     "can't start new thread",  # its stack finds no room
 )
 
-_ENDS = re.compile(r"could not create a (primitive|memory object)$", re.MULTILINE)
-"""What torch says of oneDNN, whose answer it keeps to itself: a kernel was found, or a layout, and
-could not be made. That there is no kernel is said of "a primitive descriptor"."""
+_NOT_MADE = re.compile(r"could not create a primitive$", re.MULTILINE)
+"""What torch says where oneDNN has a kernel and could not make it, whatever it answered; that there
+is no kernel is said of "a primitive descriptor"."""
 
 
 def says_out_of_memory(text: str) -> bool:
     """Whether the text of a library says that there was no memory left."""
-    return any(sign in text for sign in _SIGNS) or _ENDS.search(text) is not None
+    return any(sign in text for sign in _SIGNS) or _NOT_MADE.search(text) is not None
 
 
 def is_out_of_memory(error: BaseException | None) -> bool:
