@@ -1,11 +1,11 @@
 """Messages of one call as they arrive: length prefix, message, next prefix, ...
 
-    DATA ──feed──> Incoming ──next──> whole messages, one after the other
+    DATA ──feed──> Incoming ──wait, take──> whole messages, one after the other
 
 A message has five bytes before it: whether it is compressed, and its length. A large message gets
 its memory when its prefix is there, and is received in place; pages that nothing was received in
 take no memory. A compressed message is decompressed when it is asked for, one at a time, and in a
-thread of its own if it is large.
+thread of its own if it is large; it never becomes longer than the limit on messages.
 """
 
 from __future__ import annotations
@@ -30,6 +30,9 @@ MAX_READY: Final = 256
 INLINE_BYTES: Final = 1 << 16
 """Decompressed bytes that the event loop makes itself; a thread makes what is beyond."""
 
+MAX_RATIO: Final = 1032
+"""Bytes that zlib makes of one byte, at most (zlib's technical details)."""
+
 Message = bytes | memoryview
 
 _INFLATING: Final = ThreadPoolExecutor(1, "braid-inflate")  # begins with the first large message
@@ -49,6 +52,10 @@ class BadMessage(Exception):
     """A message cannot be decompressed, is cut off, or has a wrong prefix."""
 
 
+class NoRoom(Exception):
+    """A message did not come in time while memory for messages was short."""
+
+
 class Incoming:
     """Messages of one call as they arrive. Belongs to the event loop."""
 
@@ -59,12 +66,12 @@ class Incoming:
         "_filled",
         "_limit",
         "_prefix",
+        "_ready_bytes",
         "_waiter",
         "_wbits",
-        "bodies",
         "failure",
         "has_ended",
-        "long_taken",
+        "is_reserved",
         "ready",
         "window",
     )  # fmt: skip
@@ -83,13 +90,24 @@ class Incoming:
         self._body: memoryview | None = None
         self._filled = 0
         self._compressed = False
+        self._ready_bytes = 0
         self._waiter: asyncio.Future[None] | None = None
         self.ready: deque[Message | Compressed] = deque()
         self.window = WINDOW_BYTES
         self.has_ended = False
-        self.bodies = 0  # received in place, with the present one
-        self.long_taken = 0  # messages longer than a window that were given out, and not counted
+        self.is_reserved = False  # the whole present message counts as held
         self.failure: Exception | None = None
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of memory that messages hold here, those that are reserved for one included."""
+        body = self.body_bytes if self.is_reserved else self._filled
+        return self._ready_bytes + len(self._backlog) + body
+
+    @property
+    def is_within_message(self) -> bool:
+        """Bool: a message has begun and is not whole."""
+        return self._body is not None or bool(self._prefix)
 
     @property
     def body_bytes(self) -> int:
@@ -107,8 +125,10 @@ class Incoming:
 
     def received(self, size_bytes: int) -> None:
         """Count bytes that were received at ``place``."""
+        if self._body is None:
+            return  # given up since then
         self._filled += size_bytes
-        if self._body is not None and self._filled == len(self._body):
+        if self._filled == len(self._body):
             try:
                 self._complete(self._body)
             except (TooLarge, BadMessage) as failure:
@@ -145,7 +165,6 @@ class Incoming:
                     data = data[length:]
                     continue
                 self._body, self._filled = _memory(length), 0
-                self.bodies += 1
             taken = min(len(data), len(self._body) - self._filled)
             self._body[self._filled : self._filled + taken] = data[:taken]
             data = data[taken:]
@@ -159,12 +178,16 @@ class Incoming:
         self._check_end()
         self._wake()
 
-    async def next(self) -> Message | None:
-        """Return the next message, as soon as it is there; None: there are no more.
+    async def wait(self) -> int | None:
+        """Wait for the next message; returns the bytes that it takes at most.
+
+        Returns:
+            None: there are no more messages.
 
         Raises:
             TooLarge: the message is.
             BadMessage: the message cannot be read.
+            NoRoom: the message was given up.
         """
         while not self.ready:
             if self.failure is not None:
@@ -176,20 +199,42 @@ class Incoming:
                 await self._waiter
             finally:
                 self._waiter = None
+        message = self.ready[0]
+        if isinstance(message, Compressed):
+            return min(self._limit, MAX_RATIO * len(message.data))
+        return len(message)
+
+    async def take(self) -> Message:
+        """Return the message that ``wait`` has waited for.
+
+        Raises:
+            TooLarge: the message is.
+            BadMessage: the message cannot be read.
+            NoRoom: the message was given up.
+        """
+        if not self.ready:
+            assert self.failure is not None
+            raise self.failure
         message = self.ready.popleft()
         data = message.data if isinstance(message, Compressed) else message
-        self.long_taken += len(data) > WINDOW_BYTES
+        self._ready_bytes -= len(data)
         if self._backlog and not self.ready:  # nothing ready means nothing unread, see allow_more
             backlog, self._backlog = memoryview(self._backlog), bytearray()
             self.feed(backlog)
             self._check_end()
         return await self._inflated(data) if isinstance(message, Compressed) else data
 
+    def give_up(self, failure: Exception) -> None:
+        """Forget what was received, and what comes still; whoever reads gets ``failure``."""
+        self.ready.clear()
+        self._ready_bytes = 0
+        self._backlog = bytearray()
+        self._prefix = b""
+        self._fail(failure)
+
     def drop(self) -> None:
         """Forget what was received, and what comes still: the call has ended."""
-        self.ready.clear()
-        self._backlog = bytearray()
-        self._fail(BadMessage("the call has ended"))
+        self.give_up(BadMessage("the call has ended"))
 
     def _begin(self, prefix: memoryview) -> int:
         """Read a prefix; returns the length of the message."""
@@ -202,20 +247,20 @@ class Incoming:
         return length
 
     def _complete(self, message: Message) -> None:
-        self._body = None
+        self._body, self._filled, self.is_reserved = None, 0, False
         self.ready.append(Compressed(message) if self._compressed else message)
+        self._ready_bytes += len(message)
         self._wake()
 
     async def _inflated(self, message: Message) -> bytes:
         assert self._wbits is not None
         stream = zlib.decompressobj(self._wbits)
-        most = self._limit + 1
         try:
-            data = stream.decompress(message, min(INLINE_BYTES, most))
-            if not stream.eof and INLINE_BYTES <= len(data) < most:
-                loop, left = asyncio.get_running_loop(), most - len(data)
-                data += await loop.run_in_executor(
-                    _INFLATING, stream.decompress, stream.unconsumed_tail, left
+            data = stream.decompress(message, min(INLINE_BYTES, self._limit + 1))
+            if not stream.eof and INLINE_BYTES <= len(data) <= self._limit:
+                stream = zlib.decompressobj(self._wbits)
+                data = await asyncio.get_running_loop().run_in_executor(
+                    _INFLATING, stream.decompress, message, self._limit + 1
                 )
         except zlib.error as error:
             raise BadMessage("a message cannot be decompressed") from error
@@ -226,12 +271,13 @@ class Incoming:
         return data
 
     def _check_end(self) -> None:
-        is_cut = bool(self._prefix) or self._body is not None
-        if self.has_ended and is_cut and self.failure is None and not self._backlog:
+        is_cut = self.has_ended and self.is_within_message
+        if is_cut and self.failure is None and not self._backlog:
             self._fail(BadMessage("the call ended within a message"))
 
     def _fail(self, failure: Exception) -> None:
-        self.failure, self._body = failure, None
+        self.failure = failure
+        self._body, self._filled, self.is_reserved = None, 0, False
         self._wake()
 
     def _wake(self) -> None:

@@ -26,6 +26,7 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import (
 )
 
 from braid.server.http2 import frames
+from braid.server.http2.bounds.arrivals import Arrivals
 from braid.server.http2.server import Server
 from braid.server.http2.streams import ConnectionLimits
 from braid.server.inference.call_memory import CallMemory, MemoryLimits
@@ -107,7 +108,7 @@ class Attacked:
 async def attacked() -> AsyncIterator[Attacked]:
     """Serve methods of each kind, health and reflection."""
     memory = CallMemory(MemoryLimits(1 << 20, 1 << 22, 1 << 24))
-    server = Server(LIMITS, memory.limits, [Guarding(memory)])
+    server = Server(LIMITS, Arrivals(memory.limits), [Guarding(memory)])
     handlers: dict[str, Any] = {
         "Echo": grpc.unary_unary_rpc_method_handler(_echo),
         "EchoEach": grpc.stream_stream_rpc_method_handler(_echo_each),

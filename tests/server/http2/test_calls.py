@@ -11,6 +11,7 @@ from typing import Any
 import grpc
 import pytest
 
+from braid.server.http2.bounds.arrivals import Arrivals
 from braid.server.http2.server import Server
 from braid.server.http2.streams import ConnectionLimits
 from braid.server.inference.call_memory import MemoryLimits
@@ -79,7 +80,7 @@ async def listening(
     limits: ConnectionLimits = LIMITS, interceptors: Any = (), **more: Callable[..., Any]
 ) -> AsyncIterator[tuple[Server, int]]:
     """A server and its port."""
-    server = Server(limits, MEMORY, interceptors)
+    server = Server(limits, Arrivals(MEMORY), interceptors)
     server.add_generic_rpc_handlers([Methods(**more)])
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
@@ -286,8 +287,8 @@ async def test_stop_lets_calls_end_within_its_grace() -> None:
 
 
 async def test_a_port_in_use_is_refused() -> None:
-    server = Server(LIMITS, MEMORY)
+    server = Server(LIMITS, Arrivals(MEMORY))
     port = server.add_insecure_port("127.0.0.1:0")
     with pytest.raises(RuntimeError, match=str(port)):
-        Server(LIMITS, MEMORY).add_insecure_port(f"127.0.0.1:{port}")
+        Server(LIMITS, Arrivals(MEMORY)).add_insecure_port(f"127.0.0.1:{port}")
     await server.stop(None)
