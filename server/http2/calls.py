@@ -62,7 +62,8 @@ class Call:
         self._abort: grpc.aio.AbortError | None = None
         self._deadline: float | None = None
         self._alarm: asyncio.TimerHandle | None = None
-        self._is_late = self._is_running = False
+        self._is_late = stream.head.timeout_s == 0
+        self._is_running = False
         loop = asyncio.get_running_loop()
         if stream.head.timeout_s is not None:
             self._deadline = time.monotonic() + stream.head.timeout_s

@@ -246,7 +246,8 @@ def _has_ipv6() -> bool:
 
 def _listening_at(family: int, place: Any) -> socket.socket:
     """Return a socket that is bound to an address; one for all of IPv6 takes IPv4, too."""
-    bound = socket.socket(family, socket.SOCK_STREAM)
+    # asyncio turns Nagle's delays off where the protocol is named.
+    bound = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family == socket.AF_INET6:

@@ -15,6 +15,9 @@ from braid.server.http2.bounds.arrivals import Arrivals
 from braid.server.http2.server import Server
 from braid.server.http2.streams import ConnectionLimits
 from braid.server.inference.call_memory import MemoryLimits
+from tests.server.http2.kinds_of_port import add_port, channel, on_each_kind_of_port
+
+__all__ = ["on_each_kind_of_port"]
 
 MEMORY = MemoryLimits(16 << 20, 16 << 20, 64 << 20)
 LIMITS = ConnectionLimits(message_bytes=4 << 20, streams=8, keepalive_s=60.0, answer_s=20.0)
@@ -82,7 +85,7 @@ async def listening(
     """A server and its port."""
     server = Server(limits, Arrivals(MEMORY), interceptors)
     server.add_generic_rpc_handlers([Methods(**more)])
-    port = server.add_insecure_port("127.0.0.1:0")
+    port = add_port(server)
     await server.start()
     try:
         yield server, port
@@ -93,7 +96,7 @@ async def listening(
 
 def connected(port: int) -> Any:
     """A channel on a connection of its own; its stubs know messages of protobuf only."""
-    return grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=OPTIONS)
+    return channel(port, OPTIONS)
 
 
 @asynccontextmanager

@@ -26,6 +26,9 @@ from braid.server.http2.server import Server
 from braid.server.http2.streams import ConnectionLimits
 from braid.server.inference.call_memory import MemoryLimits
 from braid.server.observability.logs import Seldom
+from tests.server.http2.kinds_of_port import add_port, client_tls, on_each_kind_of_port
+
+__all__ = ["on_each_kind_of_port"]
 
 MEMORY = MemoryLimits(16 << 20, 16 << 20, 64 << 20)
 LIMITS = ConnectionLimits(message_bytes=1 << 20, streams=4, keepalive_s=60.0, answer_s=60.0)
@@ -89,7 +92,8 @@ class Peer:
     @asynccontextmanager
     async def another(self) -> AsyncIterator[Peer]:
         """Connection to the same server."""
-        reader, writer = await asyncio.open_connection(*self.writer.get_extra_info("peername"))
+        address = self.writer.get_extra_info("peername")
+        reader, writer = await asyncio.open_connection(*address, ssl=client_tls())
         yield Peer(reader, writer)
         writer.transport.abort()
 
@@ -107,9 +111,9 @@ async def connected(
     for name, behaviour in {"Echo": echo, "Hold": hold}.items():
         handler: Any = grpc.unary_unary_rpc_method_handler(behaviour)
         server.add_registered_method_handlers("t", {name: handler})
-    port = server.add_insecure_port("127.0.0.1:0")
+    port = add_port(server)
     await server.start()
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=client_tls())
     peer = Peer(reader, writer)
     peer.send(start)
     try:
