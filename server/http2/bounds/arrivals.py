@@ -96,7 +96,8 @@ class Arrivals:
     def count(self, arrival: Arrival, more_bytes: int) -> None:
         """Count bytes that are about to be received."""
         arrival.got_bytes += more_bytes
-        self._change(arrival, arrival.held_bytes + more_bytes)
+        if not arrival.incoming.is_reserved:
+            self._change(arrival, arrival.held_bytes + more_bytes)
 
     def settle(self, arrival: Arrival) -> None:
         """Count what a stream holds now."""
@@ -121,14 +122,15 @@ class Arrivals:
     def taken(self, arrival: Arrival) -> None:
         """Count a message no more that its handler has taken."""
         arrival.since = 0.0
+        self._change(arrival, arrival.incoming.held_bytes)
         self._release(arrival)
         self.settle(arrival)
 
     def leave(self, arrival: Arrival) -> None:
         """Count nothing of a stream that has ended."""
         self._waiting.pop(arrival, None)
-        self._release(arrival)
         self._change(arrival, 0)
+        self._release(arrival)
         self._admit_waiting()
 
     def _change(self, arrival: Arrival, held_bytes: int) -> None:
