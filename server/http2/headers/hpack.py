@@ -129,7 +129,7 @@ class Decoder:
         self._size = 0
         self._limit = TABLE_BYTES
         self.changes = 0  # of the table: a block that made none means the same until the next one
-        self.decoded_fields = self.decoded_bytes = 0  # of all blocks
+        self.decoded_fields = self.decoded_bytes = self.code_bytes = 0  # of all blocks
 
     def decode(self, block: bytes) -> list[Field]:
         """Return the fields of a block.
@@ -185,9 +185,21 @@ class Decoder:
         if index:
             name = self._entry(index)[0]
         else:
-            name, at = _string(block, at)
-        value, at = _string(block, at)
+            name, at = self._string(block, at)
+        value, at = self._string(block, at)
         return (name, value), at
+
+    def _string(self, block: bytes, at: int) -> tuple[str, int]:
+        in_code = block[at] & 0x80
+        length, begin = _integer(block, at, 7)
+        end = begin + length
+        if end > len(block):
+            raise HeaderError("a string is cut off")
+        data = block[begin:end]
+        if not in_code:
+            return data.decode("latin-1"), end
+        self.code_bytes += length
+        return decode_huffman(data), end
 
     def _add(self, field: Field) -> None:
         self.changes += 1
@@ -215,16 +227,6 @@ def _integer(block: bytes, at: int, bits: int) -> tuple[int, int]:
         if byte < 0x80:
             return value, at
     raise HeaderError("an integer is too long")
-
-
-def _string(block: bytes, at: int) -> tuple[str, int]:
-    in_code = block[at] & 0x80
-    length, begin = _integer(block, at, 7)
-    end = begin + length
-    if end > len(block):
-        raise HeaderError("a string is cut off")
-    data = block[begin:end]
-    return (decode_huffman(data) if in_code else data.decode("latin-1")), end
 
 
 def decode_huffman(data: bytes) -> str:

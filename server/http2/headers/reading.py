@@ -30,8 +30,9 @@ MAX_BLOCK_BYTES: Final = 1 << 16
 MAX_CONTINUATIONS: Final = 64
 """Frames that headers may be continued in."""
 BYTES_PER_COST: Final = 4096
+CODE_BYTES_PER_COST: Final = 256
 FIELDS_PER_COST: Final = 32
-"""Decoded bytes, and decoded fields, that cost as much as a frame without use."""
+"""Decoded bytes, those in Huffman's code, and fields that cost as much as a frame without use."""
 KNOWN_BYTES, KNOWN_BLOCKS = 256, 16
 """Longest block, and most blocks, that a connection remembers to read them once."""
 
@@ -68,7 +69,7 @@ class HeaderBlocks:
         self._block: bytearray | None = None  # of headers that are continued
         self._number = self._flags = 0  # of the frame that they began with
         self._continuations = 0
-        self._paid_fields = self._paid_bytes = 0
+        self._paid = 0
 
     def check(self, kind: int) -> None:
         """Raise ConnectionFault unless a frame of this kind may come now."""
@@ -81,10 +82,13 @@ class HeaderBlocks:
         Blocks that were read before cost nothing.
         """
         decoded = self._decoder
-        fields = (decoded.decoded_fields - self._paid_fields) // FIELDS_PER_COST
-        size = (decoded.decoded_bytes - self._paid_bytes) // BYTES_PER_COST
-        self._paid_fields, self._paid_bytes = decoded.decoded_fields, decoded.decoded_bytes
-        return fields + size
+        whole = (
+            decoded.decoded_fields // FIELDS_PER_COST
+            + decoded.decoded_bytes // BYTES_PER_COST
+            + decoded.code_bytes // CODE_BYTES_PER_COST
+        )
+        cost, self._paid = whole - self._paid, whole
+        return cost
 
     def begin(self, flags: int, number: int, payload: bytes) -> Block | None:
         """Take a frame of HEADERS; returns as ``go_on`` does."""
