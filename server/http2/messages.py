@@ -4,8 +4,9 @@
 
 A message has five bytes before it: whether it is compressed, and its length. A large message gets
 its memory when its prefix is there, and is received in place; pages that nothing was received in
-take no memory. A compressed message is decompressed when it is asked for, one at a time, and in a
-thread of its own if it is large; it never becomes longer than the limit on messages.
+take no memory. A compressed message is measured when it is asked for, before anything of it is
+kept: it is decompressed piece by piece, up to the limit on messages, and then once more into memory
+that its call may have. Large ones are decompressed in a thread, one at a time.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import asyncio
 import zlib
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -29,9 +30,8 @@ MAX_READY: Final = 256
 
 INLINE_BYTES: Final = 1 << 16
 """Decompressed bytes that the event loop makes itself; a thread makes what is beyond."""
-
-MAX_RATIO: Final = 1032
-"""Bytes that zlib makes of one byte, at most (zlib's technical details)."""
+PIECE_BYTES: Final = 1 << 18
+"""Decompressed at once while a message is measured."""
 
 Message = bytes | memoryview
 
@@ -39,9 +39,11 @@ _INFLATING: Final = ThreadPoolExecutor(1, "braid-inflate")  # begins with the fi
 
 
 class Compressed(NamedTuple):
-    """Message that is to be decompressed."""
+    """Message that came compressed."""
 
     data: Message
+    size_bytes: int = -1  # decompressed; negative: it was not measured yet
+    small: bytes | None = None  # the message itself, if it is small
 
 
 class TooLarge(Exception):
@@ -179,7 +181,7 @@ class Incoming:
         self._wake()
 
     async def wait(self) -> int | None:
-        """Wait for the next message; returns the bytes that it takes at most.
+        """Wait for the next message; returns its length, decompressed.
 
         Returns:
             None: there are no more messages.
@@ -200,9 +202,12 @@ class Incoming:
             finally:
                 self._waiter = None
         message = self.ready[0]
-        if isinstance(message, Compressed):
-            return min(self._limit, MAX_RATIO * len(message.data))
-        return len(message)
+        if not isinstance(message, Compressed):
+            return len(message)
+        measured = await self._measured(message.data)
+        if self.ready and self.ready[0] is message:  # else it was given up meanwhile
+            self.ready[0] = measured
+        return measured.size_bytes
 
     async def take(self) -> Message:
         """Return the message that ``wait`` has waited for.
@@ -222,7 +227,14 @@ class Incoming:
             backlog, self._backlog = memoryview(self._backlog), bytearray()
             self.feed(backlog)
             self._check_end()
-        return await self._inflated(data) if isinstance(message, Compressed) else data
+        if not isinstance(message, Compressed):
+            return data
+        if message.small is not None:
+            return message.small
+        loop, size_bytes = asyncio.get_running_loop(), message.size_bytes + 1
+        return await loop.run_in_executor(
+            _INFLATING, zlib.decompress, data, self._wbits, size_bytes
+        )
 
     def give_up(self, failure: Exception) -> None:
         """Forget what was received, and what comes still; whoever reads gets ``failure``."""
@@ -252,23 +264,18 @@ class Incoming:
         self._ready_bytes += len(message)
         self._wake()
 
-    async def _inflated(self, message: Message) -> bytes:
+    async def _measured(self, data: Message) -> Compressed:
         assert self._wbits is not None
-        stream = zlib.decompressobj(self._wbits)
-        try:
-            data = stream.decompress(message, min(INLINE_BYTES, self._limit + 1))
-            if not stream.eof and INLINE_BYTES <= len(data) <= self._limit:
-                stream = zlib.decompressobj(self._wbits)
-                data = await asyncio.get_running_loop().run_in_executor(
-                    _INFLATING, stream.decompress, message, self._limit + 1
-                )
-        except zlib.error as error:
-            raise BadMessage("a message cannot be decompressed") from error
-        if len(data) > self._limit:
-            raise TooLarge(f"Received message larger than max ({self._limit})")
-        if not stream.eof or stream.unused_data:
-            raise BadMessage("a compressed message is cut off, or goes on after its end")
-        return data
+        most = min(INLINE_BYTES, self._limit)
+        if len(data) <= INLINE_BYTES:
+            small = _small(data, self._wbits, most)
+            if small is not None:
+                return Compressed(data, len(small), small)
+        loop = asyncio.get_running_loop()
+        size_bytes = await loop.run_in_executor(
+            _INFLATING, _measure, data, self._wbits, self._limit
+        )
+        return Compressed(data, size_bytes)
 
     def _check_end(self) -> None:
         is_cut = self.has_ended and self.is_within_message
@@ -289,3 +296,53 @@ def _memory(size_bytes: int) -> memoryview:
     """Memory that is not cleared, as it is written at once."""
     memory: memoryview = np.empty(size_bytes, np.uint8).data
     return memory
+
+
+def _small(data: Message, wbits: int, most_bytes: int) -> bytes | None:
+    """Decompress a message; None: there are more than ``most_bytes`` of it.
+
+    Raises:
+        BadMessage: it cannot be decompressed.
+    """
+    stream = zlib.decompressobj(wbits)
+    try:
+        message = stream.decompress(data, most_bytes + 1)
+    except zlib.error as error:
+        raise BadMessage("a message cannot be decompressed") from error
+    if len(message) > most_bytes:
+        return None
+    _check_whole(stream)
+    return message
+
+
+def _measure(data: Message, wbits: int, limit_bytes: int) -> int:
+    """Return the length of a message, decompressed; keeps a piece of it at most.
+
+    Raises:
+        TooLarge: it is longer than the limit.
+        BadMessage: it cannot be decompressed.
+    """
+    stream, size_bytes = zlib.decompressobj(wbits), 0
+    try:
+        for at in range(0, len(data), PIECE_BYTES):
+            piece: Message = data[at : at + PIECE_BYTES]
+            while piece:
+                size_bytes += len(stream.decompress(piece, PIECE_BYTES))
+                if size_bytes > limit_bytes:
+                    raise TooLarge(f"Received message larger than max ({limit_bytes})")
+                piece = stream.unconsumed_tail
+            if stream.eof and at + PIECE_BYTES < len(data):
+                raise BadMessage("a compressed message goes on after its end")
+        while not stream.eof and (more := stream.decompress(b"", PIECE_BYTES)):
+            size_bytes += len(more)
+            if size_bytes > limit_bytes:
+                raise TooLarge(f"Received message larger than max ({limit_bytes})")
+    except zlib.error as error:
+        raise BadMessage("a message cannot be decompressed") from error
+    _check_whole(stream)
+    return size_bytes
+
+
+def _check_whole(stream: Any) -> None:
+    if not stream.eof or stream.unused_data:
+        raise BadMessage("a compressed message is cut off, or goes on after its end")

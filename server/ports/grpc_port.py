@@ -145,9 +145,7 @@ def _server(settings: Settings, entrance: Entrance, gate: Sequence[Gate]) -> Ser
     return Server(limits, entrance.arrivals, entrance.guards(gate))
 
 
-def _bind(
-    server: Server, address: str, setting: str, certificates: Certificates | None
-) -> int:
+def _bind(server: Server, address: str, setting: str, certificates: Certificates | None) -> int:
     try:
         if certificates is None:
             return server.add_insecure_port(address)

@@ -30,6 +30,7 @@ KEPT = "kept"  # the model that no attack names
 PREY = "prey"  # the one that they name
 TEXT = "text"  # the one that they name and that takes strings
 TOKEN = "of-the-attacked-server-only"
+CALLS_MEMORY_BYTES = 256 << 20
 MAX_GROWTH_BYTES = 400 << 20
 MAX_MORE_DESCRIPTORS = 40
 
@@ -96,6 +97,7 @@ class Target:
             BRAID_SYSTEM_SHARED_MEMORY="true",
             BRAID_LOG_LEVEL="INFO",
             BRAID_MAX_MODELS="60",
+            BRAID_CALLS_MEMORY_BYTES=str(CALLS_MEMORY_BYTES),
             BRAID_IMPORT_CPU_SECONDS="60",
             BRAID_IMPORT_RUN_SECONDS="10",
             BRAID_UPLOAD_IDLE_SECONDS="20",

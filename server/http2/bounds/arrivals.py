@@ -6,10 +6,10 @@
 
 A message that is longer than the window of its stream is let in as a whole, first come, first
 served, so that whoever is let in can finish. Long messages take three quarters of the limit at
-most, short ones have the rest, or SHORT_BYTES. While somebody waits, senders that stand still or are slower than
-PACE give way; the others finish and leave their room to those that wait. So nobody who sends on
-waits for ever, and all messages together hold the limit at most; where it is less than one message
-and SHORT_BYTES, those.
+most, short ones have the rest, or SHORT_BYTES. While a message waits, senders that stand still or
+are slower than PACE give way. The others finish and leave their room to those that wait, so nobody
+who sends on waits for ever. All messages together hold the limit at most; where the limit is less
+than one message and SHORT_BYTES, they hold as much as those.
 
 A message counts here until its handler takes it. Handlers' messages count in ``handled``, by the
 rules of ``CallMemory``, where no sender is waited for.

@@ -1,7 +1,7 @@
 """Windows for what one peer sends, and the messages of its calls until their handlers have them.
 
     DATA ──received──> windows ──allow_more──> WINDOW_UPDATE
-                                    └── a long message: as soon as there is room for it (``Arrivals``)
+                                    └── a long message: once ``Arrivals`` have room for it
     handler ──next──> a whole message, counted from now on as its handler's
 
 Windows are large, so that a tensor comes without a pause. A stream's window is let in at once; a
@@ -88,9 +88,6 @@ class Intake:
             await self._handled.enter(size_bytes, None)
             self._taken[number] = size_bytes
         message = await incoming.take()
-        if size_bytes > WINDOW_BYTES and len(message) < size_bytes:
-            self._handled.free(size_bytes - len(message))
-            self._taken[number] = len(message)
         if arrival := self._arriving.get(number):
             self._arrivals.taken(arrival)
         return message

@@ -16,12 +16,12 @@ import grpc
 import pytest
 
 from braid.server.http2 import connection, frames, streams
+from braid.server.http2.bounds.arrivals import Arrivals
 from braid.server.http2.frames import ErrorCode, frame, number_frame, settings_frame
 from braid.server.http2.headers.hpack import Decoder
 from braid.server.http2.headers.reading import read_head
 from braid.server.http2.headers.writing import literal
 from braid.server.http2.sending import Outgoing, Sender
-from braid.server.http2.bounds.arrivals import Arrivals
 from braid.server.http2.server import Server
 from braid.server.http2.streams import ConnectionLimits
 from braid.server.inference.call_memory import MemoryLimits
@@ -340,7 +340,19 @@ async def test_long_frames_of_unknown_kinds_are_skipped() -> None:
     ("status", "timeouts"),
     [
         (4, ["0n", "0H", "00000S"]),  # DEADLINE_EXCEEDED
-        (0, ["99S", "99999999H", "999999999S", "000000099S", "9" * 30 + "S", "99 S", " 99S", "99S "]),
+        (
+            0,
+            [
+                "99S",
+                "99999999H",
+                "999999999S",
+                "000000099S",
+                "9" * 30 + "S",
+                "99 S",
+                " 99S",
+                "99S ",
+            ],
+        ),
         (13, ["", "1", "S", "-1S", "+1S", "1x", "1.5S", "0", "1SS", "1S1S"]),  # INTERNAL
     ],
 )
@@ -352,9 +364,9 @@ async def test_timeouts_are_read_as_grpcs_library_reads_them(
         assert [await status_after(peer, each) for each in timeouts] == [status] * len(timeouts)
 
 
-async def status_after(peer: Peer, timeout: str) -> int:
+async def status_after(peer: Peer, deadline: str) -> int:
     """Status of a call with a deadline, on a connection of its own."""
-    timed = literal(b":authority", b"here") + CALL + literal(b"grpc-timeout", timeout.encode())
+    timed = literal(b":authority", b"here") + CALL + literal(b"grpc-timeout", deadline.encode())
     decoder = Decoder(1 << 14)
     async with peer.another() as other:
         other.send(START, headers(1, timed), data(1, MESSAGE))
@@ -451,8 +463,15 @@ async def test_reset_calls_count_until_their_handlers_end() -> None:
 
 
 async def test_binary_metadata_may_be_joined_by_commas() -> None:
-    head = read_head([(":method", "POST"), (":scheme", "http"), (":path", "/a/b"), ("content-type", "application/grpc"),
-                      ("k-bin", "YQ,YmI=")])  # fmt: skip
+    head = read_head(
+        [
+            (":method", "POST"),
+            (":scheme", "http"),
+            (":path", "/a/b"),
+            ("content-type", "application/grpc"),
+            ("k-bin", "YQ,YmI="),
+        ]
+    )
     assert head.metadata == (("k-bin", b"a"), ("k-bin", b"bb"))
 
 
