@@ -60,7 +60,7 @@ setup(
         ),
     ],
     package_dir={"braid": "braid", **{f"braid.{each}": each for each in FOLDERS}},
-    package_data={"braid.server.console": ["assets/*", "templates/*"]},
+    package_data={"braid": ["py.typed"], "braid.server.console": ["assets/*", "templates/*"]},
     include_package_data=False,  # it takes folders of assets for packages
     ext_modules=[
         Extension(

@@ -20,7 +20,7 @@ from tests import ROOT
 
 DOCS = ROOT / "docs"
 PAGES = sorted(DOCS.glob("*.md"))
-AT_THE_TOP = (ROOT / "README.md", ROOT / "CONTRIBUTING.md")
+AT_THE_TOP = (ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md")
 SOURCES = ("core", "scheduler", "engine", "server", "client", "charts", "library", "braid")
 
 
@@ -53,6 +53,18 @@ def test_files_that_are_named_exist() -> None:
                 if not any(place.exists() for place in places):
                     missing.append(f"{page.name}: {name}")
     assert missing == []
+
+
+def test_decisions_that_are_named_exist_and_all_are_in_their_index() -> None:
+    records = {path.name for path in (DOCS / "decisions").glob("[0-9]*.md")}
+    named = re.findall(r"docs/decisions/([\w.-]+\.md)", "\n".join(_sources()))
+
+    assert named
+    assert set(named) - records == set()
+    index = re.findall(
+        r"^- \[\d+\]\((.+?)\)", (DOCS / "decisions/README.md").read_text(), re.MULTILINE
+    )
+    assert sorted(index) == sorted(records)
 
 
 def test_links_of_the_pages_at_the_top_lead_to_files() -> None:

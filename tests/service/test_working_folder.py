@@ -69,6 +69,10 @@ def test_the_wheels_of_a_release_work_in_an_empty_environment(
         for name in ("braid_serve", "braid_client")
     )
     assert f"Requires-Dist: braid-client=={__version__}" in metadata(serve)
+    for wheel, package in ((serve, "braid"), (client, "braid_client")):
+        assert "Classifier: Typing :: Typed" in metadata(wheel)
+        with zipfile.ZipFile(wheel) as archive:
+            assert f"{package}/py.typed" in archive.namelist()
 
     script = installed(tmp_path / "environment", [serve, client])
 
