@@ -15,6 +15,7 @@ import asyncio
 import zlib
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -231,10 +232,9 @@ class Incoming:
             return data
         if message.small is not None:
             return message.small
-        loop, size_bytes = asyncio.get_running_loop(), message.size_bytes + 1
-        return await loop.run_in_executor(
-            _INFLATING, zlib.decompress, data, self._wbits, size_bytes
-        )
+        assert self._wbits is not None
+        inflate = partial(zlib.decompress, data, self._wbits, message.size_bytes + 1)
+        return await asyncio.get_running_loop().run_in_executor(_INFLATING, inflate)
 
     def give_up(self, failure: Exception) -> None:
         """Forget what was received, and what comes still; whoever reads gets ``failure``."""

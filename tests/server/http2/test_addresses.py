@@ -100,10 +100,11 @@ def credentials(
     authority: trustme.CA, shown: trustme.LeafCert | None = None
 ) -> grpc.ChannelCredentials:
     """Of a client that shows a certificate, or none."""
-    pair = (None, None)
-    if shown is not None:
-        pair = (shown.private_key_pem.bytes(), shown.cert_chain_pems[0].bytes())
-    return grpc.ssl_channel_credentials(authority.cert_pem.bytes(), *pair)
+    roots = authority.cert_pem.bytes()
+    if shown is None:
+        return grpc.ssl_channel_credentials(roots)
+    key, chain = shown.private_key_pem.bytes(), shown.cert_chain_pems[0].bytes()
+    return grpc.ssl_channel_credentials(roots, key, chain)
 
 
 async def test_a_handler_hears_the_names_in_its_callers_certificate(
