@@ -1,12 +1,13 @@
 """Messages of one call as they arrive: length prefix, message, next prefix, ...
 
-    DATA ──feed──> Incoming ──wait, take──> whole messages, one after the other
+    DATA ──feed──> Incoming ──arrived, measure, take──> whole messages, one after the other
 
 A message has five bytes before it: whether it is compressed, and its length. A large message gets
 its memory when its prefix is there, and is received in place; pages that nothing was received in
 take no memory. A compressed message is measured when it is asked for, before anything of it is
 kept: it is decompressed piece by piece, up to the limit on messages, and then once more into memory
-that its call may have. Large ones are decompressed in a thread, one at a time.
+that its call may have. Large ones are decompressed in a thread, one at a time, and one of a
+connection at a time, so that nobody's keep all others waiting.
 """
 
 from __future__ import annotations
@@ -108,6 +109,11 @@ class Incoming:
         return self._ready_bytes + len(self._backlog) + body
 
     @property
+    def is_compressed(self) -> bool:
+        """Bool: the next message is to be decompressed."""
+        return bool(self.ready) and isinstance(self.ready[0], Compressed)
+
+    @property
     def is_within_message(self) -> bool:
         """Bool: a message has begun and is not whole."""
         return self._body is not None or bool(self._prefix)
@@ -181,11 +187,8 @@ class Incoming:
         self._check_end()
         self._wake()
 
-    async def wait(self) -> int | None:
-        """Wait for the next message; returns its length, decompressed.
-
-        Returns:
-            None: there are no more messages.
+    async def arrived(self) -> bool:
+        """Wait for the next message; returns bool: there is one.
 
         Raises:
             TooLarge: the message is.
@@ -196,12 +199,23 @@ class Incoming:
             if self.failure is not None:
                 raise self.failure
             if self.has_ended:
-                return None
+                return False
             self._waiter = asyncio.get_running_loop().create_future()
             try:
                 await self._waiter
             finally:
                 self._waiter = None
+        return True
+
+    async def measure(self) -> int:
+        """Return the length of the message that has arrived, decompressed.
+
+        Raises:
+            TooLarge: the message is.
+            BadMessage: the message cannot be decompressed.
+        """
+        if not self.ready:
+            return 0  # given up, as ``take`` will say
         message = self.ready[0]
         if not isinstance(message, Compressed):
             return len(message)
@@ -211,11 +225,9 @@ class Incoming:
         return measured.size_bytes
 
     async def take(self) -> Message:
-        """Return the message that ``wait`` has waited for.
+        """Return the message that was measured.
 
         Raises:
-            TooLarge: the message is.
-            BadMessage: the message cannot be read.
             NoRoom: the message was given up.
         """
         if not self.ready:

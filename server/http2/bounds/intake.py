@@ -10,6 +10,8 @@ message that is longer waits for room.
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Final
 
 from braid.server.http2 import frames
@@ -19,6 +21,8 @@ from braid.server.http2.messages import WINDOW_BYTES, Incoming, Message
 from braid.server.http2.sending import Sender
 
 CONNECTION_WINDOW_BYTES: Final = 16 << 20
+
+_NO_TURN: Final = nullcontext()
 
 
 class Intake:
@@ -31,6 +35,7 @@ class Intake:
         self._handled = arrivals.handled.connection(peer)
         self._window = CONNECTION_WINDOW_BYTES
         self._arriving: dict[int, Arrival] = {}  # by stream
+        self._inflating = asyncio.Lock()
         self._taken: dict[int, int] = {}  # bytes of the message that a stream's handler has
 
     def received(self, incoming: Incoming | None, number: int, length: int) -> None:
@@ -81,16 +86,22 @@ class Intake:
             TooLarge, BadMessage, NoRoom: there is a message that cannot be had.
         """
         self.free(number)
-        size_bytes = await incoming.wait()
-        if size_bytes is None:
+        if not await incoming.arrived():
             return None
+        async with self._turn(incoming):
+            size_bytes = await incoming.measure()
         if size_bytes > WINDOW_BYTES:
             await self._handled.enter(size_bytes, None)
             self._taken[number] = size_bytes
-        message = await incoming.take()
+        async with self._turn(incoming):
+            message = await incoming.take()
         if arrival := self._arriving.get(number):
             self._arrivals.taken(arrival)
         return message
+
+    def _turn(self, incoming: Incoming) -> AbstractAsyncContextManager[None]:
+        """Return what to hold while the next message is decompressed, if it is."""
+        return self._inflating if incoming.is_compressed else _NO_TURN
 
     def free(self, number: int) -> None:
         """Count the message no more that a handler has had."""

@@ -46,7 +46,8 @@ class Connection:
         """Send the rest, which its handler takes."""
         while left := min(WINDOW_BYTES, arrival.incoming.missing_bytes):
             self.send(arrival, bytes(left))
-        assert await arrival.incoming.wait() == len(await arrival.incoming.take())
+        assert await arrival.incoming.arrived()
+        assert await arrival.incoming.measure() == len(await arrival.incoming.take())
         self._arrivals.taken(arrival)
 
 

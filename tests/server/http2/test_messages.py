@@ -34,7 +34,12 @@ def incoming(*parts: memoryview, encoding: str = "gzip") -> Incoming:
 
 async def read(held: Incoming) -> bytes | memoryview | None:
     """The next message; None: there are no more."""
-    return None if await held.wait() is None else await held.take()
+    if not await held.arrived():
+        return None
+    size_bytes = await held.measure()
+    message = await held.take()
+    assert len(message) == size_bytes
+    return message
 
 
 async def test_compressed_messages_are_held_as_they_came() -> None:
