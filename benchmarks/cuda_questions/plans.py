@@ -190,7 +190,10 @@ def _noting_streams(bound: BoundUnit) -> BoundUnit:
 def _peak(
     ready: OnGpu, calls: Sequence[StreamCall], releases: Mapping[int, Sequence[int]]
 ) -> dict[str, Figure]:
-    """Memory of a capture in a pool of its own, tensors released before these calls."""
+    """Memory of a capture in a pool of its own, tensors released before these calls.
+
+    The plan's inputs are counted, as in ``PreparationCost.peak_bytes``.
+    """
     driver, streams = ready.executor.driver, ready.plan.streams
     pool = driver.pool()
     commands = lower(calls, order_calls(calls), releases)
@@ -204,7 +207,8 @@ def _peak(
     driver.destroy(captured[0])
     env.clear()
     driver.release_pool(pool)
+    inputs = sum(tensor.nbytes for tensor in ready.plan.inputs.values())
     return {
-        "peak_mib": (after.peak_allocated - before.allocated) / 2**20,
+        "peak_mib": (after.peak_allocated - before.allocated + inputs) / 2**20,
         "pool_mib": (after.reserved - before.reserved) / 2**20,
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 from collections.abc import Iterator
@@ -96,6 +97,8 @@ def test_whole_plans_are_compared_with_sums_and_replayed_over_nan() -> None:
     assert str(ranking.figures["by_sum"]).count("<") == len(plans.PLANNERS) - 1
     assert released.figures["eager_because"] == ""
     assert set(kept.figures) == {"peak_mib", "pool_mib"}
+    blocks = [math.ceil(float(row.figures["peak_mib"] or 0) * 2048) for row in (kept, released)]
+    assert blocks[0] >= blocks[1], "both count the inputs"
     assert replays.figures == {"bitwise_equal": True, "finite": True}
 
 
