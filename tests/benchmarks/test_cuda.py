@@ -6,15 +6,18 @@ import json
 import math
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+import torch._inductor.config as inductor_config
 
 from benchmarks.cuda.agenda import (
     BATCHES,
     BRAID,
     CNNS,
     EAGER,
+    GRAPH,
     MAX_AUTOTUNE,
     NETWORKS,
     REDUCE_OVERHEAD,
@@ -23,6 +26,7 @@ from benchmarks.cuda.agenda import (
 )
 from benchmarks.cuda.clock import largest_error, times
 from benchmarks.cuda.ours import OurPlan
+from benchmarks.cuda.peers import fastest, frozen
 from benchmarks.cuda.plan_files import Planned, read_plans, write_plans
 from benchmarks.cuda.record import CudaCase, goals, ratios
 from benchmarks.cuda.results import draw, read, write
@@ -32,8 +36,10 @@ from braid.engine.cuda.driver.interface import ORIGIN
 from braid.engine.cuda.executor import CudaExecutor
 from braid.engine.cuda.on_gpu import OnGpu
 from braid.engine.passes.specialise import specialise
+from braid.server.cli.local.demo_networks.network import Network
 from tests.engine.cuda.graphs import bound, random_graph
 from tests.engine.cuda.recording import RecordingDriver
+from tests.engine.cuda.torch_2_11 import Torch211
 
 
 def case(network: str, *, batch: int = 1, ours: float = 1.0, sequential: float) -> CudaCase:
@@ -177,3 +183,72 @@ def test_errors_are_relative_to_the_largest_element() -> None:
 
     assert largest_error([torch.tensor([4.0, -7.0])], [wanted]) == 0.125
     assert largest_error([torch.tensor([math.nan, -8.0])], [wanted]) == math.inf
+
+
+class Affine(torch.nn.Module):
+    """2 x + 1."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.tensor([2.0]))
+
+    def draw_weights(self, _: object) -> None:
+        with torch.no_grad():
+            self.weight.fill_(2.0)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.weight + 1
+
+
+IMAGE = Network("affine", Affine, lambda batch, _: (torch.ones(batch, 1, 2, 2),), ("x",), ("y",))
+
+
+class Compiler:
+    """torch.compile as far as it copies inputs: the CUDA graphs of its modes do, at every call."""
+
+    def __init__(self) -> None:
+        self.copies = 0
+
+    def compile(self, model: torch.nn.Module, *, mode: str, dynamic: bool) -> Any:
+        with_graphs = torch._inductor.list_mode_options(mode).get("triton.cudagraphs", False)
+
+        def run(*inputs: torch.Tensor) -> torch.Tensor:
+            if with_graphs:
+                self.copies += 1
+                inputs = tuple(x.clone() for x in inputs)
+            result: torch.Tensor = model(*inputs)
+            return result
+
+        return run
+
+
+@pytest.mark.parametrize("name", [GRAPH, REDUCE_OVERHEAD, MAX_AUTOTUNE])
+def test_the_device_time_of_peers_holds_no_copies_of_inputs(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiler = Compiler()
+    monkeypatch.setattr(torch, "compile", compiler.compile)
+    with Torch211().installed(monkeypatch), torch.no_grad():
+        peer, notes = fastest(IMAGE, name, 1, "fp32", patience_s=60.0)
+        before = compiler.copies
+        peer.gpu_ms()
+        copied = compiler.copies - before
+        peer.staged[0].fill_(4.0)
+        peer.total_ms()
+
+    assert copied == 0
+    assert notes["max_rel_error"] == 0.0
+    assert torch.equal(peer.results[0], torch.full((1, 1, 2, 2), 9.0))
+
+
+@pytest.mark.ci
+@pytest.mark.filterwarnings("ignore")  # Inductor's own
+def test_a_frozen_network_still_reads_its_inputs() -> None:
+    x = torch.ones(1, 1, 2, 2)
+    with torch.no_grad(), inductor_config.patch(freezing=False):
+        function = frozen(Affine(), "default")
+        first = function(x).clone()
+        x.fill_(4.0)
+
+        assert torch.equal(first, torch.full_like(x, 3.0))
+        assert torch.equal(function(x), torch.full_like(x, 9.0))
