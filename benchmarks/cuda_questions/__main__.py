@@ -12,13 +12,16 @@ import subprocess
 import sys
 import tempfile
 import threading
+import traceback
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from time import monotonic
+from typing import NoReturn
 
 from benchmarks.cuda_questions.answers import Answer, Row, document, table
 from benchmarks.cuda_questions.questions import QUESTIONS, Question
 from benchmarks.environment import describe
+from benchmarks.process_group import end_group
 from braid.engine.processes.environment import cuda_environment
 
 FILE = "cuda_questions.json"
@@ -29,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line."""
     args = _parser().parse_args(arguments)
     if args.ask is not None:
-        return _ask(args.ask, args.models)
+        _ask(args.ask, args.models)
     if not _gpu_is_there():
         print(NO_GPU)
         return 0
@@ -91,45 +94,67 @@ def answer(question: Question, models: Path, seconds: float) -> Answer:
 def listen(
     found: Answer, command: Sequence[str], environment: Mapping[str, str], seconds: float
 ) -> None:
-    """Add the rows that a process prints; note how it ended if not well."""
+    """Add the rows that a process prints; note how it ended if not well.
+
+    What it started ends with it: a compiler's workers may outlive it and hold its output open.
+    """
     with tempfile.TemporaryFile("w+") as log:
         process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=log, text=True, env=dict(environment)
+            command,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+            env=dict(environment),
+            process_group=0,
         )
-        overdue = threading.Event()
-
-        def end() -> None:
-            overdue.set()
-            process.kill()
-
-        timer = threading.Timer(seconds, end)
-        timer.start()
-        assert process.stdout is not None
-        with process.stdout:
-            for line in process.stdout:
-                with contextlib.suppress(ValueError):  # half a line, of a process that was killed
-                    found.rows.append(Row.from_line(line))
-        code = process.wait()
-        timer.cancel()
+        reader = threading.Thread(target=_add_rows, args=(found, process))
+        reader.start()
+        overdue = False
+        try:
+            process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            overdue = True
+        finally:
+            code = end_group(process)
+            reader.join()
         log.seek(0)
         last = log.read().strip().splitlines()[-1:]
-    if overdue.is_set():
+    if overdue:
         found.problem = f"it took longer than {seconds:.0f} s"
     elif code:
         found.problem = "".join(last) or f"exit status {code}"
 
 
-def _ask(number: int, models: Path) -> int:
-    """Print the rows of one question, one a line, as they are found."""
+def _add_rows(found: Answer, process: subprocess.Popen[str]) -> None:
+    assert process.stdout is not None
+    with process.stdout:
+        for line in process.stdout:
+            with contextlib.suppress(ValueError):  # half a line, of a process that was killed
+                found.rows.append(Row.from_line(line))
+
+
+def _ask(number: int, models: Path) -> NoReturn:
+    """Print the rows of one question, one a line, as they are found, and end the process.
+
+    Without the interpreter's clean-up, in which Inductor waits minutes for its workers.
+    """
     import torch
 
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # libraries print to stdout
     (question,) = [each for each in QUESTIONS if each.number == number]
-    with torch.inference_mode():
-        for row in question.ask(models):
-            answers.write(row.to_line() + "\n")
-    return 0
+    status = 1
+    try:
+        with torch.inference_mode():
+            for row in question.ask(models):
+                answers.write(row.to_line() + "\n")
+        status = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 import torch
 import torch._inductor.config as inductor_config
 
+from benchmarks.contender_process import ContenderProcess
 from benchmarks.cuda.agenda import (
     BATCHES,
     BRAID,
@@ -153,6 +155,18 @@ def test_contenders_that_fail_are_noted_and_the_others_go_on(tmp_path: Path) -> 
     assert seen.notes["braid a"] == {"streams": 2}
     assert seen.failed[EAGER] == "no kernel image"
     assert seen.failed["braid b"] == "out of memory"
+
+
+LEFT_RUNNING = "import subprocess; subprocess.Popen(['sleep', '600']); print('ready', flush=True)"
+
+
+@pytest.mark.timeout(120)
+def test_a_contender_ends_with_what_it_started(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", LEFT_RUNNING]
+    contender = ContenderProcess("compiled", command, tmp_path / "log", os.environ)
+    assert contender.line() == "ready"
+
+    contender.end()  # the reader ends when nobody holds the output any more
 
 
 @pytest.mark.parametrize("urgent", [False, True])

@@ -128,6 +128,53 @@ def test_what_was_found_is_kept_however_a_process_ends(then: str, problem: str) 
     assert bool(problem) == bool(found.problem)
 
 
+HELD = """
+import subprocess, sys
+subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+"""
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("then", ["", "import time; time.sleep(600)"], ids=["ends", "hangs"])
+def test_what_a_question_leaves_running_holds_nobody_up(then: str) -> None:
+    found = Answer(5, "a compiler's workers")
+    command = [sys.executable, "-c", HELD + PROCESS + then]
+
+    listen(found, command, os.environ, 5.0 if then else 600.0)
+
+    if not then:  # else it may not have come to its first row
+        assert found.rows == [Row("8 branches", {"us": 1.5})]
+    assert ("longer than" in found.problem) == bool(then)
+
+
+ASKED = """
+import atexit, time
+from benchmarks.cuda_questions import __main__ as command
+from benchmarks.cuda_questions.answers import Row
+from benchmarks.cuda_questions.questions import Question
+
+def ask(folder):
+    atexit.register(time.sleep, 600)  # as Inductor waits for its workers
+    yield Row("8 branches", {"us": 1.5})
+    FAULT
+
+command.QUESTIONS = (Question(5, "Inductor's units", ask),)
+command.main(["--ask", "5", "--models", "."])
+"""
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("fault", ["", "raise RuntimeError('an illegal memory access')"])
+def test_an_answered_question_ends_without_waiting_for_compilers(fault: str) -> None:
+    found = Answer(5, "Inductor's units")
+
+    listen(found, [sys.executable, "-c", ASKED.replace("FAULT", fault)], os.environ, 600.0)
+
+    assert found.rows == [Row("8 branches", {"us": 1.5})]
+    assert ("an illegal memory access" in found.problem) == bool(fault)
+    assert bool(found.problem) == bool(fault)
+
+
 def test_answers_are_shown_and_written() -> None:
     one = Answer(
         6, "priorities", [Row("a chain", {"us": 1234.5, "refused": "no", "ok": True})], "died"
