@@ -1,7 +1,7 @@
 """The benchmark on a GPU: ``python -m benchmarks.engine --device cuda``, see there.
 
     agenda ─> step by step: plans (device worker, planner process) ─> contenders in turns ─> record
-       └─ in the background: networks written and imported
+       └─ in the background: artefacts of the networks
 
 One device worker serves the whole run; it rests while contenders are measured.
 """
@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarks.cuda.agenda import BATCHES, BRAID, NETWORKS, Budget, Step, agenda
-from benchmarks.cuda.library import Library, Written
+from benchmarks.cuda.library import Library
 from benchmarks.cuda.plan_files import PlanFiles, Planned, read_plans, write_plans
 from benchmarks.cuda.record import CudaCase, contender_name
 from benchmarks.cuda.results import draw, print_case, print_summary, read, write
@@ -40,7 +40,7 @@ LEAST_S = 20.0
 """A step is not begun with less time left: processes alone take longer to start."""
 
 PLAN_S = 180.0
-"""For writing, importing and planning one network."""
+"""For the artefact and the plans of one network."""
 
 TURN_S = 0.08
 """Of runs of one contender by one clock, before it is the next one's turn."""
@@ -120,11 +120,12 @@ class Benchmark:
         print(f"\n{step} ({self._budget.left_s:.0f} s left)", flush=True)
         try:
             async with asyncio.timeout(self._budget.at_most(PLAN_S)):
-                written = await library.network(step.network)
+                artefact = await library.network(step.network)
                 if BRAID in step.contenders and (step.network, step.batch) not in self._plans:
-                    await self._plan(case, written)
+                    await self._plan(case, artefact)
+                    self._write()
         except TimeoutError:
-            case.failed[BRAID] = "writing, importing and planning it took too long"
+            case.failed[BRAID] = "making and planning it took too long"
         except Exception as error:  # the next network may fare better
             case.failed[BRAID] = f"{type(error).__name__}: {error}"
             if not isinstance(error, BraidError):
@@ -139,15 +140,14 @@ class Benchmark:
             self.cases.append(case)
         return case
 
-    async def _plan(self, case: CudaCase, written: Written) -> None:
+    async def _plan(self, case: CudaCase, artefact: Path) -> None:
         args = self._args
         folder = self._work / f"{case.network}-{case.batch}"
-        digest = await asyncio.to_thread(_digest, written.artefact)
+        digest = await asyncio.to_thread(_digest, artefact)
         async with self._device.keeping(digest):
             found = await plans_on(
                 self._device,
-                written.artefact,
-                written.model,
+                artefact,
                 case.batch,
                 folder,
                 PlannerSettings.for_serving(args.planner),

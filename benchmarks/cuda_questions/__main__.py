@@ -40,6 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     answers: list[Answer] = []
     with tempfile.TemporaryDirectory() as folder:
         models = args.models or Path(folder)
+        models.mkdir(parents=True, exist_ok=True)
         for question in QUESTIONS:
             if question.number in (args.only or [each.number for each in QUESTIONS]):
                 answers.append(answer(question, models, args.seconds))
@@ -57,7 +58,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--only", type=_numbers, help="e.g. 1,3")
     parser.add_argument("--seconds", type=float, default=45.0, help="for each question")
-    parser.add_argument("--models", type=Path, help="folder with NETWORK.onnx; written if missing")
+    parser.add_argument("--models", type=Path, help="folder that benchmarks.cuda.prepare made")
     local = os.environ.get("OUT", "benchmarks/results/local")
     parser.add_argument("--out", type=Path, default=Path(local))
     parser.add_argument("--ask", type=int, help=argparse.SUPPRESS)  # in a process of its own
