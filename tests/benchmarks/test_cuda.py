@@ -30,8 +30,9 @@ from benchmarks.cuda.clock import largest_error, times
 from benchmarks.cuda.ours import OurPlan
 from benchmarks.cuda.peers import fastest, frozen
 from benchmarks.cuda.plan_files import Planned, read_plans, write_plans
-from benchmarks.cuda.record import CudaCase, goals, ratios
+from benchmarks.cuda.record import OWN_SEQUENTIAL, PYTORCH_GRAPH, CudaCase, goals, ratios
 from benchmarks.cuda.results import draw, read, write
+from benchmarks.cuda.run import continued
 from benchmarks.cuda.turns import Setting, measure
 from braid.core.plan import sequential_plan
 from braid.engine.cuda.driver.interface import ORIGIN
@@ -48,7 +49,12 @@ def case(network: str, *, batch: int = 1, ours: float = 1.0, sequential: float) 
     return CudaCase(
         network,
         batch,
-        gpu_ms={"braid lazy": [ours], "braid sequential": [sequential], MAX_AUTOTUNE: [3.0]},
+        gpu_ms={
+            "braid lazy": [ours],
+            "braid sequential": [sequential],
+            MAX_AUTOTUNE: [3.0],
+            GRAPH: [2 * sequential],
+        },
         total_ms={"braid lazy": [2 * ours]},
         plan_of={"sequential": "braid sequential", "opara": "braid sequential"},
         portfolio="braid lazy",
@@ -78,14 +84,18 @@ def test_ratios_and_goals_say_what_was_not_seen() -> None:
 
     found = ratios(cases, 1, "gpu")
     cases[1].scheduling = {"total_s": 8.0}
-    mean, best, opara, autotune, worst, inception, nasnet = goals(cases)
+    mean, best, unfused, best_unfused, opara, autotune, worst, inception, nasnet = goals(cases)
 
-    assert found["sequential CUDA graph"]["inception_v3"] == pytest.approx(2.4)
+    assert found[OWN_SEQUENTIAL]["inception_v3"] == pytest.approx(2.4)
+    assert found[PYTORCH_GRAPH]["inception_v3"] == pytest.approx(4.8)
     assert math.isnan(found["torch eager"]["inception_v3"])
     assert math.isnan(ratios(cases, 1, "total")["max-autotune"]["inception_v3"])
     assert mean.seen == pytest.approx((1.5 * 2.4) ** 0.5)
     assert mean.verdict == "reached so far, not seen on all"
     assert (best.verdict, worst.verdict) == ("reached", "reached")
+    assert (OWN_SEQUENTIAL in best.text, PYTORCH_GRAPH in unfused.text) == (True, True)
+    assert unfused.seen == pytest.approx(2 * mean.seen)
+    assert best_unfused.seen == pytest.approx(4.8)
     assert opara.seen == pytest.approx(mean.seen)
     assert autotune.seen == pytest.approx(3.0)
     assert (inception.seen, inception.verdict) == (2.5, "reached")
@@ -111,6 +121,23 @@ def test_an_earlier_run_is_read_back(tmp_path: Path) -> None:
     assert document["ratios_gpu"]["1"]["torch eager"]["squeezenet"] is None
     assert document["left_out"] == ["googlenet, batch 32"]
     assert read(tmp_path / "cuda.json") == cases
+
+
+@pytest.mark.parametrize(
+    "other", [{}, {"device": "cuda:NVIDIA H100"}, {"precision": "tf32"}], ids=str
+)
+def test_runs_of_another_device_or_precision_are_not_mixed(
+    other: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    environment = {"device": "cuda:NVIDIA H200", "precision": "fp32"}
+    (tmp_path / "0.json").write_text("[1]")
+    write([case("squeezenet", sequential=1.5)], environment, [], tmp_path)
+    write_plans({("squeezenet", 1): Planned({"opara": tmp_path / "0.json"}, {})}, tmp_path)
+
+    cases, plans = continued(tmp_path / "cuda.json", environment | other, tmp_path)
+
+    assert len(cases) == len(plans) == (0 if other else 1)
+    assert ("all is measured again" in capsys.readouterr().out) == bool(other)
 
 
 def test_plans_of_an_earlier_run_are_read_back(tmp_path: Path) -> None:
