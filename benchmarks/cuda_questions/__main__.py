@@ -13,7 +13,7 @@ import sys
 import tempfile
 import threading
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from time import monotonic
 from typing import NoReturn
@@ -22,6 +22,7 @@ from benchmarks.cuda_questions.answers import Answer, Row, document, table
 from benchmarks.cuda_questions.questions import QUESTIONS, Question
 from benchmarks.environment import describe
 from benchmarks.process_group import end_group
+from benchmarks.replacing import replace_text
 from braid.engine.processes.environment import cuda_environment
 
 FILE = "cuda_questions.json"
@@ -38,15 +39,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     environment = describe("torch", "triton")
     answers: list[Answer] = []
+
+    def write() -> None:
+        replace_text(args.out / FILE, document(environment, answers))
+
+    args.out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
         models = args.models or Path(folder)
         models.mkdir(parents=True, exist_ok=True)
         for question in QUESTIONS:
             if question.number in (args.only or [each.number for each in QUESTIONS]):
-                answers.append(answer(question, models, args.seconds))
+                answers.append(Answer(question.number, question.title))
+                answer(answers[-1], question, models, args.seconds, write)
                 print(table(answers[-1]), flush=True)
-                args.out.mkdir(parents=True, exist_ok=True)
-                (args.out / FILE).write_text(document(environment, answers))
+                write()
     return 0 if all(each.rows for each in answers) else 1
 
 
@@ -79,25 +85,30 @@ def _gpu_is_there() -> bool:
     return torch.cuda.is_available()
 
 
-def answer(question: Question, models: Path, seconds: float) -> Answer:
+def answer(
+    found: Answer, question: Question, models: Path, seconds: float, written: Callable[[], None]
+) -> None:
     """Ask one question within a time limit, of which each of its environments has its share."""
-    found = Answer(question.number, question.title)
     began = monotonic()
     for environment in question.environments:
         command = [sys.executable, "-m", "benchmarks.cuda_questions"]
         command += ["--ask", str(question.number), "--models", str(models)]
         share_s = seconds / len(question.environments)
-        listen(found, command, {**cuda_environment(0), **environment}, share_s)
+        listen(found, command, {**cuda_environment(0), **environment}, share_s, written)
     found.seconds = monotonic() - began
-    return found
 
 
 def listen(
-    found: Answer, command: Sequence[str], environment: Mapping[str, str], seconds: float
+    found: Answer,
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    seconds: float,
+    written: Callable[[], None] = lambda: None,
 ) -> None:
     """Add the rows that a process prints; note how it ended if not well.
 
-    What it started ends with it: a compiler's workers may outlive it and hold its output open.
+    What the process started ends with it: a compiler's workers may outlive it and hold its output
+    open. ``written`` is called after each row, in another thread.
     """
     with tempfile.TemporaryFile("w+") as log:
         process = subprocess.Popen(
@@ -108,7 +119,7 @@ def listen(
             env=dict(environment),
             process_group=0,
         )
-        reader = threading.Thread(target=_add_rows, args=(found, process))
+        reader = threading.Thread(target=_add_rows, args=(found, process, written))
         reader.start()
         overdue = False
         try:
@@ -126,12 +137,13 @@ def listen(
         found.problem = "".join(last) or f"exit status {code}"
 
 
-def _add_rows(found: Answer, process: subprocess.Popen[str]) -> None:
+def _add_rows(found: Answer, process: subprocess.Popen[str], written: Callable[[], None]) -> None:
     assert process.stdout is not None
     with process.stdout:
         for line in process.stdout:
             with contextlib.suppress(ValueError):  # half a line, of a process that was killed
                 found.rows.append(Row.from_line(line))
+                written()
 
 
 def _ask(number: int, models: Path) -> NoReturn:

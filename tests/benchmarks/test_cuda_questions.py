@@ -6,13 +6,14 @@ import json
 import math
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
 
 import pytest
 import torch
 
+from benchmarks.cuda_questions import __main__ as command
 from benchmarks.cuda_questions import costs, device, kernels, plans, priorities
 from benchmarks.cuda_questions.__main__ import NO_GPU, listen, main
 from benchmarks.cuda_questions.answers import Answer, Row, document, table
@@ -128,6 +129,27 @@ def test_what_was_found_is_kept_however_a_process_ends(then: str, problem: str) 
     assert bool(problem) == bool(found.problem)
 
 
+def test_a_row_is_written_before_the_question_is_answered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, on_disk = tmp_path / command.FILE, list[str]()
+
+    def listen_to_a_row(
+        found: Answer, _: object, __: object, ___: float, written: Callable[[], None]
+    ) -> None:
+        found.rows.append(Row("8 branches", {"us": 1.5}))
+        written()
+        on_disk.append(file.read_text())
+
+    monkeypatch.setattr(command, "_gpu_is_there", lambda: True)
+    monkeypatch.setattr(command, "listen", listen_to_a_row)
+
+    assert main(["--only", "6", "--out", str(tmp_path)]) == 0
+
+    (answer,) = json.loads(on_disk[0])["answers"]
+    assert answer["rows"] == [{"what": "8 branches", "figures": {"us": 1.5}}]
+
+
 HELD = """
 import subprocess, sys
 subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
@@ -138,9 +160,9 @@ subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
 @pytest.mark.parametrize("then", ["", "import time; time.sleep(600)"], ids=["ends", "hangs"])
 def test_what_a_question_leaves_running_holds_nobody_up(then: str) -> None:
     found = Answer(5, "a compiler's workers")
-    command = [sys.executable, "-c", HELD + PROCESS + then]
+    program = [sys.executable, "-c", HELD + PROCESS + then]
 
-    listen(found, command, os.environ, 5.0 if then else 600.0)
+    listen(found, program, os.environ, 5.0 if then else 600.0)
 
     if not then:  # else it may not have come to its first row
         assert found.rows == [Row("8 branches", {"us": 1.5})]
