@@ -3,13 +3,15 @@
     python -m benchmarks.cuda.prepare --out build/gpu-networks [--networks squeezenet googlenet]
 
 Exports and imports each network and writes its recipe, which is small enough to be carried; the
-artefact is made of it where it is measured (``benchmarks.cuda.library``).
+artefact is made of it where it is measured (``benchmarks.cuda.library``). An artefact that was made
+of an earlier recipe goes.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -47,6 +49,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 print(f"{name} has to be exported where it is measured: {reason}", file=sys.stderr)
                 status = 1
                 continue
+            made_earlier = options.out / name
+            if made_earlier != artefact:
+                shutil.rmtree(made_earlier, ignore_errors=True)
             size = sum(file.stat().st_size for file in recipe.iterdir())
             print(f"{recipe}  {size / 1e6:.2f} MB", flush=True)
     return status

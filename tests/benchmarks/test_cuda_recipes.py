@@ -117,6 +117,7 @@ def test_a_network_is_prepared_once_and_not_imported_where_it_is_measured(
 ) -> None:
     networks["squeezenet"] = NETWORKS["squeezenet"]
     there, carried = tmp_path / "there", tmp_path / "carried"
+    (carried / "squeezenet").mkdir(parents=True)  # of an earlier version
 
     status = prepare(["--networks", "squeezenet", "--models", str(there), "--out", str(carried)])
     made = asyncio.run(artefact_of("squeezenet", carried))
