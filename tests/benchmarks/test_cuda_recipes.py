@@ -50,14 +50,15 @@ def imported(folder: Path, weights: dict[str, Tensor]) -> Path:
 
 def constants() -> dict[str, Tensor]:
     """As an import leaves them: a folded batch norm, parts of a weight, a tensor as it is."""
-    convolution, linear = small_network().build()
+    seeded = small_network().build().state_dict()
+    weight = seeded["0.weight"]
     factors = torch.linspace(-2, 3, 32)
-    folded = (convolution.weight.double() * factors[:, None, None, None].double()).float()
+    folded = (weight.double() * factors[:, None, None, None].double()).float()
     return {
-        "linear": linear.weight,
+        "linear": seeded["1.weight"],
         "folded": folded,
-        "0.weight[0:48]": convolution.weight[:, :48].clone(),
-        "0.weight[48:64]": convolution.weight[:, 48:].clone(),
+        "0.weight[0:48]": weight[:, :48].clone(),
+        "0.weight[48:64]": weight[:, 48:].clone(),
         "bias": torch.arange(32.0),
     }
 

@@ -158,7 +158,12 @@ def test_a_part_goes_on_from_the_one_before_in_the_same_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[Places] = []
-    monkeypatch.setattr(session, "run", lambda _, places, __: asked.append(places) or {})
+
+    def note(_: object, places: Places, __: object) -> dict[str, str]:
+        asked.append(places)
+        return {}
+
+    monkeypatch.setattr(session, "run", note)
     (tmp_path / "B").mkdir()
     (tmp_path / "B/cuda.json").write_text("{}")
 
