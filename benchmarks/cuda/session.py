@@ -29,7 +29,7 @@ from benchmarks.cuda.versions import NO_GPU
 from benchmarks.peers.hosting import keeper
 
 MARGIN_S = 15.0
-"""For a benchmark to end by itself, with the step that it is at."""
+"""For a benchmark or pytest to end by itself, with the step or test that it is at."""
 
 AUTOTUNED = "squeezenet,googlenet,inception_v3"
 
@@ -63,10 +63,16 @@ def _versions(_: Places, __: float) -> Sequence[str]:
     return ["-m", "benchmarks.cuda.versions"]
 
 
-def _tests(*which: str, most_failures: int = 8) -> Arguments:
-    options = ["-W", "default", "-q", "-p", "no:cacheprovider", "--timeout", "90"]
-    options += ["--maxfail", str(most_failures), "-m", "gpu"]
-    return lambda _, __: ["-m", "pytest", *options, *which]
+def _tests(which: str, longest_s: int) -> Arguments:
+    """Tests until eight have failed; at the end of its time pytest says which, as it would else."""
+    options = ["-W", "default", "-v", "--tb", "short", "-p", "no:cacheprovider"]
+    options += ["--maxfail", "8", "--timeout", str(longest_s), "-m", "gpu", which]
+
+    def arguments(_: Places, seconds: float) -> Sequence[str]:
+        limit_s = max(10.0, seconds - MARGIN_S)
+        return ["-m", "pytest", f"--session-timeout={limit_s:.0f}", *options]
+
+    return arguments
 
 
 def _questions(numbers: str) -> Arguments:
@@ -102,7 +108,7 @@ _CNNS = ("--networks", "squeezenet,googlenet,inception_v3,randwire,nasnet_large"
 PARTS: Mapping[str, Sequence[Step]] = {
     "A": (
         Step("versions", 15, _versions),
-        Step("tests", 125, _tests("tests/engine/cuda")),
+        Step("tests", 125, _tests("tests/engine/cuda", 60)),
         Step("questions 1, 2, 6", 110, _questions("1,2,6")),
         Step("squeezenet", 110, _benchmark("--networks", "squeezenet", without=[MAX_AUTOTUNE])),
     ),
@@ -126,7 +132,7 @@ PARTS: Mapping[str, Sequence[Step]] = {
     "D": (
         Step("versions", 15, _versions),
         Step("questions 3, 4, 7", 170, _questions("3,4,7")),
-        Step("service", 175, _tests("tests/service/test_gpu_service.py")),
+        Step("service", 175, _tests("tests/service/test_gpu_service.py", 140)),
     ),
 }
 
