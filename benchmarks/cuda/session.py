@@ -63,10 +63,20 @@ def _versions(_: Places, __: float) -> Sequence[str]:
     return ["-m", "benchmarks.cuda.versions"]
 
 
-def _tests(which: str, longest_s: int) -> Arguments:
+ENGINE_TESTS = (
+    "tests/engine/cuda/test_on_gpu.py",
+    "tests/engine/cuda/kernels/test_on_gpu.py",
+    "tests/engine/cuda/kernels/test_networks.py",
+)
+"""The driver's first, without which nothing else works; those of whole networks take longest."""
+
+SERVICE_TESTS = ("tests/service/test_gpu_service.py",)
+
+
+def _tests(files: Sequence[str], longest_s: int) -> Arguments:
     """Tests until eight have failed; at the end of its time pytest says which, as it would else."""
     options = ["-W", "default", "-v", "--tb", "short", "-p", "no:cacheprovider"]
-    options += ["--maxfail", "8", "--timeout", str(longest_s), "-m", "gpu", which]
+    options += ["--maxfail", "8", "--timeout", str(longest_s), "-m", "gpu", *files]
 
     def arguments(_: Places, seconds: float) -> Sequence[str]:
         limit_s = max(10.0, seconds - MARGIN_S)
@@ -108,7 +118,7 @@ _CNNS = ("--networks", "squeezenet,googlenet,inception_v3,randwire,nasnet_large"
 PARTS: Mapping[str, Sequence[Step]] = {
     "A": (
         Step("versions", 15, _versions),
-        Step("tests", 125, _tests("tests/engine/cuda", 60)),
+        Step("tests", 125, _tests(ENGINE_TESTS, 60)),
         Step("questions 1, 2, 6", 110, _questions("1,2,6")),
         Step("squeezenet", 110, _benchmark("--networks", "squeezenet", without=[MAX_AUTOTUNE])),
     ),
@@ -132,7 +142,7 @@ PARTS: Mapping[str, Sequence[Step]] = {
     "D": (
         Step("versions", 15, _versions),
         Step("questions 3, 4, 7", 170, _questions("3,4,7")),
-        Step("service", 175, _tests("tests/service/test_gpu_service.py", 140)),
+        Step("service", 175, _tests(SERVICE_TESTS, 140)),
     ),
 }
 
