@@ -143,6 +143,25 @@ def test_plans_share_a_pool_and_keep_their_outputs_apart() -> None:
     assert prepared[-1].cost.pool_bytes < prepared[-1].cost.peak_bytes
 
 
+def test_activations_are_counted_without_workspaces_and_layouts_of_weights() -> None:
+    program = bound(*random_graph(3, UNITS))
+    plan = random_plan(program, 3, barriers=False)
+    plain, laden = RecordingDriver(3), RecordingDriver(3)
+    laden.workspace_bytes = 1 << 20
+    layouts: dict[Run, torch.Tensor] = {}
+
+    def make_layout(driver: RecordingDriver, run: Run) -> None:
+        if run not in layouts:
+            layouts[run] = driver.empty((1 << 12,), torch.uint8)
+
+    laden.before_launch = make_layout
+
+    costs = [CudaExecutor(driver).prepare(program, plan).cost for driver in (plain, laden)]
+
+    assert len(plan.launches) > 1 < len(laden.streams)
+    assert costs[1].peak_bytes == costs[0].peak_bytes < len(layouts) << 12
+
+
 def test_two_runs_of_a_plan_may_be_under_way() -> None:
     driver, executor, prepared = captured(5, barriers=False)
 
@@ -227,6 +246,7 @@ def test_what_cannot_be_captured_runs_on_eager_streams_and_says_why(fault: Runti
     prepared = executor.prepare(program, random_plan(program, 7, barriers=False))
 
     assert prepared.eager_because in str(fault)
+    assert prepared.cost.peak_bytes == 0
     for run in range(3):
         check(executor.run(prepared, x(run)), prepared, run)
     assert races(driver.operations) == []
