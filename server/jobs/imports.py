@@ -26,7 +26,7 @@ from braid.engine.importer.host.limits import GIB, ImportLimits
 from braid.engine.importer.host.messages import OnProgress
 from braid.server.jobs.interfaces import ExampleShapes
 
-FIRST_MEMORY_BYTES = 3 * GIB  # address space: libraries alone take 0.7 GiB
+FIRST_MEMORY_BYTES = 3 * GIB  # beyond what the libraries take
 FIRST_MEMORY_A_BYTE = 8  # of the file: read, parsed, loaded by the reference, in double precision
 FIRST_CPU_SECONDS = 60
 FIRST_BYTES_A_SECOND = 1 << 20
