@@ -145,7 +145,7 @@ GPU_PYTHON := $(if $(filter command environment,$(origin PYTHON)),$(PYTHON),$(BI
 GPU_MINUTES ?= 9
 GPU_OUT := $(or $(OUT),benchmarks/results/local)
 
-gpu gpu-%: export PYTHONPATH := $(CURDIR)/.types:$(CURDIR)/client:$(PYTHONPATH)
+gpu gpu-%: export PYTHONPATH := $(CURDIR):$(PYTHONPATH)
 
 gpu: $(if $(filter command environment,$(origin PYTHON)),,$(READY))
 	$(GPU_PYTHON) -m pytest -W default tests/engine/cuda
