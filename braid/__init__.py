@@ -7,8 +7,8 @@
 
 What is named here is loaded when it is first used: ``import braid`` costs nothing.
 
-In a wheel, ``braid.core`` and its like lie in this folder. In a checkout they lie beside it, and are
-found there and nowhere else, whether the checkout is installed or only named in ``PYTHONPATH``.
+In a wheel, ``braid.core`` and its like lie in this folder. In a checkout they lie beside it, and
+are found there, whether the checkout is installed or only named in ``PYTHONPATH``.
 """
 
 from __future__ import annotations

@@ -24,9 +24,10 @@ _SIGNS = (
 _WHOLE_ENDS = re.compile(
     r"(could not create a primitive|failed to map segment from shared object)$", re.MULTILINE
 )
-"""Signs only at the end of a line. torch says the first where oneDNN has a kernel and could not make
-it, whatever it answered; that there is no kernel is said of "a primitive descriptor". The dynamic
-linker says the second of a library that found no room; other reasons follow behind a colon."""
+"""Signs only at the end of a line. torch says the first where oneDNN has a kernel and could not
+make it, whatever it answered; that there is no kernel is said of "a primitive descriptor". The
+dynamic linker says the second of a library that found no room; it names other reasons behind a
+colon."""
 
 
 def says_out_of_memory(text: str) -> bool:

@@ -1,6 +1,6 @@
 """The importer process, ``python -m braid.engine.importer.sandbox``: imports one upload.
 
-    give up rights ─> load torch ─> request ─> folder ─> load the rest ─> limits ─> read the file ─> import
+    rights given up ─> torch ─> request ─> folder ─> other libraries ─> limits ─> file ─> import
 
 The libraries are loaded without network or other programs. No byte of the file is read before the
 process is confined to its folder, with one thread until then, and its limits are set; as all
