@@ -14,7 +14,7 @@ $(READY): pyproject.toml setup.py client/pyproject.toml client/braid_client/vers
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -e client
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -r tests/real-models.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --ignore-requires-python -r tests/real-models.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -r tests/schemas.txt
 	@npm install --prefix .venv --ignore-scripts --no-audit --no-fund --silent $(AXE) 2>/dev/null || \
 		echo "could not install $(AXE): the tests of accessibility will skip"
@@ -145,7 +145,7 @@ GPU_PYTHON := $(if $(filter command environment,$(origin PYTHON)),$(PYTHON),$(BI
 GPU_MINUTES ?= 9
 GPU_OUT := $(or $(OUT),benchmarks/results/local)
 
-gpu gpu-%: export PYTHONPATH := $(CURDIR)/.types:$(CURDIR)/client:$(PYTHONPATH)
+gpu gpu-%: export PYTHONPATH := $(CURDIR):$(PYTHONPATH)
 
 gpu: $(if $(filter command environment,$(origin PYTHON)),,$(READY))
 	$(GPU_PYTHON) -m pytest -W default tests/engine/cuda

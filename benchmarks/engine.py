@@ -44,6 +44,7 @@ from benchmarks.kept_plans import keep, kept
 from benchmarks.networks.export import export_onnx
 from benchmarks.networks.registry import NETWORKS
 from benchmarks.planned import Found, find_plans, imported
+from braid.core.cpu_allowance import cpu_allowance
 from braid.core.precision import FP32, INT8, PRECISIONS
 from braid.core.runtimes import RUNTIMES
 from braid.core.schedule import SEQUENTIAL
@@ -179,7 +180,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--networks", type=_names, help="default: all that matter")
     parser.add_argument("--batches", type=_numbers, help="default: 1,8; on a GPU 1,8,32")
-    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--threads", type=int, default=cpu_allowance().threads)
     parser.add_argument(
         "--planner", default="", help="e.g. 'portfolio(gap=0.005,time_budget_s=60)'"
     )

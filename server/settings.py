@@ -72,7 +72,8 @@ class Settings(FleetSettings):
     allow_unauthenticated: bool = False
 
     # Devices, comma-separated: cpu, cpu:0-7 (these cores), cuda:0. One that cannot be used is left
-    # out while others can. Threads of each CPU device; 0: one a core.
+    # out while others can. Threads of each CPU device; 0: one a core, or as many as a quota of CPU
+    # time pays for.
     devices: Annotated[tuple[str, ...], NoDecode] = ("cpu",)
     threads: int = Field(default=0, ge=0, le=1024)
 
@@ -160,7 +161,7 @@ class Settings(FleetSettings):
     shutdown_delay_seconds: float = Field(default=0.0, ge=0, le=3600, allow_inf_nan=False)
     drain_seconds: float = Field(default=30.0, ge=0, le=3600, allow_inf_nan=False)
 
-    # Limits of the importer process, one per upload.
+    # Limits of the importer process, one per upload. Memory: beyond that of its libraries.
     import_memory_bytes: ByteSize = Field(default=ByteSize(12 * GIB), ge=GIB)
     import_file_bytes: ByteSize = Field(default=ByteSize(4 * GIB), ge=MIB)
     import_cpu_seconds: int = Field(default=600, ge=1)

@@ -303,5 +303,5 @@ class _Control(asyncio.Protocol):
 
 def _environment(options: WorkerOptions) -> dict[str, str]:
     if options.gpu is None:
-        return cpu_environment(child_environment())
+        return cpu_environment(child_environment(), spins=not options.cpu_quota)
     return cuda_environment(options.gpu, child_environment())

@@ -8,6 +8,7 @@ from collections import Counter
 import pytest
 from onnx import defs
 
+from braid.core.cpu_allowance import cpu_allowance
 from braid.engine.onnx.lowering_table import NEWEST_OPSET
 from tests.conformance.cases import Case, load_cases
 from tests.conformance.document import DOCUMENT, as_markdown, unexplained
@@ -58,6 +59,6 @@ def test_a_worker_that_dies_costs_one_case() -> None:
 def test_the_kept_results_are_what_the_engine_gives() -> None:
     kept = {result.name: result.verdict for result in read_run().results}
 
-    results = run_cases(load_cases(), os.cpu_count() or 1, lambda _: None)
+    results = run_cases(load_cases(), cpu_allowance().threads, lambda _: None)
 
     assert {result.name: result.verdict for result in results} == kept

@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from traceback import clear_frames
+from traceback import clear_frames, format_tb
 
 import torch
 
@@ -84,11 +84,26 @@ def classified(doing: str) -> Iterator[None]:
         known = classify(error, doing)
         if known is None:
             raise
-        clear_frames(error.__traceback__)  # their tensors hold device memory
         try:
-            raise known from error
+            raise known from without_frames(error)
         finally:
             del known  # or it would live on in its own traceback
+
+
+def without_frames(error: Exception) -> Exception:
+    """``error`` without the frames of its traceback, whose text becomes a note.
+
+    Frames hold tensors, and those below a context manager lead back to the error (from Python 3.12
+    on): a cycle, which keeps device memory until the garbage collector comes.
+    """
+    part: BaseException | None = error
+    while part is not None:
+        if part.__traceback__ is not None:
+            part.add_note("".join(format_tb(part.__traceback__)).rstrip())
+            clear_frames(part.__traceback__)
+            part.__traceback__ = None
+        part = part.__cause__ or part.__context__
+    return error
 
 
 def classify(error: BaseException, doing: str) -> BraidError | None:

@@ -15,7 +15,13 @@ from time import perf_counter_ns
 
 from torch import Tensor
 
-from braid.engine.cuda.driver.faults import CaptureFailed, classified, classify, first_line
+from braid.engine.cuda.driver.faults import (
+    CaptureFailed,
+    classified,
+    classify,
+    first_line,
+    without_frames,
+)
 from braid.engine.cuda.driver.interface import ORIGIN, Driver, Graph, MemoryUse, Pool, Stream
 from braid.engine.cuda.graphs.calls import StreamCall
 from braid.engine.cuda.graphs.commands import CommandList, lower, order_calls
@@ -182,5 +188,5 @@ def capturing(driver: Driver, streams: tuple[Stream, ...], pool: Pool) -> Iterat
             driver.abort_capture(streams)
             if isinstance(error, RuntimeError) and classify(error, "") is None:
                 # What ran before the capture fails in it: libraries do not all say why.
-                raise CaptureFailed(first_line(error)) from error
+                raise CaptureFailed(first_line(error)) from without_frames(error)
             raise

@@ -3,8 +3,7 @@
     start ──ask(request)──> reports ──end──> gone with all that it started
       └─ as a spare: loads its libraries, which takes seconds, and waits for its request
 
-A spare has given up the same rights before it loads anything, and sets its limits before it looks
-at the file. It imports one file and ends, like any other.
+A spare is a process like any other, whose request comes later.
 """
 
 from __future__ import annotations
@@ -37,8 +36,8 @@ class ImporterProcess:
     _requests: int  # descriptor that the request is written to
 
     @classmethod
-    async def start(cls, *options: str) -> Self:
-        """Start a process; ``options`` of its command line: ``--spare``.
+    async def start(cls) -> Self:
+        """Start a process.
 
         Raises:
             OSError: no process, memory or descriptor is left.
@@ -59,7 +58,6 @@ class ImporterProcess:
                 MODULE,
                 f"--report-fd={report_end}",
                 f"--request-fd={request_end}",
-                *options,
                 environment=_environment(),
                 streams=Streams.KEPT,
                 pass_fds=(report_end, request_end),
@@ -101,7 +99,7 @@ class SpareImporter:
         """Begin to start a process, unless one is there."""
         if self._is_closed or (self._starting is not None and not _has_failed(self._starting)):
             return
-        self._starting = asyncio.create_task(ImporterProcess.start("--spare"), name="spare")
+        self._starting = asyncio.create_task(ImporterProcess.start(), name="spare")
 
     async def take(self) -> ImporterProcess | None:
         """Hand over the process, which may still be loading; None if there is none."""

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import contextlib
+import gc
+from collections.abc import Callable, Iterator
+from functools import partial
 
 import pytest
 import torch
@@ -268,6 +271,38 @@ def test_out_of_memory_while_capturing_fails_the_plan_alone() -> None:
     check(
         executor.run(executor.prepare(prepared.program, sequential_plan(UNITS)), x(0)), prepared, 0
     )
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        partial(torch.OutOfMemoryError, "CUDA out of memory. Tried to allocate 2.00 GiB."),
+        partial(CudaError, "operation not permitted when stream is capturing", 900),
+        partial(RuntimeError, "cuDNN error: CUDNN_STATUS_EXECUTION_FAILED"),
+    ],
+    ids=["out of memory", "not permitted", "another library's"],
+)
+def test_a_failed_capture_leaves_no_tensors_to_the_garbage_collector(
+    fault: Callable[[], RuntimeError],
+) -> None:
+    driver, executor, prepared = captured(8, barriers=True)
+
+    def fail_late(driver: RecordingDriver, run: Run) -> None:
+        if driver.capturing and len(driver.capturing.operations) > UNITS // 2:
+            raise fault()
+
+    driver.before_launch = fail_late
+    gc.collect()
+    gc.disable()
+    try:
+        with contextlib.suppress(DeviceOutOfMemory):
+            executor.prepare(prepared.program, sequential_plan(UNITS))
+        allocated = driver.memory().allocated
+        gc.collect()
+    finally:
+        gc.enable()
+
+    assert allocated == driver.memory().allocated
 
 
 def out_of_memory_in_captures(driver: RecordingDriver, run: Run) -> None:
