@@ -6,6 +6,7 @@ import random
 
 import pytest
 
+from braid.core.pieces import finished
 from braid.core.strings import elements_of, length_prefixed, read_strings
 
 
@@ -16,7 +17,7 @@ def test_parts_are_the_elements(seed: int) -> None:
     encoded = [text.encode() for text in texts]
     data = length_prefixed(encoded)
 
-    strings = read_strings(data, len(texts))
+    strings = finished(read_strings(data, len(texts)))
 
     assert [bytes(each) for each in elements_of(data)] == encoded
     assert len(strings) == len(data)
@@ -41,4 +42,4 @@ def test_parts_are_the_elements(seed: int) -> None:
 )
 def test_mistakes_are_named(data: bytes, reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
-        read_strings(data, 1)
+        finished(read_strings(data, 1))
