@@ -33,10 +33,13 @@ MAX_LISTS = 1 << 16
 MAX_ELEMENTS = 1 << 18
 """Elements and members that are made at once; beyond, all but lists of numbers are refused."""
 
+LONG_BYTES = QUICK_BYTES // 2
+"""Lists of numbers from this size on are read apart."""
+
 PIECE_BYTES = 1 << 16
 """Text of numbers that is read as one piece of work."""
 
-MAX_DEPTH = 32
+MAX_DEPTH = 16
 """Lists within lists of numbers: no tensor has so many dimensions."""
 
 TAKEN_OUT = ""
@@ -53,8 +56,15 @@ class Numbers:
 
     text: bytes
 
-    def are_even(self) -> bool:
+    @property
+    def is_flat(self) -> bool:
+        """Bool: there is no list within the list."""
+        return self.text.find(b"[", 1) < 0
+
+    def are_even(self) -> Work[bool]:
         """Bool: lists that stand beside each other are equally long."""
+        if self.is_flat:
+            return True
         found = self.text.translate(None, _STRUCTURE)
         depth = len(found) - len(found.lstrip(b"["))
         if depth > MAX_DEPTH:
@@ -67,6 +77,7 @@ class Numbers:
                 continue
             count = (end - begin - 1) // (len(level) + 1)
             level = b"[" + (level + b",") * (count - 1) + level + b"]"
+            yield
         return level == found
 
     def elements(self) -> Iterator[list[Any]]:
@@ -75,15 +86,15 @@ class Numbers:
         Raises:
             InvalidRequest: they are no JSON.
         """
-        text, at = self.text.translate(_SPACES), 0
-        while at < len(text):
+        text, end = self.text[1:-1] if self.is_flat else self.text.translate(_SPACES), -1
+        while end < len(text):
+            at = end + 1
             end = text.find(b",", at + PIECE_BYTES)
             end = len(text) if end < 0 else end
-            found = _read(b"[" + text[at:end] + b"]")
+            found = _read(b"[" + text[at:end].lstrip() + b"]")
             if not found:
-                raise _no_json("unexpected comma")
+                raise _no_json("a number is missing in a list of them")
             yield found
-            at = end + 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,9 +109,9 @@ class JsonBody:
         if isinstance(value, list):
             return value
         index = value.get(TAKEN_OUT) if isinstance(value, dict) else None
-        return (
-            self.numbers[index] if type(index) is int and -1 < index < len(self.numbers) else None
-        )
+        if type(index) is not int or not 0 <= index < len(self.numbers):
+            return None
+        return self.numbers[index]
 
 
 def read_json(body: bytes) -> Work[JsonBody]:
@@ -111,13 +122,16 @@ def read_json(body: bytes) -> Work[JsonBody]:
     """
     if not body.strip():
         return JsonBody({})
-    if len(body) <= QUICK_BYTES or _has_few_parts(body):
+    if len(body) <= QUICK_BYTES:
+        return JsonBody(_object(body))
+    if _has_few_parts(body):
+        yield
         return JsonBody(_object(body))
     yield
     plain = yield from _without_escapes(body)
-    rest, rest_plain, numbers = yield from _take_numbers_out(body, plain)
-    if rest_plain.count(b'"') <= 4 * MAX_ELEMENTS:
+    if _count(plain, '"') <= 4 * MAX_ELEMENTS:
         yield
+        rest, rest_plain, numbers = yield from _take_numbers_out(body, plain)
         outside_strings = b"".join(rest_plain.split(b'"')[::2])
         yield
         if _has_few_parts(outside_strings):
@@ -130,9 +144,13 @@ def read_json(body: bytes) -> Work[JsonBody]:
 
 def _has_few_parts(text: bytes) -> bool:
     """Bool: the objects of a text can be made at once."""
-    found = np.frombuffer(text, np.uint8)
-    counts = {each: int(np.count_nonzero(found == ord(each))) for each in "[{,"}
-    return counts["["] + counts["{"] <= MAX_LISTS and counts[","] <= MAX_ELEMENTS
+    lists = _count(text, "[") + _count(text, "{")
+    return lists <= MAX_LISTS and _count(text, ",") <= MAX_ELEMENTS
+
+
+def _count(text: bytes, character: str) -> int:
+    """Return ``text.count``, in a quarter of its time."""
+    return int(np.count_nonzero(np.frombuffer(text, np.uint8) == ord(character)))
 
 
 def _without_escapes(body: bytes) -> Work[bytes]:
@@ -153,7 +171,7 @@ def _take_numbers_out(body: bytes, plain: bytes) -> Work[tuple[bytes, bytes, tup
         yield
         begin, end = found.span(1)
         quotes, counted = quotes + plain.count(b'"', counted, begin), begin
-        place = _list_in(plain, begin, end) if quotes % 2 == 0 else None
+        place = (yield from _list_in(plain, begin, end)) if quotes % 2 == 0 else None
         if place is None:
             continue
         mark = b'{"":%d}' % len(numbers)
@@ -164,19 +182,26 @@ def _take_numbers_out(body: bytes, plain: bytes) -> Work[tuple[bytes, bytes, tup
     return b"".join([*rest, body[at:]]), b"".join([*rest_plain, plain[at:]]), tuple(numbers)
 
 
-def _list_in(text: bytes, begin: int, end: int) -> tuple[int, int] | None:
-    """Return where the first list in a part of a text begins and ends; None: it holds objects."""
-    first = text.find(b"[", begin, end)
+def _list_in(text: bytes, begin: int, end: int) -> Work[tuple[int, int] | None]:
+    """Return where the first list in a part of a text begins and ends.
+
+    None: it is short, or has objects.
+    """
+    first, depth = text.find(b"[", begin, end), 0
     if first < 0:
         return None
-    found = np.frombuffer(text, np.uint8)[first:end]
-    brackets = np.flatnonzero((found == ord("[")) | (found == ord("]")))
-    depth = np.cumsum(np.where(found[brackets] == ord("["), 1, -1))
-    closed = np.flatnonzero(depth == 0)
-    if not len(closed):
-        return None
-    last = first + int(brackets[closed[0]]) + 1
-    return None if text.find(b"{", first, last) >= 0 else (first, last)
+    for at in range(first, end, QUICK_BYTES):
+        found = np.frombuffer(text, np.uint8)[at : min(at + QUICK_BYTES, end)]
+        brackets = np.flatnonzero((found == ord("[")) | (found == ord("]")))
+        if len(brackets):
+            depths = depth + np.cumsum(np.where(found[brackets] == ord("["), 1, -1))
+            closed, depth = np.flatnonzero(depths == 0), int(depths[-1])
+            if len(closed):
+                last = at + int(brackets[closed[0]]) + 1
+                is_short, has_objects = last - first < LONG_BYTES, text.find(b"{", first, last) >= 0
+                return None if is_short or has_objects else (first, last)
+        yield
+    return None
 
 
 def _object(body: bytes) -> dict[str, Any]:
@@ -189,14 +214,16 @@ def _object(body: bytes) -> dict[str, Any]:
 def _read(body: bytes) -> Any:
     """Read JSON: orjson takes a quarter of the time of Python's, which knows NaN and infinities.
 
+    orjson has too little memory for dense text that begins with a space.
+
     Raises:
         InvalidRequest: it is none.
     """
     try:
         try:
             return orjson.loads(body)
-        except ValueError:
-            if b"NaN" in body or b"Infinity" in body:
+        except ValueError as error:
+            if b"NaN" in body or b"Infinity" in body or "allocate memory" in str(error):
                 return json.loads(body)
             raise
     except RecursionError:
