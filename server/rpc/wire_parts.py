@@ -123,7 +123,7 @@ class _Count:
                 if length and number in messages:
                     left.append((view[begin:at], messages[number]))
                 elif length and number in packed:
-                    self._parts += self._packed(view[begin:at], packed[number], level)
+                    self._add_packed(view[begin:at], packed[number], level)
             elif kind == _VARINT:
                 at = at + 1 if view[at] < 0x80 else _varint(view, at)[1]
             elif kind == _FIXED64:
@@ -131,20 +131,22 @@ class _Count:
             elif kind == _FIXED32:
                 at += 4
 
-    def _packed(self, view: memoryview, number_bytes: int, level: _Level) -> int:
-        """Return the parts that packed numbers count for; in a tensor they are counted apart."""
+    def _add_packed(self, view: memoryview, number_bytes: int, level: _Level) -> None:
+        """Count packed numbers: those of tensors apart, if protobuf has to look at them."""
         if number_bytes:
-            count = 0 if level.is_tensor else len(view) // number_bytes  # copied as they lie
+            count = 0 if level.is_tensor else len(view) // number_bytes
         elif len(view) <= _FEW_BYTES:
             count = len(view)
         else:
             count = int(np.count_nonzero(np.frombuffer(view, np.int8) >= 0))  # last bytes
-        if not level.is_tensor:
-            return count
-        self._numbers += count
+        if level.is_tensor:
+            self._numbers += count
+        else:
+            self._parts += count
+        if self._parts > MAX_PARTS:
+            raise TooManyParts(MAX_PARTS, "fields and messages")
         if self._numbers > MAX_NUMBERS:
-            raise TooManyParts(MAX_NUMBERS, "integers or truth values", "send them as raw bytes")
-        return 0
+            raise TooManyParts(MAX_NUMBERS, "integers or truth values", "send them raw")
 
 
 def _varint(view: memoryview, at: int) -> tuple[int, int]:

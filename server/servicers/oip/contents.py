@@ -144,7 +144,7 @@ def classify(name: str, tensor: OutputTensor, count: int, batched: bool) -> Work
     for first in range(0, rows, together):
         some = values[first : first + together]
         order = yield from _largest(some, kept)
-        largest = np.take_along_axis(some, order, 1).astype(np.float64)
+        largest = _wide(np.take_along_axis(some, order, 1))
         for texts in _classes(largest.reshape(-1), order.reshape(-1)):
             if parts:
                 yield
@@ -157,16 +157,25 @@ def _largest(values: np.ndarray[Any, Any], kept: int) -> Work[np.ndarray[Any, An
     """Return the class ids of the largest values of each row, largest first; NaN comes last."""
     rows, classes = values.shape
     if classes <= PIECE_ELEMENTS:
-        return np.argsort(-values.astype(np.float64), axis=1, kind="stable")[:, :kept]
+        return _sorted(values)[:, :kept]
     best = np.empty((rows, 0), np.int64)
     for first in range(0, classes, PIECE_ELEMENTS):
         ids = np.arange(first, min(first + PIECE_ELEMENTS, classes))
         ids = np.concatenate((best, np.broadcast_to(ids, (rows, len(ids)))), 1)
-        found = np.take_along_axis(values, ids, 1).astype(np.float64)
-        order = np.argsort(-found, axis=1, kind="stable")[:, :kept]
+        order = _sorted(np.take_along_axis(values, ids, 1))[:, :kept]
         best = np.take_along_axis(ids, order, 1)
         yield
     return best
+
+
+def _sorted(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Return the indices that sort each row, largest first."""
+    return np.argsort(-_wide(values), axis=1, kind="stable")
+
+
+def _wide(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    with np.errstate(invalid="ignore"):  # NaN of some bits
+        return values.astype(np.float64)
 
 
 def _classes(values: np.ndarray[Any, Any], ids: np.ndarray[Any, Any]) -> Iterator[list[bytes]]:

@@ -159,7 +159,8 @@ def texts_of(name: str, datatype: str, raw: bytes | memoryview) -> Iterator[byte
 
 def _text_of_numbers(elements: np.ndarray) -> bytes:
     is_integral = elements.dtype.kind in "biu"
-    wide = elements.astype(elements.dtype if is_integral else np.float64)
+    with np.errstate(invalid="ignore"):  # NaN of some bits
+        wide = elements.astype(elements.dtype if is_integral else np.float64)
     text = orjson.dumps(wide, option=orjson.OPT_SERIALIZE_NUMPY)[1:-1]
     if is_integral or np.isfinite(wide).all():
         return text
