@@ -32,8 +32,10 @@ def test_numbers_are_the_same_afterwards(datatype: str, count: int) -> None:
 
     if dtype.kind in "biu":
         assert found == values.tolist()
-    else:  # JSON has no sign of a NaN
-        np.testing.assert_array_equal(np.array(found, np.float64), values.astype(np.float64))
+    else:
+        with np.errstate(invalid="ignore"):  # NaN of some bits
+            wanted = values.astype(np.float64)
+        np.testing.assert_array_equal(found, wanted)
     assert len(pieces) == -(-count // PIECE_ELEMENTS)
 
 
