@@ -1,4 +1,4 @@
-"""Large tensors as JSON: the same as in binary, never there as text, and read as slowly as need be."""
+"""Large tensors as JSON: as in binary, never there as text, and read as slowly as need be."""
 
 from __future__ import annotations
 
