@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any
 
+from braid.core.pieces import Work
 from braid.server.servicers.rest import json_messages as bodies
 from braid.server.servicers.rest.json_messages import parameter, to_json
 
@@ -65,7 +66,7 @@ class Operation:
     rpc: str
     summary: str
     fields: Mapping[str, str] = field(default_factory=dict)  # of the path -> of the RPC's request
-    read: Callable[[dict[str, Any], Any], None] | None = None  # the body, if there is one
+    read: Callable[[dict[str, Any], Any], Work[None] | None] | None = None  # the body, if any
     show: Callable[[Any], Shown] = _as_it_is
 
 
