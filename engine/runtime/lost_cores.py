@@ -1,7 +1,7 @@
 """Waits of a process's threads for cores that others took from them.
 
-A thread that wakes up on a core that is taken waits, too, without an involuntary switch. So how long
-threads waited is told by the statistics of the kernel's scheduler.
+A thread that wakes up on a core that is taken waits, too, without an involuntary switch. So how
+long threads waited is told by the statistics of the kernel's scheduler.
 """
 
 from __future__ import annotations

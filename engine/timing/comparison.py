@@ -88,7 +88,8 @@ def compare(
 ) -> Generator[float | None, None, list[PlanMeasurement]]:
     """Measure contenders, the first being the baseline; yields the fraction done after each run.
 
-    If the comparison is in doubt, all results say why, and none has left as slower.
+    If the comparison is in doubt, all results say why, and none has left as slower. Of one that is
+    alone nothing is to be decided.
 
     Args:
         contenders: what can run the model.
@@ -111,22 +112,24 @@ def compare(
     assert inputs is not None, "nothing to find errors on"
     if contenders[0].problem:
         raise WorkerFault(f"the baseline does not run: {contenders[0].problem}")
-    staying = [one for one in contenders if one is contenders[0] or _is_right(one, options)]
+    right = [one for one in contenders if one is contenders[0] or _is_right(one, options)]
     began, judge = monotonic(), counted or CountedRounds(options.patience_s)
-    staying = yield from _run_rounds(staying, inputs, options, judge, pause)
-    is_enough = judge.counted >= options.min_rounds
+    staying = yield from _run_rounds(right, inputs, options, judge, pause)
     finals = options.final_rounds if len(staying) > 1 and staying[0].is_quick else None
-    if finals is not None and judge.has_given_up:
-        is_enough = False
-    elif finals is not None:
+    is_enough = not judge.has_given_up or (finals is None and judge.counted >= options.min_rounds)
+    if finals is not None and is_enough:
         staying = last_contenders(staying, contenders[0], finals)
         rounds = _part_of_all(monotonic() - began, 1.0, options.budget_s)
         until = began + options.budget_s
         for fraction in run_final_rounds(staying, inputs, finals, until, judge, pause):
             yield fraction and rounds + (1 - rounds) * fraction
-        is_enough = len(contenders[0].final_turns_us) >= finals.min_turns
+        turns = len(contenders[0].final_turns_us)
+        is_enough = not judge.has_given_up or turns >= finals.min_turns
         staying = still_there(staying)
-    if doubt := _doubt_by_spread(staying) if is_enough else judge.doubt:
+    doubt = _doubt_by_spread(staying) if is_enough else judge.doubt
+    if len(right) == 1:
+        doubt = ""
+    if doubt or not is_enough:
         return [_doubtful(contender, doubt) for contender in contenders]
     return [_result(contender, contenders[0], contender in staying) for contender in contenders]
 

@@ -87,9 +87,9 @@ def run_final_rounds(
         if turn >= options.min_turns and monotonic() >= until:
             return
         counted.begin()
-        waits = []
+        waits: list[list[float]] = []
         for contender in contenders[:: -1 if turn % 2 else 1]:
-            waits.append((yield from _run_turn(contender, inputs, count, options, pause)))
+            waits += [(yield from _run_turn(contender, inputs, count, options, pause))]
         if not counted.end(waits):
             for contender in contenders:
                 contender.lost_us += contender.final_turns_us.pop()

@@ -85,7 +85,12 @@ def timed_aside(call: Callable[[Tensors], Tensors]) -> Run:
             end = perf_counter_ns()
             threads_ns, longest_ns = lost_cores.waited_ns()
             waited = wait.within(start, end)
-            return outputs, start, end, waited._replace(threads_ns=threads_ns, longest_ns=longest_ns)
+            return (
+                outputs,
+                start,
+                end,
+                waited._replace(threads_ns=threads_ns, longest_ns=longest_ns),
+            )
 
         outputs, start, end, waited = in_thread(work, clock)
         left = clock.net_time(start, end, waited)
