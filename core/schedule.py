@@ -310,6 +310,12 @@ class Schedule:
         return replace(self, provenance=replace(self.provenance, provisional=provisional))
 
     @property
+    def is_undecided(self) -> bool:
+        """True if no candidate won or lost: they were not compared by rounds that counted."""
+        provisional = self.provenance.provisional
+        return provisional is not None and not provisional.is_compared
+
+    @property
     def serves_sequentially(self) -> bool:
         """True if units run one after the other where it is in force, in this process's runtime."""
         in_sequence = not self.runtime and runs_in_sequence(self.plan)

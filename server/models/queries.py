@@ -6,6 +6,7 @@ AdminService, console ──> ModelQueries ──> store, serving models, device
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -30,6 +31,15 @@ class Placed:
 
     device: str
     schedule: Schedule
+
+
+def provisional_text(schedules: Sequence[Placed]) -> str:
+    """Text that says which schedules of a version are provisional, and why; empty: none is."""
+    return "; ".join(
+        f"batch size {placed.schedule.key.batch_size} on {placed.device}: {provisional.text}"
+        for placed in schedules
+        if (provisional := placed.schedule.provenance.provisional) is not None
+    )
 
 
 class ModelQueries:
