@@ -193,11 +193,15 @@ class Settings(FleetSettings):
     # Names of models, comma-separated: the server is ready only while all of them answer.
     ready_models: Annotated[tuple[str, ...], NoDecode] = ()
 
-    # A plan drifts if it is this much slower than profiled, for this long without a break. What
-    # drifts is reported, and profiled again in the background if asked for.
+    # A plan drifts if it is this much slower or faster than profiled, for this long without a
+    # break. What drifts is reported. What became slower is profiled again in the background if
+    # asked for; of what is faster the profile was wrong: it is made again in idle time.
     drift_ratio: float = Field(default=1.5, gt=1, le=1000, allow_inf_nan=False)
     drift_seconds: float = Field(default=600.0, gt=0, allow_inf_nan=False)
     reprofile_on_drift: bool = False
+
+    # Schedules that rest on figures of a busy machine are made again in idle time, by themselves.
+    compare_again: bool = True
 
     # Triton's nv_inference_* names beside Braid's own metrics.
     triton_metrics: bool = False

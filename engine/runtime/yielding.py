@@ -64,6 +64,15 @@ class NetTime(NamedTuple):
 
     us: float
     was_interrupted: bool  # by more than what does not show
+    waited: float = 0.0  # longest wait of a thread for its core, relative to ``us``
+
+    def beside(self, longest_ns: int) -> NetTime:
+        """The same, where a thread waited for so long in it or shortly before."""
+        waited = waited_part(longest_ns, self.us * 1e3)
+        return self._replace(
+            was_interrupted=self.was_interrupted or waited > _HARMLESS,
+            waited=max(self.waited, waited),
+        )
 
 
 _HARMLESS = 0.01
@@ -73,12 +82,23 @@ _SHORT_NS = 10_000_000
 """Nanoseconds from which on another thread's short loss of its core does not count either."""
 
 
+WAKING_NS = 200_000
+"""Nanoseconds of waiting that do not count: on an idle machine, too, threads take some to wake up,
+and a core that is taken is away for longer."""
+
+
+def waited_part(longest_ns: float, time_ns: float) -> float:
+    """Wait of a thread for its core, relative to a time in which it should have worked."""
+    return max(0.0, longest_ns - WAKING_NS) / time_ns
+
+
 class Waited(NamedTuple):
     """Bounds of a thread's wait for its core in a measured time, in nanoseconds."""
 
     least: int  # certainly in it
     most: int  # in it, or shortly before or after it
     threads_ns: int = 0  # all threads of the process together, if any of them lost its core
+    longest_ns: int = 0  # of the one of them that waited longest; 0 also where that is not known
 
 
 class CoreWait:
@@ -169,18 +189,21 @@ class NetClock(YieldToRequests):
         spans = [min(end, end_ns) - max(start, start_ns) for start, end in self._spans_ns]
         answered_ns = sum(span for span in spans if span > 0)
         if elsewhere is None:
-            threads_ns = self._lost_cores.waited_ns()
+            threads_ns, longest_ns = self._lost_cores.waited_ns()
             outside_ns = sum(end - start for start, end in self._spans_ns) - answered_ns
             waited = self._wait.within(start_ns, end_ns, outside_ns)
             taken_ns = answered_ns + waited.least
         else:
-            waited, threads_ns = elsewhere, elsewhere.threads_ns
+            waited = elsewhere
+            threads_ns, longest_ns = elsewhere.threads_ns, elsewhere.longest_ns
             taken_ns = max(answered_ns, waited.least)  # it also waits while this thread answers
         left_ns = elapsed_ns - taken_ns
         if left_ns <= RESOLUTION_NS:
-            return NetTime(max(elapsed_ns, RESOLUTION_NS) / 1e3, was_interrupted=True)
+            elapsed_ns = max(elapsed_ns, RESOLUTION_NS)
+            return NetTime(elapsed_ns / 1e3, True, waited_part(longest_ns, elapsed_ns))
         most_ns = max(waited.most, threads_ns if left_ns < _SHORT_NS else 0)
-        return NetTime(left_ns / 1e3, self.count > 0 or most_ns > self._harmless * left_ns)
+        was_interrupted = self.count > 0 or most_ns > self._harmless * left_ns
+        return NetTime(left_ns / 1e3, was_interrupted, waited_part(longest_ns, left_ns))
 
 
 class _Statistics:

@@ -97,6 +97,7 @@ class Interfaces:
             lambda owner: self.ports.entrance.tokens.may_own(owner),
         )
         self._oip = self._open_inference()
+        self._admin = self._admin_servicer()
         protocol = OpenInference(self._regions)
         self._inference = (
             TensorService(models.serving, memory, self._turns, BraidV1()).methods(),
@@ -158,7 +159,7 @@ class Interfaces:
         models, memory = self._parts.models.serving, self._parts.memory
         return RestServices(
             inference=TensorService(models, memory, self._turns, protocol),
-            others=self._oip,
+            others={**self._oip, **self._admin.over_http()},
             admission=Admission(entrance.gate, entrance.telemetry, needs_certificate=is_mutual),
             turns=self._turns,
             room=BodyRoom(settings.calls_memory_bytes),
@@ -195,9 +196,8 @@ class Interfaces:
             TraceSettings(sampling),
         )
 
-    def _add_services(self, server: grpc.aio.Server) -> None:
-        server.add_generic_rpc_handlers(self._inference)
-        settings, models, health = self._parts.settings, self._parts.models, self._parts.health
+    def _admin_servicer(self) -> AdminServicer:
+        settings, models = self._parts.settings, self._parts.models
         uploads = ModelUploads(
             self._parts.store,
             settings.max_upload_bytes,
@@ -205,11 +205,14 @@ class Interfaces:
             settings.max_samples_bytes,
             self._parts.metrics.jobs.upload_received,
         )
-        admin = AdminServicer(
+        return AdminServicer(
             uploads, models.runner, models.serving, models.queries, models.policies, self._nodes
         )
-        admin_pb2_grpc.add_AdminServiceServicer_to_server(admin, server)
-        health_pb2_grpc.add_HealthServicer_to_server(health, server)
+
+    def _add_services(self, server: grpc.aio.Server) -> None:
+        server.add_generic_rpc_handlers(self._inference)
+        admin_pb2_grpc.add_AdminServiceServicer_to_server(self._admin, server)
+        health_pb2_grpc.add_HealthServicer_to_server(self._parts.health, server)
         reflection.enable_server_reflection(
             [
                 *SERVICES,

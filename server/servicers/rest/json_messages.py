@@ -137,6 +137,15 @@ def read_unload(given: dict[str, Any], message: Any) -> None:
         set_parameter(name, value, message.parameters[name])
 
 
+def read_schedule_again(given: dict[str, Any], message: Any) -> None:
+    """Fill a ScheduleAgainRequest; without a batch size or device, of all."""
+    message.device = _typed(given, "device", str, "")
+    size = _typed(given, "batch_size", int, 0)
+    if "batch_size" in given and not 0 < size < 2**31:
+        raise InvalidRequest(f"'batch_size' is {size}; give 1 or more, or leave it out for all")
+    message.batch_size = size
+
+
 def read_region(given: dict[str, Any], message: Any) -> None:
     """Fill a SystemSharedMemoryRegisterRequest."""
     message.key = _typed(given, "key", str, "")

@@ -18,7 +18,6 @@ from braid.server.ports.http.bodies import BodyRoom, read_body
 from braid.server.rpc.handlers import behaviour_of
 from braid.server.rpc.status import Context, Handler, answering
 from braid.server.servicers.inference.service import TensorService
-from braid.server.servicers.oip.wire import SERVICE_NAME, request_of
 from braid.server.servicers.rest.answers import Written, response_of
 from braid.server.servicers.rest.calls import Admission, HttpCall
 from braid.server.servicers.rest.encodings import decoded
@@ -35,7 +34,7 @@ class RestServices:
     """What the routes call."""
 
     inference: TensorService  # of ``RestInference``
-    others: Mapping[str, Handler]  # RPCs beside inference, by name
+    others: Mapping[str, Handler]  # RPCs beside inference, by name, ours among them
     admission: Admission
     turns: Turns
     room: BodyRoom
@@ -63,7 +62,7 @@ class AnswerOperation:
     def __init__(self, operation: Operation, services: RestServices) -> None:
         self._operation = operation
         self._services = services
-        self._method = f"/{SERVICE_NAME}/{operation.rpc}"
+        self._method = f"/{operation.service}/{operation.rpc}"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request; its call ends when the answer is taken."""
@@ -89,7 +88,7 @@ class AnswerOperation:
     async def respond(self, request: Request, context: Context, call: HttpCall) -> Response:
         """Return what the RPC answers."""
         operation, services = self._operation, self._services
-        message = request_of(operation.rpc)
+        message = operation.request()
         for at, name in operation.fields.items():
             if at in request.path_params:
                 setattr(message, name, request.path_params[at])

@@ -144,7 +144,7 @@ def test_waiting_before_and_after_a_time_is_not_taken_off_it(
     end = clock.now
     clock.wait(after_ns)
 
-    assert net_clock.net_time(start, end) == (20.0, True)
+    assert net_clock.net_time(start, end)[:2] == (20.0, True)
 
 
 def test_waiting_in_a_pause_counts_once_wherever_the_pause_lies() -> None:
@@ -164,7 +164,7 @@ def test_waiting_in_a_pause_counts_once_wherever_the_pause_lies() -> None:
     clock.work(20_000)
     end = clock.now
 
-    assert net_clock.net_time(start, end) == (20.0, True)
+    assert net_clock.net_time(start, end)[:2] == (20.0, True)
 
 
 def test_of_a_time_in_which_more_was_taken_than_there_was_all_is_told_as_interrupted() -> None:
@@ -174,8 +174,8 @@ def test_of_a_time_in_which_more_was_taken_than_there_was_all_is_told_as_interru
     clock.work(20_000)
     clock.waited += 25_000  # by another clock than that of the time
 
-    assert net_clock.net_time(start, clock.now) == (20.0, True)
-    us, was_interrupted = net_clock.net_time(start, start)
+    assert net_clock.net_time(start, clock.now)[:2] == (20.0, True)
+    us, was_interrupted, _ = net_clock.net_time(start, start)
     assert us > 0
     assert was_interrupted
 
