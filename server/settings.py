@@ -92,11 +92,6 @@ class Settings(FleetSettings):
     max_caller_uploads: int = Field(default=6, ge=1)
     upload_idle_seconds: float = Field(default=60.0, gt=0, allow_inf_nan=False)
 
-    # What serves gRPC where there is no TLS: the event loop itself, or gRPC's own library with its
-    # threads, which serves TLS and the admin address in any case. "auto": the event loop where
-    # only this machine can call, else the library, whose parser strangers have long attacked.
-    grpc_transport: Literal["auto", "asyncio", "grpcio"] = "auto"
-
     # A gRPC connection on which nothing came for so long is checked, and closed if its caller
     # does not answer within 20 seconds.
     keepalive_seconds: float = Field(default=60.0, ge=1, le=86_400, allow_inf_nan=False)

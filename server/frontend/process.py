@@ -8,6 +8,8 @@ import os
 import signal
 from typing import NoReturn
 
+import uvloop
+
 from braid.core.background import ends_before
 from braid.core.errors import BraidError
 from braid.engine.runtime.allocator import keep_freed_memory
@@ -17,7 +19,6 @@ from braid.server.devices.measuring.serving import measuring_host
 from braid.server.frontend.front_end import FrontEnd
 from braid.server.models.preload import check_models
 from braid.server.observability.logs import configure_logging
-from braid.server.ports.event_loop import event_loop_for
 from braid.server.repository.repository import check_repository
 from braid.server.settings import Settings
 from braid.server.variables import unknown_variables
@@ -31,7 +32,7 @@ def run(settings: Settings, make_host: MakeMeasuringHost = measuring_host) -> No
     configure_logging(settings.log_level, settings.log_format)
     for name, similar in unknown_variables().items():
         log.warning("a variable is not known", extra={"variable": name, "similar": similar or None})
-    with asyncio.Runner(loop_factory=event_loop_for(settings)) as runner:
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(serve(settings, make_host))
 
 

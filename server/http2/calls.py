@@ -15,16 +15,18 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import aclosing
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import grpc
 
 from braid.server.http2.connection import HttpConnection
 from braid.server.http2.headers.writing import Metadata, write_begin, write_end
-from braid.server.http2.messages import BadMessage, TooLarge
+from braid.server.http2.messages import BadMessage, NoRoom, TooLarge
 from braid.server.http2.streams import HttpStream
 
 log = logging.getLogger("braid.rpc")
+
+_ALTERNATIVES: Final = "x509_subject_alternative_name"
 
 Code = grpc.StatusCode
 FindHandler = Callable[[Any], Any]
@@ -60,7 +62,8 @@ class Call:
         self._abort: grpc.aio.AbortError | None = None
         self._deadline: float | None = None
         self._alarm: asyncio.TimerHandle | None = None
-        self._is_late = False
+        self._is_late = stream.head.timeout_s == 0
+        self._is_running = False
         loop = asyncio.get_running_loop()
         if stream.head.timeout_s is not None:
             self._deadline = time.monotonic() + stream.head.timeout_s
@@ -118,15 +121,25 @@ class Call:
         """Bool: the caller has left."""
         return self._stream.outgoing.has_ended and not self._has_status
 
-    def auth_context(self) -> dict[str, Any]:
-        """Nothing: connections here have no certificates."""
-        return {}
+    def auth_context(self) -> dict[str, list[bytes]]:
+        """Names in the caller's certificate, as gRPC gives them; empty without one."""
+        certificate = self._connection.peer_certificate()
+        subject = dict(pair for part in certificate.get("subject", ()) for pair in part)
+        names = {
+            "x509_common_name": [subject[each] for each in ("commonName",) if each in subject],
+            _ALTERNATIVES: [name for _, name in certificate.get("subjectAltName", ())],
+        }
+        return {key: [name.encode() for name in names[key]] for key in names if names[key]}
 
-    def peer_identities(self) -> None:
-        """Nothing, see ``auth_context``."""
+    def peer_identity_key(self) -> str | None:
+        """Key of ``auth_context`` that has the caller's names; None: it has shown none."""
+        keys = self.auth_context()
+        return next((key for key in (_ALTERNATIVES, "x509_common_name") if key in keys), None)
 
-    def peer_identity_key(self) -> None:
-        """Nothing, see ``auth_context``."""
+    def peer_identities(self) -> list[bytes] | None:
+        """Names of the caller, from its certificate; None: it has shown none."""
+        key = self.peer_identity_key()
+        return None if key is None else self.auth_context()[key]
 
     async def abort(self, code: Any, details: str = "", trailing_metadata: Any = ()) -> None:
         """End the call with a status, and its handler with AbortError."""
@@ -146,10 +159,9 @@ class Call:
 
     async def read(self) -> Any:
         """Return the next message; ``grpc.aio.EOF`` after the last one."""
-        self._connection.taken(self._stream)
         try:
-            message = await self._stream.incoming.next()
-        except (TooLarge, BadMessage) as failure:
+            message = await self._connection.next(self._stream)
+        except (TooLarge, BadMessage, NoRoom) as failure:
             await self._refuse(failure)
         if message is None:
             return grpc.aio.EOF
@@ -172,8 +184,12 @@ class Call:
         self._task.cancel()
 
     async def _run(self) -> None:
+        self._is_running = True
         try:
-            await self._answer()
+            if self._is_late:
+                await self._finish(Code.DEADLINE_EXCEEDED, "Deadline Exceeded")
+            else:
+                await self._answer()
         except grpc.aio.AbortError:
             pass
         except asyncio.CancelledError:
@@ -222,6 +238,7 @@ class Call:
         else:
             answer = await behaviour(request, self)
         del request
+        self._connection.free(self._stream)
         if self._abort is not None:
             raise self._abort
         code = self._code or Code.OK
@@ -253,7 +270,7 @@ class Call:
         await self._connection.sender.send(self._stream.outgoing, begin, message, end)
 
     async def _refuse(self, failure: Exception) -> None:
-        code = Code.RESOURCE_EXHAUSTED if isinstance(failure, TooLarge) else Code.INTERNAL
+        code = Code.INTERNAL if isinstance(failure, BadMessage) else Code.RESOURCE_EXHAUSTED
         await self.abort(code, str(failure))
 
     def _encoded(self, message: Any) -> bytes:
@@ -263,4 +280,5 @@ class Call:
 
     def _expire(self) -> None:
         self._is_late = True
-        self._task.cancel()
+        if self._is_running:  # a task that is cancelled before it runs would send no status
+            self._task.cancel()

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 import struct
 from collections.abc import Callable
 from functools import partial
@@ -18,17 +19,22 @@ from time import monotonic
 from typing import Any, Final
 
 from braid.server.http2 import frames
+from braid.server.http2.bounds.arrivals import Arrivals
 from braid.server.http2.bounds.intake import CONNECTION_WINDOW_BYTES, Intake
 from braid.server.http2.bounds.keepalive import KeepAlive
 from braid.server.http2.bounds.patience import BYTES_PER_FRAME, Patience
 from braid.server.http2.bounds.turns import Turns
 from braid.server.http2.frames import ConnectionFault, ErrorCode, frame, number_frame
-from braid.server.http2.headers.reading import MAX_HEADER_BYTES, Block, HeaderBlocks
-from braid.server.http2.messages import WINDOW_BYTES, Incoming
+from braid.server.http2.headers.reading import (
+    MAX_HEADER_BYTES,
+    Block,
+    HeaderBlocks,
+    are_trailers,
+)
+from braid.server.http2.messages import WINDOW_BYTES, Incoming, Message
 from braid.server.http2.receiving import DATA_FRAME_BYTES, Receiver
 from braid.server.http2.sending import Sender
 from braid.server.http2.streams import CallOfStream, ConnectionLimits, ConnectionStreams, HttpStream
-from braid.server.inference.call_memory import CallMemory
 from braid.server.observability.logs import Seldom
 
 log = logging.getLogger("braid.rpc")
@@ -43,7 +49,7 @@ class HttpConnection(asyncio.BufferedProtocol):
     def __init__(
         self,
         limits: ConnectionLimits,
-        memory: CallMemory,
+        arrivals: Arrivals,
         turns: Turns,
         begin: Callable[[HttpConnection, HttpStream], CallOfStream],
     ) -> None:
@@ -51,7 +57,7 @@ class HttpConnection(asyncio.BufferedProtocol):
 
         Args:
             limits: of this connection.
-            memory: of messages on their way in, of all connections.
+            arrivals: messages on their way in, of all connections.
             turns: of reading, of all connections.
             begin: begins a call.
         """
@@ -60,7 +66,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         self.on_made: Callable[[HttpConnection], object] = lambda _: None
         self.on_closed: Callable[[HttpConnection], object] = lambda _: None
         self._limits = limits
-        self._memory = memory
+        self._arrivals = arrivals
         self._turns = turns
         self._unread_bytes = 0  # received, to be read in a later turn
         self._receiver = Receiver(self)
@@ -76,8 +82,12 @@ class HttpConnection(asyncio.BufferedProtocol):
     def connection_made(self, transport: Any) -> None:
         """Greet the peer."""
         self.sender.transport = transport
-        self.peer = _name(transport.get_extra_info("peername"))
-        self._intake = Intake(self.sender, self._memory.connection(self.peer))
+        self.peer = _name(transport)
+        self._intake = Intake(self.sender, self._arrivals, self.peer)
+        tls = transport.get_extra_info("ssl_object")
+        if tls is not None and tls.selected_alpn_protocol() != "h2":
+            self._is_left = True
+            transport.abort()
         settings = {
             frames.MAX_CONCURRENT_STREAMS: self._limits.streams,
             frames.INITIAL_WINDOW_SIZE: WINDOW_BYTES,
@@ -176,9 +186,18 @@ class HttpConnection(asyncio.BufferedProtocol):
         if not stream.outgoing.has_ended:
             self._intake.allow_more(stream.incoming, stream.outgoing.number)
 
-    def taken(self, stream: HttpStream) -> None:
-        """Hold the last message that was read for its handler no more."""
-        self._intake.taken(stream.incoming, stream.outgoing.number)
+    async def next(self, stream: HttpStream) -> Message | None:
+        """Return the next message of a call, as ``Intake.next`` does."""
+        return await self._intake.next(stream.incoming, stream.outgoing.number)
+
+    def free(self, stream: HttpStream) -> None:
+        """Count the message no more that a handler has had."""
+        self._intake.free(stream.outgoing.number)
+
+    def peer_certificate(self) -> dict[str, Any]:
+        """Return what the peer's certificate says, as ``SSLSocket.getpeercert``; empty: none."""
+        tls = self.sender.transport.get_extra_info("ssl_object")
+        return {} if tls is None else tls.getpeercert() or {}
 
     @property
     def is_idle(self) -> bool:
@@ -201,25 +220,31 @@ class HttpConnection(asyncio.BufferedProtocol):
     def begin_data(self, number: int, length: int, padding: int) -> Incoming | None:
         """Count received bytes, with their padding; returns the messages that they are for."""
         self._blocks.check(frames.DATA)
-        stream = self._streams.get(number)
-        if not 0 < number <= self._streams.last or (stream and stream.incoming.has_ended):
-            raise ConnectionFault(ErrorCode.STREAM_CLOSED, "data without headers, or after the end")
+        if not number:
+            raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "data of no stream")
+        stream = self._streams.for_more(number)
         incoming = None if stream is None else stream.incoming
-        self._intake.received(incoming, length)
+        self._intake.received(incoming, number, length)
         if length > padding:
             self._patience.earn(length // BYTES_PER_FRAME)
         else:
             self._patience.spend()
+        if stream is not None and not stream.expects(length - padding):
+            self._streams.fail(stream, ErrorCode.PROTOCOL_ERROR)
+            return None
         return incoming
 
     def end_data(self, number: int, is_last: bool) -> None:
         """Let the peer send on, or tell the call that this was the last of it."""
         stream = self._streams.get(number)
-        if stream is not None:
-            if is_last:
-                stream.incoming.end()
-            else:
-                self.allow_more(stream)
+        if stream is None:
+            return
+        if is_last and not stream.is_complete:
+            self._streams.fail(stream, ErrorCode.PROTOCOL_ERROR)
+            return
+        if is_last:
+            stream.incoming.end()
+        self.allow_more(stream)
 
     def take_frame(self, kind: int, flags: int, number: int, payload: bytes) -> None:
         """Handle a frame."""
@@ -228,7 +253,11 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._blocks.check(kind)
         if kind not in _COUNTED_LATER:
             self._patience.spend()
-        handle = _HANDLERS.get(kind)  # none: GOAWAY, PRIORITY, unknown ones
+        if _SIZES.get(kind, len(payload)) != len(payload):
+            raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, "a frame has a wrong length")
+        if number if kind in _OF_CONNECTION else not number and kind in _OF_STREAM:
+            raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "a frame is on the wrong stream")
+        handle = _HANDLERS.get(kind)  # none: PRIORITY, unknown ones
         if handle is not None:
             handle(self, flags, number, payload)
 
@@ -240,6 +269,7 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     def _open(self, number: int, read: Block | None) -> None:
         """Begin the call of a stream, from its headers."""
+        self._patience.spend(self._blocks.cost())
         if read is None:
             return
         fields, is_last = read
@@ -249,38 +279,48 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._streams.open(number, fields, is_last, self._keepalive.heard_at)
             return
         self._patience.spend()  # trailers, which mean nothing to gRPC, or a late frame
-        if is_last:
+        stream = self._streams.for_more(number)
+        if stream is None:
+            return
+        if is_last and (fields is None or are_trailers(fields)):
             self.end_data(number, is_last)
+        else:
+            self._streams.fail(stream, ErrorCode.PROTOCOL_ERROR)
 
     def _rst_stream(self, _: int, number: int, payload: bytes) -> None:
-        if len(payload) != 4 or not 0 < number <= self._streams.last:
-            raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "a reset is malformed")
+        if number > self._streams.last:
+            raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "a reset of no stream")
         self._streams.reset(number, self._keepalive.heard_at)
 
-    def _settings(self, flags: int, number: int, payload: bytes) -> None:
-        if number or len(payload) % 6 or (flags & frames.ACK and payload):
-            raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "settings are malformed")
+    def _settings(self, flags: int, _: int, payload: bytes) -> None:
+        if len(payload) % 6 or (flags & frames.ACK and payload):
+            raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, "settings have a wrong length")
         if flags & frames.ACK:
             return
         self._keepalive.has_greeted = True
-        for name, value in dict(struct.iter_unpack("!HI", payload)).items():  # the last ones count
-            if name == frames.INITIAL_WINDOW_SIZE:
-                self.sender.begin_with(value)
-            elif name == frames.MAX_FRAME_SIZE:
-                if not frames.USUAL_FRAME_BYTES <= value < 1 << 24:
-                    raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "a frame size is wrong")
-                self.sender.frame_bytes = value
+        pairs = list(struct.iter_unpack("!HI", payload))
+        for name, value in pairs:
+            _check_setting(name, value)
+        last = dict(pairs)
+        window = last.get(frames.INITIAL_WINDOW_SIZE)
+        if window is not None:
+            if window + self._streams.largest_window > frames.MAX_WINDOW_BYTES:
+                raise ConnectionFault(ErrorCode.FLOW_CONTROL_ERROR, "a window is too large")
+            self.sender.begin_with(window)
+        self.sender.frame_bytes = last.get(frames.MAX_FRAME_SIZE, self.sender.frame_bytes)
         self.sender.control(frame(frames.SETTINGS, frames.ACK, 0))
 
-    def _take_ping(self, flags: int, number: int, payload: bytes) -> None:
-        if number or len(payload) != 8:
-            raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "a ping is malformed")
+    def _take_ping(self, flags: int, _: int, payload: bytes) -> None:
         if not flags & frames.ACK:
             self.sender.control(frame(frames.PING, frames.ACK, 0, payload))
 
+    def _goaway(self, _: int, __: int, payload: bytes) -> None:
+        if len(payload) < 8:
+            raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, "a frame is cut off")
+
     def _window_update(self, _: int, number: int, payload: bytes) -> None:
         more = int.from_bytes(payload, "big") & frames.MAX_WINDOW_BYTES
-        if len(payload) != 4 or not more or number > self._streams.last:
+        if not more or number > self._streams.last:
             raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "a window update is malformed")
         stream = self._streams.get(number)
         if not number:
@@ -292,8 +332,12 @@ class HttpConnection(asyncio.BufferedProtocol):
         raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "clients promise nothing")
 
 
-_COUNTED_LATER: Final = (frames.HEADERS, frames.CONTINUATION, frames.RST_STREAM)
+_COUNTED_LATER: Final = (frames.HEADERS, frames.RST_STREAM)
 """Frames that count by what they begin or end."""
+
+_SIZES: Final = {frames.PRIORITY: 5, frames.RST_STREAM: 4, frames.PING: 8, frames.WINDOW_UPDATE: 4}
+_OF_CONNECTION: Final = (frames.SETTINGS, frames.PING, frames.GOAWAY)
+_OF_STREAM: Final = (frames.HEADERS, frames.PRIORITY, frames.RST_STREAM, frames.CONTINUATION)
 
 _HANDLERS: Final[dict[int, Callable[[HttpConnection, int, int, bytes], None]]] = {
     frames.HEADERS: HttpConnection._headers,
@@ -302,13 +346,29 @@ _HANDLERS: Final[dict[int, Callable[[HttpConnection, int, int, bytes], None]]] =
     frames.SETTINGS: HttpConnection._settings,
     frames.PUSH_PROMISE: HttpConnection._push_promise,
     frames.PING: HttpConnection._take_ping,
+    frames.GOAWAY: HttpConnection._goaway,
     frames.WINDOW_UPDATE: HttpConnection._window_update,
 }
 
 
-def _name(address: Any) -> str:
+def _check_setting(name: int, value: int) -> None:
+    """Raise ConnectionFault for a value that its setting may not have."""
+    if name == frames.INITIAL_WINDOW_SIZE and value > frames.MAX_WINDOW_BYTES:
+        raise ConnectionFault(ErrorCode.FLOW_CONTROL_ERROR, "a window is too large")
+    if name == frames.ENABLE_PUSH and value > 1:
+        raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "a setting is wrong")
+    if name == frames.MAX_FRAME_SIZE and not frames.USUAL_FRAME_BYTES <= value < 1 << 24:
+        raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "a frame size is wrong")
+
+
+def _name(transport: Any) -> str:
     """Name of a peer as gRPC writes it."""
+    listening = transport.get_extra_info("socket")
+    if listening is not None and listening.family == socket.AF_UNIX:
+        return "unix:"
+    address = transport.get_extra_info("peername")
     if not isinstance(address, tuple):
         return "unknown:"  # it has left already
     host, port = address[:2]
+    host = host.removeprefix("::ffff:") if "." in host else host  # IPv4 on a socket of IPv6
     return f"ipv6:%5B{host}%5D:{port}" if ":" in host else f"ipv4:{host}:{port}"

@@ -1,11 +1,13 @@
 """Messages of one call as they arrive: length prefix, message, next prefix, ...
 
-    DATA ──feed──> Incoming ──next──> whole messages, one after the other
+    DATA ──feed──> Incoming ──arrived, measure, take──> whole messages, one after the other
 
 A message has five bytes before it: whether it is compressed, and its length. A large message gets
 its memory when its prefix is there, and is received in place; pages that nothing was received in
-take no memory. A compressed message is decompressed when it is asked for, one at a time, and in a
-thread of its own if it is large.
+take no memory. A compressed message is measured when it is asked for, before anything of it is
+kept: it is decompressed piece by piece, up to the limit on messages, and then once more into memory
+that its call may have. Large ones are decompressed in a thread, one at a time, and one of a
+connection at a time, so that nobody's keep all others waiting.
 """
 
 from __future__ import annotations
@@ -14,7 +16,8 @@ import asyncio
 import zlib
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final, NamedTuple
+from functools import partial
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -29,6 +32,8 @@ MAX_READY: Final = 256
 
 INLINE_BYTES: Final = 1 << 16
 """Decompressed bytes that the event loop makes itself; a thread makes what is beyond."""
+PIECE_BYTES: Final = 1 << 18
+"""Decompressed at once while a message is measured."""
 
 Message = bytes | memoryview
 
@@ -36,9 +41,11 @@ _INFLATING: Final = ThreadPoolExecutor(1, "braid-inflate")  # begins with the fi
 
 
 class Compressed(NamedTuple):
-    """Message that is to be decompressed."""
+    """Message that came compressed."""
 
     data: Message
+    size_bytes: int = -1  # decompressed; negative: it was not measured yet
+    small: bytes | None = None  # the message itself, if it is small
 
 
 class TooLarge(Exception):
@@ -47,6 +54,10 @@ class TooLarge(Exception):
 
 class BadMessage(Exception):
     """A message cannot be decompressed, is cut off, or has a wrong prefix."""
+
+
+class NoRoom(Exception):
+    """A message did not come in time while memory for messages was short."""
 
 
 class Incoming:
@@ -59,12 +70,12 @@ class Incoming:
         "_filled",
         "_limit",
         "_prefix",
+        "_ready_bytes",
         "_waiter",
         "_wbits",
-        "bodies",
         "failure",
         "has_ended",
-        "long_taken",
+        "is_reserved",
         "ready",
         "window",
     )  # fmt: skip
@@ -83,13 +94,29 @@ class Incoming:
         self._body: memoryview | None = None
         self._filled = 0
         self._compressed = False
+        self._ready_bytes = 0
         self._waiter: asyncio.Future[None] | None = None
         self.ready: deque[Message | Compressed] = deque()
         self.window = WINDOW_BYTES
         self.has_ended = False
-        self.bodies = 0  # received in place, with the present one
-        self.long_taken = 0  # messages longer than a window that were given out, and not counted
+        self.is_reserved = False  # the whole present message counts as held
         self.failure: Exception | None = None
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of memory that messages hold here, those that are reserved for one included."""
+        body = self.body_bytes if self.is_reserved else self._filled
+        return self._ready_bytes + len(self._backlog) + body
+
+    @property
+    def is_compressed(self) -> bool:
+        """Bool: the next message is to be decompressed."""
+        return bool(self.ready) and isinstance(self.ready[0], Compressed)
+
+    @property
+    def is_within_message(self) -> bool:
+        """Bool: a message has begun and is not whole."""
+        return self._body is not None or bool(self._prefix)
 
     @property
     def body_bytes(self) -> int:
@@ -107,8 +134,10 @@ class Incoming:
 
     def received(self, size_bytes: int) -> None:
         """Count bytes that were received at ``place``."""
+        if self._body is None:
+            return  # given up since then
         self._filled += size_bytes
-        if self._body is not None and self._filled == len(self._body):
+        if self._filled == len(self._body):
             try:
                 self._complete(self._body)
             except (TooLarge, BadMessage) as failure:
@@ -145,7 +174,6 @@ class Incoming:
                     data = data[length:]
                     continue
                 self._body, self._filled = _memory(length), 0
-                self.bodies += 1
             taken = min(len(data), len(self._body) - self._filled)
             self._body[self._filled : self._filled + taken] = data[:taken]
             data = data[taken:]
@@ -159,37 +187,78 @@ class Incoming:
         self._check_end()
         self._wake()
 
-    async def next(self) -> Message | None:
-        """Return the next message, as soon as it is there; None: there are no more.
+    async def arrived(self) -> bool:
+        """Wait for the next message; returns bool: there is one.
 
         Raises:
             TooLarge: the message is.
             BadMessage: the message cannot be read.
+            NoRoom: the message was given up.
         """
         while not self.ready:
             if self.failure is not None:
                 raise self.failure
             if self.has_ended:
-                return None
+                return False
             self._waiter = asyncio.get_running_loop().create_future()
             try:
                 await self._waiter
             finally:
                 self._waiter = None
+        return True
+
+    async def measure(self) -> int:
+        """Return the length of the message that has arrived, decompressed.
+
+        Raises:
+            TooLarge: the message is.
+            BadMessage: the message cannot be decompressed.
+        """
+        if not self.ready:
+            return 0  # given up, as ``take`` will say
+        message = self.ready[0]
+        if not isinstance(message, Compressed):
+            return len(message)
+        measured = await self._measured(message.data)
+        if self.ready and self.ready[0] is message:  # else it was given up meanwhile
+            self.ready[0] = measured
+        return measured.size_bytes
+
+    async def take(self) -> Message:
+        """Return the message that was measured.
+
+        Raises:
+            NoRoom: the message was given up.
+        """
+        if not self.ready:
+            assert self.failure is not None
+            raise self.failure
         message = self.ready.popleft()
         data = message.data if isinstance(message, Compressed) else message
-        self.long_taken += len(data) > WINDOW_BYTES
+        self._ready_bytes -= len(data)
         if self._backlog and not self.ready:  # nothing ready means nothing unread, see allow_more
             backlog, self._backlog = memoryview(self._backlog), bytearray()
             self.feed(backlog)
             self._check_end()
-        return await self._inflated(data) if isinstance(message, Compressed) else data
+        if not isinstance(message, Compressed):
+            return data
+        if message.small is not None:
+            return message.small
+        assert self._wbits is not None
+        inflate = partial(zlib.decompress, data, self._wbits, message.size_bytes + 1)
+        return await asyncio.get_running_loop().run_in_executor(_INFLATING, inflate)
+
+    def give_up(self, failure: Exception) -> None:
+        """Forget what was received, and what comes still; whoever reads gets ``failure``."""
+        self.ready.clear()
+        self._ready_bytes = 0
+        self._backlog = bytearray()
+        self._prefix = b""
+        self._fail(failure)
 
     def drop(self) -> None:
         """Forget what was received, and what comes still: the call has ended."""
-        self.ready.clear()
-        self._backlog = bytearray()
-        self._fail(BadMessage("the call has ended"))
+        self.give_up(BadMessage("the call has ended"))
 
     def _begin(self, prefix: memoryview) -> int:
         """Read a prefix; returns the length of the message."""
@@ -202,36 +271,32 @@ class Incoming:
         return length
 
     def _complete(self, message: Message) -> None:
-        self._body = None
+        self._body, self._filled, self.is_reserved = None, 0, False
         self.ready.append(Compressed(message) if self._compressed else message)
+        self._ready_bytes += len(message)
         self._wake()
 
-    async def _inflated(self, message: Message) -> bytes:
+    async def _measured(self, data: Message) -> Compressed:
         assert self._wbits is not None
-        stream = zlib.decompressobj(self._wbits)
-        most = self._limit + 1
-        try:
-            data = stream.decompress(message, min(INLINE_BYTES, most))
-            if not stream.eof and INLINE_BYTES <= len(data) < most:
-                loop, left = asyncio.get_running_loop(), most - len(data)
-                data += await loop.run_in_executor(
-                    _INFLATING, stream.decompress, stream.unconsumed_tail, left
-                )
-        except zlib.error as error:
-            raise BadMessage("a message cannot be decompressed") from error
-        if len(data) > self._limit:
-            raise TooLarge(f"Received message larger than max ({self._limit})")
-        if not stream.eof or stream.unused_data:
-            raise BadMessage("a compressed message is cut off, or goes on after its end")
-        return data
+        most = min(INLINE_BYTES, self._limit)
+        if len(data) <= INLINE_BYTES:
+            small = _small(data, self._wbits, most)
+            if small is not None:
+                return Compressed(data, len(small), small)
+        loop = asyncio.get_running_loop()
+        size_bytes = await loop.run_in_executor(
+            _INFLATING, _measure, data, self._wbits, self._limit
+        )
+        return Compressed(data, size_bytes)
 
     def _check_end(self) -> None:
-        is_cut = bool(self._prefix) or self._body is not None
-        if self.has_ended and is_cut and self.failure is None and not self._backlog:
+        is_cut = self.has_ended and self.is_within_message
+        if is_cut and self.failure is None and not self._backlog:
             self._fail(BadMessage("the call ended within a message"))
 
     def _fail(self, failure: Exception) -> None:
-        self.failure, self._body = failure, None
+        self.failure = failure
+        self._body, self._filled, self.is_reserved = None, 0, False
         self._wake()
 
     def _wake(self) -> None:
@@ -243,3 +308,53 @@ def _memory(size_bytes: int) -> memoryview:
     """Memory that is not cleared, as it is written at once."""
     memory: memoryview = np.empty(size_bytes, np.uint8).data
     return memory
+
+
+def _small(data: Message, wbits: int, most_bytes: int) -> bytes | None:
+    """Decompress a message; None: there are more than ``most_bytes`` of it.
+
+    Raises:
+        BadMessage: it cannot be decompressed.
+    """
+    stream = zlib.decompressobj(wbits)
+    try:
+        message = stream.decompress(data, most_bytes + 1)
+    except zlib.error as error:
+        raise BadMessage("a message cannot be decompressed") from error
+    if len(message) > most_bytes:
+        return None
+    _check_whole(stream)
+    return message
+
+
+def _measure(data: Message, wbits: int, limit_bytes: int) -> int:
+    """Return the length of a message, decompressed; keeps a piece of it at most.
+
+    Raises:
+        TooLarge: it is longer than the limit.
+        BadMessage: it cannot be decompressed.
+    """
+    stream, size_bytes = zlib.decompressobj(wbits), 0
+    try:
+        for at in range(0, len(data), PIECE_BYTES):
+            piece: Message = data[at : at + PIECE_BYTES]
+            while piece:
+                size_bytes += len(stream.decompress(piece, PIECE_BYTES))
+                if size_bytes > limit_bytes:
+                    raise TooLarge(f"Received message larger than max ({limit_bytes})")
+                piece = stream.unconsumed_tail
+            if stream.eof and at + PIECE_BYTES < len(data):
+                raise BadMessage("a compressed message goes on after its end")
+        while not stream.eof and (more := stream.decompress(b"", PIECE_BYTES)):
+            size_bytes += len(more)
+            if size_bytes > limit_bytes:
+                raise TooLarge(f"Received message larger than max ({limit_bytes})")
+    except zlib.error as error:
+        raise BadMessage("a message cannot be decompressed") from error
+    _check_whole(stream)
+    return size_bytes
+
+
+def _check_whole(stream: Any) -> None:
+    if not stream.eof or stream.unused_data:
+        raise BadMessage("a compressed message is cut off, or goes on after its end")

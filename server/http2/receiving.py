@@ -20,6 +20,12 @@ DATA_FRAME_BYTES: Final = 1 << 20
 """Most bytes of a frame of DATA; others, but headers, are as short as every peer sends them."""
 BUFFER_BYTES: Final = 1 << 15
 
+_MOST_BYTES: Final = {
+    **dict.fromkeys(range(frames.CONTINUATION + 1), frames.USUAL_FRAME_BYTES),
+    **dict.fromkeys((frames.HEADERS, frames.CONTINUATION), MAX_BLOCK_BYTES),
+}
+"""Longest frames that are read; those of unknown kinds are skipped."""
+
 _HEAD = struct.Struct("!IBI").unpack_from
 
 
@@ -46,7 +52,7 @@ class Receiver:
         self._target = target
         self._buffer = memoryview(bytearray(BUFFER_BYTES))
         self._start = self._stop = 0  # of the unread bytes in the buffer
-        self._place: memoryview | None = None  # in a message, instead of the buffer
+        self._is_in_place = False  # what comes next belongs into a message, not into the buffer
         self._has_preface = False
         self._is_in_data = False
         self._data: Incoming | None = None  # messages that the present frame of DATA is for
@@ -58,7 +64,12 @@ class Receiver:
 
     def place(self) -> memoryview:
         """Return where the next bytes are to be received; never empty."""
-        return self._buffer[self._stop :] if self._place is None else self._place
+        if self._is_in_place and self._data is not None:
+            place = self._data.place()  # none: the message was given up
+            if place is not None:
+                return place[: self._data_left]
+        self._is_in_place = False
+        return self._buffer[self._stop :]
 
     def received(self, size_bytes: int) -> None:
         """Read bytes that were received where ``place`` said.
@@ -66,7 +77,7 @@ class Receiver:
         Raises:
             ConnectionFault: the peer broke the protocol.
         """
-        if self._place is not None and self._data is not None:
+        if self._is_in_place and self._data is not None:
             self._data.received(size_bytes)
             self._data_left -= size_bytes
         else:
@@ -77,21 +88,18 @@ class Receiver:
 
     def forget(self) -> None:
         """Drop what was received; what comes from now on must not be read."""
-        self._place = None
+        self._is_in_place = False
         self._start = self._stop = 0
 
     def _choose_place(self) -> None:
-        self._place = None
+        self._is_in_place = False
         if self._start < self._stop:
             left = self._stop - self._start
             self._buffer[:left] = self._buffer[self._start : self._stop]
             self._start, self._stop = 0, left
             return
         self._start = self._stop = 0
-        if self._data_left and self._data is not None:
-            place = self._data.place()
-            if place is not None:
-                self._place = place[: self._data_left]
+        self._is_in_place = self._data_left > 0 and self._data is not None
 
     def _read(self) -> bool:
         """Read on; returns bool: there may be more to read."""
@@ -110,7 +118,7 @@ class Receiver:
         if kind == frames.DATA:
             return self._begin_data(length, flags, number)
         if length > frames.USUAL_FRAME_BYTES:
-            if kind not in (frames.HEADERS, frames.CONTINUATION) or length > MAX_BLOCK_BYTES:
+            if length > _MOST_BYTES.get(kind, DATA_FRAME_BYTES):
                 raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, "a frame is too long")
             self._start += frames.HEAD_BYTES
             self._long, self._long_left = bytearray(), length
@@ -124,9 +132,10 @@ class Receiver:
         return True
 
     def _read_long(self, payload: bytearray) -> bool:
-        """Read what has come of a long frame of headers; returns bool: the frame is whole."""
+        """Read what has come of a long frame; returns bool: the frame is whole."""
         taken = min(self._stop - self._start, self._long_left)
-        payload += self._buffer[self._start : self._start + taken]
+        if self._long_head[0] <= frames.CONTINUATION:  # of frames of unknown kinds nothing is kept
+            payload += self._buffer[self._start : self._start + taken]
         self._start += taken
         self._long_left -= taken
         if self._long_left:
@@ -149,6 +158,8 @@ class Receiver:
         at, padding = self._start + frames.HEAD_BYTES, 0
         self._data_left = length
         if flags & frames.PADDED:
+            if not length:
+                raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, "a frame is cut off")
             if at == self._stop:
                 return False
             padding = self._buffer[at]

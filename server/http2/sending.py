@@ -119,7 +119,8 @@ class Sender:
         self.control(data)
         if not self.is_over:
             self._has_left = True
-            self.transport.write_eof()
+            if self.transport.can_write_eof():  # TLS cannot be ended on one side
+                self.transport.write_eof()
 
     def reset(self, number: int, code: ErrorCode) -> None:
         """End a stream."""

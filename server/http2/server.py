@@ -1,39 +1,64 @@
-"""Server of gRPC on the event loop, with the surface of ``grpc.aio.Server``. No TLS."""
+"""Server of gRPC on the event loop, with the surface of ``grpc.aio.Server``.
+
+    HOST:PORT, unix:/PATH ──accept──> TLS, if the port has it ──> HttpConnection ──> Call
+
+A wildcard host, 0.0.0.0 as well as ::, listens on IPv4 and IPv6, as gRPC's own servers do.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
+import os
 import socket
+import ssl
 from collections.abc import Iterable, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Final
 
 import grpc
 
+from braid.server.http2.bounds.arrivals import Arrivals
 from braid.server.http2.bounds.turns import Turns
 from braid.server.http2.calls import Call
 from braid.server.http2.connection import HttpConnection
 from braid.server.http2.streams import ConnectionLimits, HttpStream
-from braid.server.inference.call_memory import CallMemory, MemoryLimits
 
-FLUSH_SECONDS = 1.0
+FLUSH_SECONDS: Final = 1.0
 """Time for the last bytes of answers to go out after their calls have ended."""
+HANDSHAKE_SECONDS: Final = 20.0
+BACKLOG: Final = 4096
+"""Connections that wait to be accepted, as far as the system lets so many wait."""
+
+_NOT_HERE: Final = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL)
+"""Errors of a machine without IPv6, or without this address."""
+
+
+@dataclass(slots=True)
+class _Listening:
+    """Bound socket, and TLS of its connections."""
+
+    socket: socket.socket
+    tls: ssl.SSLContext | None
+    path: str = ""  # of a Unix socket
+    inode: int = 0
 
 
 class Server(grpc.aio.Server):
     """Server whose calls are handled in the event loop alone."""
 
     def __init__(
-        self, limits: ConnectionLimits, memory: MemoryLimits, interceptors: Sequence[Any] = ()
+        self, limits: ConnectionLimits, arrivals: Arrivals, interceptors: Sequence[Any] = ()
     ) -> None:
-        """Serve nothing yet; ``memory`` bounds messages on their way in."""
+        """Serve nothing yet; all servers of a process share ``arrivals``."""
         self._limits = limits
-        self._messages = CallMemory(memory)
+        self._arrivals = arrivals
         self._turns = Turns()
         self._interceptors = tuple(interceptors)
         self._generic: list[Any] = []
         self._registered: dict[str, Any] = {}
-        self._sockets: list[socket.socket] = []
+        self._bound: list[_Listening] = []
         self._listening: list[asyncio.Server] = []
         self._connections: set[HttpConnection] = set()
         self._calls: set[Call] = set()
@@ -52,52 +77,95 @@ class Server(grpc.aio.Server):
             self._registered[f"/{service_name}/{name}"] = handler
 
     def add_insecure_port(self, address: str) -> int:
-        """Bind an address, ``host:port``; returns the port.
+        """Bind an address, ``host:port`` or ``unix:/path``; returns the port, 1 for a path.
 
         Raises:
             RuntimeError: it cannot be bound.
         """
-        host, _, number = address.rpartition(":")
-        port = int(number)
-        try:
-            found = socket.getaddrinfo(
-                host.strip("[]") or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-            )
-            for family, kind, protocol, _, place in dict.fromkeys(found):
-                port = self._bind(socket.socket(family, kind, protocol), place, port)
-        except OSError as error:
-            for each in self._sockets:
-                each.close()
-            raise RuntimeError(f"Failed to bind to address {address}: {error}") from error
-        return port
-
-    def _bind(self, listening: socket.socket, place: Any, port: int) -> int:
-        self._sockets.append(listening)
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if listening.family == socket.AF_INET6:
-            everywhere = place[0] == "::"
-            listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, int(not everywhere))
-        listening.bind((place[0], port, *place[2:]))
-        listening.listen(128)
-        return int(listening.getsockname()[1])
+        return self._add(address, None)
 
     def add_secure_port(self, address: str, server_credentials: Any) -> int:
-        """TLS is left to ``grpc.aio.server``."""
-        raise NotImplementedError
+        """Bind an address whose callers speak TLS; the credentials are an ``ssl.SSLContext``."""
+        return self._add(address, server_credentials)
+
+    def _add(self, address: str, tls: ssl.SSLContext | None) -> int:
+        try:
+            if address.startswith("unix:"):
+                self._bind_path(address.removeprefix("unix:"), tls)
+                return 1
+            host, _, port = address.rpartition(":")
+            return self._bind_host(host.strip("[]"), int(port), tls)
+        except OSError as error:
+            raise RuntimeError(f"Failed to bind to address {address}: {error}") from error
+
+    def _bind_path(self, path: str, tls: ssl.SSLContext | None) -> None:
+        listening = _Listening(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM), tls, path)
+        try:
+            listening.socket.bind(path)
+        except OSError:
+            listening.socket.close()
+            raise
+        listening.inode = os.stat(path).st_ino
+        self._bound.append(listening)
+
+    def _bind_host(self, host: str, port: int, tls: ssl.SSLContext | None) -> int:
+        """Bind every address of a host that this machine has; returns the port of all."""
+        if host in _WILDCARDS:
+            host = "::" if _has_ipv6() else "0.0.0.0"
+        places = dict.fromkeys(
+            (family, place)
+            for family, _, _, _, place in socket.getaddrinfo(
+                host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+            )
+        )
+        bound: list[_Listening] = []
+        absent: OSError | None = None
+        try:
+            for family, place in places:
+                try:
+                    listening = _listening_at(family, (place[0], port, *place[2:]))
+                except OSError as error:
+                    if error.errno not in _NOT_HERE:
+                        raise
+                    absent = error
+                    continue
+                bound.append(_Listening(listening, tls))
+                port = int(listening.getsockname()[1])
+            if not bound:
+                raise absent or OSError(errno.EADDRNOTAVAIL, "the host has no address")
+        except OSError:
+            for each in bound:
+                each.socket.close()
+            raise
+        self._bound += bound
+        return port
 
     async def start(self) -> None:
         """Listen."""
         loop = asyncio.get_running_loop()
-        for each in self._sockets:
-            self._listening.append(await loop.create_server(self._connected, sock=each))
+        for each in self._bound:
+            listen: Any = loop.create_unix_server if each.path else loop.create_server
+            handshake_s = None if each.tls is None else HANDSHAKE_SECONDS
+            self._listening.append(
+                await listen(
+                    self._connected,
+                    sock=each.socket,
+                    backlog=BACKLOG,
+                    ssl=each.tls,
+                    ssl_handshake_timeout=handshake_s,
+                )
+            )
 
     async def stop(self, grace: float | None) -> None:
         """Take no more calls; end those under way after ``grace`` seconds, None: at once."""
         self._is_stopping = True
         for listening in self._listening:
             listening.close()
-        for each in self._sockets:
-            each.close()
+        for each in self._bound:
+            each.socket.close()
+            with contextlib.suppress(FileNotFoundError):
+                if each.path and os.stat(each.path).st_ino == each.inode:
+                    os.unlink(each.path)
         for connection in list(self._connections):
             connection.close()
         tasks = [call._task for call in self._calls]
@@ -130,7 +198,7 @@ class Server(grpc.aio.Server):
         return True
 
     def _connected(self) -> HttpConnection:
-        connection = HttpConnection(self._limits, self._messages, self._turns, self._begin)
+        connection = HttpConnection(self._limits, self._arrivals, self._turns, self._begin)
         connection.on_closed = self._closed
         connection.on_made = self._made
         return connection
@@ -161,3 +229,33 @@ class Server(grpc.aio.Server):
             if handler is not None:
                 return handler
         return None
+
+
+_WILDCARDS: Final = ("", "0.0.0.0", "::")
+
+
+def _has_ipv6() -> bool:
+    """Bool: sockets of this machine may take calls over IPv6."""
+    try:
+        with socket.socket(socket.AF_INET6, socket.SOCK_STREAM) as trial:
+            trial.bind(("::", 0))
+    except OSError:
+        return False
+    return True
+
+
+def _listening_at(family: int, place: Any) -> socket.socket:
+    """Return a socket that is bound to an address; one for all of IPv6 takes IPv4, too."""
+    # asyncio turns Nagle's delays off where the protocol is named.
+    bound = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            is_wildcard = place[0] == "::"
+            bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, int(not is_wildcard))
+        bound.bind(place)
+        bound.listen(BACKLOG)
+    except OSError:
+        bound.close()
+        raise
+    return bound

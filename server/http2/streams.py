@@ -9,18 +9,24 @@ that opens and resets streams has no more handlers than one that waits.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Protocol
 
 from braid.server.http2 import frames
 from braid.server.http2.bounds.patience import FRAMES_PER_ANSWER, RAPID_S, Patience
-from braid.server.http2.frames import ErrorCode, frame
+from braid.server.http2.frames import ConnectionFault, ErrorCode, frame
 from braid.server.http2.headers.hpack import Field
-from braid.server.http2.headers.reading import BadHead, RequestHead, read_head
+from braid.server.http2.headers.reading import BadHead, BadTimeout, RequestHead, read_head
 from braid.server.http2.headers.writing import ENCODINGS, NOT_GRPC, write_refusal
 from braid.server.http2.messages import Incoming
 from braid.server.http2.sending import Outgoing, Sender
+
+SKIPS: Final = 100
+"""Gaps between numbers of streams that are remembered, to name the fault of who fills one."""
+FRAMES_PER_LONG: Final = 200
+"""Frames without use that headers cost which are too long."""
 
 _HEADERS_TOO_LONG: Final = write_refusal(8, "metadata is too long")  # RESOURCE_EXHAUSTED
 _UNKNOWN_ENCODING: Final = write_refusal(12, "messages are compressed in a way not known here")
@@ -46,7 +52,7 @@ class CallOfStream(Protocol):
 class HttpStream:
     """Stream of one call."""
 
-    __slots__ = ("began_at", "call", "head", "incoming", "is_counted", "outgoing")
+    __slots__ = ("_length_left", "began_at", "call", "head", "incoming", "is_counted", "outgoing")
 
     def __init__(
         self, head: RequestHead, incoming: Incoming, outgoing: Outgoing, began_at: float
@@ -57,6 +63,18 @@ class HttpStream:
         self.began_at = began_at  # seconds of ``time.monotonic``
         self.call: CallOfStream | None = None
         self.is_counted = True  # among the calls under way
+        self._length_left = head.length
+
+    def expects(self, size_bytes: int) -> bool:
+        """Count bytes of the body; returns bool: they are not more than the headers told."""
+        if self._length_left is not None:
+            self._length_left -= size_bytes
+        return self._length_left is None or self._length_left >= 0
+
+    @property
+    def is_complete(self) -> bool:
+        """Bool: as many bytes have come as the headers told."""
+        return not self._length_left
 
 
 class ConnectionStreams:
@@ -78,11 +96,33 @@ class ConnectionStreams:
         self._patience = patience
         self._begin = begin
         self._open: dict[int, HttpStream] = {}
+        self._cut_off: dict[int, None] = {}  # ended here; their peer may not know yet
+        self._skipped: deque[tuple[int, int]] = deque(maxlen=SKIPS)  # numbers never opened
         self._last_read: tuple[list[Field], RequestHead] | None = None
 
     def get(self, number: int) -> HttpStream | None:
         """Return the stream of a call; None: it has ended, or was refused."""
         return self._open.get(number)
+
+    def for_more(self, number: int) -> HttpStream | None:
+        """Return the stream that more has come for; None: it was ended here, and all is ignored.
+
+        Raises:
+            ConnectionFault: the peer has ended it, or never opened it.
+        """
+        stream = self._open.get(number)
+        if stream is not None and not stream.incoming.has_ended:
+            return stream
+        if stream is None and number in self._cut_off:
+            return None
+        if any(first <= number <= last for first, last in self._skipped):
+            raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "numbers of streams go up")
+        raise ConnectionFault(ErrorCode.STREAM_CLOSED, "a frame after the end of its stream")
+
+    @property
+    def largest_window(self) -> int:
+        """Most bytes that a stream may be sent beyond the initial window."""
+        return max((stream.outgoing.window for stream in self._open.values()), default=0)
 
     def open(self, number: int, fields: list[Field] | None, is_last: bool, now: float) -> None:
         """Begin a call, or refuse it.
@@ -93,22 +133,34 @@ class ConnectionStreams:
             is_last: nothing follows on the stream.
             now: seconds of ``time.monotonic``.
         """
+        if number > (first := self.last + 2 if self.last else 1):
+            self._skipped.append((first, number - 2))
         self.last = number
+        if not is_last:
+            self._cut(number)  # unless it becomes a call
         if self.running >= self._limits.streams or self.is_closing:
             self._patience.spend()
             self._sender.reset(number, ErrorCode.REFUSED_STREAM)
             return
         if fields is None:
+            self._patience.spend(FRAMES_PER_LONG)
             self._refuse(number, _HEADERS_TOO_LONG)
             return
         try:
             head = self._head(fields)
+        except BadTimeout as error:
+            self._refuse(number, write_refusal(13, str(error)))  # INTERNAL, as gRPC does
+            return
         except BadHead:
+            self._refuse(number, NOT_GRPC)
+            return
+        if is_last and head.length:
             self._refuse(number, NOT_GRPC)
             return
         if head.encoding not in ENCODINGS:
             self._refuse(number, _UNKNOWN_ENCODING)
             return
+        self._cut_off.pop(number, None)
         incoming = Incoming(self._limits.message_bytes, head.encoding)
         stream = self._open[number] = HttpStream(head, incoming, Outgoing(number), now)
         self.running += 1
@@ -127,6 +179,14 @@ class ConnectionStreams:
         self._patience.spend()
         flags = frames.END_HEADERS | frames.END_STREAM
         self._sender.control(frame(frames.HEADERS, flags, number, block))
+        if number in self._cut_off:
+            self._sender.reset(number, ErrorCode.NO_ERROR)
+
+    def _cut(self, number: int) -> None:
+        """Ignore what still comes on a stream that has ended here."""
+        self._cut_off[number] = None
+        if len(self._cut_off) > 2 * self._limits.streams + SKIPS:
+            del self._cut_off[next(iter(self._cut_off))]
 
     def answered(self, stream: HttpStream) -> None:
         """Count a call no more: its caller may know its status, and begin the next call."""
@@ -142,6 +202,8 @@ class ConnectionStreams:
         self._count_no_more(stream)
         number = stream.outgoing.number
         if self._open.pop(number, None) is not None:
+            if not stream.incoming.has_ended:
+                self._cut(number)
             if not stream.outgoing.is_answered:
                 self._sender.reset(number, ErrorCode.CANCEL)
             elif not stream.incoming.has_ended:
@@ -156,6 +218,13 @@ class ConnectionStreams:
             self._patience.spend()
         if stream is not None:
             self._leave(stream)
+
+    def fail(self, stream: HttpStream, code: ErrorCode) -> None:
+        """End the call of a stream on which its caller broke the protocol."""
+        self._patience.spend()
+        self._cut(stream.outgoing.number)
+        self._sender.reset(stream.outgoing.number, code)
+        self._leave(stream)
 
     def leave_all(self) -> None:
         """End all calls, as the connection is lost."""

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 import grpc
 
+from braid.server.http2.bounds.arrivals import Arrivals
 from braid.server.inference.call_memory import CallMemory
 from braid.server.observability.tracing import Sampling, start_tracing
 from braid.server.rpc.guarding import Guarding
@@ -38,6 +39,7 @@ class Entrance:
         self.telemetry = start_tracing(settings.tracing, sampling)
         self.gate = _main_gate(settings, self.tokens)
         self.memory = memory
+        self.arrivals = Arrivals(memory.limits)
 
     def guards(self, gate: Sequence[Gate]) -> list[grpc.aio.ServerInterceptor]:
         """Return the interceptors of a server whose callers a gate checks."""

@@ -19,8 +19,7 @@ from braid.server.http2.streams import ConnectionLimits
 from braid.server.inference.call_memory import CallMemory
 from braid.server.observability.tracing import Sampling
 from braid.server.ports.entrance import Entrance
-from braid.server.rpc.guarding import filter_grpc_log
-from braid.server.security.addresses import check_exposure, is_loopback
+from braid.server.security.addresses import check_exposure
 from braid.server.security.certificates import Certificates
 from braid.server.security.gate import Gate
 from braid.server.settings import Settings
@@ -28,8 +27,7 @@ from braid.server.settings import Settings
 MESSAGE_OVERHEAD_BYTES = 64 * 1024  # names, shapes and framing around the tensors
 UPLOAD_CHUNK_BYTES = 4 << 20
 
-KEEPALIVE_ANSWER_MS = 20_000
-CLIENT_PING_MS = 5_000
+KEEPALIVE_ANSWER_SECONDS = 20.0
 
 AddServices = Callable[[grpc.aio.Server], None]
 """Adds all services to a server."""
@@ -74,13 +72,11 @@ class GrpcPorts:
         """
         self._settings = settings
         self.entrance = entrance = Entrance(settings, sampling, memory)
-        in_loop = takes_event_loop(settings)
-        self._main = _server(settings, entrance, entrance.gate, in_loop=in_loop)
+        self._main = _server(settings, entrance, entrance.gate)
         servers = [self._main]
-        self._admin: grpc.aio.Server | None = None
+        self._admin: Server | None = None
         if settings.admin_address:
-            # gRPC's own has Unix sockets, and TLS.
-            self._admin = _server(settings, entrance, [Gate(entrance.tokens)], in_loop=False)
+            self._admin = _server(settings, entrance, [Gate(entrance.tokens)])
             servers.append(self._admin)
         for server in servers:
             add_services(server)
@@ -116,7 +112,7 @@ class GrpcPorts:
         for server in filter(None, (self._main, self._admin)):
             await server.stop(None)
 
-    async def _start_admin(self, server: grpc.aio.Server) -> None:
+    async def _start_admin(self, server: Server) -> None:
         address = self._settings.admin_address
         if address.startswith("unix:"):
             with contextlib.suppress(FileNotFoundError):
@@ -132,61 +128,28 @@ class GrpcPorts:
             await server.start()
 
 
-def takes_event_loop(settings: Settings) -> bool:
-    """Bool: the event loop serves the main port, which has no TLS then."""
-    if settings.tls_certificate is not None and settings.tls_key is not None:
-        return False
-    if settings.grpc_transport == "auto":
-        return is_loopback(settings.host)
-    return settings.grpc_transport == "asyncio"
-
-
 def largest_message_bytes(settings: Settings) -> int:
     """Bytes of the largest message that a server of gRPC takes."""
     limit = settings.max_message_bytes + MESSAGE_OVERHEAD_BYTES
     return max(limit, UPLOAD_CHUNK_BYTES + 1024)
 
 
-def _server(
-    settings: Settings, entrance: Entrance, gate: Sequence[Gate], *, in_loop: bool
-) -> grpc.aio.Server:
+def _server(settings: Settings, entrance: Entrance, gate: Sequence[Gate]) -> Server:
     """Return a server that does not listen yet, whose callers a gate checks."""
-    filter_grpc_log()
-    guards = entrance.guards(gate)
-    message_bytes = largest_message_bytes(settings)
-    if in_loop:
-        limits = ConnectionLimits(
-            message_bytes=message_bytes,
-            streams=settings.max_concurrent_streams,
-            keepalive_s=settings.keepalive_seconds,
-            answer_s=KEEPALIVE_ANSWER_MS / 1000,
-        )
-        return Server(limits, entrance.memory.limits, guards)
-    return grpc.aio.server(
-        interceptors=guards,
-        options=[
-            ("grpc.max_receive_message_length", message_bytes),
-            ("grpc.max_send_message_length", -1),
-            ("grpc.max_concurrent_streams", settings.max_concurrent_streams),
-            ("grpc.so_reuseport", 0),
-            ("grpc.keepalive_time_ms", round(settings.keepalive_seconds * 1000)),
-            ("grpc.keepalive_timeout_ms", KEEPALIVE_ANSWER_MS),
-            ("grpc.http2.ping_timeout_ms", KEEPALIVE_ANSWER_MS),
-            ("grpc.keepalive_permit_without_calls", 1),
-            ("grpc.http2.max_pings_without_data", 0),  # however quiet a connection is
-            # Clients may ask as often; gRPC's own limit of five minutes ends quiet watches.
-            ("grpc.http2.min_ping_interval_without_data_ms", CLIENT_PING_MS),
-        ],
+    limits = ConnectionLimits(
+        message_bytes=largest_message_bytes(settings),
+        streams=settings.max_concurrent_streams,
+        keepalive_s=settings.keepalive_seconds,
+        answer_s=KEEPALIVE_ANSWER_SECONDS,
     )
+    return Server(limits, entrance.arrivals, entrance.guards(gate))
 
 
-def _bind(
-    server: grpc.aio.Server, address: str, setting: str, certificates: Certificates | None
-) -> int:
+def _bind(server: Server, address: str, setting: str, certificates: Certificates | None) -> int:
     try:
         if certificates is None:
             return server.add_insecure_port(address)
-        return server.add_secure_port(address, certificates.grpc_credentials())
+        return server.add_secure_port(address, certificates.grpc_context())
     except RuntimeError as error:
         raise StartupError(
             f"gRPC address {address} cannot be used (taken?); choose another with {setting}"

@@ -10,10 +10,11 @@ gRPC reads a message before a servicer sees it, and answers what cannot be read 
 traceback in the log. So handlers are replaced, on their way to gRPC, by ones whose reading does not
 fail: a single message is refused in place of being handled, in a stream its iteration raises.
 
-gRPC notices twice that a caller has left: its write fails, and the handler is cancelled. If the
-failure comes first, gRPC raises ``ExecuteBatchError``: in ``context.write``, where the guard turns
-it into the cancellation, or while it sends the single answer that a handler has returned, where
-the error reaches gRPC's own log only (``filter_grpc_log``).
+gRPC's own server, which Ray Serve runs (``braid.server.ray``), notices twice that a caller has
+left: its write fails, and the handler is cancelled. If the failure comes first, gRPC raises
+``ExecuteBatchError``: in ``context.write``, where the guard turns it into the cancellation, or
+while it sends the single answer that a handler has returned, where the error reaches gRPC's own
+log only (``filter_grpc_log``).
 
 Methods that carry tensors charge their own answers (``braid.server.servicers.inference.service``);
 others' are charged here where they are large, to the memory of their connection

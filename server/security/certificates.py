@@ -10,9 +10,7 @@ import logging
 import ssl
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import grpc
+from typing import NamedTuple
 
 from braid.core.errors import StartupError
 
@@ -36,8 +34,15 @@ class TlsFiles:
         return (self.certificate, self.key, *extra)
 
 
+class _Contexts(NamedTuple):
+    """TLS of both ports, from one reading of the files."""
+
+    grpc: ssl.SSLContext
+    http: ssl.SSLContext
+
+
 class Certificates:
-    """Certificates in use. Called by gRPC's threads and by the event loop."""
+    """Certificates in use. Belongs to the event loop."""
 
     def __init__(self, files: TlsFiles) -> None:
         """Read and check the files.
@@ -48,7 +53,7 @@ class Certificates:
         self._files = files
         try:
             self._stamps = self._look()
-            self._present, self._http = self._load()
+            self._present = self._load()
         except (OSError, ssl.SSLError) as error:
             raise StartupError(f"TLS cannot be used: {_reason(error, files)}") from None
 
@@ -57,11 +62,15 @@ class Certificates:
         """Bool: callers must show a certificate, too."""
         return self._files.client_authority is not None
 
-    def grpc_credentials(self) -> grpc.ServerCredentials:
-        """Return the credentials of a gRPC port, which follow the files."""
-        return grpc.dynamic_ssl_server_credentials(
-            self._present, self.newest, require_client_authentication=self.are_mutual
-        )
+    def grpc_context(self) -> ssl.SSLContext:
+        """Return TLS for a port of gRPC, which follows the files; HTTP/2 is agreed on by ALPN."""
+
+        def follow(connection: ssl.SSLObject, name: str | None, _: ssl.SSLContext) -> None:
+            connection.context = self._newest().grpc
+
+        context = self._load().grpc
+        context.sni_callback = follow  # called for every connection, name or not
+        return context
 
     def http_context(self) -> ssl.SSLContext:
         """Return TLS for the HTTP port, which follows the files; callers may show a certificate.
@@ -70,19 +79,18 @@ class Certificates:
         """
 
         def follow(connection: ssl.SSLObject, name: str | None, _: ssl.SSLContext) -> None:
-            self.newest()
-            connection.context = self._http
+            connection.context = self._newest().http
 
-        context = self._server_context()
-        context.sni_callback = follow  # called for every connection, name or not
+        context = self._load().http
+        context.sni_callback = follow
         return context
 
-    def newest(self) -> Any:
-        """Return the credentials of the next connection; read again if a file changed."""
+    def _newest(self) -> _Contexts:
+        """Return the contexts of the next connection; made again if a file changed."""
         try:
             stamps = self._look()
             if stamps != self._stamps:
-                self._present, self._http = self._load()
+                self._present = self._load()
                 self._stamps = stamps
                 log.info("certificates read again")
         except (OSError, ssl.SSLError) as error:
@@ -96,21 +104,21 @@ class Certificates:
         found = [file.stat() for file in self._files.all]
         return tuple((each.st_mtime_ns, each.st_size, each.st_ino) for each in found)
 
-    def _load(self) -> tuple[Any, ssl.SSLContext]:
-        context = self._server_context()
-        authority = self._files.client_authority
-        config = grpc.ssl_server_certificate_configuration(
-            [(self._files.key.read_bytes(), self._files.certificate.read_bytes())],
-            root_certificates=None if authority is None else authority.read_bytes(),
-        )
-        return config, context
+    def _load(self) -> _Contexts:
+        grpc = self._context(ssl.CERT_REQUIRED)
+        grpc.set_alpn_protocols(["h2"])
+        return _Contexts(grpc, self._context(ssl.CERT_OPTIONAL))
 
-    def _server_context(self) -> ssl.SSLContext:
+    def _context(self, of_callers: ssl.VerifyMode) -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.options |= ssl.OP_NO_RENEGOTIATION  # HTTP/2 forbids it (RFC 9113, section 9.2.1)
         context.load_cert_chain(self._files.certificate, self._files.key)
         if self._files.client_authority is not None:
             context.load_verify_locations(self._files.client_authority)
-            context.verify_mode = ssl.CERT_OPTIONAL
+            context.verify_mode = of_callers
+            # A resumed session would count a certificate that is not trusted any more.
+            context.options |= ssl.OP_NO_TICKET
+            context.num_tickets = 0
         return context
 
 

@@ -17,14 +17,13 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from math import ceil
 from pathlib import Path
 
 import pytest
 
 from benchmarks import environment
 from tests.attack.noise import Outcomes, Sender
-from tests.attack.target import TRANSPORTS, Target
+from tests.attack.target import Target
 
 FOLDER = Path(__file__).parent
 DEFAULT_OUT = environment.REPOSITORY / "benchmarks" / "results" / "local" / "attack.json"
@@ -80,32 +79,27 @@ async def run_noise(
 
 
 def noise(options: argparse.Namespace) -> Outcomes:
-    """Send random messages to a server of each implementation of HTTP/2, half of the time each."""
+    """Send random messages to a server."""
     outcomes = Outcomes()
     seconds, least = 60 * options.minutes, options.messages
-    for transport in TRANSPORTS:
-        with tempfile.TemporaryDirectory(prefix="braid-attack-") as name:
-            target = Target.start(Path(name), transport)
-            share = seconds / len(TRANSPORTS), ceil(least / len(TRANSPORTS)), options.seed
-            try:
-                asyncio.run(run_noise(target, outcomes, *share))
-            finally:
-                target.end()
+    with tempfile.TemporaryDirectory(prefix="braid-attack-") as name:
+        target = Target.start(Path(name))
+        try:
+            asyncio.run(run_noise(target, outcomes, seconds, least, options.seed))
+        finally:
+            target.end()
     return outcomes
 
 
 def row(outcomes: Outcomes) -> dict[str, object]:
     """The random messages in numbers."""
     statuses = Counter[str]()
-    transports = Counter[str]()
-    for (transport, _, status), count in outcomes.counts.items():
+    for (_, status), count in outcomes.counts.items():
         statuses[status] += count
-        transports[transport] += count
     return {
         "messages": outcomes.messages,
         "calls": outcomes.counts.total(),
-        "methods": len({path for _, path, _ in outcomes.counts}),
-        "calls_by_transport": dict(transports),
+        "methods": len({path for path, _ in outcomes.counts}),
         "calls_by_status": dict(statuses.most_common()),
         "slowest_call_s": round(outcomes.slowest_s, 2),
         "findings": outcomes.findings,

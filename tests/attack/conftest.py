@@ -6,17 +6,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.attack.target import TRANSPORTS, Target
-
-ALL = [TRANSPORTS[0], *(pytest.param(each, marks=pytest.mark.slow) for each in TRANSPORTS[1:])]
+from tests.attack.target import Target
 
 
-@pytest.fixture(scope="session", params=ALL)
-def target(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Target]:
+@pytest.fixture(scope="session")
+def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
     """A server, checked once more at its end."""
-    made = Target.start(tmp_path_factory.mktemp("attack"), request.param)
+    made = Target.start(tmp_path_factory.mktemp("attack"))
     try:
         yield made
         made.check()

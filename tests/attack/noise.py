@@ -172,18 +172,18 @@ def _scalar(field_: Any, rng: random.Random) -> Any:
 
 @dataclass
 class Outcomes:
-    """Ends of calls by transport, method and status, and what must not have been."""
+    """Ends of calls by method and status, and what must not have been."""
 
-    counts: Counter[tuple[str, str, str]] = field(default_factory=Counter)
+    counts: Counter[tuple[str, str]] = field(default_factory=Counter)
     findings: list[str] = field(default_factory=list)
     messages: int = 0
     slowest_s: float = 0.0
 
-    def note(self, transport: str, seed: int, method: Method, status: str, detail: str) -> None:
+    def note(self, seed: int, method: Method, status: str, detail: str) -> None:
         """Count a call; ``detail`` is what the status said."""
-        self.counts[transport, method.path, status] += 1
+        self.counts[method.path, status] += 1
         if status in _SERVERS_MISTAKES or (status == "UNAVAILABLE" and "braid" not in detail):
-            self.findings.append(f"{transport} {method.path} seed {seed}: {status}: {detail}")
+            self.findings.append(f"{method.path} seed {seed}: {status}: {detail}")
 
 
 class Sender:
@@ -192,7 +192,6 @@ class Sender:
     def __init__(self, target: Target, outcomes: Outcomes) -> None:
         self.methods = methods_of(target.address, target.metadata)
         self._outcomes = outcomes
-        self._transport = target.transport
         self._metadata = target.metadata
         self._channel = grpc.aio.insecure_channel(target.address)
         self._blocking = grpc.insecure_channel(target.address)
@@ -225,8 +224,8 @@ class Sender:
         seconds = time.monotonic() - began
         self._outcomes.slowest_s = max(self._outcomes.slowest_s, seconds)
         if seconds > HANG_S:
-            self._outcomes.findings.append(f"{self._transport} {method.path} seed {seed}: hung")
-        self._outcomes.note(self._transport, seed, method, status, detail)
+            self._outcomes.findings.append(f"{method.path} seed {seed}: hung")
+        self._outcomes.note(seed, method, status, detail)
 
 
 async def _ended(

@@ -1,6 +1,6 @@
 """The server under attack, with canaries beside it, and a model that must answer.
 
-Target.start ──> gRPC port (one of the two implementations of HTTP/2), HTTP port; both take a token
+Target.start ──> gRPC port, HTTP port; both take a token
     └── check: nobody ran code, the server and its worker are up, answers are right,
                nothing is left behind, memory and descriptors are bounded
 """
@@ -31,7 +31,7 @@ PREY = "prey"  # the one that they name
 TEXT = "text"  # the one that they name and that takes strings
 GROWN = "grown"  # the one whose answers are as large as its caller wants
 TOKEN = "of-the-attacked-server-only"
-TRANSPORTS = ("asyncio", "grpcio")  # values of BRAID_GRPC_TRANSPORT
+CALLS_MEMORY_BYTES = 256 << 20
 MAX_GROWTH_BYTES = 400 << 20
 MAX_MORE_DESCRIPTORS = 40
 
@@ -81,7 +81,6 @@ class Target:
 
     server: ServerProcess
     canaries: Canaries
-    transport: str
     metadata: tuple[tuple[str, str], ...] = (("authorization", f"Bearer {TOKEN}"),)
     _front: psutil.Process = field(init=False)
     _workers: int = 0
@@ -90,22 +89,22 @@ class Target:
     _log_at: int = 0
 
     @classmethod
-    def start(cls, folder: Path, transport: str = TRANSPORTS[0]) -> Target:
+    def start(cls, folder: Path) -> Target:
         """Start a server in a folder of its own."""
         canaries = Canaries(folder / "canaries")
         server = ServerProcess(
             folder / "store",
-            BRAID_GRPC_TRANSPORT=transport,
             BRAID_ADMIN_TOKEN=TOKEN,
             BRAID_SYSTEM_SHARED_MEMORY="true",
             BRAID_LOG_LEVEL="INFO",
             BRAID_MAX_MODELS="60",
+            BRAID_CALLS_MEMORY_BYTES=str(CALLS_MEMORY_BYTES),
             BRAID_IMPORT_CPU_SECONDS="60",
             BRAID_IMPORT_RUN_SECONDS="10",
             BRAID_UPLOAD_IDLE_SECONDS="20",
             BRAID_SPARE_WORKER="false",
         ).start()
-        target = cls(server, canaries, transport)
+        target = cls(server, canaries)
         try:
             target._register(folder)
         except BaseException:

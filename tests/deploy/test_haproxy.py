@@ -31,23 +31,22 @@ pytestmark = pytest.mark.ci
 
 ROWS = np.random.default_rng(0).normal(size=(2, 3, 16, 16)).astype(np.float32)
 ONCE = RetryPolicy(max_attempts=1)
-TRANSPORTS = ("grpcio", "asyncio")  # of the first node and of the second
+NODES = ("first", "second")
 
 
 @pytest.fixture(scope="module")
 def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[ServerProcess]]:
-    """Two servers with the same model, one on each transport."""
+    """Two servers with the same model."""
     program("haproxy", "haproxy")
     folder = tmp_path_factory.mktemp("nodes")
     model = small_cnn(folder / "cnn.onnx")
     made = [
         ServerProcess(
-            folder / f"store-{transport}",
-            BRAID_GRPC_TRANSPORT=transport,
+            folder / f"store-{name}",
             BRAID_SHUTDOWN_DELAY_SECONDS="5",
             BRAID_READY_MODELS="cnn",
         )
-        for transport in TRANSPORTS
+        for name in NODES
     ]
     try:
         for node in made:

@@ -94,16 +94,18 @@ def fuzz_http2(seconds: float, first_seed: int) -> int:
     from tests.fuzz.http2 import attacked
 
     async def attack() -> tuple[int, list[str]]:
-        deadline = time.monotonic() + seconds
-        number = first_seed
-        async with attacked() as target:
-            while time.monotonic() < deadline and not target.findings:
-                number += 1
-                await target.attack(number)
-                if number % 50 == 0:
-                    await target.check()
-            await target.check()
-            return number, target.findings
+        number, findings = first_seed, list[str]()
+        for tls in (False, True):  # half of the time each
+            deadline = time.monotonic() + seconds / 2
+            async with attacked(tls=tls) as target:
+                while time.monotonic() < deadline and not target.findings:
+                    number += 1
+                    await target.attack(number)
+                    if number % 50 == 0:
+                        await target.check()
+                await target.check()
+                findings += target.findings
+        return number, findings
 
     last, findings = asyncio.run(attack())
     for each in findings:

@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import logging
 import random
+import ssl
 import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -26,10 +27,13 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import (
 )
 
 from braid.server.http2 import frames
+from braid.server.http2.bounds.arrivals import Arrivals
 from braid.server.http2.server import Server
 from braid.server.http2.streams import ConnectionLimits
 from braid.server.inference.call_memory import CallMemory, MemoryLimits
 from braid.server.rpc.guarding import Guarding
+from tests.server.http2.kinds_of_port import add_port, client_tls
+from tests.server.http2.kinds_of_port import channel as channel_to
 
 RECORDINGS = Path(__file__).parent / "recordings"
 LIMITS = ConnectionLimits(message_bytes=1 << 20, streams=8, keepalive_s=60.0, answer_s=20.0)
@@ -66,8 +70,8 @@ class _Errors(logging.Handler):
 class Attacked:
     """Server under attack, and what went wrong in it."""
 
-    def __init__(self, server: Server, port: int) -> None:
-        self.server, self.port = server, port
+    def __init__(self, server: Server, port: int, tls: ssl.SSLContext | None) -> None:
+        self.server, self.port, self._tls = server, port, tls
         self.findings: list[str] = []
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(lambda _, context: self.findings.append(str(context)))
@@ -76,7 +80,7 @@ class Attacked:
         """Send one damaged recording; its answers are read, or not."""
         draw = random.Random(seed)
         data = damaged(draw, draw.choice(recordings()))
-        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port, ssl=self._tls)
         if draw.random() < 0.3:
             writer.transport.pause_reading()  # type: ignore[attr-defined]
         with contextlib.suppress(ConnectionError):
@@ -95,19 +99,18 @@ class Attacked:
         async with asyncio.timeout(120):
             while self.server._calls or self.server._connections:  # noqa: ASYNC110
                 await asyncio.sleep(0.001)
-            target = f"127.0.0.1:{self.port}"
             options = [("grpc.use_local_subchannel_pool", 1)]
-            async with grpc.aio.insecure_channel(target, options=options) as channel:
+            async with channel_to(self.port, options, tls=self._tls is not None) as channel:
                 method: Any = channel.unary_unary("/t/Echo")
                 if await method(b"still there") != b"still there":
                     self.findings.append("a wrong answer")
 
 
 @asynccontextmanager
-async def attacked() -> AsyncIterator[Attacked]:
+async def attacked(*, tls: bool = False) -> AsyncIterator[Attacked]:
     """Serve methods of each kind, health and reflection."""
     memory = CallMemory(MemoryLimits(1 << 20, 1 << 22, 1 << 24))
-    server = Server(LIMITS, memory.limits, [Guarding(memory)])
+    server = Server(LIMITS, Arrivals(memory.limits), [Guarding(memory)])
     handlers: dict[str, Any] = {
         "Echo": grpc.unary_unary_rpc_method_handler(_echo),
         "EchoEach": grpc.stream_stream_rpc_method_handler(_echo_each),
@@ -118,9 +121,9 @@ async def attacked() -> AsyncIterator[Attacked]:
     health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
     await servicer.set("", health_pb2.HealthCheckResponse.SERVING)
     reflection.enable_server_reflection(["grpc.health.v1.Health"], server)
-    port = server.add_insecure_port("127.0.0.1:0")
+    port = add_port(server, tls=tls)
     await server.start()
-    target = Attacked(server, port)
+    target = Attacked(server, port, client_tls(tls=tls))
     errors = _Errors(target.findings)
     log = logging.getLogger("braid.rpc")
     log.addHandler(errors)

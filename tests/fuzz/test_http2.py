@@ -12,10 +12,11 @@ from tests.fuzz.http2 import RECORDINGS, attacked, damaged, recordings
 MAX_GROWTH_BYTES = 256 << 20
 
 
+@pytest.mark.parametrize("tls", [False, True])
 @pytest.mark.parametrize("count", [150, pytest.param(20_000, marks=pytest.mark.slow)])
-async def test_no_damage_stops_the_server(count: int) -> None:
+async def test_no_damage_stops_the_server(count: int, *, tls: bool) -> None:
     before = psutil.Process().memory_info().rss
-    async with attacked() as target:
+    async with attacked(tls=tls) as target:
         for seed in range(count):
             await target.attack(seed)
             if seed % 50 == 49:

@@ -1,50 +1,44 @@
-"""Windows for what one peer sends, and memory of its messages on their way in.
+"""Windows for what one peer sends, and the messages of its calls until their handlers have them.
 
     DATA ──received──> windows ──allow_more──> WINDOW_UPDATE
-                                    └── a long message: as soon as its connection has room for it
+                                    └── a long message: once ``Arrivals`` have room for it
+    handler ──next──> a whole message, counted from now on as its handler's
 
-Windows are large, so that a tensor comes without a pause. A stream's window is let in uncounted. A
-message that is longer is charged when it begins, until its handler asks for the next one or the
-call ends: connections hold messages up to the limits of ``MemoryLimits``, one of each at least.
-Requests under way are charged elsewhere, to the same limits, so neither waits for the other.
+Windows are large, so that a tensor comes without a pause. A stream's window is let in at once; a
+message that is longer waits for room.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Final
 
 from braid.server.http2 import frames
+from braid.server.http2.bounds.arrivals import Arrival, Arrivals
 from braid.server.http2.frames import ConnectionFault, ErrorCode, number_frame
-from braid.server.http2.messages import WINDOW_BYTES, Incoming
+from braid.server.http2.messages import WINDOW_BYTES, Incoming, Message
 from braid.server.http2.sending import Sender
-from braid.server.inference.call_memory import ConnectionMemory
 
 CONNECTION_WINDOW_BYTES: Final = 16 << 20
 
-
-class _Charge:
-    """Memory of one message."""
-
-    __slots__ = ("entering", "number", "size_bytes")
-
-    def __init__(self, number: int, size_bytes: int) -> None:
-        self.number = number  # among the messages of its stream
-        self.size_bytes = size_bytes
-        self.entering: asyncio.Task[None] | None = None  # set while it waits for room
+_NO_TURN: Final = nullcontext()
 
 
 class Intake:
     """Bounds of one connection's messages. Belongs to the event loop."""
 
-    def __init__(self, sender: Sender, memory: ConnectionMemory) -> None:
+    def __init__(self, sender: Sender, arrivals: Arrivals, peer: str) -> None:
+        self.reserved_bytes = 0  # of long messages that were let in
         self._sender = sender
-        self._memory = memory
+        self._arrivals = arrivals
+        self._handled = arrivals.handled.connection(peer)
         self._window = CONNECTION_WINDOW_BYTES
-        self._charges: dict[int, deque[_Charge]] = {}  # by stream, in the order of its messages
+        self._arriving: dict[int, Arrival] = {}  # by stream
+        self._inflating = asyncio.Lock()
+        self._taken: dict[int, int] = {}  # bytes of the message that a stream's handler has
 
-    def received(self, incoming: Incoming | None, length: int) -> None:
+    def received(self, incoming: Incoming | None, number: int, length: int) -> None:
         """Count received bytes of a frame of DATA; ``incoming`` is None for no call.
 
         Raises:
@@ -58,48 +52,64 @@ class Intake:
         if self._window <= CONNECTION_WINDOW_BYTES // 2:
             more, self._window = CONNECTION_WINDOW_BYTES - self._window, CONNECTION_WINDOW_BYTES
             self._sender.control(number_frame(frames.WINDOW_UPDATE, 0, more))
+        if incoming is not None and incoming.failure is None:
+            arrival = self._arriving.get(number)
+            if arrival is None:
+                arrival = self._arriving[number] = Arrival(self, incoming, number)
+            self._arrivals.count(arrival, length)
 
     def allow_more(self, incoming: Incoming, number: int) -> None:
-        """Let the peer send on, unless a message waits to be read or one has no memory yet."""
-        if incoming.ready or incoming.has_ended:
+        """Let the peer send on, unless a message waits to be read or for room."""
+        arrival = self._arriving.get(number)
+        if arrival is not None:
+            self._arrivals.settle(arrival)
+        if incoming.ready or incoming.has_ended or incoming.failure is not None:
             return
-        if incoming.body_bytes > WINDOW_BYTES and not self._admit(incoming, number):
-            return
+        if incoming.body_bytes > WINDOW_BYTES:
+            assert arrival is not None
+            if not self._arrivals.admit(arrival):
+                self._arrivals.settle(arrival)
+                return
         wanted = max(WINDOW_BYTES, incoming.missing_bytes)
         if incoming.window <= wanted // 2:
             more, incoming.window = wanted - incoming.window, wanted
             self._sender.control(number_frame(frames.WINDOW_UPDATE, number, more))
 
-    def _admit(self, incoming: Incoming, number: int) -> bool:
-        """Charge a message, once; returns bool: there was room for it."""
-        charges = self._charges.setdefault(number, deque())
-        if not charges or charges[-1].number != incoming.bodies:
-            charge = _Charge(incoming.bodies, incoming.body_bytes)
-            charges.append(charge)
-            if not self._memory.enter_now(charge.size_bytes):
-                loop = asyncio.get_running_loop()
-                charge.entering = loop.create_task(self._enter(charge, incoming, number))
-        return charges[-1].entering is None
+    def admitted(self, arrival: Arrival) -> None:
+        """Let the peer send the message that had to wait."""
+        self.allow_more(arrival.incoming, arrival.number)
 
-    async def _enter(self, charge: _Charge, incoming: Incoming, number: int) -> None:
-        await self._memory.enter(charge.size_bytes, None)
-        charge.entering = None
-        self.allow_more(incoming, number)
+    async def next(self, incoming: Incoming, number: int) -> Message | None:
+        """Return the next message of a call, once its handler may hold it; None: the last was.
 
-    def taken(self, incoming: Incoming, number: int) -> None:
-        """Free the memory of the messages that a handler has had: it asks for the next one."""
-        while incoming.long_taken:
-            incoming.long_taken -= 1
-            if charges := self._charges.get(number):
-                self._free(charges.popleft())
+        Raises:
+            TooLarge, BadMessage, NoRoom: there is a message that cannot be had.
+        """
+        self.free(number)
+        if not await incoming.arrived():
+            return None
+        async with self._turn(incoming):
+            size_bytes = await incoming.measure()
+        if size_bytes > WINDOW_BYTES:
+            await self._handled.enter(size_bytes, None)
+            self._taken[number] = size_bytes
+        async with self._turn(incoming):
+            message = await incoming.take()
+        if arrival := self._arriving.get(number):
+            self._arrivals.taken(arrival)
+        return message
+
+    def _turn(self, incoming: Incoming) -> AbstractAsyncContextManager[None]:
+        """Return what to hold while the next message is decompressed, if it is."""
+        return self._inflating if incoming.is_compressed else _NO_TURN
+
+    def free(self, number: int) -> None:
+        """Count the message no more that a handler has had."""
+        if taken := self._taken.pop(number, 0):
+            self._handled.free(taken)
 
     def ended(self, number: int) -> None:
-        """Free all memory of a stream."""
-        for charge in self._charges.pop(number, ()):
-            self._free(charge)
-
-    def _free(self, charge: _Charge) -> None:
-        if charge.entering is None:
-            self._memory.free(charge.size_bytes)
-        else:
-            charge.entering.cancel()
+        """Count nothing of a stream."""
+        self.free(number)
+        if arrival := self._arriving.pop(number, None):
+            self._arrivals.leave(arrival)

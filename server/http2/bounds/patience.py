@@ -4,6 +4,7 @@ Pings, settings, window updates, priorities, empty data, frames of unknown kinds
 reset at once cost their sender next to nothing and the event loop some microseconds each: floods of
 them are CVE-2019-9512 to 9518 and CVE-2023-44487. A connection earns such frames with data and with
 answers that it takes, and by time; one that has spent its budget ends with ENHANCE_YOUR_CALM.
+Header blocks that were not read before are paid for by what is decoded of them (``HeaderBlocks``).
 """
 
 from __future__ import annotations
@@ -53,13 +54,13 @@ class Patience:
         """Let the peer send so many more frames."""
         self._left = min(self._most, self._left + frames)
 
-    def spend(self) -> None:
-        """Count a frame that carries nothing.
+    def spend(self, frames: int = 1) -> None:
+        """Count frames that carry nothing, or work that costs as much.
 
         Raises:
             ConnectionFault: there were too many.
         """
-        self._left -= 1
+        self._left -= frames
         if self._left < 0:
             now, sent = self._now(), self._sender.data_frames
             self.earn(min(BUDGET_FRAMES, int((now - self._refilled_at) * FRAMES_PER_SECOND)))

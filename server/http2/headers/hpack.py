@@ -50,8 +50,12 @@ class HeaderError(Exception):
     """A block is not what RFC 7541 describes."""
 
 
-class HeadersTooLong(HeaderError):
-    """A block has more characters than are taken."""
+class HeadersTooLong(Exception):
+    """A block has more characters than are taken; the table is in step."""
+
+
+class HeadersBeyondReason(Exception):
+    """A block has so many characters that the rest of it is not read."""
 
 
 def _tree() -> list[list[int]]:
@@ -116,18 +120,23 @@ class Decoder:
     """Reader of the blocks of one connection, in their order."""
 
     def __init__(self, max_bytes: int) -> None:
-        """Take blocks of up to ``max_bytes``, counted as RFC 9113 counts a list of fields."""
+        """Take blocks of up to ``max_bytes``, counted as RFC 9113 counts a list of fields.
+
+        Longer blocks are read up to four times as much, to keep the table in step.
+        """
         self._max_bytes = max_bytes
         self._table: deque[Field] = deque()
         self._size = 0
         self._limit = TABLE_BYTES
         self.changes = 0  # of the table: a block that made none means the same until the next one
+        self.decoded_fields = self.decoded_bytes = self.code_bytes = 0  # of all blocks
 
     def decode(self, block: bytes) -> list[Field]:
         """Return the fields of a block.
 
         Raises:
             HeadersTooLong: the fields are; the table is in step, so the connection may go on.
+            HeadersBeyondReason: the fields are far too long; the connection cannot go on.
             HeaderError: the block is malformed; the connection cannot go on.
         """
         fields: list[Field] = []
@@ -152,8 +161,12 @@ class Decoder:
                 else:
                     field, at = self._literal(block, at, 4)
                 size += len(field[0]) + len(field[1]) + _ENTRY_BYTES
+                self.decoded_fields += 1
+                self.decoded_bytes += len(field[0]) + len(field[1])
                 if size <= self._max_bytes:
                     fields.append(field)
+                elif size > 4 * self._max_bytes:
+                    raise HeadersBeyondReason(f"more than {4 * self._max_bytes} bytes of headers")
         except IndexError:
             raise HeaderError("a block is cut off, or names an entry that is not there") from None
         if size > self._max_bytes:
@@ -172,9 +185,21 @@ class Decoder:
         if index:
             name = self._entry(index)[0]
         else:
-            name, at = _string(block, at)
-        value, at = _string(block, at)
+            name, at = self._string(block, at)
+        value, at = self._string(block, at)
         return (name, value), at
+
+    def _string(self, block: bytes, at: int) -> tuple[str, int]:
+        in_code = block[at] & 0x80
+        length, begin = _integer(block, at, 7)
+        end = begin + length
+        if end > len(block):
+            raise HeaderError("a string is cut off")
+        data = block[begin:end]
+        if not in_code:
+            return data.decode("latin-1"), end
+        self.code_bytes += length
+        return decode_huffman(data), end
 
     def _add(self, field: Field) -> None:
         self.changes += 1
@@ -202,16 +227,6 @@ def _integer(block: bytes, at: int, bits: int) -> tuple[int, int]:
         if byte < 0x80:
             return value, at
     raise HeaderError("an integer is too long")
-
-
-def _string(block: bytes, at: int) -> tuple[str, int]:
-    in_code = block[at] & 0x80
-    length, begin = _integer(block, at, 7)
-    end = begin + length
-    if end > len(block):
-        raise HeaderError("a string is cut off")
-    data = block[begin:end]
-    return (decode_huffman(data) if in_code else data.decode("latin-1")), end
 
 
 def decode_huffman(data: bytes) -> str:

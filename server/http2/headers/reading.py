@@ -7,36 +7,56 @@ from __future__ import annotations
 
 import base64
 import binascii
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
 from braid.server.http2 import frames
 from braid.server.http2.frames import ConnectionFault, ErrorCode
-from braid.server.http2.headers.hpack import Decoder, Field, HeaderError, HeadersTooLong
+from braid.server.http2.headers.hpack import (
+    Decoder,
+    Field,
+    HeaderError,
+    HeadersBeyondReason,
+    HeadersTooLong,
+)
 from braid.server.http2.headers.writing import Metadata
 
 MAX_HEADER_BYTES: Final = 1 << 14
 """Length of a call's headers, as peers are told; a call with more is refused."""
 MAX_BLOCK_BYTES: Final = 1 << 16
 """Bytes of headers that are read at all; a peer that sends more loses its connection."""
+MAX_CONTINUATIONS: Final = 64
+"""Frames that headers may be continued in."""
+BYTES_PER_COST: Final = 4096
+CODE_BYTES_PER_COST: Final = 256
+FIELDS_PER_COST: Final = 32
+"""Decoded bytes, those in Huffman's code, and fields that cost as much as a frame without use."""
 KNOWN_BYTES, KNOWN_BLOCKS = 256, 16
 """Longest block, and most blocks, that a connection remembers to read them once."""
 
 Block = tuple[list[Field] | None, bool]
 """Fields of a block, None if they are too long, and bool: nothing follows on the stream."""
 
-_OWN = frozenset({"te", "content-type", "grpc-timeout", "grpc-encoding", "grpc-accept-encoding"})
+_OWN = frozenset({"te", "content-type", "content-length", "grpc-timeout", "grpc-encoding"})
+_IGNORED: Final = frozenset({"grpc-accept-encoding"})  # answers are not compressed
 _PSEUDO: Final = frozenset({":method", ":path", ":scheme", ":authority"})
 _PER_CONNECTION: Final = frozenset(
     {"connection", "keep-alive", "proxy-connection", "transfer-encoding", "upgrade"}
 )
 _UNITS: Final = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
+_TIMEOUT: Final = re.compile(r" *([0-9]+) *([HMSmun]) *")
+MAX_TIMEOUT_DIGITS: Final = 9
 _KIND: Final = "application/grpc"
 
 
 class BadHead(Exception):
     """The headers are those of no gRPC call; the message says why."""
+
+
+class BadTimeout(BadHead):
+    """The headers give a deadline that cannot be read."""
 
 
 class HeaderBlocks:
@@ -48,25 +68,44 @@ class HeaderBlocks:
         self._known_at = 0  # changes of the table then
         self._block: bytearray | None = None  # of headers that are continued
         self._number = self._flags = 0  # of the frame that they began with
+        self._continuations = 0
+        self._paid = 0
 
     def check(self, kind: int) -> None:
         """Raise ConnectionFault unless a frame of this kind may come now."""
         if (self._block is None) == (kind == frames.CONTINUATION):
             raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "headers are continued wrongly")
 
+    def cost(self) -> int:
+        """Return what was decoded since the last call, in frames without use.
+
+        Blocks that were read before cost nothing.
+        """
+        decoded = self._decoder
+        whole = (
+            decoded.decoded_fields // FIELDS_PER_COST
+            + decoded.decoded_bytes // BYTES_PER_COST
+            + decoded.code_bytes // CODE_BYTES_PER_COST
+        )
+        cost, self._paid = whole - self._paid, whole
+        return cost
+
     def begin(self, flags: int, number: int, payload: bytes) -> Block | None:
         """Take a frame of HEADERS; returns as ``go_on`` does."""
         if flags & frames.PADDED:
-            if not payload or payload[0] >= len(payload):
+            if not payload:
+                raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, "a frame is cut off")
+            if payload[0] >= len(payload):
                 raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "padding is longer than its frame")
             payload = payload[1 : len(payload) - payload[0]]
         if flags & frames.PRIORITISED:
             if len(payload) < 5:
-                raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "a priority is cut off")
+                raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, "a priority is cut off")
             payload = payload[5:]
         if flags & frames.END_HEADERS:
             return self._read(payload), bool(flags & frames.END_STREAM)
         self._block, self._number, self._flags = bytearray(payload), number, flags
+        self._continuations = 0
         return None
 
     def go_on(self, flags: int, number: int, payload: bytes) -> Block | None:
@@ -79,10 +118,11 @@ class HeaderBlocks:
             ConnectionFault: the block is too long, or cannot be read.
         """
         assert self._block is not None
-        if number != self._number or not payload:
+        if number != self._number:
             raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "headers are continued wrongly")
         self._block += payload
-        if len(self._block) > MAX_BLOCK_BYTES:
+        self._continuations += 1
+        if len(self._block) > MAX_BLOCK_BYTES or self._continuations > MAX_CONTINUATIONS:
             raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, "headers are too long")
         if not flags & frames.END_HEADERS:
             return None
@@ -101,6 +141,8 @@ class HeaderBlocks:
             return fields
         except HeadersTooLong:
             return None
+        except HeadersBeyondReason as error:
+            raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, str(error)) from error
         except HeaderError as error:
             raise ConnectionFault(ErrorCode.COMPRESSION_ERROR, str(error)) from error
 
@@ -119,18 +161,21 @@ class RequestHead:
     metadata: Metadata
     timeout_s: float | None
     encoding: str  # of compressed messages: "identity", "gzip", "deflate" or unknown
+    length: int | None = None  # bytes of the body, if the headers tell
 
 
 def read_head(fields: Iterable[Field]) -> RequestHead:
     """Read the headers of a call.
 
     Raises:
+        BadTimeout: the deadline cannot be read.
         BadHead: no POST of gRPC, or a value that cannot be read.
     """
     kind = ""
     pseudo: dict[str, str] = {}
     timeout_s: float | None = None
     encoding = "identity"
+    length: int | None = None
     metadata: list[tuple[str, str | bytes]] = []
     is_regular = False
     try:
@@ -142,6 +187,8 @@ def read_head(fields: Iterable[Field]) -> RequestHead:
                 pseudo[name] = value
                 continue
             is_regular = True
+            if name in _IGNORED:
+                continue
             if name not in _OWN:
                 metadata += _entries(name, value)
             elif name == "grpc-timeout":
@@ -150,13 +197,31 @@ def read_head(fields: Iterable[Field]) -> RequestHead:
                 encoding = value
             elif name == "content-type":
                 kind = value
+            elif name == "content-length":
+                length = _natural(value)
+            elif value != "trailers":  # of te
+                raise BadHead("te allows nothing but trailers")
     except (ValueError, KeyError, IndexError) as error:
         raise BadHead("a header cannot be read") from error
     path = pseudo.get(":path", "")
     is_grpc = kind == _KIND or kind.startswith((_KIND + "+", _KIND + ";"))
     if pseudo.get(":method") != "POST" or not path.startswith("/") or not is_grpc:
         raise BadHead("not a call of gRPC")
-    return RequestHead(path, tuple(metadata), timeout_s, encoding)
+    if not pseudo.get(":scheme"):
+        raise BadHead("a request names its scheme")
+    return RequestHead(path, tuple(metadata), timeout_s, encoding, length)
+
+
+def are_trailers(fields: Iterable[Field]) -> bool:
+    """Bool: fields may end a request."""
+    try:
+        for name, value in fields:
+            _check_field(name, value)
+            if name[0] == ":":
+                return False
+    except ValueError:
+        return False
+    return True
 
 
 def _check_field(name: str, value: str) -> None:
@@ -177,11 +242,19 @@ def _entries(name: str, value: str) -> list[tuple[str, str | bytes]]:
     return [(name, _decoded(each)) for each in value.split(",")]
 
 
-def _seconds(value: str) -> float:
-    """Read a timeout: at most eight digits and a unit."""
-    if not (value[:-1].isdecimal() and len(value) <= 9):
+def _seconds(value: str) -> float | None:
+    """Read a timeout as gRPC's library does; None: it is so long that there is no deadline."""
+    read = _TIMEOUT.fullmatch(value)
+    if read is None:
+        raise BadTimeout("Error parsing 'grpc-timeout' metadata")
+    digits = read[1].lstrip("0")
+    return int(digits or "0") * _UNITS[read[2]] if len(digits) <= MAX_TIMEOUT_DIGITS else None
+
+
+def _natural(value: str) -> int:
+    if not (value.isascii() and value.isdecimal() and len(value) < 20):
         raise ValueError(value)
-    return int(value[:-1]) * _UNITS[value[-1]]
+    return int(value)
 
 
 def _decoded(value: str) -> bytes:

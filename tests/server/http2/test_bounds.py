@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import struct
 from dataclasses import replace
 
@@ -19,7 +20,10 @@ from braid.server.http2.headers.writing import literal
 from braid.server.http2.messages import WINDOW_BYTES
 from braid.server.http2.sending import Sender
 from braid.server.inference.call_memory import MemoryLimits
+from tests.server.http2.kinds_of_port import on_each_kind_of_port
 from tests.server.http2.test_frames import CALL, LIMITS, MESSAGE, Peer, connected, data, headers
+
+__all__ = ["on_each_kind_of_port"]
 
 PING = frame(frames.PING, 0, 0, bytes(8))
 HOLD = CALL.replace(b"\x07/t/Echo", b"\x07/t/Hold")
@@ -62,6 +66,72 @@ async def test_calls_that_are_reset_at_once_end_the_connection() -> None:
         ends = (number_frame(frames.RST_STREAM, number, 8) for number in numbers)
         begins = (headers(number, HOLD) for number in numbers)
         peer.send(*(begin + end for begin, end in zip(begins, ends, strict=True)))
+        assert await peer.fault() is ErrorCode.ENHANCE_YOUR_CALM
+
+
+def metadata(number: int, fields: int, size: int) -> bytes:
+    """Headers of a call that were not read before."""
+    values = (str(number * 1000 + index).encode().ljust(size, b"v") for index in range(fields))
+    return CALL.replace(b"/t/Echo", b"/t/Nope") + b"".join(literal(b"k", value) for value in values)
+
+
+def in_code(eights: int) -> bytes:
+    """Field of so many times eight letters "a" in Huffman's code, five bits each."""
+    value = bytes.fromhex("18c6318c63") * eights
+    plain = literal(b"k", value)
+    return plain[:3] + bytes([plain[3] | 0x80]) + plain[4:]
+
+
+@pytest.mark.parametrize(
+    "more",
+    [literal(b"k", b"v") * 400, in_code(1500), literal(b"k", b"v" * 20_000)],
+    ids=["many fields", "in Huffman's code", "too long"],
+)
+async def test_a_flood_of_headers_ends_the_connection(more: bytes) -> None:
+    """They cost their sender nothing beside other frames, and milliseconds to read."""
+    async with connected(limits=LONG) as peer:
+        flags = frames.END_HEADERS | frames.END_STREAM
+        for number in range(1, 20 * BUDGET_FRAMES, 2):
+            peer.send(headers(number, metadata(number, 1, 9) + more, flags))
+            if number % 400 == 1:
+                await asyncio.sleep(0)
+            if peer.writer.is_closing():
+                break
+        assert await peer.fault() is ErrorCode.ENHANCE_YOUR_CALM
+
+
+@pytest.mark.parametrize(("fields", "size"), [(25, 20), (2, 1000), (4, 2000)])
+async def test_calls_with_much_metadata_may_go_on(fields: int, size: int) -> None:
+    async with connected(limits=LONG) as peer:
+        for number in range(1, 2 * BUDGET_FRAMES, 2):
+            peer.send(headers(number, metadata(number, fields, size)), data(number, MESSAGE))
+            flags = 0
+            while not flags & frames.END_STREAM:
+                flags, of, _ = await peer.until(frames.HEADERS)
+                assert of == number
+
+
+@pytest.mark.parametrize("payload", [b"", b"\x82"])
+async def test_headers_in_endless_small_frames_are_cut_short(payload: bytes) -> None:
+    async with connected() as peer:
+        peer.send(headers(1, b"", 0), frame(frames.CONTINUATION, 0, 1, payload) * 70)
+        assert await peer.fault() is ErrorCode.ENHANCE_YOUR_CALM
+
+
+async def test_headers_in_some_small_frames_are_read() -> None:
+    pieces = [CALL[at : at + 2] for at in range(0, len(CALL), 2)]
+    last = frame(frames.CONTINUATION, frames.END_HEADERS, 1)
+    async with connected() as peer:
+        peer.send(headers(1, b"", 0), *(frame(frames.CONTINUATION, 0, 1, each) for each in pieces))
+        peer.send(last, data(1, MESSAGE))
+        assert await peer.answer(1) == MESSAGE
+
+
+async def test_a_short_block_of_endless_fields_is_not_read_to_its_end() -> None:
+    """Each byte names a field of 4 KiB that the table holds."""
+    large = b"\x40" + literal(b"a", bytes(3900).replace(b"\0", b"v"))[1:]
+    async with connected() as peer:
+        peer.send(headers(1, CALL + large), headers(3, CALL + b"\xbe" * 16_000))
         assert await peer.fault() is ErrorCode.ENHANCE_YOUR_CALM
 
 
@@ -150,8 +220,9 @@ async def test_messages_on_their_way_in_wait_for_memory() -> None:
         assert await growth(peer) == 1
         await peer.until(frames.PING)  # so both have come
         peer.send(rest(1))
+        while await growth(peer) != 3:  # once the handler has the first one
+            pass
         assert len(await peer.answer(1)) == SIZE + 5
-        assert await growth(peer) == 3
         peer.send(rest(3))
         assert len(await peer.answer(3)) == SIZE + 5
 
@@ -164,10 +235,13 @@ async def test_a_call_that_is_given_up_leaves_its_memory_to_the_next() -> None:
         assert await growth(peer) == 3
 
 
-async def test_a_connection_without_a_message_is_let_in_whatever_others_hold() -> None:
+async def test_who_stands_still_within_a_message_gives_way_to_another() -> None:
+    """A connection without a message was let in whatever others held: they held all memory."""
     async with connected(limits=LONG, memory=ROOM_FOR_ONE) as peer:
         peer.send(begin(1))
         assert await growth(peer) == 1
         async with peer.another() as other:
             other.send(frames.PREFACE, frames.settings_frame({}), begin(1))
             assert await growth(other) == 1
+            _, _, block = await peer.until(frames.HEADERS)
+            assert literal(b"grpc-status", b"8") in (await peer.until(frames.HEADERS))[2] + block

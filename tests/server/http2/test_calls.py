@@ -11,9 +11,13 @@ from typing import Any
 import grpc
 import pytest
 
+from braid.server.http2.bounds.arrivals import Arrivals
 from braid.server.http2.server import Server
 from braid.server.http2.streams import ConnectionLimits
 from braid.server.inference.call_memory import MemoryLimits
+from tests.server.http2.kinds_of_port import add_port, channel, on_each_kind_of_port
+
+__all__ = ["on_each_kind_of_port"]
 
 MEMORY = MemoryLimits(16 << 20, 16 << 20, 64 << 20)
 LIMITS = ConnectionLimits(message_bytes=4 << 20, streams=8, keepalive_s=60.0, answer_s=20.0)
@@ -79,9 +83,9 @@ async def listening(
     limits: ConnectionLimits = LIMITS, interceptors: Any = (), **more: Callable[..., Any]
 ) -> AsyncIterator[tuple[Server, int]]:
     """A server and its port."""
-    server = Server(limits, MEMORY, interceptors)
+    server = Server(limits, Arrivals(MEMORY), interceptors)
     server.add_generic_rpc_handlers([Methods(**more)])
-    port = server.add_insecure_port("127.0.0.1:0")
+    port = add_port(server)
     await server.start()
     try:
         yield server, port
@@ -92,7 +96,7 @@ async def listening(
 
 def connected(port: int) -> Any:
     """A channel on a connection of its own; its stubs know messages of protobuf only."""
-    return grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=OPTIONS)
+    return channel(port, OPTIONS)
 
 
 @asynccontextmanager
@@ -286,8 +290,8 @@ async def test_stop_lets_calls_end_within_its_grace() -> None:
 
 
 async def test_a_port_in_use_is_refused() -> None:
-    server = Server(LIMITS, MEMORY)
+    server = Server(LIMITS, Arrivals(MEMORY))
     port = server.add_insecure_port("127.0.0.1:0")
     with pytest.raises(RuntimeError, match=str(port)):
-        Server(LIMITS, MEMORY).add_insecure_port(f"127.0.0.1:{port}")
+        Server(LIMITS, Arrivals(MEMORY)).add_insecure_port(f"127.0.0.1:{port}")
     await server.stop(None)

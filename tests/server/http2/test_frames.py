@@ -16,7 +16,9 @@ import grpc
 import pytest
 
 from braid.server.http2 import connection, frames, streams
+from braid.server.http2.bounds.arrivals import Arrivals
 from braid.server.http2.frames import ErrorCode, frame, number_frame, settings_frame
+from braid.server.http2.headers.hpack import Decoder
 from braid.server.http2.headers.reading import read_head
 from braid.server.http2.headers.writing import literal
 from braid.server.http2.sending import Outgoing, Sender
@@ -24,6 +26,9 @@ from braid.server.http2.server import Server
 from braid.server.http2.streams import ConnectionLimits
 from braid.server.inference.call_memory import MemoryLimits
 from braid.server.observability.logs import Seldom
+from tests.server.http2.kinds_of_port import add_port, client_tls, on_each_kind_of_port
+
+__all__ = ["on_each_kind_of_port"]
 
 MEMORY = MemoryLimits(16 << 20, 16 << 20, 64 << 20)
 LIMITS = ConnectionLimits(message_bytes=1 << 20, streams=4, keepalive_s=60.0, answer_s=60.0)
@@ -33,6 +38,7 @@ CALL = b"".join(
     literal(name, value)
     for name, value in [
         (b":method", b"POST"),
+        (b":scheme", b"http"),
         (b":path", b"/t/Echo"),
         (b"content-type", KIND),
         (b"te", b"trailers"),
@@ -86,7 +92,8 @@ class Peer:
     @asynccontextmanager
     async def another(self) -> AsyncIterator[Peer]:
         """Connection to the same server."""
-        reader, writer = await asyncio.open_connection(*self.writer.get_extra_info("peername"))
+        address = self.writer.get_extra_info("peername")
+        reader, writer = await asyncio.open_connection(*address, ssl=client_tls())
         yield Peer(reader, writer)
         writer.transport.abort()
 
@@ -100,13 +107,13 @@ class Peer:
 async def connected(
     start: bytes = START, limits: ConnectionLimits = LIMITS, memory: MemoryLimits = MEMORY
 ) -> AsyncIterator[Peer]:
-    server = Server(limits, memory)
+    server = Server(limits, Arrivals(memory))
     for name, behaviour in {"Echo": echo, "Hold": hold}.items():
         handler: Any = grpc.unary_unary_rpc_method_handler(behaviour)
         server.add_registered_method_handlers("t", {name: handler})
-    port = server.add_insecure_port("127.0.0.1:0")
+    port = add_port(server)
     await server.start()
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=client_tls())
     peer = Peer(reader, writer)
     peer.send(start)
     try:
@@ -161,8 +168,49 @@ async def test_padding_priorities_and_continuations_are_taken_off() -> None:
         (START + headers(1, b"\xff\xff\xff\xff\xff\xff"), ErrorCode.COMPRESSION_ERROR),
         (START + headers(1, CALL, 0) + data(1, MESSAGE), ErrorCode.PROTOCOL_ERROR),
         (START + frame(frames.CONTINUATION, 4, 1, CALL), ErrorCode.PROTOCOL_ERROR),
-        (START + frame(frames.PING, 0, 0, b"short"), ErrorCode.PROTOCOL_ERROR),
-        (START + frame(frames.SETTINGS, 0, 0, b"short"), ErrorCode.PROTOCOL_ERROR),
+        (START + frame(frames.PING, 0, 0, b"short"), ErrorCode.FRAME_SIZE_ERROR),
+        (START + frame(frames.PING, 0, 1, bytes(8)), ErrorCode.PROTOCOL_ERROR),
+        (START + frame(frames.SETTINGS, 0, 0, b"short"), ErrorCode.FRAME_SIZE_ERROR),
+        (START + frame(frames.SETTINGS, frames.ACK, 0, bytes(6)), ErrorCode.FRAME_SIZE_ERROR),
+        (START + frame(frames.SETTINGS, 0, 1, bytes(6)), ErrorCode.PROTOCOL_ERROR),
+        (START + settings_frame({2: 2}), ErrorCode.PROTOCOL_ERROR),
+        (START + settings_frame({5: 1 << 24}), ErrorCode.PROTOCOL_ERROR),
+        (
+            START + frame(frames.SETTINGS, 0, 0, struct.pack("!HIHI", 5, 100, 5, 1 << 14)),
+            ErrorCode.PROTOCOL_ERROR,  # though a value follows that may be
+        ),
+        (START + frame(frames.PRIORITY, 0, 1, bytes(4)), ErrorCode.FRAME_SIZE_ERROR),
+        (START + frame(frames.PRIORITY, 0, 0, bytes(5)), ErrorCode.PROTOCOL_ERROR),
+        (START + headers(1) + frame(frames.RST_STREAM, 0, 1, b"abc"), ErrorCode.FRAME_SIZE_ERROR),
+        (START + number_frame(frames.RST_STREAM, 0, 8), ErrorCode.PROTOCOL_ERROR),
+        (START + frame(frames.GOAWAY, 0, 1, bytes(8)), ErrorCode.PROTOCOL_ERROR),
+        (START + frame(frames.GOAWAY, 0, 0, bytes(4)), ErrorCode.FRAME_SIZE_ERROR),
+        (START + frame(frames.WINDOW_UPDATE, 0, 0, b"abc"), ErrorCode.FRAME_SIZE_ERROR),
+        (START + number_frame(frames.WINDOW_UPDATE, 1, 1), ErrorCode.PROTOCOL_ERROR),
+        (START + data(0, b"x"), ErrorCode.PROTOCOL_ERROR),
+        (START + headers(1) + frame(frames.DATA, frames.PADDED, 1), ErrorCode.FRAME_SIZE_ERROR),
+        (START + frame(frames.CONTINUATION, 4, 0, CALL), ErrorCode.PROTOCOL_ERROR),
+        (
+            START + headers(1, CALL[:9], 0) + frame(frames.CONTINUATION, 4, 3, CALL[9:]),
+            ErrorCode.PROTOCOL_ERROR,
+        ),
+        (START + headers(1, CALL[:9], 0) + frame(0xBE, 0, 0), ErrorCode.PROTOCOL_ERROR),
+        (START + frame(frames.HEADERS, frames.PADDED, 1), ErrorCode.FRAME_SIZE_ERROR),
+        (START + frame(frames.HEADERS, frames.PADDED, 1, b"\x05abc"), ErrorCode.PROTOCOL_ERROR),
+        (START + headers(5) + data(5, MESSAGE) + headers(3), ErrorCode.PROTOCOL_ERROR),
+        (START + headers(5) + data(5, MESSAGE) + data(3, MESSAGE), ErrorCode.PROTOCOL_ERROR),
+        (START + headers(1, CALL, END) + headers(1, CALL, END), ErrorCode.STREAM_CLOSED),
+        (
+            START + headers(1) + number_frame(frames.RST_STREAM, 1, 8) + data(1, MESSAGE),
+            ErrorCode.STREAM_CLOSED,
+        ),
+        (
+            START
+            + headers(1)
+            + number_frame(frames.WINDOW_UPDATE, 1, 2**31 - 1 - 65_535)
+            + settings_frame({4: 2**31 - 1}),
+            ErrorCode.FLOW_CONTROL_ERROR,
+        ),
         (START + frame(frames.PUSH_PROMISE, 0, 1, b""), ErrorCode.PROTOCOL_ERROR),
         (START + number_frame(frames.RST_STREAM, 1, 8), ErrorCode.PROTOCOL_ERROR),
         (START + number_frame(frames.WINDOW_UPDATE, 0, 0), ErrorCode.PROTOCOL_ERROR),
@@ -177,7 +225,7 @@ async def test_padding_priorities_and_continuations_are_taken_off() -> None:
         ),
         (START + headers(1) + data(1, MESSAGE) + data(1, MESSAGE), ErrorCode.STREAM_CLOSED),
         (frames.PREFACE + headers(1, CALL), ErrorCode.PROTOCOL_ERROR),
-        (START + frame(frames.HEADERS, 0x24, 1, b"abcd"), ErrorCode.PROTOCOL_ERROR),
+        (START + frame(frames.HEADERS, 0x24, 1, b"abcd"), ErrorCode.FRAME_SIZE_ERROR),
     ],
 )
 async def test_who_breaks_the_protocol_loses_the_connection(sent: bytes, code: ErrorCode) -> None:
@@ -233,9 +281,10 @@ async def test_an_answer_follows_the_windows_of_the_peer() -> None:
     "block",
     [
         literal(b":method", b"GET") + literal(b":path", b"/"),
-        CALL + literal(b"grpc-timeout", b"9" * 400 + b"H"),
-        CALL + literal(b"grpc-timeout", b"-1S"),
-        CALL + literal(b"grpc-timeout", b"1x"),
+        CALL.replace(literal(b":scheme", b"http"), b""),
+        CALL.replace(literal(b"te", b"trailers"), literal(b"te", b"gzip")),
+        CALL + literal(b"content-length", b"5"),
+        CALL + literal(b"content-length", b"-0"),
         CALL + literal(b"k-bin", b"***"),
         CALL + literal(b"Capital", b"v"),
         CALL + literal(b"", b"v"),
@@ -254,6 +303,78 @@ async def test_what_is_no_call_of_grpc_is_told_so(block: bytes) -> None:
         flags, _, payload = await peer.until(frames.HEADERS)
         assert flags == END
         assert b"415" in payload
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        headers(1, literal(b"a", b"b")),  # does not end the request
+        headers(1, literal(b":path", b"/x"), END),
+        headers(1, literal(b"A", b"b"), END),
+        data(1, MESSAGE + b"more"),  # than content-length says
+        data(1, MESSAGE[:5]),
+        data(1, MESSAGE[:5], 0) + headers(1, literal(b"a", b"b"), END),
+    ],
+    ids=["no end", "pseudo", "capital", "longer", "shorter", "shorter, with trailers"],
+)
+async def test_a_malformed_request_is_reset_and_others_go_on(sent: bytes) -> None:
+    async with connected() as peer:
+        hold = CALL.replace(b"/t/Echo", b"/t/Hold") + literal(b"content-length", b"8")
+        peer.send(headers(1, hold), sent)
+        assert await peer.until(frames.RST_STREAM) == (0, 1, bytes([0, 0, 0, 1]))
+        peer.send(data(1, b"late", 0), headers(1, literal(b"late", b""), END))  # are ignored
+        peer.send(headers(3), data(3, MESSAGE[:5], 0), data(3, MESSAGE[5:], 0))
+        peer.send(headers(3, literal(b"trailer", b"of no meaning"), END))
+        assert await peer.answer(3) == MESSAGE
+
+
+async def test_long_frames_of_unknown_kinds_are_skipped() -> None:
+    async with connected() as peer:
+        peer.send(headers(1), frame(0xBE, 0, 1, bytes(1 << 20)), data(1, MESSAGE))
+        assert await peer.answer(1) == MESSAGE
+        peer.send(frames.frame_head(0xBE, 0, 1, (1 << 20) + 1))
+        assert await peer.fault() is ErrorCode.FRAME_SIZE_ERROR
+
+
+@pytest.mark.parametrize(
+    ("status", "timeouts"),
+    [
+        (4, ["0n", "0H", "00000S"]),  # DEADLINE_EXCEEDED
+        (
+            0,
+            [
+                "99S",
+                "99999999H",
+                "999999999S",
+                "000000099S",
+                "9" * 30 + "S",
+                "99 S",
+                " 99S",
+                "99S ",
+            ],
+        ),
+        (13, ["", "1", "S", "-1S", "+1S", "1x", "1.5S", "0", "1SS", "1S1S"]),  # INTERNAL
+    ],
+)
+async def test_timeouts_are_read_as_grpcs_library_reads_them(
+    status: int, timeouts: list[str]
+) -> None:
+    """The statuses are those of grpcio 1.81, which answers some calls of no time all the same."""
+    async with connected() as peer:
+        assert [await status_after(peer, each) for each in timeouts] == [status] * len(timeouts)
+
+
+async def status_after(peer: Peer, deadline: str) -> int:
+    """Status of a call with a deadline, on a connection of its own."""
+    timed = literal(b":authority", b"here") + CALL + literal(b"grpc-timeout", deadline.encode())
+    decoder = Decoder(1 << 14)
+    async with peer.another() as other:
+        other.send(START, headers(1, timed), data(1, MESSAGE))
+        while True:
+            _, _, block = await other.until(frames.HEADERS)
+            fields = dict(decoder.decode(block))
+            if "grpc-status" in fields:
+                return int(fields["grpc-status"])
 
 
 async def test_pings_are_answered_and_a_silent_peer_is_left() -> None:
@@ -342,13 +463,20 @@ async def test_reset_calls_count_until_their_handlers_end() -> None:
 
 
 async def test_binary_metadata_may_be_joined_by_commas() -> None:
-    head = read_head([(":method", "POST"), (":path", "/a/b"), ("content-type", "application/grpc"),
-                      ("k-bin", "YQ,YmI=")])  # fmt: skip
+    head = read_head(
+        [
+            (":method", "POST"),
+            (":scheme", "http"),
+            (":path", "/a/b"),
+            ("content-type", "application/grpc"),
+            ("k-bin", "YQ,YmI="),
+        ]
+    )
     assert head.metadata == (("k-bin", b"a"), ("k-bin", b"bb"))
 
 
 async def test_a_connection_that_comes_while_the_server_stops_is_closed() -> None:
-    server = Server(LIMITS, MEMORY)
+    server = Server(LIMITS, Arrivals(MEMORY))
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     connecting = [asyncio.open_connection("127.0.0.1", port) for _ in range(20)]

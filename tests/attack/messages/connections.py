@@ -1,0 +1,228 @@
+"""Connections of HTTP/2 that mean harm, frame by frame; each needs no token.
+
+open ──> Wire: frames sent, windows followed ──> what the server said, or that it hung up
+"""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import socket
+import struct
+import time
+import zlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from braid.server.http2 import frames
+from braid.server.http2.frames import frame, number_frame, settings_frame
+from braid.server.http2.headers.writing import literal
+
+HEALTH = "/grpc.health.v1.Health/Check"
+INFER = "/braid.v1.InferenceService/Infer"
+MIB = 1 << 20
+SECONDS = 60.0
+END = frames.END_HEADERS | frames.END_STREAM
+
+
+def head(path: str, *more: tuple[str, str]) -> bytes:
+    """Header block of a call."""
+    fields = (
+        (":method", "POST"),
+        (":scheme", "http"),
+        (":path", path),
+        (":authority", "here"),
+        ("te", "trailers"),
+        ("content-type", "application/grpc"),
+        *more,
+    )
+    return b"".join(literal(name.encode(), value.encode()) for name, value in fields)
+
+
+class Wire:
+    """Connection to a server."""
+
+    def __init__(self, address: str) -> None:
+        host, _, port = address.rpartition(":")
+        self._socket = socket.create_connection((host, int(port)), timeout=SECONDS)
+        self._unread = b""
+        self.is_closed = False
+        self.seen: list[tuple[int, int, int, bytes]] = []  # but windows, pings and settings
+        self._windows = {0: frames.USUAL_WINDOW_BYTES}
+        self._initial = frames.USUAL_WINDOW_BYTES
+        self.send(frames.PREFACE + settings_frame({}))
+        while not self._unread and not self.is_closed and self._initial == 65_535:
+            self.read(1.0)
+
+    def send(self, data: bytes) -> None:
+        """Send bytes; a server that has hung up is no failure."""
+        try:
+            self._socket.sendall(data)
+        except OSError:
+            self.is_closed = True
+
+    def headers(self, number: int, block: bytes, flags: int = frames.END_HEADERS) -> None:
+        """Send headers."""
+        self._windows.setdefault(number, self._initial)
+        self.send(frame(frames.HEADERS, flags, number, block))
+
+    def data(self, number: int, data: bytes, *, is_last: bool = False) -> int:
+        """Send as much as the windows let in; returns how much that was."""
+        size = min(len(data), self._windows[0], self._windows.get(number, 0), 16_384)
+        if size <= 0:
+            return 0
+        self._windows[0] -= size
+        self._windows[number] -= size
+        flags = frames.END_STREAM if is_last and size == len(data) else 0
+        self.send(frame(frames.DATA, flags, number, data[:size]))
+        return size
+
+    def send_all(self, number: int, data: bytes) -> None:
+        """Send a message and the end of its stream, as long as the server lets it in."""
+        deadline = time.monotonic() + SECONDS
+        while data and not self.is_closed and time.monotonic() < deadline:
+            sent = self.data(number, data, is_last=True)
+            data = data[sent:]
+            self.read(0.0 if sent else 0.2)
+            if any(kind == frames.RST_STREAM and of == number for kind, _, of, _ in self.seen):
+                return
+
+    def status(self, number: int) -> int | None:
+        """Status of a call, once it is there; None: the connection or the stream has ended."""
+        deadline = time.monotonic() + SECONDS
+        while time.monotonic() < deadline:
+            for kind, _, of, payload in self.seen:
+                if of == number and kind == frames.HEADERS and b"grpc-status" in payload:
+                    at = payload.index(b"grpc-status") + len("grpc-status")
+                    return int(payload[at + 1 : at + 1 + payload[at]])
+            if self.is_closed:
+                return None
+            self.read(0.5)
+        raise AssertionError("no answer")
+
+    def read(self, seconds: float) -> None:
+        """Handle what comes within some seconds."""
+        if self.is_closed or not select.select([self._socket], [], [], seconds)[0]:
+            return
+        data = b""
+        with contextlib.suppress(OSError):
+            data = self._socket.recv(1 << 18)
+        self.is_closed = not data
+        self._unread += data
+        while len(self._unread) >= frames.HEAD_BYTES:
+            length_and_kind, flags, number = struct.unpack_from("!IBI", self._unread)
+            end = frames.HEAD_BYTES + (length_and_kind >> 8)
+            if len(self._unread) < end:
+                return
+            payload, self._unread = self._unread[frames.HEAD_BYTES : end], self._unread[end:]
+            self._handle(length_and_kind & 0xFF, flags, number, payload)
+
+    def _handle(self, kind: int, flags: int, number: int, payload: bytes) -> None:
+        if kind == frames.WINDOW_UPDATE:
+            self._windows[number] = self._windows.get(number, 0) + int.from_bytes(payload, "big")
+        elif kind == frames.SETTINGS and not flags & frames.ACK:
+            named = dict(struct.iter_unpack("!HI", payload))
+            self._initial = named.get(frames.INITIAL_WINDOW_SIZE, self._initial)
+            self.send(frame(frames.SETTINGS, frames.ACK, 0))
+        elif kind == frames.PING and not flags & frames.ACK:
+            self.send(frame(frames.PING, frames.ACK, 0, payload))
+        else:
+            self.seen.append((kind, flags, number, payload))
+
+    @property
+    def fault(self) -> int | None:
+        """Why the server ended the connection; None: it did not say."""
+        gone = [payload for kind, _, _, payload in self.seen if kind == frames.GOAWAY]
+        return int.from_bytes(gone[-1][4:8], "big") if gone else None
+
+    def close(self) -> None:
+        """Hang up."""
+        self._socket.close()
+
+
+def bomb(encoding: str, size: int) -> bytes:
+    """Message of zeros that is a thousandth as long."""
+    packed = zlib.compressobj(9, zlib.DEFLATED, {"gzip": 31, "deflate": 15}[encoding])
+    parts = [packed.compress(bytes(MIB)) for _ in range(size // MIB)]
+    body = b"".join([*parts, packed.flush()])
+    return b"\1" + len(body).to_bytes(4, "big") + body
+
+
+def half_message(wire: Wire, number: int, size: int, path: str = INFER) -> Callable[[], bool]:
+    """Begin a message whose last byte never comes; call to send on: whether there was room."""
+    wire.headers(number, head(path))
+    wire.data(number, b"\0" + size.to_bytes(4, "big"))
+    left = [size - 1]
+
+    def send_on() -> bool:
+        sent = wire.data(number, bytes(min(left[0], 16_384)))
+        left[0] -= sent
+        return sent > 0
+
+    return send_on
+
+
+def _endless(wire: Wire, each: Callable[[int], bytes]) -> None:
+    """Send without end, until the server has enough."""
+    deadline = time.monotonic() + SECONDS
+    for number in range(1, 1 << 24, 2):
+        wire.send(each(number))
+        if number % 200 == 1:
+            wire.read(0.0)
+        if wire.is_closed or wire.fault is not None or time.monotonic() > deadline:
+            break
+    for _ in range(20):
+        if wire.fault is None:
+            wire.read(0.2)
+
+
+def _call(number: int, more: bytes) -> bytes:
+    return frame(frames.HEADERS, END, number, head("/a/b", ("n", str(number))) + more)
+
+
+_LARGE = b"\x40" + literal(b"a", b"v" * 3900)[1:]
+_IN_CODE = b"\x00\x01k\xff\x81\x1d" + bytes.fromhex("18c6318c63") * 768
+"""A field of 3840 bytes in Huffman's code."""
+
+FLOODS: Mapping[str, Callable[[int], bytes]] = {
+    "headers of many fields": lambda n: _call(n, literal(b"k", b"v") * 400),
+    "headers in Huffman's code": lambda n: _call(n, _IN_CODE * 2),
+    "headers that are too long": lambda n: _call(n, literal(b"k", b"v" * 16_000) * 2),
+    "headers of references": lambda n: _call(n, _LARGE if n == 1 else b"\xbe" * 16),
+    "headers in frames of a byte": lambda n: (
+        frame(frames.HEADERS, 0, n, b"")
+        + frame(frames.CONTINUATION, 0, n, b"\x82") * 60
+        + frame(frames.CONTINUATION, frames.END_HEADERS, n, head("/a/b"))
+    ),
+    "headers without an end": lambda n: (
+        frame(frames.HEADERS, 0, n, b"") + frame(frames.CONTINUATION, 0, n, b"") * 100
+    ),
+    "calls that end at once": lambda n: (
+        frame(frames.HEADERS, 4, n, head(INFER)) + number_frame(frames.RST_STREAM, n, 8)
+    ),
+    "frames of unknown kinds": lambda n: frame(0xBE, 0, n, bytes(20)),
+    "settings": lambda _: settings_frame({4: 1 << 20}) * 100,
+    "windows": lambda _: number_frame(frames.WINDOW_UPDATE, 0, 1) * 100,
+}
+"""What is sent again and again, by the number of a new stream."""
+
+
+def flood(address: str, name: str) -> int | None:
+    """Flood a server; returns why it had enough."""
+    wire = Wire(address)
+    try:
+        _endless(wire, FLOODS[name])
+        return wire.fault
+    finally:
+        wire.close()
+
+
+def timed(address: str, timeout: str) -> Any:
+    """Status of a call with a deadline."""
+    wire = Wire(address)
+    try:
+        wire.headers(1, head(HEALTH, ("grpc-timeout", timeout)))
+        wire.send_all(1, bytes(5))
+        return wire.status(1)
+    finally:
+        wire.close()
