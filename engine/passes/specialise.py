@@ -23,7 +23,13 @@ from braid.core.graph import Branch, Literal, Operator, OpGraph
 from braid.core.tensor import TensorType
 from braid.engine.ops.arithmetic.quantised_unit import DEQUANTISE
 from braid.engine.ops.dtypes import spec_of, torch_dtype
-from braid.engine.ops.evaluation import TENSOR_BYTES, attempt, call_in_fp32, meta_like
+from braid.engine.ops.evaluation import (
+    TENSOR_BYTES,
+    TooLarge,
+    attempt,
+    call_in_fp32,
+    meta_like,
+)
 from braid.engine.ops.kinds import op
 from braid.engine.runtime.stopping import check_stopped
 from braid.engine.runtime.yielding import YieldToRequests, no_pause
@@ -191,8 +197,8 @@ class _Walk:
             return
         try:
             outputs = attempt(operator, operands)
-        except InvalidRequest:
-            if not self._is_shape_arithmetic(operator):  # a shape that depends on content?
+        except InvalidRequest as error:  # a shape that depends on content?
+            if isinstance(error, TooLarge) or not self._is_shape_arithmetic(operator):
                 raise
             self._learn(operator, self._evaluated(operator))
             return

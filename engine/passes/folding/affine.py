@@ -121,6 +121,8 @@ def _channel_axis(
     if producer.kind == _CONVOLUTION:
         groups = producer.attributes.get("groups", 1)
         assert isinstance(groups, int)
+        if groups < 1 or weight.shape[0] % groups:
+            return None  # running it will tell
         transposed = producer.attributes.get("transposed", False)
         return weight.shape[1] * groups if transposed else weight.shape[0], 1, weight.dim()
     if producer.kind == _LINEAR and weight.dim() == 2:
