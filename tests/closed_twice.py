@@ -1,6 +1,6 @@
 """Descriptors that processes under test closed twice, by closed_twice.c.
 
-    environment ──LD_PRELOAD──> a process, and what it starts ──> lines "PID NUMBER" ──> faults
+environment ──LD_PRELOAD──> a process, and what it starts ──> lines "PID NUMBER" ──> faults
 """
 
 from __future__ import annotations
