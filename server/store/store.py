@@ -377,7 +377,7 @@ class Store(NodeStore):
     # Objects of the shared files.
 
     find_objects = _read(objects.find)
-    unknown_objects = _read(objects.unknown)
+    owner = _read(objects.owner)
     begin_object = _write(objects.begin)
     finish_object = _write(objects.finish)
     abandon_object = _write(objects.abandon)

@@ -10,6 +10,7 @@ does not belong to the file into it, and make a new database where one was lost.
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import sqlite3
@@ -41,7 +42,7 @@ def prepare_file(path: Path, files: Path | None) -> None:
     """Check the file of a database, and keep other users from it; a new one is made empty.
 
     Args:
-        path: of the database. Must not be open in this process: its locks would go.
+        path: of the database. Is not opened but by SQLite: closing it would free SQLite's locks.
         files: folder of a store with files of models, which a new database would know nothing
             of; None: there are none.
 
@@ -70,8 +71,11 @@ def _prepare(path: Path, real: Path, files: Path | None) -> None:
         _refuse(
             path, f"is a link, and {path.name}-wal lies beside the link", "move that there, too"
         )
-    with Descriptor(os.open(real, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, OWN_MODE)):
-        pass
+    if found is None:
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        Descriptor(os.open(real, flags, OWN_MODE)).close()
+    elif not os.access(real, os.R_OK | os.W_OK, effective_ids=True):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(real))
     for file in (real, *(real.with_name(real.name + end) for end in _BESIDE)):
         _keep_private(file)
     if found is not None and found[1]:
