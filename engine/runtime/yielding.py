@@ -26,6 +26,7 @@ from math import ceil
 from time import get_clock_info, perf_counter_ns
 from typing import NamedTuple, TypeVar
 
+from braid.core.descriptors import Descriptor
 from braid.engine.runtime.lost_cores import LostCores
 
 T = TypeVar("T")
@@ -210,16 +211,14 @@ class _Statistics:
     """The kernel scheduler's statistics of the thread that makes this."""
 
     def __init__(self) -> None:
-        self._file = -1
+        self._file: Descriptor | None = None
         with suppress(OSError):  # another system, or another kernel
-            self._file = os.open("/proc/thread-self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
-
-    def __del__(self) -> None:
-        if self._file >= 0:
-            os.close(self._file)
+            path = "/proc/thread-self/schedstat"
+            self._file = Descriptor(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
 
     def waited_ns(self) -> int:
-        return int(os.pread(self._file, 64, 0).split()[1]) if self._file >= 0 else 0
+        file = self._file
+        return 0 if file is None else int(os.pread(file.fileno(), 64, 0).split()[1])
 
 
 class _OfThread(threading.local):
@@ -258,7 +257,7 @@ def elsewhere(started: Sequence[tuple[Start, Callable[[], T]]], pause: YieldToRe
     """
     results: dict[int, T] = {}
     failures: list[BaseException] = []
-    done = os.eventfd(0)
+    done = Descriptor(os.eventfd(0))  # closed with the last thread that tells of its end
 
     def work(number: int, call: Callable[[], T]) -> None:
         try:
@@ -266,14 +265,11 @@ def elsewhere(started: Sequence[tuple[Start, Callable[[], T]]], pause: YieldToRe
         except BaseException as error:
             failures.append(error)
         finally:
-            os.eventfd_write(done, 1)
+            os.eventfd_write(done.fileno(), 1)
 
-    try:
-        for number, (start, call) in enumerate(started):
-            start(partial(work, number, call))
-        _answer_until(done, len(started), pause)
-    finally:
-        os.close(done)
+    for number, (start, call) in enumerate(started):
+        start(partial(work, number, call))
+    _answer_until(done.fileno(), len(started), pause)
     if failures:
         raise failures[0]
     return [results[number] for number in range(len(started))]

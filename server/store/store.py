@@ -13,9 +13,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from functools import wraps
 from pathlib import Path
 from typing import Concatenate, ParamSpec, Self, TypeVar
@@ -37,6 +37,7 @@ from braid.core.errors import (
 from braid.core.schedule import Provisional, Schedule
 from braid.server.store.database.database import Database
 from braid.server.store.database.opening import open_database
+from braid.server.store.database.sqlite_file import BEGIN
 from braid.server.store.database.url import sqlite_path, usual_url
 from braid.server.store.files import StoreFolder
 from braid.server.store.fleet.node_store import NodeStore
@@ -50,9 +51,9 @@ from braid.server.store.records import (
     WhichSchedules,
 )
 from braid.server.store.shared_files.interface import ObjectGone
+from braid.server.store.tables import digests, placed, plans, serving
 from braid.server.store.tables import jobs as jobs_table
 from braid.server.store.tables import models as models_table
-from braid.server.store.tables import placed, plans, serving
 from braid.server.store.tables.fleet import objects
 
 log = logging.getLogger("braid.store")
@@ -130,15 +131,22 @@ class Store(NodeStore):
         folder = StoreFolder(root, sqlite_path(database))
         folder.open()
         url = database or usual_url(folder.database)
-        try:
-            store = cls(folder, open_database(url, root), limits or StoreLimits(), node)
-            store._recover()
-        except StartupError:
-            folder.close()
-            raise
-        except (DBAPIError, OSError, ResourceExhausted, Unavailable) as error:
-            folder.close()
-            raise StartupError(f"the store {root} cannot be used: {error}") from error
+        with ExitStack() as opened:
+            opened.callback(folder.close)
+            try:
+                files = folder.whole()
+                found = open_database(url, root, holds_files=bool(files))
+                opened.callback(found.close)
+                store = cls(folder, found, limits or StoreLimits(), node)
+                store._recover(files)
+            except (DBAPIError, OSError, ResourceExhausted, Unavailable) as error:
+                raise StartupError(f"the store {root} cannot be used: {error}") from error
+            except (ValueError, LookupError, TypeError) as error:
+                raise StartupError(
+                    f"the store's database {url} is damaged: what a row says cannot be read "
+                    f"({type(error).__name__}: {error}); restore it from a backup"
+                ) from error
+            opened.pop_all()
         return store
 
     @property
@@ -172,15 +180,34 @@ class Store(NodeStore):
         """Ask for a blocking method to be run on the store's thread, without waiting for it."""
         return self._thread.submit(function, *args, **kwargs)
 
-    def _recover(self) -> None:
-        """Finish deletions that a crash cut off; remove unused files and impossible latencies."""
+    def _recover(self, files: Collection[str]) -> None:
+        """Finish deletions that a crash cut off; remove unused files and impossible latencies.
+
+        Raises:
+            StartupError: the database knows none of the store's ``files``, which it should.
+        """
+        known = self._transactions.read(digests.known)
+        if files and known.isdisjoint(files):
+            raise StartupError(
+                f"the store's database {self._database.engine.url} knows none of the files of "
+                f"models in {self.folder.root}: it is new, older or another one; put the right "
+                f"one there, or {BEGIN}"
+            )
         self._transactions.write(self._recover_rows)
         uploads, artefacts, samples = self._transactions.read(_needed_files)
-        removed = self.folder.sweep(uploads=uploads, artefacts=artefacts, samples=samples)
-        if removed:
-            log.info("removed leftovers", extra={"count": len(removed), "names": removed[:10]})
+        swept = self.folder.sweep(uploads, artefacts, samples, known)
+        if names := swept.removed:
+            log.info("removed leftovers", extra={"count": len(names), "names": names[:10]})
+        if names := swept.unknown:
+            facts = {"count": len(names), "names": names[:10], "folder": str(self.folder.root)}
+            log.warning(
+                "files that the database knows nothing of are left alone: was it restored from an "
+                "older backup? else remove them",
+                extra=facts,
+            )
 
     def _recover_rows(self, connection: Connection) -> None:
+        digests.remember_models(connection)
         for model in models_table.present(connection):
             # In a shared database another server may be at it.
             if model.state is ModelStatus.DRAINING and not self._database.is_shared:
@@ -410,7 +437,7 @@ class Store(NodeStore):
     # Objects of the shared files.
 
     find_objects = _read(objects.find)
-    unknown_objects = _read(objects.unknown)
+    owner = _read(objects.owner)
     begin_object = _write(objects.begin)
     finish_object = _write(objects.finish)
     abandon_object = _write(objects.abandon)

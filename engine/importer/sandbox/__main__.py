@@ -5,8 +5,8 @@
 The libraries are loaded without network or other programs. No byte of the file is read before the
 process is confined to its folder, with one thread until then, and its limits are set; as all
 libraries are loaded by then, the limit of memory counts what the import takes and not how much
-address space a build of torch needs. Reports go to the pipe; what libraries print goes to standard
-output, which the server keeps the end of.
+address space a build of torch needs. Request and reports pass through one socket; what libraries
+print goes to standard output, which the server keeps the end of.
 """
 
 from __future__ import annotations
@@ -36,23 +36,22 @@ from braid.engine.runtime.out_of_memory import is_out_of_memory
 def main() -> None:
     """Import one upload as the request says and report the outcome."""
     parser = argparse.ArgumentParser(prog="braid.engine.importer.sandbox")
-    parser.add_argument("--report-fd", type=int, required=True)
-    parser.add_argument("--request-fd", type=int, required=True)
+    parser.add_argument("--link-fd", type=int, required=True)
     parser.add_argument("--parent", type=int, required=True)
     arguments = parser.parse_args()
-    reports: int = arguments.report_fd
+    link: int = arguments.link_fd
     give_up_rights(arguments.parent)
     _load_torch()
-    request = _receive(arguments.request_fd)
+    request = _receive(link)
     keep_to(request.artefact.parent, [request.upload])
     try:
-        _import(request, lambda fraction, step: _send(reports, Progress(fraction, step)))
+        _import(request, lambda fraction, step: _send(link, Progress(fraction, step)))
     except Exception as error:
         traceback.print_exc()  # for the server's log
         full = disk_failure(error, request.artefact.parent, by_text=True)
-        _send(reports, Failed(full or _as_import_error(error, request.limits)))
+        _send(link, Failed(full or _as_import_error(error, request.limits)))
         os._exit(1)
-    _send(reports, Done())
+    _send(link, Done())
     os._exit(0)  # the libraries' threads and destructors have nothing left to do
 
 
@@ -66,9 +65,9 @@ def _load_torch() -> None:
     torch.relu(torch.empty(1, device="meta"))  # loads what torch keeps until such a tensor is used
 
 
-def _receive(descriptor: int) -> ImportRequest:
+def _receive(link: int) -> ImportRequest:
     """Wait for the request, and work in its folder; ends the process if none will come."""
-    with os.fdopen(descriptor, "rb") as requests:
+    with open(link, "rb", closefd=False) as requests:
         line = requests.readline()
     if not line:
         os._exit(0)
@@ -124,10 +123,10 @@ def _file_too_large(error: Exception) -> bool:
     return code in str(error) or (isinstance(error, OSError) and error.errno == errno.EFBIG)
 
 
-def _send(descriptor: int, message: Message) -> None:
+def _send(link: int, message: Message) -> None:
     line = encode(message)
     while line:
-        line = line[os.write(descriptor, line) :]
+        line = line[os.write(link, line) :]
 
 
 if __name__ == "__main__":
