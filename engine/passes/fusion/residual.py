@@ -23,7 +23,9 @@ def fuse_residuals(graph: OpGraph) -> OpGraph:
 
 
 def _fused(graph: OpGraph, op: Operator, upstream: Upstream) -> Operator | None:
-    for data, other in (op.inputs, op.inputs[::-1]) if is_sum(op, graph) else ():
+    if not is_sum(op, graph):
+        return None
+    for data, other in (op.inputs, op.inputs[::-1]):
         producer = upstream.only_read(data, *WITH_SUM)
         if producer is None or not upstream.is_ready(other, producer):
             continue
