@@ -16,10 +16,13 @@ FROM ${CPU_BASE} AS base-cpu
 FROM ${CUDA_BASE} AS base-cuda
 
 FROM base-${VARIANT} AS base
+ARG VARIANT
 # ONNX's StringNormalizer changes case by the locale en_US unless it names another one.
-RUN apt-get update \
- && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends \
-      python3 libgomp1 ca-certificates locales \
+# With CUDA, Triton compiles the launchers of its kernels when they first run.
+RUN packages="python3 libgomp1 ca-certificates locales"; \
+    if [ "$VARIANT" = cuda ]; then packages="$packages gcc libc6-dev python3-dev"; fi; \
+    apt-get update \
+ && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends $packages \
  && localedef -i en_US -f UTF-8 en_US.UTF-8 \
  && rm -rf /var/lib/apt/lists/*
 
@@ -71,10 +74,12 @@ RUN groupadd --gid 10001 braid \
  && install -d -o 10001 -g 10001 -m 700 /var/lib/braid
 COPY --from=build /opt/braid /opt/braid
 ARG COMMIT=""
-# Nothing is written outside the volume and /tmp: the root file system may be read-only.
+# Nothing is written outside the volume and /tmp: the root file system may be read-only. Triton would
+# write into a home, and loads what it compiles, so a /tmp that is mounted noexec is not for its cache.
 ENV PATH=/opt/braid/bin:$PATH \
     PYTHONDONTWRITEBYTECODE=1 \
     PYTHONUNBUFFERED=1 \
+    TRITON_CACHE_DIR=/tmp/triton \
     BRAID_STORE=/var/lib/braid \
     BRAID_HOST=0.0.0.0 \
     BRAID_LOG_FORMAT=json \

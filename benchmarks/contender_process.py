@@ -9,6 +9,8 @@ import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from benchmarks.process_group import end_group
+
 
 class ContenderProcess:
     """A process that runs a network when told; it prints ``ready`` first, once it is warm."""
@@ -26,6 +28,7 @@ class ContenderProcess:
                 stderr=errors,
                 env=dict(environment),
                 text=True,
+                process_group=0,
             )
         self._lines: queue.Queue[str] = queue.Queue()
         self._reader = threading.Thread(target=self._read, daemon=True)
@@ -63,10 +66,9 @@ class ContenderProcess:
         return self.line(timeout_s)
 
     def end(self) -> None:
-        """End the process."""
+        """End the process and what it started, which would hold its output open."""
         assert self._process.stdin is not None
-        self._process.kill()
-        self._process.wait()
+        end_group(self._process)
         self._reader.join()
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.close()

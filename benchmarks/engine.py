@@ -44,6 +44,7 @@ from benchmarks.kept_plans import keep, kept
 from benchmarks.networks.export import export_onnx
 from benchmarks.networks.registry import NETWORKS
 from benchmarks.planned import Found, find_plans, imported
+from braid.core.cpu_allowance import cpu_allowance
 from braid.core.precision import FP32, INT8, PRECISIONS
 from braid.core.runtimes import RUNTIMES
 from braid.core.schedule import SEQUENTIAL
@@ -151,16 +152,14 @@ def _model_file(network: str, folder: Path, args: argparse.Namespace) -> Path:
     return quantised
 
 
-def _planned(
-    network: str, batch: int, model: Path, artefact: Path, args: argparse.Namespace
-) -> Found:
+def _planned(network: str, batch: int, artefact: Path, args: argparse.Namespace) -> Found:
     """Plans of a network, as kept or found now."""
     folder = artefact.parent / f"{network}-{batch}-{args.precision}"
     found = kept(folder)
     if found is None:
         options = PlannerSettings.for_serving(args.planner)
         search = partial(find_plans, precision=_computed_in(args))
-        found = asyncio.run(search(artefact, model, batch, args.threads, folder, options))
+        found = asyncio.run(search(artefact, batch, args.threads, folder, options))
         keep(found, folder)
     return found
 
@@ -181,7 +180,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--networks", type=_names, help="default: all that matter")
     parser.add_argument("--batches", type=_numbers, help="default: 1,8; on a GPU 1,8,32")
-    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--threads", type=int, default=cpu_allowance().threads)
     parser.add_argument(
         "--planner", default="", help="e.g. 'portfolio(gap=0.005,time_budget_s=60)'"
     )
@@ -204,7 +203,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--turn", type=float, default=0.3, help="seconds of runs in one turn")
     parser.add_argument("--pause", type=float, default=0.1, help="seconds before each turn")
-    parser.add_argument("--models", type=Path, help="folder with NETWORK.onnx; exported if missing")
+    parser.add_argument(
+        "--models",
+        type=Path,
+        help="folder with NETWORK.onnx; exported if missing. On a GPU: the folder that "
+        "benchmarks.cuda.prepare made",
+    )
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/local"))
     on_gpu = parser.add_argument_group("with --device cuda")
     on_gpu.add_argument("--minutes", type=float, default=9.0, help="for everything")
@@ -230,7 +234,7 @@ def main() -> int:
             model = _model_file(network, work, args)
             artefact = asyncio.run(imported(model, work / model.stem))
             for batch in args.batches:
-                found = _planned(network, batch, model, artefact, args)
+                found = _planned(network, batch, artefact, args)
                 case = Case(network, batch, found.portfolio, found.own, found.errors)
                 if args.plan_only:
                     print(f"{network}, batch {batch}: {found.portfolio}; best own: {found.own}")

@@ -42,6 +42,7 @@ from benchmarks import environment
 from benchmarks.load.children import free_ports, module, running
 from benchmarks.load.results import percentile
 from benchmarks.networks.export import export_onnx
+from braid.core.cpu_allowance import cpu_allowance
 from braid.engine.runtime.allocator import keep_freed_memory
 from braid.server.devices.cores import leave_cores_to_devices
 from braid_client import Client, Serving, Unavailable
@@ -307,7 +308,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.overload")
     parser.add_argument("--out", type=Path, default=DEFAULT_OUT)
     parser.add_argument("--seconds", type=float, default=8.0, help="of each phase")
-    parser.add_argument("--threads", type=int, default=max(1, len(os.sched_getaffinity(0)) // 2))
+    parser.add_argument("--threads", type=int, default=max(1, cpu_allowance().threads // 2))
     parser.add_argument("--batch-sizes", default="1,2,4,8")
     options = parser.parse_args(arguments)
     keep_freed_memory()

@@ -22,7 +22,7 @@ from braid.core.runtimes import runtimes_in
 from braid.core.tensor import TensorType
 from braid.engine.importer.host.launch import import_model
 from braid.engine.importer.host.limits import ImportLimits
-from braid.engine.importer.host.report import file_digest, read_graph, read_report
+from braid.engine.importer.host.report import read_graph, read_report
 from braid.engine.link.options import WorkerOptions
 from braid.scheduler.options import PlannerSettings
 from braid.server.devices.device import Device
@@ -75,7 +75,6 @@ async def imported(model: Path, artefact: Path) -> Path:
 
 async def find_plans(
     artefact: Path,
-    model: Path,
     batch: int,
     threads: int,
     folder: Path,
@@ -93,9 +92,9 @@ async def find_plans(
     store = Store.open(folder.parent / "store")
     try:
         await device.start()
-        async with device.keeping(await asyncio.to_thread(file_digest, model)):
+        async with device.keeping(read_report(artefact).sha256):
             wanted = partial(plans_on, store=store, precision=precision)
-            return await wanted(device, artefact, model, batch, folder, options)
+            return await wanted(device, artefact, batch, folder, options)
     finally:
         await device.close()
         store.close()
@@ -104,7 +103,6 @@ async def find_plans(
 async def plans_on(
     device: Device,
     artefact: Path,
-    model: Path,
     batch: int,
     folder: Path,
     options: PlannerSettings,
@@ -117,8 +115,7 @@ async def plans_on(
 
     Args:
         device: started; the caller keeps the model there.
-        artefact: ``model`` as imported.
-        model: the ONNX file.
+        artefact: the model as imported.
         batch: size of dimension 0.
         folder: where the plans are written.
         options: of the planner.
@@ -126,9 +123,9 @@ async def plans_on(
         others: whether other runtimes take part in the comparison.
         precision: in which the plans compute.
     """
-    digest = await asyncio.to_thread(file_digest, model)
-    await device.load(digest, artefact)
     report = read_report(artefact)
+    digest = report.sha256
+    await device.load(digest, artefact)
     template = read_graph(artefact, report)
     inputs = {
         name: TensorType(spec.dtype, (batch, *spec.shape[1:]))

@@ -18,7 +18,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import os
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -29,6 +28,7 @@ from benchmarks.environment import describe
 from benchmarks.kept_plans import kept
 from benchmarks.networks.export import export_onnx
 from benchmarks.planned import imported
+from braid.core.cpu_allowance import cpu_allowance
 from braid.core.graph import OpGraph
 from braid.core.precision import FP32, PRECISIONS
 from braid.core.program import ProgramKey, static_content
@@ -139,7 +139,7 @@ def main() -> int:
     parser.add_argument("--models", type=Path, help="folder with NETWORK.onnx")
     parser.add_argument("--plans", type=Path, help="of benchmarks.engine, for its kernels")
     parser.add_argument("--precision", choices=PRECISIONS, default=FP32)
-    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--threads", type=int, default=cpu_allowance().threads)
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/local"))
     with tempfile.TemporaryDirectory() as folder:
         asyncio.run(run(parser.parse_args(), Path(folder)))

@@ -6,10 +6,15 @@
         scores = net(image)
 
 What is named here is loaded when it is first used: ``import braid`` costs nothing.
+
+In a wheel, ``braid.core`` and its like lie in this folder. In a checkout they lie beside it, and
+are found there, whether the checkout is installed or only named in ``PYTHONPATH``.
 """
 
 from __future__ import annotations
 
+import os.path
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +24,11 @@ if TYPE_CHECKING:
     from braid.library.network import Network
     from braid.library.saving import load
     from braid_client.version import __version__
+
+if not os.path.isdir(os.path.join(__path__[0], "core")):
+    _checkout = os.path.dirname(os.path.abspath(__path__[0]))
+    __path__.append(_checkout)
+    sys.path.append(os.path.join(_checkout, "client"))  # last: an installed client goes before
 
 _HOMES = {
     "BraidError": "braid.core.errors",

@@ -28,6 +28,8 @@ _BY_SQLITE_NAME = {
     "SQLITE_READONLY": DiskTrouble.READ_ONLY,
     "SQLITE_IOERR": DiskTrouble.FAILING,
     "SQLITE_CANTOPEN": DiskTrouble.FAILING,
+    "SQLITE_CORRUPT": DiskTrouble.FAILING,
+    "SQLITE_NOTADB": DiskTrouble.FAILING,
 }
 
 LEAST_FREE_BYTES = 64 << 10

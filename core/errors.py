@@ -3,6 +3,7 @@
     BraidError
     ├── InvalidRequest
     │   ├── UndecodableMessage
+    │   ├── TooManyParts
     │   ├── InvalidTensor
     │   ├── InvalidUpload
     │   │   └── UploadTooLarge
@@ -69,6 +70,13 @@ class UndecodableMessage(InvalidRequest):
             "from the .proto files of this server's version, and check that nothing changes "
             "messages on their way"
         )
+
+
+class TooManyParts(InvalidRequest):
+    """A message has more parts than are read, however few bytes they take."""
+
+    def __init__(self, limit: int, what: str, advice: str = "send fewer in one message") -> None:
+        super().__init__(f"the message has more than {limit} {what}; {advice}")
 
 
 class InvalidTensor(InvalidRequest):

@@ -35,6 +35,7 @@ class StageLatency:
     latency_us: float
     spread: float  # relative: (75th - 25th percentile) / median
     repeats: int
+    is_disturbed: bool = False  # threads waited for cores that other processes had
 
     def __post_init__(self) -> None:
         check_latency(self.latency_us)
@@ -55,6 +56,7 @@ class PlanMeasurement:
     turns_us: tuple[float, ...] = ()  # one a turn, of plans that stayed to the end
     top_agreement: float | None = None  # part of the samples whose top class is the reference's
     lost_in: str = ""  # unit that loses most of its numbers, of a plan that errs too much
+    doubt: str = ""  # why nothing may be decided by it, of all in one run; empty: figures are sound
 
     def __post_init__(self) -> None:
         for latency_us in (self.latency_us, *self.ratios, *self.turns_us):

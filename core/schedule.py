@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -156,6 +156,21 @@ def possible(document: Mapping[str, Any], *latencies: str) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, slots=True)
+class Provisional:
+    """Why a schedule is to be made again, in idle time: what it rests on proves too little."""
+
+    reason: str
+    tries: int = 0  # how often in a row it was made so that this was still so
+    at_unix: float = 0.0  # when that was found the last time
+    is_compared: bool = False  # what serves was chosen by rounds that counted; False: it was not
+
+    @property
+    def text(self) -> str:
+        """Text for people."""
+        return f"provisional, to be compared again when the machine is quieter: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
 class Provenance:
     """Origin and measurements of a schedule. Latencies in microseconds."""
 
@@ -184,6 +199,7 @@ class Provenance:
     top_agreement: float | None = None  # part of the samples whose top class is the reference's
     quantisation: Quantisation | None = None  # that INT8 was tried with; None: it was not
     left_out: Mapping[str, str] = field(default_factory=dict)  # precision -> why it took no part
+    provisional: Provisional | None = None  # None: it is settled
 
 
 def provenance_from_json(document: Mapping[str, Any]) -> Provenance:
@@ -196,6 +212,8 @@ def provenance_from_json(document: Mapping[str, Any]) -> Provenance:
         seen["side_by_side"] = from_stored_json(SideBySideRuns, beside)
     if (how := document.get("quantisation")) is not None:
         seen["quantisation"] = from_stored_json(Quantisation, how)
+    if (why := document.get("provisional")) is not None:
+        seen["provisional"] = from_stored_json(Provisional, why)
     return Provenance(**{**seen, "candidates": candidates})
 
 
@@ -287,6 +305,22 @@ class Schedule:
         """Speed beside the sequential plan, as shown to users."""
         return self.chosen.speed if self.chosen is not None else None
 
+    def found_provisional(self, provisional: Provisional | None) -> Schedule:
+        """The same schedule, provisional or settled."""
+        return replace(self, provenance=replace(self.provenance, provisional=provisional))
+
+    @property
+    def is_undecided(self) -> bool:
+        """True if no candidate won or lost: they were not compared by rounds that counted."""
+        provisional = self.provenance.provisional
+        return provisional is not None and not provisional.is_compared
+
+    @property
+    def serves_sequentially(self) -> bool:
+        """True if units run one after the other where it is in force, in this process's runtime."""
+        in_sequence = not self.runtime and runs_in_sequence(self.plan)
+        return in_sequence or not self.provenance.promoted
+
     @property
     def sequential_spread(self) -> float | None:
         """Spread of the sequential plan's runs: (75th - 25th percentile) / median."""
@@ -309,9 +343,17 @@ def schedule_to_json(schedule: Schedule) -> dict[str, Any]:
         "plan": plan_to_json(schedule.plan),
         "stages": [to_json(stage) for stage in schedule.stages],
         "unit_names": list(schedule.unit_names),
-        "provenance": to_json(schedule.provenance),
+        "provenance": _provenance_to_json(schedule.provenance),
     }
     return {**body, "sha256": _checksum(body)}
+
+
+def _provenance_to_json(provenance: Provenance) -> dict[str, Any]:
+    """JSON form; of a settled schedule that of versions that know no other."""
+    document = to_json(provenance)
+    if provenance.provisional is None:
+        del document["provisional"]
+    return document
 
 
 def schedule_from_json(document: Any) -> Schedule:

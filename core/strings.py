@@ -9,14 +9,20 @@ from __future__ import annotations
 
 import struct
 from array import array
+from codecs import getincrementaldecoder
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+
+from braid.core.pieces import PIECE_BYTES, Work
 
 LENGTH = struct.Struct("<I")
 """Length of a string, before its text."""
 
 MAX_STRINGS = 1 << 16
 """Elements of one tensor of strings, at most: to check that many takes the event loop 20 ms."""
+
+PIECE_STRINGS = 1 << 13
+"""Elements that are checked or written as one piece of work."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,14 +46,14 @@ class Strings:
         return memoryview(self.data)[start : self.ends[last - 1] if last else 0], start
 
 
-def read_strings(data: bytes | memoryview, count: int) -> Strings:
+def read_strings(data: bytes | memoryview, count: int) -> Work[Strings]:
     """Check the raw form of ``count`` strings.
 
     Raises:
         ValueError: the lengths do not fit the bytes or the count, or a string is no UTF-8; the
             message begins with a verb, for the name of a tensor before it.
     """
-    ends, at, size = array("I"), 0, len(data)
+    ends, at, size, pause = array("I"), 0, len(data), PIECE_BYTES
     unpack = LENGTH.unpack_from
     while at < size:
         index = len(ends)
@@ -62,14 +68,28 @@ def read_strings(data: bytes | memoryview, count: int) -> Strings:
                 f"{size - at - LENGTH.size} bytes are left"
             )
         try:
-            str(data[at + LENGTH.size : end], "utf-8")
+            if end - at <= PIECE_BYTES:
+                str(data[at + LENGTH.size : end], "utf-8")
+            else:
+                for _ in text_parts(data[at + LENGTH.size : end]):
+                    yield
         except UnicodeDecodeError:
             raise ValueError(f"has no UTF-8 in element {index}") from None
         ends.append(end)
         at = end
+        if at >= pause or len(ends) % PIECE_STRINGS == 0:
+            pause = at + PIECE_BYTES
+            yield
     if len(ends) < count:
         raise ValueError(f"has {len(ends)} strings; its shape takes {count}")
     return Strings(data, ends)
+
+
+def text_parts(data: bytes | memoryview, part_bytes: int = PIECE_BYTES) -> Iterator[str]:
+    """Yield a string in parts that are decoded one by one; raises UnicodeDecodeError."""
+    decode = getincrementaldecoder("utf-8")().decode
+    for at in range(0, len(data), part_bytes):
+        yield decode(data[at : at + part_bytes], at + part_bytes >= len(data))
 
 
 def length_prefixed(elements: Iterable[bytes]) -> bytes:

@@ -5,18 +5,16 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-_LIMITS = (
-    Path("/sys/fs/cgroup/memory.max"),
-    Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
-)
+from braid.core.control_groups import ROOT, control_groups
 
 
-def usable_memory_bytes() -> int:
-    """Bytes of memory of this machine, or of the container if that is less."""
+def usable_memory_bytes(root: Path = ROOT) -> int:
+    """Bytes of memory of this machine, or of the smallest control group that this process is in."""
     usable = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    for limit in _LIMITS:
-        try:
-            usable = min(usable, int(limit.read_text()))
-        except (OSError, ValueError):  # no such group, or "max"
-            continue
+    for group in control_groups("memory", root):
+        for name in ("memory.max", "memory.limit_in_bytes"):
+            try:
+                usable = min(usable, int((group / name).read_text()))
+            except (OSError, ValueError):  # of the other version, or "max"
+                continue
     return usable

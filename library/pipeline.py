@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
 
+from braid.core.descriptors import Descriptor
 from braid.core.errors import BraidError, PreconditionFailed, StartupError
 from braid.core.schedule import Schedule
 from braid.engine.importer.host.launch import import_model
@@ -117,21 +118,20 @@ async def turn_of(folder: Path) -> AsyncIterator[None]:
     """
     try:
         os.makedirs(folder, mode=0o700, exist_ok=True)
-        descriptor = os.open(folder / "compiling", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+        lock = Descriptor(os.open(folder / "compiling", flags, 0o600))
     except OSError as error:
         raise StartupError(f"{folder} cannot be written: {error.strerror}") from error
-    try:
-        while not _is_free(descriptor):  # noqa: ASYNC110  # others are processes
+    with lock:
+        while not _is_free(lock):  # noqa: ASYNC110  # others are processes
             await asyncio.sleep(WAIT_SECONDS)
         yield
-    finally:
-        os.close(descriptor)
 
 
-def _is_free(descriptor: int) -> bool:
+def _is_free(lock: Descriptor) -> bool:
     """Take a lock, unless another process or thread has it."""
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(lock.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     return True

@@ -72,7 +72,8 @@ class Settings(FleetSettings):
     allow_unauthenticated: bool = False
 
     # Devices, comma-separated: cpu, cpu:0-7 (these cores), cuda:0. One that cannot be used is left
-    # out while others can. Threads of each CPU device; 0: one a core.
+    # out while others can. Threads of each CPU device; 0: one a core, or as many as a quota of CPU
+    # time pays for.
     devices: Annotated[tuple[str, ...], NoDecode] = ("cpu",)
     threads: int = Field(default=0, ge=0, le=1024)
 
@@ -155,7 +156,7 @@ class Settings(FleetSettings):
     shutdown_delay_seconds: float = Field(default=0.0, ge=0, le=3600, allow_inf_nan=False)
     drain_seconds: float = Field(default=30.0, ge=0, le=3600, allow_inf_nan=False)
 
-    # Limits of the importer process, one per upload.
+    # Limits of the importer process, one per upload. Memory: beyond that of its libraries.
     import_memory_bytes: ByteSize = Field(default=ByteSize(12 * GIB), ge=GIB)
     import_file_bytes: ByteSize = Field(default=ByteSize(4 * GIB), ge=MIB)
     import_cpu_seconds: int = Field(default=600, ge=1)
@@ -187,11 +188,15 @@ class Settings(FleetSettings):
     # Names of models, comma-separated: the server is ready only while all of them answer.
     ready_models: Annotated[tuple[str, ...], NoDecode] = ()
 
-    # A plan drifts if it is this much slower than profiled, for this long without a break. What
-    # drifts is reported, and profiled again in the background if asked for.
+    # A plan drifts if it is this much slower or faster than profiled, for this long without a
+    # break. What drifts is reported. What became slower is profiled again in the background if
+    # asked for; of what is faster the profile was wrong: it is made again in idle time.
     drift_ratio: float = Field(default=1.5, gt=1, le=1000, allow_inf_nan=False)
     drift_seconds: float = Field(default=600.0, gt=0, allow_inf_nan=False)
     reprofile_on_drift: bool = False
+
+    # Schedules that rest on figures of a busy machine are made again in idle time, by themselves.
+    compare_again: bool = True
 
     # Triton's nv_inference_* names beside Braid's own metrics.
     triton_metrics: bool = False

@@ -1,4 +1,7 @@
-"""The networks as files: written and imported in the background while the device is busy."""
+"""The networks as artefacts: by their recipes where there are any, else written and imported.
+
+A benchmark has them made in the background while the device is busy.
+"""
 
 from __future__ import annotations
 
@@ -6,20 +9,34 @@ import asyncio
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.cuda.recipes import recipe_folder
 from benchmarks.planned import imported
 
 AT_ONCE = 3
 
 
-@dataclass(frozen=True, slots=True)
-class Written:
-    """A network as ONNX, and as imported."""
+async def artefact_of(name: str, folder: Path) -> Path:
+    """The artefact of a network in ``folder``, made there unless it exists.
 
-    model: Path
-    artefact: Path
+    Raises:
+        RuntimeError: it could not be made; with the last line of what was printed.
+        BraidError: it could not be imported.
+    """
+    artefact, model = folder / name, folder / f"{name}.onnx"
+    if artefact.exists():
+        return artefact
+    if recipe_folder(name, folder).exists():
+        try:
+            await _run("benchmarks.cuda.recipes", name, str(folder))
+        except RuntimeError as error:
+            print(f"{name} is exported and imported: {error}", file=sys.stderr)
+        else:
+            return artefact
+    if not model.exists():
+        await _run("benchmarks.networks.export", name, "--out", str(folder))
+    return await imported(model, artefact)
 
 
 class Library:
@@ -27,18 +44,13 @@ class Library:
 
     def __init__(self, folder: Path, networks: Sequence[str]) -> None:
         """Begin with the first ones; to be called in the event loop."""
+        folder.mkdir(parents=True, exist_ok=True)
         self._folder = folder
         self._turns = asyncio.Semaphore(AT_ONCE)
-        folder.mkdir(parents=True, exist_ok=True)
-        self._tasks = {name: asyncio.create_task(self._written(name)) for name in networks}
+        self._tasks = {name: asyncio.create_task(self._in_turn(name)) for name in networks}
 
-    async def network(self, name: str) -> Written:
-        """One network, when it is ready.
-
-        Raises:
-            RuntimeError: it could not be written; with the last line of what was printed.
-            BraidError: it could not be imported.
-        """
+    async def network(self, name: str) -> Path:
+        """The artefact of one network, when it is ready; raises what ``artefact_of`` does."""
         return await asyncio.shield(self._tasks[name])
 
     async def close(self) -> None:
@@ -47,18 +59,15 @@ class Library:
             task.cancel()
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
 
-    async def _written(self, name: str) -> Written:
+    async def _in_turn(self, name: str) -> Path:
         async with self._turns:
-            model = self._folder / f"{name}.onnx"
-            if not model.exists():
-                await _export(name, self._folder)
-            return Written(model, await imported(model, self._folder / name))
+            return await artefact_of(name, self._folder)
 
 
-async def _export(name: str, folder: Path) -> None:
+async def _run(module: str, *arguments: str) -> None:
     """In a process without the GPU, and with few threads: others measure meanwhile."""
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "benchmarks.networks.export", name, "--out", str(folder)),
+        *(sys.executable, "-m", module, *arguments),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
         env={**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "2"},

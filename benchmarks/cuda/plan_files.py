@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.replacing import replace_text
+
 FILE = "cuda_plans.json"
 
 
@@ -33,7 +35,7 @@ def write_plans(plans: PlanFiles, folder: Path) -> None:
         }
         for (network, batch), found in plans.items()
     ]
-    (folder / FILE).write_text(json.dumps(document) + "\n")
+    replace_text(folder / FILE, json.dumps(document) + "\n")
 
 
 def read_plans(folder: Path, work: Path) -> PlanFiles:

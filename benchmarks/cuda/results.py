@@ -16,6 +16,7 @@ from pathlib import Path
 from statistics import quantiles
 
 from benchmarks.cuda.record import RIVALS, CudaCase, goals, ratios
+from benchmarks.replacing import replace_text
 
 FILE = "cuda.json"
 
@@ -78,7 +79,13 @@ def write(
         "left_out": list(left_out),
     }
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / FILE).write_text(json.dumps(_without_nan(document), indent=1) + "\n")
+    replace_text(folder / FILE, json.dumps(_without_nan(document), indent=1) + "\n")
+
+
+def same_setting(path: Path, environment: Mapping[str, object]) -> bool:
+    """Whether an earlier run was of the same device, software and precision."""
+    earlier = json.loads(path.read_text())["environment"]
+    return all(earlier.get(fact) == environment[fact] for fact in ("device", "precision"))
 
 
 def read(path: Path) -> list[CudaCase]:

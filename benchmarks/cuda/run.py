@@ -1,7 +1,7 @@
 """The benchmark on a GPU: ``python -m benchmarks.engine --device cuda``, see there.
 
     agenda ─> step by step: plans (device worker, planner process) ─> contenders in turns ─> record
-       └─ in the background: networks written and imported
+       └─ in the background: artefacts of the networks
 
 One device worker serves the whole run; it rests while contenders are measured.
 """
@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarks.cuda.agenda import BATCHES, BRAID, NETWORKS, Budget, Step, agenda
-from benchmarks.cuda.library import Library, Written
+from benchmarks.cuda.library import Library
 from benchmarks.cuda.plan_files import PlanFiles, Planned, read_plans, write_plans
 from benchmarks.cuda.record import CudaCase, contender_name
-from benchmarks.cuda.results import draw, print_case, print_summary, read, write
+from benchmarks.cuda.results import draw, print_case, print_summary, read, same_setting, write
 from benchmarks.cuda.turns import Setting, measure
 from benchmarks.environment import describe
 from benchmarks.planned import plans_on
@@ -40,7 +40,7 @@ LEAST_S = 20.0
 """A step is not begun with less time left: processes alone take longer to start."""
 
 PLAN_S = 180.0
-"""For writing, importing and planning one network."""
+"""For the artefact and the plans of one network."""
 
 TURN_S = 0.08
 """Of runs of one contender by one clock, before it is the next one's turn."""
@@ -61,19 +61,11 @@ class Benchmark:
         self._plans: PlanFiles = {}
         self.left_out: list[str] = []
         self.cases: list[CudaCase] = []
-        if args.earlier:
-            self.cases = read(args.earlier)
-            self._plans = read_plans(args.earlier.parent, work)
 
     async def run(self) -> None:
         """All steps for which there is time."""
         args, cores = self._args, len(os.sched_getaffinity(0))
         networks = args.networks or NETWORKS
-        steps = [
-            step
-            for step in agenda(networks, args.batches or BATCHES, args.without)
-            if not self._is_known(step)
-        ]
         library = Library(args.models or self._work / "models", networks)
         try:
             await self._device.start()
@@ -85,9 +77,12 @@ class Benchmark:
                 "minutes": args.minutes,
                 "host_cores": cores,
             }
-            for step in steps:
-                await self._attempt(step, library)
-                self._write()
+            if args.earlier:
+                self.cases, self._plans = continued(args.earlier, self._environment, self._work)
+            for step in agenda(networks, args.batches or BATCHES, args.without):
+                if not self._is_known(step):
+                    await self._attempt(step, library)
+                    self._write()
         finally:
             await library.close()
             await self._device.close()
@@ -120,11 +115,12 @@ class Benchmark:
         print(f"\n{step} ({self._budget.left_s:.0f} s left)", flush=True)
         try:
             async with asyncio.timeout(self._budget.at_most(PLAN_S)):
-                written = await library.network(step.network)
+                artefact = await library.network(step.network)
                 if BRAID in step.contenders and (step.network, step.batch) not in self._plans:
-                    await self._plan(case, written)
+                    await self._plan(case, artefact)
+                    self._write()
         except TimeoutError:
-            case.failed[BRAID] = "writing, importing and planning it took too long"
+            case.failed[BRAID] = "making and planning it took too long"
         except Exception as error:  # the next network may fare better
             case.failed[BRAID] = f"{type(error).__name__}: {error}"
             if not isinstance(error, BraidError):
@@ -139,15 +135,14 @@ class Benchmark:
             self.cases.append(case)
         return case
 
-    async def _plan(self, case: CudaCase, written: Written) -> None:
+    async def _plan(self, case: CudaCase, artefact: Path) -> None:
         args = self._args
         folder = self._work / f"{case.network}-{case.batch}"
-        digest = await asyncio.to_thread(_digest, written.artefact)
+        digest = await asyncio.to_thread(_digest, artefact)
         async with self._device.keeping(digest):
             found = await plans_on(
                 self._device,
-                written.artefact,
-                written.model,
+                artefact,
                 case.batch,
                 folder,
                 PlannerSettings.for_serving(args.planner),
@@ -207,6 +202,17 @@ class Benchmark:
         write_plans(self._plans, self._args.out)
 
 
+def continued(
+    path: Path, environment: Mapping[str, object], work: Path
+) -> tuple[list[CudaCase], PlanFiles]:
+    """Cases and plans of an earlier run; none if it was of another device or precision."""
+    if not same_setting(path, environment):
+        device, precision = environment["device"], environment["precision"]
+        print(f"{path} is not of {device} in {precision}: all is measured again", flush=True)
+        return [], {}
+    return read(path), read_plans(path.parent, work)
+
+
 def _open_store(folder: Path) -> Store | None:
     """For latencies of kernels, which serve all networks; None without the database's packages."""
     try:
@@ -240,6 +246,9 @@ def main(args: argparse.Namespace) -> int:
     if not torch.cuda.is_available():
         print("no NVIDIA GPU (or no torch that sees one) here: nothing was measured")
         return 0
+    if args.earlier and not args.earlier.exists():
+        print(f"--earlier: there is no {args.earlier}", file=sys.stderr)
+        return 2
     with tempfile.TemporaryDirectory() as folder:
         cases = asyncio.run(_benchmark(args, Path(folder)))
     return 0 if any(case.gpu_ms for case in cases) else 1

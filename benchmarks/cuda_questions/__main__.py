@@ -12,13 +12,17 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Mapping, Sequence
+import traceback
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from time import monotonic
+from typing import NoReturn
 
 from benchmarks.cuda_questions.answers import Answer, Row, document, table
 from benchmarks.cuda_questions.questions import QUESTIONS, Question
 from benchmarks.environment import describe
+from benchmarks.process_group import end_group
+from benchmarks.replacing import replace_text
 from braid.engine.processes.environment import cuda_environment
 
 FILE = "cuda_questions.json"
@@ -29,20 +33,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line."""
     args = _parser().parse_args(arguments)
     if args.ask is not None:
-        return _ask(args.ask, args.models)
+        _ask(args.ask, args.models)
     if not _gpu_is_there():
         print(NO_GPU)
         return 0
     environment = describe("torch", "triton")
     answers: list[Answer] = []
+
+    def write() -> None:
+        replace_text(args.out / FILE, document(environment, answers))
+
+    args.out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
         models = args.models or Path(folder)
+        models.mkdir(parents=True, exist_ok=True)
         for question in QUESTIONS:
             if question.number in (args.only or [each.number for each in QUESTIONS]):
-                answers.append(answer(question, models, args.seconds))
+                answers.append(Answer(question.number, question.title))
+                answer(answers[-1], question, models, args.seconds, write)
                 print(table(answers[-1]), flush=True)
-                args.out.mkdir(parents=True, exist_ok=True)
-                (args.out / FILE).write_text(document(environment, answers))
+                write()
     return 0 if all(each.rows for each in answers) else 1
 
 
@@ -54,7 +64,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--only", type=_numbers, help="e.g. 1,3")
     parser.add_argument("--seconds", type=float, default=45.0, help="for each question")
-    parser.add_argument("--models", type=Path, help="folder with NETWORK.onnx; written if missing")
+    parser.add_argument("--models", type=Path, help="folder that benchmarks.cuda.prepare made")
     local = os.environ.get("OUT", "benchmarks/results/local")
     parser.add_argument("--out", type=Path, default=Path(local))
     parser.add_argument("--ask", type=int, help=argparse.SUPPRESS)  # in a process of its own
@@ -75,61 +85,89 @@ def _gpu_is_there() -> bool:
     return torch.cuda.is_available()
 
 
-def answer(question: Question, models: Path, seconds: float) -> Answer:
+def answer(
+    found: Answer, question: Question, models: Path, seconds: float, written: Callable[[], None]
+) -> None:
     """Ask one question within a time limit, of which each of its environments has its share."""
-    found = Answer(question.number, question.title)
     began = monotonic()
     for environment in question.environments:
         command = [sys.executable, "-m", "benchmarks.cuda_questions"]
         command += ["--ask", str(question.number), "--models", str(models)]
         share_s = seconds / len(question.environments)
-        listen(found, command, {**cuda_environment(0), **environment}, share_s)
+        listen(found, command, {**cuda_environment(0), **environment}, share_s, written)
     found.seconds = monotonic() - began
-    return found
 
 
 def listen(
-    found: Answer, command: Sequence[str], environment: Mapping[str, str], seconds: float
+    found: Answer,
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    seconds: float,
+    written: Callable[[], None] = lambda: None,
 ) -> None:
-    """Add the rows that a process prints; note how it ended if not well."""
+    """Add the rows that a process prints; note how it ended if not well.
+
+    What the process started ends with it: a compiler's workers may outlive it and hold its output
+    open. ``written`` is called after each row, in another thread.
+    """
     with tempfile.TemporaryFile("w+") as log:
         process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=log, text=True, env=dict(environment)
+            command,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+            env=dict(environment),
+            process_group=0,
         )
-        overdue = threading.Event()
-
-        def end() -> None:
-            overdue.set()
-            process.kill()
-
-        timer = threading.Timer(seconds, end)
-        timer.start()
-        assert process.stdout is not None
-        with process.stdout:
-            for line in process.stdout:
-                with contextlib.suppress(ValueError):  # half a line, of a process that was killed
-                    found.rows.append(Row.from_line(line))
-        code = process.wait()
-        timer.cancel()
+        reader = threading.Thread(target=_add_rows, args=(found, process, written))
+        reader.start()
+        overdue = False
+        try:
+            process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            overdue = True
+        finally:
+            code = end_group(process)
+            reader.join()
         log.seek(0)
         last = log.read().strip().splitlines()[-1:]
-    if overdue.is_set():
+    if overdue:
         found.problem = f"it took longer than {seconds:.0f} s"
     elif code:
         found.problem = "".join(last) or f"exit status {code}"
 
 
-def _ask(number: int, models: Path) -> int:
-    """Print the rows of one question, one a line, as they are found."""
+def _add_rows(found: Answer, process: subprocess.Popen[str], written: Callable[[], None]) -> None:
+    assert process.stdout is not None
+    with process.stdout:
+        for line in process.stdout:
+            with contextlib.suppress(ValueError):  # half a line, of a process that was killed
+                found.rows.append(Row.from_line(line))
+                written()
+
+
+def _ask(number: int, models: Path) -> NoReturn:
+    """Print the rows of one question, one a line, as they are found, and end the process.
+
+    Without the interpreter's clean-up, in which Inductor waits minutes for its workers.
+    """
     import torch
 
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # libraries print to stdout
     (question,) = [each for each in QUESTIONS if each.number == number]
-    with torch.inference_mode():
-        for row in question.ask(models):
-            answers.write(row.to_line() + "\n")
-    return 0
+    status = 1
+    try:
+        with torch.inference_mode():
+            for row in question.ask(models):
+                answers.write(row.to_line() + "\n")
+        status = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
 
 
 if __name__ == "__main__":

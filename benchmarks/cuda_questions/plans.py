@@ -12,10 +12,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from benchmarks.cuda.library import artefact_of
 from benchmarks.cuda_questions.answers import Figure, Row
-from benchmarks.networks.export import export_onnx
 from benchmarks.networks.registry import NETWORKS
-from benchmarks.planned import imported
 from braid.core.program import ProgramKey
 from braid.core.schedule import Stage
 from braid.engine.cuda.backend import CudaBackend
@@ -59,11 +58,8 @@ class StageCosts:
 
 
 def program_of(backend: CudaBackend, network: str, folder: Path) -> Program:
-    """A network at batch 1, bound to kernels; written to ``folder`` unless it is there."""
-    model = folder / f"{network}.onnx"
-    if not model.exists():
-        export_onnx(network, model)
-    artefact = asyncio.run(imported(model, folder / network))
+    """A network at batch 1, bound to kernels; its artefact is made in ``folder`` if need be."""
+    artefact = asyncio.run(artefact_of(network, folder))
     table = ModelTable(backend)
     digest = read_report(artefact).sha256
     table.load(digest, artefact)
@@ -190,7 +186,10 @@ def _noting_streams(bound: BoundUnit) -> BoundUnit:
 def _peak(
     ready: OnGpu, calls: Sequence[StreamCall], releases: Mapping[int, Sequence[int]]
 ) -> dict[str, Figure]:
-    """Memory of a capture in a pool of its own, tensors released before these calls."""
+    """Memory of a capture in a pool of its own, tensors released before these calls.
+
+    The plan's inputs are counted, as in ``PreparationCost.peak_bytes``.
+    """
     driver, streams = ready.executor.driver, ready.plan.streams
     pool = driver.pool()
     commands = lower(calls, order_calls(calls), releases)
@@ -204,7 +203,8 @@ def _peak(
     driver.destroy(captured[0])
     env.clear()
     driver.release_pool(pool)
+    inputs = sum(tensor.nbytes for tensor in ready.plan.inputs.values())
     return {
-        "peak_mib": (after.peak_allocated - before.allocated) / 2**20,
+        "peak_mib": (after.peak_allocated - before.allocated + inputs) / 2**20,
         "pool_mib": (after.reserved - before.reserved) / 2**20,
     }

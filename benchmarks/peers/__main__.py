@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import signal
 import sys
 import tempfile
@@ -22,6 +21,7 @@ from benchmarks.peers.records import BATCHINGS, DYNAMIC, Case, path_of, read_cas
 from benchmarks.peers.report import write_report
 from benchmarks.peers.rounds import Course, run_course, started
 from benchmarks.peers.stands import Stand
+from braid.core.cpu_allowance import cpu_allowance
 
 DEFAULT_OUT = environment.REPOSITORY / "benchmarks" / "results" / "local" / "peers"
 CLIENT_PROGRAM = "benchmarks.peers.load.client"
@@ -72,7 +72,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--batch-sizes", type=_numbers, default=[1, 2, 4, 8], help="if dynamic")
     parser.add_argument("--clients", type=_numbers, default=[1, 4, 16], help="of closed loops")
     parser.add_argument("--parts", type=_parts, default=[0.5, 0.8], help="open loops: 50,80 %%")
-    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--threads", type=int, default=cpu_allowance().threads)
     parser.add_argument("--rounds", type=int, help="5; 1 if quick")
     parser.add_argument("--seconds", type=float, help="measured, a turn, at least: 1; 0.3")
     parser.add_argument("--warmup", type=float, help="seconds before that: 0.3; 0.1")

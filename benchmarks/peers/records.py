@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from benchmarks.replacing import replace_text
+
 OFF, DYNAMIC = "off", "dynamic"
 BATCHINGS = (OFF, DYNAMIC)
 ECHO = "echo"
@@ -87,9 +89,7 @@ def path_of(folder: Path, model: str, batching: str) -> Path:
 def write_case(case: Case, folder: Path) -> None:
     """Write ``case`` into ``folder``, replacing an earlier one in one step."""
     path = path_of(folder, case.model, case.batching)
-    part = path.with_suffix(".part")
-    part.write_text(json.dumps(asdict(case), indent=1) + "\n")
-    part.replace(path)
+    replace_text(path, json.dumps(asdict(case), indent=1) + "\n")
 
 
 def read_cases(folder: Path) -> Iterator[Case]:

@@ -254,6 +254,21 @@ class AsyncClient(Connection):
         answer = await self._call(rpcs.GET_SCHEDULE, request, timeout_s)
         return ScheduleDocuments(json.loads(answer.schedule_json), json.loads(answer.graph_json))
 
+    async def schedule_again(
+        self,
+        name: str,
+        *,
+        batch: int | None = None,
+        device: str = "",
+        version: str | int | None = None,
+        timeout_s: float | None = None,
+    ) -> Job:
+        """Have schedules measured and made again; see ``Client.schedule_again``."""
+        request = admin_pb2.ScheduleAgainRequest(
+            model=name, version=version_text(version), device=device, batch_size=batch or 0
+        )
+        return job_from_wire(await self._call(rpcs.SCHEDULE_AGAIN, request, timeout_s))
+
     async def _upload(
         self,
         header: admin_pb2.RegisterModelHeader,

@@ -340,6 +340,39 @@ class Client(Connection):
         answer = self._call(rpcs.GET_SCHEDULE, request, timeout_s)
         return ScheduleDocuments(json.loads(answer.schedule_json), json.loads(answer.graph_json))
 
+    def schedule_again(
+        self,
+        name: str,
+        *,
+        batch: int | None = None,
+        device: str = "",
+        version: str | int | None = None,
+        timeout_s: float | None = None,
+    ) -> Job:
+        """Have schedules measured and made again; they serve until the new ones are verified.
+
+        That is of use where the machine, or what else runs on it, is not as it was. Provisional
+        schedules are made again by themselves once the machine is quieter.
+
+        Args:
+            name: name of the model.
+            batch: batch size; None means all that it was registered with.
+            device: e.g. ``cpu``; empty means all.
+            version: a number or a label; None means the one that answers.
+
+        Returns:
+            the job, to be watched with ``watch_job``; one of the version that is under way already.
+
+        Raises:
+            ModelNotFound: no such model or version.
+            InvalidArgument: no such device, or not a batch size that it was registered with.
+            FailedPrecondition: the version does not serve.
+        """
+        request = admin_pb2.ScheduleAgainRequest(
+            model=name, version=version_text(version), device=device, batch_size=batch or 0
+        )
+        return job_from_wire(self._call(rpcs.SCHEDULE_AGAIN, request, timeout_s))
+
     def _upload(
         self,
         header: admin_pb2.RegisterModelHeader,

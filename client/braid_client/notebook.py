@@ -81,11 +81,16 @@ def _plan(summary: ScheduleSummary) -> tuple[object, ...]:
         summary.batch_size,
         summary.precision or "fp32",
         summary.plan_id,
-        summary.planner if summary.promoted else f"{summary.planner} (the sequential plan serves)",
+        _serving(summary),
         _ms(summary.measured_us),
         _ms(summary.sequential_us),
         f"{summary.speedup:.2f}" if summary.speedup else "not known",
     )
+
+
+def _serving(summary: ScheduleSummary) -> str:
+    serves = "" if summary.promoted else " (the sequential plan serves)"
+    return f"{summary.planner}{serves}{', provisional' if summary.provisional else ''}"
 
 
 def _output(name: str, array: Array) -> tuple[object, ...]:

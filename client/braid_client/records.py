@@ -156,6 +156,7 @@ class ScheduleSummary:
     side_by_side: SideBySide | None = None  # under load; None: one after the other on all threads
     samples: int = 0  # that ``max_rel_error`` was measured on; 0: seeded inputs
     top_agreement: float | None = None  # part of the samples with the reference's top class
+    provisional: str = ""  # why it is to be made again, by itself; empty: it is settled
 
     def _repr_html_(self) -> str:
         return notebook.summary_html(self)

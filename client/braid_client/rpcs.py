@@ -99,6 +99,7 @@ GET_SCHEDULE = Rpc(
     retry=Retry.READ,
     not_found=ScheduleNotFound,
 )
+SCHEDULE_AGAIN = Rpc(_ADMIN + "ScheduleAgain", admin.ScheduleAgainRequest, admin.Job)
 LIST_NODES = Rpc(
     _ADMIN + "ListNodes", admin.ListNodesRequest, admin.ListNodesResponse, retry=Retry.READ
 )
@@ -116,6 +117,7 @@ RPCS: Final[tuple[Rpc[Any, Any], ...]] = (
     GET_SERVING,
     SET_SERVING,
     GET_SCHEDULE,
+    SCHEDULE_AGAIN,
     LIST_NODES,
 )
 

@@ -81,15 +81,18 @@ class CpuBackend:
         activation_bytes: int = 1 << 30,
         timer: TimerOptions | None = None,
         device_cpus: Sequence[int] | None = None,
+        cpu_quota: float = 0.0,
     ) -> None:
         """Use ``executor``; keep at most ``activation_bytes`` while stages are measured.
 
         ``device_cpus`` are all cores of the device, where the executor has a part of them.
+        ``cpu_quota`` is as in ``WorkerOptions``.
         """
         self._executor = executor
         self._timer = CpuStageTimer(executor, activation_bytes, timer or TimerOptions())
         self._places: dict[int, Sequence[CpuPlace]] = {}
         self._device_cpus = executor.cpus if device_cpus is None else device_cpus
+        self._cpu_quota = cpu_quota
 
     @property
     def threads(self) -> int:
@@ -108,7 +111,7 @@ class CpuBackend:
 
     def device_key(self) -> str:
         """Model name, cores, instruction set, threads, versions."""
-        return cpu_device_key(self.threads, self._executor.usable_cores)
+        return cpu_device_key(self.threads, self._executor.usable_cores, self._cpu_quota)
 
     def software(self) -> dict[str, str]:
         """Versions of torch, oneDNN and Python."""
@@ -140,9 +143,10 @@ class CpuBackend:
         if count < 2 or self.threads % count:
             return ()
         if count not in self._places:
-            self._places[count] = divided(
-                self._executor, count, partial(CpuBackend, device_cpus=self._device_cpus)
+            backend_of = partial(
+                CpuBackend, device_cpus=self._device_cpus, cpu_quota=self._cpu_quota
             )
+            self._places[count] = divided(self._executor, count, backend_of)
         return self._places[count]
 
     def interpret(self, program: Program, inputs: Tensors, pause: YieldToRequests) -> Tensors:
@@ -174,7 +178,7 @@ class CpuBackend:
         if runtime == OPENVINO:
             on = OpenVinoPlace(threads, cpus, self._device_cpus, callers)
             return OpenVinoModel(artefact, digest, on, precision)
-        return OnnxSession(artefact, digest, threads, cpus)
+        return OnnxSession(artefact, digest, threads, cpus, spins=not self._cpu_quota)
 
     def profile(self, unit: Operator, graph: OpGraph) -> UnitProfile:
         """Estimate a unit's use of the device by the rates of one thread of a server CPU."""

@@ -23,10 +23,14 @@ _INTEGER_INSTRUCTIONS = frozenset({"avx512_vnni", "avx_vnni", "amx_int8"})
 """The same, for sums of 8-bit products."""
 
 
-def cpu_device_key(threads: int, cores: int) -> str:
-    """Canonical text: ``cpu:AMD EPYC:cores=2:isa=AVX512:threads=2:torch=2.13.0+cpu:...``."""
+def cpu_device_key(threads: int, cores: int, quota: float = 0.0) -> str:
+    """Canonical text: ``cpu:AMD EPYC:cores=2:isa=AVX512:threads=2:torch=2.13.0+cpu:...``.
+
+    Under a quota of CPU time it stands in place of the cores, so that containers of one size share
+    schedules on machines of any size.
+    """
     facts = {
-        "cores": str(cores),
+        **({"quota": f"{quota:g}"} if quota else {"cores": str(cores)}),
         "isa": torch.backends.cpu.get_cpu_capability(),
         "threads": str(threads),
         "torch": torch.__version__,

@@ -303,4 +303,6 @@ def _copied_into(
 def _until_stopped() -> Slices | None:
     """Slices of a run without pauses, which ends when the calling thread's run is to end."""
     signal = stop_signal.get()
-    return None if signal is None else Slices(STOP_LOOK_NS, signal.check, signal.descriptor)
+    if signal is None:
+        return None
+    return Slices(STOP_LOOK_NS, signal.check, signal.descriptor.fileno())

@@ -57,7 +57,14 @@ class Runner:
         self._interleave = native.braid_interleave
         self._interleave.restype = None
         self._interleave.argtypes = [pointer, pointer, number, number, number, ctypes.c_int]
+        self._let_lanes_spin = native.braid_let_lanes_spin
+        self._let_lanes_spin.restype = None
+        self._let_lanes_spin.argtypes = [ctypes.c_int]
         self.library = library
+
+    def let_lanes_spin(self, spins: bool) -> None:
+        """Let lanes that wait spin, from now on, or sleep; in all of this process."""
+        self._let_lanes_spin(spins)
 
     def run(
         self, native: NativeSegment, slices: Slices | None, stamps: Tensor | None = None

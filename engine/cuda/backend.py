@@ -31,11 +31,11 @@ from braid.engine.cuda.executor import CudaExecutor
 from braid.engine.cuda.graphs.origin_priority import prepare_fastest
 from braid.engine.cuda.identity import GpuIdentity
 from braid.engine.cuda.kernels.candidates import offered_precisions
-from braid.engine.cuda.kernels.index_guard import check_indices, index_ranges
 from braid.engine.cuda.on_gpu import OnGpu
 from braid.engine.device import AskedStage, DevicePart, MakeInputs, Prepared, StageTimer, Tensors
 from braid.engine.ops.whole import KIND as ON_HOST
 from braid.engine.passes.specialise import interpret
+from braid.engine.program.input_ranges import check_inputs, input_ranges
 from braid.engine.program.kernel import PackedWeights
 from braid.engine.program.kernel_choice import KernelSource
 from braid.engine.program.onnxruntime_session import CUDA_PROVIDER, OnnxSession
@@ -137,7 +137,7 @@ class CudaBackend:
         prepared = prepare_fastest(self._executor, program, plan, pause)
         if prepared.eager_because:
             log.warning("%s runs eagerly: %s", program.graph.name, prepared.eager_because)
-        return OnGpu(self._executor, prepared, index_ranges(program.graph))
+        return OnGpu(self._executor, prepared, input_ranges(program.graph))
 
     def places(self, count: int) -> Sequence[DevicePart]:
         """None: a GPU overlaps the work of one plan, and its runs follow on each other."""
@@ -149,7 +149,7 @@ class CudaBackend:
         if any(unit.kind == ON_HOST for unit in graph.operators):
             on_host = {name: tensor.cpu() for name, tensor in constants.items()}
             return interpret(graph, on_host, inputs, pause)
-        check_indices(index_ranges(graph), inputs)
+        check_inputs(input_ranges(graph), inputs)
         device = self._driver.device
 
         def run() -> Tensors:

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from braid.engine.cuda.executor import CudaExecutor, StagedRun
 from braid.engine.cuda.graphs.prepare import PreparedPlan
-from braid.engine.cuda.kernels.index_guard import IndexRange, check_indices
 from braid.engine.device import Tensors
+from braid.engine.program.input_ranges import InputRange, check_inputs
 from braid.engine.runtime.yielding import YieldToRequests
 
 
@@ -34,7 +34,7 @@ class OnGpu:
 
     executor: CudaExecutor
     plan: PreparedPlan
-    ranges: tuple[IndexRange, ...]
+    ranges: tuple[InputRange, ...]
 
     @property
     def activation_bytes(self) -> int | None:
@@ -51,7 +51,7 @@ class OnGpu:
         Raises:
             InvalidRequest: an index in an input is out of range.
         """
-        check_indices(self.ranges, inputs)
+        check_inputs(self.ranges, inputs)
         return GpuRun(self.executor, self.plan, self.executor.start(self.plan, inputs))
 
     def device_us(self, _: Tensors) -> float:

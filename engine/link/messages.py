@@ -129,6 +129,7 @@ class PlaceMeasurement:
     runtime: str  # of braid.core.runtimes; empty: the sequential plan
     latency_us: float  # median over turns
     ratios: tuple[float, ...]  # runs a second over those on all threads, one a turn
+    doubt: str = ""  # why nothing may be decided by it, of all ways; empty: figures are sound
 
 
 @dataclass(frozen=True, slots=True)

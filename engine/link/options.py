@@ -31,6 +31,7 @@ class WorkerOptions:
     gpu: int | None = None  # which of the GPUs that the server sees; None: the CPU
     cores: tuple[int, ...] = ()  # of a CPU device; empty: all that the process may use
     pin_threads: bool = True
+    cpu_quota: float = 0.0  # CPUs that a quota leaves the device; its threads then never spin
     start_timeout_s: float = 60.0  # without CPU time, from one answer to the next, until it is up
     max_backoff_s: float = 5.0
     keep_spare: bool = True

@@ -25,6 +25,7 @@ import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from braid.core.descriptors import Descriptor
 from braid.core.errors import DeviceOutOfMemory
 from braid.core.tensor import BYTES, TensorType
 
@@ -78,12 +79,20 @@ class Arena:
 
     def __init__(self, size_bytes: int) -> None:
         self.size_bytes = aligned(size_bytes)
-        self.fd = os.memfd_create("braid-arena")
-        os.ftruncate(self.fd, self.size_bytes)
-        self._map = mmap.mmap(self.fd, self.size_bytes)
+        self._file = Descriptor(os.memfd_create("braid-arena"))
+        os.ftruncate(self.fileno(), self.size_bytes)
+        self._map = mmap.mmap(self.fileno(), self.size_bytes)
         self.view = memoryview(self._map)
         self._free: list[tuple[int, int]] = [(0, self.size_bytes)]  # (offset, size), ascending
         self._used: dict[int, int] = {}
+
+    def fileno(self) -> int:
+        """Descriptor for a child process to inherit.
+
+        Raises:
+            ValueError: the arena is closed.
+        """
+        return self._file.fileno()
 
     @property
     def used_bytes(self) -> int:
@@ -132,4 +141,4 @@ class Arena:
         with contextlib.suppress(BufferError):
             self.view.release()
             self._map.close()
-        os.close(self.fd)
+        self._file.close()

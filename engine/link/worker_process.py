@@ -17,7 +17,9 @@ from math import inf
 from time import monotonic
 from typing import Any, NamedTuple, Self, TypeVar, cast
 
+from braid.core.background import to_the_end
 from braid.core.child_process import child_environment
+from braid.core.descriptors import connect
 from braid.core.errors import RunStopped, RunTooLong, WorkerRestarting
 from braid.core.json_form import to_json
 from braid.engine.link.frames import FrameDecoder, encode
@@ -82,22 +84,24 @@ class WorkerProcess(asyncio.Protocol):
         ours, theirs = socket.socketpair()
         watching, watched = socket.socketpair()
         with theirs, watched:
-            links = theirs.fileno(), watched.fileno()
+            given = theirs.fileno(), watched.fileno(), arena.fileno()
             child = await ChildProcess.start(
                 options.module,
-                f"--link-fd={links[0]}",
-                f"--control-fd={links[1]}",
-                f"--arena-fd={arena.fd}",
+                f"--link-fd={given[0]}",
+                f"--control-fd={given[1]}",
+                f"--arena-fd={given[2]}",
                 f"--options={json.dumps(to_json(options))}",
                 environment=_environment(options),
-                pass_fds=(*links, arena.fd),
+                pass_fds=given,
             )
-        started, loop = cls(child, options.watch), asyncio.get_running_loop()
-        for each in (ours, watching):
-            each.setblocking(False)
+        started = cls(child, options.watch)
         control = _Control(started._heard)
-        started._control, _ = await loop.create_connection(lambda: control, sock=watching)
-        started._transport, _ = await loop.create_connection(lambda: started, sock=ours)
+        try:
+            started._control, _ = await connect(lambda: control, watching)
+            started._transport, _ = await connect(lambda: started, ours)
+        except BaseException:
+            await to_the_end(started.end())
+            raise
         started._tick()
         return started
 
@@ -303,5 +307,5 @@ class _Control(asyncio.Protocol):
 
 def _environment(options: WorkerOptions) -> dict[str, str]:
     if options.gpu is None:
-        return cpu_environment(child_environment())
+        return cpu_environment(child_environment(), spins=not options.cpu_quota)
     return cuda_environment(options.gpu, child_environment())

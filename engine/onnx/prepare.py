@@ -20,9 +20,8 @@ from braid.engine.runtime.out_of_memory import raise_out_of_memory
 MAX_EXPANSIONS = 4  # a function of ONNX's own may be defined by others
 
 EXPANDED = (
-    *("AffineGrid", "BlackmanWindow", "CausalConvWithState", "CenterCropPad"),
-    *("DynamicQuantizeLinear", "HammingWindow", "HannWindow", "NegativeLogLikelihoodLoss"),
-    *("RotaryEmbedding", "SoftmaxCrossEntropyLoss", "SwiGLU"),
+    *("CausalConvWithState", "CenterCropPad", "DynamicQuantizeLinear"),
+    *("NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLoss", "SwiGLU"),
 )
 """Operators lowered as the functions that ONNX defines them as."""
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from braid.core.errors import InvalidRequest
+from braid.core.errors import BraidError, InvalidRequest
 from braid.core.graph import Operator
 from braid.engine.ops.dtypes import spec_of
 from braid.engine.ops.kinds import call
@@ -15,6 +15,10 @@ from braid.engine.runtime.out_of_memory import raise_out_of_memory
 
 TENSOR_BYTES = 2**36
 """A tensor larger than this comes from a broken or hostile model."""
+
+
+class TooLarge(InvalidRequest):
+    """Refusal of an operator that would make a tensor of more than ``TENSOR_BYTES``."""
 
 
 _HALVES = frozenset({torch.float16, torch.bfloat16})
@@ -53,7 +57,8 @@ def attempt(
     """Run an operator; ``device`` is where the results go if there are no operands.
 
     Raises:
-        InvalidRequest: it cannot run on these operands, or would make an absurdly large tensor.
+        InvalidRequest: it cannot run on these operands.
+        TooLarge: it would make an absurdly large tensor.
         MemoryError: the process is at its limit.
     """
     tensors = [tensor for tensor in operands if tensor is not None]
@@ -63,6 +68,8 @@ def attempt(
         else:
             with torch.device(device):
                 outputs = call(operator, operands)
+    except BraidError:
+        raise
     except Exception as error:  # torch raises whatever it likes
         raise_out_of_memory(error)
         reason = (str(error) or type(error).__name__).splitlines()[0][:300]
@@ -78,7 +85,7 @@ def attempt(
     for output in outputs:
         size_bytes = output.numel() * output.element_size()
         if size_bytes > TENSOR_BYTES:
-            raise InvalidRequest(
+            raise TooLarge(
                 f"operator {operator.name!r} ({operator.kind}) would make a tensor of "
                 f"{size_bytes} bytes, more than {TENSOR_BYTES}"
             )

@@ -23,6 +23,7 @@ import torch
 
 from braid.core.errors import InvalidArtefact
 from braid.core.graph import Literal, Operator
+from braid.engine.ops.value_ranges import Values, refuse_values
 
 Tensor = torch.Tensor
 Run = Callable[..., Tensor | tuple[Tensor, ...]]
@@ -47,6 +48,8 @@ class OpDef:
     run: Run  # (*inputs, None where absent, **attributes or records of them)
     pointwise: bool = False  # unary, elementwise, shape kept: may become an epilogue
     shape_only: bool = False  # reads only the shape of its input; answers on the CPU
+    values: Values | None = None  # that it takes, where it cannot use all
+    fails: bool = False  # when it meets other values, so that they are looked for only then
     records: Mapping[str, type] = field(default_factory=dict)  # parameter of run -> dataclass
 
     def bound(self, attributes: Mapping[str, Any]) -> Run:
@@ -67,7 +70,13 @@ OPS: Mapping[str, OpDef] = MappingProxyType(_OPS)
 
 
 def operator(
-    kind: str, *, pointwise: bool = False, shape_only: bool = False, **records: type
+    kind: str,
+    *,
+    pointwise: bool = False,
+    shape_only: bool = False,
+    values: Values | None = None,
+    fails: bool = False,
+    **records: type,
 ) -> Callable[[_RunT], _RunT]:
     """Enter the decorated function into the table as ``kind``.
 
@@ -77,7 +86,7 @@ def operator(
 
     def enter(run: _RunT) -> _RunT:
         assert kind not in _OPS, f"{kind} is defined twice"
-        _OPS[kind] = OpDef(kind, run, pointwise, shape_only, records)
+        _OPS[kind] = OpDef(kind, run, pointwise, shape_only, values, fails, records)
         return run
 
     return enter
@@ -118,11 +127,15 @@ def epilogue_steps(literal: Literal) -> list[tuple[OpDef, dict[str, Any]]]:
 def bound(operator: Operator) -> Run:
     """Return one operator of a static graph as a function of its operands, epilogue included.
 
-    The function gives a tensor, or a tuple of tensors.
+    The function gives a tensor, or a tuple of tensors. It raises InvalidRequest for values of its
+    operands that the operator cannot use, as far as these are on the CPU.
     """
     attributes = dict(operator.attributes)
     epilogue = epilogue_steps(attributes.pop(EPILOGUE, None))
-    run = op(operator.kind).bound(attributes)
+    definition = op(operator.kind)
+    run = definition.bound(attributes)
+    if definition.values is not None:
+        run = _refusing(operator, definition.values, run, late=definition.fails)
     if not epilogue:
         return run
     steps = [definition.bound(arguments) for definition, arguments in epilogue]
@@ -137,6 +150,22 @@ def bound(operator: Operator) -> Run:
         return (first, *others)
 
     return fused
+
+
+def _refusing(operator: Operator, values: Values, run: Run, *, late: bool) -> Run:
+    """Return ``run`` with a look at the values before it, or ``late``, only if it fails."""
+
+    def refusing(*inputs: Tensor | None) -> Tensor | tuple[Tensor, ...]:
+        if not late:
+            refuse_values(operator, values, inputs)
+            return run(*inputs)
+        try:
+            return run(*inputs)
+        except (RuntimeError, IndexError, ArithmeticError):  # torch raises any of them
+            refuse_values(operator, values, inputs)
+            raise
+
+    return refusing
 
 
 def call(operator: Operator, inputs: Sequence[Tensor | None]) -> tuple[Tensor, ...]:

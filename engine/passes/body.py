@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
 
 from braid.core.graph import Branch, Operator, OpGraph
+from braid.core.tensor import TensorType
 from braid.engine.ops.dtypes import spec_of
 
 Weights = Mapping[str, Tensor]
@@ -36,10 +37,6 @@ class Body:
     def reads(self) -> Counter[str]:
         """Number of reads of each value, by operators, their branches and as a result."""
         return Counter(name for op in self.operators for name in op.reads()) + Counter(self.results)
-
-    def makers(self) -> dict[str, Operator]:
-        """Value -> the operator of this body that produces it."""
-        return {out: op for op in self.operators for out in op.outputs}
 
     def renamed(self, names: Mapping[str, str]) -> Body:
         """The body reading ``names[v]`` wherever it read ``v``."""
@@ -76,24 +73,39 @@ def everywhere(rewrite: Rewrite, graph: OpGraph, weights: Weights) -> tuple[OpGr
 
     body = visit(Body(graph.operators, tuple(graph.outputs.values()), ranks, top=True))
     outputs = dict(zip(graph.outputs, body.results, strict=True))
-    return rebuilt(graph, body.operators, outputs, pool), pool
+    specs = {name: spec_of(tensor) for name, tensor in pool.items()}
+    return rebuilt(
+        dataclasses.replace(graph, outputs=outputs, constants=specs), body.operators
+    ), pool
 
 
 def rebuilt(
-    graph: OpGraph,
-    operators: tuple[Operator, ...],
-    outputs: Mapping[str, str],
-    weights: Weights,
+    graph: OpGraph, operators: Iterable[Operator], specs: Mapping[str, TensorType] | None = None
 ) -> OpGraph:
     """``graph`` with other operators; specs of values that are gone are dropped."""
-    made = {out for op in operators for out in op.outputs}
-    return dataclasses.replace(
-        graph,
-        operators=operators,
-        outputs=outputs,
-        constants={name: spec_of(tensor) for name, tensor in weights.items()},
-        specs={name: spec for name, spec in graph.specs.items() if name in made},
-    )
+    operators = tuple(operators)
+    produced = {out for op in operators for out in op.outputs}
+    every = graph.specs if specs is None else specs
+    specs = {name: spec for name, spec in every.items() if name in produced}
+    return dataclasses.replace(graph, operators=operators, specs=specs)
+
+
+def with_constants(graph: OpGraph, weights: Weights) -> tuple[OpGraph, dict[str, Tensor]]:
+    """``graph`` with those of ``weights`` that it reads as its constants, and these."""
+    read = {name for op in graph.operators for name in op.reads()} | set(graph.outputs.values())
+    kept = {name: tensor for name, tensor in weights.items() if name in read}
+    specs = {name: spec_of(tensor) for name, tensor in kept.items()}
+    return dataclasses.replace(graph, constants=specs), kept
+
+
+def live(operators: Sequence[Operator], results: Iterable[str]) -> tuple[Operator, ...]:
+    """Operators on which ``results`` depend."""
+    wanted, kept = set(results), []
+    for op in reversed(operators):
+        if wanted.intersection(op.outputs):
+            wanted.update(op.reads())
+            kept.append(op)
+    return tuple(reversed(kept))
 
 
 def map_operators(graph: OpGraph, change: Callable[[Operator], Operator]) -> OpGraph:

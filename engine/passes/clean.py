@@ -5,13 +5,20 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from braid.core.graph import Operator, OpGraph
-from braid.engine.passes.body import Body, Weights, everywhere, rebuilt, rename_reads, scalar
+from braid.engine.passes.body import (
+    Body,
+    Weights,
+    everywhere,
+    live,
+    rename_reads,
+    scalar,
+    with_constants,
+)
 
 _MAX_COMPARED_BYTES = 1 << 20  # larger constants are not compared for equality
 
@@ -25,7 +32,7 @@ def drop_no_ops(graph: OpGraph, weights: Weights) -> tuple[OpGraph, Weights]:
 
 
 def _drop_no_ops(body: Body, weights: dict[str, Tensor]) -> Body:
-    made = body.makers()
+    made = {out for op in body.operators for out in op.outputs}
     names: dict[str, str] = {}
     kept = []
     for op in (rename_reads(op, names) for op in body.operators):
@@ -108,20 +115,8 @@ def _equal_constants(weights: Weights) -> dict[str, str]:
 
 def drop_dead(graph: OpGraph, weights: Weights) -> tuple[OpGraph, Weights]:
     """Remove operators and constants that no output depends on."""
-    graph, weights = everywhere(_drop_dead, graph, weights)
-    read = {name for op in graph.operators for name in op.reads()} | set(graph.outputs.values())
-    kept = {name: tensor for name, tensor in weights.items() if name in read}
-    return rebuilt(graph, graph.operators, graph.outputs, kept), kept
+    return with_constants(*everywhere(_drop_dead, graph, weights))
 
 
 def _drop_dead(body: Body, weights: dict[str, Tensor]) -> Body:
-    return dataclasses.replace(body, operators=_live(body.operators, body.results))
-
-
-def _live(operators: Sequence[Operator], results: Sequence[str]) -> tuple[Operator, ...]:
-    wanted, live = set(results), []
-    for op in reversed(operators):
-        if wanted.intersection(op.outputs):
-            wanted.update(op.reads())
-            live.append(op)
-    return tuple(reversed(live))
+    return dataclasses.replace(body, operators=live(body.operators, body.results))

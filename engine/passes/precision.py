@@ -28,6 +28,7 @@ from braid.core.tensor import TensorType
 from braid.engine.ops.dtypes import spec_of, torch_dtype
 from braid.engine.ops.evaluation import attempt
 from braid.engine.ops.kinds import EPILOGUE, WEIGHTED_SUM, epilogue_steps
+from braid.engine.passes.body import rebuilt, with_constants
 
 WIDE = "FP32"
 
@@ -49,7 +50,7 @@ _NARROW = _POINTWISE | {
     *("aten.batch_norm", "aten.layer_norm", "braid.rms_norm"),
     *("braid.group_norm", "braid.instance_norm"),
 }
-_FOLLOWING = frozenset(
+FOLLOWING = frozenset(
     {
         *("braid.reshape", "braid.flatten", "braid.squeeze", "braid.unsqueeze", "braid.slice"),
         *("braid.split", "braid.expand", "braid.tile", "braid.gather", "braid.identity"),
@@ -123,7 +124,7 @@ class _Narrowing:
             return [WIDE] * count
         if operator.kind in _FIRST_ONLY:
             return [self._narrow, *[WIDE] * (count - 1)]
-        if operator.kind in _FOLLOWING and first:
+        if operator.kind in FOLLOWING and first:
             follows = first in self._constants or self._is_narrow(first)
             return [self._narrow if follows else WIDE] * count
         if operator.kind in _CANCELLING and not any(map(self._is_narrow, operator.inputs)):
@@ -190,18 +191,8 @@ class _Narrowing:
             name: self._form(value, self._graph.spec(value).dtype)
             for name, value in self._graph.outputs.items()
         }
-        read = {name for operator in self._operators for name in operator.inputs}
-        read.update(outputs.values())
-        constants = {name: tensor for name, tensor in self._constants.items() if name in read}
-        made = {name for operator in self._operators for name in operator.outputs}
-        graph = dataclasses.replace(
-            self._graph,
-            outputs=outputs,
-            constants={name: spec_of(tensor) for name, tensor in constants.items()},
-            operators=tuple(self._operators),
-            specs={name: self._specs[name] for name in made},
-        )
-        return graph, constants
+        graph = dataclasses.replace(self._graph, outputs=outputs)
+        return with_constants(rebuilt(graph, self._operators, self._specs), self._constants)
 
 
 def _narrowed(tensor: Tensor, dtype: torch.dtype) -> Tensor:

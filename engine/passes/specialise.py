@@ -23,8 +23,15 @@ from braid.core.graph import Branch, Literal, Operator, OpGraph
 from braid.core.tensor import TensorType
 from braid.engine.ops.arithmetic.quantised_unit import DEQUANTISE
 from braid.engine.ops.dtypes import spec_of, torch_dtype
-from braid.engine.ops.evaluation import TENSOR_BYTES, attempt, call_in_fp32, meta_like
+from braid.engine.ops.evaluation import (
+    TENSOR_BYTES,
+    TooLarge,
+    attempt,
+    call_in_fp32,
+    meta_like,
+)
 from braid.engine.ops.kinds import op
+from braid.engine.passes.body import live, with_constants
 from braid.engine.runtime.stopping import check_stopped
 from braid.engine.runtime.yielding import YieldToRequests, no_pause
 
@@ -191,8 +198,8 @@ class _Walk:
             return
         try:
             outputs = attempt(operator, operands)
-        except InvalidRequest:
-            if not self._is_shape_arithmetic(operator):  # a shape that depends on content?
+        except InvalidRequest as error:  # a shape that depends on content?
+            if isinstance(error, TooLarge) or not self._is_shape_arithmetic(operator):
                 raise
             self._learn(operator, self._evaluated(operator))
             return
@@ -264,27 +271,19 @@ class _Walk:
         outputs = {
             name: self._scope.get(value, value) for name, value in self._template.outputs.items()
         }
-        live, kept = set(outputs.values()), []
-        for operator in reversed(self._kept):
-            if live.intersection(operator.outputs):
-                kept.append(operator)
-                live.update(operator.inputs)
-        kept.reverse()
+        kept = live(self._kept, outputs.values())
         made = {name for operator in kept for name in operator.outputs}
-        constants = {
-            name: self._weights[name] if name in self._weights else self._known[name]
-            for name in self._meta
-            if name in live and name not in made and name not in self._inputs
-        }
         graph = OpGraph(
             name=self._template.name,
             inputs=dict(self._inputs),
             outputs=outputs,
-            constants={name: spec_of(tensor) for name, tensor in constants.items()},
-            operators=tuple(kept),
+            constants={},
+            operators=kept,
             specs={name: spec_of(self._meta[name]) for name in self._meta if name in made},
         )
-        return graph, constants
+        content = {**self._known, **self._weights}
+        given = {name for name in content if name not in made and name not in self._inputs}
+        return with_constants(graph, {name: content[name] for name in self._meta if name in given})
 
 
 def _meta(spec: TensorType) -> Tensor:

@@ -1,7 +1,7 @@
 """A child process of the front end: how it is started and ended, and how it ended.
 
     device worker, measuring process    engine/link/worker_process.py       frames on sockets
-    importer                            engine/importer/host/launch.py      reports on a pipe
+    importer                            engine/importer/host/launch.py      lines on a socket
     planner                             server/jobs/planner/driver.py       lines on stdin, stdout
         └──> ChildProcess ──> python -P -m MODULE --parent=PID ...
 

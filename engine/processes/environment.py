@@ -12,14 +12,17 @@ CUDA_DEFAULTS = {
 """Variables that CUDA reads once, at its start; those that the operator has set win."""
 
 
-def cpu_environment(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+def cpu_environment(
+    environment: Mapping[str, str] = os.environ, *, spins: bool = True
+) -> dict[str, str]:
     """Environment of a worker, or a benchmark, that computes on the CPU.
 
-    OpenMP threads that wait spin only briefly: lanes of the next stage need their cores. Huge
-    pages for weights and activations (docs/decisions/0008-onednn.md).
+    OpenMP threads that wait spin only briefly, as lanes of the next stage need their cores; without
+    ``spins`` not at all, as a quota of CPU time pays for it. Huge pages for weights and activations
+    (docs/decisions/0008-onednn.md).
     """
     tunables = ":".join(filter(None, [environment.get("GLIBC_TUNABLES"), "glibc.malloc.hugetlb=1"]))
-    return {**environment, "GOMP_SPINCOUNT": "10000", "GLIBC_TUNABLES": tunables}
+    return {**environment, "GOMP_SPINCOUNT": "10000" if spins else "0", "GLIBC_TUNABLES": tunables}
 
 
 def cuda_environment(gpu: int, environment: Mapping[str, str] = os.environ) -> dict[str, str]:

@@ -39,6 +39,8 @@ class OnnxSession:
         threads: int,
         cpus: Sequence[int] = (),
         provider: Provider = CPU_PROVIDER,
+        *,
+        spins: bool = True,
     ) -> None:
         """Open the model that an artefact keeps.
 
@@ -48,6 +50,7 @@ class OnnxSession:
             threads: that work at the same time, the caller's included.
             cpus: the core of each one; empty leaves them to the kernel.
             provider: what it runs on.
+            spins: whether threads spin while a run lasts and they have no work.
 
         Raises:
             PreconditionFailed: the artefact keeps no model file, or ONNX Runtime refuses it or
@@ -61,7 +64,7 @@ class OnnxSession:
             raise PreconditionFailed(f"this ONNX Runtime is built without {provider[0]}")
         try:
             self._session = onnxruntime.InferenceSession(
-                str(path), _options(onnxruntime, threads, cpus), providers=[provider]
+                str(path), _options(onnxruntime, threads, cpus, spins), providers=[provider]
             )
         except Exception as error:  # its exceptions share no base but this
             raise PreconditionFailed(
@@ -134,12 +137,12 @@ class OnnxSession:
         return bound
 
 
-def _options(onnxruntime: object, threads: int, cpus: Sequence[int]) -> object:
+def _options(onnxruntime: object, threads: int, cpus: Sequence[int], spins: bool) -> object:
     options = onnxruntime.SessionOptions()  # type: ignore[attr-defined]
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
     options.log_severity_level = 4
-    options.add_session_config_entry("session.intra_op.allow_spinning", "1")
+    options.add_session_config_entry("session.intra_op.allow_spinning", str(int(spins)))
     options.add_session_config_entry("session.force_spinning_stop", "1")
     if len(cpus) == threads > 1:
         # One list a thread of its pool, which the caller is not in; it counts cores from 1.

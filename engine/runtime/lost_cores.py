@@ -1,45 +1,105 @@
-"""Waits of a process's threads for cores that other processes took from them."""
+"""Waits of a process's threads for cores that others took from them.
+
+A thread that wakes up on a core that is taken waits, too, without an involuntary switch. So how
+long threads waited is told by the statistics of the kernel's scheduler.
+"""
 
 from __future__ import annotations
 
 import os
 import resource
 import sys
+import threading
 from contextlib import suppress
-from pathlib import Path
+
+
+class ThreadWaits:
+    """Waits of the threads of this process for their cores since this was made."""
+
+    def __init__(self) -> None:
+        self._before_ns = _statistics.waits_ns()
+
+    def by_thread_ns(self) -> list[int]:
+        """Nanoseconds of each thread that has been ready to run and waited."""
+        waits_ns = _statistics.waits_ns()
+        return [waited - self._before_ns.get(thread, 0) for thread, waited in waits_ns.items()]
+
+    def longest_ns(self) -> int:
+        """Nanoseconds of the thread that waited longest: by so much what it works on was late."""
+        return max(self.by_thread_ns(), default=0)
 
 
 class LostCores:
     """Waits of all threads of this process for their cores since this was made.
 
-    How long they waited takes 0.1 ms to find out, in which threads that wait for their next work
-    stop to spin; without that, any wait is as long as it can be.
+    To read how long they waited takes some time, after which threads that wait for their next work
+    have stopped to spin; without that, any loss of a core is as long as it can be.
     """
 
     def __init__(self, *, how_long: bool) -> None:
-        self._how_long = how_long
-        self._waited_ns = _waits_of_threads_ns() if how_long else {}
+        self._waits = ThreadWaits() if how_long else None
         self._switches = _involuntary_switches()
 
-    def waited_ns(self) -> int:
-        """Nanoseconds, of all threads together; 0 if none of them lost its core to another one."""
-        if _involuntary_switches() == self._switches:
-            return 0
-        if not self._how_long:
-            return sys.maxsize
-        waits_ns = _waits_of_threads_ns()
-        return sum(waited - self._waited_ns.get(name, 0) for name, waited in waits_ns.items())
+    def waited_ns(self) -> tuple[int, int]:
+        """Nanoseconds: of all threads together, and of the one that waited longest, if known.
+
+        The former is 0 if no thread lost its core: that threads wake up is part of a run.
+        """
+        is_lost = _involuntary_switches() != self._switches
+        if self._waits is None:
+            return sys.maxsize if is_lost else 0, 0
+        waits_ns = self._waits.by_thread_ns()
+        return sum(waits_ns) if is_lost else 0, max(waits_ns, default=0)
+
+
+def takes_no_part() -> None:
+    """Leave the calling thread out from now on: what is measured does not wait for it."""
+    _statistics.leave_out(threading.get_native_id())
 
 
 def _involuntary_switches() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
 
 
-def _waits_of_threads_ns() -> dict[str, int]:
-    """By thread id: nanoseconds that a thread of this process has been ready to run and waited."""
-    found = {}
-    for thread in os.listdir("/proc/self/task"):
-        with suppress(OSError, IndexError):  # the thread has ended, or another kernel
-            statistics = Path(f"/proc/self/task/{thread}/schedstat").read_text()
-            found[thread] = int(statistics.split()[1])
-    return found
+class _Statistics:
+    """Open files of the kernel scheduler's statistics, one a thread."""
+
+    def __init__(self) -> None:
+        self._files: dict[str, int] = {}
+        self._left_out: set[str] = set()
+        self._lock = threading.Lock()
+
+    def leave_out(self, thread: int) -> None:
+        with self._lock:
+            self._left_out.add(str(thread))
+
+    def waits_ns(self) -> dict[str, int]:
+        """By thread id: nanoseconds that it has been ready to run and waited."""
+        found = {}
+        with self._lock:
+            threads = set(os.listdir("/proc/self/task"))
+            for thread in self._files.keys() - threads:
+                os.close(self._files.pop(thread))
+            self._left_out &= threads
+            for thread in threads - self._left_out:
+                with suppress(OSError, IndexError):  # it has ended, or another kernel
+                    found[thread] = self._waited_ns(thread)
+        return found
+
+    def _waited_ns(self, thread: str) -> int:
+        file = self._files.get(thread)
+        if file is not None:
+            try:
+                return _second_number(file)
+            except ProcessLookupError:  # the id is another thread's now
+                os.close(self._files.pop(thread))
+        path = f"/proc/self/task/{thread}/schedstat"
+        file = self._files[thread] = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        return _second_number(file)
+
+
+def _second_number(file: int) -> int:
+    return int(os.pread(file, 64, 0).split()[1])
+
+
+_statistics = _Statistics()

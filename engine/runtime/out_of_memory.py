@@ -21,14 +21,18 @@ _SIGNS = (
     "can't start new thread",  # its stack finds no room
 )
 
-_NOT_MADE = re.compile(r"could not create a primitive$", re.MULTILINE)
-"""What torch says where oneDNN has a kernel and could not make it, whatever it answered; that there
-is no kernel is said of "a primitive descriptor"."""
+_WHOLE_ENDS = re.compile(
+    r"(could not create a primitive|failed to map segment from shared object)$", re.MULTILINE
+)
+"""Signs only at the end of a line. torch says the first where oneDNN has a kernel and could not
+make it, whatever it answered; that there is no kernel is said of "a primitive descriptor". The
+dynamic linker says the second of a library that found no room; it names other reasons behind a
+colon."""
 
 
 def says_out_of_memory(text: str) -> bool:
     """Whether the text of a library says that there was no memory left."""
-    return any(sign in text for sign in _SIGNS) or _NOT_MADE.search(text) is not None
+    return any(sign in text for sign in _SIGNS) or _WHOLE_ENDS.search(text) is not None
 
 
 def is_out_of_memory(error: BaseException | None) -> bool:

@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
+from braid.core.descriptors import Descriptor
 from braid.core.errors import RunStopped
 
 Ender = Callable[[], None]
@@ -31,7 +32,7 @@ class StopSignal:
         self._lock = threading.Lock()
         self._enders: list[Ender] = []
         self._reason: str | None = None
-        self.descriptor = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self.descriptor = Descriptor(os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC))
         """Can be read while the run is to end."""
 
     def stop(self, reason: str) -> None:
@@ -40,7 +41,7 @@ class StopSignal:
             if self._reason is not None:
                 return
             self._reason = reason
-            os.eventfd_write(self.descriptor, 1)
+            os.eventfd_write(self.descriptor.fileno(), 1)
             for end in self._enders:
                 end()
 
@@ -50,7 +51,7 @@ class StopSignal:
             return
         with self._lock:
             self._reason = None
-            os.eventfd_read(self.descriptor)
+            os.eventfd_read(self.descriptor.fileno())
 
     def check(self) -> None:
         """Raise RunStopped if the run is to end."""
@@ -73,9 +74,6 @@ class StopSignal:
         finally:
             with self._lock:
                 self._enders.remove(end)
-
-    def __del__(self) -> None:
-        os.close(self.descriptor)
 
 
 stop_signal: ContextVar[StopSignal | None] = ContextVar("stop_signal", default=None)

@@ -26,6 +26,7 @@ from math import ceil
 from time import get_clock_info, perf_counter_ns
 from typing import NamedTuple, TypeVar
 
+from braid.core.descriptors import Descriptor
 from braid.engine.runtime.lost_cores import LostCores
 
 T = TypeVar("T")
@@ -64,6 +65,15 @@ class NetTime(NamedTuple):
 
     us: float
     was_interrupted: bool  # by more than what does not show
+    waited: float = 0.0  # longest wait of a thread for its core, relative to ``us``
+
+    def beside(self, longest_ns: int) -> NetTime:
+        """The same, where a thread waited for so long in it or shortly before."""
+        waited = waited_part(longest_ns, self.us * 1e3)
+        return self._replace(
+            was_interrupted=self.was_interrupted or waited > _HARMLESS,
+            waited=max(self.waited, waited),
+        )
 
 
 _HARMLESS = 0.01
@@ -73,12 +83,23 @@ _SHORT_NS = 10_000_000
 """Nanoseconds from which on another thread's short loss of its core does not count either."""
 
 
+WAKING_NS = 200_000
+"""Nanoseconds of waiting that do not count: on an idle machine, too, threads take some to wake up,
+and a core that is taken is away for longer."""
+
+
+def waited_part(longest_ns: float, time_ns: float) -> float:
+    """Wait of a thread for its core, relative to a time in which it should have worked."""
+    return max(0.0, longest_ns - WAKING_NS) / time_ns
+
+
 class Waited(NamedTuple):
     """Bounds of a thread's wait for its core in a measured time, in nanoseconds."""
 
     least: int  # certainly in it
     most: int  # in it, or shortly before or after it
     threads_ns: int = 0  # all threads of the process together, if any of them lost its core
+    longest_ns: int = 0  # of the one of them that waited longest; 0 also where that is not known
 
 
 class CoreWait:
@@ -169,34 +190,35 @@ class NetClock(YieldToRequests):
         spans = [min(end, end_ns) - max(start, start_ns) for start, end in self._spans_ns]
         answered_ns = sum(span for span in spans if span > 0)
         if elsewhere is None:
-            threads_ns = self._lost_cores.waited_ns()
+            threads_ns, longest_ns = self._lost_cores.waited_ns()
             outside_ns = sum(end - start for start, end in self._spans_ns) - answered_ns
             waited = self._wait.within(start_ns, end_ns, outside_ns)
             taken_ns = answered_ns + waited.least
         else:
-            waited, threads_ns = elsewhere, elsewhere.threads_ns
+            waited = elsewhere
+            threads_ns, longest_ns = elsewhere.threads_ns, elsewhere.longest_ns
             taken_ns = max(answered_ns, waited.least)  # it also waits while this thread answers
         left_ns = elapsed_ns - taken_ns
         if left_ns <= RESOLUTION_NS:
-            return NetTime(max(elapsed_ns, RESOLUTION_NS) / 1e3, was_interrupted=True)
+            elapsed_ns = max(elapsed_ns, RESOLUTION_NS)
+            return NetTime(elapsed_ns / 1e3, True, waited_part(longest_ns, elapsed_ns))
         most_ns = max(waited.most, threads_ns if left_ns < _SHORT_NS else 0)
-        return NetTime(left_ns / 1e3, self.count > 0 or most_ns > self._harmless * left_ns)
+        was_interrupted = self.count > 0 or most_ns > self._harmless * left_ns
+        return NetTime(left_ns / 1e3, was_interrupted, waited_part(longest_ns, left_ns))
 
 
 class _Statistics:
     """The kernel scheduler's statistics of the thread that makes this."""
 
     def __init__(self) -> None:
-        self._file = -1
+        self._file: Descriptor | None = None
         with suppress(OSError):  # another system, or another kernel
-            self._file = os.open("/proc/thread-self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
-
-    def __del__(self) -> None:
-        if self._file >= 0:
-            os.close(self._file)
+            path = "/proc/thread-self/schedstat"
+            self._file = Descriptor(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
 
     def waited_ns(self) -> int:
-        return int(os.pread(self._file, 64, 0).split()[1]) if self._file >= 0 else 0
+        file = self._file
+        return 0 if file is None else int(os.pread(file.fileno(), 64, 0).split()[1])
 
 
 class _OfThread(threading.local):
@@ -235,7 +257,7 @@ def elsewhere(started: Sequence[tuple[Start, Callable[[], T]]], pause: YieldToRe
     """
     results: dict[int, T] = {}
     failures: list[BaseException] = []
-    done = os.eventfd(0)
+    done = Descriptor(os.eventfd(0))  # closed with the last thread that tells of its end
 
     def work(number: int, call: Callable[[], T]) -> None:
         try:
@@ -243,14 +265,11 @@ def elsewhere(started: Sequence[tuple[Start, Callable[[], T]]], pause: YieldToRe
         except BaseException as error:
             failures.append(error)
         finally:
-            os.eventfd_write(done, 1)
+            os.eventfd_write(done.fileno(), 1)
 
-    try:
-        for number, (start, call) in enumerate(started):
-            start(partial(work, number, call))
-        _answer_until(done, len(started), pause)
-    finally:
-        os.close(done)
+    for number, (start, call) in enumerate(started):
+        start(partial(work, number, call))
+    _answer_until(done.fileno(), len(started), pause)
     if failures:
         raise failures[0]
     return [results[number] for number in range(len(started))]

@@ -2,6 +2,7 @@
 
     each once: errors ──wrong or failing ones leave──> rounds, all contenders in turns
          └─ after 2, 4, 8 rounds the clearly slower ones leave ─> final rounds of those left
+    rounds in which other processes had the cores do not count  ──too many──> in doubt
 
 Each contender runs once a round, in an order that rotates, so that drift hits all alike; in a pause
 before the run thread pools go to sleep. A quick one runs twice and the second run counts: when it
@@ -24,7 +25,8 @@ import torch
 from braid.core.errors import BraidError, DeviceLost, WorkerFault
 from braid.core.measurement import PlanMeasurement
 from braid.engine.runtime.yielding import YieldToRequests, no_pause
-from braid.engine.timing.contenders import PAUSE_S, TimedContender, sample_us
+from braid.engine.timing.contenders import PAUSE_S, TimedContender, sample_of
+from braid.engine.timing.counted_rounds import MOST_SPREAD, CountedRounds
 from braid.engine.timing.final_rounds import (
     FinalRoundsOptions,
     last_contenders,
@@ -59,6 +61,7 @@ class ComparisonOptions:
     max_rounds: int = 40  # of contenders that are not quick
     quick_rounds: int = 8  # rounds of quick contenders, before the final rounds
     budget_s: float = 10.0  # a round that began is finished, and min_rounds are always held
+    patience_s: float = 10.0  # for rounds that do not count, beside the budget
     pause_s: float = PAUSE_S
     final_rounds: FinalRoundsOptions | None = field(default_factory=FinalRoundsOptions)
 
@@ -66,7 +69,13 @@ class ComparisonOptions:
     def brief(tolerance: float) -> ComparisonOptions:
         """Options to tell within a few runs who is hopeless."""
         return ComparisonOptions(
-            tolerance, min_rounds=3, quick_rounds=3, max_rounds=3, budget_s=2.0, final_rounds=None
+            tolerance,
+            min_rounds=3,
+            quick_rounds=3,
+            max_rounds=3,
+            budget_s=2.0,
+            patience_s=2.0,
+            final_rounds=None,
         )
 
 
@@ -75,8 +84,12 @@ def compare(
     checks: Iterable[Check],
     options: ComparisonOptions,
     pause: YieldToRequests = no_pause,
+    counted: CountedRounds | None = None,
 ) -> Generator[float | None, None, list[PlanMeasurement]]:
     """Measure contenders, the first being the baseline; yields the fraction done after each run.
+
+    If the comparison is in doubt, all results say why, and none has left as slower. Of one that is
+    alone nothing is to be decided.
 
     Args:
         contenders: what can run the model.
@@ -84,6 +97,7 @@ def compare(
             are those that runs are timed on.
         options: of the comparison.
         pause: lets inference go first.
+        counted: judges the rounds; None: by the waits of this process's threads.
 
     Raises:
         WorkerFault: the baseline does not run.
@@ -98,16 +112,25 @@ def compare(
     assert inputs is not None, "nothing to find errors on"
     if contenders[0].problem:
         raise WorkerFault(f"the baseline does not run: {contenders[0].problem}")
-    staying = [one for one in contenders if one is contenders[0] or _is_right(one, options)]
-    began = monotonic()
-    staying = yield from _run_rounds(staying, inputs, options, pause)
-    if (finals := options.final_rounds) and len(staying) > 1 and staying[0].is_quick:
+    right = [one for one in contenders if one is contenders[0] or _is_right(one, options)]
+    began, judge = monotonic(), counted or CountedRounds(options.patience_s)
+    staying = yield from _run_rounds(right, inputs, options, judge, pause)
+    finals = options.final_rounds if len(staying) > 1 and staying[0].is_quick else None
+    is_enough = not judge.has_given_up or (finals is None and judge.counted >= options.min_rounds)
+    if finals is not None and is_enough:
         staying = last_contenders(staying, contenders[0], finals)
         rounds = _part_of_all(monotonic() - began, 1.0, options.budget_s)
         until = began + options.budget_s
-        for fraction in run_final_rounds(staying, inputs, finals, until, pause):
+        for fraction in run_final_rounds(staying, inputs, finals, until, judge, pause):
             yield fraction and rounds + (1 - rounds) * fraction
+        turns = len(contenders[0].final_turns_us)
+        is_enough = not judge.has_given_up or turns >= finals.min_turns
         staying = still_there(staying)
+    doubt = _doubt_by_spread(staying) if is_enough else judge.doubt
+    if len(right) == 1:
+        doubt = ""
+    if doubt or not is_enough:
+        return [_doubtful(contender, doubt) for contender in contenders]
     return [_result(contender, contenders[0], contender in staying) for contender in contenders]
 
 
@@ -115,29 +138,42 @@ def _run_rounds(
     staying: Sequence[TimedContender],
     inputs: Tensors,
     options: ComparisonOptions,
+    judge: CountedRounds,
     pause: YieldToRequests,
 ) -> Generator[float | None, None, list[TimedContender]]:
     """Run rounds until more of them would tell little; returns the contenders that stay."""
     baseline, staying = staying[0], list(staying)
-    began = monotonic()
-    for round_ in range(options.max_rounds):
+    began, told = monotonic(), 0.0
+    while not judge.has_given_up:
+        round_ = judge.counted
         rounds = options.quick_rounds if baseline.is_quick else options.max_rounds
         is_enough = monotonic() - began >= options.budget_s or len(staying) == 1
         if round_ >= rounds or (round_ >= options.min_rounds and is_enough):
             break
+        judge.begin()
+        waits = []
         first = round_ % len(staying)
         for place, contender in enumerate([*staying[first:], *staying[:first]], start=1):
             if contender.is_quick:
                 contender.run(inputs, pause)
                 yield None
-            contender.samples_us[round_] = sample_us(contender, inputs, pause, options.pause_s)
+            sample = sample_of(contender, inputs, pause, options.pause_s)
+            contender.samples_us[round_] = sample.us
+            waits.append([sample.waited])
             held, taken_s = round_ + place / len(staying), monotonic() - began
             if baseline.is_quick:
-                yield _part_of_all(taken_s, held / rounds, options.budget_s)
+                part = _part_of_all(taken_s, held / rounds, options.budget_s)
             else:  # min_rounds are held in any case
                 spent = min(taken_s / options.budget_s, held / options.min_rounds)
-                yield min(1.0, max(spent, held / rounds))
-        staying = _without_the_slow(staying, baseline, round_ + 1)
+                part = min(1.0, max(spent, held / rounds))
+            told = max(told, part)  # a round that does not count takes it back
+            yield told
+        if judge.end(waits):
+            staying = _without_the_slow(staying, baseline, judge.counted)
+        else:
+            for contender in staying:
+                contender.lost_us.append(contender.samples_us.pop(round_))
+            yield from judge.a_moment(pause)
     return staying
 
 
@@ -220,6 +256,41 @@ def _without_the_slow(
         for contender in staying
         if contender is baseline or min(contender.samples_us.values()) <= best_us * limit
     ]
+
+
+def _doubt_by_spread(contenders: Sequence[TimedContender]) -> str:
+    """Text that says whose runs scatter too much to tell anything; empty: nobody's do."""
+    spreads = [
+        reduce_samples(samples).spread for each in contenders if (samples := _samples_us(each))
+    ]
+    widest = max(spreads, default=0.0)
+    if widest <= MOST_SPREAD:
+        return ""
+    return f"runs of one candidate scatter by {widest:.0%} of what they take"
+
+
+def _samples_us(contender: TimedContender) -> list[float]:
+    """Samples of the rounds that counted; of the final ones if there were any."""
+    return list(chain.from_iterable(contender.final_turns_us)) or list(
+        contender.samples_us.values()
+    )
+
+
+def _doubtful(contender: TimedContender, doubt: str) -> PlanMeasurement:
+    """What was seen of a contender in a comparison that decides nothing."""
+    everything = [*contender.samples_us.values(), *chain.from_iterable(contender.final_turns_us)]
+    timing = reduce_samples(samples) if (samples := everything or contender.lost_us) else None
+    return PlanMeasurement(
+        latency_us=timing.latency_us if timing else None,
+        spread=timing.spread if timing else None,
+        runs=len(samples),
+        max_abs_error=contender.max_abs_error,
+        max_rel_error=contender.max_rel_error,
+        problem=contender.problem,
+        activation_bytes=None if contender.problem else contender.activation_bytes(),
+        top_agreement=contender.agreed / contender.seen if contender.seen else None,
+        doubt=doubt,
+    )
 
 
 def _result(contender: TimedContender, baseline: TimedContender, stayed: bool) -> PlanMeasurement:

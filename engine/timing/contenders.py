@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from time import sleep
 
-from braid.engine.runtime.yielding import YieldToRequests
+from braid.engine.runtime.yielding import NetTime, YieldToRequests
 from braid.engine.timing.runs import Run, Tensors
 from braid.engine.timing.samples import Sampler
 
@@ -37,10 +37,11 @@ class TimedContender:
     run: Run
     timed_us: Callable[[Tensors], float] | None = None  # runs the model; the device's own time
     activation_bytes: Callable[[], int | None] = lambda: None  # asked when it has run
-    samples_us: dict[int, float] = field(default_factory=dict)  # by round
+    samples_us: dict[int, float] = field(default_factory=dict)  # by round that counted
     final_turns_us: list[list[float]] = field(
         default_factory=list
-    )  # of each turn of the final rounds
+    )  # of each turn of the final rounds that counted
+    lost_us: list[float] = field(default_factory=list)  # samples of rounds that did not count
     max_abs_error: float | None = None
     max_rel_error: float | None = None
     tolerance: float | None = None  # of its outputs; None: that of the comparison
@@ -52,29 +53,30 @@ class TimedContender:
     @property
     def is_quick(self) -> bool:
         """Whether a run that does not count comes before each sample, to fill the caches."""
-        return min(self.samples_us.values(), default=0.0) < QUICK_US
+        return min(self.samples_us.values() or self.lost_us, default=0.0) < QUICK_US
 
 
-def sample_us(
+def sample_of(
     contender: TimedContender, inputs: Tensors, pause: YieldToRequests, idle_s: float
-) -> float:
-    """Latency of one run, in microseconds, of a device that was idle for ``idle_s`` seconds before.
+) -> NetTime:
+    """Time of one run of a device that was idle for ``idle_s`` seconds before.
 
     ``inputs`` are those of the contender's first run. Time that the device itself tells is that of
     its kernels, to which idle seconds before them make no difference.
     """
     if (timed_us := contender.timed_us) is not None:
-        return contender.sampler.uninterrupted(lambda: (timed_us(inputs), False))
+        return contender.sampler.uninterrupted(lambda: NetTime(timed_us(inputs), False))
 
-    def sample() -> tuple[float, bool]:
-        _idle(idle_s, pause)
+    def sample() -> NetTime:
+        idle(idle_s, pause)
         ran = contender.run(inputs, pause)
-        return ran.latency_us, ran.was_interrupted and ran.busy_us <= _SHORT_US
+        was_interrupted = ran.was_interrupted and ran.busy_us <= _SHORT_US
+        return NetTime(ran.latency_us, was_interrupted, ran.waited)
 
     return contender.sampler.uninterrupted(sample)
 
 
-def _idle(seconds: float, pause: YieldToRequests) -> None:
+def idle(seconds: float, pause: YieldToRequests) -> None:
     """Let the calling thread sleep; a request that arrives meanwhile is answered and ends it."""
     if pause.arrivals is None:
         sleep(seconds)

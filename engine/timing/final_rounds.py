@@ -10,7 +10,7 @@ contenders (server/jobs/scheduling/sign_test.py compares by turns).
 
 A contender leaves once no further turn can let it serve: it was not faster than the baseline in too
 many turns, or another one was faster in each of ``CLEAR_TURNS``. The turns end when nothing is left
-to be decided.
+to be decided, or too many of them do not count (``counted_rounds``).
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from statistics import median
 from time import monotonic
 
 from braid.engine.runtime.yielding import YieldToRequests
-from braid.engine.timing.contenders import PAUSE_S, TimedContender, sample_us
+from braid.engine.timing.contenders import PAUSE_S, TimedContender, sample_of
+from braid.engine.timing.counted_rounds import CountedRounds
 from braid.engine.timing.runs import Tensors
 
 CLEAR_TURNS = 7
@@ -62,6 +63,7 @@ def run_final_rounds(
     inputs: Tensors,
     options: FinalRoundsOptions,
     until: float,
+    counted: CountedRounds,
     pause: YieldToRequests,
 ) -> Generator[float | None, None, None]:
     """Fill in ``final_turns_us`` of the contenders; yields the fraction done after each run.
@@ -71,6 +73,7 @@ def run_final_rounds(
         inputs: as in their first run.
         options: how many turns.
         until: seconds of the monotonic clock; a turn that began is finished.
+        counted: judges the turns.
         pause: lets inference go first.
 
     A contender that left has fewer turns than the first one, which stays to the end.
@@ -79,20 +82,28 @@ def run_final_rounds(
     fastest_us = min(median(contender.samples_us.values()) for contender in contenders)
     count = round(options.turn_s / (fastest_us * 1e-6 + options.pause_s))
     count = max(options.min_runs, min(options.max_runs, count))
-    began = monotonic()
-    for turn in range(options.max_turns):
+    began, turn = monotonic(), 0
+    while turn < options.max_turns and not counted.has_given_up:
         if turn >= options.min_turns and monotonic() >= until:
             return
+        counted.begin()
+        waits: list[list[float]] = []
         for contender in contenders[:: -1 if turn % 2 else 1]:
-            yield from _run_turn(contender, inputs, count, options, pause)
-        if turn + 1 >= options.min_turns:
+            waits += [(yield from _run_turn(contender, inputs, count, options, pause))]
+        if not counted.end(waits):
+            for contender in contenders:
+                contender.lost_us += contender.final_turns_us.pop()
+            yield from counted.a_moment(pause)
+            continue
+        turn += 1
+        if turn >= options.min_turns:
             contenders = _undecided(contenders)
         if not contenders:
             yield 1.0
             return
         spent = (monotonic() - began) / max(until - began, 1e-9)
-        least = (turn + 1) / options.min_turns  # are held in any case
-        yield min(1.0, max(min(spent, least), (turn + 1) / options.max_turns))
+        least = turn / options.min_turns  # are held in any case
+        yield min(1.0, max(min(spent, least), turn / options.max_turns))
 
 
 def _run_turn(
@@ -101,18 +112,25 @@ def _run_turn(
     count: int,
     options: FinalRoundsOptions,
     pause: YieldToRequests,
-) -> Generator[None, None, None]:
-    """Run a contender ``count`` times, or fewer if that takes too long; yields after each run."""
+) -> Generator[None, None, list[float]]:
+    """Run a contender ``count`` times, or fewer if that takes too long; yields after each run.
+
+    Returns what threads waited in the samples, relative to them.
+    """
     contender.run(inputs, pause)
     yield None
     turn_us: list[float] = []
+    waits: list[float] = []
     until = monotonic() + options.most_turn_s
     while len(turn_us) < count:
         if len(turn_us) >= options.min_runs and monotonic() >= until:
             break
-        turn_us.append(sample_us(contender, inputs, pause, options.pause_s))
+        sample = sample_of(contender, inputs, pause, options.pause_s)
+        turn_us.append(sample.us)
+        waits.append(sample.waited)
         yield None
     contender.final_turns_us.append(turn_us)
+    return waits
 
 
 def still_there(contenders: Sequence[TimedContender]) -> list[TimedContender]:

@@ -44,6 +44,7 @@ class TimedRun:
     latency_us: float  # net of requests and of waits for the core
     was_interrupted: bool = False
     busy_us: float = 0.0  # CPU time of the thread that ran it, in microseconds
+    waited: float = 0.0  # longest wait of a thread for its core, relative to ``latency_us``
 
     def __post_init__(self) -> None:
         check_latency(self.latency_us)
@@ -60,7 +61,8 @@ def timed(call: Callable[[Tensors, YieldToRequests], Tensors]) -> Run:
         busy_ns, start = thread_time_ns(), perf_counter_ns()
         outputs = call(inputs, clock)
         left = clock.net_time(start, perf_counter_ns())
-        return TimedRun(outputs, *left, (thread_time_ns() - busy_ns) / 1e3)
+        busy_us = (thread_time_ns() - busy_ns) / 1e3
+        return TimedRun(outputs, left.us, left.was_interrupted, busy_us, left.waited)
 
     return run
 
@@ -81,11 +83,18 @@ def timed_aside(call: Callable[[Tensors], Tensors]) -> Run:
             start = perf_counter_ns()
             outputs = call(inputs)
             end = perf_counter_ns()
-            waited = wait.within(start, end)._replace(threads_ns=lost_cores.waited_ns())
-            return outputs, start, end, waited
+            threads_ns, longest_ns = lost_cores.waited_ns()
+            waited = wait.within(start, end)
+            return (
+                outputs,
+                start,
+                end,
+                waited._replace(threads_ns=threads_ns, longest_ns=longest_ns),
+            )
 
         outputs, start, end, waited = in_thread(work, clock)
         left = clock.net_time(start, end, waited)
-        return TimedRun(outputs, *left, max(0, end - start - waited.least) / 1e3)
+        busy_us = max(0, end - start - waited.least) / 1e3
+        return TimedRun(outputs, left.us, left.was_interrupted, busy_us, left.waited)
 
     return run

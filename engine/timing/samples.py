@@ -13,7 +13,7 @@ from time import monotonic
 import torch
 
 from braid.core.measurement import StageLatency, is_latency
-from braid.engine.runtime.yielding import RESOLUTION_NS
+from braid.engine.runtime.yielding import RESOLUTION_NS, NetTime
 
 REFERENCE_DRIFT = 0.10
 """Largest difference of a sample's reference from the median reference, as a fraction."""
@@ -46,6 +46,11 @@ IN_VAIN, HOPEFUL = 4, 8
 ``HOPEFUL`` is tried for ``TRIED_S``: on a machine whose cores are all taken nothing else helps."""
 
 
+MOST_WAITED = 0.1
+"""Part of a sample that a thread may have waited for its core. Of more the sample tells nothing:
+only what certainly was the calling thread's own wait is taken off it."""
+
+
 class Sampler:
     """Takes samples of one measurement, as far as possible without interruptions."""
 
@@ -56,8 +61,8 @@ class Sampler:
         self.interruptions = 0
         """Number of tries that were interrupted."""
 
-    def uninterrupted(self, sample: Callable[[], tuple[float, bool]]) -> float:
-        """A latency from ``sample``, which also says whether it was interrupted.
+    def uninterrupted(self, sample: Callable[[], NetTime]) -> NetTime:
+        """A sample that was not interrupted, out of several if need be.
 
         If all of them are it is the least: interruptions add to a latency, or do not show in it.
         What was certainly theirs may have been taken off (engine/runtime/yielding.py), never more.
@@ -65,19 +70,22 @@ class Sampler:
         latency.
         """
         is_hopeful = self._in_vain < IN_VAIN or self._in_vain % HOPEFUL == 0
-        until, least_us = self._clock() + (TRIED_S if is_hopeful else 0.0), inf
+        until, least = self._clock() + (TRIED_S if is_hopeful else 0.0), _NOTHING
         for attempt in count(1):
-            latency_us, was_interrupted = sample()
-            if is_latency(latency_us):
-                if not was_interrupted:
+            taken = sample()
+            if is_latency(taken.us):
+                if not taken.was_interrupted:
                     self._in_vain = 0
-                    return latency_us
-                least_us = min(latency_us, least_us)
+                    return taken
+                least = min(taken, least, key=lambda each: each.us)
             self.interruptions += 1
             if attempt >= ATTEMPTS and self._clock() >= until:
                 break
         self._in_vain += 1
-        return least_us if least_us < inf else RESOLUTION_NS / 1e3
+        return least if least.us < inf else NetTime(RESOLUTION_NS / 1e3, True, inf)
+
+
+_NOTHING = NetTime(inf, True, inf)
 
 
 def reduce_samples(samples_us: Sequence[float]) -> StageLatency:

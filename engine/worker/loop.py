@@ -187,12 +187,12 @@ class Worker(YieldToRequests):
 
     def _arrived_beside(self, *, and_more: bool) -> list[WorkerCall]:
         """Wait until a place is free, or requests have come if ``and_more``; returns those."""
-        poller = select.poll()
-        poller.register(self._side_runs.freed, select.POLLIN)
+        poller, freed = select.poll(), self._side_runs.freed.fileno()
+        poller.register(freed, select.POLLIN)
         if and_more and not self._is_closed:
             poller.register(self._channel.fileno(), select.POLLIN)
         ready = [descriptor for descriptor, _ in poller.poll()]
-        if self._side_runs.freed in ready:
+        if freed in ready:
             self._side_runs.seen()
             self._side_runs.begin_waiting()
         return self._arrived(0) if self._channel.fileno() in ready else []

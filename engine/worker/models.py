@@ -36,6 +36,7 @@ from braid.engine.passes.precision import in_precision
 from braid.engine.passes.quantised.calibrated import quantised_by
 from braid.engine.passes.quantised.fusing import fuse_quantised
 from braid.engine.passes.specialise import specialise
+from braid.engine.program.input_ranges import input_ranges
 from braid.engine.program.kernel import PackedWeights
 from braid.engine.program.program import Program
 from braid.engine.runtime.yielding import YieldToRequests, in_thread, no_pause
@@ -293,9 +294,11 @@ def seeded_inputs(
 ) -> dict[str, Tensor]:
     """Inputs to time and compare plans with: normal floats, zeros for integers.
 
-    Zeros are legal indices everywhere; static values keep their content.
+    Zeros are legal indices and lengths everywhere; divisors are ones. Static values keep their
+    content.
     """
     generator = torch.Generator().manual_seed(seed)
+    divisors = {limits.name for limits in input_ranges(graph) if not limits.values.zero}
     found = {}
     for name, spec in graph.inputs.items():
         dtype = torch_dtype(spec.dtype)
@@ -304,7 +307,7 @@ def seeded_inputs(
         elif dtype.is_floating_point:
             found[name] = torch.randn(spec_shape(spec), generator=generator).to(dtype)
         else:
-            found[name] = torch.zeros(spec_shape(spec), dtype=dtype)
+            found[name] = torch.full(spec_shape(spec), int(name in divisors), dtype=dtype)
     return found
 
 

@@ -18,6 +18,7 @@ from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
 
+from braid.core.descriptors import Descriptor
 from braid.engine.device import DevicePart
 from braid.engine.worker.models import ReadyExecutable
 
@@ -41,11 +42,8 @@ class SideRuns:
         self._lock = threading.Lock()
         self._busy: list[DevicePart] = []
         self._queue: deque[_Queued] = deque()
-        self.freed = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self.freed = Descriptor(os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC))
         """Can be read when a place has become free since ``seen`` was called."""
-
-    def __del__(self) -> None:
-        os.close(self.freed)
 
     @property
     def any(self) -> bool:
@@ -73,7 +71,7 @@ class SideRuns:
     def seen(self) -> None:
         """Forget that places have become free."""
         with suppress(BlockingIOError):
-            os.eventfd_read(self.freed)
+            os.eventfd_read(self.freed.fileno())
 
     def _free_copy(self, copies: Sequence[ReadyExecutable]) -> ReadyExecutable | None:
         """Find an executable whose place is free; None: no place is."""
@@ -92,7 +90,7 @@ class SideRuns:
                 self._busy.remove(place)
             raise
         finally:
-            os.eventfd_write(self.freed, 1)
+            os.eventfd_write(self.freed.fileno(), 1)
 
     def _following(self, place: DevicePart) -> Work | None:
         """Take the next run if it can go on at a place that is done; else the place is free."""

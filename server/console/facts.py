@@ -78,6 +78,10 @@ class Facts:
             by_plan[plan.device, int(plan.batch_size)] = speed
         return found
 
+    def has_provisional(self, model: ModelVersion) -> bool:
+        """Return whether a schedule of a version is to be made again once the machine is quiet."""
+        return self.metrics.schedules.has_provisional(model.name, str(model.version))
+
     def drift(self, model: ModelVersion, placed: Placed) -> float | None:
         """Return live over profiled latency of a plan; None if it did not run lately."""
         labels = PlanLabels.of(model, placed.device, placed.schedule)

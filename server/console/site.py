@@ -178,7 +178,7 @@ class Console:
 
                 async def act() -> str:
                     model = await self._facts.queries.find(name, version)
-                    job = await self._facts.runner.profile_again(model.name, model.version)
+                    job = await self._facts.runner.schedule_again(model.name, model.version)
                     return url("jobs", job.id)
 
             case _:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import os
+import math
+from collections.abc import Sequence
 
+from braid.core.cpu_allowance import CpuAllowance, cpu_allowance
 from braid.core.errors import StartupError
 from braid.core.usable_memory import usable_memory_bytes
 from braid.engine.link.options import WatchLimits, WorkerOptions
-from braid.server.device_names import DeviceName
+from braid.server.device_names import DeviceName, parse_devices
 from braid.server.settings import Settings
 
 CPU_START_SECONDS = 60.0
@@ -18,35 +20,48 @@ CUDA_WORKER_THREADS = 4
 """Threads on the CPU for the references that a GPU's worker computes at registration."""
 
 
-def worker_options(settings: Settings, name: DeviceName) -> WorkerOptions:
+def worker_options(
+    settings: Settings, name: DeviceName, allowance: CpuAllowance | None = None
+) -> WorkerOptions:
     """Return how the worker of one device is started.
+
+    A quota of CPU time is divided among CPU devices by their cores. Under one below the cores that
+    this process may use, threads have no cores of their own, which other groups use as well.
+
+    Args:
+        settings: of the server.
+        name: of the device.
+        allowance: CPUs that this process may use; None: asks the system.
 
     Raises:
         StartupError: this process may not use the cores that the name gives, or they are fewer
             than the threads.
     """
-    usable = os.sched_getaffinity(0)
-    cores = tuple(name.cores or sorted(usable)) if name.gpu is None else ()
-    if missing := sorted(set(cores) - usable):
+    allowance = allowance or cpu_allowance()
+    usable = allowance.cores
+    cores = tuple(name.cores or usable) if name.gpu is None else ()
+    if missing := sorted({*cores} - {*usable}):
         raise StartupError(
             f"device {name.text} names cores that this process may not use: "
-            f"{', '.join(map(str, missing[:8]))}; usable: {_ranges(sorted(usable))}"
+            f"{', '.join(map(str, missing[:8]))}; usable: {_ranges(usable)}"
         )
-    threads = settings.threads or len(cores)
     on_cpu = name.gpu is None
+    quota = _quota_of(cores, settings, allowance) if on_cpu else math.inf
+    threads = settings.threads or max(1, math.floor(min(quota, len(cores))))
     if on_cpu and threads > len(cores):
         raise StartupError(
             f"BRAID_THREADS={threads} is more than the {len(cores)} cores of device {name.text}"
         )
     start_s = CPU_START_SECONDS if on_cpu else CUDA_START_SECONDS
     return WorkerOptions(
-        threads=threads if on_cpu else min(CUDA_WORKER_THREADS, len(usable)),
+        threads=threads if on_cpu else min(CUDA_WORKER_THREADS, allowance.threads),
         arena_bytes=settings.shared_memory_bytes,
         activation_bytes=settings.profiling_memory_bytes,
         timing_repeats=settings.timing_repeats,
         gpu=name.gpu,
         cores=cores,
-        pin_threads=settings.pin_threads,
+        pin_threads=settings.pin_threads and math.isinf(quota),
+        cpu_quota=0.0 if math.isinf(quota) else quota,
         start_timeout_s=start_s,
         memory_bytes=worker_memory_bytes(settings) if on_cpu else 0,
         watch=watch_limits(settings, on_cpu=on_cpu),
@@ -71,7 +86,17 @@ def worker_memory_bytes(settings: Settings) -> int:
     return settings.worker_memory_bytes or usable_memory_bytes() // 4 * 3
 
 
-def _ranges(cores: list[int]) -> str:
+def _quota_of(cores: Sequence[int], settings: Settings, allowance: CpuAllowance) -> float:
+    """Part of the quota for a device of these cores; infinite without a quota."""
+    sizes = [
+        len(device.cores or allowance.cores)
+        for device in parse_devices(settings.devices)
+        if device.gpu is None
+    ]
+    return allowance.quota * len(cores) / max(len(cores), sum(sizes))
+
+
+def _ranges(cores: Sequence[int]) -> str:
     """Text for ascending numbers: ``0-3, 8``."""
     starts = [core for core in cores if core - 1 not in cores]
     ends = [core for core in cores if core + 1 not in cores]

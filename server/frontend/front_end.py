@@ -136,6 +136,8 @@ class FrontEnd:
         await self.models.runner.start()
         self._membership.start_following()
         self._background.start(self.drift.run())
+        if self.settings.compare_again:
+            self._background.start(self.models.provisional.run())
         limit = self.settings.max_upload_bytes
         await preload(self.settings.preload, self.store, self.models.runner, limit)
         await self._serve_repository()
@@ -212,18 +214,34 @@ class FrontEnd:
             list(map(DevicePresent.of, self.devices.all)),
         )
 
-    def _plan_drifted(self, plan: PlanLabels) -> None:
-        """Profile a model again whose plan is slower than it was, if that is wanted."""
-        if self.settings.reprofile_on_drift:
-            self._background.start(self._profile_again(plan))
+    def _plan_drifted(self, plan: PlanLabels, ratio: float) -> None:
+        """Have a plan made again: at once where that is wanted, else in idle time.
 
-    async def _profile_again(self, plan: PlanLabels) -> None:
+        A plan that became slower may be on a device that changed, or beside other work; one that
+        is faster was profiled on a machine that was busy.
+        """
+        reason = f"it takes {ratio:.2g} times as long as when it was measured"
+        if self.settings.reprofile_on_drift:
+            self._background.start(self._schedule_again(plan, reason))
+        elif ratio < 1:
+            self._background.start(self._doubt(plan, reason))
+
+    async def _schedule_again(self, plan: PlanLabels, reason: str) -> None:
+        again = self.models.runner.schedule_again
         try:
-            await self.models.runner.profile_again(plan.model, int(plan.version))
+            await again(plan.model, int(plan.version), device=plan.device, reason=reason)
         except BraidError as error:
             log.warning("not profiled again", extra={"model": plan.model, "reason": str(error)})
         else:
             self.metrics.drift.profiled_again(plan.device)
+
+    async def _doubt(self, plan: PlanLabels, reason: str) -> None:
+        version, size = int(plan.version), int(plan.batch_size)
+        doubt = self.models.runner.doubt
+        try:
+            await doubt(plan.model, version, batch_size=size, device=plan.device, reason=reason)
+        except BraidError as error:
+            log.warning("not doubted", extra={"model": plan.model, "reason": str(error)})
 
     def _worker_changed(self, device: Device) -> None:
         """Set the health, and serve on a device that is up again what is missing there."""

@@ -14,6 +14,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from braid.core.errors import StartupError
+from braid.core.pieces import Turns
 from braid.server.console.facts import Facts
 from braid.server.console.sessions import Sessions
 from braid.server.console.site import Console
@@ -86,6 +87,7 @@ class Interfaces:
         self.grpc_port = self.http_port = 0
         settings, models, memory = parts.settings, parts.models, parts.memory
         self._sampling = Sampling()
+        self._turns = Turns()
         self._nodes = NodeList(
             parts.store, settings, lambda: models.runner.device_keys, lambda: self.grpc_port
         )
@@ -95,10 +97,11 @@ class Interfaces:
             lambda owner: self.ports.entrance.tokens.may_own(owner),
         )
         self._oip = self._open_inference()
+        self._admin = self._admin_servicer()
         protocol = OpenInference(self._regions)
         self._inference = (
-            TensorService(models.serving, memory, BraidV1()).methods(),
-            TensorService(models.serving, memory, protocol).methods(self._oip),
+            TensorService(models.serving, memory, self._turns, BraidV1()).methods(),
+            TensorService(models.serving, memory, self._turns, protocol).methods(self._oip),
         )
         self.ports = make_ports(settings, self._add_services, self._sampling, memory)
         self._host_names = host_names(settings)
@@ -153,10 +156,12 @@ class Interfaces:
         entrance, certificates = self.ports.entrance, self.ports.entrance.certificates
         is_mutual = certificates is not None and certificates.are_mutual
         protocol, settings = RestInference(self._regions), self._parts.settings
+        models, memory = self._parts.models.serving, self._parts.memory
         return RestServices(
-            inference=TensorService(self._parts.models.serving, self._parts.memory, protocol),
-            others=self._oip,
+            inference=TensorService(models, memory, self._turns, protocol),
+            others={**self._oip, **self._admin.over_http()},
             admission=Admission(entrance.gate, entrance.telemetry, needs_certificate=is_mutual),
+            turns=self._turns,
             room=BodyRoom(settings.calls_memory_bytes),
             body_bytes=settings.max_message_bytes + MESSAGE_OVERHEAD_BYTES,
         )
@@ -191,9 +196,8 @@ class Interfaces:
             TraceSettings(sampling),
         )
 
-    def _add_services(self, server: grpc.aio.Server) -> None:
-        server.add_generic_rpc_handlers(self._inference)
-        settings, models, health = self._parts.settings, self._parts.models, self._parts.health
+    def _admin_servicer(self) -> AdminServicer:
+        settings, models = self._parts.settings, self._parts.models
         uploads = ModelUploads(
             self._parts.store,
             settings.max_upload_bytes,
@@ -201,11 +205,14 @@ class Interfaces:
             settings.max_samples_bytes,
             self._parts.metrics.jobs.upload_received,
         )
-        admin = AdminServicer(
+        return AdminServicer(
             uploads, models.runner, models.serving, models.queries, models.policies, self._nodes
         )
-        admin_pb2_grpc.add_AdminServiceServicer_to_server(admin, server)
-        health_pb2_grpc.add_HealthServicer_to_server(health, server)
+
+    def _add_services(self, server: grpc.aio.Server) -> None:
+        server.add_generic_rpc_handlers(self._inference)
+        admin_pb2_grpc.add_AdminServiceServicer_to_server(self._admin, server)
+        health_pb2_grpc.add_HealthServicer_to_server(self._parts.health, server)
         reflection.enable_server_reflection(
             [
                 *SERVICES,

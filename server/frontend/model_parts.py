@@ -1,7 +1,8 @@
 """Parts of a server that know models by name, put together.
 
 runner (jobs) ──a version serves──> policies ──> serving <── loader, restore
-                                                    └──> queries
+   ▲                                                └──> queries
+   └── provisional: what is to be compared again
 model repository ──> sync ──> policies, serving, and the runner for files placed
 """
 
@@ -11,12 +12,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
+from braid.core.cpu_times import read_cpu_times
 from braid.engine.importer.host.launch import import_model
 from braid.engine.importer.host.process import SpareImporter
 from braid.server.devices.pool import Devices
 from braid.server.fleet.membership import Membership
 from braid.server.jobs.imports import Imports
 from braid.server.jobs.planner.driver import PlannerProcess
+from braid.server.jobs.provisional_schedules import ProvisionalSchedules
 from braid.server.jobs.runner import JobRunner
 from braid.server.jobs.services import JobServices
 from braid.server.limits import batch_policy, import_limits, store_database
@@ -57,6 +60,7 @@ class ModelParts:
     policies: VersionPolicies
     queries: ModelQueries
     restore: Restore
+    provisional: ProvisionalSchedules
 
 
 def make_model_parts(made_from: MadeFrom, on_answers: Callable[[str, bool], None]) -> ModelParts:
@@ -70,7 +74,10 @@ def make_model_parts(made_from: MadeFrom, on_answers: Callable[[str, bool], None
     serving = ServingModels(
         made_from.devices, made_from.metrics, batch_policy(settings), on_answers, version_serves
     )
-    services = _job_services(made_from, serving)
+    provisional = ProvisionalSchedules(
+        lambda: runner, serving.quiet, partial(read_cpu_times, _cores_of(made_from.devices))
+    )
+    services = _job_services(made_from, serving, provisional)
     runner = JobRunner(services)
     loader = ModelLoader(
         store, runner, serving, settings.max_upload_bytes, catch_up=membership.catch_up
@@ -79,10 +86,17 @@ def make_model_parts(made_from: MadeFrom, on_answers: Callable[[str, bool], None
     queries = ModelQueries(store, membership.files, serving, made_from.devices)
     restore = Restore(services, serving, is_shared=settings.is_fleet)
     membership.join(store_database(settings), services, serving, runner, loader)
-    return ModelParts(serving, runner, loader, policies, queries, restore)
+    return ModelParts(serving, runner, loader, policies, queries, restore, provisional)
 
 
-def _job_services(made_from: MadeFrom, serving: ServingModels) -> JobServices:
+def _cores_of(devices: Devices) -> set[int]:
+    """Numbers of the cores that devices compute on; none: those of a GPU's host are any."""
+    return {core for device in devices.all for core in device.link.options.cores}
+
+
+def _job_services(
+    made_from: MadeFrom, serving: ServingModels, provisional: ProvisionalSchedules
+) -> JobServices:
     settings, metrics, importer = made_from.settings, made_from.metrics, made_from.importer
     devices, membership = made_from.devices, made_from.membership
     imports = partial(import_model, spare=importer)
@@ -103,7 +117,11 @@ def _job_services(made_from: MadeFrom, serving: ServingModels) -> JobServices:
         planner=PlannerProcess(settings.planner_memory_bytes, settings.planner_search_seconds),
         models=serving,
         observer=metrics.jobs,
-        on_schedule=(metrics.schedules.schedule_chosen, made_from.drift.schedule_chosen),
+        on_schedule=(
+            metrics.schedules.schedule_chosen,
+            made_from.drift.schedule_chosen,
+            provisional.schedule_chosen,
+        ),
         tolerance=settings.tolerance,
         side_by_side=settings.side_by_side,
         taken_over=membership.taken_over,

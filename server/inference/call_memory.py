@@ -86,11 +86,18 @@ class Charge:
         self._account.change(more, more_unread)
 
 
+class LaterReply(Protocol):
+    """Reply that is written while it is sent."""
+
+    def __len__(self) -> int:
+        """Bytes of memory that it holds until then."""
+
+
 @dataclass(frozen=True, slots=True)
 class Answer:
     """Reply to a request, and the memory charged for the reply."""
 
-    reply: bytes
+    reply: bytes | LaterReply
     charge: Charge | None = None  # errors within a stream have none
 
     def release(self) -> None:

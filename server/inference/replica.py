@@ -70,13 +70,18 @@ class ScheduleMark:
     created: str
     measured_us: float | None
     is_promoted: bool
+    is_provisional: bool
 
     @staticmethod
     def of(schedule: Schedule) -> ScheduleMark:
         """Return the mark of a schedule."""
         seen = schedule.provenance
         beside = schedule.side_by_side_id
-        return ScheduleMark(schedule.plan_id, beside, seen.created, seen.measured_us, seen.promoted)
+        is_provisional = seen.provisional is not None
+        return ScheduleMark(
+            *(schedule.plan_id, beside, seen.created, seen.measured_us, seen.promoted),
+            is_provisional=is_provisional,
+        )
 
 
 class ModelReplica:

@@ -15,11 +15,16 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from braid.core.errors import InvalidRequest, InvalidTensor
+from braid.core.pieces import Work, finished
 from braid.core.strings import MAX_STRINGS, Strings, read_strings
 from braid.core.tensor import BATCH, BYTES, DTYPE_BYTES, TensorType
+from braid.server.inference.call_memory import LaterReply
 from braid.server.inference.replica import ModelReplica, ShapeClass
 
 MAX_REQUEST_ID_BYTES = 128
+
+MAX_LISTED = 4096
+"""Inputs of a request, outputs that it asks for, parameters: more are not looked at one by one."""
 
 MAX_SEEN_SHAPES = 256
 """Checked combinations of inputs that are remembered for each model, the first ones it gets."""
@@ -84,7 +89,7 @@ class InferenceResult:
     reply: bytes | None = None  # as the request's ``reply`` made it; then ``outputs`` is empty
 
 
-WriteReply = Callable[[InferenceResult], bytes]
+WriteReply = Callable[[InferenceResult], Work[bytes]]
 """Writes the reply that was prepared; the result's ``outputs`` are not looked at.
 
 Afterwards the memory of the outputs is used again: nothing of it may be kept.
@@ -98,6 +103,10 @@ the reply is written. Raises nothing: what may fail is left to the writing.
 """
 
 
+ReplyLater = Callable[[ModelReplica, Mapping[str, OutputTensor]], Work[bytes | LaterReply]]
+"""Makes the protocol's reply from copies of the outputs."""
+
+
 @dataclass(frozen=True, slots=True)
 class GivenRequest:
     """Inference request of any protocol, not checked."""
@@ -107,6 +116,8 @@ class GivenRequest:
     outputs: Sequence[str]  # none: all
     priority: int = DEFAULT_PRIORITY
     reply: PrepareReply | None = None  # saves a copy of the outputs
+    reply_later: ReplyLater | None = None  # where writing takes long: it is done without the slot
+    reply_bytes_a_row: int = 0  # that such a reply takes beside the outputs
     timeout_s: float | None = None  # as the message says, beside the deadline of the call
 
 
@@ -149,7 +160,18 @@ class CheckedModel(Protocol):
         """Return the spec of a request's input for one row."""
 
 
+def check_listed(what: str, count: int) -> None:
+    """Raise InvalidRequest if a request lists more than MAX_LISTED of something."""
+    if count > MAX_LISTED:
+        raise InvalidRequest(f"the request has {count} {what}; it may have {MAX_LISTED}")
+
+
 def check_request(model: CheckedModel, request: GivenRequest) -> CheckedRequest:
+    """Check a request at once; see ``checking``."""
+    return finished(checking(model, request))
+
+
+def checking(model: CheckedModel, request: GivenRequest) -> Work[CheckedRequest]:
     """Validate names, dtypes, shapes, byte counts, wanted outputs and the priority.
 
     Raises:
@@ -166,7 +188,9 @@ def check_request(model: CheckedModel, request: GivenRequest) -> CheckedRequest:
     shape_class, rows = _check_inputs(model, named)
     inputs = {tensor.name: tensor.data for tensor in named}
     if shape_class.has_strings:
-        inputs |= {each.name: _strings(each) for each in named if each.dtype == BYTES}
+        for each in named:
+            if each.dtype == BYTES:
+                inputs[each.name] = yield from _strings(each)
     return CheckedRequest(
         shape_class=shape_class,
         rows=rows,
@@ -258,7 +282,7 @@ def _check_tensor(tensor: GivenTensor, spec: TensorType, symbols: dict[str, int]
     return TensorType(spec.dtype, shape)
 
 
-def _strings(tensor: GivenTensor) -> Strings:
+def _strings(tensor: GivenTensor) -> Work[Strings]:
     """Return the strings of an input whose shape is checked.
 
     Raises:
@@ -276,7 +300,7 @@ def _strings(tensor: GivenTensor) -> Strings:
             f"input {name!r} has {count} strings; a request may have {MAX_STRINGS} in each input"
         )
     try:
-        return read_strings(tensor.data, count)
+        return (yield from read_strings(tensor.data, count))
     except ValueError as error:
         raise InvalidTensor(f"input {name!r} {error}") from None
 

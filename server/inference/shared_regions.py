@@ -17,12 +17,12 @@ from __future__ import annotations
 import os
 import re
 import stat
-import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from braid.core.descriptors import Descriptor
 from braid.core.errors import (
     InvalidRequest,
     NotFound,
@@ -60,10 +60,10 @@ class SharedRegion:
         key: str,
         offset: int,
         size_bytes: int,
-        descriptor: int,
+        descriptor: Descriptor,
         max_read_bytes: int,
     ) -> None:
-        found = os.fstat(descriptor)
+        found = os.fstat(descriptor.fileno())
         self.name = name
         self.key = key
         self.offset = offset
@@ -71,7 +71,6 @@ class SharedRegion:
         self.inode = found.st_dev, found.st_ino
         self._descriptor = descriptor
         self._max_read_bytes = max_read_bytes
-        weakref.finalize(self, os.close, descriptor)
 
     def check(self, offset: int, size_bytes: int) -> None:
         """Raise InvalidRequest unless the part lies inside the region."""
@@ -103,7 +102,7 @@ class SharedRegion:
         """
         self.check(offset, len(memory))
         with _as_invalid(self.name):
-            count = os.preadv(self._descriptor, [memory], self.offset + offset)
+            count = os.preadv(self._descriptor.fileno(), [memory], self.offset + offset)
         if count != len(memory):
             raise InvalidRequest(
                 f"shared memory region {self.name!r} ends after {offset + count} bytes: "
@@ -118,7 +117,7 @@ class SharedRegion:
         """
         self.check(offset, len(data))
         with _as_invalid(self.name):
-            written = os.pwrite(self._descriptor, data, self.offset + offset)
+            written = os.pwrite(self._descriptor.fileno(), data, self.offset + offset)
         if written != len(data):
             raise InvalidRequest(f"shared memory region {self.name!r} took {written} bytes only")
 
@@ -184,14 +183,10 @@ class SharedRegions:
         self._check_room(owner, name)
         if size_bytes < 1:
             raise InvalidRequest("a shared memory region has at least 1 byte")
-        descriptor = _open(self._limits.folder, key)
-        try:
-            _check_window(descriptor, key, offset, size_bytes)
-            limit = self._max_read_bytes
-            region = SharedRegion(name, key, offset, size_bytes, descriptor, limit)
-        except BaseException:
-            os.close(descriptor)
-            raise
+        descriptor = Descriptor(_open(self._limits.folder, key))
+        _check_window(descriptor.fileno(), key, offset, size_bytes)
+        limit = self._max_read_bytes
+        region = SharedRegion(name, key, offset, size_bytes, descriptor, limit)
         self._check_owner(owner, region)
         self._regions[owner, name] = region
         return region

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from braid.core.pieces import PIECE_BYTES, Work, finished, joined
 from braid.core.strings import Strings, elements_of, length_prefixed
 from braid.core.tensor import BYTES, DTYPE_BYTES
 from braid.engine.link.shared_memory import Field
@@ -153,7 +154,7 @@ def draft_of(
     request = piece.request
     if any(_needs_copy(model, run, name, piece.rows) for name in request.outputs):
         return Draft(piece, row)
-    outputs = _outputs(memory, model, run, piece, row)
+    outputs = finished(_outputs(memory, model, run, piece, row))
     return Draft(piece, row, outputs, _prepared_reply(model, piece, outputs))
 
 
@@ -164,14 +165,18 @@ def outcome_of(
     draft: Draft,
     compute_us: int,
     ended_ns: int,
-) -> InferenceResult:
+) -> Work[InferenceResult]:
     """Cut one piece's rows out of the slot; a whole request's reply is written from the slot."""
     piece, outputs, write = draft.piece, draft.outputs, draft.write
     if outputs is None:
-        outputs = _outputs(memory, model, run, piece, draft.row)
+        outputs = yield from _outputs(memory, model, run, piece, draft.row)
         write = _prepared_reply(model, piece, outputs)
     if write is None:
-        outputs = {name: replace(each, data=bytes(each.data)) for name, each in outputs.items()}
+        copies = {}
+        for name, each in outputs.items():
+            data = each.data if isinstance(each.data, bytes) else (yield from joined([each.data]))
+            copies[name] = replace(each, data=data)
+        outputs = copies
     result = InferenceResult(
         outputs={} if write is not None else outputs,
         queue_us=(run.sent_ns - piece.ticket.accepted_ns) // 1000,
@@ -181,7 +186,7 @@ def outcome_of(
         batch_rows=run.rows,
         plan_id=run.ready.plan_id,
     )
-    return result if write is None else replace(result, reply=write(result))
+    return result if write is None else replace(result, reply=(yield from write(result)))
 
 
 def _prepared_reply(
@@ -194,12 +199,11 @@ def _prepared_reply(
 
 def _outputs(
     memory: memoryview, model: ModelReplica, run: BatchRun, piece: Piece, row: int
-) -> dict[str, OutputTensor]:
-    places, axes = run.ready.layout.outputs, model.output_axes
-    return {
-        name: _cut(memory, run, places[name], axes.get(name), row, piece.rows)
-        for name in piece.request.outputs
-    }
+) -> Work[dict[str, OutputTensor]]:
+    places, axes, cut = run.ready.layout.outputs, model.output_axes, {}
+    for name in piece.request.outputs:
+        cut[name] = yield from _cut(memory, run, places[name], axes.get(name), row, piece.rows)
+    return cut
 
 
 def _needs_copy(model: ModelReplica, run: BatchRun, name: str, rows: int) -> bool:
@@ -213,7 +217,7 @@ def _needs_copy(model: ModelReplica, run: BatchRun, name: str, rows: int) -> boo
 
 def _cut(
     memory: memoryview, run: BatchRun, place: Field, axis: int | None, row: int, rows: int
-) -> OutputTensor:
+) -> Work[OutputTensor]:
     """Return rows ``row`` to ``row + rows`` of one output; all of it without a batch axis."""
     dtype, shape, start = place.spec.dtype, place.shape, run.offset + place.offset
     whole = memory[start : start + place.size_bytes]
@@ -226,10 +230,10 @@ def _cut(
     if axis == 0:
         row_bytes = place.size_bytes // run.batch_size
         return OutputTensor(dtype, cut, whole[row * row_bytes : (row + rows) * row_bytes])
-    element = np.dtype((np.void, DTYPE_BYTES[dtype]))
-    array = np.frombuffer(whole, dtype=element).reshape(shape)
-    index = (slice(None),) * axis + (slice(row * each, (row + rows) * each),)
-    return OutputTensor(dtype, cut, array[index].tobytes())
+    row_bytes = DTYPE_BYTES[dtype] * math.prod(shape[axis + 1 :]) * each
+    blocks = np.frombuffer(whole, np.uint8).reshape(math.prod(shape[:axis]) or 1, -1)
+    data = yield from _side_by_side([blocks[:, row * row_bytes : (row + rows) * row_bytes]])
+    return OutputTensor(dtype, cut, data)
 
 
 def _cut_strings(
@@ -248,13 +252,13 @@ def _cut_strings(
 
 def join(
     model: ModelReplica, request: CheckedRequest, parts: Sequence[InferenceResult]
-) -> InferenceResult:
+) -> Work[InferenceResult]:
     """Join the results of one request's pieces."""
     largest = max(parts, key=lambda part: part.batch_size)
-    outputs = {
-        name: _concatenate([part.outputs[name] for part in parts], model.output_axes.get(name))
-        for name in request.outputs
-    }
+    outputs = {}
+    for name in request.outputs:
+        found = [part.outputs[name] for part in parts]
+        outputs[name] = yield from _concatenate(found, model.output_axes.get(name))
     return InferenceResult(
         outputs=outputs,
         queue_us=parts[0].queue_us,
@@ -266,21 +270,32 @@ def join(
     )
 
 
-def _concatenate(parts: Sequence[OutputTensor], axis: int | None) -> OutputTensor:
+def _concatenate(parts: Sequence[OutputTensor], axis: int | None) -> Work[OutputTensor]:
     first = parts[0]
     if axis is None:
         return first
     shape = list(first.shape)
     shape[axis] = sum(part.shape[axis] for part in parts)
     if axis == 0:
-        return OutputTensor(first.dtype, tuple(shape), b"".join(part.data for part in parts))
-    if first.dtype == BYTES:
+        data = yield from joined([part.data for part in parts])
+    elif first.dtype == BYTES:
         texts = [_texts(part).reshape(part.shape) for part in parts]
-        joined = np.concatenate(texts, axis).reshape(-1).tolist()
-        return OutputTensor(BYTES, tuple(shape), length_prefixed(joined))
-    element = np.dtype((np.void, DTYPE_BYTES[first.dtype]))
-    arrays = [np.frombuffer(part.data, dtype=element).reshape(part.shape) for part in parts]
-    return OutputTensor(first.dtype, tuple(shape), np.concatenate(arrays, axis).tobytes())
+        data = length_prefixed(np.concatenate(texts, axis).reshape(-1).tolist())
+    else:
+        lead = math.prod(shape[:axis]) or 1
+        blocks = [np.frombuffer(part.data, np.uint8).reshape(lead, -1) for part in parts]
+        data = yield from _side_by_side(blocks)
+    return OutputTensor(first.dtype, tuple(shape), data)
+
+
+def _side_by_side(blocks: Sequence[np.ndarray[Any, Any]]) -> Work[bytes]:
+    """Return the bytes of blocks, each [rows, bytes], row by row."""
+    rows, row_bytes = len(blocks[0]), sum(block.shape[1] for block in blocks)
+    step, parts = PIECE_BYTES // (row_bytes or 1) or 1, []
+    for at in range(0, rows, step):
+        parts.append(np.concatenate([block[at : at + step] for block in blocks], 1).tobytes())
+        yield
+    return (yield from joined(parts))
 
 
 def _texts(tensor: OutputTensor) -> np.ndarray[Any, Any]:

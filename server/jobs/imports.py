@@ -12,13 +12,13 @@ and all imports together use no more memory than the budget and the limit of one
 from __future__ import annotations
 
 import asyncio
-import os
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from braid.core.cpu_allowance import cpu_allowance
 from braid.core.errors import ImportLimitExceeded
 from braid.core.usable_memory import usable_memory_bytes
 from braid.engine.importer.host.launch import ImporterCrashed
@@ -26,7 +26,7 @@ from braid.engine.importer.host.limits import GIB, ImportLimits
 from braid.engine.importer.host.messages import OnProgress
 from braid.server.jobs.interfaces import ExampleShapes
 
-FIRST_MEMORY_BYTES = 3 * GIB  # address space: libraries alone take 0.7 GiB
+FIRST_MEMORY_BYTES = 3 * GIB  # beyond what the libraries take
 FIRST_MEMORY_A_BYTE = 8  # of the file: read, parsed, loaded by the reference, in double precision
 FIRST_CPU_SECONDS = 60
 FIRST_BYTES_A_SECOND = 1 << 20
@@ -119,12 +119,12 @@ class Imports:
             run: imports one file within given limits.
             limits: of any one import.
             together_bytes: of first tries that run at once; 0: half of the machine's memory.
-            at_once: how many first tries may run; 0: one a core, two at least.
+            at_once: how many first tries may run; 0: one a CPU, two at least.
         """
         self._run = run
         self._limits = limits
         self._budget = MemoryBudget(
-            together_bytes or usable_memory_bytes() // 2, at_once or max(2, os.cpu_count() or 1)
+            together_bytes or usable_memory_bytes() // 2, at_once or max(2, cpu_allowance().threads)
         )
         self._alone = asyncio.Lock()
 

@@ -2,7 +2,7 @@
 
     upload ──import──> artefact ──load──> device ──serve──> sequential plan answers
         for each batch size:  cached? ──yes──────────────────────────────────> swap
-                              └─no─> profile ─> search ─> verify ─> promoted? ─┘
+                 no, or provisional? ─> profile ─> search ─> verify ─> promoted? ─┘
 
 Every step can be done twice: a job cut off by a crash begins again at the top, and finds the
 artefact, the measurements and the schedules that were made before.
@@ -39,6 +39,7 @@ from braid.server.jobs.progress import (
 from braid.server.jobs.retries import RetryWhileRestarting
 from braid.server.jobs.scheduling.one_schedule import make_schedule
 from braid.server.jobs.scheduling.precision.given_samples import given_samples
+from braid.server.jobs.scheduling.provisional import better_founded
 from braid.server.jobs.services import JobServices, check_offered
 from braid.server.store.files import StoreFolder
 from braid.server.store.records import JobStatus, ModelStatus, ModelVersion
@@ -275,13 +276,15 @@ async def _schedule(
     check_offered(imported.model.options.precision, [device])
     retry = services.retry(progress.retrying)
     stored = await _use_stored(imported, device, batch_size, services, retry)
-    if stored is not None:
+    if stored is not None and stored.provenance.provisional is None:
         return stored
     key = imported.schedule_key(device.device_key, batch_size)
     async with services.owning_schedule(key.id, progress.waiting_for_node) as owned:
         if owned is not services:  # another node may have made it meanwhile
-            stored = await _use_stored(imported, device, batch_size, owned, retry)
-        return stored or await _make(imported, device, batch_size, owned, progress)
+            before, stored = stored, await _use_stored(imported, device, batch_size, owned, retry)
+            if stored is not None and (stored.provenance.provisional is None or stored != before):
+                return stored
+        return await _make(imported, device, batch_size, owned, progress, stored)
 
 
 async def _make(
@@ -290,17 +293,23 @@ async def _make(
     batch_size: int,
     services: JobServices,
     progress: BatchSizeProgress,
+    before: Schedule | None,
 ) -> Schedule:
-    """Make and store the schedule of one batch size on one device, and let it serve."""
+    """Make and store the schedule of one batch size on one device, and let it serve.
+
+    ``before`` serves meanwhile, and on if nothing could be decided now.
+    """
     turn = services.device_turns.of(device.name)
     if turn.locked():
         progress.waiting()
     async with turn:
         progress.begun()
-        schedule, graph = await make_schedule(imported, device, batch_size, services, progress)
-    wrong = sum(contender.erred for contender in schedule.provenance.candidates)
+        made, graph = await make_schedule(imported, device, batch_size, services, progress)
+    wrong = sum(contender.erred for contender in made.provenance.candidates)
     services.observer.plans_refused(device.name, wrong)
-    await services.store.call(services.store.put_schedule, schedule, graph)
+    schedule = better_founded(before, made)
+    is_new = schedule.unit_names == made.unit_names
+    await services.store.call(services.store.put_schedule, schedule, graph if is_new else None)
     await promote(imported.model, device, schedule, services, services.retry(progress.retrying))
     return schedule
 
@@ -368,6 +377,9 @@ def _reason(error: Exception, model: ModelVersion, batch_size: int) -> str:
 def _remarks(schedule: Schedule) -> list[str]:
     """Texts for the owner of a model: why a plan does not serve."""
     seen = schedule.provenance
+    if seen.provisional is not None:
+        serves = "the sequential plan" if schedule.serves_sequentially else schedule.planner
+        return [f"{serves} serves; {seen.provisional.text}"]
     if not seen.promoted:
         return [seen.reason]
     return [f"{wrong.name} is refused: {wrong.remark}" for wrong in seen.candidates if wrong.erred]

@@ -24,7 +24,14 @@ from dataclasses import replace
 from functools import partial
 
 from braid.core.background import log_failure, though_callers_leave
-from braid.core.errors import DiskFailure, Draining, NotFound, PreconditionFailed
+from braid.core.errors import (
+    DiskFailure,
+    Draining,
+    InvalidRequest,
+    NotFound,
+    PreconditionFailed,
+)
+from braid.core.schedule import Provisional
 from braid.server.jobs.interfaces import CheckImported, JobLeases
 from braid.server.jobs.live.claiming import JobClaims
 from braid.server.jobs.live.live_jobs import LiveJob, LiveJobs
@@ -41,8 +48,12 @@ from braid.server.store.records import (
     ReceivedUpload,
     Registration,
     RegistrationOptions,
+    WhichSchedules,
 )
 from braid.server.store.shared_files.interface import stored_with
+
+ASKED = "it was asked for"
+"""Why schedules are made again that nothing is wrong with."""
 
 
 class JobRunner:
@@ -234,25 +245,89 @@ class JobRunner:
             live.lease = made.lease
             self._running.begin(live)
 
-    async def profile_again(self, name: str, version: int) -> JobRecord:
-        """Forget the measurements of a model version, and schedule it afresh.
+    async def schedule_again(
+        self,
+        name: str,
+        version: int,
+        *,
+        batch_size: int | None = None,
+        device: str = "",
+        reason: str = ASKED,
+    ) -> JobRecord:
+        """Forget the measurements of a model version, and schedule it afresh; returns the job.
 
         Its plans serve until the new ones are verified. A job under way already is the answer.
 
+        Args:
+            name: of the model.
+            version: of it.
+            batch_size: to schedule again; None: all.
+            device: to schedule again on; "": all.
+            reason: why, for people.
+
         Raises:
             ModelNotFound, VersionNotFound: there is none.
+            InvalidRequest: it is not scheduled for the batch size, or there is no such device.
+            PreconditionFailed: it does not serve.
             Draining: the server is shutting down.
         """
         if self._is_stopping:
-            raise Draining("the server is shutting down; profile again after its restart")
+            raise Draining("the server is shutting down; schedule again after its restart")
         await self.started()
-        devices = [device.device_key for device in self._services.devices]
+        which = WhichSchedules(self._device_keys_of(device), batch_size)
+        again, store = self._store.schedule_again, self._store
         async with self._registering:
-            made = await self._store.call(
-                self._store.profile_again, name, version, self.device_keys, devices
-            )
+            made = await store.call(again, name, version, self.device_keys, which, reason)
             self._begin(made)
         return made.job
+
+    async def compare_again(
+        self, name: str, version: int, is_due: Callable[[Provisional], bool]
+    ) -> JobRecord | None:
+        """Run a job for the provisional schedules of a version, if one of them is due.
+
+        Raises:
+            ModelNotFound, VersionNotFound: there is none.
+        """
+        if self._is_stopping or not self._is_started:
+            return None
+        again, store, devices = self._store.compare_again, self._store, self._device_keys_of("")
+        async with self._registering:
+            made = await store.call(again, name, version, self.device_keys, devices, is_due)
+            if made is not None:
+                self._begin(made)
+        return None if made is None else made.job
+
+    async def doubt(
+        self, name: str, version: int, *, batch_size: int, device: str, reason: str
+    ) -> None:
+        """Forget what a settled schedule rests on; it serves until it is made again.
+
+        That is when the machine is quiet.
+
+        Raises:
+            ModelNotFound, VersionNotFound: there is none.
+        """
+        which = WhichSchedules(self._device_keys_of(device), batch_size)
+        doubted = self._store.doubt_schedules
+        model, schedules = await self._store.call(doubted, name, version, which, reason)
+        for schedule in schedules:
+            for on_schedule in self._services.on_schedule:
+                on_schedule(model, device, schedule)
+
+    def _device_keys_of(self, device: str) -> list[str]:
+        """Key of a device; of all if "" is given."""
+        devices = self._services.devices
+        keys = [each.device_key for each in devices if device in ("", each.name)]
+        if not keys:
+            names = ", ".join(each.name for each in devices)
+            raise InvalidRequest(f"there is no device {device!r}; devices: {names}")
+        return keys
+
+    @property
+    def has_jobs(self) -> bool:
+        """True if a job runs here."""
+        return len(self._live) > 0
 
     # Jobs of other nodes on the same store.
 

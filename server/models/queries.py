@@ -6,13 +6,14 @@ AdminService, console ──> ModelQueries ──> store, serving models, device
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
 from braid.core.errors import DiskFailure, NotFound, ScheduleNotFound
 from braid.core.graph import OpGraph
 from braid.core.program import as_scheduled
-from braid.core.schedule import Schedule, ScheduleKey
+from braid.core.schedule import Schedule
 from braid.server.devices.device import Device
 from braid.server.devices.pool import Devices
 from braid.server.jobs.imported_model import read_imported
@@ -32,9 +33,13 @@ class Placed:
     schedule: Schedule
 
 
-def _asked(key: ScheduleKey) -> tuple[str, str, float | None, str]:
-    """What a registration said to get a schedule with this key."""
-    return key.planner, key.precision, key.accepted_error, key.samples
+def provisional_text(schedules: Sequence[Placed]) -> str:
+    """Text that says which schedules of a version are provisional, and why; empty: none is."""
+    return "; ".join(
+        f"batch size {placed.schedule.key.batch_size} on {placed.device}: {provisional.text}"
+        for placed in schedules
+        if (provisional := placed.schedule.provenance.provisional) is not None
+    )
 
 
 class ModelQueries:
@@ -97,10 +102,7 @@ class ModelQueries:
         ]
 
     async def _schedules_on(self, device: Device, model: ModelVersion) -> list[Schedule]:
-        found = await self._store.call(self._store.schedules_of, model.sha256, device.device_key)
-        options = model.options
-        wanted = options.planner.text, options.precision, options.accepted_error, options.samples
-        return [each for each in found if _asked(each.key) == wanted]
+        return await self._store.call(self._store.schedules_for, model, device.device_key)
 
     async def schedule(self, model: ModelVersion, batch_size: int, device: str = "") -> Placed:
         """Schedule of one batch size; "" is the first device.

@@ -7,7 +7,8 @@ A schedule is as good as its measurements. If the device changes under it (clock
 driver), its live latency moves away from the profiled one. The watch keeps the median of the
 latest batches of each promoted plan. A plan *drifts* once its median has been above ``ratio`` times
 the profile, and above it by at least ``MIN_EXCESS_US``, for ``sustained_seconds`` without a break:
-copies and a busy moment are no drift.
+copies and a busy moment are no drift. So it does if the profile is as far above the median: that
+was made on a busy machine then, and what was chosen by it may be wrong as well.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ class _Plan:
     profiled_us: float
     labels: set[PlanLabels] = field(default_factory=set)
     samples: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=SAMPLES))
-    slow_since: float | None = None
+    since: float | None = None  # it has been slower, or faster
+    is_slower: bool = False
     reported_at: float | None = None
 
 
@@ -52,10 +54,13 @@ class DriftWatch:
         gauges: DriftMetrics,
         ratio: float,
         sustained_seconds: float,
-        on_drift: Callable[[PlanLabels], None],
+        on_drift: Callable[[PlanLabels, float], None],
         clock: Callable[[], float] = monotonic,
     ) -> None:
-        """``on_drift`` is told the labels of each plan that has begun to drift."""
+        """``on_drift`` is told the labels of each plan that has begun to drift, and its ratio.
+
+        The ratio is that of the live latency to the profiled one: below 1 it is faster.
+        """
         self._gauges = gauges
         self._ratio = ratio
         self._sustained_seconds = sustained_seconds
@@ -115,21 +120,21 @@ class DriftWatch:
 
     def _check(self, plan: _Plan, now: float) -> None:
         if len(plan.samples) < MIN_SAMPLES:
-            plan.slow_since = None
+            plan.since = None
             for labels in plan.labels:
                 self._gauges.drift_unknown(labels)
             return
         live_us = median(us for _, us in plan.samples)
         ratio = live_us / plan.profiled_us
-        if ratio <= self._ratio or live_us - plan.profiled_us < MIN_EXCESS_US:
-            plan.slow_since = None
-        elif plan.slow_since is None:
-            plan.slow_since = now
-        is_drifting = (
-            plan.slow_since is not None and now - plan.slow_since >= self._sustained_seconds
-        )
+        is_off = max(ratio, 1 / ratio) > self._ratio
+        is_slower = ratio > 1
+        if not is_off or abs(live_us - plan.profiled_us) < MIN_EXCESS_US:
+            plan.since = None
+        elif plan.since is None or plan.is_slower != is_slower:
+            plan.since, plan.is_slower = now, is_slower
+        is_drifting = plan.since is not None and now - plan.since >= self._sustained_seconds
         for labels in plan.labels:
-            self._gauges.drift_is(labels, live_us, ratio, is_drifting)
+            self._gauges.drift_is(labels, live_us, ratio, is_drifting and is_slower)
         if is_drifting and (plan.reported_at is None or now - plan.reported_at >= PAUSE_SECONDS):
             plan.reported_at = now
             self._report(plan, live_us, ratio)
@@ -137,7 +142,8 @@ class DriftWatch:
     def _report(self, plan: _Plan, live_us: float, ratio: float) -> None:
         for labels in sorted(plan.labels):
             log.warning(
-                "a plan is slower than it was profiled",
+                "a plan is %s than it was profiled",
+                "slower" if ratio > 1 else "faster",
                 extra={
                     **labels._asdict(),
                     "live_us": round(live_us),
@@ -145,4 +151,4 @@ class DriftWatch:
                     "ratio": round(ratio, 2),
                 },
             )
-            self._on_drift(labels)
+            self._on_drift(labels, ratio)

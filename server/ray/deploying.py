@@ -18,6 +18,7 @@ import ray
 from ray.dashboard.modules.serve.sdk import ServeSubmissionClient
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from braid.core.cpu_allowance import cpu_allowance
 from braid.core.errors import StartupError
 from braid.core.python_process import python_program
 from braid.server.ray.application import NAME
@@ -34,7 +35,7 @@ _RAY = "import sys; from ray.scripts.scripts import main; sys.argv[0] = 'ray'; m
 
 def start(settings: Settings, arguments: Sequence[str]) -> NoReturn:
     """Become ``ray start`` with these arguments, on a machine that may be a node."""
-    environment = with_braid(settings, os.environ, os.cpu_count() or 1)
+    environment = with_braid(settings, os.environ, cpu_allowance().threads)
     resources = ["--resources", json.dumps({RESOURCE: 1})]
     has_resources = any(each.startswith("--resources") for each in arguments)
     command = ["start", *([] if has_resources else resources), *arguments]

@@ -1,7 +1,8 @@
 """Guards between gRPC and every servicer: bad messages, callers that have left, unread answers.
 
     call ──gate──> handler ──this──> the same handler, which
-                                       ├── refuses what is no message of its type: INVALID_ARGUMENT
+                                       ├── refuses what is no message of its type, or has
+                                       │   too many parts: INVALID_ARGUMENT
                                        ├── waits while earlier answers fill its caller's memory
                                        └── ends when its caller has left
 
@@ -31,11 +32,12 @@ from typing import Any
 
 import grpc
 
-from braid.core.errors import UndecodableMessage
+from braid.core.errors import InvalidRequest, UndecodableMessage
 from braid.server.inference.call_memory import CallMemory
 from braid.server.observability.logs import Seldom
 from braid.server.rpc.handlers import Behaviour, behaviour_of, with_behaviour
 from braid.server.rpc.status import Handler, answering
+from braid.server.rpc.wire_parts import Decode, counted
 
 log = logging.getLogger("braid.rpc")
 
@@ -88,13 +90,19 @@ def guarded(handler: Handler, method: str, memory: CallMemory) -> Handler:
     return with_behaviour(handler, _refusing(behaviour), read)
 
 
-def _reader(decode: Callable[[bytes], Any], method: str, is_stream: bool) -> Callable[[bytes], Any]:
-    """Return ``decode``, but with failures returned as UndecodableMessage, raised in a stream."""
+def _reader(decode: Decode[Any], method: str, is_stream: bool) -> Decode[Any]:
+    """Return ``decode``, but with failures returned as InvalidRequest, raised in a stream."""
     seldom = Seldom(LOG_SECONDS)
+    if (message := getattr(getattr(decode, "__self__", None), "DESCRIPTOR", None)) is not None:
+        decode = counted(decode, message)  # ``FromString`` of a message; others count themselves
 
     def read(data: bytes) -> Any:
         try:
             return decode(data)
+        except InvalidRequest as error:
+            if is_stream:
+                raise
+            return error
         except Exception as error:  # whatever a parser makes of such bytes
             held_back = seldom.passes()
             if held_back is not None:
@@ -155,14 +163,14 @@ def _reading(behaviour: Behaviour) -> Behaviour:
 
 
 def _refusing(behaviour: Behaviour) -> Behaviour:
-    """End a method with the status of an undecodable message; silently if its caller has left."""
+    """End a method with the status of a bad message; silently if its caller has left."""
 
     async def method(request: Any, context: Any) -> Any:
         try:
-            if type(request) is UndecodableMessage:
+            if isinstance(request, InvalidRequest):
                 raise request
             return await behaviour(request, context)
-        except UndecodableMessage as error:
+        except InvalidRequest as error:
             async with answering(context):
                 raise error
         except grpc.aio.InternalError as error:

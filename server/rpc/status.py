@@ -31,6 +31,7 @@ STATUS: Mapping[type[errors.BraidError], grpc.StatusCode] = {
     errors.BraidError: grpc.StatusCode.INTERNAL,
     errors.InvalidRequest: grpc.StatusCode.INVALID_ARGUMENT,
     errors.UndecodableMessage: grpc.StatusCode.INVALID_ARGUMENT,
+    errors.TooManyParts: grpc.StatusCode.INVALID_ARGUMENT,
     errors.InvalidTensor: grpc.StatusCode.INVALID_ARGUMENT,
     errors.InvalidUpload: grpc.StatusCode.INVALID_ARGUMENT,
     errors.InvalidArtefact: grpc.StatusCode.INVALID_ARGUMENT,

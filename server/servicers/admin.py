@@ -6,6 +6,8 @@ import json
 from collections.abc import AsyncIterator
 from dataclasses import replace
 
+import grpc
+
 from braid.core.graph import graph_to_json
 from braid.core.schedule import schedule_to_json
 from braid.server.fleet.node_list import NodeList
@@ -13,7 +15,7 @@ from braid.server.jobs.runner import JobRunner
 from braid.server.models.policies import VersionPolicies
 from braid.server.models.queries import ModelQueries
 from braid.server.models.serving_models import ServingModels
-from braid.server.rpc.status import Context, answering
+from braid.server.rpc.status import Context, Handler, answering
 from braid.server.servicers.admin_messages import (
     job_to_wire,
     model_to_wire,
@@ -140,12 +142,34 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
                 graph_json=json.dumps(graph_to_json(graph)),
             )
 
+    async def ScheduleAgain(self, request: wire.ScheduleAgainRequest, context: Context) -> wire.Job:
+        """Make schedules of a version again."""
+        async with answering(context):
+            model = await self._queries.find(request.model, request.version)
+            job = await self._runner.schedule_again(
+                model.name,
+                model.version,
+                batch_size=request.batch_size or None,
+                device=request.device,
+            )
+            return job_to_wire(job)
+
     async def ListNodes(
         self, request: wire.ListNodesRequest, context: Context
     ) -> wire.ListNodesResponse:
         """List the servers that share the database."""
         async with answering(context):
             return wire.ListNodesResponse(nodes=map(node_to_wire, await self._nodes.nodes()))
+
+    def over_http(self) -> dict[str, Handler]:
+        """Return the RPCs that REST offers, by name."""
+        return {
+            "ScheduleAgain": grpc.unary_unary_rpc_method_handler(
+                self.ScheduleAgain,
+                wire.ScheduleAgainRequest.FromString,
+                wire.Job.SerializeToString,
+            )
+        }
 
     async def _describe(self, model: ModelVersion) -> wire.Model:
         schedules = await self._queries.schedules(model)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from braid.core.precision import FP32
@@ -11,7 +11,7 @@ from braid.core.tensor import TensorType
 from braid.scheduler.options import PlannerSettings
 from braid.server.fleet.node_list import ShownNode
 from braid.server.inference.replica import ModelReplica
-from braid.server.models.queries import Placed
+from braid.server.models.queries import Placed, provisional_text
 from braid.server.store.records import JobRecord, ModelStatus, ModelVersion, RegistrationOptions
 from braid.server.store.serving_config import Batching, ServingConfig, VersionPolicy
 from braid_client.wire import admin_pb2 as wire
@@ -75,14 +75,14 @@ _STATES = {ModelStatus.DAMAGED: "FAILED"}
 
 
 def model_to_wire(
-    model: ModelVersion, served: ModelReplica | None, schedules: Iterable[Placed]
+    model: ModelVersion, served: ModelReplica | None, schedules: Sequence[Placed]
 ) -> wire.Model:
     """Convert a model version; inputs and outputs are known once the version serves."""
     message = wire.Model(
         name=model.name,
         version=str(model.version),
         state=_STATES.get(model.state, model.state.value),
-        message=model.message,
+        message=model.message or provisional_text(schedules),
         sha256=model.sha256,
         size_bytes=model.size_bytes,
         created_unix=model.created_unix,
@@ -167,6 +167,7 @@ def _summary(placed: Placed) -> wire.ScheduleSummary:
         side_by_side=_side_by_side(schedule),
         samples=seen.samples,
         top_agreement=seen.top_agreement,
+        provisional=seen.provisional.reason if seen.provisional else "",
     )
 
 

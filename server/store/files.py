@@ -8,13 +8,26 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Collection
+import stat
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
+from braid.core.descriptors import Descriptor
 from braid.core.errors import StartupError
 from braid.core.removal import remove_folder
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
+_PARTIAL = re.compile(r"[^.].*\.(part|unpacked)|\.(gone|import)-.*")
+"""Names of what is being received, written or removed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Swept:
+    """Names of what a sweep removed, and of what it left alone as it knows nothing of it."""
+
+    removed: Sequence[str]
+    unknown: Sequence[str]
 
 
 class StoreFolder:
@@ -27,7 +40,7 @@ class StoreFolder:
         self.artefacts = root / "artefacts"
         self.samples = root / "samples"
         self.database = database or root / "braid.db"
-        self._locks: list[int] = []
+        self._locks: list[Descriptor] = []
 
     def open(self) -> None:
         """Create the folders and take the locks.
@@ -39,23 +52,26 @@ class StoreFolder:
             for folder in (self.root, self.uploads, self.artefacts, self.samples):
                 folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._locks.append(_take_lock(self.root / "lock", self.root))
-            if self.database.parent != self.root:
-                beside = self.database.with_name(f"{self.database.name}.lock")
+            database = Path(os.path.realpath(self.database))
+            if database.parent != self.root.resolve():
+                beside = database.with_name(f"{database.name}.lock")
                 self._locks.append(_take_lock(beside, self.database))
+                if (of_store := database.with_name("lock")).exists():
+                    self._locks.append(_take_lock(of_store, self.database))
         except StartupError:
             self.close()
             raise
         except OSError as error:
             self.close()
             raise StartupError(
-                f"the store {self.root} cannot be written ({error.strerror}); choose another "
-                "folder with BRAID_STORE or --store"
+                f"the store {self.root} cannot be written ({error.filename}: {error.strerror}); "
+                "choose another folder with BRAID_STORE or --store"
             ) from error
 
     def close(self) -> None:
         """Release the locks. The kernel does so too when the process dies."""
         while self._locks:
-            os.close(self._locks.pop())
+            self._locks.pop().close()
 
     def upload(self, sha256: str) -> Path:
         """Path of a complete upload, which is kept until it is imported."""
@@ -90,30 +106,52 @@ class StoreFolder:
     def remove_artefact(self, sha256: str) -> None:
         """Remove an artefact; half removed, it has no valid name any more."""
         path = self.artefact(sha256)
-        if path.exists():
+        if path.is_symlink():
+            path.unlink()
+        elif path.exists():
             gone = self.artefacts / f".gone-{secrets.token_hex(8)}"
             path.rename(gone)
             remove_folder(gone)
 
-    def sweep(
-        self, uploads: Collection[str], artefacts: Collection[str], samples: Collection[str]
-    ) -> list[str]:
-        """Remove everything a crash left, but the files and folders with these digests.
+    def whole(self) -> set[str]:
+        """Digests of all files and folders that are whole, which have them as names."""
+        names = {entry.name for folder in self._folders for entry in folder.iterdir()}
+        return {name for name in names if _DIGEST.fullmatch(name)}
 
-        Returns the names of what was removed.
+    def sweep(
+        self,
+        uploads: Collection[str],
+        artefacts: Collection[str],
+        samples: Collection[str],
+        known: Collection[str],
+    ) -> Swept:
+        """Remove what a crash left: parts, and whole files that are known and not needed.
+
+        Args:
+            uploads: digests of those that are needed.
+            artefacts: likewise.
+            samples: likewise.
+            known: digests that the database was told of. Other files it has no word on.
         """
-        removed = []
-        kept = ((self.uploads, uploads), (self.artefacts, artefacts), (self.samples, samples))
-        for folder, needed in kept:
+        removed, unknown = [], []
+        for folder, needed in zip(self._folders, (uploads, artefacts, samples), strict=True):
             for entry in sorted(folder.iterdir()):
                 if entry.name in needed:
+                    continue
+                name = f"{folder.name}/{entry.name}"
+                if entry.name not in known and not _PARTIAL.fullmatch(entry.name):
+                    unknown.append(name)
                     continue
                 if entry.is_dir() and not entry.is_symlink():
                     shutil.rmtree(entry, ignore_errors=True)
                 else:
                     entry.unlink(missing_ok=True)
-                removed.append(f"{folder.name}/{entry.name}")
-        return removed
+                removed.append(name)
+        return Swept(removed, unknown)
+
+    @property
+    def _folders(self) -> tuple[Path, Path, Path]:
+        return self.uploads, self.artefacts, self.samples
 
 
 def sync_folder(folder: Path) -> None:
@@ -131,19 +169,21 @@ def _digest(sha256: str) -> str:
     return sha256
 
 
-def _take_lock(path: Path, what: Path) -> int:
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+def _take_lock(path: Path, what: Path) -> Descriptor:
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+    lock = Descriptor(os.open(path, flags, 0o600))
+    if not stat.S_ISREG(os.fstat(lock.fileno()).st_mode):
+        raise OSError(errno.EINVAL, "it is no regular file; remove it", str(path))
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(lock.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
-        owner = os.read(descriptor, 20).decode(errors="replace").strip() or "unknown"
-        os.close(descriptor)
         if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
             raise
+        owner = os.read(lock.fileno(), 20).decode(errors="replace").strip() or "unknown"
         raise StartupError(
             f"the store {what} is in use by another server (process {owner}); stop it or "
             "choose another folder with BRAID_STORE or --store"
         ) from None
-    os.ftruncate(descriptor, 0)
-    os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
-    return descriptor
+    os.ftruncate(lock.fileno(), 0)
+    os.pwrite(lock.fileno(), f"{os.getpid()}\n".encode(), 0)
+    return lock

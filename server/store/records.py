@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 from pathlib import Path
@@ -169,6 +169,14 @@ class ModelVersion:
 
 
 _identity = attrgetter("name", "version", "sha256", "options")
+
+
+@dataclass(frozen=True, slots=True)
+class WhichSchedules:
+    """Schedules of one model version: on some devices, of one batch size or of all."""
+
+    device_keys: Sequence[str]
+    batch_size: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

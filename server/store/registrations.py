@@ -32,9 +32,9 @@ from braid.server.store.records import (
     check_model_name,
 )
 from braid.server.store.shared_files.interface import ObjectGone
+from braid.server.store.tables import digests, placed
 from braid.server.store.tables import jobs as jobs_table
 from braid.server.store.tables import models as models_table
-from braid.server.store.tables import placed
 from braid.server.store.tables.fleet import claims, objects
 from braid.server.store.uploads import Upload
 
@@ -144,8 +144,13 @@ class Registrations:
         return made
 
     def _adopt(self, received: ReceivedUpload) -> None:
-        """Rename the files of an upload into place, unless an earlier try did (``ObjectGone``)."""
+        """Rename the files of an upload into place, unless an earlier try did (``ObjectGone``).
+
+        The database is told before: only what it knows is removed after a crash.
+        """
         folder, samples = self.folder, received.samples
+        told = [received.sha256, *([samples.digest] if samples else [])]
+        self._transactions.write(lambda connection: digests.remember(connection, told))
         with self._disk.writing():
             path = received.path
             if path is not None and not _is_adopted(path, folder.upload(received.sha256)):

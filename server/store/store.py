@@ -13,9 +13,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from functools import wraps
 from pathlib import Path
 from typing import Concatenate, ParamSpec, Self, TypeVar
@@ -26,6 +26,7 @@ from sqlalchemy.exc import DBAPIError
 from braid.core.errors import (
     DatabaseUnavailable,
     DiskFailure,
+    InvalidRequest,
     ModelNotFound,
     PreconditionFailed,
     ResourceExhausted,
@@ -33,17 +34,26 @@ from braid.core.errors import (
     StoreUnavailable,
     Unavailable,
 )
+from braid.core.schedule import Provisional, Schedule
 from braid.server.store.database.database import Database
 from braid.server.store.database.opening import open_database
+from braid.server.store.database.sqlite_file import BEGIN
 from braid.server.store.database.url import sqlite_path, usual_url
 from braid.server.store.files import StoreFolder
 from braid.server.store.fleet.node_store import NodeStore
 from braid.server.store.quota import StoreLimits
-from braid.server.store.records import JobRecord, JobStatus, ModelStatus, ModelVersion, Registration
+from braid.server.store.records import (
+    JobRecord,
+    JobStatus,
+    ModelStatus,
+    ModelVersion,
+    Registration,
+    WhichSchedules,
+)
 from braid.server.store.shared_files.interface import ObjectGone
+from braid.server.store.tables import digests, placed, plans, serving
 from braid.server.store.tables import jobs as jobs_table
 from braid.server.store.tables import models as models_table
-from braid.server.store.tables import placed, plans, serving
 from braid.server.store.tables.fleet import objects
 
 log = logging.getLogger("braid.store")
@@ -121,15 +131,22 @@ class Store(NodeStore):
         folder = StoreFolder(root, sqlite_path(database))
         folder.open()
         url = database or usual_url(folder.database)
-        try:
-            store = cls(folder, open_database(url, root), limits or StoreLimits(), node)
-            store._recover()
-        except StartupError:
-            folder.close()
-            raise
-        except (DBAPIError, OSError, ResourceExhausted, Unavailable) as error:
-            folder.close()
-            raise StartupError(f"the store {root} cannot be used: {error}") from error
+        with ExitStack() as opened:
+            opened.callback(folder.close)
+            try:
+                files = folder.whole()
+                found = open_database(url, root, holds_files=bool(files))
+                opened.callback(found.close)
+                store = cls(folder, found, limits or StoreLimits(), node)
+                store._recover(files)
+            except (DBAPIError, OSError, ResourceExhausted, Unavailable) as error:
+                raise StartupError(f"the store {root} cannot be used: {error}") from error
+            except (ValueError, LookupError, TypeError) as error:
+                raise StartupError(
+                    f"the store's database {url} is damaged: what a row says cannot be read "
+                    f"({type(error).__name__}: {error}); restore it from a backup"
+                ) from error
+            opened.pop_all()
         return store
 
     @property
@@ -163,15 +180,34 @@ class Store(NodeStore):
         """Ask for a blocking method to be run on the store's thread, without waiting for it."""
         return self._thread.submit(function, *args, **kwargs)
 
-    def _recover(self) -> None:
-        """Finish deletions that a crash cut off; remove unused files and impossible latencies."""
+    def _recover(self, files: Collection[str]) -> None:
+        """Finish deletions that a crash cut off; remove unused files and impossible latencies.
+
+        Raises:
+            StartupError: the database knows none of the store's ``files``, which it should.
+        """
+        known = self._transactions.read(digests.known)
+        if files and known.isdisjoint(files):
+            raise StartupError(
+                f"the store's database {self._database.engine.url} knows none of the files of "
+                f"models in {self.folder.root}: it is new, older or another one; put the right "
+                f"one there, or {BEGIN}"
+            )
         self._transactions.write(self._recover_rows)
         uploads, artefacts, samples = self._transactions.read(_needed_files)
-        removed = self.folder.sweep(uploads=uploads, artefacts=artefacts, samples=samples)
-        if removed:
-            log.info("removed leftovers", extra={"count": len(removed), "names": removed[:10]})
+        swept = self.folder.sweep(uploads, artefacts, samples, known)
+        if names := swept.removed:
+            log.info("removed leftovers", extra={"count": len(names), "names": names[:10]})
+        if names := swept.unknown:
+            facts = {"count": len(names), "names": names[:10], "folder": str(self.folder.root)}
+            log.warning(
+                "files that the database knows nothing of are left alone: was it restored from an "
+                "older backup? else remove them",
+                extra=facts,
+            )
 
     def _recover_rows(self, connection: Connection) -> None:
+        digests.remember_models(connection)
         for model in models_table.present(connection):
             # In a shared database another server may be at it.
             if model.state is ModelStatus.DRAINING and not self._database.is_shared:
@@ -272,41 +308,91 @@ class Store(NodeStore):
         """
         self._transactions.write(lambda connection: _reschedule(connection, device_keys), "jobs")
 
-    def profile_again(
-        self, name: str, version: int, device_keys: str, devices: Sequence[str]
+    def schedule_again(
+        self, name: str, version: int, device_keys: str, which: WhichSchedules, reason: str
     ) -> Registration:
-        """Drop a model version's schedules and the measurements they rest on, and add a job.
+        """Doubt schedules of a version that serves, and add a job that makes them again.
 
-        Dropped is every measurement of these devices that is no younger than the schedules: if
-        they have changed, none of those holds. A job under way is the answer, and nothing is
-        dropped.
+        They serve until then. A job under way is the answer, and nothing is doubted.
+
+        Args:
+            name: of the model.
+            version: of it.
+            device_keys: of all devices, as one text.
+            which: of its schedules.
+            reason: why, for people.
 
         Raises:
             ModelNotFound, VersionNotFound: there is none.
-            PreconditionFailed: it is being deleted.
+            InvalidRequest: it is not scheduled for the batch size.
+            PreconditionFailed: it does not serve.
         """
-        return self._transactions.write(
-            lambda connection: self._profile_again(connection, name, version, device_keys, devices),
-            "jobs",
-        )
 
-    def _profile_again(
+        def again(connection: Connection) -> Registration:
+            model = models_table.get(connection, name, version)
+            if (job := self._job_under_way(connection, model, device_keys)) is not None:
+                return Registration(model, job, is_new_job=False)
+            _check_serves(model)
+            plans.doubt(connection, _wanted_schedules(connection, model, which), reason)
+            return self._add_job(connection, model, device_keys)
+
+        return self._transactions.write(again, "jobs")
+
+    def compare_again(
         self,
-        connection: Connection,
         name: str,
         version: int,
         device_keys: str,
         devices: Sequence[str],
-    ) -> Registration:
-        model = models_table.get(connection, name, version)
-        if model.state is ModelStatus.DRAINING:
-            raise PreconditionFailed(f"{name} version {version} is being deleted")
+        is_due: Callable[[Provisional], bool],
+    ) -> Registration | None:
+        """Add a job that makes the provisional schedules of a version again, if one of them is due.
+
+        Also if none is provisional any more: then another model's job settled them, and this
+        version's job lets them serve. None: a job is under way, none is due, or it does not serve.
+
+        Raises:
+            ModelNotFound, VersionNotFound: there is none.
+        """
+
+        def again(connection: Connection) -> Registration | None:
+            model = models_table.get(connection, name, version)
+            under_way = self._job_under_way(connection, model, device_keys)
+            if under_way is not None or model.state is not ModelStatus.SERVING:
+                return None
+            found = _wanted_schedules(connection, model, WhichSchedules(devices))
+            open_ = [each for schedule in found if (each := schedule.provenance.provisional)]
+            if open_ and not any(map(is_due, open_)):
+                return None
+            return self._add_job(connection, model, device_keys)
+
+        return self._transactions.write(again, "jobs")
+
+    def doubt_schedules(
+        self, name: str, version: int, which: WhichSchedules, reason: str
+    ) -> tuple[ModelVersion, list[Schedule]]:
+        """Doubt schedules of a version; returns it with them, to be made again when it is quiet.
+
+        Raises:
+            ModelNotFound, VersionNotFound: there is none.
+        """
+
+        def doubted(connection: Connection) -> tuple[ModelVersion, list[Schedule]]:
+            model = models_table.get(connection, name, version)
+            settled = [
+                schedule
+                for schedule in _wanted_schedules(connection, model, which)
+                if schedule.provenance.provisional is None
+            ]
+            return model, plans.doubt(connection, settled, reason)
+
+        return self._transactions.write(doubted, "schedules")
+
+    def _job_under_way(
+        self, connection: Connection, model: ModelVersion, device_keys: str
+    ) -> JobRecord | None:
         last = self._last_job(connection, model, device_keys)
-        if last is not None and not last[0].state.has_ended:
-            return Registration(model, last[0], is_new_job=False)
-        for device_key in devices:
-            plans.forget_profile(connection, model.sha256, device_key)
-        return self._add_job(connection, model, device_keys)
+        return None if last is None or last[0].state.has_ended else last[0]
 
     def end_job(self, job: JobRecord) -> ModelVersion | None:
         """Store a job's last state; a model that it never made serve is FAILED from then on.
@@ -343,6 +429,7 @@ class Store(NodeStore):
     find_graph = _read(plans.find_graph)
     find_schedule = _read(plans.find_schedule)
     schedules_of = _read(plans.schedules_of)
+    schedules_for = _read(plans.schedules_for)
     forget_schedule = _write(plans.forget_schedule, "schedules")
     put_latency = _write(plans.put_latency)
     find_latencies = _read(plans.find_latencies)
@@ -350,7 +437,7 @@ class Store(NodeStore):
     # Objects of the shared files.
 
     find_objects = _read(objects.find)
-    unknown_objects = _read(objects.unknown)
+    owner = _read(objects.owner)
     begin_object = _write(objects.begin)
     finish_object = _write(objects.finish)
     abandon_object = _write(objects.abandon)
@@ -360,6 +447,39 @@ class Store(NodeStore):
     condemn_objects = _write(objects.condemn)
     forget_objects = _write(objects.forget)
     identity = _write(objects.identity)
+
+
+def _check_serves(model: ModelVersion) -> None:
+    """Raise PreconditionFailed unless a version serves."""
+    remedies = {
+        ModelStatus.LOADING: "wait until it does",
+        ModelStatus.UNLOADED: "load it first",
+        ModelStatus.DRAINING: "it is being deleted",
+    }
+    if model.state is not ModelStatus.SERVING:
+        remedy = remedies.get(model.state, "register its file again")
+        raise PreconditionFailed(f"{model.name} version {model.version} does not serve; {remedy}")
+
+
+def _wanted_schedules(
+    connection: Connection, model: ModelVersion, which: WhichSchedules
+) -> list[Schedule]:
+    found = [
+        schedule
+        for device_key in dict.fromkeys(which.device_keys)
+        for schedule in plans.schedules_for(connection, model, device_key)
+    ]
+    size = which.batch_size
+    if size is None:
+        return found
+    wanted = [schedule for schedule in found if schedule.key.batch_size == size]
+    if not wanted and size not in model.options.batch_sizes:
+        sizes = ", ".join(map(str, model.options.batch_sizes))
+        raise InvalidRequest(
+            f"{model.name} version {model.version} is scheduled for batch sizes {sizes}, "
+            f"not for {size}"
+        )
+    return wanted
 
 
 def _needed_files(connection: Connection) -> tuple[set[str], set[str], set[str]]:

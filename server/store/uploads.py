@@ -22,6 +22,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from braid.core.descriptors import Descriptor
 from braid.core.errors import InvalidUpload, UploadTooLarge
 from braid.server.store.disk import DiskWatch
 from braid.server.store.quota import Quota
@@ -42,7 +43,7 @@ class Upload:
         self._size_bytes = 0
         self._hash = hashlib.sha256()
         self._lock = threading.Lock()  # writes run on threads and outlive a cancelled caller
-        self._descriptor: int | None = None
+        self._file: Descriptor | None = None
 
     async def __aenter__(self) -> Self:
         """Count the upload and create its file.
@@ -55,7 +56,8 @@ class Upload:
         try:
             await asyncio.to_thread(self._quota.look)
             with self._disk.writing():
-                self._descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+                flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+                self._file = Descriptor(os.open(self._path, flags, 0o600))
         except BaseException:
             self._quota.end(self._caller)
             raise
@@ -91,7 +93,7 @@ class Upload:
 
     def _write(self, chunk: bytes) -> None:
         with self._lock:
-            if self._descriptor is None:
+            if self._file is None:
                 return  # closed while this write waited for a thread
             if self._size_bytes + len(chunk) > self._limit_bytes:
                 raise UploadTooLarge(self._limit_bytes)
@@ -100,12 +102,12 @@ class Upload:
             view = memoryview(chunk)
             with self._disk.writing():
                 while view:
-                    view = view[os.write(self._descriptor, view) :]
+                    view = view[os.write(self._file.fileno(), view) :]
             self._size_bytes += len(chunk)
 
     def _finish(self, expected_sha256: str | None) -> ReceivedUpload:
         with self._lock:
-            assert self._descriptor is not None, "the upload is closed"
+            assert self._file is not None, "the upload is closed"
             digest = self._hash.hexdigest()
             if not self._size_bytes:
                 raise InvalidUpload("the upload is empty; send the model file in chunks")
@@ -121,15 +123,15 @@ class Upload:
                     f"{expected_sha256.lower()}; send the file again"
                 )
             with self._disk.writing():
-                os.fsync(self._descriptor)
-            os.close(self._descriptor)
-            self._descriptor = None
+                os.fsync(self._file.fileno())
+                self._file.close()
+            self._file = None
             return ReceivedUpload(self._path, digest, self._size_bytes)
 
     def _close(self) -> None:
         """Close and remove the file, unless it was adopted."""
         with self._lock:
-            if self._descriptor is not None:
-                os.close(self._descriptor)
-                self._descriptor = None
             self._path.unlink(missing_ok=True)
+            if self._file is not None:
+                self._file.close()
+                self._file = None

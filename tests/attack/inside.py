@@ -80,6 +80,18 @@ def _thread() -> None:
     thread.join()
 
 
+def _stacks() -> None:
+    """Start threads until the stack of one finds no room."""
+    end = threading.Event()
+    before = threading.stack_size(256 << 20)
+    try:
+        for _ in range(16):
+            threading.Thread(target=end.wait, daemon=True).start()
+    finally:
+        end.set()
+        threading.stack_size(before)
+
+
 def _thread_that_connects() -> None:
     found: list[OSError] = []
 
@@ -206,6 +218,17 @@ TRIES: Mapping[str, tuple[Try, tuple[str, ...]]] = {
     "counters of the kernel": (lambda p: _call(298, 0, 0, -1, -1, 0), REFUSED),
     "programs in the kernel": (lambda p: _call(321, 0, 0, 0), REFUSED),
     "memory over the limit": (lambda p: mmap.mmap(-1, 2 * GIB), ("ENOMEM",)),
+    "shared memory over the limit": (
+        lambda p: mmap.mmap(-1, 2 * GIB, mmap.MAP_SHARED | mmap.MAP_ANONYMOUS),
+        ("ENOMEM",),
+    ),
+    "addresses over the limit": (
+        lambda p: mmap.mmap(-1, 2 * GIB, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, 0),
+        ("ENOMEM",),
+    ),
+    "stacks over the limit": (lambda p: _stacks(), ("RuntimeError",)),
+    "a file in memory": (lambda p: os.close(os.memfd_create("more")), REFUSED),
+    "a secret file in memory": (lambda p: _call(447, 0), (*REFUSED, "ENOSYS")),
     "objects over the limit": (lambda p: bytearray(2 * GIB), ("MemoryError",)),
     "a file over the limit": (lambda p: _write(p.work / "big", "x" * (2 << 20)), ("EFBIG",)),
     "too many open files": (lambda p: _many_files(p.work), ("EMFILE",)),

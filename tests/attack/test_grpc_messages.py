@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import grpc
 import pytest
 
-from tests.attack.messages import admin, inference, open_inference
+from tests.attack.messages import admin, inference, open_inference, parts
 from tests.attack.messages.grpc_calls import LONGEST_MESSAGE, GrpcCall, ended
 from tests.attack.messages.tensors import MISTAKES, calls_of
 from tests.attack.noise import methods_of
@@ -19,6 +19,7 @@ CALLS: dict[str, GrpcCall] = {
     **dict(inference.calls()),
     **dict(open_inference.calls()),
     **dict(admin.calls()),
+    **dict(parts.calls()),
     **{
         f"{call.method.rpartition('/')[2]}: {name}": call
         for name, mistake in MISTAKES.items()

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from braid.server.servicers.rest.operations import OPERATIONS
-from tests.attack.messages import console, rest
+from tests.attack.messages import console, parts, rest
 from tests.attack.messages.http_requests import (
     LONGEST_ERROR,
     HttpAnswer,
@@ -29,6 +29,7 @@ ELSEWHERE = "127.0.1.3"
 REQUESTS: dict[str, HttpRequest] = {
     **dict(rest.requests()),
     **dict(console.requests()),
+    **dict(parts.requests()),
     **{f"REST: {name}": request_of(mistake) for name, mistake in MISTAKES.items()},
 }
 

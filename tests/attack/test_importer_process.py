@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,7 @@ from braid.core.errors import ModelImportError
 from braid.engine.importer.host.launch import import_model
 from braid.engine.importer.host.limits import ImportLimits
 from braid.engine.importer.host.process import SpareImporter
+from tests import ROOT
 from tests.models.bad_onnx import cycle
 
 HOSTILE = """
@@ -61,3 +64,28 @@ async def test_hostile_code_in_an_importer_is_confined(
 
     assert not new.exists()
     assert os.listdir(artefact.parent) == []
+
+
+CHECKOUT = """
+import sys
+from pathlib import Path
+import braid.engine
+from braid.engine.importer.sandbox.landlock import keep_to
+
+if keep_to(Path(sys.argv[1])):
+    Path(braid.engine.__file__).read_text()
+    try:
+        Path(sys.argv[2]).read_text()
+    except PermissionError:
+        sys.exit()
+    sys.exit("read")
+"""
+
+
+def test_an_importer_of_an_installed_checkout_reads_only_its_packages(tmp_path: Path) -> None:
+    command = [sys.executable, "-P", "-c", CHECKOUT, str(tmp_path), str(ROOT / "setup.py")]
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+
+    assert done.returncode == 0, done.stderr

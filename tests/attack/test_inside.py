@@ -7,6 +7,7 @@ import os
 import platform
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,15 +22,19 @@ USERS = [os.getuid(), *([NOBODY] if os.getuid() == 0 else [])]
 
 
 @pytest.fixture(scope="module", params=USERS)
-def ends(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[dict[str, str]]:
+def ends(request: pytest.FixtureRequest) -> Iterator[dict[str, str]]:
     """How each try ended that a confined process of this user made."""
     user: int = request.param
     asked = subprocess.run([sys.executable, "-c", VERSION], capture_output=True, text=True)
     if int(asked.stdout) < 6:
         pytest.skip("this kernel's Landlock is older than what is described")
-    base = tmp_path_factory.mktemp("inside")
+    with tempfile.TemporaryDirectory(prefix="braid-inside-") as folder:
+        yield ends_in(Path(folder), user)
+
+
+def ends_in(base: Path, user: int) -> dict[str, str]:
+    """Make the tries in a folder that other test runs do not close to other users, as pytest's."""
+    base.chmod(0o755)
     work, outside = base / "work", base / "outside"
     for folder in (work, outside):
         folder.mkdir()
@@ -37,9 +42,6 @@ def ends(
     secret.write_text("kept")
     for path in (work, outside, secret):
         os.chown(path, user, -1)
-    for parent in (base, *base.parents[:3]):
-        if parent.stat().st_uid == os.getuid() and parent != Path("/tmp"):
-            parent.chmod(parent.stat().st_mode | 0o055)
     other = None if user == os.getuid() else user
     bystander = subprocess.Popen(["/bin/cat"], stdin=subprocess.PIPE, user=other)
     try:
@@ -52,10 +54,10 @@ def ends(
         assert bystander.poll() is None
         assert secret.read_text() == "kept"
         assert os.listdir(outside) == ["secret"]
-        ends = json.loads(done.stdout)
+        ends: dict[str, str] = json.loads(done.stdout)
         if not can_reach(Path(sys.base_prefix), user):
             del ends["a library"]
-        yield ends
+        return ends
     finally:
         bystander.kill()
         bystander.communicate()

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+import torch._inductor.config as inductor_config
 
+from benchmarks.contender_process import ContenderProcess
 from benchmarks.cuda.agenda import (
     BATCHES,
     BRAID,
     CNNS,
     EAGER,
+    GRAPH,
     MAX_AUTOTUNE,
     NETWORKS,
     REDUCE_OVERHEAD,
@@ -23,24 +28,33 @@ from benchmarks.cuda.agenda import (
 )
 from benchmarks.cuda.clock import largest_error, times
 from benchmarks.cuda.ours import OurPlan
+from benchmarks.cuda.peers import fastest, frozen
 from benchmarks.cuda.plan_files import Planned, read_plans, write_plans
-from benchmarks.cuda.record import CudaCase, goals, ratios
+from benchmarks.cuda.record import OWN_SEQUENTIAL, PYTORCH_GRAPH, CudaCase, goals, ratios
 from benchmarks.cuda.results import draw, read, write
+from benchmarks.cuda.run import continued
 from benchmarks.cuda.turns import Setting, measure
 from braid.core.plan import sequential_plan
 from braid.engine.cuda.driver.interface import ORIGIN
 from braid.engine.cuda.executor import CudaExecutor
 from braid.engine.cuda.on_gpu import OnGpu
 from braid.engine.passes.specialise import specialise
+from braid.server.cli.local.demo_networks.network import Network
 from tests.engine.cuda.graphs import bound, random_graph
 from tests.engine.cuda.recording import RecordingDriver
+from tests.engine.cuda.torch_2_11 import Torch211
 
 
 def case(network: str, *, batch: int = 1, ours: float = 1.0, sequential: float) -> CudaCase:
     return CudaCase(
         network,
         batch,
-        gpu_ms={"braid lazy": [ours], "braid sequential": [sequential], MAX_AUTOTUNE: [3.0]},
+        gpu_ms={
+            "braid lazy": [ours],
+            "braid sequential": [sequential],
+            MAX_AUTOTUNE: [3.0],
+            GRAPH: [2 * sequential],
+        },
         total_ms={"braid lazy": [2 * ours]},
         plan_of={"sequential": "braid sequential", "opara": "braid sequential"},
         portfolio="braid lazy",
@@ -70,14 +84,18 @@ def test_ratios_and_goals_say_what_was_not_seen() -> None:
 
     found = ratios(cases, 1, "gpu")
     cases[1].scheduling = {"total_s": 8.0}
-    mean, best, opara, autotune, worst, inception, nasnet = goals(cases)
+    mean, best, unfused, best_unfused, opara, autotune, worst, inception, nasnet = goals(cases)
 
-    assert found["sequential CUDA graph"]["inception_v3"] == pytest.approx(2.4)
+    assert found[OWN_SEQUENTIAL]["inception_v3"] == pytest.approx(2.4)
+    assert found[PYTORCH_GRAPH]["inception_v3"] == pytest.approx(4.8)
     assert math.isnan(found["torch eager"]["inception_v3"])
     assert math.isnan(ratios(cases, 1, "total")["max-autotune"]["inception_v3"])
     assert mean.seen == pytest.approx((1.5 * 2.4) ** 0.5)
     assert mean.verdict == "reached so far, not seen on all"
     assert (best.verdict, worst.verdict) == ("reached", "reached")
+    assert (OWN_SEQUENTIAL in best.text, PYTORCH_GRAPH in unfused.text) == (True, True)
+    assert unfused.seen == pytest.approx(2 * mean.seen)
+    assert best_unfused.seen == pytest.approx(4.8)
     assert opara.seen == pytest.approx(mean.seen)
     assert autotune.seen == pytest.approx(3.0)
     assert (inception.seen, inception.verdict) == (2.5, "reached")
@@ -103,6 +121,23 @@ def test_an_earlier_run_is_read_back(tmp_path: Path) -> None:
     assert document["ratios_gpu"]["1"]["torch eager"]["squeezenet"] is None
     assert document["left_out"] == ["googlenet, batch 32"]
     assert read(tmp_path / "cuda.json") == cases
+
+
+@pytest.mark.parametrize(
+    "other", [{}, {"device": "cuda:NVIDIA H100"}, {"precision": "tf32"}], ids=str
+)
+def test_runs_of_another_device_or_precision_are_not_mixed(
+    other: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    environment = {"device": "cuda:NVIDIA H200", "precision": "fp32"}
+    (tmp_path / "0.json").write_text("[1]")
+    write([case("squeezenet", sequential=1.5)], environment, [], tmp_path)
+    write_plans({("squeezenet", 1): Planned({"opara": tmp_path / "0.json"}, {})}, tmp_path)
+
+    cases, plans = continued(tmp_path / "cuda.json", environment | other, tmp_path)
+
+    assert len(cases) == len(plans) == (0 if other else 1)
+    assert ("all is measured again" in capsys.readouterr().out) == bool(other)
 
 
 def test_plans_of_an_earlier_run_are_read_back(tmp_path: Path) -> None:
@@ -149,6 +184,18 @@ def test_contenders_that_fail_are_noted_and_the_others_go_on(tmp_path: Path) -> 
     assert seen.failed["braid b"] == "out of memory"
 
 
+LEFT_RUNNING = "import subprocess; subprocess.Popen(['sleep', '600']); print('ready', flush=True)"
+
+
+@pytest.mark.timeout(120)
+def test_a_contender_ends_with_what_it_started(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", LEFT_RUNNING]
+    contender = ContenderProcess("compiled", command, tmp_path / "log", os.environ)
+    assert contender.line() == "ready"
+
+    contender.end()  # the reader ends when nobody holds the output any more
+
+
 @pytest.mark.parametrize("urgent", [False, True])
 def test_a_plan_is_timed_by_both_clocks(urgent: bool) -> None:
     template, weights = random_graph(seed=3, units=10)
@@ -177,3 +224,72 @@ def test_errors_are_relative_to_the_largest_element() -> None:
 
     assert largest_error([torch.tensor([4.0, -7.0])], [wanted]) == 0.125
     assert largest_error([torch.tensor([math.nan, -8.0])], [wanted]) == math.inf
+
+
+class Affine(torch.nn.Module):
+    """2 x + 1."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.tensor([2.0]))
+
+    def draw_weights(self, _: object) -> None:
+        with torch.no_grad():
+            self.weight.fill_(2.0)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.weight + 1
+
+
+IMAGE = Network("affine", Affine, lambda batch, _: (torch.ones(batch, 1, 2, 2),), ("x",), ("y",))
+
+
+class Compiler:
+    """torch.compile as far as it copies inputs: the CUDA graphs of its modes do, at every call."""
+
+    def __init__(self) -> None:
+        self.copies = 0
+
+    def compile(self, model: torch.nn.Module, *, mode: str, dynamic: bool) -> Any:
+        with_graphs = torch._inductor.list_mode_options(mode).get("triton.cudagraphs", False)
+
+        def run(*inputs: torch.Tensor) -> torch.Tensor:
+            if with_graphs:
+                self.copies += 1
+                inputs = tuple(x.clone() for x in inputs)
+            result: torch.Tensor = model(*inputs)
+            return result
+
+        return run
+
+
+@pytest.mark.parametrize("name", [GRAPH, REDUCE_OVERHEAD, MAX_AUTOTUNE])
+def test_the_device_time_of_peers_holds_no_copies_of_inputs(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiler = Compiler()
+    monkeypatch.setattr(torch, "compile", compiler.compile)
+    with Torch211().installed(monkeypatch), torch.no_grad():
+        peer, notes = fastest(IMAGE, name, 1, "fp32", patience_s=60.0)
+        before = compiler.copies
+        peer.gpu_ms()
+        copied = compiler.copies - before
+        peer.staged[0].fill_(4.0)
+        peer.total_ms()
+
+    assert copied == 0
+    assert notes["max_rel_error"] == 0.0
+    assert torch.equal(peer.results[0], torch.full((1, 1, 2, 2), 9.0))
+
+
+@pytest.mark.ci
+@pytest.mark.filterwarnings("ignore")  # Inductor's own
+def test_a_frozen_network_still_reads_its_inputs() -> None:
+    x = torch.ones(1, 1, 2, 2)
+    with torch.no_grad(), inductor_config.patch(freezing=False):
+        function = frozen(Affine(), "default")
+        first = function(x).clone()
+        x.fill_(4.0)
+
+        assert torch.equal(first, torch.full_like(x, 3.0))
+        assert torch.equal(function(x), torch.full_like(x, 9.0))

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
 
 import pytest
 import torch
 
+from benchmarks.cuda_questions import __main__ as command
 from benchmarks.cuda_questions import costs, device, kernels, plans, priorities
 from benchmarks.cuda_questions.__main__ import NO_GPU, listen, main
 from benchmarks.cuda_questions.answers import Answer, Row, document, table
@@ -96,6 +98,8 @@ def test_whole_plans_are_compared_with_sums_and_replayed_over_nan() -> None:
     assert str(ranking.figures["by_sum"]).count("<") == len(plans.PLANNERS) - 1
     assert released.figures["eager_because"] == ""
     assert set(kept.figures) == {"peak_mib", "pool_mib"}
+    blocks = [math.ceil(float(row.figures["peak_mib"] or 0) * 2048) for row in (kept, released)]
+    assert blocks[0] >= blocks[1], "both count the inputs"
     assert replays.figures == {"bitwise_equal": True, "finite": True}
 
 
@@ -123,6 +127,74 @@ def test_what_was_found_is_kept_however_a_process_ends(then: str, problem: str) 
     assert found.rows == [Row("8 branches", {"us": 1.5})]
     assert problem in found.problem
     assert bool(problem) == bool(found.problem)
+
+
+def test_a_row_is_written_before_the_question_is_answered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, on_disk = tmp_path / command.FILE, list[str]()
+
+    def listen_to_a_row(
+        found: Answer, _: object, __: object, ___: float, written: Callable[[], None]
+    ) -> None:
+        found.rows.append(Row("8 branches", {"us": 1.5}))
+        written()
+        on_disk.append(file.read_text())
+
+    monkeypatch.setattr(command, "_gpu_is_there", lambda: True)
+    monkeypatch.setattr(command, "listen", listen_to_a_row)
+
+    assert main(["--only", "6", "--out", str(tmp_path)]) == 0
+
+    (answer,) = json.loads(on_disk[0])["answers"]
+    assert answer["rows"] == [{"what": "8 branches", "figures": {"us": 1.5}}]
+
+
+HELD = """
+import subprocess, sys
+subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+"""
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("then", ["", "import time; time.sleep(600)"], ids=["ends", "hangs"])
+def test_what_a_question_leaves_running_holds_nobody_up(then: str) -> None:
+    found = Answer(5, "a compiler's workers")
+    program = [sys.executable, "-c", HELD + PROCESS + then]
+
+    listen(found, program, os.environ, 5.0 if then else 600.0)
+
+    if not then:  # else it may not have come to its first row
+        assert found.rows == [Row("8 branches", {"us": 1.5})]
+    assert ("longer than" in found.problem) == bool(then)
+
+
+ASKED = """
+import atexit, time
+from benchmarks.cuda_questions import __main__ as command
+from benchmarks.cuda_questions.answers import Row
+from benchmarks.cuda_questions.questions import Question
+
+def ask(folder):
+    atexit.register(time.sleep, 600)  # as Inductor waits for its workers
+    yield Row("8 branches", {"us": 1.5})
+    FAULT
+
+command.QUESTIONS = (Question(5, "Inductor's units", ask),)
+command.main(["--ask", "5", "--models", "."])
+"""
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("fault", ["", "raise RuntimeError('an illegal memory access')"])
+def test_an_answered_question_ends_without_waiting_for_compilers(fault: str) -> None:
+    found = Answer(5, "Inductor's units")
+
+    listen(found, [sys.executable, "-c", ASKED.replace("FAULT", fault)], os.environ, 600.0)
+
+    assert found.rows == [Row("8 branches", {"us": 1.5})]
+    assert ("an illegal memory access" in found.problem) == bool(fault)
+    assert bool(found.problem) == bool(fault)
 
 
 def test_answers_are_shown_and_written() -> None:

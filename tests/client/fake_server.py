@@ -174,6 +174,7 @@ class FakeServer(admin_pb2_grpc.AdminServiceServicer, inference_pb2_grpc.Inferen
         self.watch_cuts: list[int] = []  # how many states each of the next watches gives, at most
         self.watch_failure = grpc.StatusCode.UNAVAILABLE
         self.schedule = SCHEDULE
+        self.asked_again: list[admin_pb2.ScheduleAgainRequest] = []
         self.known_job: admin_pb2.Job | None = None  # that every registration finds
         self.hold = threading.Event()  # set: held calls go on
         self.held = threading.Event()  # set by a call that waits for ``hold``
@@ -302,6 +303,16 @@ class FakeServer(admin_pb2_grpc.AdminServiceServicer, inference_pb2_grpc.Inferen
             schedule_json=json.dumps(self.schedule),
             graph_json=json.dumps(GRAPH),
         )
+
+    def ScheduleAgain(self, request: admin_pb2.ScheduleAgainRequest, context: Any) -> admin_pb2.Job:
+        self._enter("ScheduleAgain", context)
+        self._model(request.model, context)
+        self.asked_again.append(request)
+        job_id = f"again-{len(self.asked_again)}"
+        self.jobs[job_id] = admin_pb2.Job(
+            id=job_id, model=request.model, version="1", state=State.QUEUED, eta_seconds=-1
+        )
+        return self.jobs[job_id]
 
     def Infer(self, request: inference_pb2.InferRequest, context: Any) -> Any:
         self._enter("Infer", context)

@@ -6,12 +6,12 @@ python -m tests.conformance [--kinds node,simple] [--match TEXT] [--processes 2]
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections import Counter
 
 import onnx
 
+from braid.core.cpu_allowance import cpu_allowance
 from tests.conformance.cases import KINDS, load_cases
 from tests.conformance.document import DOCUMENT, as_markdown, unexplained
 from tests.conformance.results import Result, Run, Verdict, read_run, write_run
@@ -23,7 +23,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.conformance")
     parser.add_argument("--kinds", default=",".join(KINDS), help="which tests, by commas")
     parser.add_argument("--match", default="", help="only cases with this in their name")
-    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--processes", type=int, default=cpu_allowance().threads)
     parser.add_argument("--write", action="store_true", help=f"rewrite {DOCUMENT.name}")
     parser.add_argument("--redraw", action="store_true", help="rewrite it from the kept results")
     options = parser.parse_args()

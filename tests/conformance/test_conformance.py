@@ -27,8 +27,9 @@ def test_enough_cases_pass_and_no_wrong_result_is_unexplained() -> None:
     results = read_run().results
     count = Counter(result.verdict for result in results)
 
-    assert count[Verdict.PASSED] >= 1450
+    assert count[Verdict.PASSED] >= 1671  # may rise, never fall
     assert count[Verdict.FAILED] == 0
+    assert {r.verdict for r in results if r.kind == "light"} == {Verdict.PASSED}
     assert unexplained(results) == []
 
 
@@ -54,10 +55,12 @@ def test_a_worker_that_dies_costs_one_case() -> None:
     assert [r.verdict for r in results] == [*["passed"] * 2, "failed", *["passed"] * 2]
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_the_kept_results_are_what_the_engine_gives() -> None:
     kept = {result.name: result.verdict for result in read_run().results}
 
-    results = run_cases(load_cases(), os.cpu_count() or 1, lambda _: None)
+    results = run_cases(load_cases(), 1, lambda _: None)
 
-    assert {result.name: result.verdict for result in results} == kept
+    changed = {r.name: (kept.get(r.name), r.verdict, r.reason) for r in results}
+    assert {name: found for name, found in changed.items() if found[0] is not found[1]} == {}
+    assert len(results) == len(kept)

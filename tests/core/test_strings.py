@@ -6,7 +6,15 @@ import random
 
 import pytest
 
-from braid.core.strings import elements_of, length_prefixed, read_strings
+from braid.core.pieces import PIECE_BYTES, finished
+from braid.core.strings import (
+    MAX_STRINGS,
+    PIECE_STRINGS,
+    elements_of,
+    length_prefixed,
+    read_strings,
+    text_parts,
+)
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -16,7 +24,7 @@ def test_parts_are_the_elements(seed: int) -> None:
     encoded = [text.encode() for text in texts]
     data = length_prefixed(encoded)
 
-    strings = read_strings(data, len(texts))
+    strings = finished(read_strings(data, len(texts)))
 
     assert [bytes(each) for each in elements_of(data)] == encoded
     assert len(strings) == len(data)
@@ -41,4 +49,23 @@ def test_parts_are_the_elements(seed: int) -> None:
 )
 def test_mistakes_are_named(data: bytes, reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
-        read_strings(data, 1)
+        finished(read_strings(data, 1))
+
+
+def test_many_strings_and_long_ones_are_checked_in_pieces() -> None:
+    many = length_prefixed([b"ab"] * MAX_STRINGS)
+    long = length_prefixed(["é".encode() * (2 * PIECE_BYTES)])
+
+    assert sum(1 for _ in read_strings(many, MAX_STRINGS)) == MAX_STRINGS // PIECE_STRINGS
+    assert sum(1 for _ in read_strings(long, 1)) >= 4
+    with pytest.raises(ValueError, match="no UTF-8 in element 0"):
+        finished(read_strings(long[:-1] + b"a", 1))
+
+
+@pytest.mark.parametrize("size", range(1, 9))
+def test_a_text_is_the_same_in_parts_that_cut_its_characters(size: int) -> None:
+    text = "aé✈😀\0" * 5
+
+    assert "".join(text_parts(text.encode(), size)) == text
+    with pytest.raises(UnicodeDecodeError):
+        list(text_parts(text.encode() + b"\xf0\x9f", size))

@@ -53,6 +53,16 @@ def test_every_service_is_confined() -> None:
         assert all(port.startswith("127.0.0.1:") for port in service["ports"])
 
 
+def test_what_triton_compiles_can_be_loaded() -> None:
+    service = document("docker-compose.gpu.yml")["services"]["braid"]
+    mounts = dict(mount.split(":") for mount in service["tmpfs"])
+
+    options = mounts[service["environment"]["TRITON_CACHE_DIR"]].split(",")
+
+    assert "exec" in options, "a tmpfs of Docker is noexec otherwise"
+    assert "mode=1777" in options
+
+
 def test_what_is_mounted_exists_and_named_volumes_are_declared() -> None:
     compose = document(FILES[0])
     for service in compose["services"].values():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import subprocess
 from fnmatch import fnmatch
 
 import pytest
@@ -62,6 +63,33 @@ def test_what_it_copies_exists_and_every_package_of_ours_is_copied() -> None:
     for folder in [*re.findall(r'"(\w+)"', folders[1]), "client"]:
         assert folder in copied, f"{folder} is not copied"
         assert f"!{folder}/**" in listed, f"{folder} is ignored by .dockerignore"
+
+
+@pytest.mark.parametrize(
+    ("variant", "has_compiler"), [("cuda", True), ("cpu", False)], ids=["cuda", "cpu"]
+)
+def test_triton_finds_a_compiler_and_python_s_headers_where_it_runs(
+    variant: str, has_compiler: bool
+) -> None:
+    stages = (ROOT / "Dockerfile").read_text().split("\nFROM ")
+    (base,) = [stage for stage in stages if stage.startswith("base-${VARIANT} AS base\n")]
+    (runtime,) = [stage for stage in stages if stage.startswith("base AS runtime\n")]
+    (script,) = re.findall(r"^RUN (.*?[^\\])$", base, re.DOTALL | re.MULTILINE)
+    stand_ins = 'apt-get() { echo "$@"; }; localedef() { :; }; rm() { :; }\n'
+
+    ran = subprocess.run(
+        ["bash", "-euc", stand_ins + script.replace("DEBIAN_FRONTEND=noninteractive", "")],
+        env={"VARIANT": variant},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    installed = ran.stdout.split()
+    assert "ARG VARIANT" in base
+    assert "python3" in installed
+    assert all((name in installed) == has_compiler for name in ("gcc", "libc6-dev", "python3-dev"))
+    assert "TRITON_CACHE_DIR=/tmp/" in runtime, "there is no home"
 
 
 def test_the_server_reads_every_variable_that_is_set() -> None:

@@ -396,7 +396,7 @@ async def test_measurements_of_a_node_whose_clock_is_ahead_are_forgotten_too(
         one.store.put_latency("fake-cpu", "a stage", StageLatency(1.0, 0.0, 1))
     two.store.put_schedule(schedule)
 
-    job = await two.runner.profile_again("lenet", 1)
+    job = await two.runner.schedule_again("lenet", 1)
 
     assert (await until_ended(one, job.id))[-1].state is JobStatus.READY
     assert two.store.find_latencies("fake-cpu", ["a stage"]) == {}

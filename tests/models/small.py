@@ -85,6 +85,13 @@ def row_sums(path: Path, columns: int) -> Path:
     return save(graph([node], tensors(x=["batch", 3]), tensors(y=["batch", columns]), weight), path)
 
 
+def repeating(path: Path) -> Path:
+    """x UINT8 [1], r INT64 [1] -> y, x as often as r says."""
+    node = helper.make_node("Expand", ["x", "r"], ["y"])
+    inputs = tensors(TensorProto.UINT8, x=[1]) + tensors(TensorProto.INT64, r=[1])
+    return save(graph([node], inputs, tensors(TensorProto.UINT8, y=["count"])), path)
+
+
 def best_boxes(path: Path) -> Path:
     """The best 3 of 6 boxes of one image, by NonMaxSuppression; it takes no second image."""
     nodes = [

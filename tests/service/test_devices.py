@@ -39,7 +39,7 @@ def test_a_server_for_a_gpu_that_is_not_there_says_so_in_one_line(tmp_path: Path
     assert ended.returncode != 0
     (line,) = ended.stderr.strip().splitlines()
     assert "cuda:0" in line
-    assert "CUDA" in line
+    assert "CUDA" in line or "NVIDIA driver" in line  # as this build of torch says
 
 
 @NO_GPU

@@ -2,6 +2,7 @@
 
 files of this checkout ──pip wheel──> braid_serve, for this checkout's client
                        ──make dist──> sdists and wheels to publish ──> an empty environment
+                       ──copied──> named in PYTHONPATH, installed nowhere
 """
 
 from __future__ import annotations
@@ -35,6 +36,12 @@ import braid
 with braid.compile(sys.argv[1], planner="sequential", store=sys.argv[2]) as net:
     assert net(np.zeros((2, 3, 16, 16), np.float32)).shape[0] == 2
 """
+TESTS_OF_A_COPY = (
+    "tests/benchmarks/test_cuda_questions.py",
+    "tests/service/oip/test_rest.py::test_triton_client_asks_for_everything_else",
+    "tests/service/oip/test_rest.py::test_the_document_names_every_route",
+    "tests/service/test_service.py::test_answers_are_those_of_onnxruntime",
+)
 PACKAGES = ("braid", "core", "engine", "server", "scheduler", "charts", "protos", "braid_client")
 MODULES = ("numpy", "torch", "onnx", "onnxruntime", "google", "json", "random")
 
@@ -83,6 +90,20 @@ def test_the_wheels_of_a_release_work_in_an_empty_environment(
 
 
 @pytest.mark.ci
+def test_a_copy_works_that_is_only_named_in_pythonpath(
+    tmp_path: Path, folder: Path, checkout: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    python = str(bare(tmp_path / "environment"))
+    monkeypatch.setenv("PYTHONPATH", str(checkout))
+
+    serve_register_and_infer((python, "-P", "-m", "braid.server.cli.main"), tmp_path, folder)
+
+    run([python, "-P", "-c", LIBRARY, str(tmp_path / "net.onnx"), str(tmp_path / "cache")], folder)
+    assert list(folder.rglob("*.imported")) == []
+    run([python, "-m", "pytest", "-q", *TESTS_OF_A_COPY], checkout)
+
+
+@pytest.mark.ci
 def test_pip_wheel_needs_no_index_for_the_client(tmp_path: Path, checkout: Path) -> None:
     run([sys.executable, "-m", "pip", "wheel", "--no-deps", "-w", str(tmp_path), "."], checkout)
 
@@ -125,18 +146,24 @@ def metadata(wheel: Path) -> str:
         return archive.read(name).decode()
 
 
-def installed(environment: Path, wheels: Sequence[Path]) -> Path:
-    """Install wheels into an empty environment; return the path of ``braid``.
+def bare(environment: Path) -> Path:
+    """Make an environment without Braid; return the path of its Python.
 
     The libraries are those of this environment: torch alone would take minutes. What is installed
     here as editable is not seen there, as only the folders themselves are named.
     """
     venv.create(environment, symlinks=True)
-    pip = [sys.executable, "-m", "pip", "--python", str(environment / "bin/python")]
-    run([*pip, "install", "--no-index", "--no-deps", *map(str, wheels)], environment)
     (packages,) = environment.glob("lib/python*/site-packages")
     libraries = [path for path in sys.path if Path(path).name == "site-packages"]
     (packages / "libraries.pth").write_text("\n".join(libraries))
+    return environment / "bin/python"
+
+
+def installed(environment: Path, wheels: Sequence[Path]) -> Path:
+    """Install wheels into an environment without Braid; return the path of ``braid``."""
+    bare(environment)
+    pip = [sys.executable, "-m", "pip", "--python", str(environment / "bin/python")]
+    run([*pip, "install", "--no-index", "--no-deps", *map(str, wheels)], environment)
     return environment / "bin/braid"
 
 

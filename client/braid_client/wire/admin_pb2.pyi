@@ -223,7 +223,7 @@ class Model(_message.Message):
     def __init__(self, name: _Optional[str] = ..., version: _Optional[str] = ..., state: _Optional[_Union[Model.State, str]] = ..., message: _Optional[str] = ..., sha256: _Optional[str] = ..., size_bytes: _Optional[int] = ..., inputs: _Optional[_Iterable[_Union[TensorSpec, _Mapping]]] = ..., outputs: _Optional[_Iterable[_Union[TensorSpec, _Mapping]]] = ..., batched: bool = ..., schedules: _Optional[_Iterable[_Union[ScheduleSummary, _Mapping]]] = ..., warnings: _Optional[_Iterable[str]] = ..., created_unix: _Optional[float] = ...) -> None: ...
 
 class ScheduleSummary(_message.Message):
-    __slots__ = ("plan_id", "device", "batch_size", "planner", "stages", "groups", "measured_us", "sequential_us", "speedup", "promoted", "precision", "max_rel_error", "speedup_least", "speedup_most", "spread", "sequential_spread", "side_by_side", "samples", "top_agreement")
+    __slots__ = ("plan_id", "device", "batch_size", "planner", "stages", "groups", "measured_us", "sequential_us", "speedup", "promoted", "precision", "max_rel_error", "speedup_least", "speedup_most", "spread", "sequential_spread", "side_by_side", "samples", "top_agreement", "provisional")
     PLAN_ID_FIELD_NUMBER: _ClassVar[int]
     DEVICE_FIELD_NUMBER: _ClassVar[int]
     BATCH_SIZE_FIELD_NUMBER: _ClassVar[int]
@@ -243,6 +243,7 @@ class ScheduleSummary(_message.Message):
     SIDE_BY_SIDE_FIELD_NUMBER: _ClassVar[int]
     SAMPLES_FIELD_NUMBER: _ClassVar[int]
     TOP_AGREEMENT_FIELD_NUMBER: _ClassVar[int]
+    PROVISIONAL_FIELD_NUMBER: _ClassVar[int]
     plan_id: str
     device: str
     batch_size: int
@@ -262,7 +263,8 @@ class ScheduleSummary(_message.Message):
     side_by_side: SideBySide
     samples: int
     top_agreement: float
-    def __init__(self, plan_id: _Optional[str] = ..., device: _Optional[str] = ..., batch_size: _Optional[int] = ..., planner: _Optional[str] = ..., stages: _Optional[int] = ..., groups: _Optional[int] = ..., measured_us: _Optional[float] = ..., sequential_us: _Optional[float] = ..., speedup: _Optional[float] = ..., promoted: bool = ..., precision: _Optional[str] = ..., max_rel_error: _Optional[float] = ..., speedup_least: _Optional[float] = ..., speedup_most: _Optional[float] = ..., spread: _Optional[float] = ..., sequential_spread: _Optional[float] = ..., side_by_side: _Optional[_Union[SideBySide, _Mapping]] = ..., samples: _Optional[int] = ..., top_agreement: _Optional[float] = ...) -> None: ...
+    provisional: str
+    def __init__(self, plan_id: _Optional[str] = ..., device: _Optional[str] = ..., batch_size: _Optional[int] = ..., planner: _Optional[str] = ..., stages: _Optional[int] = ..., groups: _Optional[int] = ..., measured_us: _Optional[float] = ..., sequential_us: _Optional[float] = ..., speedup: _Optional[float] = ..., promoted: bool = ..., precision: _Optional[str] = ..., max_rel_error: _Optional[float] = ..., speedup_least: _Optional[float] = ..., speedup_most: _Optional[float] = ..., spread: _Optional[float] = ..., sequential_spread: _Optional[float] = ..., side_by_side: _Optional[_Union[SideBySide, _Mapping]] = ..., samples: _Optional[int] = ..., top_agreement: _Optional[float] = ..., provisional: _Optional[str] = ...) -> None: ...
 
 class SideBySide(_message.Message):
     __slots__ = ("plan_id", "count", "planner", "latency_us", "gain", "gain_least", "gain_most")
@@ -382,6 +384,18 @@ class GetScheduleResponse(_message.Message):
     schedule_json: str
     graph_json: str
     def __init__(self, plan_id: _Optional[str] = ..., schedule_json: _Optional[str] = ..., graph_json: _Optional[str] = ...) -> None: ...
+
+class ScheduleAgainRequest(_message.Message):
+    __slots__ = ("model", "version", "device", "batch_size")
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_FIELD_NUMBER: _ClassVar[int]
+    BATCH_SIZE_FIELD_NUMBER: _ClassVar[int]
+    model: str
+    version: str
+    device: str
+    batch_size: int
+    def __init__(self, model: _Optional[str] = ..., version: _Optional[str] = ..., device: _Optional[str] = ..., batch_size: _Optional[int] = ...) -> None: ...
 
 class ListNodesRequest(_message.Message):
     __slots__ = ()

@@ -85,6 +85,11 @@ class AdminServiceStub(object):
                 request_serializer=braid_dot_v1_dot_admin__pb2.GetScheduleRequest.SerializeToString,
                 response_deserializer=braid_dot_v1_dot_admin__pb2.GetScheduleResponse.FromString,
                 _registered_method=True)
+        self.ScheduleAgain = channel.unary_unary(
+                '/braid.v1.AdminService/ScheduleAgain',
+                request_serializer=braid_dot_v1_dot_admin__pb2.ScheduleAgainRequest.SerializeToString,
+                response_deserializer=braid_dot_v1_dot_admin__pb2.Job.FromString,
+                _registered_method=True)
         self.ListNodes = channel.unary_unary(
                 '/braid.v1.AdminService/ListNodes',
                 request_serializer=braid_dot_v1_dot_admin__pb2.ListNodesRequest.SerializeToString,
@@ -165,6 +170,14 @@ class AdminServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ScheduleAgain(self, request, context):
+        """Forgets what schedules of a version rest on and makes them again; they serve until then. Answers
+        with the job, or with one of the version that is under way already.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ListNodes(self, request, context):
         """The servers that share the database, by id; the one there is where none is shared.
         """
@@ -224,6 +237,11 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     servicer.GetSchedule,
                     request_deserializer=braid_dot_v1_dot_admin__pb2.GetScheduleRequest.FromString,
                     response_serializer=braid_dot_v1_dot_admin__pb2.GetScheduleResponse.SerializeToString,
+            ),
+            'ScheduleAgain': grpc.unary_unary_rpc_method_handler(
+                    servicer.ScheduleAgain,
+                    request_deserializer=braid_dot_v1_dot_admin__pb2.ScheduleAgainRequest.FromString,
+                    response_serializer=braid_dot_v1_dot_admin__pb2.Job.SerializeToString,
             ),
             'ListNodes': grpc.unary_unary_rpc_method_handler(
                     servicer.ListNodes,
@@ -502,6 +520,33 @@ class AdminService(object):
             '/braid.v1.AdminService/GetSchedule',
             braid_dot_v1_dot_admin__pb2.GetScheduleRequest.SerializeToString,
             braid_dot_v1_dot_admin__pb2.GetScheduleResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ScheduleAgain(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/braid.v1.AdminService/ScheduleAgain',
+            braid_dot_v1_dot_admin__pb2.ScheduleAgainRequest.SerializeToString,
+            braid_dot_v1_dot_admin__pb2.Job.FromString,
             options,
             channel_credentials,
             insecure,

@@ -47,8 +47,10 @@ _GLOBAL_POOL = "braid.global_avg_pool"
 def bind_directly(unit: Operator, binding: UnitBinding) -> Kernel | None:
     """Kernel on oneDNN primitives; None where oneDNN has nothing fast."""
     binder = _BINDERS.get(unit.kind)
+    if binder is None:  # a unit without inputs has none
+        return None
     plain = unit.outputs if unit.kind == "braid.cast" else (unit.inputs[0], *unit.outputs)
-    if binder is None or not all(map(binding.is_plain, plain)):
+    if not all(map(binding.is_plain, plain)):
         return None
     steps = post_ops(unit)
     return None if steps is None else binder(unit, binding, steps)

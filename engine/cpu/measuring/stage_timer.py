@@ -9,13 +9,15 @@ its first kernel to its last (``CpuExecutor.stage``): in a plan there is nothing
 
 A series ends when its samples agree; if too many of them were taken while the reference ran at
 another speed, it is repeated.
+A measurement most of whose samples were taken while threads waited for their cores is disturbed.
 The measurement is a generator that yields after each sample, so the worker can answer inference
 requests in between; a long stage pauses for them, and a sample that was interrupted is taken again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
+from dataclasses import replace
 from time import monotonic, perf_counter_ns
 
 from braid.core.measurement import StageLatency
@@ -23,9 +25,11 @@ from braid.engine.cpu.executor import CpuExecutor, StageRun
 from braid.engine.cpu.lanes import lay_out_stage
 from braid.engine.device import AskedStage, MakeInputs
 from braid.engine.program.program import Program
+from braid.engine.runtime.lost_cores import ThreadWaits
 from braid.engine.runtime.yielding import NetClock, NetTime, YieldToRequests
 from braid.engine.timing.recorded_inputs import Activations
 from braid.engine.timing.samples import (
+    MOST_WAITED,
     ReferenceWork,
     Sampler,
     Sweep,
@@ -103,13 +107,15 @@ class CpuStageTimer:
     ) -> Generator[None, None, StageLatency]:
         """Warm up, then samples until enough of them are steady."""
         for _ in range(2):
-            latency_us = self._sample(run, pause)
+            first = self._sample(run, pause)
             yield
-            if latency_us > LONG_US:
+            if first.us > LONG_US:
                 break
-        if stage.hopeless_us is not None and latency_us > stage.hopeless_us:
-            return StageLatency(latency_us, 0.0, 1)
+        is_hopeless = stage.hopeless_us is not None and first.us > stage.hopeless_us
+        if is_hopeless and first.waited <= MOST_WAITED:
+            return StageLatency(first.us, 0.0, 1)
         kept: list[float] = []
+        waits: list[float] = []
         samples: list[float] = []
         until, before = monotonic() + self._options.most_s, self._sampler.interruptions
         for _ in range(self._options.max_series):
@@ -117,20 +123,24 @@ class CpuStageTimer:
             while len(samples) < self._options.repeats and not self._options.agree(samples):
                 is_disturbed = self._sampler.interruptions > before
                 if len(samples) >= self._options.agreeing and is_disturbed and monotonic() >= until:
-                    return reduce_samples(samples)
+                    return _reduced(samples, waits)
                 references.append(self._sample_reference())
-                samples.append(self._sample(run, pause))
+                sample = self._sample(run, pause)
+                samples.append(sample.us)
+                waits.append(sample.waited)
                 yield
             kept += steady(samples, references)
             if len(kept) > len(samples) // 2:
                 break
-        return reduce_samples(kept or samples)
+        return _reduced(kept or samples, waits)
 
-    def _sample(self, run: StageRun, pause: YieldToRequests) -> float:
+    def _sample(self, run: StageRun, pause: YieldToRequests) -> NetTime:
         def sample() -> NetTime:
+            # From before the sweep: a thread that lost its core in it may not have it back.
+            waits = ThreadWaits()
             self._sweep.run()
             clock = NetClock(pause)
-            return clock.net_time(*run(clock))
+            return clock.net_time(*run(clock)).beside(waits.longest_ns())
 
         return self._sampler.uninterrupted(sample)
 
@@ -138,3 +148,9 @@ class CpuStageTimer:
         start = perf_counter_ns()
         self._reference.run()
         return (perf_counter_ns() - start) / 1e3
+
+
+def _reduced(samples_us: Sequence[float], waits: Sequence[float]) -> StageLatency:
+    """Latency of a stage, by samples and what threads waited in all that were taken."""
+    in_vain = sum(waited > MOST_WAITED for waited in waits)
+    return replace(reduce_samples(samples_us), is_disturbed=2 * in_vain > len(waits))

@@ -9,7 +9,10 @@ from pathlib import Path
 
 log = logging.getLogger("braid.executor")
 
-FUNCTIONS = "braid_run_lanes", "braid_interleave", "braid_winograd", "braid_has_winograd"
+FUNCTIONS = (
+    *("braid_run_lanes", "braid_let_lanes_spin", "braid_interleave"),
+    *("braid_winograd", "braid_has_winograd"),
+)
 
 _POINTER = ctypes.c_void_p
 

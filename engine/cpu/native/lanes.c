@@ -27,7 +27,7 @@
 #include <time.h>
 
 enum { EXECUTE, WAIT, SIGNAL };
-enum { SPINS = 2000, WRONG_TEAM = -1, CUT = -2 };
+enum { SPINS = 2000, NAP_NS = 20000, WRONG_TEAM = -1, CUT = -2 };
 enum { SEGMENT, HEADER, LANES }; /* of a bookmark, then a word for each lane; 0: from the start */
 
 typedef int (*execute_fn)(void *primitive, void *stream, int count, const void *arguments);
@@ -36,6 +36,14 @@ static void relax(void) {
 #if defined(__x86_64__) || defined(__i386__)
     __builtin_ia32_pause();
 #endif
+}
+
+static atomic_int may_spin = 1;
+
+/* Whether lanes of this process that wait for another one spin; else they sleep: a quota of CPU time
+   pays for spinning. */
+void braid_let_lanes_spin(int spins) {
+    atomic_store(&may_spin, spins);
 }
 
 static int64_t now_ns(void) {
@@ -97,7 +105,9 @@ static const int64_t *run_lane(const int64_t *word, const int64_t *end, struct r
                 if (atomic_load_explicit(&run->failed, memory_order_relaxed) ||
                     atomic_load_explicit(&run->cut, memory_order_relaxed))
                     return word;
-                if (spins < SPINS)
+                if (!atomic_load_explicit(&may_spin, memory_order_relaxed))
+                    nanosleep(&(struct timespec){0, NAP_NS}, NULL);
+                else if (spins < SPINS)
                     relax();
                 else
                     sched_yield();

@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from traceback import clear_frames
+from traceback import clear_frames, format_tb
 
 import torch
 
@@ -22,21 +22,36 @@ from braid.core.errors import BraidError, DeviceLost, DeviceOutOfMemory
 
 _OUT_OF_MEMORY = 2
 _CAPTURE = range(900, 909)
+_UNKNOWN = 999
 _STICKY = {
-    *(46, 101, 214, 220, 226, 700, 702, 709, 710, 713, 714, 715, 716, 717, 718, 719, 720, 721, 999),
+    *(226, 700, 702, 710, 714, 715, 716, 717, 718, 719, 721, 810, 911),
+    *(46, 100, 101, 214, 220, 709, 806, _UNKNOWN),
 }
-"""Device gone or unavailable, uncorrectable ECC or NVLink error, illegal address or instruction,
-launch timeout, context destroyed, device assert, stack or launch failure, unknown error."""
+"""First row: the header says of them that "the process must be terminated and relaunched".
+Second row: the device is unavailable or gone, its memory or NVLink has an uncorrectable error, its
+context is destroyed, its MPS server does not answer; an unknown error.
+
+Not sticky: 713 (memory that is not registered) and 720 (a cooperative launch that is too large)."""
 
 _TEXTS = (
     (re.compile(r"out of memory|_STATUS_ALLOC_FAILED"), _OUT_OF_MEMORY),
-    (re.compile(r"stream is capturing|stream capture|capturing stream|CUDA graph capture"), 900),
-    (re.compile(r"illegal memory access|misaligned address"), 700),
+    (
+        re.compile(
+            "stream is capturing|stream capture|capturing (blocking )?stream|CUDA graph capture"
+            "|error during capture|capture sequence|capture was not ended|on uncaptured work"
+        ),
+        _CAPTURE[0],
+    ),
+    (re.compile(r"illegal memory access|misaligned address|peer GPU memory over nvlink"), 700),
     (re.compile(r"device-side assert"), 710),
     (re.compile(r"unspecified launch failure|illegal instruction|invalid program counter"), 719),
+    (re.compile(r"global/shared address space|tensor memory not completely freed"), 717),
     (re.compile(r"uncorrectable (ECC|NVLink) error|hardware stack error"), 214),
     (re.compile(r"launch timed out"), 702),
-    (re.compile(r"unknown error|busy or unavailable|no CUDA-capable device"), 999),
+    (re.compile(r"context is destroyed|invalid device ordinal"), 709),
+    (re.compile(r"MPS client has been terminated|between the MPS server and the MPS client"), 810),
+    (re.compile(r"external entity outside of CUDA"), 911),
+    (re.compile(r"unknown error|busy or unavailable|no CUDA-capable device"), _UNKNOWN),
 )
 """Pattern of a message -> code that it stands for, for errors that carry no code."""
 
@@ -69,11 +84,26 @@ def classified(doing: str) -> Iterator[None]:
         known = classify(error, doing)
         if known is None:
             raise
-        clear_frames(error.__traceback__)  # their tensors hold device memory
         try:
-            raise known from error
+            raise known from without_frames(error)
         finally:
             del known  # or it would live on in its own traceback
+
+
+def without_frames(error: Exception) -> Exception:
+    """``error`` without the frames of its traceback, whose text becomes a note.
+
+    Frames hold tensors, and those below a context manager lead back to the error (from Python 3.12
+    on): a cycle, which keeps device memory until the garbage collector comes.
+    """
+    part: BaseException | None = error
+    while part is not None:
+        if part.__traceback__ is not None:
+            part.add_note("".join(format_tb(part.__traceback__)).rstrip())
+            clear_frames(part.__traceback__)
+            part.__traceback__ = None
+        part = part.__cause__ or part.__context__
+    return error
 
 
 def classify(error: BaseException, doing: str) -> BraidError | None:

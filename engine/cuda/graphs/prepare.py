@@ -15,8 +15,14 @@ from time import perf_counter_ns
 
 from torch import Tensor
 
-from braid.engine.cuda.driver.faults import CaptureFailed, classified, classify, first_line
-from braid.engine.cuda.driver.interface import ORIGIN, Driver, Graph, Pool, Stream
+from braid.engine.cuda.driver.faults import (
+    CaptureFailed,
+    classified,
+    classify,
+    first_line,
+    without_frames,
+)
+from braid.engine.cuda.driver.interface import ORIGIN, Driver, Graph, MemoryUse, Pool, Stream
 from braid.engine.cuda.graphs.calls import StreamCall
 from braid.engine.cuda.graphs.commands import CommandList, lower, order_calls
 from braid.engine.cuda.graphs.issue import issue, warm_up
@@ -33,7 +39,7 @@ class PreparationCost:
     warm_up_us: float
     capture_us: float  # instantiation included; 0 if it is not captured
     instantiate_us: float
-    peak_bytes: int  # most memory that tensors held at once during the capture, inputs included
+    peak_bytes: int  # see ``_peak_bytes``; 0 if it is not captured
     pool_bytes: int  # by which the pool grew; less than the peak where other plans share with it
 
 
@@ -76,9 +82,10 @@ def prepare_calls(
         urgent_origin: whether the origin stream goes before the other streams.
         pause: called while kernels are warmed up.
     """
-    before_bytes = driver.memory().allocated
     streams = _streams(driver, calls, urgent_origin)
+    before_bytes = driver.memory().allocated
     inputs = static_buffers(driver, program.graph.inputs)
+    input_bytes = driver.memory().allocated - before_bytes
     driver.synchronise()  # these, and constants that may still be on their way on any stream
     began = perf_counter_ns()
     aliases = _warm_up(driver, program, calls, streams, inputs, pause)
@@ -87,17 +94,26 @@ def prepare_calls(
     commands = lower(calls, order, release_points(calls, order, aliases, program.kept()))
     prepared = PreparedPlan(program, commands, streams, inputs)
     driver.reset_peak()
-    reserved_bytes = driver.memory().reserved  # the warm-up's blocks among it
+    warmed = driver.memory()
     _capture_if_possible(driver, pool, prepared, calls)
     graph, after = prepared.graph, driver.memory()
     prepared.cost = PreparationCost(
         warm_up_us=(warm - began) / 1e3,
         capture_us=(perf_counter_ns() - warm) / 1e3 if graph else 0.0,
         instantiate_us=graph.instantiate_us if graph else 0.0,
-        peak_bytes=after.peak_allocated - before_bytes,
-        pool_bytes=max(0, after.reserved - reserved_bytes),
+        peak_bytes=_peak_bytes(warmed, after, input_bytes) if graph else 0,
+        pool_bytes=max(0, after.reserved - warmed.reserved),
     )
     return prepared
+
+
+def _peak_bytes(warmed: MemoryUse, after: MemoryUse, input_bytes: int) -> int:
+    """Most memory that the plan's tensors held at once during the capture, inputs included.
+
+    The warm-up made what outlives a run, before ``warmed`` was read: workspaces of cuBLAS, 32 MiB a
+    stream on some GPUs, and weights in the layouts of their kernels. They are not the plan's.
+    """
+    return after.peak_allocated - warmed.allocated + input_bytes
 
 
 def _streams(
@@ -172,5 +188,5 @@ def capturing(driver: Driver, streams: tuple[Stream, ...], pool: Pool) -> Iterat
             driver.abort_capture(streams)
             if isinstance(error, RuntimeError) and classify(error, "") is None:
                 # What ran before the capture fails in it: libraries do not all say why.
-                raise CaptureFailed(first_line(error)) from error
+                raise CaptureFailed(first_line(error)) from without_frames(error)
             raise

@@ -1,7 +1,7 @@
 """The server's side of an import: start the process, listen, and clean up whatever happens.
 
     import_model(upload, artefact) ──process.py──> ../sandbox   (own session and limits)
-          ▲   JSON lines on a pipe (messages.py)   │ writes <artefacts>/.import-XXXX/artefact/
+          ▲   JSON lines on a socket (messages.py)  │ writes <artefacts>/.import-XXXX/artefact/
           └── checks the artefact, renames it into place
 
 Guarantees: however the import ends (result, failure, crash, limit, cancellation), the process
@@ -144,7 +144,7 @@ async def _process(
     process = await spare.take() if spare is not None else None
     process = process or await ImporterProcess.start()
     try:
-        await process.ask(request)
+        process.ask(request)
         yield process.child, process.reports
     finally:
         await to_the_end(process.end())

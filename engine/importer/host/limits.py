@@ -20,12 +20,9 @@ SETTINGS = {
 
 @dataclass(frozen=True, slots=True)
 class ImportLimits:
-    """Bounds of one importer process; the kernel holds all but the wall clock.
+    """Bounds of one importer process; the kernel holds all but the wall clock."""
 
-    torch, onnx and onnxruntime together need 0.7 GiB of address space before they do anything.
-    """
-
-    memory_bytes: int = 12 * GIB  # address space
+    memory_bytes: int = 12 * GIB  # address space beyond that of the libraries
     cpu_seconds: int = 600  # of all threads together
     wall_seconds: float = 900.0
     run_seconds: float = 30.0  # CPU time of any one run of the model; more for large files

@@ -1,10 +1,9 @@
 """An importer process: started for one request, or ahead of it as a spare, and asked once.
 
-    start ──ask(request)──> reports ──end──> gone with all that it started
+    start ──ask(request)──> reports ──end──> gone with all that it started      one socket pair
       └─ as a spare: loads its libraries, which takes seconds, and waits for its request
 
-A spare has given up the same rights before it loads anything, and sets its limits before it looks
-at the file. It imports one file and ends, like any other.
+A spare is a process like any other, whose request comes later.
 """
 
 from __future__ import annotations
@@ -13,10 +12,12 @@ import asyncio
 import json
 import logging
 import os
+import socket
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
+from braid.core.descriptors import connect
 from braid.core.json_form import to_json
 from braid.engine.importer.host.messages import MAX_LINE_BYTES
 from braid.engine.importer.host.request import ImportRequest
@@ -33,61 +34,53 @@ class ImporterProcess:
 
     child: ChildProcess
     reports: asyncio.StreamReader
-    _transport: asyncio.ReadTransport
-    _requests: int  # descriptor that the request is written to
+    _link: asyncio.Transport
 
     @classmethod
-    async def start(cls, *options: str) -> Self:
-        """Start a process; ``options`` of its command line: ``--spare``.
+    async def start(cls) -> Self:
+        """Start a process.
 
         Raises:
             OSError: no process, memory or descriptor is left.
         """
-        read_end, report_end = os.pipe()
-        try:
-            request_end, requests = os.pipe()
-        except OSError:
-            os.close(read_end)
-            os.close(report_end)
-            raise
-        reports, transport = asyncio.StreamReader(limit=MAX_LINE_BYTES), None
-        try:
-            transport, _ = await asyncio.get_running_loop().connect_read_pipe(
-                lambda: asyncio.StreamReaderProtocol(reports), os.fdopen(read_end, "rb", 0)
-            )
-            child = await ChildProcess.start(
-                MODULE,
-                f"--report-fd={report_end}",
-                f"--request-fd={request_end}",
-                *options,
-                environment=_environment(),
-                streams=Streams.KEPT,
-                pass_fds=(report_end, request_end),
-                folder=Path("/"),
-            )
-        except BaseException:
-            if transport is not None:
-                transport.close()
-            os.close(requests)
-            raise
-        finally:
-            os.close(report_end)
-            os.close(request_end)
-        return cls(child, reports, transport, requests)
+        ours, theirs = socket.socketpair()
+        with theirs:
+            reports = asyncio.StreamReader(limit=MAX_LINE_BYTES)
+            link, _ = await connect(lambda: _Reports(reports), ours)
+            try:
+                child = await ChildProcess.start(
+                    MODULE,
+                    f"--link-fd={theirs.fileno()}",
+                    environment=_environment(),
+                    streams=Streams.KEPT,
+                    pass_fds=(theirs.fileno(),),
+                    folder=Path("/"),
+                )
+            except BaseException:
+                link.close()
+                raise
+        return cls(child, reports, link)
 
-    async def ask(self, request: ImportRequest) -> None:
+    def ask(self, request: ImportRequest) -> None:
         """Send the request; a process that has ended is noticed by who reads the reports."""
         upload, artefact = request.upload.absolute(), request.artefact.absolute()
         line = json.dumps(to_json(replace(request, upload=upload, artefact=artefact))).encode()
-        await asyncio.to_thread(_write, self._requests, line + b"\n")
+        self._link.write(line + b"\n")
 
     async def end(self) -> None:
         """Kill the process and what it started, if it has not ended; wait for that."""
         try:
             await self.child.end()
         finally:
-            self._transport.close()
-            os.close(self._requests)
+            self._link.close()
+
+
+class _Reports(asyncio.StreamReaderProtocol):
+    """Feeds a reader, for which a process that was killed is one whose reports have ended."""
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """End the reports."""
+        super().connection_lost(None)
 
 
 class SpareImporter:
@@ -101,7 +94,7 @@ class SpareImporter:
         """Begin to start a process, unless one is there."""
         if self._is_closed or (self._starting is not None and not _has_failed(self._starting)):
             return
-        self._starting = asyncio.create_task(ImporterProcess.start("--spare"), name="spare")
+        self._starting = asyncio.create_task(ImporterProcess.start(), name="spare")
 
     async def take(self) -> ImporterProcess | None:
         """Hand over the process, which may still be loading; None if there is none."""
@@ -133,14 +126,6 @@ class SpareImporter:
 def _has_failed(starting: asyncio.Task[ImporterProcess]) -> bool:
     """Whether a process could not be started."""
     return starting.done() and starting.exception() is not None
-
-
-def _write(descriptor: int, line: bytes) -> None:
-    try:
-        while line:
-            line = line[os.write(descriptor, line) :]
-    except BrokenPipeError:
-        return
 
 
 def _environment() -> dict[str, str]:

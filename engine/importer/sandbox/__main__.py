@@ -1,13 +1,12 @@
 """The importer process, ``python -m braid.engine.importer.sandbox``: imports one upload.
 
-    give up rights ─> request ─> folder, limits ─> read the file ─> load torch ─> import  usually
-    give up rights ─> load libraries ─> request ─> folder, limits ─> read the file ─> import  spare
+    rights given up ─> torch ─> request ─> folder ─> other libraries ─> limits ─> file ─> import
 
-Whatever is loaded is loaded without network or other programs, and no byte of the file is read
-before the process, which has one thread until then, is confined to its folder and its limits are
-set. Without ``--spare`` torch, which takes longest, is loaded after the file has proved to be a
-model. Reports go to the pipe; what libraries print goes to standard output, which the server keeps
-the end of.
+The libraries are loaded without network or other programs. No byte of the file is read before the
+process is confined to its folder, with one thread until then, and its limits are set; as all
+libraries are loaded by then, the limit of memory counts what the import takes and not how much
+address space a build of torch needs. Request and reports pass through one socket; what libraries
+print goes to standard output, which the server keeps the end of.
 """
 
 from __future__ import annotations
@@ -37,31 +36,27 @@ from braid.engine.runtime.out_of_memory import is_out_of_memory
 def main() -> None:
     """Import one upload as the request says and report the outcome."""
     parser = argparse.ArgumentParser(prog="braid.engine.importer.sandbox")
-    parser.add_argument("--report-fd", type=int, required=True)
-    parser.add_argument("--request-fd", type=int, required=True)
+    parser.add_argument("--link-fd", type=int, required=True)
     parser.add_argument("--parent", type=int, required=True)
-    parser.add_argument("--spare", action="store_true", help="load libraries before the request")
     arguments = parser.parse_args()
-    reports: int = arguments.report_fd
+    link: int = arguments.link_fd
     give_up_rights(arguments.parent)
-    if arguments.spare:
-        _load_libraries()
-    request = _receive(arguments.request_fd)
+    _load_torch()
+    request = _receive(link)
     keep_to(request.artefact.parent, [request.upload])
-    set_limits(request.limits)
     try:
-        _import(request, lambda fraction, step: _send(reports, Progress(fraction, step)))
+        _import(request, lambda fraction, step: _send(link, Progress(fraction, step)))
     except Exception as error:
         traceback.print_exc()  # for the server's log
         full = disk_failure(error, request.artefact.parent, by_text=True)
-        _send(reports, Failed(full or _as_import_error(error, request.limits)))
+        _send(link, Failed(full or _as_import_error(error, request.limits)))
         os._exit(1)
-    _send(reports, Done())
+    _send(link, Done())
     os._exit(0)  # the libraries' threads and destructors have nothing left to do
 
 
-def _load_libraries() -> None:
-    """Load what an import of an ONNX file needs, as far as that takes long."""
+def _load_torch() -> None:
+    """Load the library that takes longest, and starts no thread."""
     import torch
 
     from braid.engine.ops.meta_kernels import leave_compiler_out
@@ -70,9 +65,9 @@ def _load_libraries() -> None:
     torch.relu(torch.empty(1, device="meta"))  # loads what torch keeps until such a tensor is used
 
 
-def _receive(descriptor: int) -> ImportRequest:
+def _receive(link: int) -> ImportRequest:
     """Wait for the request, and work in its folder; ends the process if none will come."""
-    with os.fdopen(descriptor, "rb") as requests:
+    with open(link, "rb", closefd=False) as requests:
         line = requests.readline()
     if not line:
         os._exit(0)
@@ -98,10 +93,11 @@ def _linked(upload: Path, name: Path) -> Path:
 
 def _import(request: ImportRequest, on_progress: OnProgress) -> None:
     on_progress(0.0, "reading the model")
+    from braid.engine.importer.sandbox.pipeline import import_upload  # loads onnx, onnxruntime
+
+    set_limits(request.limits)
     bound_trials(request.limits.run_seconds, request.upload.stat().st_size)
     source = open_upload(request.upload, request.artefact.parent)
-    from braid.engine.importer.sandbox.pipeline import import_upload  # loads torch, onnxruntime
-
     import_upload(source, request, on_progress)
 
 
@@ -127,10 +123,10 @@ def _file_too_large(error: Exception) -> bool:
     return code in str(error) or (isinstance(error, OSError) and error.errno == errno.EFBIG)
 
 
-def _send(descriptor: int, message: Message) -> None:
+def _send(link: int, message: Message) -> None:
     line = encode(message)
     while line:
-        line = line[os.write(descriptor, line) :]
+        line = line[os.write(link, line) :]
 
 
 if __name__ == "__main__":

@@ -62,11 +62,14 @@ def set_limits(limits: ImportLimits) -> None:
     """Apply ``limits`` to this process, from now on.
 
     CPU time: SIGXCPU at the limit (the default action ends the process), SIGKILL 5 s later.
-    Memory: allocations fail. File size: writes fail with EFBIG (Python ignores SIGXFSZ).
+    Memory: allocations beyond what is mapped already fail. Address space is counted because
+    RLIMIT_DATA leaves out memory that is shared or grows as a stack, which hostile code could take.
+    File size: writes fail with EFBIG (Python ignores SIGXFSZ).
     """
     cpu_seconds = ceil(limits.cpu_seconds + process_time())
+    address_space = _mapped_bytes() + limits.memory_bytes
     for what, soft, hard in (
-        (resource.RLIMIT_AS, limits.memory_bytes, limits.memory_bytes),
+        (resource.RLIMIT_AS, address_space, address_space),
         (resource.RLIMIT_CPU, cpu_seconds, cpu_seconds + 5),
         (resource.RLIMIT_FSIZE, limits.file_bytes, limits.file_bytes),
         (resource.RLIMIT_NOFILE, limits.open_files, limits.open_files),
@@ -76,3 +79,9 @@ def set_limits(limits: ImportLimits) -> None:
             soft, hard = min(soft, highest), min(hard, highest)
         resource.setrlimit(what, (soft, hard))
     signal.setitimer(signal.ITIMER_REAL, limits.wall_seconds + _ALARM_GRACE_S)
+
+
+def _mapped_bytes() -> int:
+    """Address space of this process, as RLIMIT_AS counts it."""
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    return pages * resource.getpagesize()

@@ -68,7 +68,7 @@ def _libraries() -> set[Path]:
     names = {sys.prefix, sys.base_prefix, sys.exec_prefix, *filter(None, sys.path)}
     names |= set(filter(None, os.environ.get("LD_LIBRARY_PATH", "").split(":")))
     for name, module in list(sys.modules.items()):
-        if name.partition(".")[0] == "braid":
+        if name.startswith("braid."):  # the folder of a checkout holds more than packages
             names |= set(getattr(module, "__path__", ()))
     for line in Path("/proc/self/maps").read_text(errors="replace").splitlines():
         _, slash, file = line.partition("/")

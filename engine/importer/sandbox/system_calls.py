@@ -35,7 +35,8 @@ _TABLE = """
     futimesat 261 0; utimensat 280 88; setxattr 188 5; lsetxattr 189 6
     fsetxattr 190 7; removexattr 197 14; lremovexattr 198 15
     fremovexattr 199 16; setxattrat 463 463; removexattrat 466 466
-    # memory that outlives the process
+    # memory that outlives the process, or that no limit of the process counts
+    memfd_create 319 279; memfd_secret 447 447
     shmget 29 194; semget 64 190; msgget 68 186; mq_open 240 180
     # large or rarely used parts of the kernel
     bpf 321 280; keyctl 250 219; add_key 248 217; request_key 249 218

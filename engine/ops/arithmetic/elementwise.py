@@ -11,6 +11,7 @@ from torch import Tensor
 from braid.engine.ops.arithmetic.unsigned import with_unsigned
 from braid.engine.ops.dtypes import torch_dtype
 from braid.engine.ops.kinds import WEIGHTED_SUM, operator
+from braid.engine.ops.value_ranges import divisors, is_readable
 
 # Kinds that are exactly torch's function of that name, with its arguments as attributes.
 TORCH_UNARY = (
@@ -24,7 +25,7 @@ _ACTIVATIONS = (
     *("hardtanh", "logsigmoid"),
 )
 _BINARY = (
-    *("add", "sub", "mul", "maximum", "minimum", "remainder", "fmod", "atan2"),
+    *("add", "sub", "mul", "maximum", "minimum", "atan2"),
     *("bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_left_shift", "bitwise_right_shift"),
 )
 for _name in TORCH_UNARY:
@@ -33,6 +34,9 @@ for _name in _ACTIVATIONS:
     operator(f"aten.{_name}", pointwise=True)(getattr(F, _name))
 for _name in _BINARY:
     operator(f"aten.{_name}")(with_unsigned(_name, getattr(torch, _name)))
+for _name in ("remainder", "fmod"):
+    _run = with_unsigned(_name, getattr(torch, _name))
+    operator(f"aten.{_name}", values=divisors, fails=True)(_run)
 operator("aten.bitwise_not")(with_unsigned("bitwise_not", torch.bitwise_not))
 
 
@@ -122,10 +126,22 @@ def prelu(x: Tensor, slope: Tensor) -> Tensor:
     return torch.where(x < 0, x * slope, x)
 
 
-_truncated = with_unsigned("div", lambda a, b: torch.div(a, b, rounding_mode="trunc"))
+def _divide(a: Tensor, b: Tensor) -> Tensor:
+    """Divide integers as in C, but the least number by -1 gives itself, not a SIGFPE."""
+    if a.dtype in _TRAPPING and is_readable(b) and bool((b == -1).any()):
+        return torch.where(
+            b == -1, -a, torch.div(a, b.masked_fill(b == -1, 1), rounding_mode="trunc")
+        )
+    return torch.div(a, b, rounding_mode="trunc")
 
 
-@operator("aten.div")
+_TRAPPING = frozenset({torch.int32, torch.int64})
+"""Types whose least number the processor does not divide by -1."""
+
+_truncated = with_unsigned("div", _divide)
+
+
+@operator("aten.div", values=divisors, fails=True)
 def div(a: Tensor, b: Tensor, truncate: bool = False) -> Tensor:
     """True division; with ``truncate``, integers divide as in C."""
     if truncate and not a.is_floating_point():

@@ -11,7 +11,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from braid.engine.ops.arrays.shape import scalar
+from braid.engine.ops.arrays.shape import normal_axis, scalar
 from braid.engine.ops.kinds import operator
 
 Dims = Sequence[int] | None
@@ -61,7 +61,7 @@ def _mean(x: Tensor, dims: list[int], keepdim: bool) -> Tensor:
 
 def _product(x: Tensor, dims: list[int], keepdim: bool) -> Tensor:
     """Product of elements, one axis at a time."""
-    for dim in sorted((d % max(x.dim(), 1) for d in dims), reverse=True):
+    for dim in sorted((normal_axis(d, x.dim()) for d in dims), reverse=True):
         x = torch.prod(x, dim, keepdim) if x.dim() else x
     return x
 
@@ -141,7 +141,7 @@ def log_softmax(x: Tensor, dim: int) -> Tensor:
 @operator("braid.from_axis")
 def from_axis(x: Tensor, axis: int, function: str) -> Tensor:
     """Apply softmax, log_softmax or hardmax over all axes from ``axis`` on together."""
-    axis = axis % x.dim() if x.dim() else 0
+    axis = normal_axis(axis, x.dim()) if x.dim() else 0
     run = {"softmax": softmax, "log_softmax": log_softmax, "hardmax": hardmax}[function]
     if axis == x.dim() - 1:
         return run(x, -1)
@@ -152,7 +152,8 @@ def from_axis(x: Tensor, axis: int, function: str) -> Tensor:
 def hardmax(x: Tensor, dim: int) -> Tensor:
     """One at the first largest element along ``dim``, zero elsewhere."""
     places = torch.arange(x.shape[dim], device=x.device)
-    places = places.reshape([-1 if axis == dim % x.dim() else 1 for axis in range(x.dim())])
+    dim = normal_axis(dim, x.dim())
+    places = places.reshape([-1 if axis == dim else 1 for axis in range(x.dim())])
     return (places == torch.argmax(x, dim, keepdim=True)).to(x.dtype)
 
 

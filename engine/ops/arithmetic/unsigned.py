@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from braid.engine.ops.value_ranges import is_readable
+
 Run = Callable[..., Tensor]
 
 _NARROW = frozenset({torch.uint16, torch.uint32})
@@ -64,7 +66,13 @@ def _shifted_right(x: Tensor, places: Tensor) -> Tensor:
 
 
 def _quotient(x: Tensor, by: Tensor) -> Tensor:
-    """Divide unsigned x by ``by``, rounded down; by a divisor with the top bit, 0 or 1."""
+    """Divide unsigned x by ``by``, rounded down; by a divisor with the top bit, 0 or 1.
+
+    Raises:
+        ZeroDivisionError: a divisor on the CPU is 0, as torch's kernels refuse it.
+    """
+    if is_readable(by) and not bool(by.all()):
+        raise ZeroDivisionError("division by zero")
     halved = torch.div((x >> 1) & ~_SIGN, torch.where(by > 0, by, 1), rounding_mode="floor") * 2
     left = x - halved * by
     fits = ((left ^ _SIGN) >= (by ^ _SIGN)).long()

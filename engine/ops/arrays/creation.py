@@ -31,6 +31,8 @@ def full_like(x: Tensor, value: float, dtype: str | None = None) -> Tensor:
 def range_(like: Tensor, start: Number, limit: Number, delta: Number) -> Tensor:
     """start, start + delta, ... below ``limit``, in the type of ``like``."""
     first, end, step = scalar(start), scalar(limit), scalar(delta)
+    if step == 0 or not all(map(math.isfinite, (first, end, step))):
+        raise ValueError(f"a range from {first} to {end} in steps of {step}")
     count = max(0, math.ceil((end - first) / step))
     wide = torch.float64 if like.is_floating_point() else torch.int64
     steps: Tensor = torch.arange(count, dtype=wide, device=like.device) * step + first

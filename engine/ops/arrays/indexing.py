@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate, groupby, pairwise
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from braid.engine.ops.arrays.shape import Number, scalar
+from braid.engine.ops.arrays.shape import Number, normal_axis, scalar
 from braid.engine.ops.kinds import operator
+from braid.engine.ops.value_ranges import Shape, ValueRange, along_axis, index_tuples
 
 
 def _counted_from_front(indices: Tensor, extent: int) -> Tensor:
@@ -18,29 +21,13 @@ def _counted_from_front(indices: Tensor, extent: int) -> Tensor:
     return torch.where(indices < 0, indices + extent, indices)
 
 
-def within(places: Tensor, extent: int) -> Tensor:
-    """Return ``places``, positions counted from the front, if they lie in [0, extent).
-
-    For uses in which a wrong one would pick another element. On a GPU, reading them would wait for
-    the device: there, indices of a request are checked before (index_guard.py).
-
-    Raises:
-        IndexError: one is out of range.
-    """
-    if places.device.type == "cpu" and places.numel():
-        low, high = (int(end) for end in places.aminmax())
-        if low < 0 or high >= extent:
-            raise IndexError(f"an index is out of range: an extent is {extent}")
-    return places
-
-
-@operator("braid.gather")
+@operator("braid.gather", values=along_axis, fails=True)
 def gather(x: Tensor, indices: Tensor, axis: int = 0, wrap: bool = True) -> Tensor:
     """Pick slices of x along ``axis``; the axis is replaced by the axes of ``indices``.
 
     ``wrap`` allows negative indices; without it they must be within the extent.
     """
-    axis = axis % x.dim()
+    axis = normal_axis(axis, x.dim())
     places = _counted_from_front(indices, x.shape[axis]) if wrap else indices.long()
     picked = x.index_select(axis, places.reshape(-1))
     return picked.reshape(x.shape[:axis] + indices.shape + x.shape[axis + 1 :])
@@ -52,16 +39,22 @@ def select(x: Tensor, dim: int, index: int) -> Tensor:
     return x.select(dim, index)
 
 
-@operator("aten.embedding")
+def _rows(shapes: Sequence[Shape | None], _: Mapping[str, Any]) -> Iterable[ValueRange]:
+    assert shapes[0] is not None
+    yield ValueRange(1, "index", 0, shapes[0][0] - 1)
+
+
+@operator("aten.embedding", values=_rows, fails=True)
 def embedding(weight: Tensor, indices: Tensor) -> Tensor:
     """Pick rows of a table [rows, width]; indices are not negative."""
     return F.embedding(indices.long(), weight)
 
 
-@operator("braid.gather_elements")
-def gather_elements(x: Tensor, indices: Tensor, axis: int = 0) -> Tensor:
-    """Pick one element of x along ``axis`` for each index."""
-    return x.gather(axis, _counted_from_front(indices, x.shape[axis]))
+@operator("braid.gather_elements", values=along_axis, fails=True)
+def gather_elements(x: Tensor, indices: Tensor, axis: int = 0, wrap: bool = True) -> Tensor:
+    """Pick one element of x along ``axis`` for each index; ``wrap`` allows negative ones."""
+    places = _counted_from_front(indices, x.shape[axis]) if wrap else indices.long()
+    return x.gather(axis, places)
 
 
 @operator("braid.place")
@@ -70,7 +63,7 @@ def place(x: Tensor, part: Tensor, axis: int, start: int, end: int, step: int = 
     return torch.slice_scatter(x, part, axis, start, end, step)
 
 
-@operator("braid.gather_nd")
+@operator("braid.gather_nd", values=index_tuples)
 def gather_nd(x: Tensor, indices: Tensor, batch_dims: int = 0) -> Tensor:
     """Pick slices of x at the index tuples in the last axis of ``indices``."""
     depth = indices.shape[-1]
@@ -79,7 +72,7 @@ def gather_nd(x: Tensor, indices: Tensor, batch_dims: int = 0) -> Tensor:
     tuples = indices.reshape((rows.shape[0], -1, depth))
     index = [torch.arange(rows.shape[0], device=x.device).unsqueeze(1).expand(tuples.shape[:2])]
     for i, extent in enumerate(rows.shape[1 : 1 + depth]):
-        index.append(within(_counted_from_front(tuples[..., i], extent), extent))
+        index.append(_counted_from_front(tuples[..., i], extent))
     picked = rows[tuple(index)]
     return picked.reshape(batch + indices.shape[batch_dims:-1] + x.shape[batch_dims + depth :])
 
@@ -87,7 +80,7 @@ def gather_nd(x: Tensor, indices: Tensor, batch_dims: int = 0) -> Tensor:
 _SCATTER_REDUCTIONS = {"add": "sum", "mul": "prod", "max": "amax", "min": "amin"}
 
 
-@operator("braid.scatter_elements")
+@operator("braid.scatter_elements", values=along_axis, fails=True)
 def scatter_elements(
     x: Tensor, indices: Tensor, updates: Tensor, axis: int = 0, reduction: str = "none"
 ) -> Tensor:
@@ -98,14 +91,14 @@ def scatter_elements(
     return x.scatter_reduce(axis, places, updates, _SCATTER_REDUCTIONS[reduction])
 
 
-@operator("braid.scatter_nd")
+@operator("braid.scatter_nd", values=index_tuples)
 def scatter_nd(x: Tensor, indices: Tensor, updates: Tensor, reduction: str = "none") -> Tensor:
     """Return x with each slice of updates put (or reduced) at its index tuple."""
     depth = indices.shape[-1]
     extents = x.shape[:depth]
     flat = torch.zeros(indices.shape[:-1], dtype=torch.int64, device=x.device)
     for i, extent in enumerate(extents):
-        flat = flat * extent + within(_counted_from_front(indices[..., i], extent), extent)
+        flat = flat * extent + _counted_from_front(indices[..., i], extent)
     rows = x.reshape([flat_size(extents), -1])
     places = flat.reshape(-1, 1).expand(-1, rows.shape[1])
     values = updates.reshape(places.shape)
@@ -136,8 +129,10 @@ def topk(
 def one_hot(indices: Tensor, values: Tensor, depth: Number, axis: int = -1) -> Tensor:
     """Put ``values[1]`` at each index along a new axis of extent ``depth``, else ``values[0]``."""
     extent = int(scalar(depth))
+    if extent < 1:
+        raise ValueError(f"a depth of {extent}")
     rank = indices.dim() + 1
-    axis = axis % rank
+    axis = normal_axis(axis, rank)
     places = torch.arange(extent, device=indices.device)
     places = places.reshape([-1 if i == axis else 1 for i in range(rank)])
     hot = _counted_from_front(indices, extent).unsqueeze(axis) == places

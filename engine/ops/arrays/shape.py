@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from braid.engine.ops.kinds import operator
+from braid.engine.ops.value_ranges import Shape, ValueRange
 
 Ints = Sequence[int]
 Number = float | list[float]  # a scalar operand; some models make it a list of one
@@ -43,20 +44,20 @@ def size(x: Tensor) -> Tensor:
 
 @operator("braid.reshape")
 def reshape(x: Tensor, shape: Ints, allow_zero: bool = False) -> Tensor:
-    """Reshape as ONNX does: 0 keeps the extent unless ``allow_zero``, one -1 is inferred."""
+    """Reshape as ONNX does: 0 keeps the extent unless ``allow_zero``, one -1 is inferred.
+
+    Beside an extent of 0, -1 stands for no extent in particular, which torch refuses as well.
+    """
     target = list(shape)
     if not allow_zero:
         target = [x.shape[i] if extent == 0 else extent for i, extent in enumerate(target)]
-    if -1 in target and x.numel() == 0:  # torch calls this ambiguous
-        rest = math.prod(extent for extent in target if extent != -1)
-        target[target.index(-1)] = 0 if rest else 1
     return x.reshape(target)
 
 
 @operator("braid.flatten")
 def flatten(x: Tensor, axis: int = 1) -> Tensor:
     """Reshape to two axes: those before ``axis``, and those from ``axis`` on."""
-    axis = axis + x.dim() if axis < 0 else axis
+    axis = x.dim() if axis == x.dim() else normal_axis(axis, x.dim())
     return x.reshape(math.prod(x.shape[:axis]), math.prod(x.shape[axis:]))
 
 
@@ -84,9 +85,7 @@ def unsqueeze(x: Tensor, axes: Ints | int) -> Tensor:
     """Insert axes of extent 1 at these positions of the result."""
     axes = [axes] if isinstance(axes, int) else axes
     rank = x.dim() + len(axes)
-    places = {normal_axis(axis, rank) for axis in axes}
-    if len(places) != len(axes):
-        raise ValueError(f"axes {list(axes)} name one place twice")
+    places = different_axes(axes, rank)
     extents = iter(x.shape)
     return x.reshape([1 if axis in places else next(extents) for axis in range(rank)])
 
@@ -111,14 +110,16 @@ def slice_(
 def sliced_positions(shape: Ints, starts: Ints, ends: Ints, axes: Ints, steps: Ints) -> list[range]:
     """The elements that a slice takes along each axis of ``shape``."""
     positions = [range(extent) for extent in shape]
-    for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
-        axis = normal_axis(axis, len(shape))
+    named = different_axes(axes, len(shape))
+    for start, end, axis, step in zip(starts, ends, named, steps, strict=True):
         positions[axis] = _positions(start, end, step, shape[axis])
     return positions
 
 
 def _positions(start: int, end: int, step: int, extent: int) -> range:
     """Elements a slice takes; unlike Python's, a far negative start walking back is element 0."""
+    if step == 0:
+        raise ValueError("a step of 0")
     start = start + extent if start < 0 else start
     end = end + extent if end < 0 else end
     if step < 0:
@@ -180,23 +181,42 @@ def pad(
 ) -> Tensor:
     """Pad as ONNX does: ``pads`` is all begins, then all ends, of ``axes``; negative pads crop.
 
-    ``mode`` is constant, reflect, edge or wrap.
+    ``mode`` is constant, reflect, edge or wrap. What is cropped is not copied into the padding.
     """
-    named = [normal_axis(a, x.dim()) for a in (range(x.dim()) if axes is None else axes)]
-    begins, ends = pads[: len(named)], pads[len(named) :]
+    named = different_axes(range(x.dim()) if axes is None else axes, x.dim())
+    pairs = zip(named, zip(pads[: len(named)], pads[len(named) :], strict=True), strict=True)
+    by_axis = dict(pairs)
+    for axis, (begin, end) in by_axis.items():
+        if begin < 0 or end < 0:
+            x, by_axis[axis] = _cropped(x, axis, begin, end)
+            if mode != "constant" and not x.shape[axis]:
+                raise ValueError(f"nothing of axis {axis} is left for {mode} padding to copy")
     fill: float = scalar(value) or 0
     if mode == "constant":
-        by_axis = dict(zip(named, zip(begins, ends, strict=True), strict=True))
         flat = [by_axis.get(axis, (0, 0)) for axis in reversed(range(x.dim()))]
         while flat and flat[-1] == (0, 0):
             flat.pop()
         if x.dtype == torch.bool:
             return F.pad(x.byte(), [p for pair in flat for p in pair], value=fill).bool()
         return F.pad(x, [p for pair in flat for p in pair], value=fill)
-    for axis, begin, end in zip(named, begins, ends, strict=True):
+    for axis, (begin, end) in by_axis.items():
         if begin or end:
             x = x.index_select(axis, _source_positions(x, axis, begin, end, mode))
     return x
+
+
+def _cropped(x: Tensor, axis: int, begin: int, end: int) -> tuple[Tensor, tuple[int, int]]:
+    """x without what negative padding crops, and the padding that is left.
+
+    Raises:
+        ValueError: more is cropped than there is.
+    """
+    extent = x.shape[axis]
+    if extent + begin + end < 0:
+        raise ValueError(f"padding of {begin} and {end} leaves nothing of extent {extent}")
+    start, stop = min(max(0, -begin), extent), max(0, min(extent, extent + end))
+    left = max(0, begin + min(0, extent + end)), max(0, end + min(0, extent + begin))
+    return x.narrow(axis, start, max(0, stop - start)), left
 
 
 def _source_positions(x: Tensor, axis: int, begin: int, end: int, mode: str) -> Tensor:
@@ -210,9 +230,10 @@ def _source_positions(x: Tensor, axis: int, begin: int, end: int, mode: str) -> 
     if mode == "wrap":
         return places.remainder(extent)
     if mode == "reflect":
-        period = max(2 * (extent - 1), 1)
-        folded = places.remainder(period)
-        return torch.minimum(folded, period - folded)
+        if max(begin, end) >= extent:
+            raise ValueError(f"axis {axis} of extent {extent} reflects {extent - 1} elements")
+        last = extent - 1
+        return last - (places.abs() - last).abs()
     raise ValueError(f"unknown pad mode {mode!r}")
 
 
@@ -244,7 +265,12 @@ def space_to_depth(x: Tensor, block: int, mode: str = "DCR") -> Tensor:
     return parts.reshape(n, c * block**2, h // block, w // block)
 
 
-@operator("braid.reverse_sequence")
+def _steps(shapes: Sequence[Shape | None], attributes: Mapping[str, Any]) -> Iterable[ValueRange]:
+    assert shapes[0] is not None
+    yield ValueRange(1, "length", 0, shapes[0][attributes["time_axis"]])
+
+
+@operator("braid.reverse_sequence", values=_steps)
 def reverse_sequence(x: Tensor, lengths: Tensor, batch_axis: int, time_axis: int) -> Tensor:
     """Reverse the first ``lengths[b]`` steps of each sequence b."""
     steps = torch.arange(x.shape[time_axis], device=x.device)
@@ -253,6 +279,18 @@ def reverse_sequence(x: Tensor, lengths: Tensor, batch_axis: int, time_axis: int
     moved = x.movedim((batch_axis, time_axis), (0, 1))
     view = source.reshape(source.shape + (1,) * (x.dim() - 2)).expand(moved.shape)
     return moved.gather(1, view).movedim((0, 1), (batch_axis, time_axis))
+
+
+def different_axes(axes: Ints, rank: int) -> list[int]:
+    """The axes counted from the front.
+
+    Raises:
+        ValueError: there is no such axis, or one is named twice.
+    """
+    found = [normal_axis(axis, rank) for axis in axes]
+    if len(set(found)) != len(found):
+        raise ValueError(f"axes {list(axes)} name one axis twice")
+    return found
 
 
 def normal_axis(axis: int, rank: int) -> int:

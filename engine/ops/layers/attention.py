@@ -7,7 +7,9 @@ a whole row run step by step.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -15,6 +17,7 @@ from torch import Tensor
 
 from braid.engine.ops.dtypes import torch_dtype
 from braid.engine.ops.kinds import operator
+from braid.engine.ops.value_ranges import Shape, ValueRange
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +35,14 @@ class AttentionOptions:
     scores: int | None = None  # fourth result: 0 raw, 1 capped, 2 masked scores, 3 probabilities
 
 
-@operator("braid.attention", options=AttentionOptions)
+def _valid_keys(shapes: Sequence[Shape | None], _: Mapping[str, Any]) -> Iterable[ValueRange]:
+    if len(shapes) > 6 and shapes[6] is not None:
+        keys, past = shapes[1], shapes[4]
+        assert keys is not None
+        yield ValueRange(6, "length", 0, keys[-2] + (past[-2] if past is not None else 0))
+
+
+@operator("braid.attention", values=_valid_keys, options=AttentionOptions)
 def attention(
     q: Tensor, k: Tensor, v: Tensor, *context: Tensor | None, options: AttentionOptions
 ) -> tuple[Tensor, ...]:
@@ -148,3 +158,48 @@ def scaled_dot_product_attention(
 ) -> Tensor:
     """torch's fused attention over [batch, heads, length, head]."""
     return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=causal, scale=scale)
+
+
+def _positions(shapes: Sequence[Shape | None], _: Mapping[str, Any]) -> Iterable[ValueRange]:
+    if len(shapes) > 3:
+        assert shapes[1] is not None
+        yield ValueRange(3, "position", 0, shapes[1][0] - 1)
+
+
+@operator("braid.rotary_embedding", values=_positions)
+def rotary_embedding(
+    x: Tensor,
+    cosines: Tensor,
+    sines: Tensor,
+    positions: Tensor | None = None,
+    *,
+    heads: int = 0,
+    extent: int = 0,
+    interleaved: bool = False,
+) -> Tensor:
+    """Turn pairs of elements of queries or keys by angles that depend on their position.
+
+    Args:
+        x: [batch, heads, length, head] or [batch, length, heads * head].
+        cosines: of the angles, [batch, length, pairs]; with ``positions`` [places, pairs].
+        sines: the same.
+        positions: places of the elements, [batch, length].
+        heads: number of heads of a three-dimensional x.
+        extent: elements at the start of each head that are turned, 0 for all.
+        interleaved: neighbours are a pair; without it, halves are.
+    """
+    if positions is not None:
+        cosines, sines = cosines[positions.long()], sines[positions.long()]
+    flat = x.dim() == 3
+    if flat and not heads:
+        raise ValueError("three-dimensional operands need the number of heads")
+    split = _split(x, heads) if flat else x
+    turned = split[..., : extent or None]
+    if 2 * cosines.shape[-1] != turned.shape[-1]:
+        raise ValueError(f"{cosines.shape[-1]} angles for {turned.shape[-1]} elements")
+    cosines, sines = cosines.unsqueeze(1), sines.unsqueeze(1)
+    a, b = (turned[..., ::2], turned[..., 1::2]) if interleaved else turned.chunk(2, -1)
+    pair = cosines * a - sines * b, sines * a + cosines * b
+    joined = torch.stack(pair, -1).flatten(-2) if interleaved else torch.cat(pair, -1)
+    y = torch.cat([joined, split[..., turned.shape[-1] :]], -1)
+    return _join(y) if flat else y

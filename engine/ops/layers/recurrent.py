@@ -6,13 +6,15 @@ Weights stand in ONNX's layout, one block a direction: ``w`` [directions, gates 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from braid.engine.ops.kinds import operator
+from braid.engine.ops.value_ranges import Shape, ValueRange, Values
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +48,20 @@ class RecurrentOptions:
         return (y.permute(2, 0, 1, 3), *(end.transpose(0, 1) for end in ends))
 
 
+def lengths_at(operand: int) -> Values:
+    """Values of a layer whose ``operand`` holds the length of each sequence."""
+
+    def lengths(
+        shapes: Sequence[Shape | None], attributes: Mapping[str, Any]
+    ) -> Iterable[ValueRange]:
+        if len(shapes) > operand and shapes[operand] is not None:
+            assert shapes[0] is not None
+            time = shapes[0][1 if attributes.get("batch_first") else 0]
+            yield ValueRange(operand, "length", 0, time)
+
+    return lengths
+
+
 @operator("braid.gates")
 def gates(
     weight: Tensor, direction: int, order: Sequence[int], part: int = 0, parts: int = 1
@@ -74,7 +90,7 @@ def _run_layer(
     return run(x, states[0], *arguments)
 
 
-@operator("braid.recurrent", options=RecurrentOptions)
+@operator("braid.recurrent", values=lengths_at(1), options=RecurrentOptions)
 def recurrent(
     x: Tensor,
     lengths: Tensor | None,
@@ -87,7 +103,7 @@ def recurrent(
 
     Args:
         x: [time, batch, input], or [batch, time, input] with ``batch_first``.
-        lengths: steps of each sequence, or None if all are full.
+        lengths: steps of each sequence, 0 to time, or None if all are full.
         hidden_0, cell_0: [directions, batch, hidden] ([batch, directions, hidden]), zeros if None.
         weights: for each direction w_input, w_hidden and the two biases, in torch's gate order.
         options: the operator's attributes.

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from braid.engine.ops.kinds import operator
-from braid.engine.ops.layers.recurrent import RecurrentOptions
+from braid.engine.ops.layers.recurrent import RecurrentOptions, lengths_at
 
 Activation = Callable[[Tensor], Tensor]
 
@@ -127,7 +127,7 @@ def _lstm(cell: _Cell, x: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor]
 _STEPS = {"rnn": _rnn, "gru": _gru, "lstm": _lstm}
 
 
-@operator("braid.recurrent_steps", options=StepOptions)
+@operator("braid.recurrent_steps", values=lengths_at(4), options=StepOptions)
 def recurrent_steps(
     x: Tensor, w: Tensor, r: Tensor, *others: Tensor | None, options: StepOptions
 ) -> tuple[Tensor, ...]:

@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from braid.engine.ops.arrays.shape import different_axes
 from braid.engine.ops.kinds import operator
 
 _TIE = 1e-6  # coordinates this close to the middle of two neighbours count as the middle
@@ -36,6 +37,7 @@ class ResizeOptions:
     exclude_outside: bool = False  # neighbours outside the input have no weight
     antialias: bool = False
     extrapolation: float = 0.0  # value outside the region, with tf_crop_and_resize
+    least: float = 0.0  # scale that is allowed; Upsample takes none below 1
 
     @property
     def crops(self) -> bool:
@@ -44,8 +46,10 @@ class ResizeOptions:
 
     def resized(self, x: Tensor) -> list[_Axis]:
         """The axes of x that are sampled anew."""
-        named = [a % x.dim() for a in (range(x.dim()) if self.axes is None else self.axes)]
+        named = different_axes(range(x.dim()) if self.axes is None else self.axes, x.dim())
         roi = self.roi or [0.0] * len(named) + [1.0] * len(named)
+        if not all(map(math.isfinite, roi)):
+            raise ValueError(f"a region of {list(roi)}")
         regions = zip(roi[: len(named)], roi[len(named) :], strict=True)
         extents = self._extents([x.shape[axis] for axis in named])
         found = [
@@ -55,7 +59,14 @@ class ResizeOptions:
         return [a for a in found if a.size != a.extent or a.scale != 1 or self.crops]
 
     def _extents(self, extents: Sequence[int]) -> list[tuple[int, float]]:
-        """Output extent and scale of each named axis, from its input extent."""
+        """Output extent and scale of each named axis, from its input extent.
+
+        Raises:
+            ValueError: a size or scale is below ``least`` or not above 0, or their number is wrong.
+        """
+        for number in (*(self.sizes or ()), *(self.scales or ())):
+            if not (self.least <= number < math.inf and number > 0):
+                raise ValueError(f"a size or scale of {number}")
         if self.sizes:
             if len(self.sizes) != len(extents):
                 raise ValueError(f"{len(self.sizes)} sizes for {len(extents)} axes")

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from braid.engine.ops.arrays.indexing import within
+from braid.engine.ops.arrays.shape import normal_axis
 from braid.engine.ops.kinds import operator
+from braid.engine.ops.value_ranges import MOST, Shape, ValueRange
 
 Ints = Sequence[int]
 
@@ -20,6 +22,18 @@ Ints = Sequence[int]
 def grid_sample(x: Tensor, grid: Tensor, mode: str, padding: str, align_corners: bool) -> Tensor:
     """Sample x [n, c, *spatial] at positions ``grid`` [n, *out, axes], -1 to 1 over each axis."""
     return F.grid_sample(x, grid, mode=mode, padding_mode=padding, align_corners=align_corners)
+
+
+@operator("aten.affine_grid")
+def affine_grid(theta: Tensor, size: Ints, align_corners: bool) -> Tensor:
+    """Positions of a grid of ``size`` [n, c, *spatial] under the affine maps ``theta``.
+
+    Args:
+        theta: [n, axes, axes + 1].
+        size: of the images that will be sampled.
+        align_corners: -1 and 1 are the centres of the first and last elements, not their edges.
+    """
+    return F.affine_grid(theta, list(size), align_corners)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +111,25 @@ def col2im(x: Tensor, image: Ints, block: Ints, stride: Ints, pads: Ints, dilati
     return y[:, :, top : top + image[0], before : before + image[1]]
 
 
-@operator("braid.max_unpool")
+def _pooled_shape(pooled: Shape, kernel: Ints, stride: Ints, pads: Ints) -> list[int]:
+    """Shape that was pooled, from that of the result."""
+    both = zip(pads[: len(kernel)], pads[len(kernel) :], strict=True)
+    extents = [
+        (extent - 1) * s + k - before - after
+        for extent, k, s, (before, after) in zip(pooled[2:], kernel, stride, both, strict=True)
+    ]
+    return [*pooled[:2], *extents]
+
+
+def _flat_positions(
+    shapes: Sequence[Shape | None], attributes: Mapping[str, Any]
+) -> Iterable[ValueRange]:
+    assert shapes[0] is not None
+    window = (attributes[name] for name in ("kernel", "stride", "pads"))
+    yield ValueRange(1, "index", 0, math.prod(_pooled_shape(shapes[0], *window)) - 1)
+
+
+@operator("braid.max_unpool", values=_flat_positions)
 def max_unpool(
     x: Tensor,
     places: Tensor,
@@ -108,20 +140,18 @@ def max_unpool(
     output_shape: Ints | None = None,
 ) -> Tensor:
     """Tensor of zeros of the shape that was pooled, with each value at its flat position."""
-    both = zip(pads[: len(kernel)], pads[len(kernel) :], strict=True)
-    extents = [
-        (extent - 1) * s + k - before - after
-        for extent, k, s, (before, after) in zip(x.shape[2:], kernel, stride, both, strict=True)
-    ]
-    shape = [*x.shape[:2], *extents]
-    if output_shape is not None:
-        return _placed(x, places, shape, list(output_shape))
-    return _placed(x, places, shape, shape)
+    shape = _pooled_shape(x.shape, kernel, stride, pads)
+    if output_shape is None:
+        return _placed(x, places, shape, shape)
+    wanted = list(output_shape)
+    if len(wanted) != len(shape) or any(w < s for w, s in zip(wanted, shape, strict=False)):
+        raise ValueError(f"output shape {wanted} is smaller than {shape}, which was pooled")
+    return _placed(x, places, shape, wanted)
 
 
 def _placed(x: Tensor, places: Tensor, pooled: Ints, shape: Ints) -> Tensor:
     """Positions count in ``pooled``; the result has ``shape``, which may be larger."""
-    places = within(places.reshape(-1), math.prod(pooled))
+    places = places.reshape(-1)
     if list(shape) != list(pooled):
         coordinates = []
         for extent in reversed(pooled):
@@ -134,7 +164,17 @@ def _placed(x: Tensor, places: Tensor, pooled: Ints, shape: Ints) -> Tensor:
     return flat.scatter(0, places, x.reshape(-1)).reshape(list(shape))
 
 
-@operator("braid.cache_update")
+def _starts(shapes: Sequence[Shape | None], attributes: Mapping[str, Any]) -> Iterable[ValueRange]:
+    cache, update = shapes[:2]
+    assert cache is not None
+    assert update is not None
+    axis = attributes.get("axis", -2)
+    last = MOST if attributes.get("circular") else cache[axis] - update[axis]
+    if len(shapes) > 2:
+        yield ValueRange(2, "position", 0, last)
+
+
+@operator("braid.cache_update", values=_starts)
 def cache_update(
     cache: Tensor,
     update: Tensor,
@@ -144,7 +184,7 @@ def cache_update(
     circular: bool = False,
 ) -> Tensor:
     """Return a cache with ``update`` written along ``axis`` from each row's start on."""
-    axis = axis % cache.dim()
+    axis = normal_axis(axis, cache.dim())
     steps = torch.arange(update.shape[axis], device=cache.device)
     first = 0 if starts is None else starts.reshape(-1, 1).to(cache.device)
     places = (first + steps).expand(cache.shape[0], -1)

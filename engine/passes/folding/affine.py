@@ -10,16 +10,17 @@ linear, and batch norm itself. Weights are recomputed in double precision.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from braid.core.graph import Operator, OpGraph
-from braid.engine.passes.body import Body, Weights, everywhere, fresh
-from braid.engine.passes.ranks import ranks
+from braid.engine.passes.body import Weights, fresh
+from braid.engine.passes.matching import Upstream, rewrite
 
+_T = TypeVar("_T", float, Tensor)
 _CONVOLUTION, _LINEAR, _NORM = "aten.convolution", "aten.linear", "aten.batch_norm"
 
 
@@ -36,81 +37,46 @@ def fold_affine(graph: OpGraph, weights: Weights) -> tuple[OpGraph, Weights]:
 
     Only where the producer's output has no other reader and the producer's weights are constant.
     """
-    return everywhere(_fold_affine, graph, weights)
+    return rewrite(graph, weights, _folded)
 
 
 def matmul_to_linear(graph: OpGraph, weights: Weights) -> tuple[OpGraph, Weights]:
     """Write a product with a constant matrix as ``linear``, which can take a bias."""
-
-    def rewrite(body: Body, pool: dict[str, Tensor]) -> Body:
-        return dataclasses.replace(
-            body, operators=tuple(_matmul_to_linear(op, pool) for op in body.operators)
-        )
-
-    return everywhere(rewrite, graph, weights)
+    return rewrite(graph, weights, _as_linear)
 
 
-def _matmul_to_linear(op: Operator, weights: dict[str, Tensor]) -> Operator:
+def _as_linear(op: Operator, upstream: Upstream) -> Operator | None:
+    weights = upstream.weights
     if op.kind != "aten.matmul" or op.attributes:
-        return op
+        return None
     x, matrix = op.inputs
     if x in weights or matrix not in weights or weights[matrix].dim() != 2:
-        return op
+        return None
     transposed = f"{matrix}.T"
     if transposed not in weights:
         weights[transposed] = weights[matrix].t().contiguous()
     elif not torch.equal(weights[transposed], weights[matrix].t()):
-        return op  # the model has a constant of that name
+        return None  # the model has a constant of that name
     return dataclasses.replace(op, kind=_LINEAR, inputs=(x, transposed))
 
 
-def _fold_affine(body: Body, weights: dict[str, Tensor]) -> Body:
-    reads, rank_of = body.reads(), ranks(body, weights)
-    kept: dict[str, Operator] = {}  # by name, in order
-    made: dict[str, Operator] = {}  # value -> the kept operator that produces it
-    for op in body.operators:
-        producer, affine = _absorber(op, made, reads, rank_of, weights)
-        if producer is not None and affine is not None:
-            merged = _absorb(producer, affine, op.outputs[0], weights)
-            if merged is not None:
-                op = merged
-        kept[op.name] = op  # a merged one keeps its producer's name and place
-        made.update(dict.fromkeys(op.outputs, op))
-    return dataclasses.replace(body, operators=tuple(kept.values()))
-
-
-def _absorber(
-    op: Operator,
-    made: Mapping[str, Operator],
-    reads: Mapping[str, int],
-    rank_of: Mapping[str, int],
-    weights: Weights,
-) -> tuple[Operator | None, _Affine | None]:
-    """Operator into which ``op`` can be folded, and the scale and shift that ``op`` applies."""
+def _folded(op: Operator, upstream: Upstream) -> Operator | None:
+    """The producer of an operand with ``op`` in its weights; it keeps its name and place."""
     for position, value in enumerate(op.inputs[:2]):
-        producer = made.get(value)
-        if producer is None or reads[value] != 1:
-            continue
-        layout = _channel_axis(producer, rank_of, weights)
-        if layout is None:
-            continue
-        channels, axis, rank = layout
-        affine = _as_affine(op, position, channels, axis, rank, weights)
-        if affine is not None:
-            return producer, affine
-    return None, None
+        producer = upstream.only_read(value, _CONVOLUTION, _LINEAR, _NORM)
+        layout = _channel_axis(producer, upstream) if producer is not None else None
+        affine = _as_affine(op, position, layout, upstream.weights) if layout is not None else None
+        if producer is not None and affine is not None:
+            return _absorb(producer, affine, op.outputs[0], upstream.weights)
+    return None
 
 
-def _channel_axis(
-    producer: Operator, rank_of: Mapping[str, int], weights: Weights
-) -> tuple[int, int, int] | None:
+def _channel_axis(producer: Operator, upstream: Upstream) -> tuple[int, int, int] | None:
     """(channels, their axis, rank) of the producer's output; None if it cannot absorb anything.
 
     A linear's channels are axis -1; its rank is a lower bound where it is not known.
     """
-    parameters = producer.inputs[1:]
-    if producer.kind not in (_CONVOLUTION, _LINEAR, _NORM):
-        return None
+    parameters, weights, ranks = producer.inputs[1:], upstream.weights, upstream.ranks
     if producer.host or producer.attributes.get("epilogue") or not parameters:
         return None
     if any(name and name not in weights for name in parameters):
@@ -121,22 +87,24 @@ def _channel_axis(
     if producer.kind == _CONVOLUTION:
         groups = producer.attributes.get("groups", 1)
         assert isinstance(groups, int)
+        if groups < 1 or weight.shape[0] % groups:
+            return None  # running it will tell
         transposed = producer.attributes.get("transposed", False)
         return weight.shape[1] * groups if transposed else weight.shape[0], 1, weight.dim()
     if producer.kind == _LINEAR and weight.dim() == 2:
-        return weight.shape[0], -1, rank_of.get(producer.inputs[0], 1)
-    if producer.kind == _NORM and producer.inputs[0] in rank_of:
-        return weight.shape[0], 1, rank_of[producer.inputs[0]]
+        return weight.shape[0], -1, ranks.get(producer.inputs[0], 1)
+    if producer.kind == _NORM and producer.inputs[0] in ranks:
+        return weight.shape[0], 1, ranks[producer.inputs[0]]
     return None
 
 
 def _as_affine(
-    op: Operator, position: int, channels: int, axis: int, rank: int, weights: Weights
+    op: Operator, position: int, layout: tuple[int, int, int], weights: Weights
 ) -> _Affine | None:
     """Scale and shift by channel that ``op`` applies to its operand at ``position``, or None."""
     if op.host or op.attributes.get("epilogue"):
         return None
-    one, zero = torch.ones(channels).double(), torch.zeros(channels).double()
+    channels, axis, rank = layout
     if op.kind == _NORM:
         parameters = [weights.get(name) for name in op.inputs[1:]]
         eps = op.attributes["eps"]
@@ -148,24 +116,29 @@ def _as_affine(
             return None
         scale = weight / torch.sqrt(var + eps)
         return _Affine(scale, bias - mean * scale)
-    if op.kind not in ("aten.add", "aten.sub", "aten.mul", "aten.div") or len(op.inputs) != 2:
-        return None
-    if set(op.attributes) - {"truncate"}:
+    if len(op.inputs) != 2 or set(op.attributes) - {"truncate"}:
         return None
     operand = _by_channel(weights.get(op.inputs[1 - position]), channels, axis, rank)
     if operand is None:
         return None
-    match op.kind, position:
+    affine = scale_and_shift(op.kind, position, operand, torch.ones_like(operand))
+    return None if affine is None else _Affine(*affine)
+
+
+def scale_and_shift(kind: str, position: int, operand: _T, one: _T) -> tuple[_T, _T] | None:
+    """What arithmetic of ``kind`` applies to its operand at ``position``; it has another one."""
+    zero = one * 0
+    match kind, position:
         case "aten.add", _:
-            return _Affine(one, operand)
+            return one, operand
         case "aten.sub", 0:
-            return _Affine(one, -operand)
+            return one, -operand
         case "aten.sub", 1:
-            return _Affine(-one, operand)
+            return -one, operand
         case "aten.mul", _:
-            return _Affine(operand, zero)
+            return operand, zero
         case "aten.div", 0:
-            return _Affine(1 / operand, zero)
+            return one / operand, zero
     return None
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 
-import torch
 from torch import Tensor
 
+from braid.core.errors import InvalidRequest
 from braid.core.graph import Literal, Operator, OpGraph
 from braid.engine.ops.arithmetic.quantised_unit import DEQUANTISE
-from braid.engine.ops.kinds import call
+from braid.engine.ops.evaluation import attempt, meta_like
 from braid.engine.passes.body import Body, Weights, everywhere
 
 _FREE_BYTES = 1 << 20  # results up to this size are folded whatever they come from
@@ -75,11 +75,10 @@ def _evaluate(op: Operator, weights: Weights) -> tuple[Tensor, ...] | None:
     operands = [weights[name] if name else None for name in op.inputs]
     budget = max(_FREE_BYTES, sum(t.nbytes for t in operands if t is not None))
     try:
-        with torch.device("meta"):
-            shapes = call(op, [None if t is None else t.to("meta") for t in operands])
+        shapes = attempt(op, [None if t is None else meta_like(t) for t in operands])
         if sum(tensor.nbytes for tensor in shapes) > budget:
             return None
-        results = call(op, operands)
-    except (RuntimeError, ValueError, TypeError, IndexError, NotImplementedError):
+        results = attempt(op, operands, "cpu")
+    except InvalidRequest:
         return None  # it fails, or its shape depends on content: run time will tell
     return tuple(result.contiguous().clone() for result in results)

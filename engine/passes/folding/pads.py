@@ -8,10 +8,40 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
-from torch import Tensor
-
 from braid.core.graph import Literal, Operator, OpGraph
-from braid.engine.passes.body import Body, Weights, everywhere
+from braid.engine.passes.body import Weights
+from braid.engine.passes.matching import Captures, Op, Upstream, rewrite, rule, value
+
+
+def _is_off(literal: Literal) -> bool:
+    """Whether an attribute is absent, zero or False."""
+    return literal in (None, 0, [0])
+
+
+_PAD = Op("braid.pad", value("x"), name="pad", mode="constant", value=_is_off)
+
+
+def _with_padding(op: Operator, captures: Captures, upstream: Upstream) -> Operator | None:
+    pad, is_pool = upstream.makers[captures["pad"]], op.kind == "braid.avg_pool"
+    name, sides = ("pads", 2) if is_pool else ("padding", 1)
+    own = op.attributes.get(name)
+    if pad.host or not isinstance(own, list):
+        return None
+    zeros = _zeros(pad.attributes, len(own) // sides)
+    if zeros is None or (is_pool and any(own) and not op.attributes.get("count_padding")):
+        return None
+    total = [x + y for x, y in zip(own, zeros * sides, strict=True) if isinstance(x, int)]
+    changed: dict[str, Literal] = {**op.attributes, name: [*total]}
+    if is_pool:
+        changed["count_padding"] = True
+    inputs = captures["x"], *op.inputs[1:]
+    return dataclasses.replace(op, inputs=inputs, attributes=changed)
+
+
+_RULES = (
+    rule(Op("aten.convolution", _PAD, transposed=_is_off), _with_padding),
+    rule(Op("braid.avg_pool", _PAD, ceil_mode=_is_off), _with_padding),
+)
 
 
 def fold_pads(graph: OpGraph, weights: Weights) -> tuple[OpGraph, Weights]:
@@ -19,54 +49,13 @@ def fold_pads(graph: OpGraph, weights: Weights) -> tuple[OpGraph, Weights]:
 
     Only even padding of spatial axes, read once. The pad is left for dead code removal.
     """
-    return everywhere(_fold_pads, graph, weights)
-
-
-def _fold_pads(body: Body, weights: dict[str, Tensor]) -> Body:
-    reads, made = body.reads(), body.makers()
-    done = []
-    for op in body.operators:
-        pad = made.get(op.inputs[0]) if op.inputs and op.inputs[0] else None
-        if pad is not None and pad.kind == "braid.pad" and reads[op.inputs[0]] == 1:
-            op = _with_padding(op, pad) or op
-        done.append(op)
-    return dataclasses.replace(body, operators=tuple(done))
-
-
-def _with_padding(op: Operator, pad: Operator) -> Operator | None:
-    if op.host or pad.host or "epilogue" in pad.attributes:
-        return None
-    if op.kind == "aten.convolution" and not op.attributes.get("transposed"):
-        own = op.attributes.get("padding")
-        before = _zeros(pad.attributes, len(own)) if isinstance(own, list) else None
-        if before is None or not isinstance(own, list):
-            return None
-        changed: dict[str, Literal] = {"padding": _sum(own, before)}
-    elif op.kind == "braid.avg_pool":
-        own, counted = op.attributes.get("pads"), op.attributes.get("count_padding")
-        if not isinstance(own, list) or op.attributes.get("ceil_mode"):
-            return None
-        before = _zeros(pad.attributes, len(own) // 2)
-        if before is None or not (counted or not any(own)):
-            return None
-        changed = {"pads": _sum(own, before + before), "count_padding": True}
-    else:
-        return None
-    return dataclasses.replace(
-        op, inputs=(*pad.inputs[:1], *op.inputs[1:]), attributes={**op.attributes, **changed}
-    )
-
-
-def _sum(a: list[Literal], b: list[int]) -> Literal:
-    return [x + y for x, y in zip(a, b, strict=True) if isinstance(x, int)]
+    return rewrite(graph, weights, *_RULES)
 
 
 def _zeros(attributes: Mapping[str, Literal], spatial: int) -> list[int] | None:
     """Zeros that the pad puts on both sides of each of the last axes; None if uneven."""
     pads, axes = attributes.get("pads"), attributes.get("axes")
-    value = attributes.get("value")
-    zero = value in (None, 0, 0.0, [0], [0.0])
-    if attributes.get("mode") != "constant" or not zero or not isinstance(pads, list):
+    if not isinstance(pads, list):
         return None
     count = len(pads) // 2
     named = axes if isinstance(axes, list) else list(range(count))

@@ -8,13 +8,12 @@ The scheduler then decides about units that are worth a kernel launch.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
-
-from torch import Tensor
 
 from braid.core.graph import Literal, Operator, OpGraph
 from braid.engine.ops.kinds import EPILOGUE, OPS
-from braid.engine.passes.body import Body, Weights, everywhere, scalar
+from braid.engine.passes.body import Weights, scalar
+from braid.engine.passes.folding.affine import scale_and_shift
+from braid.engine.passes.matching import Upstream, rewrite
 
 _ROOTS = frozenset(
     {
@@ -32,37 +31,21 @@ def fuse_epilogues(graph: OpGraph, weights: Weights) -> tuple[OpGraph, Weights]:
     Only where the value in between has one reader and is no output of the graph. A product,
     sum or quotient with a floating-point number counts as unary.
     """
-    return everywhere(_fuse, graph, weights)
+    return rewrite(graph, weights, _fused)
 
 
-def _fuse(body: Body, weights: dict[str, Tensor]) -> Body:
-    reads = body.reads()
-    kept: dict[str, Operator] = {}  # by name, in order
-    made: dict[str, Operator] = {}
-    for op in body.operators:
-        step = _as_step(op, weights)
-        root = made.get(step[0]) if step is not None else None
-        if step is not None and root is not None and _takes_epilogue(root, reads):
-            op = _appended(root, step[1], op.outputs[0])
-        kept[op.name] = op  # a fused one keeps its root's name and place
-        made[op.outputs[0]] = op
-    return dataclasses.replace(body, operators=tuple(kept.values()))
-
-
-def _takes_epilogue(root: Operator, reads: Mapping[str, int]) -> bool:
-    if root.branches or len(root.outputs) != 1 or reads[root.outputs[0]] != 1:
-        return False
-    return root.kind in _ROOTS or OPS[root.kind].pointwise
-
-
-def _appended(root: Operator, step: list[Literal], output: str) -> Operator:
+def _fused(op: Operator, upstream: Upstream) -> Operator | None:
+    """The root of a chain with another step; it keeps its name and place."""
+    operand, step = _as_step(op, upstream.weights) or ("", [])
+    root = upstream.only_read(operand)
+    if root is None or root.branches or len(root.outputs) != 1:
+        return None
+    if root.kind not in _ROOTS and not OPS[root.kind].pointwise:
+        return None
     before = root.attributes.get(EPILOGUE, [])
     assert isinstance(before, list)
-    return dataclasses.replace(
-        root,
-        outputs=(output,),
-        attributes={**root.attributes, EPILOGUE: [*before, step]},
-    )
+    attributes = {**root.attributes, EPILOGUE: [*before, step]}
+    return dataclasses.replace(root, outputs=op.outputs[:1], attributes=attributes)
 
 
 def _as_step(op: Operator, weights: Weights) -> tuple[str, list[Literal]] | None:
@@ -80,24 +63,10 @@ def _scale_or_shift(op: Operator, weights: Weights) -> tuple[str, list[Literal]]
     """Arithmetic with a number, as ``braid.affine``."""
     if len(op.inputs) != 2 or set(op.attributes) - {"truncate"}:
         return None
-    left, right = op.inputs
-    number, on_right = scalar(weights, right), True
-    if number is None:
-        number, on_right = scalar(weights, left), False
-    if number is None:
-        return None
-    match op.kind, on_right:
-        case "aten.mul", _:
-            scale, shift = number, 0.0
-        case "aten.add", _:
-            scale, shift = 1.0, number
-        case "aten.sub", True:
-            scale, shift = 1.0, -number
-        case "aten.sub", False:
-            scale, shift = -1.0, number
-        case "aten.div", True if number != 0:
-            scale, shift = 1 / number, 0.0
-        case _:
-            return None
-    operand = left if on_right else right
-    return operand, ["braid.affine", "scale", scale, "shift", shift]
+    for position, other in ((0, op.inputs[1]), (1, op.inputs[0])):
+        number = scalar(weights, other)
+        if number is None or (number == 0 and op.kind == "aten.div"):
+            continue
+        if (affine := scale_and_shift(op.kind, position, number, 1.0)) is not None:
+            return op.inputs[position], ["braid.affine", "scale", affine[0], "shift", affine[1]]
+    return None

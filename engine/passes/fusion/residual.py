@@ -10,28 +10,28 @@ ancestors makes it), so that fusing never takes away a unit that could run besid
 from __future__ import annotations
 
 import dataclasses
+from functools import partial
 
 from braid.core.graph import Operator, OpGraph
 from braid.engine.ops.kinds import EPILOGUE, WITH_SUM
-from braid.engine.passes.merging import Merging
+from braid.engine.passes.matching import Upstream, rewrite_static
 
 
 def fuse_residuals(graph: OpGraph) -> OpGraph:
     """Fuse each sum that allows it; the units keep the names of their convolutions."""
-    merging = Merging(graph)
-    for index, op in merging.walk():
-        if not is_sum(op, graph):
+    return rewrite_static(graph, {}, partial(_fused, graph))
+
+
+def _fused(graph: OpGraph, op: Operator, upstream: Upstream) -> Operator | None:
+    if not is_sum(op, graph):
+        return None
+    for data, other in (op.inputs, op.inputs[::-1]):
+        producer = upstream.only_read(data, *WITH_SUM)
+        if producer is None or not upstream.is_ready(other, producer):
             continue
-        for data, other in (op.inputs, op.inputs[::-1]):
-            found = merging.only_read(data)
-            if found is None or not merging.is_ready(other, found[0]):
-                continue
-            root, producer = found
-            plain = producer.kind in WITH_SUM and EPILOGUE not in producer.attributes
-            if plain and not producer.attributes.get("transposed"):
-                merging.merge(index, root, _with_sum(producer, op, other))
-                break
-    return merging.graph()
+        if EPILOGUE not in producer.attributes and not producer.attributes.get("transposed"):
+            return _with_sum(producer, op, other)
+    return None
 
 
 def is_sum(op: Operator, graph: OpGraph) -> bool:

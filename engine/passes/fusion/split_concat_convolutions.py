@@ -15,47 +15,40 @@ from torch import Tensor
 
 from braid.core.graph import Operator, OpGraph
 from braid.engine.ops.kinds import EPILOGUE
-from braid.engine.passes.body import Body, Weights, everywhere, fresh
+from braid.engine.passes.body import Weights, fresh
+from braid.engine.passes.matching import Upstream, rewrite
 
 _PLAIN, _WITH_SUM = "aten.convolution", "braid.convolution_add"
 
 
 def convolve_parts(graph: OpGraph, weights: Weights) -> tuple[OpGraph, Weights]:
     """Rewrite each convolution that allows it; concatenations are left for dead code removal."""
-    return everywhere(_rewrite, graph, weights)
+    return rewrite(graph, weights, _convolved)
 
 
-def _rewrite(body: Body, weights: dict[str, Tensor]) -> Body:
-    reads, made = body.reads(), body.makers()
-    done: list[Operator] = []
-    for op in body.operators:
-        joined = made.get(op.inputs[0]) if op.kind == _PLAIN else None
-        if joined is None or joined.kind != "aten.cat" or reads[op.inputs[0]] != 1:
-            done.append(op)
-            continue
-        channels = _channels(joined, made, weights)
-        weight = weights.get(op.inputs[1])
-        if channels is None or weight is None or not _pays(op, weight, channels):
-            done.append(op)
-        else:
-            done += _by_parts(op, joined, weight, channels, weights)
-    return dataclasses.replace(body, operators=tuple(done))
+def _convolved(op: Operator, upstream: Upstream) -> Operator | None:
+    joined = upstream.only_read(op.inputs[0], "aten.cat") if op.kind == _PLAIN else None
+    channels = _channels(joined, upstream) if joined is not None else None
+    weight = upstream.weights.get(op.inputs[1]) if joined is not None else None
+    if joined is None or channels is None or weight is None or not _pays(op, weight, channels):
+        return None
+    return _by_parts(op, joined, weight, channels, upstream)
 
 
-def _channels(joined: Operator, made: dict[str, Operator], weights: Weights) -> list[int] | None:
+def _channels(joined: Operator, upstream: Upstream) -> list[int] | None:
     """Channels of each part; None unless convolutions make all parts."""
-    makers = [made.get(value) for value in joined.inputs]
-    if joined.attributes.get("dim") != 1 or joined.attributes.get(EPILOGUE) or len(makers) < 2:
+    if joined.attributes.get("dim") != 1 or joined.attributes.get(EPILOGUE):
         return None
     channels = []
-    for maker in makers:
+    for value in joined.inputs:
+        maker = upstream.makers.get(value)
         if maker is None or maker.kind not in (_PLAIN, _WITH_SUM):
             return None
-        weight = weights.get(maker.inputs[1])
+        weight = upstream.weights.get(maker.inputs[1])
         if weight is None or weight.dim() != 4 or maker.attributes.get("transposed"):
             return None
         channels.append(int(weight.shape[0]))
-    return channels
+    return channels if len(channels) > 1 else None
 
 
 def _pays(op: Operator, weight: Tensor, channels: list[int]) -> bool:
@@ -67,31 +60,23 @@ def _pays(op: Operator, weight: Tensor, channels: list[int]) -> bool:
 
 
 def _by_parts(
-    op: Operator,
-    joined: Operator,
-    weight: Tensor,
-    channels: list[int],
-    weights: dict[str, Tensor],
-) -> list[Operator]:
+    op: Operator, joined: Operator, weight: Tensor, channels: list[int], upstream: Upstream
+) -> Operator:
     """Convolutions of the parts; the last one adds the bias and keeps the name and epilogue."""
-    last, first, total = len(channels) - 1, 0, ""
     before = {name: value for name, value in op.attributes.items() if name != EPILOGUE}
-    made = []
+    weights, part, first = upstream.weights, op, 0
     for number, (value, count) in enumerate(zip(joined.inputs, channels, strict=True)):
         name = fresh(f"{op.inputs[1]}[{first}:{first + count}]", weights)
         weights[name] = weight[:, first : first + count].contiguous()
         first += count
-        bias = (*op.inputs, "")[2] if number == last else ""
-        summand = (total,) if number else ()
-        made.append(
-            dataclasses.replace(
-                op,
-                name=op.name if number == last else f"{op.name}[{number}]",
-                kind=_WITH_SUM if number else _PLAIN,
-                inputs=(value, name, bias, *summand),
-                outputs=op.outputs if number == last else (f"{op.outputs[0]}[{number}]",),
-                attributes=op.attributes if number == last else before,
+        is_last = number == len(channels) - 1
+        bias = (*op.inputs, "")[2] if is_last else ""
+        inputs = (value, name, bias, *(part.outputs if number else ()))
+        part = dataclasses.replace(op, kind=_WITH_SUM if number else _PLAIN, inputs=inputs)
+        if not is_last:
+            outputs = (f"{op.outputs[0]}[{number}]",)
+            part = dataclasses.replace(
+                part, name=f"{op.name}[{number}]", outputs=outputs, attributes=before
             )
-        )
-        total = made[-1].outputs[0]
-    return made
+            upstream.put(part)
+    return part

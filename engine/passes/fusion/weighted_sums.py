@@ -11,15 +11,16 @@ one. The unit stands where the last sum did.
 from __future__ import annotations
 
 import dataclasses
-from collections import Counter
 from collections.abc import Mapping
+from functools import partial
 
 from torch import Tensor
 
-from braid.core.graph import Operator, OpGraph
+from braid.core.graph import Literal, Operator, OpGraph
 from braid.engine.ops.kinds import EPILOGUE, WEIGHTED_SUM
 from braid.engine.passes.body import scalar
 from braid.engine.passes.fusion.residual import is_sum
+from braid.engine.passes.matching import Upstream, rewrite_static
 
 MAX_TERMS = 8
 MAX_WEIGHT = 2.0**10
@@ -35,38 +36,34 @@ def fuse_weighted_sums(graph: OpGraph, constants: Mapping[str, Tensor]) -> OpGra
 
     Products and sums in between are taken up where nothing else reads them.
     """
-    reads = Counter(name for op in graph.operators for name in op.inputs)
-    reads.update(graph.outputs.values())
-    made: dict[str, Operator] = {}  # by value, in order
+    return rewrite_static(graph, constants, partial(_fused, graph))
 
-    def terms(value: str) -> Terms:
-        op = made.get(value)
-        if op is None or reads[value] != 1 or EPILOGUE in op.attributes or op.host:
-            return [(value, 1.0)]
-        if op.kind == WEIGHTED_SUM:
-            return list(zip(op.inputs, weights_of(op), strict=True))
-        if op.kind == "aten.mul" and not op.attributes:
-            return _multiple(op, graph, constants) or [(value, 1.0)]
-        if is_sum(op, graph):
-            return [(operand, 1.0) for operand in op.inputs]
+
+def _fused(graph: OpGraph, op: Operator, upstream: Upstream) -> Operator | None:
+    if not is_sum(op, graph) or graph.spec(op.outputs[0]).dtype not in _FLOATS:
+        return None
+    left, right = (_terms(value, graph, upstream) for value in op.inputs)
+    if len(left) + len(right) > MAX_TERMS:  # then the longer one stays a unit
+        whole: list[Terms] = [[(name, 1.0)] for name in op.inputs]
+        left, right = (whole[0], right) if len(left) > len(right) else (left, whole[1])
+    terms = left + right
+    if len(terms) > MAX_TERMS or all(weight == 1 for _, weight in terms):
+        return None
+    inputs, weights = tuple(name for name, _ in terms), [weight for _, weight in terms]
+    attributes: dict[str, Literal] = {**op.attributes, "weights": [*weights]}
+    return dataclasses.replace(op, kind=WEIGHTED_SUM, inputs=inputs, attributes=attributes)
+
+
+def _terms(value: str, graph: OpGraph, upstream: Upstream) -> Terms:
+    """Terms that a value is the sum of: itself, if it is no sum or cannot be taken up."""
+    op = upstream.only_read(value, WEIGHTED_SUM, "aten.mul", "aten.add")
+    if op is None or EPILOGUE in op.attributes or op.host:
         return [(value, 1.0)]
-
-    for op in graph.operators:
-        if is_sum(op, graph) and graph.spec(op.outputs[0]).dtype in _FLOATS:
-            left, right = map(terms, op.inputs)
-            if len(left) + len(right) > MAX_TERMS:  # then the longer one stays a unit
-                whole = [[(name, 1.0)] for name in op.inputs]
-                left, right = (whole[0], right) if len(left) > len(right) else (left, whole[1])
-            found = left + right
-            if len(found) <= MAX_TERMS and any(weight != 1 for _, weight in found):
-                for operand in set(op.inputs) - {name for name, _ in found}:
-                    del made[operand]
-                op = _weighted(op, found)
-        made.update(dict.fromkeys(op.outputs, op))
-    kept = tuple({op.name: op for op in made.values()}.values())
-    values = {name for op in kept for name in op.outputs}
-    specs = {name: spec for name, spec in graph.specs.items() if name in values}
-    return dataclasses.replace(graph, operators=kept, specs=specs)
+    if op.kind == WEIGHTED_SUM:
+        return list(zip(op.inputs, weights_of(op), strict=True))
+    if op.kind == "aten.mul" and not op.attributes:
+        return _multiple(op, graph, upstream.weights) or [(value, 1.0)]
+    return [(name, 1.0) for name in (op.inputs if is_sum(op, graph) else [value])]
 
 
 def _multiple(op: Operator, graph: OpGraph, constants: Mapping[str, Tensor]) -> Terms | None:
@@ -85,12 +82,3 @@ def weights_of(op: Operator) -> list[float]:
     weights = op.attributes["weights"]
     assert isinstance(weights, list)
     return [float(str(weight)) for weight in weights]
-
-
-def _weighted(total: Operator, terms: Terms) -> Operator:
-    return dataclasses.replace(
-        total,
-        kind=WEIGHTED_SUM,
-        inputs=tuple(name for name, _ in terms),
-        attributes={**total.attributes, "weights": [weight for _, weight in terms]},
-    )

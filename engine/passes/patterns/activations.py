@@ -9,19 +9,105 @@ A product is read as a set of factors, however it is bracketed.
 
 from __future__ import annotations
 
-import dataclasses
 import math
-from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import permutations
 
-from torch import Tensor
+from braid.core.graph import Operator, OpGraph
+from braid.engine.passes.body import Weights, scalar
+from braid.engine.passes.matching import (
+    Captures,
+    Op,
+    Pattern,
+    Upstream,
+    becomes,
+    either,
+    fits,
+    match_all,
+    number,
+    rewrite,
+    rule,
+    value,
+)
 
-from braid.core.graph import Literal, Operator, OpGraph
-from braid.engine.passes.body import Body, Weights, everywhere, scalar
+_MOST_FACTORS = 4
 
+
+class _Product:
+    """A number times some values, as products and quotients in any order."""
+
+    def __init__(self, number: float | Callable[[float], bool], *factors: Pattern) -> None:
+        self._number, self._factors = number, factors
+
+    def __call__(self, value: str, upstream: Upstream, captures: Captures) -> Iterator[Captures]:
+        op = upstream.makers[value]
+        if op.kind not in ("aten.mul", "aten.div"):
+            return
+        number, values = _factors(op, upstream)
+        if len(values) == len(self._factors) and fits(number, self._number):
+            for order in permutations(values):
+                yield from match_all(self._factors, order, upstream, captures)
+
+
+def _factors(op: Operator, upstream: Upstream) -> tuple[float, list[str]]:
+    """(number, values) whose product ``op`` computes; inner products are opened."""
+    number, pending = 1.0, [op]
+    values: list[str] = []
+    while pending:
+        product = pending.pop()
+        operands, factor = _with_scalar(product, upstream.weights)
+        if not operands:
+            return number, [product.outputs[0]]  # a quotient of two values is no product
+        number *= factor
+        for operand in operands:
+            inner = upstream.only_read(operand, "aten.mul", "aten.div")
+            opens = inner is not None and _with_scalar(inner, upstream.weights)[0]
+            if inner is not None and opens and len(values) + len(pending) < _MOST_FACTORS:
+                pending.append(inner)
+            else:
+                values.append(operand)
+    return number, values
+
+
+def _with_scalar(op: Operator, weights: Weights) -> tuple[list[str], float]:
+    """Operands of a product and its number; no operands for a quotient of values."""
+    left, right = op.inputs
+    number = scalar(weights, right)
+    if number:  # neither None nor 0
+        return [left], number if op.kind == "aten.mul" else 1 / number
+    if op.kind == "aten.div":
+        return [], 1.0
+    number = scalar(weights, left)
+    return ([right], number) if number else ([left, right], 1.0)
+
+
+_X = value("x")
 _SIXTH = 1 / 6
-_CLOSE = 1e-4  # relative: exporters write sqrt(2) and 1/6 with few digits
+
+
+def _near(target: float) -> Callable[[float], bool]:
+    """Exporters write sqrt(2) and 1/6 with few digits."""
+    return partial(math.isclose, target, rel_tol=1e-4)
+
+
+_CLIPPED = Op("aten.clamp", Op("aten.add", _X, number(3)), min=0, max=6)
+_ROOT = math.sqrt(2)
+_HALVED = either(
+    Op("aten.div", _X, number(_near(_ROOT))), Op("aten.mul", _X, number(_near(1 / _ROOT)))
+)
+_ONE_PLUS_ERF = Op("aten.add", Op("aten.erf", _HALVED), number(1))
+_HARDSIGMOID = Op("braid.hardsigmoid", _X, alpha=_near(_SIXTH), beta=0.5)
+
+_RULES = (
+    rule(
+        _Product(_near(_SIXTH), _CLIPPED), becomes("braid.hardsigmoid", "x", alpha=_SIXTH, beta=0.5)
+    ),
+    rule(_Product(_near(_SIXTH), _X, _CLIPPED), becomes("aten.hardswish", "x")),
+    rule(_Product(_near(0.5), _X, _ONE_PLUS_ERF), becomes("aten.gelu", "x", approximate="none")),
+    rule(_Product(1, _X, Op("aten.sigmoid", _X)), becomes("aten.silu", "x")),
+    rule(_Product(1, _X, _HARDSIGMOID), becomes("aten.hardswish", "x")),
+)
 
 
 def recognise_activations(graph: OpGraph, weights: Weights) -> tuple[OpGraph, Weights]:
@@ -29,140 +115,4 @@ def recognise_activations(graph: OpGraph, weights: Weights) -> tuple[OpGraph, We
 
     Only where nothing else reads the values in between. The parts are left for dead code removal.
     """
-    return everywhere(_recognise, graph, weights)
-
-
-def _recognise(body: Body, weights: dict[str, Tensor]) -> Body:
-    done: list[Operator] = []
-    seen = _Surroundings({}, body.reads(), weights)
-    for op in body.operators:
-        found = _activation(op, seen)
-        if found is not None:
-            kind, value, attributes = found
-            op = dataclasses.replace(op, kind=kind, inputs=(value,), attributes=attributes)
-        done.append(op)
-        seen.makers.update(dict.fromkeys(op.outputs, op))
-    return dataclasses.replace(body, operators=tuple(done))
-
-
-@dataclass(frozen=True, slots=True)
-class _Surroundings:
-    """Operators and constants around the place of a pattern."""
-
-    makers: dict[str, Operator]
-    reads: Counter[str]
-    weights: Weights
-
-    def inner(self, value: str, kind: str) -> Operator | None:
-        """The operator of ``kind`` that makes ``value`` for one reader only."""
-        op = self.makers.get(value)
-        plain = op is not None and op.kind == kind and not op.host
-        return op if plain and self.reads[value] == 1 else None
-
-    def with_scalar(self, op: Operator) -> tuple[str, float] | None:
-        """(other operand, number) of a binary operator with a constant; "" for a sub or div."""
-        if len(op.inputs) != 2:
-            return None
-        left, right = op.inputs
-        number = scalar(self.weights, right)
-        if number is not None:
-            return left, number
-        number = scalar(self.weights, left)
-        if number is not None and op.kind in ("aten.add", "aten.mul"):
-            return right, number
-        return None
-
-
-Found = tuple[str, str, Mapping[str, Literal]]  # kind, operand, attributes
-
-
-def _activation(op: Operator, seen: _Surroundings) -> Found | None:
-    if op.kind not in ("aten.mul", "aten.div") or op.host or len(op.inputs) != 2:
-        return None
-    if set(op.attributes) - {"truncate"}:
-        return None
-    number, factors = _factors(op, seen)
-    if len(factors) == 1:
-        value = _clipped(factors[0], seen)
-        if value is not None and _near(number, _SIXTH):
-            return "braid.hardsigmoid", value, {"alpha": _SIXTH, "beta": 0.5}
-    if len(factors) == 2:
-        for x, gate in (factors, factors[::-1]):
-            found = _gated(x, gate, number, seen)
-            if found is not None:
-                return found
-    return None
-
-
-def _gated(x: str, gate: str, number: float, seen: _Surroundings) -> Found | None:
-    """``number * x * gate`` where the gate is a function of x."""
-    if _near(number, _SIXTH) and _clipped(gate, seen) == x:
-        return "aten.hardswish", x, {}
-    if _near(number, 0.5) and _one_plus_erf(gate, seen) == x:
-        return "aten.gelu", x, {"approximate": "none"}
-    if number != 1:
-        return None
-    op = seen.inner(gate, "aten.sigmoid")
-    if op is not None and op.inputs == (x,):
-        return "aten.silu", x, {}
-    op = seen.inner(gate, "braid.hardsigmoid")
-    if op is not None and op.inputs == (x,):
-        alpha, beta = op.attributes.get("alpha"), op.attributes.get("beta")
-        if isinstance(alpha, float) and _near(alpha, _SIXTH) and beta == 0.5:
-            return "aten.hardswish", x, {}
-    return None
-
-
-def _factors(op: Operator, seen: _Surroundings) -> tuple[float, list[str]]:
-    """(number, values) whose product ``op`` computes; inner products are opened."""
-    number, pending = 1.0, [op]
-    values: list[str] = []
-    while pending:
-        product = pending.pop()
-        constant = seen.with_scalar(product)
-        if constant is not None and constant[1] != 0:
-            operands = [constant[0]]
-            number *= constant[1] if product.kind == "aten.mul" else 1 / constant[1]
-        elif product.kind == "aten.mul":
-            operands = list(product.inputs)
-        else:
-            return number, [product.outputs[0]]  # a quotient of two values is no product
-        for value in operands:
-            inner = seen.inner(value, "aten.mul") or seen.inner(value, "aten.div")
-            opens = inner is not None and (
-                inner.kind == "aten.mul" or seen.with_scalar(inner) is not None
-            )
-            if inner is not None and opens and len(values) + len(pending) < 4:
-                pending.append(inner)
-            else:
-                values.append(value)
-    return number, values
-
-
-def _clipped(value: str, seen: _Surroundings) -> str | None:
-    """x of clip(x + 3, 0, 6)."""
-    clamp = seen.inner(value, "aten.clamp")
-    if clamp is None or clamp.attributes.get("min") != 0 or clamp.attributes.get("max") != 6:
-        return None
-    added = seen.inner(clamp.inputs[0], "aten.add") if len(clamp.inputs) == 1 else None
-    found = seen.with_scalar(added) if added is not None else None
-    return found[0] if found is not None and found[1] == 3 else None
-
-
-def _one_plus_erf(value: str, seen: _Surroundings) -> str | None:
-    """x of 1 + erf(x / sqrt(2))."""
-    added = seen.inner(value, "aten.add")
-    found = seen.with_scalar(added) if added is not None else None
-    erf = seen.inner(found[0], "aten.erf") if found is not None and found[1] == 1 else None
-    if erf is None:
-        return None
-    scaled = seen.inner(erf.inputs[0], "aten.div") or seen.inner(erf.inputs[0], "aten.mul")
-    found = seen.with_scalar(scaled) if scaled is not None else None
-    if scaled is None or found is None or found[1] == 0:
-        return None
-    scale = found[1] if scaled.kind == "aten.mul" else 1 / found[1]
-    return found[0] if _near(scale, math.sqrt(0.5)) else None
-
-
-def _near(number: float, target: float) -> bool:
-    return abs(number - target) <= _CLOSE * target
+    return rewrite(graph, weights, *_RULES)

@@ -20,7 +20,7 @@ from braid.core.graph import Literal, Operator, OpGraph
 from braid.core.quantisation import Quantisation, Shift
 from braid.core.tensor import TensorType
 from braid.engine.ops.arithmetic.quantised_unit import DEQUANTISE, QUANTISE
-from braid.engine.ops.dtypes import spec_of
+from braid.engine.passes.body import rebuilt, with_constants
 from braid.engine.passes.precision import DerivedConstants
 from braid.engine.passes.quantised.candidates import (
     JOINING,
@@ -154,16 +154,7 @@ class _Inserting:
 
     def result(self) -> tuple[OpGraph, dict[str, Tensor]]:
         """The graph, and the constants that it reads."""
-        read = {name for op in self._operators for name in op.inputs}
-        read.update(self._graph.outputs.values())
-        constants = {name: tensor for name, tensor in self._constants.items() if name in read}
-        graph = dataclasses.replace(
-            self._graph,
-            constants={name: spec_of(tensor) for name, tensor in constants.items()},
-            operators=tuple(self._operators),
-            specs=self._specs,
-        )
-        return graph, constants
+        return with_constants(rebuilt(self._graph, self._operators, self._specs), self._constants)
 
 
 def grid_of(least: float, most: float) -> tuple[float, int]:

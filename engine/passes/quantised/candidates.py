@@ -19,7 +19,7 @@ from braid.engine.ops.kinds import EPILOGUE, WEIGHTED_SUM, epilogue_steps
 WEIGHTED = frozenset(
     {"aten.convolution", "braid.convolution_add", "aten.linear", "braid.linear_add"}
 )
-_AVERAGES = frozenset({"braid.avg_pool", "braid.global_avg_pool", "aten.mean"})
+AVERAGES = frozenset({"braid.avg_pool", "braid.global_avg_pool", "aten.mean"})
 JOINING = "aten.cat"
 MOVING = frozenset(
     {
@@ -89,7 +89,7 @@ class Candidates:
             shapes = {self._graph.spec(value).shape for value in (*op.inputs, *op.outputs)}
             more = set(op.attributes) - {EPILOGUE, "weights"}
             return len(shapes) == 1 and not more and _has_functions(op)
-        return op.kind in _AVERAGES and _has_functions(op) and self._averages(op)
+        return op.kind in AVERAGES and _has_functions(op) and self._averages(op)
 
     def _averages(self, op: Operator) -> bool:
         """Whether an average is over whole images, or over windows of them."""

@@ -27,21 +27,10 @@ from braid.engine.ops.arithmetic.quantised_unit import (
     QuantisedUnit,
 )
 from braid.engine.ops.kinds import EPILOGUE, WEIGHTED_SUM
-from braid.engine.passes.precision import DerivedConstants
+from braid.engine.passes.precision import FOLLOWING, DerivedConstants
+from braid.engine.passes.quantised.candidates import AVERAGES, WEIGHTED
 from braid.engine.passes.quantised.joining import join_units
 from braid.engine.passes.quantised.values import BYTES, Integers, Rewrite, signed_weights
-
-_WEIGHTED = frozenset(
-    {"aten.convolution", "braid.convolution_add", "aten.linear", "braid.linear_add"}
-)
-_POOLS = frozenset({"braid.avg_pool", "braid.global_avg_pool", "aten.mean"})
-_MOVING = frozenset(
-    {
-        *("braid.reshape", "braid.flatten", "braid.squeeze", "braid.unsqueeze", "braid.slice"),
-        *("braid.split", "braid.expand", "braid.tile", "braid.gather", "aten.permute"),
-        *("aten.select", "braid.depth_to_space", "braid.space_to_depth"),
-    }
-)
 
 
 def fuse_quantised(
@@ -96,7 +85,7 @@ class _Fusing:
             return
         if op.kind == QUANTISE and self._brought_to_grid(op):
             return
-        if op.kind in _MOVING and op.inputs[0] in self._to.integers:
+        if op.kind in FOLLOWING and op.inputs[0] in self._to.integers:
             self._moved(op)
         elif not self._as_unit(op):
             self._plain(op)
@@ -181,7 +170,7 @@ class _Fusing:
         """Add an operator as a unit on integers, if there is such a unit."""
         if not op.inputs or op.inputs[0] not in self._to.integers or op.host or op.branches:
             return False
-        if op.kind in _WEIGHTED:
+        if op.kind in WEIGHTED:
             return self._weighted(op)
         if op.kind == "braid.max_pool":
             return self._largest(op)
@@ -190,7 +179,7 @@ class _Fusing:
         if op.kind == "aten.relu":
             return self._function(op)
         together = op.kind in ("aten.add", WEIGHTED_SUM) and self._is_sum(op)
-        return (together or op.kind in _POOLS) and self._unit(op, "needs a grid")
+        return (together or op.kind in AVERAGES) and self._unit(op, "needs a grid")
 
     def _is_sum(self, op: Operator) -> bool:
         shapes = {self._to.spec(value).shape for value in (*op.inputs, *op.outputs)}

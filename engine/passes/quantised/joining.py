@@ -11,6 +11,7 @@ computed before the unit could start anyway, as in engine/passes/fusion/residual
 from __future__ import annotations
 
 import dataclasses
+from functools import partial
 
 from braid.core.graph import Literal, Operator, OpGraph
 from braid.engine.ops.arithmetic.quantised_unit import (
@@ -20,46 +21,37 @@ from braid.engine.ops.arithmetic.quantised_unit import (
     QuantisedUnit,
 )
 from braid.engine.ops.kinds import WITH_SUM
-from braid.engine.passes.merging import Merging
+from braid.engine.passes.matching import Upstream, rewrite_static
 
 _FLATTENING = frozenset({"braid.reshape", "braid.flatten", "braid.squeeze"})
 
 
 def join_units(graph: OpGraph) -> OpGraph:
     """Join units of a static graph; they keep the names of their convolutions."""
-    merging = Merging(graph)
-    for index, op in merging.walk():
-        found = merging.only_read(op.inputs[0]) if op.kind in _FLATTENING else None
-        flat = _flattened(found[1], op, graph) if found is not None else None
-        if found is not None and flat is not None:
-            merging.merge(index, found[0], flat)
-        if op.kind == KIND:
-            _join(merging, index, op)
-    return merging.graph()
+    return rewrite_static(graph, {}, partial(_flattened, graph), _joined)
 
 
-def _join(merging: Merging, index: int, op: Operator) -> None:
-    """Merge a unit into one that makes one of its values, if that does no harm."""
-    last = QuantisedUnit.read(op)
-    for position, data in enumerate(last.parts.values):
-        found = merging.only_read(data)
-        if found is None:
+def _joined(op: Operator, upstream: Upstream) -> Operator | None:
+    """A unit that makes one of the values of ``op`` with ``op`` in it, if that does no harm."""
+    values = QuantisedUnit.read(op).parts.values if op.kind == KIND else ()
+    for position, data in enumerate(values):
+        producer = upstream.only_read(data, KIND)
+        if producer is None:
             continue
-        root, producer = found
-        others = [value for at, value in enumerate(last.parts.values) if at != position]
-        if not all(merging.is_ready(value, root) for value in others):
+        if not all(upstream.is_ready(value, producer) for value in values if value != data):
             continue
-        if (joined := _joined(producer, last, position)) is not None:
-            merging.merge(index, root, joined.operator(producer.name, op.outputs))
-            break
+        if (unit := _both(producer, op, position)) is not None:
+            return unit.operator(producer.name, op.outputs)
+    return None
 
 
-def _flattened(pool: Operator, op: Operator, graph: OpGraph) -> Operator | None:
-    """The average ``pool`` without the axes that ``op`` drops; None if they are something else."""
-    unit = QuantisedUnit.read(pool) if pool.kind == KIND else None
-    extents, left = graph.spec(op.inputs[0]).shape, graph.spec(op.outputs[0]).shape
-    if unit is None or unit.unit != "braid.global_avg_pool":
+def _flattened(graph: OpGraph, op: Operator, upstream: Upstream) -> Operator | None:
+    """A global average without the axes that ``op`` drops."""
+    pool = upstream.only_read(op.inputs[0], KIND) if op.kind in _FLATTENING else None
+    unit = QuantisedUnit.read(pool) if pool is not None else None
+    if pool is None or unit is None or unit.unit != "braid.global_avg_pool":
         return None
+    extents, left = graph.spec(op.inputs[0]).shape, graph.spec(op.outputs[0]).shape
     if len(extents) != 4 or left != extents[:2]:
         return None
     attributes: dict[str, Literal] = {"dims": [2, 3], "keepdim": False}
@@ -67,10 +59,10 @@ def _flattened(pool: Operator, op: Operator, graph: OpGraph) -> Operator | None:
     return mean.operator(pool.name, op.outputs)
 
 
-def _joined(producer: Operator, last: QuantisedUnit, position: int) -> QuantisedUnit | None:
-    """The unit that does what ``producer`` and then ``last`` do; None if there is none."""
-    first = QuantisedUnit.read(producer) if producer.kind == KIND else None
-    if first is None or first.unit not in WITH_SUM or first.parts.middle is not None:
+def _both(producer: Operator, op: Operator, position: int) -> QuantisedUnit | None:
+    """The unit that does what ``producer`` and then ``op`` do; None if there is none."""
+    first, last = QuantisedUnit.read(producer), QuantisedUnit.read(op)
+    if first.unit not in WITH_SUM or first.parts.middle is not None:
         return None
     if first.parts.result is None or last.unit not in (IDENTITY, "aten.add"):
         return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -14,6 +14,7 @@ from braid.core.tensor import TensorType
 from braid.engine.ops.arithmetic.quantised import dequantise
 from braid.engine.ops.arithmetic.quantised_unit import DEQUANTISE, Grid
 from braid.engine.ops.dtypes import spec_of
+from braid.engine.passes.body import live, rebuilt, with_constants
 from braid.engine.passes.precision import DerivedConstants
 
 BYTES = frozenset({"UINT8", "INT8"})
@@ -120,27 +121,9 @@ class Rewrite:
     def result(self) -> tuple[OpGraph, dict[str, Tensor]]:
         """The graph, without what its outputs do not need, and the constants it reads."""
         outputs = {name: self.wide(value) for name, value in self._graph.outputs.items()}
-        live = live_operators(self.operators, set(outputs.values()))
-        read = {name for op in live for name in op.inputs} | set(outputs.values())
-        constants = {name: tensor for name, tensor in self.constants.items() if name in read}
-        graph = dataclasses.replace(
-            self._graph,
-            outputs=outputs,
-            constants={name: spec_of(tensor) for name, tensor in constants.items()},
-            operators=tuple(live),
-            specs={name: self._specs[name] for op in live for name in op.outputs},
-        )
-        return graph, constants
-
-
-def live_operators(operators: Sequence[Operator], wanted: set[str]) -> list[Operator]:
-    """Operators that make ``wanted`` values, or what those are made of."""
-    live = []
-    for op in reversed(operators):
-        if wanted.intersection(op.outputs):
-            wanted |= set(op.inputs)
-            live.append(op)
-    return live[::-1]
+        graph = dataclasses.replace(self._graph, outputs=outputs)
+        operators = live(self.operators, outputs.values())
+        return with_constants(rebuilt(graph, operators, self._specs), self.constants)
 
 
 def signed_weights(tensor: Tensor, zeros: Tensor | None) -> Tensor | None:

@@ -4,6 +4,7 @@
 
 The ways differ in how many runs they do at once and in which runtime runs the model. After
 three turns only the best one goes on. Outputs of each place are compared with those of all threads.
+Turns in which other processes had the cores do not count (engine/timing/counted_rounds.py).
 """
 
 from __future__ import annotations
@@ -21,8 +22,10 @@ from braid.core.program import PlanToRun
 from braid.core.runtimes import RUNTIMES
 from braid.engine.link.messages import CompareThroughput, PlaceMeasurement, ThroughputMeasurements
 from braid.engine.ops.dtypes import torch_dtype
-from braid.engine.runtime.yielding import YieldToRequests, elsewhere
+from braid.engine.runtime.lost_cores import ThreadWaits
+from braid.engine.runtime.yielding import YieldToRequests, elsewhere, waited_part
 from braid.engine.timing.comparison import errors
+from braid.engine.timing.counted_rounds import CountedRounds
 from braid.engine.worker.models import (
     ModelTable,
     ReadyExecutable,
@@ -57,7 +60,8 @@ class _Rival:
     runtime: str
     number: int  # of its executable
     copies: Sequence[ReadyExecutable]
-    turns_us: list[float] = field(default_factory=list)
+    turns_us: list[float] = field(default_factory=list)  # that counted
+    lost_us: list[float] = field(default_factory=list)
 
     @property
     def seconds_per_run(self) -> float:
@@ -93,22 +97,26 @@ class Throughput:
         numbered = enumerate(ways, start=1)  # below 0: those above are the front end's
         rivals = [rival for n, way in numbered if (rival := self._rival(-n, *way, expected))]
         whole_us: list[float] = []
+        counted = CountedRounds()
         try:
-            self._turns(whole, rivals, whole_us)
+            self._turns(whole, rivals, whole_us, counted)
         finally:
             whole.prepared.release()
             for rival in rivals:
                 self._models.release(rival.number)
+        is_enough = len(whole_us) >= LEAST_TURNS or not counted.has_given_up
+        doubt = "" if is_enough else counted.doubt
         return ThroughputMeasurements(
             tuple(
                 PlaceMeasurement(
                     rival.count,
                     rival.runtime,
-                    median(rival.turns_us),
+                    median(rival.turns_us or rival.lost_us),
                     tuple(
                         rival.count * us / beside_us
                         for us, beside_us in zip(whole_us, rival.turns_us, strict=False)
                     ),
+                    doubt,
                 )
                 for rival in rivals
             )
@@ -144,26 +152,39 @@ class Throughput:
         return rival
 
     def _turns(
-        self, whole: ReadyExecutable, rivals: Sequence[_Rival], whole_us: list[float]
+        self,
+        whole: ReadyExecutable,
+        rivals: Sequence[_Rival],
+        whole_us: list[float],
+        counted: CountedRounds,
     ) -> None:
         """Fill in the latencies of the turns."""
         if not rivals:
             return
         runs = max(1, min(MOST_RUNS, round(TURN_S * 1e6 / self._together([whole], 1))))
         until, staying = monotonic() + BUDGET_S, list(rivals)
-        for turn in range(MOST_TURNS):
+        while (turn := len(whole_us)) < MOST_TURNS and not counted.has_given_up:
             if turn >= LEAST_TURNS and monotonic() > until:
                 return
             if turn >= TURNS and not 0 < 2 * staying[0].lost(whole_us) < turn:
                 return
             if turn == FIRST_TURNS:
                 staying = [min(rivals, key=lambda rival: rival.seconds_per_run)]
+            counted.begin()
+            waits, began_ns = ThreadWaits(), perf_counter_ns()
             if turn % 2 == 0:
                 whole_us.append(self._together([whole], runs))
             for rival in staying:
                 rival.turns_us.append(self._together(rival.copies, runs))
             if turn % 2:
                 whole_us.append(self._together([whole], runs))
+            waited = waited_part(waits.longest_ns(), perf_counter_ns() - began_ns)
+            if not counted.end([[waited]]):
+                whole_us.pop()
+                for rival in staying:
+                    rival.lost_us.append(rival.turns_us.pop())
+                for _ in counted.a_moment(self._pause):
+                    pass
 
     def _once(self, ready: ReadyExecutable) -> dict[str, Tensor]:
         outputs = self._memory()

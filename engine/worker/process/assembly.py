@@ -18,6 +18,7 @@ from braid.core.errors import BraidError, DeviceLost
 from braid.core.json_form import from_json
 from braid.engine.cpu.backend import CpuBackend
 from braid.engine.cpu.executor import CpuExecutor
+from braid.engine.cpu.segments import find_runner
 from braid.engine.device import Backend
 from braid.engine.link.frames import BlockingChannel
 from braid.engine.link.messages import DeviceIsLost, WorkerCall, WorkerFailure
@@ -68,7 +69,10 @@ def cpu_backend(options: WorkerOptions) -> Backend:
     cpus = usable_cpus()[: options.threads] if options.pin_threads else ()
     # More threads than cores is the operator's wish; then there is nothing to pin to.
     executor = CpuExecutor(options.threads, cpus if len(cpus) == options.threads else ())
-    return CpuBackend(executor, options.activation_bytes, TimerOptions(options.timing_repeats))
+    if (runner := find_runner()) is not None:
+        runner.let_lanes_spin(not options.cpu_quota)
+    timer = TimerOptions(options.timing_repeats)
+    return CpuBackend(executor, options.activation_bytes, timer, cpu_quota=options.cpu_quota)
 
 
 def _cuda(options: WorkerOptions, channel: BlockingChannel) -> Backend:

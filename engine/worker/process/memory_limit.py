@@ -2,9 +2,9 @@
 
 RLIMIT_DATA counts what a process allocates: tensors, weights, arenas, stacks. It leaves out what
 RLIMIT_AS counts too: files that are mapped (800 MB of libraries), memory that is only
-reserved, and the memory shared with the front end. A worker that has loaded torch and ONNX Runtime
-counts 260 MB, of which it uses nearly all. On a GPU there is no limit here: CUDA reserves without
-end.
+reserved, and the memory shared with the front end. It counts the data of libraries that is never
+written to, 100 MB with a CPU build of torch and 530 with a CUDA build, which is added to the limit.
+On a GPU there is no limit here: CUDA reserves without end.
 
 An allocation over the limit fails, and with it one request (engine/runtime/out_of_memory.py);
 without a limit the kernel would look for a process to kill.
@@ -13,11 +13,24 @@ without a limit the kernel would look for a process to kill.
 from __future__ import annotations
 
 import resource
+from pathlib import Path
 
 
 def limit_memory(size_bytes: int) -> None:
-    """Let this process allocate at most ``size_bytes``, or less where its hard limit is lower."""
+    """Let this process use at most ``size_bytes`` of its own, what it uses already included.
+
+    Less where its hard limit is lower.
+    """
+    size_bytes += max(0, _status_bytes("VmData") - _status_bytes("RssAnon"))
     _, highest = resource.getrlimit(resource.RLIMIT_DATA)
     if highest != resource.RLIM_INFINITY:
         size_bytes = min(size_bytes, highest)
     resource.setrlimit(resource.RLIMIT_DATA, (size_bytes, size_bytes))
+
+
+def _status_bytes(name: str) -> int:
+    """A size of this process, as the kernel tells it; 0 if it does not."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(f"{name}:"):
+            return int(line.split()[1]) * 1024
+    return 0

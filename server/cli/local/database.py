@@ -46,11 +46,13 @@ def run(args: argparse.Namespace) -> int:
         print(f"braid database: {error}", file=sys.stderr)
         return 2
     url = store_database(settings)
-    folder = StoreFolder(settings.store, sqlite_path(url))
+    folder, holds_files = StoreFolder(settings.store, sqlite_path(url)), False
     try:
         if url is None or not is_shared(url):
             folder.open()  # no server may use it meanwhile
-        revision = upgrade_database(url or usual_url(folder.database), folder.root)
+            holds_files = bool(folder.whole())
+        url = url or usual_url(folder.database)
+        revision = upgrade_database(url, folder.root, holds_files=holds_files)
     finally:
         folder.close()
     print(f"the database is up to date (revision {revision})")

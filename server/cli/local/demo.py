@@ -26,6 +26,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from braid.core.cpu_allowance import cpu_allowance
 from braid.core.errors import BraidError
 from braid.core.python_process import python_command, python_environment
 from braid.server.cli.connection import Subparsers
@@ -221,6 +222,7 @@ def _reference(path: Path, inputs: dict[str, NDArray[Any]]) -> dict[str, NDArray
 
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
+    options.intra_op_num_threads = cpu_allowance().threads
     session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     names = [output.name for output in session.get_outputs()]
     return dict(zip(names, session.run(names, inputs), strict=True))

@@ -38,6 +38,7 @@ def _row(model: Model) -> tuple[str, ...]:
     schedules = (
         f"{plan.device}/{plan.batch_size}: {summary_speed(plan)}"
         f"{'' if plan.promoted else ', sequential serves'}"
+        f"{', provisional' if plan.provisional else ''}"
         for plan in model.schedules
     )
     return (

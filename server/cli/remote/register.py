@@ -203,7 +203,8 @@ def print_schedules(client: Client, job: Job) -> None:
                 error_text(plan.max_rel_error, plan.samples, plan.top_agreement),
                 plan.stages,
                 plan.groups,
-                plan.plan_id if plan.promoted else f"{plan.plan_id} (sequential serves)",
+                f"{plan.plan_id}{'' if plan.promoted else ' (sequential serves)'}"
+                f"{' (provisional)' if plan.provisional else ''}",
             )
             for plan in client.model(job.model, version=job.version).schedules
         ),

@@ -3,6 +3,7 @@
 show   text: a table of stages    json: the artefact itself
        svg, perfetto: sequential beside scheduled on one time axis
 diff   two batch sizes, devices or versions of one model
+again  measured and made again
 """
 
 from __future__ import annotations
@@ -23,9 +24,17 @@ from braid.core.precision import AUTO
 from braid.core.quantisation import quantisation_text
 from braid.core.runtimes import RUNTIMES
 from braid.core.schedule import Provenance, Schedule, schedule_from_json
-from braid.server.cli.connection import Subparsers, add_address, connect
+from braid.server.cli.connection import Subparsers, add_address, address_option, connect
 from braid.server.cli.parser import at_least_one
-from braid.server.cli.text import duration_text, latency_text, print_table, size_text
+from braid.server.cli.progress import JobProgress
+from braid.server.cli.remote.register import watch
+from braid.server.cli.text import (
+    duration_text,
+    latency_text,
+    print_json,
+    print_table,
+    size_text,
+)
 from braid.server.console import pictures
 from braid_client import Client
 
@@ -34,6 +43,7 @@ EXAMPLES = """examples:
   braid schedule show inception --format svg --block -1 --output last-block.svg
   braid schedule show inception --format perfetto --output trace.json   # open in ui.perfetto.dev
   braid schedule diff inception --batch 1 --against-batch 32
+  braid schedule again inception --batch 4 --wait
 """
 
 
@@ -41,11 +51,11 @@ def add_parser(subparsers: Subparsers) -> None:
     """Declare the subcommand and its own subcommands."""
     parser = subparsers.add_parser(
         "schedule",
-        help="show a model's schedule, or what two of them differ in",
+        help="show a model's schedule, or what two differ in; make them again",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    actions = parser.add_subparsers(dest="action", metavar="show | diff", required=True)
+    actions = parser.add_subparsers(dest="action", metavar="show | diff | again", required=True)
     show = actions.add_parser("show", help="print or draw a schedule")
     _add_which(show)
     show.add_argument("--format", choices=("text", "json", "svg", "perfetto"), default="text")
@@ -61,23 +71,56 @@ def add_parser(subparsers: Subparsers) -> None:
     for each in (show, diff):
         each.add_argument("--output", metavar="FILE", type=Path, help="default: stdout")
         add_address(each)
-
-
-def _add_which(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", metavar="NAME")
-    parser.add_argument(
-        "--batch", metavar="N", type=at_least_one, default=1, help="batch size (default: 1)"
+    again = actions.add_parser(
+        "again",
+        help="measure and make schedules again",
+        description="Measure and make schedules again. They serve until the new ones are verified.",
     )
-    parser.add_argument("--device", default="", help="e.g. cpu (default: the first)")
+    _add_which(again, is_one=False)
+    again.add_argument("--wait", action="store_true", help="show progress until the job ends")
+    again.add_argument("--json", action="store_true", help="the job, as a JSON list")
+    add_address(again)
+
+
+def _add_which(parser: argparse.ArgumentParser, *, is_one: bool = True) -> None:
+    parser.add_argument("name", metavar="NAME")
+    batch, device = ("1", "the first") if is_one else ("all", "all")
+    parser.add_argument(
+        *("--batch",),
+        metavar="N",
+        type=at_least_one,
+        default=1 if is_one else None,
+        help=f"batch size (default: {batch})",
+    )
+    parser.add_argument("--device", default="", help=f"e.g. cpu (default: {device})")
     parser.add_argument(
         "--version", metavar="N", help="a number or a label; default: the one that answers"
     )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print or draw one schedule, or the difference of two."""
+    """Print or draw one schedule, or the difference of two; or make some again."""
+    if args.action == "again":
+        return _again(args)
     with connect(args) as client:
         return _diff(client, args) if args.action == "diff" else _show(client, args)
+
+
+def _again(args: argparse.Namespace) -> int:
+    with connect(args, patient=True) as client, JobProgress() as progress:
+        job = client.schedule_again(
+            args.name, batch=args.batch, device=args.device, version=args.version
+        )
+        if args.wait:
+            return watch(client, job, args, progress)
+    if args.json:
+        print_json([job])
+        return 0
+    follow = f"braid jobs watch {job.id}{address_option(args)}"
+    print(
+        f"{job.model} version {job.version} is scheduled again as job {job.id}; follow it: {follow}"
+    )
+    return 0
 
 
 def _show(client: Client, args: argparse.Namespace) -> int:
@@ -187,6 +230,8 @@ def _header(name: str, schedule: Schedule) -> Iterator[str]:
     if seen.kernels:
         counts = Counter(seen.kernels.values()).most_common()
         yield f"kernels by measurement: {', '.join(f'{count} {name}' for name, count in counts)}"
+    if seen.provisional is not None:
+        yield seen.provisional.text
     if not seen.promoted:
         yield f"not promoted, the sequential plan serves: {seen.reason or 'no reason given'}"
 
@@ -224,7 +269,7 @@ def _candidate_rows(schedule: Schedule) -> Iterator[tuple[str, ...]]:
     for contender in schedule.provenance.candidates:
         serves = contender is schedule.chosen and schedule.provenance.promoted
         remarks = [contender.remark, "serves" if serves else ""]
-        if 0 < contender.runs < longest:
+        if 0 < contender.runs < longest and not schedule.is_undecided:
             remarks.append("given up as slower")
         if contender.also:
             remarks.append(f"same plan: {', '.join(contender.also)}")

@@ -34,6 +34,7 @@ class ModelRow:
     model: ModelVersion
     now: Now
     faster: str  # speed-ups by batch size
+    is_provisional: bool  # a schedule is to be made again
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +78,7 @@ async def all_models(facts: Facts, wanted: str) -> Page:
                 each,
                 Now(_rates(activity.get(_key(each))), facts.waiting(each)),
                 _faster(speeds.get(_key(each), {})),
+                facts.has_provisional(each),
             )
             for each in models
             if wanted.lower() in each.name.lower()
@@ -163,9 +165,11 @@ def _schedule_row(
 
 
 def _serves(schedule: Schedule) -> str:
-    if not schedule.provenance.promoted:
-        return f"sequential: {schedule.provenance.reason}"
-    return RUNTIMES.get(schedule.runtime, "schedule")
+    seen = schedule.provenance
+    serves = RUNTIMES.get(schedule.runtime, "schedule") if seen.promoted else "sequential"
+    if seen.provisional is not None:
+        return f"{serves}, {seen.provisional.text}"
+    return serves if seen.promoted else f"{serves}: {seen.reason}"
 
 
 def _plans(placed: Placed) -> Sequence[Contender]:

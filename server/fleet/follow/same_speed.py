@@ -6,7 +6,8 @@
 
 A device key says what a measurement depends on as far as a node can know; a neighbour, a cooler or
 another host can make a difference all the same. What this node measures it keeps in its memory and
-for itself: the schedule of the fleet stays, and other nodes judge for themselves.
+for itself: the schedule of the fleet stays, and other nodes judge for themselves. A schedule that
+is provisional is made again anyway, and what was measured while this node was busy says nothing.
 """
 
 from __future__ import annotations
@@ -108,6 +109,8 @@ class SameSpeed:
         on = next(each for each in self._services.devices if each.name == device)
         taken = _TakenOver(model, on, schedule)
         self._models.note(model, taken.label, "")
+        if schedule.provenance.provisional is not None:
+            return
         if taken.mark not in self._own or self._own[taken.mark] is not None:
             self._own.setdefault(taken.mark, None)
             self._waiting.put_nowait(taken)
@@ -151,7 +154,7 @@ class SameSpeed:
         for is_brief in (True, False):
             measured = await self._measure(taken, is_brief=is_brief)
             own_us = measured[-1].latency_us if measured else None
-            if own_us is None:
+            if own_us is None or measured[-1].doubt:
                 return None
             if abs(own_us - recorded_us) <= OFF * recorded_us:
                 speeds = {"here_us": round(own_us), "recorded_us": round(recorded_us)}

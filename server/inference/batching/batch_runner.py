@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from braid.core.errors import ModelQuarantined, RunTooLong, Unavailable
+from braid.core.pieces import in_steps
 from braid.server.inference.batching.admission import Quarantine
 from braid.server.inference.batching.execution import Execution, Running
 from braid.server.inference.batching.queues import Lane, ModelQueue
@@ -79,7 +80,7 @@ class BatchRunner:
             return await self._failed(batch, error)
         spent_s = self._now() - batch.sent_at
         for piece, outcome in ran.outcomes:
-            self._deliver(model, piece, outcome)
+            await self._deliver(model, piece, outcome)
         await asyncio.sleep(0)  # the answers go out first
         if ran.rows:
             batch.queue.observer.batch_ran(ran.batch_size, ran.rows, ran.compute_us)
@@ -127,14 +128,17 @@ class BatchRunner:
                 was_strike |= await self.run(alone)
         return was_strike
 
-    def _deliver(self, model: ModelReplica, piece: Piece, outcome: InferenceResult) -> None:
+    async def _deliver(self, model: ModelReplica, piece: Piece, outcome: InferenceResult) -> None:
         """Give a piece's rows to its request, and end a request whose rows are all computed."""
         ticket = piece.ticket
         if ticket.has_ended:
             return
         if parts := ticket.deliver(piece, outcome):
-            whole = parts[0] if len(parts) == 1 else join(model, ticket.request, parts)
-            ticket.result.set_result(whole)
+            whole = parts[0]
+            if len(parts) > 1:
+                whole = await in_steps(join(model, ticket.request, parts))
+            if not ticket.has_ended:
+                ticket.result.set_result(whole)
 
     def _learn(self, batch: Batch, compute_s: float, spent_s: float) -> None:
         """Correct the estimates that the batch was sent with."""

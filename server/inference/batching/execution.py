@@ -14,6 +14,7 @@ from time import monotonic, perf_counter_ns
 from typing import Any, Protocol
 
 from braid.core.errors import DeviceOutOfMemory
+from braid.core.pieces import in_steps
 from braid.server.devices.device import Device
 from braid.server.devices.executables import Executable
 from braid.server.devices.measuring.duty_cycle import DutyCycle
@@ -159,11 +160,11 @@ class DeviceExecution:
             finally:
                 compute_us = await sent.answer  # the slot is in use until then, whatever happens
             ended_ns = perf_counter_ns()
-            outcomes = [
-                (draft.piece, outcome_of(memory, model, run, draft, compute_us, ended_ns))
-                for draft in drafts
-                if not draft.piece.ticket.has_ended
-            ]
+            outcomes = []
+            for draft in drafts:
+                if not draft.piece.ticket.has_ended:
+                    cut = outcome_of(memory, model, run, draft, compute_us, ended_ns)
+                    outcomes.append((draft.piece, await in_steps(cut)))
             return BatchResult(outcomes, size, sent.rows, compute_us)
         finally:
             self._duty_cycle.after_run()

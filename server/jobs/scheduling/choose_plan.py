@@ -9,6 +9,8 @@ plan serves in place of the sequential one only if the interval of its speed-up 
 that runs its units one after the other is the sequential one, whatever their order
 (docs/decisions/0030-one-definition-of-speed.md). In a precision other than FP32 the sequential plan
 may be refused like any other; then the model goes on in FP32.
+
+By measurements in doubt (``PlanMeasurement.doubt``) nothing is chosen: the sequential plan serves.
 """
 
 from __future__ import annotations
@@ -80,6 +82,7 @@ class PlanChoice:
     chosen: int  # the contender that the schedule is about
     fallback: int  # its plan, or the one that runs if another runtime cannot
     reason: str = ""  # why the sequential plan serves instead; empty if the chosen one does
+    doubt: str = ""  # why nothing was decided; empty: the chosen one was
 
 
 def choose_plan(
@@ -103,15 +106,18 @@ def choose_plan(
             is sequential, in FP32, on the usual ones.
     """
     contenders = contenders_of(plans, measurements, tolerance)
+    doubt = measurements[0].doubt
     if precision != FP32 and contenders[0].remark:
-        return PlanChoice(contenders, 0, 0, _too_coarse(contenders[0], precision))
+        return PlanChoice(contenders, 0, 0, _too_coarse(contenders[0], precision), doubt)
     if not choose:
         asked = len(contenders) - 1  # sequential itself, if that is what the planner found
-        reason = _refusal(contenders[asked]) if asked else _refusal_of_errors(contenders[asked])
+        reason = _refusal(contenders[asked], doubt) if asked else _refusal_of_errors(contenders[0])
         is_better = precision != FP32 or (on_chosen_kernels and not contenders[0].remark)
         if reason and is_better:  # the sequential plan is right, and better than what serves
-            return PlanChoice(contenders, 0, 0)
-        return PlanChoice(contenders, asked, asked, reason)
+            return PlanChoice(contenders, 0, 0, doubt=doubt)
+        return PlanChoice(contenders, asked, asked, reason, doubt)
+    if doubt:
+        return PlanChoice(contenders, 0, 0, doubt=doubt)
     fit = fit_to_serve(contenders)
     own = [index for index in fit if index < len(plans.planned)]
     simple = plans.complexities
@@ -183,10 +189,12 @@ def _too_coarse(sequential: Contender, precision: str) -> str:
     )
 
 
-def _refusal(asked: Contender) -> str:
+def _refusal(asked: Contender, doubt: str) -> str:
     """Reason why the plan of the only planner may not serve; empty if it may."""
     if asked.remark or _gains(asked.speed):
         return _refusal_of_errors(asked)
+    if doubt:
+        return f"the sequential plan goes on serving: nothing is decided yet, {doubt}"
     return (
         "the sequential plan goes on serving: the schedule is not faster without doubt, its "
         f"speed-up over sequential is {speed_text(asked.speed, 'not known')}"

@@ -3,6 +3,9 @@
     bench.kernels ──units with several variants──> in the store? ──no──> bench.measure_kernel
                                                         └─> fastest ─> ProgramKey.choices
 
+Where one of the variants could only be measured while other processes had the cores, the usual one
+runs, and nothing of that is stored.
+
 A choice outlives the model it was made for: it is found again by any model with such a unit.
 """
 
@@ -37,6 +40,8 @@ class ChosenKernels:
 
     by_unit: Mapping[str, str]  # name of the unit -> variant
     program: ProgramKey  # on these kernels
+    measured: int = 0  # variants, for this
+    disturbed: int = 0  # of these, those that nothing was chosen by
 
 
 async def choose_kernels(
@@ -65,7 +70,8 @@ async def choose_kernels(
         by_unit |= {graph.operators[unit].name: variant for unit in kernels.units}
         if variant != kernels.variants[0]:
             choices[kernels.signature] = variant
-    return ChosenKernels(by_unit, replace(program, choices=sorted_choices(choices)))
+    on_choices = replace(program, choices=sorted_choices(choices))
+    return ChosenKernels(by_unit, on_choices, len(known.measured), len(known.disturbed))
 
 
 def fastest(latencies_us: Mapping[str, float], device: str = "cpu") -> str:
@@ -88,6 +94,8 @@ class _Latencies:
         self._device = device
         self._store = store
         self._known_us: dict[str, float] = {}
+        self.measured: set[str] = set()
+        self.disturbed: set[str] = set()  # by their latest measurement
 
     async def remember(self, found: Sequence[UnitKernels]) -> None:
         """Look up the latencies that were measured before."""
@@ -112,6 +120,8 @@ class _Latencies:
         return self._chosen(kernels)
 
     def _chosen(self, kernels: UnitKernels) -> str:
+        if any(self._name(kernels, variant) in self.disturbed for variant in kernels.variants):
+            return kernels.variants[0]
         latencies_us = {v: self._known_us[self._name(kernels, v)] for v in kernels.variants}
         return fastest(latencies_us, self._device.name)
 
@@ -120,8 +130,13 @@ class _Latencies:
         name, unit = self._name(kernels, variant), kernels.units[0]
         measure = partial(self._device.bench.measure_kernel, self._program)
         timing = await self._retry(partial(measure, unit, variant, hopeless_us))
+        self.measured.add(name)
         latency_us = min(timing.latency_us, self._known_us.get(name, inf))
         self._known_us[name] = latency_us
+        if timing.is_disturbed:
+            self.disturbed.add(name)
+            return
+        self.disturbed.discard(name)
         best = replace(timing, latency_us=latency_us)
         await self._store.call(self._store.put_latency, self._device.device_key, name, best)
 

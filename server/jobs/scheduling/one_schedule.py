@@ -2,11 +2,14 @@
 
 one precision   FoundPlans ───────────────compare──> choose_plan ───────┐
 auto            FoundPlans, FoundPlans ...compare──> choose_precision ──┴─> schedule
+
+Where other processes had the cores the schedule is provisional: it is to be made again.
 """
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -14,7 +17,7 @@ from functools import partial
 
 from braid.core.graph import OpGraph
 from braid.core.measurement import PlanMeasurement
-from braid.core.schedule import Contender, Provenance, Schedule, Stage
+from braid.core.schedule import Contender, Provenance, Provisional, Schedule, Stage
 from braid.scheduler.options import PORTFOLIO
 from braid.scheduler.planners import Planned
 from braid.scheduler.signature import stage_signature
@@ -97,7 +100,7 @@ async def make_schedule(
         unit_names=tuple(operator.name for operator in field.graph.operators),
         provenance=await _provenance(compared),
     )
-    if services.side_by_side:
+    if services.side_by_side and not compared.choice.doubt:
         schedule = await with_side_by_side(
             schedule, field.kernels.program, device, work.retry, runtimes=field.plans.runtimes
         )
@@ -155,7 +158,17 @@ async def _provenance(compared: _Compared) -> Provenance:
         top_agreement=chosen.top_agreement,
         quantisation=work.quantisation,
         left_out=work.left_out,
+        provisional=_provisional(compared),
     )
+
+
+def _provisional(compared: _Compared) -> Provisional | None:
+    """Why the schedule is to be made again; None: it is settled."""
+    doubts = (compared.choice.doubt, *(found.doubt for found in compared.searched))
+    if reason := "; ".join(filter(None, doubts)):
+        is_compared = not compared.choice.doubt
+        return Provisional(reason, 1, at_unix=time.time(), is_compared=is_compared)
+    return None
 
 
 async def _unit_latencies(graph: OpGraph, work: Work, precision: str) -> dict[str, float]:

@@ -36,6 +36,9 @@ log = logging.getLogger("braid.jobs")
 HOPELESS = 1.25
 """A precision whose sequential plan takes this many times as long as FP32's is not searched."""
 
+MOST_DISTURBED = 0.1
+"""Part of a search's measurements that may have been taken while other processes had the cores."""
+
 SURELY = 0.5
 """Part of what usual kernels leave of the allowed error that others may take in a few runs."""
 
@@ -96,6 +99,20 @@ class FoundPlans:
     tolerance: float  # of outputs, relative to the largest element
     stages_measured: int = 0
     stages_reused: int = 0
+    stages_disturbed: int = 0
+
+    @property
+    def doubt(self) -> str:
+        """Why the search rests on figures that tell too little; empty: it does not."""
+        kernels = self.kernels
+        measured = self.stages_measured + kernels.measured
+        disturbed = self.stages_disturbed + kernels.disturbed
+        if disturbed <= MOST_DISTURBED * measured:
+            return ""
+        return (
+            f"other processes had the cores in {disturbed} of the {measured} measurements of its "
+            "stages"
+        )
 
     @property
     def to_compare(self) -> PlansToCompare:
@@ -111,7 +128,7 @@ async def search_plans(work: Work, precision: str = "") -> FoundPlans:
     graph = await retry(lambda: device.bench.static_graph(usual))
     kernels = await choose_kernels(graph, usual, device, services.store, retry)
     if kernels.program != usual and not await _is_exact_enough(work, graph, kernels):
-        kernels = ChosenKernels({}, usual)
+        kernels = replace(kernels, by_unit={}, program=usual)
     stages = StageMeasurer(kernels.program, device, services, work.progress)
     facts = await retry(lambda: device.bench.facts(kernels.program))
     planned = await retry(
@@ -127,6 +144,7 @@ async def search_plans(work: Work, precision: str = "") -> FoundPlans:
         work.tolerance(usual.precision, graph),
         stages.measured,
         stages.reused,
+        stages.disturbed,
     )
 
 
@@ -204,4 +222,6 @@ def _is_hopeful(one: PlanMeasurement, exact: PlanMeasurement, tolerance: float) 
     """True if plans of a precision may serve, by a few runs of its sequential plan."""
     if one.problem or one.max_rel_error is None or not one.max_rel_error <= tolerance:
         return False
+    if one.doubt:  # it may be as slow as that by chance
+        return True
     return one.latency_us is not None and one.latency_us <= HOPELESS * (exact.latency_us or 0.0)

@@ -1,7 +1,7 @@
 """Answers the planner's questions: from the store, else by measuring on the device.
 
 planner ──StageQuery──> StageMeasurer ──known?──> store
-                             └──no──> Measurer.measure_stage ──> store
+                             └──no──> Measurer.measure_stage ──> store, unless disturbed
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ class StageMeasurer:
 
     A new latency is stored before the next stage is measured, so none is ever measured twice,
     by any job, whatever ends this one; unless the planner wants a fresh measurement, to tell
-    two that are nearly equal.
+    two that are nearly equal. One that was measured while other processes had the cores serves
+    this search only.
     """
 
     def __init__(
@@ -43,8 +44,10 @@ class StageMeasurer:
         self._progress = progress
         self._retry = services.retry(progress.retrying)
         self._samples: dict[str, list[float]] = {}  # by stored name
+        self._disturbed_us: dict[str, float] = {}  # latencies that are not stored
         self._is_searching = False
         self.measured = 0
+        self.disturbed = 0  # of the measured ones
         self.learned = 0  # of the measured ones, those whose latency was not stored before
         self.reused = 0
 
@@ -52,7 +55,7 @@ class StageMeasurer:
         """Latencies in microseconds, in the order of the queries."""
         key = self._device.device_key
         names = [self._stored_name(query) for query in queries]
-        known = await self._store.call(self._store.find_latencies, key, names)
+        known = self._disturbed_us | await self._store.call(self._store.find_latencies, key, names)
         fresh = [
             query.ask == "again" or name not in known
             for query, name in zip(queries, names, strict=True)
@@ -78,25 +81,35 @@ class StageMeasurer:
         return name + (ONE_THREAD if query.ask == "work" else "")
 
     async def _measure(self, query: StageQuery, name: str, known_us: float | None) -> float:
-        """Measure, and store the median of all samples that this job has of the stage."""
+        """Measure, and store the latency unless it is disturbed."""
         began = monotonic()
         threads = 1 if query.ask == "work" else None
         timing = await self._retry(
             lambda: self._device.bench.measure_stage(self._program, query.stage, threads)
         )
-        stored = self._samples.setdefault(name, [] if known_us is None else [known_us])
-        stored.append(timing.latency_us)
-        latency = StageLatency(
-            median(stored),
-            max(timing.spread, (max(stored) - min(stored)) / median(stored)),
-            timing.repeats * len(stored),
-        )
-        await self._store.call(self._store.put_latency, self._device.device_key, name, latency)
+        if timing.is_disturbed:
+            self.disturbed += 1
+            self._disturbed_us[name] = timing.latency_us
+        else:
+            await self._keep(name, timing, known_us)
         seconds = monotonic() - began
         self.measured += 1
-        self.learned += known_us is None and len(stored) == 1
+        self.learned += known_us is None
         self._observer.stage_measured(self._device.name, seconds)
         return timing.latency_us
+
+    async def _keep(self, name: str, timing: StageLatency, known_us: float | None) -> None:
+        """Store the median of all samples that this job has of a stage."""
+        stored_us = None if name in self._disturbed_us else known_us
+        samples = self._samples.setdefault(name, [] if stored_us is None else [stored_us])
+        samples.append(timing.latency_us)
+        latency = StageLatency(
+            median(samples),
+            max(timing.spread, (max(samples) - min(samples)) / median(samples)),
+            timing.repeats * len(samples),
+        )
+        self._disturbed_us.pop(name, None)
+        await self._store.call(self._store.put_latency, self._device.device_key, name, latency)
 
 
 def in_store(signature: str, precision: str) -> str:

@@ -45,6 +45,9 @@ GAUGES: tuple[tuple[str, str, Read], ...] = (
      lambda s: s.sequential_spread),
     ("braid_schedule_promoted", "1 if the schedule serves, 0 if the sequential plan does",
      lambda s: s.provenance.promoted),
+    ("braid_schedule_provisional",
+     "1 if the schedule rests on figures of a busy machine and is to be made again",
+     lambda s: s.provenance.provisional is not None),
     ("braid_schedule_stages", "Stages of the schedule; 0 for plans of streams",
      lambda s: len(s.stages)),
     ("braid_schedule_error_ratio",
@@ -78,6 +81,7 @@ class ScheduleMetrics:
         self._knows = knows
         self._candidates: dict[PlanLabels, Collection[str]] = {}  # that have series
         self._speeds: dict[PlanLabels, Speed] = {}  # of schedules beside sequential, if known
+        self._provisional: set[PlanLabels] = set()
         self._gauges = [
             (Gauge(name, text, PLAN, registry=registry), read) for name, text, read in GAUGES
         ]
@@ -104,6 +108,9 @@ class ScheduleMetrics:
                 gauge.labels(*plan).set(value)
             else:
                 gauge.remove(*plan)  # an earlier schedule's would contradict
+        self._provisional.discard(plan)
+        if schedule.provenance.provisional is not None:
+            self._provisional.add(plan)
         self._speeds.pop(plan, None)
         if schedule.speed is not None:
             self._speeds[plan] = schedule.speed
@@ -120,6 +127,10 @@ class ScheduleMetrics:
         """Return the known speeds beside sequential, of all schedules of all models."""
         return dict(self._speeds)
 
+    def has_provisional(self, model: str, version: str) -> bool:
+        """Return whether a schedule of a model version is provisional."""
+        return any(plan[:2] == (model, version) for plan in self._provisional)
+
     def remove_model(self, model: str, version: str) -> None:
         """Drop every series of a model version."""
         for family in (
@@ -131,6 +142,7 @@ class ScheduleMetrics:
         for plan in [each for each in self._candidates if each[:2] == (model, version)]:
             del self._candidates[plan]
             self._speeds.pop(plan, None)
+            self._provisional.discard(plan)
 
 
 def _seconds(us: float | None) -> float | None:

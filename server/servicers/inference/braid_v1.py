@@ -12,7 +12,10 @@ from functools import partial
 from time import perf_counter_ns
 from typing import Any
 
+from google.protobuf.descriptor import Descriptor
+
 from braid.core.errors import InvalidRequest
+from braid.core.pieces import Work, joined
 from braid.server.inference.replica import ModelReplica
 from braid.server.inference.requests import (
     DEFAULT_PRIORITY,
@@ -21,6 +24,7 @@ from braid.server.inference.requests import (
     InferenceResult,
     OutputTensor,
     WriteReply,
+    check_listed,
 )
 from braid_client import wire_fields
 from braid_client.wire import inference_pb2 as wire
@@ -45,6 +49,8 @@ class BraidV1:
 
     service = wire.DESCRIPTOR.services_by_name["InferenceService"].full_name
     unary, stream = "Infer", "InferStream"
+    request: Descriptor = wire.DESCRIPTOR.message_types_by_name["InferRequest"]
+    tensor: Descriptor | None = None
     in_order = False
 
     @staticmethod
@@ -53,10 +59,12 @@ class BraidV1:
 
         Raises:
             DecodeError: ``data`` is no such message.
+            InvalidRequest: it has too many inputs.
         """
         parts = wire_fields.split(data, _INPUTS)
         if parts is None:
             whole = wire.InferRequest.FromString(data)
+            check_listed("inputs", len(whole.inputs))
             inputs = [_given(tensor, tensor.data) for tensor in whole.inputs]
             del whole.inputs[:]
             return ReadRequest(whole, inputs)
@@ -64,6 +72,10 @@ class BraidV1:
         return ReadRequest(
             wire.InferRequest.FromString(rest), [_read_tensor(each) for each in tensors]
         )
+
+    def unpacking(self, request: ReadRequest) -> Work[ReadRequest] | None:
+        """Return None: contents are raw."""
+        return None
 
     def model_of(self, request: ReadRequest) -> tuple[str, str]:
         """Name and version of the model in the message."""
@@ -116,9 +128,9 @@ def _reply(
 ) -> WriteReply:
     write, tensors = write_stream_response if in_stream else write_response, write_tensors(outputs)
 
-    def write_reply(result: InferenceResult) -> bytes:
+    def write_reply(result: InferenceResult) -> Work[bytes]:
         us = (perf_counter_ns() - began_ns) // 1000
-        return b"".join(write(request, model.version, tensors, result, us))
+        return joined(write(request, model.version, tensors, result, us))
 
     return write_reply
 

@@ -4,6 +4,7 @@
       └──TensorProtocol.read──> its message ──given──> GivenRequest ──check──> CheckedRequest
            ──> waits while its caller holds too much memory ──Batcher──> InferenceResult
            ──GivenRequest.reply──> bytes of the answer, as soon as its batch has ended
+           ──GivenRequest.reply_later──> the answer, made from copies in turns with others' work
 
 gRPC asks for a method's handler when a call's headers have arrived, and reads its message only if
 the handler wants it. Reading a tensor that is refused afterwards costs more than everything else
@@ -23,20 +24,23 @@ from time import monotonic, perf_counter
 from typing import Any, Protocol, TypeVar
 
 import grpc
+from google.protobuf.descriptor import Descriptor
 
 from braid.core.errors import BraidError, DeadlineExceeded, RequestCancelled
+from braid.core.pieces import Turns, Work
 from braid.core.strings import Strings
-from braid.server.inference.call_memory import Account, Answer, CallMemory, Charge
+from braid.server.inference.call_memory import Account, Answer, CallMemory, Charge, LaterReply
 from braid.server.inference.replica import ModelReplica
 from braid.server.inference.requests import (
     CheckedRequest,
     GivenRequest,
     InferenceResult,
-    check_request,
+    checking,
 )
 from braid.server.models.serving_models import ResolvedModel, ServingModels
 from braid.server.observability import tracing
 from braid.server.rpc.status import Context, Handler, answering, refusing, status_code, wire_error
+from braid.server.rpc.wire_parts import counted
 from braid.server.servicers.inference.streams import answers
 
 Message = TypeVar("Message")
@@ -49,16 +53,25 @@ class TensorProtocol(Protocol[Message]):
     service: str  # full name
     unary: str  # name of the method that takes one request
     stream: str  # name of the method that takes a stream of them
+    request: Descriptor
+    tensor: Descriptor | None  # of the messages within it that hold numbers of tensors
     in_order: bool  # a stream's answers come in the order of its requests, or as they are ready
 
     def read(self, data: bytes, /) -> Message:
-        """Parse a request; raises whatever protobuf does."""
+        """Parse a request; raises InvalidRequest, and whatever protobuf does."""
+
+    def unpacking(self, message: Message, /) -> Work[Message] | None:
+        """Return the work before ``given`` that may take long; None: there is none.
+
+        Raises:
+            BraidError: (in the work) the message contradicts itself.
+        """
 
     def model_of(self, message: Message, /) -> tuple[str, str]:
         """Name and version of the model that a request is for."""
 
     def given(self, message: Message, context: Context, in_stream: bool, /) -> GivenRequest:
-        """Return the request in the server's own terms; its ``reply`` is always set.
+        """Return the request in the server's own terms, with ``reply`` or ``reply_later``.
 
         Raises:
             BraidError: the message contradicts itself.
@@ -121,17 +134,23 @@ class TensorService:
     """Runs the inference requests of one protocol. Belongs to the event loop."""
 
     def __init__(
-        self, models: ServingModels, memory: CallMemory, protocol: TensorProtocol[Any]
+        self,
+        models: ServingModels,
+        memory: CallMemory,
+        turns: Turns,
+        protocol: TensorProtocol[Any],
     ) -> None:
         self._models = models
         self._memory = memory
+        self._turns = turns
         self._protocol = protocol
 
     def methods(self, others: Mapping[str, Handler] | None = None) -> Methods:
         """Return the protocol's service: inference, and its ``others`` by the method's name."""
         protocol = self._protocol
-        unary: Handler = grpc.unary_unary_rpc_method_handler(self.infer, protocol.read)
-        stream: Handler = grpc.stream_stream_rpc_method_handler(self.infer_stream, protocol.read)
+        read = counted(protocol.read, protocol.request, protocol.tensor)
+        unary: Handler = grpc.unary_unary_rpc_method_handler(self.infer, read)
+        stream: Handler = grpc.stream_stream_rpc_method_handler(self.infer_stream, read)
         handlers = {**(others or {}), protocol.unary: unary, protocol.stream: stream}
         return Methods(protocol.service, handlers, [protocol.unary], self._models.refusal)
 
@@ -144,7 +163,7 @@ class TensorService:
         if (target := self._models.refusal()) is not None:
             raise _refused(target)
 
-    async def infer(self, message: Any, context: Context) -> bytes:
+    async def infer(self, message: Any, context: Context) -> bytes | LaterReply:
         """Answer one request."""
         async with answering(context):
             memory = self._memory.connection(context.peer())
@@ -154,7 +173,7 @@ class TensorService:
 
     async def infer_stream(
         self, messages: AsyncIterator[Any], context: Context
-    ) -> AsyncIterator[bytes]:
+    ) -> AsyncIterator[bytes | LaterReply]:
         """Answer many requests on one stream; errors are answers, too."""
         memory = self._memory.stream(context.peer())
 
@@ -200,17 +219,20 @@ class TensorService:
         """Read, check, charge, compute and write one request."""
         replicas = progress.found.require()
         served = progress.served = replicas.any
+        if (unpacking := self._protocol.unpacking(message)) is not None:
+            message = await self._turns.finish(unpacking)
         given = self._protocol.given(message, context, in_stream)
-        checked = check_request(served, given)
+        checked = await self._turns.finish(checking(served, given))
         limits = [
             limit for limit in (progress.time_remaining, given.timeout_s) if limit is not None
         ]
         deadline = monotonic() + min(limits) if limits else None
-        size_bytes = _size_bytes(served, checked)
+        size_bytes = _size_bytes(served, given, checked)
         charge = progress.charge = await progress.memory.take(size_bytes, deadline)
-        if not self._models.answers_with(replicas, served):  # unloaded or replaced during the wait
+        while not self._models.answers_with(replicas, served):  # unloaded or replaced meanwhile
             replicas = self._models.for_request(served.name, str(served.version)).require()
-            checked = check_request(replicas.any, given)  # it may have other bytes now
+            served = replicas.any  # which may have other bytes now
+            checked = await self._turns.finish(checking(served, given))
         queued = replicas.choose(checked)
         served = progress.served = queued.replica
         series = progress.found.metrics.on(served.device.name)
@@ -218,10 +240,9 @@ class TensorService:
         progress.result = result
         soon = asyncio.get_running_loop().call_soon  # once the answer is on its way
         soon(series.request_computed, result.queue_us / 1e6, result.compute_us / 1e6)
-        reply = result.reply
+        reply: bytes | LaterReply | None = result.reply
         if reply is None:
-            assert given.reply is not None
-            reply = given.reply(served, result.outputs)(result)
+            reply = await self._turns.finish(_replying(given, served, result))
         charge.answered(len(reply))
         return Answer(reply, charge)
 
@@ -239,11 +260,22 @@ def _record(progress: _Progress, status: str, seconds: float) -> None:
         trace.request_ended(name, number, status, seconds, progress.result)
 
 
-def _size_bytes(served: ModelReplica, request: CheckedRequest) -> int | None:
+def _replying(
+    given: GivenRequest, served: ModelReplica, result: InferenceResult
+) -> Work[bytes | LaterReply]:
+    """Return the reply from copies of the outputs."""
+    if given.reply_later is not None:
+        return given.reply_later(served, result.outputs)
+    assert given.reply is not None
+    return given.reply(served, result.outputs)(result)
+
+
+def _size_bytes(served: ModelReplica, given: GivenRequest, request: CheckedRequest) -> int | None:
     """Bytes of a request and its answer in this process's memory; None: not known."""
     answer_bytes = served.answer_bytes(request.shape_class, request.rows, request.outputs)
     if answer_bytes is None:
         return None
+    answer_bytes += given.reply_bytes_a_row * request.rows
     here = bytes | memoryview | Strings
     own = (data for data in request.inputs.values() if isinstance(data, here))
     return answer_bytes + sum(map(len, own))

@@ -14,7 +14,7 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from typing import Any
 
-from braid.server.inference.call_memory import Answer, StreamMemory
+from braid.server.inference.call_memory import Answer, LaterReply, StreamMemory
 
 MAX_IN_FLIGHT = 64
 """Requests of one stream that are computed, or whose answers wait to be taken."""
@@ -64,7 +64,7 @@ async def answers(
     memory: StreamMemory,
     *,
     in_order: bool,
-) -> AsyncGenerator[bytes, None]:
+) -> AsyncGenerator[bytes | LaterReply, None]:
     """Yield one reply for each request; leaving the iteration cancels the requests under way.
 
     Args:

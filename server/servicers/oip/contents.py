@@ -9,14 +9,15 @@ Classification: FP32 [rows, classes] ──largest k──> BYTES [rows, k], eac
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 
 from braid.core.errors import InvalidRequest, InvalidTensor
-from braid.core.strings import length_prefixed
+from braid.core.pieces import Work, joined
+from braid.core.strings import MAX_STRINGS, length_prefixed
 from braid.core.tensor import BYTES
 from braid.server.inference.requests import OutputTensor
 
@@ -48,6 +49,18 @@ _WIDE: Mapping[str, str] = {
 
 _BYTES_FIELD = "bytes_contents"
 
+PIECE_ELEMENTS = 1 << 16
+"""Elements that are converted or sorted as one piece of work."""
+
+PIECE_CLASSES = 1 << 12
+"""Classes that are written as one piece of work."""
+
+MAX_CLASSES_IN_ALL = 1 << 20
+"""Classes of all rows of an output: each is a string."""
+
+CLASS_BYTES = 32
+"""Bytes that a class of one row is expected to take in an answer."""
+
 
 DTYPES = {
     **{datatype: np.dtype(element) for datatype, (_, element) in TYPED.items()},
@@ -56,7 +69,7 @@ DTYPES = {
 }
 
 
-def raw_bytes(name: str, datatype: str, contents: Any) -> bytes:
+def raw_bytes(name: str, datatype: str, contents: Any) -> Work[bytes]:
     """Return the raw form of an ``InferTensorContents``.
 
     Args:
@@ -81,22 +94,38 @@ def raw_bytes(name: str, datatype: str, contents: Any) -> bytes:
             f"its elements belong in {wanted}"
         )
     values = getattr(contents, wanted)
-    if datatype == BYTES:
-        return length_prefixed(values)
-    array = np.array(values, _WIDE[wanted])
-    dtype = np.dtype(TYPED[datatype][1])
-    if dtype.kind in "iu" and array.size:
+    if datatype == BYTES and len(values) > MAX_STRINGS:
+        raise InvalidTensor(
+            f"input {name!r} has {len(values)} strings; a request may have {MAX_STRINGS} in each "
+            "input"
+        )
+    parts = []
+    for at in range(0, len(values), PIECE_ELEMENTS):
+        piece = values[at : at + PIECE_ELEMENTS]
+        parts.append(
+            length_prefixed(piece) if datatype == BYTES else _numbers(name, datatype, piece)
+        )
+        if at + PIECE_ELEMENTS < len(values):
+            yield
+    return (yield from joined(parts))
+
+
+def _numbers(name: str, datatype: str, values: list[Any]) -> bytes:
+    """Return numbers in the raw form."""
+    field, element = TYPED[datatype]
+    array, dtype = np.array(values, _WIDE[field]), np.dtype(element)
+    if dtype.kind in "iu":
         limits = np.iinfo(dtype)
         if array.min() < limits.min or array.max() > limits.max:
             raise InvalidTensor(f"input {name!r} has a value outside the range of {datatype}")
     return array.astype(dtype).tobytes()
 
 
-def classify(name: str, tensor: OutputTensor, count: int, batched: bool) -> OutputTensor:
+def classify(name: str, tensor: OutputTensor, count: int, batched: bool) -> Work[OutputTensor]:
     """Return the ``count`` largest values of each row, largest first; ties by class id.
 
     Raises:
-        InvalidRequest: the output has no classes.
+        InvalidRequest: the output has no classes, or too many are wanted.
     """
     rows = tensor.shape[0] if batched and tensor.shape else 1
     classes = math.prod(tensor.shape) // rows
@@ -104,13 +133,53 @@ def classify(name: str, tensor: OutputTensor, count: int, batched: bool) -> Outp
         raise InvalidRequest(
             f"output {name!r} is {tensor.dtype}{list(tensor.shape)}: nothing to classify"
         )
-    values = np.frombuffer(tensor.data, DTYPES[tensor.dtype]).reshape(rows, classes)
     kept = min(count, classes)
-    order = np.argsort(-values.astype(np.float64), axis=1, kind="stable")[:, :kept]
-    elements = [
-        f"{float(values[row, index]):f}:{index}".encode()
-        for row in range(rows)
-        for index in order[row]
-    ]
+    if rows * kept > MAX_CLASSES_IN_ALL:
+        raise InvalidRequest(
+            f"{kept} classes of {rows} rows of output {name!r} are more than {MAX_CLASSES_IN_ALL} "
+            "strings; ask for fewer, or for the tensor itself"
+        )
+    values = np.frombuffer(tensor.data, DTYPES[tensor.dtype]).reshape(rows, classes)
+    parts, together = list[bytes](), max(1, PIECE_ELEMENTS // classes)
+    for first in range(0, rows, together):
+        some = values[first : first + together]
+        order = yield from _largest(some, kept)
+        largest = _wide(np.take_along_axis(some, order, 1))
+        for texts in _classes(largest.reshape(-1), order.reshape(-1)):
+            if parts:
+                yield
+            parts.append(length_prefixed(texts))
     shape = (rows, kept) if batched else (kept,)
-    return OutputTensor(BYTES, shape, length_prefixed(elements))
+    return OutputTensor(BYTES, shape, (yield from joined(parts)))
+
+
+def _largest(values: np.ndarray[Any, Any], kept: int) -> Work[np.ndarray[Any, Any]]:
+    """Return the class ids of the largest values of each row, largest first; NaN comes last."""
+    rows, classes = values.shape
+    if classes <= PIECE_ELEMENTS:
+        return _sorted(values)[:, :kept]
+    best = np.empty((rows, 0), np.int64)
+    for first in range(0, classes, PIECE_ELEMENTS):
+        ids = np.arange(first, min(first + PIECE_ELEMENTS, classes))
+        ids = np.concatenate((best, np.broadcast_to(ids, (rows, len(ids)))), 1)
+        order = _sorted(np.take_along_axis(values, ids, 1))[:, :kept]
+        best = np.take_along_axis(ids, order, 1)
+        yield
+    return best
+
+
+def _sorted(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Return the indices that sort each row, largest first."""
+    return np.argsort(-_wide(values), axis=1, kind="stable")
+
+
+def _wide(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    with np.errstate(invalid="ignore"):  # NaN of some bits
+        return values.astype(np.float64)
+
+
+def _classes(values: np.ndarray[Any, Any], ids: np.ndarray[Any, Any]) -> Iterator[list[bytes]]:
+    for at in range(0, len(ids), PIECE_CLASSES):
+        some = slice(at, at + PIECE_CLASSES)
+        pairs = zip(values[some].tolist(), ids[some].tolist(), strict=True)
+        yield [f"{value:f}:{index}".encode() for value, index in pairs]

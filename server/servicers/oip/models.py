@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from importlib.metadata import version
 from typing import Any
 
 from braid.core.tensor import TensorType
@@ -18,6 +17,7 @@ from braid.server.repository.declared import data_type_of, open_dims
 from braid.server.rpc.status import Context, answering
 from braid.server.servicers.health import Health
 from braid.server.servicers.oip.wire import config, messages
+from braid_client.version import __version__
 
 EXTENSIONS = (
     "classification",
@@ -49,7 +49,7 @@ class ServerMethods:
         """Return name, version, and the extensions that are offered."""
         shared = ("system_shared_memory",) if self._has_shared_memory else ()
         return messages.ServerMetadataResponse(
-            name="braid", version=version("braid-serve"), extensions=sorted(EXTENSIONS + shared)
+            name="braid", version=__version__, extensions=sorted(EXTENSIONS + shared)
         )
 
 

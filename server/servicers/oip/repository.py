@@ -10,6 +10,7 @@ name.
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -23,6 +24,9 @@ from braid.server.rpc.status import Context, answering
 from braid.server.servicers.oip.wire import messages
 from braid.server.store.records import RegistrationOptions
 from braid.server.store.serving_config import ServingConfig
+
+MAX_CONFIG_CHARS = 1 << 20
+"""Of a configuration: those of models have some thousands."""
 
 _FILE = re.compile(r"file:([1-9][0-9]{0,8})/([^/\x00]{1,255})")
 
@@ -58,7 +62,10 @@ class RepositoryMethods:
         async with answering(context):
             _one_repository(request.repository_name)
             name = request.model_name
-            wanted = load_request(name, request.parameters, self._device_names)
+            # A thread: the library that reads configurations takes seconds for large ones.
+            wanted = await asyncio.to_thread(
+                load_request, name, request.parameters, self._device_names
+            )
             await self._loader.load(name, wanted.files, wanted.options)
             before = self._policies.config(name)
             if (config := wanted.serving(before)) != before:
@@ -118,7 +125,12 @@ def load_request(
         if name == "config":
             if which != "string_param":
                 raise InvalidRequest("parameter 'config' must be a string, the JSON of a config")
-            config = configuration_from_json(parameters[name].string_param, model, devices)
+            text = parameters[name].string_param
+            if len(text) > MAX_CONFIG_CHARS:
+                raise InvalidRequest(
+                    f"the config has {len(text)} characters; it may have {MAX_CONFIG_CHARS}"
+                )
+            config = configuration_from_json(text, model, devices)
             continue
         found = _FILE.fullmatch(name)
         if found is None or which != "bytes_param":

@@ -1,24 +1,30 @@
 """Inference messages of the protocol, read and written without copying tensors needlessly.
 
     ModelInferRequest ──read──> SplitMessage (the message without contents, views of them)
+                      ──unpacking──> the same, typed contents as raw ones
     InferenceResult ──reply_to──> SplitMessage (the message without contents, views of them)
                     ──write_reply──> ModelInferResponse
 
 Inputs and outputs may lie in shared memory that the caller has registered. Replies are prepared
 while the device computes, and written as soon as a batch has ended, straight from the memory that
-it shared with the device.
+it shared with the device. Replies that depend on what the outputs contain take longer, and are
+written from copies of the outputs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from typing import Any
 
+from google.protobuf.descriptor import Descriptor
+
 from braid.core.errors import InvalidRequest, InvalidTensor
+from braid.core.pieces import PIECE_BYTES, Work, joined
 from braid.core.tensor import BYTES
+from braid.server.inference.call_memory import LaterReply
 from braid.server.inference.replica import ModelReplica
 from braid.server.inference.requests import (
     Content,
@@ -27,10 +33,11 @@ from braid.server.inference.requests import (
     InferenceResult,
     OutputTensor,
     WriteReply,
+    check_listed,
 )
 from braid.server.inference.shared_regions import SharedRegion, SharedRegions
 from braid.server.rpc.status import Context
-from braid.server.servicers.oip.contents import classify, raw_bytes
+from braid.server.servicers.oip.contents import CLASS_BYTES, classify, raw_bytes
 from braid.server.servicers.oip.parameters import (
     FindRegion,
     RegionPart,
@@ -60,12 +67,17 @@ class SplitMessage:
 WriteParts = Callable[[SplitMessage], list[Part]]
 """Writes a response: parts of its bytes, contents uncopied."""
 
+WriteLater = Callable[[SplitMessage], Work[bytes | LaterReply]]
+"""Writes a response by what its contents are."""
+
 
 class OpenInference:
     """Inference of the protocol as a ``service.TensorProtocol``."""
 
     service = SERVICE_NAME
     unary, stream = INFER, STREAM
+    request: Descriptor = messages.ModelInferRequest.DESCRIPTOR
+    tensor: Descriptor | None = messages.InferTensorContents.DESCRIPTOR
     in_order = True
 
     def __init__(self, regions: SharedRegions) -> None:
@@ -77,15 +89,25 @@ class OpenInference:
 
         Raises:
             DecodeError: ``data`` is no such message.
+            InvalidRequest: it has too many inputs, outputs or parameters.
         """
+        contents: Sequence[bytes | memoryview]
         parts = wire_fields.split(data, _RAW_INPUTS)
         if parts is None:
-            whole = messages.ModelInferRequest.FromString(data)
-            raw = list(whole.raw_input_contents)
-            del whole.raw_input_contents[:]
-            return SplitMessage(whole, raw)
-        rest, contents = parts
-        return SplitMessage(messages.ModelInferRequest.FromString(rest), contents)
+            message = messages.ModelInferRequest.FromString(data)
+            contents = list(message.raw_input_contents)
+            del message.raw_input_contents[:]
+        else:
+            rest, contents = parts
+            message = messages.ModelInferRequest.FromString(rest)
+        check_listed("inputs", len(message.inputs))
+        check_listed("outputs", len(message.outputs))
+        check_listed("parameters", len(message.parameters))
+        return SplitMessage(message, contents)
+
+    def unpacking(self, request: SplitMessage) -> Work[SplitMessage] | None:
+        """Return the request with typed contents as raw ones; None: it has raw ones."""
+        return None if request.raw_contents else _unpacked(request)
 
     def model_of(self, request: SplitMessage) -> tuple[str, str]:
         """Name and version of the model in the message."""
@@ -100,15 +122,19 @@ class OpenInference:
         return self.written_by(_write_final_reply if in_stream else write_reply, request, context)
 
     def written_by(
-        self, write: WriteParts, request: SplitMessage, context: Context, *, is_early: bool = True
+        self,
+        write: WriteParts,
+        request: SplitMessage,
+        context: Context,
+        write_later: WriteLater | None = None,
     ) -> GivenRequest:
         """Return the request in the server's terms, its reply written by ``write``.
 
         Args:
-            write: the form of the reply.
+            write: the form of the reply; looks at no content.
             request: message, and contents apart.
             context: of the call.
-            is_early: ``write`` looks at no content, and is called while the device computes.
+            write_later: in place of ``write``.
 
         Raises:
             BraidError: contents do not fit the inputs, or a parameter is wrong.
@@ -118,13 +144,18 @@ class OpenInference:
         find: FindRegion = lambda name: self._regions.find(owner_of(context), name)  # noqa: E731
         wishes = read_wishes(message.outputs, find)
         priority, timeout_s = priority_and_timeout(message.parameters)
+        if write_later is None and wishes.classes:
+            write_later = lambda reply: joined(write(reply))  # noqa: E731
+        late = None if write_later is None else partial(_late_reply, message, wishes, write_later)
         return GivenRequest(
             request_id=message.id,
             inputs=list(_inputs(message, request.raw_contents, find)),
             outputs=_names(message.outputs),
             priority=priority,
             timeout_s=timeout_s,
-            reply=partial(_reply, message, wishes, write, is_early and not wishes.classes),
+            reply=partial(_reply, message, wishes, write) if late is None else None,
+            reply_later=late,
+            reply_bytes_a_row=CLASS_BYTES * sum(wishes.classes.values()),
         )
 
     def failure(self, request: SplitMessage, _: int, reason: str) -> bytes:
@@ -138,24 +169,38 @@ class OpenInference:
 # Requests.
 
 
+def _unpacked(request: SplitMessage) -> Work[SplitMessage]:
+    """Return a request without raw contents, with its typed ones as raw ones.
+
+    Raises:
+        InvalidTensor: they are not what the datatypes say.
+    """
+    raw = []
+    for tensor in request.message.inputs:
+        if input_place(tensor.name, tensor.parameters) is None:
+            raw.append((yield from raw_bytes(tensor.name, tensor.datatype, tensor.contents)))
+            tensor.ClearField("contents")
+    return replace(request, raw_contents=raw)
+
+
 def _inputs(
     request: Any, raw_contents: Sequence[Content], find_region: FindRegion
 ) -> Iterator[GivenTensor]:
     places = [input_place(each.name, each.parameters) for each in request.inputs]
     in_message = places.count(None)
-    if raw_contents and len(raw_contents) != in_message:
+    if len(raw_contents) != in_message:
         raise InvalidTensor(
             f"raw_input_contents has {len(raw_contents)} entries for {in_message} inputs that are "
             "not in shared memory; send one each, in the order of the inputs"
         )
     raw = iter(raw_contents)
     for tensor, place in zip(request.inputs, places, strict=True):
-        content = _content(tensor, place, raw if raw_contents else None, find_region)
+        content = _content(tensor, place, raw, find_region)
         yield GivenTensor(tensor.name, tensor.datatype, tuple(tensor.shape), content)
 
 
 def _content(
-    tensor: Any, place: RegionPart | None, raw: Iterator[Content] | None, find_region: FindRegion
+    tensor: Any, place: RegionPart | None, raw: Iterator[Content], find_region: FindRegion
 ) -> Content:
     has_typed = tensor.HasField("contents")
     if place is not None:
@@ -164,8 +209,6 @@ def _content(
                 f"input {tensor.name!r} has contents and lies in shared memory; choose one"
             )
         return find_region(place.region).content(place.offset, place.size_bytes)
-    if raw is None:
-        return raw_bytes(tensor.name, tensor.datatype, tensor.contents)
     if has_typed:
         raise InvalidTensor(
             f"input {tensor.name!r} has typed contents beside raw_input_contents; "
@@ -188,53 +231,57 @@ def _reply(
     request: Any,
     wishes: Wishes,
     write: WriteParts,
-    is_early: bool,
     model: ModelReplica,
     outputs: Mapping[str, OutputTensor],
 ) -> WriteReply:
-    def prepare() -> tuple[list[Part], list[Callable[[], None]]]:
-        reply, to_regions = reply_to(request, model, outputs, wishes)
-        return write(reply), to_regions
+    reply, to_regions = reply_to(request, model, outputs, wishes)
+    parts = write(reply)
 
-    early = prepare() if is_early else None  # classes depend on what the outputs contain
-
-    def write_all(_: InferenceResult) -> bytes:
-        parts, to_regions = early or prepare()
-        for write_output in to_regions:
-            write_output()
-        return b"".join(parts)
+    def write_all(_: InferenceResult) -> Work[bytes]:
+        for writing in to_regions:
+            yield from writing
+        return (yield from joined(parts))
 
     return write_all
 
 
+def _late_reply(
+    request: Any,
+    wishes: Wishes,
+    write: WriteLater,
+    model: ModelReplica,
+    outputs: Mapping[str, OutputTensor],
+) -> Work[bytes | LaterReply]:
+    shown = dict(outputs)
+    for name, count in wishes.classes.items():
+        shown[name] = yield from classify(name, outputs[name], count, model.batched)
+    reply, to_regions = reply_to(request, model, shown, wishes)
+    for writing in to_regions:
+        yield from writing
+    return (yield from write(reply))
+
+
 def reply_to(
     request: Any, model: ModelReplica, outputs: Mapping[str, OutputTensor], wishes: Wishes
-) -> tuple[SplitMessage, list[Callable[[], None]]]:
-    """Return the response to one request, and calls that write outputs to shared memory.
+) -> tuple[SplitMessage, list[Work[None]]]:
+    """Return the response to one request, and the work of writing outputs to shared memory.
 
     ``raw_output_contents`` has one entry for each output, empty where it goes to shared memory:
-    clients find an output's bytes by its position. Such a call raises InvalidRequest if the output
+    clients find an output's bytes by its position. The work raises InvalidRequest if an output
     does not fit where it is to go.
     """
     raw_contents: list[bytes | memoryview] = []
-    to_regions: list[Callable[[], None]] = []
+    to_regions: list[Work[None]] = []
     response = messages.ModelInferResponse(
         model_name=request.model_name, model_version=str(model.version), id=request.id
     )
     for name, tensor in outputs.items():
-        if count := wishes.classes.get(name):
-            tensor = classify(name, tensor, count, model.batched)
         output = response.outputs.add(name=name, datatype=tensor.dtype, shape=tensor.shape)
         if name not in wishes.destinations:
             raw_contents.append(tensor.data)
             continue
-        if tensor.dtype == BYTES:
-            raise InvalidRequest(
-                f"output {name!r} has strings, which are not written to shared memory; ask for it "
-                "in the answer"
-            )
         region, place = wishes.destinations[name]
-        to_regions.append(partial(_write_to_region, name, tensor, region, place))
+        to_regions.append(_written_to_region(name, tensor, region, place))
         raw_contents.append(b"")
         output.parameters["shared_memory_region"].string_param = place.region
         output.parameters["shared_memory_byte_size"].int64_param = len(tensor.data)
@@ -243,16 +290,25 @@ def reply_to(
     return SplitMessage(response, raw_contents), to_regions
 
 
-def _write_to_region(
+def _written_to_region(
     name: str, tensor: OutputTensor, region: SharedRegion, place: RegionPart
-) -> None:
+) -> Work[None]:
     size = len(tensor.data)
+    if tensor.dtype == BYTES:
+        raise InvalidRequest(
+            f"output {name!r} has strings, which are not written to shared memory; ask for it "
+            "in the answer"
+        )
     if size > place.size_bytes:
         raise InvalidRequest(
             f"output {name!r} takes {size} bytes, its place in shared memory region "
             f"{place.region!r} has {place.size_bytes}"
         )
-    region.write(place.offset, tensor.data)
+    data = memoryview(tensor.data)
+    for at in range(0, size, PIECE_BYTES):
+        if at:
+            yield
+        region.write(place.offset + at, data[at : at + PIECE_BYTES])
 
 
 def write_reply(reply: SplitMessage) -> list[Part]:

@@ -9,9 +9,12 @@ from __future__ import annotations
 import asyncio
 import gzip
 import zlib
+from collections.abc import AsyncIterator
 from http import HTTPStatus
 
 from starlette.exceptions import HTTPException
+
+from braid_client.wire_fields import Part
 
 _WINDOW_BITS = {"gzip": 31, "x-gzip": 31, "deflate": 15}
 _LEVEL = 1  # tensors hardly shrink further
@@ -86,6 +89,15 @@ async def encoded(body: bytes, encoding: str) -> bytes:
     if len(body) <= QUICK_BYTES:
         return _deflated(body, encoding)
     return await asyncio.to_thread(_deflated, body, encoding)
+
+
+async def encoded_pieces(pieces: AsyncIterator[Part], encoding: str) -> AsyncIterator[Part]:
+    """Yield a compressed body, as its pieces come."""
+    stream = zlib.compressobj(_LEVEL, wbits=_WINDOW_BITS[encoding])
+    async for piece in pieces:
+        if found := await asyncio.to_thread(stream.compress, piece):
+            yield found
+    yield stream.flush()
 
 
 def _deflated(body: bytes, encoding: str) -> bytes:

@@ -12,29 +12,36 @@ Read into, and written from, the same messages as gRPC's (``braid.server.service
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+import orjson
+
 from braid.core.errors import InvalidRequest, InvalidTensor
-from braid.server.inference.requests import GivenRequest
+from braid.core.pieces import PIECE_BYTES, Work, joined
+from braid.core.tensor import BYTES
+from braid.server.inference.call_memory import LaterReply
+from braid.server.inference.requests import GivenRequest, check_listed
 from braid.server.rpc.status import Context
 from braid.server.servicers.oip.tensors import OpenInference, SplitMessage
 from braid.server.servicers.oip.wire import messages
-from braid.server.servicers.rest.json_messages import (
-    parameters_of,
-    parsed,
-    set_parameter,
-    to_json,
-    written,
-)
-from braid.server.servicers.rest.json_tensors import data_of, raw_of
+from braid.server.servicers.rest.answers import Written, measured
+from braid.server.servicers.rest.json_messages import parameters_of, set_parameter, to_json
+from braid.server.servicers.rest.json_reading import JsonBody, read_json
+from braid.server.servicers.rest.json_tensors import raw_of, texts_of
 from braid_client.wire_fields import Part
 
 HEAD_LENGTH = "inference-header-content-length"
 MAX_JSON_BYTES = 16 << 20
 """Beyond, tensors have to be sent as binary data: lists of numbers take 20 times their text."""
+
+AT_ONCE_BYTES = 1 << 20
+"""Tensors that are written as JSON before their answer is sent; larger ones are meanwhile."""
+
+PIECE_TEXT_BYTES = 1 << 18
+"""Text that is written as one piece of work, at least."""
 
 _BINARY, _BINARY_SIZE, _ALL_BINARY = "binary_data", "binary_data_size", "binary_data_output"
 _REGION = "shared_memory_region"
@@ -70,12 +77,14 @@ class RestInference(OpenInference):
         in_json = [
             x for x in asked if not (request.wants_binary(x.name) or _REGION in x.parameters)
         ]
-        is_early = not in_json if asked else request.is_binary
-        write = partial(_written, request=request)
-        return self.written_by(write, request, context, is_early=is_early)
+        is_binary = not in_json if asked else request.is_binary
+        later = None if is_binary else partial(_written_later, request=request)
+        return self.written_by(partial(_written, request=request), request, context, later)
 
 
-def read_request(body: bytes, head_length: str | None, name: str, version: str) -> RestRequest:
+def read_request(
+    body: bytes, head_length: str | None, name: str, version: str
+) -> Work[RestRequest]:
     """Read a body.
 
     Args:
@@ -92,14 +101,16 @@ def read_request(body: bytes, head_length: str | None, name: str, version: str) 
         raise InvalidRequest(
             f"the JSON has more than {MAX_JSON_BYTES} bytes; send tensors as binary data"
         )
-    given = parsed(bytes(head))
+    found = yield from read_json(bytes(head))
+    given = found.given
     message = messages.ModelInferRequest(model_name=name, model_version=version)
     message.id = _text(given, "id", "the request", "")
     parameters = dict(parameters_of(given))
+    check_listed("parameters", len(parameters))
     is_binary = _flag(parameters.pop(_ALL_BINARY, False), _ALL_BINARY)
     for key, value in parameters.items():
         set_parameter(key, value, message.parameters[key])
-    contents = _read_inputs(given, message, memoryview(body)[len(head) :])
+    contents = yield from _read_inputs(found, message, memoryview(body)[len(head) :])
     return RestRequest(message, contents, is_binary, _read_outputs(given, message))
 
 
@@ -114,11 +125,11 @@ def _head_of(body: bytes, length: str | None) -> memoryview:
     return memoryview(body)[: int(length)]
 
 
-def _read_inputs(given: Mapping[str, Any], message: Any, binary: memoryview) -> list[Part]:
+def _read_inputs(body: JsonBody, message: Any, binary: memoryview) -> Work[list[Part]]:
     """Add the inputs to the message; returns the contents of those in the body."""
     contents: list[Part] = []
     at = 0
-    for each in _objects(given, "inputs", is_needed=True):
+    for each in _objects(body.given, "inputs", is_needed=True):
         name = _text(each, "name", "an input")
         where = f"input {name!r}"
         datatype = _text(each, "datatype", where)
@@ -131,7 +142,8 @@ def _read_inputs(given: Mapping[str, Any], message: Any, binary: memoryview) -> 
         if _BINARY_SIZE not in parameters:
             if "data" not in each:
                 raise InvalidTensor(f"{where} has neither 'data' nor the parameter {_BINARY_SIZE}")
-            contents.append(raw_of(name, datatype, each["data"]))
+            data = body.list_of(each["data"])
+            contents.append((yield from raw_of(name, datatype, data)))
             continue
         size = parameters[_BINARY_SIZE]
         if "data" in each:
@@ -167,6 +179,7 @@ def _objects(given: Mapping[str, Any], name: str, is_needed: bool = False) -> li
         return []
     if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
         raise InvalidRequest(f"{name!r} must be a list of objects")
+    check_listed(name, len(found))
     return found
 
 
@@ -197,7 +210,43 @@ def _shape(given: Mapping[str, Any], where: str) -> list[int]:
 
 
 def _written(reply: SplitMessage, request: RestRequest) -> list[Part]:
-    """Return the parts of an answer, binary contents uncopied."""
+    """Return the parts of an answer without tensors in JSON, binary contents uncopied."""
+    head, binary = b"".join(_texts(reply, request)), _binary(reply, request)
+    request.answer.json_bytes = len(head) if binary else None
+    return [head, *binary]
+
+
+def _written_later(reply: SplitMessage, request: RestRequest) -> Work[bytes | LaterReply]:
+    """Return an answer with tensors in JSON."""
+    binary, shown = _binary(reply, request), list(_shown(reply, request))
+    if sum(len(content) for _, content in shown) <= AT_ONCE_BYTES:
+        head, size = [], 0
+        for text in _texts(reply, request):
+            head.append(text)
+            size += len(text)
+            if size > PIECE_TEXT_BYTES:
+                size = 0
+                yield
+        request.answer.json_bytes = sum(map(len, head)) if binary else None
+        return (yield from joined([*head, *binary]))
+
+    def pieces() -> Iterator[Part]:
+        yield from _texts(reply, request)
+        for content in binary:
+            for at in range(0, len(content), PIECE_BYTES):
+                yield memoryview(content)[at : at + PIECE_BYTES]
+
+    size_bytes: int | None = None
+    if binary or any(datatype == BYTES for datatype, _ in shown):
+        # The length of the JSON is told before it, and bytes that are no text are refused.
+        head_bytes = yield from measured(_texts(reply, request))
+        request.answer.json_bytes = head_bytes if binary else None
+        size_bytes = head_bytes + sum(map(len, binary))
+    return Written(pieces, sum(map(len, reply.raw_contents)), size_bytes)
+
+
+def _texts(reply: SplitMessage, request: RestRequest) -> Iterator[bytes]:
+    """Yield the JSON of an answer in pieces."""
     message = reply.message
     shown: dict[str, Any] = {
         "model_name": message.model_name,
@@ -205,21 +254,40 @@ def _written(reply: SplitMessage, request: RestRequest) -> list[Part]:
     }
     if message.id:
         shown["id"] = message.id
-    outputs: list[dict[str, Any]] = []
-    binary: list[Part] = []
+    between = orjson.dumps(shown)[:-1] + b',"outputs":['
     for output, content in zip(message.outputs, reply.raw_contents, strict=True):
         told = to_json(output)
         if not told["parameters"]:
             del told["parameters"]
-        outputs.append(told)
-        if _REGION in output.parameters:
-            continue
-        if request.wants_binary(output.name):
+        if _is_binary(output, request):
             told["parameters"] = {_BINARY_SIZE: len(content)}
-            binary.append(content)
+        head = between + orjson.dumps(told)
+        if _is_shown(output, request):
+            yield head[:-1] + b',"data":['
+            yield from texts_of(output.name, output.datatype, content)
+            yield b"]}"
         else:
-            told["data"] = data_of(output.name, output.datatype, content)
-    shown["outputs"] = outputs
-    head = written(shown)
-    request.answer.json_bytes = len(head) if binary else None
-    return [head, *binary]
+            yield head
+        between = b","
+    yield b"]}" if message.outputs else between + b"]}"
+
+
+def _binary(reply: SplitMessage, request: RestRequest) -> list[Part]:
+    """Return the contents that follow the JSON."""
+    both = zip(reply.message.outputs, reply.raw_contents, strict=True)
+    return [content for output, content in both if _is_binary(output, request)]
+
+
+def _shown(reply: SplitMessage, request: RestRequest) -> Iterator[tuple[str, Part]]:
+    """Yield datatype and contents of the tensors in JSON."""
+    for output, content in zip(reply.message.outputs, reply.raw_contents, strict=True):
+        if _is_shown(output, request):
+            yield output.datatype, content
+
+
+def _is_binary(output: Any, request: RestRequest) -> bool:
+    return _REGION not in output.parameters and request.wants_binary(output.name)
+
+
+def _is_shown(output: Any, request: RestRequest) -> bool:
+    return _REGION not in output.parameters and not request.wants_binary(output.name)

@@ -3,46 +3,81 @@
 Numbers pass through JSON unchanged, bit by bit: an FP32 is written as the double of the same value.
 NaN and infinities are written as ``NaN``, ``Infinity`` and ``-Infinity``, as most readers of JSON
 understand. Elements of BYTES are strings.
+
+Both are done in pieces: the text of a tensor has up to ten times its bytes, and is never there as a
+whole.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
 import numpy as np
+import orjson
 
 from braid.core.errors import InvalidRequest, InvalidTensor
-from braid.core.strings import elements_of, length_prefixed
+from braid.core.pieces import Work, joined
+from braid.core.strings import (
+    MAX_STRINGS,
+    PIECE_STRINGS,
+    elements_of,
+    length_prefixed,
+    text_parts,
+)
 from braid.core.tensor import BYTES
 from braid.server.servicers.oip.contents import DTYPES
+from braid.server.servicers.rest.json_reading import Numbers
+
+PIECE_ELEMENTS = 1 << 15
+"""Numbers that are written as one piece of work."""
+
+PIECE_TEXT_BYTES = 1 << 19
+"""Bytes of strings that are written as one piece of work."""
 
 
-def raw_of(name: str, datatype: str, data: object) -> bytes:
-    """Return the raw form of an input's ``data``.
+def raw_of(name: str, datatype: str, data: list[Any] | Numbers | None) -> Work[bytes]:
+    """Return the raw form of an input's ``data``; None: it is no list.
 
     Raises:
         InvalidTensor: it is no list, is ragged, or has an element that the datatype has not.
     """
-    if not isinstance(data, list):
+    if data is None:
         raise InvalidTensor(f"input {name!r} has no list of elements as its 'data'")
     if datatype == BYTES:
-        return length_prefixed(_strings(name, data))
+        return (yield from _raw_strings(name, data))
     dtype = DTYPES.get(datatype)
     if dtype is None:
         raise InvalidTensor(f"input {name!r} has the unknown datatype {datatype[:40]!r}")
+    if isinstance(data, list):
+        return _raw_numbers(name, datatype, data, dtype)
+    if not (yield from data.are_even()):
+        raise _uneven(name)
+    raw = []
+    for elements in data.elements():
+        yield
+        raw.append(_raw_numbers(name, datatype, elements, dtype))
+    return (yield from joined(raw))
+
+
+def _raw_numbers(name: str, datatype: str, data: list[Any], dtype: np.dtype[Any]) -> bytes:
     try:
         given = np.array(data)
         if dtype.kind in "iu" and given.dtype.kind in "fO":  # integers beyond 2^63 became floats
             given = _integers(data)
     except (ValueError, OverflowError):
-        raise InvalidTensor(f"input {name!r} has 'data' that is nested unevenly") from None
+        raise _uneven(name) from None
     if not given.size:
         return b""
     kinds = "b" if datatype == "BOOL" else "iuO" if dtype.kind in "iu" else "fiu"
     if given.dtype.kind not in kinds:
         raise InvalidTensor(f"input {name!r} has an element in 'data' that is no {datatype}")
     return _converted(name, datatype, given, dtype).tobytes()
+
+
+def _uneven(name: str) -> InvalidTensor:
+    return InvalidTensor(f"input {name!r} has 'data' that is nested unevenly")
 
 
 def _converted(name: str, datatype: str, given: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:
@@ -71,28 +106,100 @@ def _integers(data: list[Any]) -> np.ndarray:
     return given if is_integral else np.array([0.5])
 
 
+def _raw_strings(name: str, data: list[Any] | Numbers) -> Work[bytes]:
+    if isinstance(data, Numbers):
+        raise _no_string(name)
+    raw, strings, count = list[bytes](), _strings(name, data), 0
+    while some := list(islice(strings, PIECE_STRINGS)):
+        if raw:
+            yield
+        raw.append(length_prefixed(some))
+        count += len(some)
+        if count > MAX_STRINGS:
+            raise InvalidTensor(
+                f"input {name!r} has more than {MAX_STRINGS} strings; a request may have so many "
+                "in each input"
+            )
+    return (yield from joined(raw))
+
+
 def _strings(name: str, data: list[Any]) -> Iterator[bytes]:
-    for each in data:
-        if isinstance(each, list):
-            yield from _strings(name, each)
-        elif isinstance(each, str):
-            yield each.encode("utf-8", "surrogatepass")
+    lists = [iter(data)]  # each within the one before
+    while lists:
+        for each in lists[-1]:
+            if isinstance(each, str):
+                yield each.encode("utf-8", "surrogatepass")
+            elif isinstance(each, list):
+                lists.append(iter(each))
+                break
+            else:
+                raise _no_string(name)
         else:
-            raise InvalidTensor(f"input {name!r} has an element in 'data' that is no string")
+            lists.pop()
 
 
-def data_of(name: str, datatype: str, raw: bytes | memoryview) -> list[Any]:
-    """Return an output's elements for JSON, flat.
+def _no_string(name: str) -> InvalidTensor:
+    return InvalidTensor(f"input {name!r} has an element in 'data' that is no string")
+
+
+def texts_of(name: str, datatype: str, raw: bytes | memoryview) -> Iterator[bytes]:
+    """Yield an output's elements as JSON, flat and without brackets, in pieces.
 
     Raises:
         InvalidRequest: they are bytes that are no text.
     """
-    if datatype != BYTES:
-        elements: list[Any] = np.frombuffer(raw, DTYPES[datatype]).tolist()
-        return elements
+    if datatype == BYTES:
+        yield from _texts_of_strings(name, raw)
+        return
+    elements = np.frombuffer(raw, DTYPES[datatype])
+    for at in range(0, len(elements), PIECE_ELEMENTS):
+        text = _text_of_numbers(elements[at : at + PIECE_ELEMENTS])
+        yield b"," + text if at else text
+
+
+def _text_of_numbers(elements: np.ndarray) -> bytes:
+    is_integral = elements.dtype.kind in "biu"
+    with np.errstate(invalid="ignore"):  # NaN of some bits
+        wide = elements.astype(elements.dtype if is_integral else np.float64)
+    text = orjson.dumps(wide, option=orjson.OPT_SERIALIZE_NUMPY)[1:-1]
+    if is_integral or np.isfinite(wide).all():
+        return text
+    others = iter(wide[~np.isfinite(wide)].tolist())  # which orjson writes as null
+    first, *rest = text.split(b"null")
+    return first + b"".join(_word(next(others)) + each for each in rest)
+
+
+def _word(value: float) -> bytes:
+    if value != value:
+        return b"NaN"
+    return b"Infinity" if value > 0 else b"-Infinity"
+
+
+def _texts_of_strings(name: str, raw: bytes | memoryview) -> Iterator[bytes]:
+    together: list[str] = []
+    size, is_first = 0, True
     try:
-        return [str(each, "utf-8") for each in elements_of(raw)]
+        for each in elements_of(raw):
+            if together and (size + len(each) > PIECE_TEXT_BYTES or len(together) >= PIECE_STRINGS):
+                yield _listed(together, is_first)
+                together, size, is_first = [], 0, False
+            if len(each) > PIECE_TEXT_BYTES:
+                yield b'"' if is_first else b',"'
+                for part in text_parts(each, PIECE_TEXT_BYTES):
+                    yield orjson.dumps(part)[1:-1]
+                yield b'"'
+                is_first = False
+            else:
+                together.append(str(each, "utf-8"))
+                size += len(each)
     except UnicodeDecodeError:
         raise InvalidRequest(
             f"output {name!r} is no text; ask for it with the parameter binary_data"
         ) from None
+    if together:
+        yield _listed(together, is_first)
+
+
+def _listed(texts: list[str], is_first: bool) -> bytes:
+    text = orjson.dumps(texts)[1:-1]
+    return text if is_first else b"," + text

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from importlib.metadata import version
 from typing import Any
 
 from braid.server.servicers.rest.operations import INFER, Operation
+from braid_client.version import __version__
 
 Json = dict[str, Any]
 
@@ -100,7 +100,7 @@ def document(operations: Sequence[Operation]) -> Json:
         "openapi": "3.1.0",
         "info": {
             "title": "Braid: Open Inference Protocol v2",
-            "version": version("braid-serve"),
+            "version": __version__,
         },
         "paths": paths,
         "security": [{"token": []}, {}],

@@ -1,4 +1,4 @@
-"""Calls of the protocol over HTTP: method, path, and the RPC behind each.
+"""Calls of the protocol over HTTP, and of ours: method, path, and the RPC behind each.
 
 Paths name models and versions; a body, if there is one, holds the rest of the RPC's request.
 """
@@ -10,8 +10,11 @@ from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any
 
+from braid.core.pieces import Work
+from braid.server.servicers.oip.wire import SERVICE_NAME, request_of
 from braid.server.servicers.rest import json_messages as bodies
 from braid.server.servicers.rest.json_messages import parameter, to_json
+from braid_client.wire import admin_pb2
 
 INFER = "ModelInfer"
 
@@ -65,9 +68,20 @@ class Operation:
     rpc: str
     summary: str
     fields: Mapping[str, str] = field(default_factory=dict)  # of the path -> of the RPC's request
-    read: Callable[[dict[str, Any], Any], None] | None = None  # the body, if there is one
+    read: Callable[[dict[str, Any], Any], Work[None] | None] | None = None  # the body, if any
     show: Callable[[Any], Shown] = _as_it_is
+    service: str = SERVICE_NAME  # that the RPC is of
 
+    def request(self) -> Any:
+        """Return an empty request of the RPC."""
+        if self.service == SERVICE_NAME:
+            return request_of(self.rpc)
+        method = _ADMIN.methods_by_name[self.rpc]
+        return getattr(admin_pb2, method.input_type.name)()
+
+
+_ADMIN = admin_pb2.DESCRIPTOR.services_by_name["AdminService"]
+SCHEDULE_AGAIN = "ScheduleAgain"
 
 _MODEL = {"name": "name", "version": "version"}
 _NAME = {"name": "model_name"}
@@ -76,13 +90,13 @@ _REGION = {"name": "name"}
 
 def _by_version(path: str, rpc: str, summary: str, **more: Any) -> tuple[Operation, ...]:
     """Return the call about a model, and the same about one of its versions."""
-    method = more.pop("method", "GET")
+    method, fields = more.pop("method", "GET"), more.pop("fields", _MODEL)
     begin = "/v2/models/{name}"
     return (
-        Operation(method, f"{begin}{path}", rpc, summary, _MODEL, **more),
+        Operation(method, f"{begin}{path}", rpc, summary, fields, **more),
         Operation(
             *(method, f"{begin}/versions/{{version}}{path}", rpc),
-            *(f"{summary}, of one version", _MODEL),
+            *(f"{summary}, of one version", fields),
             **more,
         ),
     )
@@ -115,6 +129,13 @@ OPERATIONS: tuple[Operation, ...] = (
     *_by_version("", "ModelMetadata", "Inputs and outputs of a model"),
     *_by_version("/config", "ModelConfig", "How a model is served", show=_config),
     *_by_version("/stats", "ModelStatistics", "Statistics of a model"),
+    *_by_version(
+        *("/schedule/again", SCHEDULE_AGAIN, "Measure and make schedules of a model again"),
+        method="POST",
+        fields={"name": "model", "version": "version"},
+        read=bodies.read_schedule_again,
+        service=_ADMIN.full_name,
+    ),
     Operation(
         *("POST", "/v2/repository/index", "RepositoryIndex", "All models and versions"),
         read=bodies.read_index,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from http import HTTPStatus
 from typing import cast
 
 import grpc
@@ -14,15 +13,16 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import Receive, Scope, Send
 
+from braid.core.pieces import Turns
 from braid.server.ports.http.bodies import BodyRoom, read_body
 from braid.server.rpc.handlers import behaviour_of
 from braid.server.rpc.status import Context, Handler, answering
 from braid.server.servicers.inference.service import TensorService
-from braid.server.servicers.oip.wire import SERVICE_NAME, request_of
+from braid.server.servicers.rest.answers import Written, response_of
 from braid.server.servicers.rest.calls import Admission, HttpCall
-from braid.server.servicers.rest.encodings import SMALL_BYTES, accepted, decoded, encoded
+from braid.server.servicers.rest.encodings import decoded
 from braid.server.servicers.rest.inference import HEAD_LENGTH, read_request
-from braid.server.servicers.rest.json_messages import parsed
+from braid.server.servicers.rest.json_reading import read_json
 from braid.server.servicers.rest.openapi import document
 from braid.server.servicers.rest.operations import INFER, OPERATIONS, Operation
 
@@ -34,8 +34,9 @@ class RestServices:
     """What the routes call."""
 
     inference: TensorService  # of ``RestInference``
-    others: Mapping[str, Handler]  # RPCs beside inference, by name
+    others: Mapping[str, Handler]  # RPCs beside inference, by name, ours among them
     admission: Admission
+    turns: Turns
     room: BodyRoom
     body_bytes: int  # most of one request, compressed or not
 
@@ -61,7 +62,7 @@ class AnswerOperation:
     def __init__(self, operation: Operation, services: RestServices) -> None:
         self._operation = operation
         self._services = services
-        self._method = f"/{SERVICE_NAME}/{operation.rpc}"
+        self._method = f"/{operation.service}/{operation.rpc}"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request; its call ends when the answer is taken."""
@@ -87,13 +88,14 @@ class AnswerOperation:
     async def respond(self, request: Request, context: Context, call: HttpCall) -> Response:
         """Return what the RPC answers."""
         operation, services = self._operation, self._services
-        message = request_of(operation.rpc)
+        message = operation.request()
         for at, name in operation.fields.items():
             if at in request.path_params:
                 setattr(message, name, request.path_params[at])
         if operation.read is not None:
-            body = await self._body(request)
-            operation.read(parsed(body), message)
+            body = await services.turns.finish(read_json(await self._body(request)))
+            if (reading := operation.read(body.given, message)) is not None:
+                await services.turns.finish(reading)
         behaviour = behaviour_of(services.others[operation.rpc])
         shown, status = operation.show(await behaviour(message, context))
         return JSONResponse(shown, status, call.headers())
@@ -110,24 +112,17 @@ class Infer(AnswerOperation):
 
     async def respond(self, request: Request, context: Context, call: HttpCall) -> Response:
         """Run a model."""
-        services, headers = self._services, request.headers
+        services, path = self._services, request.path_params
         services.inference.refuse_unread()
         with services.room.reading(request, services.body_bytes):
             body = await self._body(request)
-        path = request.path_params
-        message = read_request(
-            body, headers.get(HEAD_LENGTH), path["name"], path.get("version", "")
-        )
-        del body
+            length = request.headers.get(HEAD_LENGTH)
+            reading = read_request(body, length, path["name"], path.get("version", ""))
+            del body
+            message = await services.turns.finish(reading)
         reply = await services.inference.infer(message, context)
+        assert isinstance(reply, bytes | Written)
         head_bytes, told = message.answer.json_bytes, call.headers()
-        is_binary = head_bytes is not None
-        if is_binary:
+        if head_bytes is not None:
             told[HEAD_LENGTH] = str(head_bytes)
-        encoding = accepted(headers.get("accept-encoding", ""), is_binary)
-        if encoding and len(reply) > SMALL_BYTES:
-            reply = await encoded(reply, encoding)
-            told["content-encoding"] = encoding
-            told["vary"] = "accept-encoding"
-        kind = "application/octet-stream" if is_binary else "application/json"
-        return Response(reply, HTTPStatus.OK, told, kind)
+        return await response_of(reply, head_bytes is not None, request, told, services.turns)

@@ -8,6 +8,7 @@ a newer one   ──> opens if only things were added, see ``migrations``
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -33,7 +34,7 @@ log = logging.getLogger("braid.store")
 T = TypeVar("T")
 
 MIGRATIONS = Path(__file__).with_name("migrations")
-REVISIONS = ("0001", "0002")
+REVISIONS = ("0001", "0002", "0003")
 """Steps of ``migrations`` in their order; the last one is what today's tables are."""
 
 _CONVERTED = (1, 2, SCHEMA_VERSION)
@@ -65,7 +66,7 @@ def bring_up_to_date(engine: Engine, steps: MigrationSteps | None = None) -> str
     Several servers may do this at once: one does, the others wait.
 
     Raises:
-        StartupError: the database is newer than this program.
+        StartupError: the database is newer than this program, or lacks tables.
     """
     is_shared = engine.dialect.name == "postgresql"
     if is_shared:  # a snapshot would be older than the lock
@@ -73,13 +74,21 @@ def bring_up_to_date(engine: Engine, steps: MigrationSteps | None = None) -> str
     with engine.begin() as connection:
         if is_shared:
             connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _LOCK})
-        return _bring_up_to_date(connection, steps or MigrationSteps())
+        revision = _bring_up_to_date(connection, steps or MigrationSteps())
+        _check_tables(connection)
+        return revision
 
 
 def _bring_up_to_date(connection: Connection, steps: MigrationSteps) -> str:
     tables = inspect(connection).get_table_names()
     found = _only(connection, meta.c.schema_version) if meta.name in tables else None
     if found is None:
+        if others := _that_should_not_be(connection, tables):
+            raise StartupError(
+                f"the store's database {connection.engine.url} has no {meta.name}, but "
+                f"{', '.join(others)}: it is damaged or another program's; restore it from a "
+                "backup, or choose another with BRAID_DATABASE or BRAID_STORE"
+            )
         return _create(connection)
     if found not in _CONVERTED:
         raise StartupError(
@@ -97,6 +106,31 @@ def _bring_up_to_date(connection: Connection, steps: MigrationSteps) -> str:
     if before != steps.revisions[-1]:
         log.info("the database is of a newer version", extra={"revision": before})
     return str(before)
+
+
+def _that_should_not_be(connection: Connection, tables: Sequence[str]) -> list[str]:
+    """Tables that a database without Braid's should not have: in PostgreSQL others' may be."""
+    is_shared = connection.dialect.name == "postgresql"
+    return sorted(set(tables) & set(metadata.tables) if is_shared else set(tables))
+
+
+def _check_tables(connection: Connection) -> None:
+    """Raise StartupError unless all tables of today and their columns are there."""
+    found = {
+        name: {column["name"] for column in columns}
+        for (_, name), columns in inspect(connection).get_multi_columns().items()
+    }
+    lost = [
+        f"{table.name}.{column.name}" if table.name in found else table.name
+        for table in metadata.sorted_tables
+        for column in table.columns
+        if column.name not in found.get(table.name, ())
+    ]
+    if lost:
+        raise StartupError(
+            f"the store's database {connection.engine.url} is damaged: it lacks "
+            f"{', '.join(dict.fromkeys(lost))}; restore it from a backup"
+        )
 
 
 def _only(connection: Connection, column: Column[T]) -> T | None:

@@ -18,7 +18,8 @@ from braid.core.errors import BraidError, StartupError
 from braid.server.store.database.database import READING, Database
 from braid.server.store.database.failures import SharedWatch, failure_of
 from braid.server.store.database.migrating import bring_up_to_date
-from braid.server.store.database.url import is_shared
+from braid.server.store.database.sqlite_file import prepare_file
+from braid.server.store.database.url import is_shared, sqlite_path
 from braid.server.store.disk import DiskWatch
 
 BUSY_TIMEOUT_MS = 5000
@@ -28,34 +29,38 @@ PAGE_CACHE_KIB = 256
 for an hour; the kernel keeps the file's pages, too."""
 
 
-def open_database(url: URL, folder: Path) -> Database:
+def open_database(url: URL, folder: Path, *, holds_files: bool = False) -> Database:
     """Connect, create what is missing, check the version of the rest.
 
     Args:
         url: of SQLite or PostgreSQL.
         folder: of the store; a SQLite database without a path of its own lies there.
+        holds_files: it holds files of models.
 
     Raises:
-        StartupError: the database is newer than this program, is none, or cannot be reached.
+        StartupError: the database is newer than this program, is none, is damaged, lost beside
+            files of models, or cannot be reached.
     """
     if is_shared(url):
         upgrade_database(url, folder)
         engine = _shared_engine(url)
         readers = engine.execution_options(isolation_level="REPEATABLE READ")
         return Database(engine, readers, SharedWatch())
-    engine = _sqlite_engine(url)
+    engine = _sqlite_engine(url, folder if holds_files else None)
     _upgrade(engine, url, folder)
     readers = engine.execution_options(**{READING: True})
     return Database(engine, readers, DiskWatch(folder))
 
 
-def upgrade_database(url: URL, folder: Path) -> str:
+def upgrade_database(url: URL, folder: Path, *, holds_files: bool = False) -> str:
     """Bring a database to this version's tables; returns its revision.
 
-    Raises:
-        StartupError: it is newer than this program, is none, or cannot be reached.
+    Arguments and errors are those of ``open_database``.
     """
-    engine = _shared_engine(url, may_change=True) if is_shared(url) else _sqlite_engine(url)
+    if is_shared(url):
+        engine = _shared_engine(url, may_change=True)
+    else:
+        engine = _sqlite_engine(url, folder if holds_files else None)
     revision = _upgrade(engine, url, folder)
     engine.dispose()
     return revision
@@ -110,7 +115,9 @@ def _shared_engine(url: URL, *, may_change: bool = False) -> Engine:
         ) from error
 
 
-def _sqlite_engine(url: URL) -> Engine:
+def _sqlite_engine(url: URL, files: Path | None) -> Engine:
+    if (path := sqlite_path(url)) is not None:
+        prepare_file(path, files)
     engine = create_engine(url)
     event.listen(engine, "connect", _tune_sqlite)
     event.listen(engine, "begin", _begin_sqlite)

@@ -125,6 +125,8 @@ class ObjectFiles:
         """Make sure, once, that the place is this database's."""
         if not self._is_claimed:
             store = self._store
+            if await store.call(store.owner) is None:
+                await self._place.check_unclaimed()
             identity = await store.call(store.identity, secrets.token_hex(32))
             await self._place.claim(identity)
             self._is_claimed = True

@@ -2,7 +2,8 @@
 
     every server   touches the rows of what it uses, several times in the grace time
     one of them    condemns rows that nothing needs ──> deletes their objects ──> forgets the rows
-                   lists the place ──> deletes objects without a row
+
+Objects without a row stay: those of another database, or of this one before it was restored.
 
 Two sweeps at once, or one that slept in the middle, do no harm: an object that was condemned is
 never used again, and its key never given to another. So the lease only saves work.
@@ -12,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
 from collections.abc import Awaitable, Callable
 
 from braid.core.errors import BraidError
@@ -30,8 +30,6 @@ MaySweep = Callable[[], Awaitable[bool]]
 
 Used = Callable[[], tuple[set[str], set[str]]]
 """Returns the digests that this server uses, and the keys that it puts."""
-
-_KEY = re.compile(r"(uploads|artefacts|samples)/[0-9a-f]{64}\.[0-9a-f]{16}")
 
 
 async def always() -> bool:
@@ -55,6 +53,7 @@ class FileSweep:
         self._observer = observer
         self._grace_s = grace_s
         self._may_sweep = may_sweep
+        self._deleted: set[str] = set()  # rows are kept for the grace time
 
     async def run(self, before: Callable[[], Awaitable[None]], used: Used) -> None:
         """Touch and sweep until cancelled; what fails is tried again the next time."""
@@ -81,16 +80,12 @@ class FileSweep:
         Raises:
             Unavailable: the place or the database does not answer; the next sweep goes on.
         """
-        store = self._store
-        condemned = await store.call(store.condemn_objects, self._grace_s)
+        store, grace_s = self._store, self._grace_s
+        condemned = await store.call(store.condemn_objects, grace_s)
         await self._place.delete(condemned)
-        await store.call(store.forget_objects, condemned)
-        count = len(condemned)
-        async for keys in self._place.keys():
-            ours = [key for key in keys if _KEY.fullmatch(key)]
-            unknown = await store.call(store.unknown_objects, ours)
-            await self._place.delete(unknown)
-            count += len(unknown)
+        await store.call(store.forget_objects, condemned, grace_s)
+        count = len(set(condemned) - self._deleted)
+        self._deleted = set(condemned)
         self._observer.swept(count)
         if count:
             log.info("removed shared files of no use", extra={"count": count})

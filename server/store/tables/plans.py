@@ -9,15 +9,21 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
-from sqlalchemy import ColumnElement, Connection, bindparam, delete, func, select
+from sqlalchemy import ColumnElement, Connection, bindparam, delete, select
 
 from braid.core.errors import InvalidArtefact
 from braid.core.graph import OpGraph, graph_to_json, load_graph
-from braid.core.json_form import to_json
 from braid.core.measurement import StageLatency
-from braid.core.schedule import Schedule, schedule_from_json, schedule_to_json
+from braid.core.schedule import (
+    Provisional,
+    Schedule,
+    ScheduleKey,
+    schedule_from_json,
+    schedule_to_json,
+)
+from braid.server.store.records import ModelVersion
 from braid.server.store.tables.fleet.leases import now
 from braid.server.store.tables.schema import graphs, measurements, schedules
 from braid.server.store.tables.upsert import put_row
@@ -97,6 +103,19 @@ def schedules_of(
     return [schedule for schedule in found if schedule is not None]
 
 
+def schedules_for(connection: Connection, model: ModelVersion, device_key: str) -> list[Schedule]:
+    """Schedules that a version was registered for, on one device, by batch size."""
+    options = model.options
+    asked = options.planner.text, options.precision, options.accepted_error, options.samples
+    found = schedules_of(connection, model.sha256, device_key)
+    return [schedule for schedule in found if _asked(schedule.key) == asked]
+
+
+def _asked(key: ScheduleKey) -> tuple[str, str, float | None, str]:
+    """What a registration said to get a schedule with this key."""
+    return key.planner, key.precision, key.accepted_error, key.samples
+
+
 def stored_at(
     connection: Connection, digests: Collection[str], device_keys: Collection[str]
 ) -> dict[str, float]:
@@ -116,19 +135,30 @@ def forget_schedule(connection: Connection, schedule_id: str) -> None:
     connection.execute(delete(graphs).where(graphs.c.schedule_id == schedule_id))
 
 
-def forget_profile(connection: Connection, model_digest: str, device_key: str) -> None:
-    """Remove a model's schedules on one device, and all measurements no younger than them."""
-    mine = (schedules.c.model_digest == model_digest, schedules.c.device_key == device_key)
-    newest = connection.scalar(select(func.max(schedules.c.created_unix)).where(*mine))
-    if newest is None:
-        return
-    ids = select(schedules.c.id).where(*mine)
-    connection.execute(delete(graphs).where(graphs.c.schedule_id.in_(ids)))
-    connection.execute(delete(schedules).where(*mine))
+def doubt(connection: Connection, doubted: Iterable[Schedule], reason: str) -> list[Schedule]:
+    """Mark schedules as to be made again; they serve until then.
+
+    All measurements of their devices that are no younger than them are removed: they come from the
+    same device, and nobody knows since when it has been another one. Returns the marked schedules.
+    """
+    marked = []
+    for schedule in doubted:
+        _forget_measurements(connection, schedule)
+        was = schedule.provenance.provisional
+        is_compared = was is None or was.is_compared
+        now = Provisional(reason, at_unix=time.time(), is_compared=is_compared)
+        marked.append(schedule.found_provisional(now))
+    for schedule in marked:
+        put_schedule(connection, schedule)
+    return marked
+
+
+def _forget_measurements(connection: Connection, schedule: Schedule) -> None:
+    stored = select(schedules.c.created_unix).where(schedules.c.id == schedule.key.id)
     connection.execute(
         delete(measurements)
-        .where(measurements.c.device_key == device_key)
-        .where(measurements.c.created_unix <= newest)
+        .where(measurements.c.device_key == schedule.key.device_key)
+        .where(measurements.c.created_unix <= stored.scalar_subquery())
     )
 
 
@@ -142,8 +172,15 @@ def put_latency(
     connection: Connection, device_key: str, signature: str, latency: StageLatency
 ) -> None:
     """Store the latency of a stage on a device, in place of an older one."""
-    row = {"device_key": device_key, "signature": signature, **to_json(latency)}
-    put_row(connection, measurements, row | {"created_unix": _written_at(connection)})
+    row = {
+        "device_key": device_key,
+        "signature": signature,
+        "latency_us": latency.latency_us,
+        "spread": latency.spread,
+        "repeats": latency.repeats,
+        "created_unix": _written_at(connection),
+    }
+    put_row(connection, measurements, row)
 
 
 def find_latencies(

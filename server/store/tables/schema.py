@@ -132,6 +132,10 @@ placed = Table(
     Column("version", Integer, primary_key=True, autoincrement=False),
 )
 
+# Files that this database was told of: uploads with their artefacts, and samples. A file that it
+# knows nothing of is another database's, or a newer one's, and never removed.
+digests = Table("digests", metadata, Column("sha256", String(64), primary_key=True))
+
 # Servers that share the database.
 nodes = Table(
     "nodes",

@@ -4,6 +4,7 @@ tensors         mistakes about inputs, each sent through every protocol that tak
 inference       other mistakes of requests to ``braid.v1.InferenceService``
 open_inference  every RPC of the Open Inference Protocol
 admin           every RPC of ``braid.v1.AdminService``, uploads among them, health and reflection
+parts           requests of millions of parts, and those for very large answers
 rest, console   the HTTP port, byte by byte
 names           names that would be code, markup, log lines or paths, through all of these
 

@@ -18,7 +18,7 @@ from braid.engine.cpu.measuring.stage_timer import CpuStageTimer
 from braid.engine.device import AskedStage
 from braid.engine.ops.kinds import operator
 from braid.engine.program.kernel import PackedWeights
-from braid.engine.runtime.yielding import no_pause
+from braid.engine.runtime.yielding import NetTime, no_pause
 from braid.engine.timing.comparison import errors
 from braid.engine.timing.recorded_inputs import Activations
 from braid.engine.timing.samples import Sampler, TimerOptions, reduce_samples, steady
@@ -100,13 +100,14 @@ def test_a_latency_that_cannot_be_is_never_made(latency_us: float) -> None:
 
 
 def test_a_sample_that_cannot_be_is_taken_again() -> None:
-    samples = iter([(0.0, False), (-3.0, True), (float("nan"), False), (7.0, True), (8.0, False)])
+    taken = [(0.0, False), (-3.0, True), (float("nan"), False), (7.0, True), (8.0, False)]
+    samples = (NetTime(*sample) for sample in taken)
 
-    assert Sampler().uninterrupted(lambda: next(samples)) == 8.0
+    assert Sampler().uninterrupted(lambda: next(samples)).us == 8.0
 
 
 def test_if_no_sample_can_be_the_latency_is_what_the_clock_tells_from_nothing() -> None:
-    assert 0 < Sampler().uninterrupted(lambda: (0.0, False)) < 1
+    assert 0 < Sampler().uninterrupted(lambda: NetTime(0.0, False)).us < 1
 
 
 def test_samples_taken_while_the_machine_drifted_are_put_aside() -> None:

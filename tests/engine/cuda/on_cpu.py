@@ -47,6 +47,8 @@ class OnCpu(TorchFunctionMode):
         name = getattr(func, "__name__", "")
         if name == "cuda":
             return args[0].clone()
+        if name == "pin_memory":
+            return args[0]
         if self._fake.capturing and (name == "cpu" or func is torch.tensor):
             self._fake.capturing.refuse()
         if given.pop("pin_memory", False) and torch.device(given.get("device", "cpu")) != _CPU:

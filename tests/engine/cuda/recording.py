@@ -121,6 +121,8 @@ class RecordingDriver:
         self.live_pools: set[Pool] = set()
         self.warm: set[tuple[object, tuple[int, ...]]] = set()
         self.streams: dict[object, Stream] = {}
+        self.workspace_bytes = 0  # of cuBLAS, made with each stream and kept
+        self._workspaces: list[Tensor] = []
         self.allocator = Allocator(capacity_bytes, self._freed)
         self._overwrites: dict[object, list[Block]] = {}  # stream -> blocks freed since its launch
         self._pinned: list[Tensor] = []
@@ -132,6 +134,9 @@ class RecordingDriver:
         key = index, urgent
         if key not in self.streams:
             self.streams[key] = Stream(index, urgent, _Line(self._known))
+            if self.workspace_bytes:
+                home = None, self.streams[key]
+                self._workspaces.append(self.allocator.allocate(home, self.workspace_bytes))
         return self.streams[key]
 
     def event(self, *, timed: bool = False) -> Event:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import contextlib
+import gc
+from collections.abc import Callable, Iterator
+from functools import partial
 
 import pytest
 import torch
@@ -143,6 +146,25 @@ def test_plans_share_a_pool_and_keep_their_outputs_apart() -> None:
     assert prepared[-1].cost.pool_bytes < prepared[-1].cost.peak_bytes
 
 
+def test_activations_are_counted_without_workspaces_and_layouts_of_weights() -> None:
+    program = bound(*random_graph(3, UNITS))
+    plan = random_plan(program, 3, barriers=False)
+    plain, laden = RecordingDriver(3), RecordingDriver(3)
+    laden.workspace_bytes = 1 << 20
+    layouts: dict[Run, torch.Tensor] = {}
+
+    def make_layout(driver: RecordingDriver, run: Run) -> None:
+        if run not in layouts:
+            layouts[run] = driver.empty((1 << 12,), torch.uint8)
+
+    laden.before_launch = make_layout
+
+    costs = [CudaExecutor(driver).prepare(program, plan).cost for driver in (plain, laden)]
+
+    assert len(plan.launches) > 1 < len(laden.streams)
+    assert costs[1].peak_bytes == costs[0].peak_bytes < len(layouts) << 12
+
+
 def test_two_runs_of_a_plan_may_be_under_way() -> None:
     driver, executor, prepared = captured(5, barriers=False)
 
@@ -227,6 +249,7 @@ def test_what_cannot_be_captured_runs_on_eager_streams_and_says_why(fault: Runti
     prepared = executor.prepare(program, random_plan(program, 7, barriers=False))
 
     assert prepared.eager_because in str(fault)
+    assert prepared.cost.peak_bytes == 0
     for run in range(3):
         check(executor.run(prepared, x(run)), prepared, run)
     assert races(driver.operations) == []
@@ -248,6 +271,38 @@ def test_out_of_memory_while_capturing_fails_the_plan_alone() -> None:
     check(
         executor.run(executor.prepare(prepared.program, sequential_plan(UNITS)), x(0)), prepared, 0
     )
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        partial(torch.OutOfMemoryError, "CUDA out of memory. Tried to allocate 2.00 GiB."),
+        partial(CudaError, "operation not permitted when stream is capturing", 900),
+        partial(RuntimeError, "cuDNN error: CUDNN_STATUS_EXECUTION_FAILED"),
+    ],
+    ids=["out of memory", "not permitted", "another library's"],
+)
+def test_a_failed_capture_leaves_no_tensors_to_the_garbage_collector(
+    fault: Callable[[], RuntimeError],
+) -> None:
+    driver, executor, prepared = captured(8, barriers=True)
+
+    def fail_late(driver: RecordingDriver, run: Run) -> None:
+        if driver.capturing and len(driver.capturing.operations) > UNITS // 2:
+            raise fault()
+
+    driver.before_launch = fail_late
+    gc.collect()
+    gc.disable()
+    try:
+        with contextlib.suppress(DeviceOutOfMemory):
+            executor.prepare(prepared.program, sequential_plan(UNITS))
+        allocated = driver.memory().allocated
+        gc.collect()
+    finally:
+        gc.enable()
+
+    assert allocated == driver.memory().allocated
 
 
 def out_of_memory_in_captures(driver: RecordingDriver, run: Run) -> None:

@@ -37,6 +37,78 @@ def test_errors_are_told_apart(error: Exception, kind: type[BraidError] | None) 
     assert (None if known is None else type(known)) is kind
 
 
+CODES: dict[int, tuple[str, type[BraidError] | None]] = {
+    2: ("out of memory", DeviceOutOfMemory),
+    46: ("CUDA-capable device(s) is/are busy or unavailable", DeviceLost),
+    100: ("no CUDA-capable device is detected", DeviceLost),
+    101: ("invalid device ordinal", DeviceLost),
+    209: ("no kernel image is available for execution on the device", None),
+    214: ("uncorrectable ECC error encountered", DeviceLost),
+    220: ("uncorrectable NVLink error detected during the execution", DeviceLost),
+    226: ("Invalid access of peer GPU memory over nvlink or a hardware error", DeviceLost),
+    400: ("invalid resource handle", None),
+    700: ("an illegal memory access was encountered", DeviceLost),
+    701: ("too many resources requested for launch", None),
+    702: ("the launch timed out and was terminated", DeviceLost),
+    709: ("context is destroyed", DeviceLost),
+    710: ("device-side assert triggered", DeviceLost),
+    711: ("peer mapping resources exhausted", None),
+    712: ("part or all of the requested memory range is already mapped", None),
+    713: ("pointer does not correspond to a registered memory region", None),
+    714: ("hardware stack error", DeviceLost),
+    715: ("an illegal instruction was encountered", DeviceLost),
+    716: ("misaligned address", DeviceLost),
+    717: ("operation not supported on global/shared address space", DeviceLost),
+    718: ("invalid program counter", DeviceLost),
+    719: ("unspecified launch failure", DeviceLost),
+    720: ("too many blocks in cooperative launch", None),
+    721: ("tensor memory not completely freed", DeviceLost),
+    800: ("operation not permitted", None),
+    801: ("operation not supported", None),
+    805: ("MPS client failed to connect to the MPS control daemon or the MPS server", None),
+    806: (
+        "the remote procedural call between the MPS server and the MPS client failed",
+        DeviceLost,
+    ),
+    807: ("MPS server is not ready to accept new MPS client requests", None),
+    810: ("the MPS client has been terminated by the server", DeviceLost),
+    900: ("operation not permitted when stream is capturing", CaptureFailed),
+    901: ("operation failed due to a previous error during capture", CaptureFailed),
+    902: ("operation would result in a merge of separate capture sequences", CaptureFailed),
+    903: ("capture was not ended in the same stream as it began", CaptureFailed),
+    904: ("capturing stream has unjoined work", CaptureFailed),
+    905: ("dependency created on uncaptured work in another stream", CaptureFailed),
+    906: (
+        "operation would make the legacy stream depend on a capturing blocking stream",
+        CaptureFailed,
+    ),
+    907: ("operation not permitted on an event last recorded in a capturing stream", CaptureFailed),
+    908: (
+        "attempt to terminate a thread-local capture sequence from another thread",
+        CaptureFailed,
+    ),
+    909: ("wait operation timed out", None),
+    910: (
+        "the graph update was not performed because it included changes which violated "
+        "constraints specific to instantiated graph update",
+        None,
+    ),
+    911: ("an async error has occured in external entity outside of CUDA", DeviceLost),
+    912: ("a kernel launch error has occurred due to cluster misconfiguration", None),
+    999: ("unknown error", DeviceLost),
+}
+"""cudaError_t of CUDA 13.0 -> what cudaGetErrorString says. Lost is what driver_types.h says cannot
+be continued after without a new process, and a device or server that is gone."""
+
+
+@pytest.mark.parametrize("code", CODES)
+def test_codes_of_cuda_mean_what_its_header_says_with_and_without_the_number(code: int) -> None:
+    text, kind = CODES[code]
+    for error in (CudaError(text, code), RuntimeError(f"CUDA error: {text}")):
+        known = classify(error, "trying")
+        assert (None if known is None else type(known)) is kind, error
+
+
 def test_what_is_not_the_device_s_fault_passes_unchanged() -> None:
     with pytest.raises(ValueError, match="mine"), classified("trying"):
         raise ValueError("mine")

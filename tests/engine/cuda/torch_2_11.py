@@ -50,6 +50,9 @@ class FakeStream:
     def synchronize(self) -> None:
         """All is done."""
 
+    def wait_stream(self, _: FakeStream) -> None:
+        """All is done there."""
+
 
 @dataclass(eq=False)
 class FakeEvent:
@@ -226,10 +229,15 @@ class Torch211:
         self.current = before
 
     @contextmanager
-    def graph(self, graph: FakeGraph, stream: FakeStream) -> Iterator[None]:
+    def graph(
+        self,
+        graph: FakeGraph,
+        stream: FakeStream | None = None,
+        capture_error_mode: str = "global",
+    ) -> Iterator[None]:
         """``with torch.cuda.graph``."""
-        with self.stream(stream):
-            graph.capture_begin((next(self._names), 0))
+        with self.stream(stream or self.new_stream()):
+            graph.capture_begin((next(self._names), 0), capture_error_mode)
             yield
             graph.capture_end()
 

@@ -36,6 +36,32 @@ async def imported(
     return artefact
 
 
+def map_much_with_torch(folder: Path, size_bytes: int) -> Path:
+    """A path for ``PYTHONPATH`` on which torch maps ``size_bytes`` twice: reserved, and of a file.
+
+    As a CUDA build of torch does, whose libraries take 3 GiB of address space.
+    """
+    stand_in = folder / "large" / "torch" / "__init__.py"
+    stand_in.parent.mkdir(parents=True)
+    with (stand_in.parent / "library").open("wb") as library:
+        library.truncate(size_bytes)
+    stand_in.write_text(_LARGE_TORCH.format(size_bytes=size_bytes))
+    return stand_in.parent.parent
+
+
+_LARGE_TORCH = """
+import mmap, pathlib, sys
+here = pathlib.Path(__file__).parent
+with (here / "library").open("rb") as library:
+    read_only = mmap.mmap(library.fileno(), 0, mmap.MAP_PRIVATE, mmap.PROT_READ)
+reserved = mmap.mmap(-1, {size_bytes}, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, 0)
+sys.path.remove(str(here.parent))
+del sys.modules["torch"]
+import torch
+torch.mapped_by_stand_in = read_only, reserved
+"""
+
+
 def importers(parent: int | None = None) -> list[psutil.Process]:
     """Importer processes that this one, or ``parent``, has started."""
     found = []

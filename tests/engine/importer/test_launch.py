@@ -13,11 +13,12 @@ from onnx import helper
 
 from braid.core.errors import ImportLimitExceeded, ModelImportError
 from braid.engine.importer.host.killed import how_killed
-from braid.engine.importer.host.launch import WORK_PREFIX
+from braid.engine.importer.host.launch import WORK_PREFIX, import_model
 from braid.engine.importer.host.limits import GIB, ImportLimits
+from braid.engine.importer.host.process import SpareImporter
 from braid.engine.importer.host.report import read_report
 from braid.engine.processes.child import is_more, oom_kills
-from tests.engine.importer.running import imported, importers, left_in
+from tests.engine.importer.running import imported, importers, left_in, map_much_with_torch
 from tests.models.bad_onnx import KEEPS, loop_body, slow
 from tests.models.graphs import model
 
@@ -88,8 +89,30 @@ async def test_an_import_without_memory_says_which_setting_to_raise(tmp_path: Pa
     assert left_in(tmp_path) == []
 
 
+@pytest.mark.parametrize("is_spare", [False, pytest.param(True, marks=pytest.mark.ci)])
+async def test_the_memory_limit_does_not_count_what_libraries_map(
+    is_spare: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(map_much_with_torch(tmp_path, 3 * GIB)))
+    upload, artefact = tmp_path / "upload", tmp_path / "artefact"
+    upload.write_bytes(RELU)
+    limits, spare = ImportLimits(memory_bytes=GIB), SpareImporter()
+    if is_spare:
+        spare.prepare()
+
+    await import_model(upload, artefact, limits, lambda *_: None, spare=spare)
+
+    assert read_report(artefact).size_bytes == len(RELU)
+
+
 @pytest.mark.ci
-async def test_intermediate_tensors_beyond_the_memory_limit_are_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("mapped_bytes", [0, 3 * GIB])
+async def test_intermediate_tensors_beyond_the_memory_limit_are_refused(
+    mapped_bytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if mapped_bytes:
+        monkeypatch.setenv("PYTHONPATH", str(map_much_with_torch(tmp_path, mapped_bytes)))
+
     with pytest.raises(ImportLimitExceeded, match="BRAID_IMPORT_MEMORY_BYTES"):
         await imported(_wide(), tmp_path, ImportLimits(memory_bytes=2 * GIB))
 

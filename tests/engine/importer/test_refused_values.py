@@ -12,8 +12,6 @@ from onnx import TensorProto, helper
 
 from braid.core.errors import InvalidRequest
 from braid.engine.importer.upload.whole_model import _origins
-from braid.engine.ops.arrays.indexing import gather_nd, scatter_nd
-from braid.engine.ops.signals.sampling import max_unpool
 from braid.engine.ops.whole import WholeModel, whole_model
 
 
@@ -77,26 +75,3 @@ def test_a_region_inside_the_image_is_pooled() -> None:
 def test_a_region_that_is_none_names_the_inputs(region: list[float], image: int) -> None:
     with pytest.raises(InvalidRequest, match=r"RoiAlign: .*from input 'images' or 'rois'"):
         run(region, image)
-
-
-@pytest.mark.parametrize("index", [[0, 3], [2, 0], [0, -4], [-3, 0], [0, 1 << 40]])
-def test_index_tuples_out_of_range_never_wrap_to_another_element(index: list[int]) -> None:
-    x, indices = torch.arange(6.0).reshape(2, 3), torch.tensor([index])
-
-    with pytest.raises(IndexError, match="out of range"):
-        gather_nd(x, indices)
-    with pytest.raises(IndexError, match="out of range"):
-        scatter_nd(x, indices, torch.ones(1))
-
-
-@pytest.mark.parametrize("place", [-1, 16, 1 << 40])
-def test_values_are_unpooled_to_places_that_are_there(place: int) -> None:
-    with pytest.raises(IndexError, match="out of range"):
-        max_unpool(
-            torch.ones(1, 1, 1, 1),
-            torch.full((1, 1, 1, 1), place),
-            kernel=[4, 4],
-            stride=[4, 4],
-            pads=[0] * 4,
-            output_shape=[1, 1, 6, 6],
-        )

@@ -52,7 +52,7 @@ async def test_a_spare_imports_one_file_and_is_gone(
     process, upload = await ready(spare), tmp_path / "upload"
     upload.write_bytes(RELU)
 
-    async def start(*_: str) -> NoReturn:
+    async def start() -> NoReturn:
         raise AssertionError("the spare is to import it")
 
     monkeypatch.setattr(ImporterProcess, "start", start)

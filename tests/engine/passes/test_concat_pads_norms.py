@@ -108,3 +108,11 @@ def test_a_norm_whose_middle_is_read_elsewhere_stays() -> None:
     z = drawing.op("aten.add", y, scale)
 
     assert "rms_norm" not in rewritten(drawing, recognise_norms, z)
+
+
+def test_a_layer_norm_whose_weight_is_an_input_keeps_its_sum() -> None:
+    drawing = Drawing(x=("n", 5, 8), weight=(8,))
+    normed = drawing.op("aten.layer_norm", "x", "weight", "", axis=-1, eps=1e-5)
+    y = drawing.op("aten.add", normed, drawing.constant(8))
+
+    assert rewritten(drawing, recognise_norms, y, same=True) == ["layer_norm", "add"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from braid.engine.runtime.yielding import NetTime
 from braid.engine.timing.samples import ATTEMPTS, HOPEFUL, IN_VAIN, TRIED_S, Sampler
 from tests.clock import SetClock
 
@@ -12,14 +13,14 @@ class Machine:
     def __init__(self) -> None:
         self.clock, self.tries, self.is_busy = SetClock(), 0, True
 
-    def __call__(self) -> tuple[float, bool]:
+    def __call__(self) -> NetTime:
         self.clock.now += TRIED_S / 4
         self.tries += 1
-        return 100.0 + self.tries, self.is_busy
+        return NetTime(100.0 + self.tries, self.is_busy, 0.5 * self.is_busy)
 
     def tries_of(self, sampler: Sampler) -> int:
         self.tries = 0
-        assert sampler.uninterrupted(self) == 101.0  # the least
+        assert sampler.uninterrupted(self).us == 101.0  # the least
         return self.tries
 
 

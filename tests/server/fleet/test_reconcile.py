@@ -258,7 +258,7 @@ async def test_a_job_for_bytes_that_were_replaced_elsewhere_ends(
     await a.register("other", b"two")
     await b.look()
     b.device.gate = asyncio.Event()
-    job = await b.runner.profile_again("net", 1)
+    job = await b.runner.schedule_again("net", 1)
     await until(lambda: b.device.measuring == 1)
     await b.look()
     assert b.runner.is_working_on("net", 1)

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from braid.core.errors import DeadlineExceeded, InvalidRequest, QueueFull, WorkerRestarting
 from braid.core.graph import OpGraph
+from braid.core.pieces import Work, joined
 from braid.core.plan import StreamPlan
 from braid.core.program import PlanToRun
 from braid.core.schedule import SEQUENTIAL, Schedule, ScheduleKey
@@ -210,9 +211,9 @@ async def test_a_reply_is_written_once_from_outputs_that_are_complete(
     def prepare(_: ModelReplica, found: Mapping[str, OutputTensor]) -> WriteReply:
         events.append("prepared")
 
-        def write(_: InferenceResult) -> bytes:
+        def write(_: InferenceResult) -> Work[bytes]:
             events.append("written")
-            return b"".join(bytes(found[name].data) for name in outputs)
+            return joined([found[name].data for name in outputs])
 
         return write
 

@@ -164,6 +164,9 @@ class FakeDevice:
         self.samples = ""  # that the latest comparison was given
         self.in_runtime = PlanMeasurement(None, problem="there is no session")
         self.measuring = 0
+        self.doubt = ""  # why comparisons decide nothing
+        self.is_disturbed: Callable[[Stage], bool] = lambda _: False
+        self.kernels_are_disturbed = False
         self.quantisation = Quantisation({"x": (-1.0, 1.0)}, ("b",), "whole range", 1e-3, 1, 2)
         self.calibrated: list[tuple[ProgramKey, str, float]] = []
         self.calibration_error: Exception | None = None
@@ -210,7 +213,7 @@ class FakeDevice:
         self, program: ProgramKey, unit: int, variant: str, hopeless_us: float
     ) -> StageLatency:
         self.kernels_measured[variant] += 1
-        return StageLatency(self.kernel_us[variant], 0.01, 5)
+        return StageLatency(self.kernel_us[variant], 0.01, 5, self.kernels_are_disturbed)
 
     async def measure_stage(
         self, program: ProgramKey, stage: Stage, threads: int | None = None
@@ -225,7 +228,9 @@ class FakeDevice:
             batch_size = program.specs["x"].shape[0]
             assert isinstance(batch_size, int)
             self.measured[batch_size, stage] += 1
-            return StageLatency(10.0 * batch_size * max(map(len, stage.groups)), 0.01, 5)
+            latency_us = 10.0 * batch_size * max(map(len, stage.groups))
+            is_disturbed = self.is_disturbed(stage)
+            return StageLatency(latency_us * (1 + 9 * is_disturbed), 0.01, 5, is_disturbed)
         finally:
             self.measuring -= 1
 
@@ -241,7 +246,10 @@ class FakeDevice:
         self.compared.append([plan for field in fields for plan in field.plans])
         self.samples = samples
         on_progress(0.5)
-        return [measured for field in fields for measured in self._in_turns(field)]
+        found = [measured for field in fields for measured in self._in_turns(field)]
+        if self.doubt:
+            return [replace(each, ratios=(), turns_us=(), doubt=self.doubt) for each in found]
+        return found
 
     def _in_turns(self, field: PlansToCompare) -> list[PlanMeasurement]:
         """Measurements of one precision's plans, then of its runtimes."""

@@ -173,8 +173,8 @@ async def test_profiling_again_measures_anew_while_the_old_plan_serves(server: S
     first = server.models.plans["lenet", 1, 1]
     server.device.gate = asyncio.Event()
 
-    job = await server.runner.profile_again("lenet", 1)
-    again = await server.runner.profile_again("lenet", 1)
+    job = await server.runner.schedule_again("lenet", 1)
+    again = await server.runner.schedule_again("lenet", 1)
     assert again.id == job.id, "one is under way already"
     assert server.models.plans["lenet", 1, 1] is first
     server.device.gate.set()

@@ -247,7 +247,7 @@ class RunnerMachine(RuleBasedStateMachine):
 
     async def _profile_again(self, name: str, which: int) -> None:
         versions = self.server.store.versions(name)
-        await self.server.runner.profile_again(name, versions[which % len(versions)].version)
+        await self.server.runner.schedule_again(name, versions[which % len(versions)].version)
 
     @precondition(lambda self: any(not each.done() for each in self.callers))
     @rule(which=numbers)

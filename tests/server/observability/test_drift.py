@@ -31,10 +31,15 @@ class Watched:
         self.metrics = Metrics()
         self.metrics.add_model("lenet", 1)
         self.reported: list[PlanLabels] = []
+        self.ratios: list[float] = []
         self.watch = DriftWatch(
-            self.metrics.drift, 1.5, 60.0, self.reported.append, clock=lambda: self.now
+            self.metrics.drift, 1.5, 60.0, self._drifted, clock=lambda: self.now
         )
         self.watch.expect(LABELS, SCHEDULE)
+
+    def _drifted(self, labels: PlanLabels, ratio: float) -> None:
+        self.reported.append(labels)
+        self.ratios.append(ratio)
 
     def run_for(self, seconds: float, compute_us: int) -> None:
         """A batch a second, a check every five."""
@@ -74,6 +79,40 @@ def test_a_plan_slower_for_long_enough_drifts_and_is_reported_once(watched: Watc
     assert watched.reported == [LABELS]
     watched.run_for(PAUSE_SECONDS, 3000)
     assert watched.reported == [LABELS, LABELS]
+
+
+def test_a_plan_faster_for_long_enough_was_profiled_on_a_busy_machine_and_is_reported(
+    watched: Watched,
+) -> None:
+    watched.run_for(60, 1000)
+    watched.run_for(60, 550)
+    assert watched.reported == []
+
+    watched.run_for(300, 550)
+
+    assert watched.reported == [LABELS]
+    assert watched.ratios == [0.55]
+    assert watched.gauge("braid_plan_drift_ratio") == 0.55
+    assert watched.gauge("braid_plan_drifting") == 0, "nothing is wrong with how it serves"
+
+
+def test_being_faster_and_being_slower_are_not_one_drift(watched: Watched) -> None:
+    watched.run_for(30, 3000)
+    watched.run_for(50, 300)  # most batches are from the 30th second on
+    assert watched.gauge("braid_plan_drift_ratio") == 0.3
+    watched.run_for(40, 3000)  # and from the 20th
+    assert watched.gauge("braid_plan_drift_ratio") == 3.0
+
+    assert watched.reported == [], "100 seconds, and no 60 of one of them"
+
+
+def test_a_tiny_plan_is_not_doubted_for_what_a_clock_cannot_tell(watched: Watched) -> None:
+    tiny = replace(SCHEDULE, provenance=Provenance(measured_us=150.0))
+    watched.watch.expect(LABELS, tiny)
+
+    watched.run_for(300, 60)
+
+    assert watched.reported == []
 
 
 def test_a_busy_moment_is_no_drift(watched: Watched) -> None:

@@ -12,6 +12,7 @@ import pytest
 import tritonclient.grpc as triton
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
+from braid.core.pieces import finished
 from braid.server.servicers.oip.contents import raw_bytes
 from tests.service.oip.conftest import ramp
 from tests.service.server_process import ServerProcess
@@ -82,7 +83,7 @@ def test_the_raw_form_of_typed_contents(
     datatype: str, field: str, values: list[Any], raw: bytes
 ) -> None:
     contents = service_pb2.InferTensorContents(**{field: values})
-    assert raw_bytes("x", datatype, contents) == raw
+    assert finished(raw_bytes("x", datatype, contents)) == raw
 
 
 @pytest.mark.parametrize("model", ["fp32", "fp16", "bf16", "int32"])

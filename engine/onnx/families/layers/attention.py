@@ -33,3 +33,18 @@ def attention(node: OnnxNode, to: Builder) -> None:
         precision=dtype_name(precision) if precision else None,
         scores=mode if node.wants(3) else None,
     )
+
+
+@lowers("RotaryEmbedding", 23, 23)
+def rotary_embedding(node: OnnxNode, to: Builder) -> None:
+    """Positions written into queries and keys as angles."""
+    operands = [node.operand(0), node.operand(1), node.operand(2)]
+    operands += [positions] if (positions := node.maybe(3)) else []
+    to.emit(
+        "braid.rotary_embedding",
+        operands,
+        node.output,
+        heads=node.integer("num_heads", 0),
+        extent=node.integer("rotary_embedding_dim", 0),
+        interleaved=node.flag("interleaved"),
+    )

@@ -19,7 +19,7 @@ _MODES = ("nearest", "linear", "cubic")
 @lowers("Upsample", 7, 9)
 def upsample(node: OnnxNode, to: Builder) -> None:
     """Resample all axes by factors."""
-    attributes: dict[str, Any] = {"mode": _mode(node, ("nearest", "linear"))}
+    attributes: dict[str, Any] = {"mode": _mode(node, ("nearest", "linear")), "least": 1.0}
     host = {}
     if node.version < 9:
         attributes["scales"] = node.reals("scales")

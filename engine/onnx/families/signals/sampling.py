@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from onnx import TensorProto
+
 from braid.engine.lowering.builder import Builder
 from braid.engine.lowering.unsupported_use import UnsupportedUse
 from braid.engine.onnx.families.layers.convolution import spatial_rank
@@ -25,6 +27,14 @@ def grid_sample(node: OnnxNode, to: Builder) -> None:
         padding=padding,
         align_corners=node.flag("align_corners"),
     )
+
+
+@lowers("AffineGrid", 20, 20, "the size may be computed")
+def affine_grid(node: OnnxNode, to: Builder) -> None:
+    """Positions for GridSample, from affine maps."""
+    align_corners, host = node.flag("align_corners"), {"size": node.operand(1)}
+    operands = [node.operand(0)]
+    to.emit("aten.affine_grid", operands, node.output, host=host, align_corners=align_corners)
 
 
 @lowers("DeformConv", 19, 22, "2 axes")
@@ -119,3 +129,28 @@ def stft(node: OnnxNode, to: Builder) -> None:
     onesided = node.flag("onesided", True)
     operands = [node.operand(0), node.maybe(2)]
     to.emit("braid.stft", operands, node.output, host=host, onesided=onesided)
+
+
+_WINDOWS = {
+    "BlackmanWindow": [0.42, 0.5, 0.08],
+    "HammingWindow": [25 / 46, 21 / 46, 0.0],
+    "HannWindow": [0.5, 0.5, 0.0],
+}
+
+
+def _enter_window(op_type: str, coefficients: list[float]) -> None:
+    @lowers(op_type, 17, 17, "the size may be computed")
+    def window(node: OnnxNode, to: Builder) -> None:
+        to.emit(
+            "braid.window",
+            [],
+            node.output,
+            host={"size": node.operand(0)},
+            coefficients=coefficients,
+            periodic=node.flag("periodic", True),
+            dtype=dtype_name(node.integer("output_datatype", TensorProto.FLOAT)),
+        )
+
+
+for _name, _coefficients in _WINDOWS.items():
+    _enter_window(_name, _coefficients)

@@ -14,7 +14,7 @@ def embedding(call: CallArguments, to: Builder) -> None:
     """Pick rows of a table by index."""
     call.without_effect("padding_idx", "scale_grad_by_freq", "sparse")
     operands = [call.tensor("weight"), call.tensor("indices")]
-    to.emit("braid.gather", operands, call.output, axis=0, wrap=True)
+    to.emit("braid.gather", operands, call.output, axis=0, wrap=False)
 
 
 @lowers("aten.index_select.default")
@@ -33,7 +33,7 @@ def gather(call: CallArguments, to: Builder) -> None:
     shapes = zip(call.shape_of("self"), call.shape_of("index"), strict=True)
     if any(i != axis and a != b for i, (a, b) in enumerate(shapes)):
         raise UnsupportedUse("indices that do not cover the tensor")
-    to.emit("braid.gather_elements", operands, call.output, axis=axis)
+    to.emit("braid.gather_elements", operands, call.output, axis=axis, wrap=False)
 
 
 @lowers("aten.index.Tensor")

@@ -51,6 +51,8 @@ def choose_precision(
         for field, span, tolerance in zip(fields, spans, tolerances, strict=True)
     ]
     contenders: list[Contender] = [each for part in parts for each in part]
+    if doubt := measurements[0].doubt:
+        return PrecisionChoice(PlanChoice(tuple(contenders), 0, 0, doubt=doubt), 0, 0)
     refused = {index for span in spans[1:] if contenders[span.start].remark for index in span}
     fit = [index for index in fit_to_serve(contenders) if index not in refused]
     simple = [

@@ -2,7 +2,7 @@
 
     put     small: one conditional request; large: in parts, some at once
     fetch   in ranges, some at once, handed on in their order
-    claim   an object that says whose place it is: a sweep deletes what its database does not know
+    claim   an object that says whose place it is
 
 No file is ever whole in memory. Each request ends after ``REQUEST_SECONDS`` and is tried again a
 few times; after ``RETRY_SECONDS`` the place counts as away.
@@ -13,9 +13,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import re
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -49,6 +50,8 @@ CONNECT_SECONDS, REQUEST_SECONDS, RETRY_SECONDS, RETRIES = 3.0, 60.0, 15.0, 3
 
 MARKER = "braid-fleet"
 """Key of the object that names the database whose files lie here."""
+
+_KEY = re.compile(r"(uploads|artefacts|samples)/[0-9a-f]{64}\.[0-9a-f]{16}")
 
 T = TypeVar("T")
 Write = Callable[[memoryview], None]
@@ -127,21 +130,43 @@ class ObjectPlace:
             StartupError: it cannot be used, or is another database's.
             Unavailable: it does not answer.
         """
-        try:
+        with self._said_why_unusable():
             with suppress(AlreadyExistsError):
                 found = await self._marked()
                 if found is None:
                     await self._create(MARKER, identity.encode())
             found = await self._marked()
-        except BraidError as error:
-            if why := _why_unusable(error.__cause__):
-                raise StartupError(f"the shared files {self.url} cannot be used: {why}") from error
-            raise
         if found != identity:
             raise StartupError(
                 f"the shared files {self.url} belong to another database; choose another place "
                 f"with BRAID_FILES, or delete its object {MARKER} if that database is gone"
             )
+
+    async def check_unclaimed(self) -> None:
+        """Check that a database that never had shared files may take the place.
+
+        Raises:
+            StartupError: it cannot be used, or holds files that no database has marked as its.
+            Unavailable: it does not answer.
+        """
+        with self._said_why_unusable():
+            # Files first: who takes the place at the same time marks it before it puts any.
+            is_lost = await self._holds_files() and await self._marked() is None
+        if is_lost:
+            raise StartupError(
+                f"the shared files {self.url} hold files of models, lack the object {MARKER} that "
+                "says of which database, and this database is new; check BRAID_DATABASE, put the "
+                "right database back, or choose another place with BRAID_FILES"
+            )
+
+    @contextmanager
+    def _said_why_unusable(self) -> Iterator[None]:
+        try:
+            yield
+        except BraidError as error:
+            if why := _why_unusable(error.__cause__):
+                raise StartupError(f"the shared files {self.url} cannot be used: {why}") from error
+            raise
 
     async def put(self, key: str, path: Path) -> None:
         """Put a file as an object; under a key that nobody else puts."""
@@ -201,16 +226,17 @@ class ObjectPlace:
             with suppress(FileNotFoundError):
                 await self._watched("delete", obstore.delete_async(self._store, key))
 
-    async def keys(self) -> AsyncIterator[list[str]]:
-        """Yield the keys of all objects but the marker, in lists."""
+    async def _holds_files(self) -> bool:
+        """True if an object has a key as servers give them."""
         stream = obstore.list(self._store, chunk_size=500).__aiter__()
         while True:
             try:
                 with self._failures.watching("list"):
-                    found = await anext(stream)
+                    objects = await anext(stream)
             except StopAsyncIteration:
-                return
-            yield [each["path"] for each in found if each["path"] != MARKER]
+                return False
+            if any(_KEY.fullmatch(found["path"]) for found in objects):
+                return True
 
     async def _part(
         self, coming: asyncio.Task[obstore.Bytes], key: str, size_bytes: int

@@ -3,6 +3,9 @@
     begin ──> PENDING ──finish──> PRESENT <──mark──> DAMAGED
                  └──────condemn──────┴───────────────────┴──> DELETING ──forget──> no row
 
+Only an object whose row says so is deleted, never one without a row: the database may be new, the
+wrong one, or restored from an older backup.
+
 The key of an object is ``KIND/DIGEST.RANDOM``: it is put once and deleted once, never put again. So
 a server that slept may finish its put or its deletion at any time: it meets no other object.
 
@@ -16,6 +19,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from sqlalchemy import (
     ColumnElement,
@@ -72,11 +76,15 @@ def digest_of(key: str) -> str:
     return name_of(key).rpartition("/")[2]
 
 
+def owner(connection: Connection) -> str | None:
+    """Return the identity of the database; None: it has never had shared files."""
+    return connection.scalar(select(objects.c.sha256).where(objects.c.key == OWNER))
+
+
 def identity(connection: Connection, proposed: str) -> str:
     """Return the identity of the database: ``proposed`` if it had none."""
-    found = connection.scalar(select(objects.c.sha256).where(objects.c.key == OWNER))
-    if found is not None:
-        return str(found)
+    if (found := owner(connection)) is not None:
+        return found
     row = {"key": OWNER, "sha256": proposed, "size_bytes": 0, "state": ObjectState.OWNER.value}
     connection.execute(insert(objects).values(row | {"touched_at": now(connection)}))
     return proposed
@@ -149,7 +157,7 @@ def condemn(connection: Connection, grace_s: float) -> list[str]:
     doomed = [row.key for row in rows if row.key not in kept]
     for some in _batched(doomed):
         doom = update(objects).where(objects.c.key.in_(some))
-        connection.execute(doom.values(state=ObjectState.DELETING.value))
+        connection.execute(doom.values(_doomed(connection)))
     return list(
         connection.scalars(
             select(objects.c.key).where(objects.c.state == ObjectState.DELETING.value)
@@ -161,22 +169,22 @@ def abandon(connection: Connection, key: str) -> None:
     """Mark an object whose put failed: it may be deleted at once."""
     is_pending = objects.c.state == ObjectState.PENDING.value
     doom = update(objects).where(objects.c.key == key, is_pending)
-    connection.execute(doom.values(state=ObjectState.DELETING.value))
+    connection.execute(doom.values(_doomed(connection)))
 
 
-def forget(connection: Connection, keys: Collection[str]) -> None:
-    """Remove the rows of objects that were deleted."""
+def _doomed(connection: Connection) -> dict[str, Any]:
+    return {"state": ObjectState.DELETING.value, "touched_at": now(connection)}
+
+
+def forget(connection: Connection, keys: Collection[str], grace_s: float) -> None:
+    """Remove the rows of objects that were deleted and condemned before the grace time.
+
+    Until then a put that arrives late leaves an object that is deleted once more.
+    """
     for some in _batched(keys):
         is_deleting = objects.c.state == ObjectState.DELETING.value
-        connection.execute(delete(objects).where(objects.c.key.in_(some), is_deleting))
-
-
-def unknown(connection: Connection, keys: Collection[str]) -> set[str]:
-    """Return the keys without a row: nobody can find these objects, now or later."""
-    found: set[str] = set()
-    for some in _batched(keys):
-        found.update(connection.scalars(select(objects.c.key).where(objects.c.key.in_(some))))
-    return set(keys) - found
+        is_over = objects.c.touched_at <= now(connection) - grace_s
+        connection.execute(delete(objects).where(objects.c.key.in_(some), is_deleting, is_over))
 
 
 def _kept(connection: Connection) -> set[str]:

@@ -194,6 +194,33 @@ async def test_a_place_belongs_to_one_database(two: list[Node], tmp_path: Path) 
         await two[0].place.claim("f" * 64)
 
 
+async def test_a_new_database_takes_no_place_that_holds_files(
+    two: list[Node], tmp_path: Path
+) -> None:
+    kept = tmp_path / "shared" / "artefacts" / f"{'c' * 64}.{'0' * 16}"
+    kept.parent.mkdir(parents=True)
+    kept.write_bytes(b"of a database that is lost, or restored without its marker")
+
+    for _ in range(2):
+        with pytest.raises(StartupError, match=r"hold files of models.* check BRAID_DATABASE"):
+            await two[0].files.start()
+
+    assert [path.name for path in (tmp_path / "shared").rglob("*") if path.is_file()] == [kept.name]
+
+
+async def test_a_database_that_had_shared_files_takes_a_place_restored_without_its_marker(
+    two: list[Node], tmp_path: Path
+) -> None:
+    one, other = two
+    await one.register("m", one.received(b"a model"))
+    (tmp_path / "shared" / "braid-fleet").unlink()
+
+    await other.files.start()
+    await other.files.stop()
+
+    assert (tmp_path / "shared" / "braid-fleet").exists()
+
+
 def test_a_place_of_an_unknown_kind_is_refused() -> None:
     with pytest.raises(StartupError, match="ftp://host/files cannot be used"):
         open_place("ftp://host/files")

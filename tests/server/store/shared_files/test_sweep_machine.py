@@ -117,12 +117,7 @@ class Sweeps(RuleBasedStateMachine):
     def forget(self, server: int) -> None:
         keys = self.condemned.get(server, [])
         if not set(keys) & set(self.place):
-            self._write(objects.forget, keys)
-
-    @rule()
-    def delete_orphans(self) -> None:
-        for key in self._write(objects.unknown, list(self.place)):
-            del self.place[key]
+            self._write(objects.forget, keys, 0.0)
 
     @invariant()
     def each_row_has_its_object(self) -> None:

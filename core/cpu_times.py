@@ -1,0 +1,58 @@
+"""Time of cores as the kernel counts it: idle, at work, and taken by the host of a virtual machine.
+
+read ──> CpuTimes at one moment, and at another ──since──> parts that were idle and taken
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+
+STATISTICS = Path("/proc/stat")
+
+_IDLE, _IO_WAIT, _STEAL = 3, 4, 7
+_FIELDS = 8  # those after it are parts of the first two
+
+
+@dataclass(frozen=True, slots=True)
+class CpuTimes:
+    """Ticks since the start of the machine, of some cores together; none: not known."""
+
+    ticks: int = 0
+    idle: int = 0
+    stolen: int = 0  # the host gave the core to another machine
+
+    def since(self, before: CpuTimes) -> CpuTimes:
+        """Ticks between two moments."""
+        return CpuTimes(
+            self.ticks - before.ticks, self.idle - before.idle, self.stolen - before.stolen
+        )
+
+    @property
+    def idle_part(self) -> float:
+        """Part of the time that was idle, 0 to 1; 1 where nothing is known."""
+        return self.idle / self.ticks if self.ticks > 0 else 1.0
+
+    @property
+    def stolen_part(self) -> float:
+        """Part of the time that the host took, 0 to 1; 0 where nothing is known."""
+        return self.stolen / self.ticks if self.ticks > 0 else 0.0
+
+
+def read_cpu_times(cores: Collection[int] = ()) -> CpuTimes:
+    """Read the times of some cores; of all if none is named."""
+    try:
+        lines = STATISTICS.read_text().splitlines()
+    except OSError:  # another system
+        return CpuTimes()
+    wanted = {f"cpu{core}" for core in cores} or {"cpu"}
+    ticks = idle = stolen = 0
+    for line in lines:
+        name, *counts = line.split()
+        if name in wanted:
+            numbers = [int(count) for count in counts[:_FIELDS]]
+            ticks += sum(numbers)
+            idle += numbers[_IDLE] + numbers[_IO_WAIT]
+            stolen += numbers[_STEAL]
+    return CpuTimes(ticks, idle, stolen)

@@ -1,0 +1,95 @@
+"""Long work in pieces, between which an event loop serves whoever else waits for it.
+
+    Work ──finished──> its result, at once: where there is no event loop
+      ├──in_steps──> its result; the loop goes round after each piece
+      └──Turns.finish──> its result; of all work under way, the loop does one piece each time round
+
+A piece takes a few milliseconds at most. Work that ends with its first piece waits for nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Generator, Iterable, Sequence
+from io import BytesIO
+from typing import TypeVar
+
+T = TypeVar("T")
+
+Work = Generator[None, None, T]
+"""Yields between two pieces, and returns a result."""
+
+PIECE_BYTES = 4 << 20
+"""Bytes that are copied or decoded as one piece: one or two milliseconds."""
+
+
+def finished(work: Work[T]) -> T:
+    """Return the result of work, done at once."""
+    while True:
+        try:
+            next(work)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+
+
+async def in_steps(work: Work[T]) -> T:
+    """Return the result of work that waits for no other work: for what holds others up."""
+    while True:
+        try:
+            next(work)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+        await asyncio.sleep(0)
+
+
+class Turns:
+    """Turns of the pieces of all work, in the order in which they are ready.
+
+    So a hundred callers with long work slow down each other, and everybody else by one piece.
+    Belongs to the event loop.
+    """
+
+    def __init__(self) -> None:
+        self._turn = asyncio.Lock()
+
+    async def finish(self, work: Work[T]) -> T:
+        """Return the result of work; its first piece is done at once."""
+        try:
+            next(work)
+            while True:
+                async with self._turn:
+                    await asyncio.sleep(0)
+                    next(work)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+
+    async def each(self, pieces: Iterable[T]) -> AsyncIterator[T]:
+        """Yield what takes a piece of work each to make."""
+        making = iter(pieces)
+        while True:
+            async with self._turn:
+                await asyncio.sleep(0)
+                try:
+                    made = next(making)
+                except StopIteration:
+                    return
+            yield made
+
+
+def joined(parts: Sequence[bytes | memoryview]) -> Work[bytes]:
+    """Return ``b"".join(parts)``."""
+    size = sum(map(len, parts))
+    if size <= PIECE_BYTES:
+        return b"".join(parts)
+    whole, copied = BytesIO(bytes(size)), 0  # pages that nothing was written to take no time
+    for part in parts:
+        view = memoryview(part)
+        for at in range(0, len(view), PIECE_BYTES):
+            copied += whole.write(view[at : at + PIECE_BYTES])
+            if copied >= PIECE_BYTES:
+                copied = 0
+                yield
+    return whole.getvalue()  # not copied once more

@@ -1,0 +1,135 @@
+"""Which rounds of a comparison count: those in which what is measured had its cores.
+
+    round ──waits of its threads, by sample──┐──> counts
+          ──what the host took of the cores──┴──> does not: forgotten, and held again a moment later
+                                                    └─ ``patience_s`` went by so: no verdict
+
+What is judged is each measurement, not how busy the machine is: a round between two bursts of other
+work counts. A comparison without enough rounds that count is in doubt, and decides nothing; so is
+one whose runs scatter by more than they take (docs/decisions/0053-provisional-schedules.md).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import suppress
+from statistics import median
+from time import monotonic
+
+from braid.core.cpu_times import CpuTimes, read_cpu_times
+from braid.engine.runtime.yielding import YieldToRequests
+from braid.engine.timing.contenders import idle
+from braid.engine.timing.samples import MOST_WAITED
+
+MOST_STOLEN = 0.2
+"""Part of the cores' time that the host of a virtual machine may have taken in a round that counts.
+Turns are compared in pairs, which bears a tenth."""
+
+WINDOW_S = 0.5
+"""Seconds, at least, over which that is looked at: the kernel counts it in hundredths."""
+
+MOST_SPREAD = 1.0
+"""Spread of a candidate's runs above which they tell nothing: (75th - 25th percentile) / median.
+On an idle machine it is 0.01 to 0.2; a machine whose two cores move apart in the midst of it, and
+back, at most this."""
+
+LEAST_LOST = 3
+"""Rounds that are lost before the comparison gives up, however long they take."""
+
+
+class CountedRounds:
+    """Judges the rounds of one comparison."""
+
+    def __init__(
+        self,
+        patience_s: float = 10.0,
+        again_s: float = 0.1,
+        clock: Callable[[], float] = monotonic,
+        cpu_times: Callable[[], CpuTimes] | None = None,
+    ) -> None:
+        """Begin now.
+
+        Args:
+            patience_s: seconds that may be lost in rounds that do not count.
+            again_s: seconds from one of these to the next round.
+            clock: tells seconds.
+            cpu_times: of the cores that are measured on; None: those of this process's threads.
+        """
+        cores = () if cpu_times else _cores_of_threads()
+        self._cpu_times = cpu_times or (lambda: read_cpu_times(cores))
+        self._clock = clock
+        self._patience_s = patience_s
+        self._again_s = again_s
+        self._looks = [(clock(), self._cpu_times())]  # the first one at least WINDOW_S ago
+        self._round_began = clock()
+        self._lost_s = 0.0
+        self._waits: list[float] = []  # of rounds that did not count for that
+        self._steals: list[float] = []
+        self.held = 0
+        self.counted = 0
+
+    @property
+    def has_given_up(self) -> bool:
+        """True if too much time went into rounds that did not count."""
+        return self._lost_s >= self._patience_s and self.held - self.counted >= LEAST_LOST
+
+    def begin(self) -> None:
+        """Begin a round."""
+        self._round_began = self._clock()
+
+    def end(self, waits: Iterable[Sequence[float]]) -> bool:
+        """End a round; returns bool: it counts.
+
+        ``waits`` has, for each contender, the longest waits for cores in its samples, relative to
+        the samples.
+        """
+        self.held += 1
+        waited = max((median(samples) for samples in waits if samples), default=0.0)
+        stolen = self._stolen()
+        if waited > MOST_WAITED:
+            self._waits.append(waited)
+        elif stolen > MOST_STOLEN:
+            self._steals.append(stolen)
+        else:
+            self.counted += 1
+            return True
+        return False
+
+    def a_moment(self, pause: YieldToRequests) -> Generator[None, None, None]:
+        """Let others work for a moment after a round that did not count, and count its time."""
+        if self._again_s:
+            idle(self._again_s, pause)
+        self._lost_s += self._clock() - self._round_began
+        yield None
+
+    @property
+    def doubt(self) -> str:
+        """Text that says why the comparison gave up."""
+        if len(self._waits) >= len(self._steals):
+            waited = median(self._waits)
+            why = f"threads waited for their cores for {waited / (1 + waited):.0%} of a run"
+        else:
+            why = f"the host of this machine took {median(self._steals):.0%} of the cores"
+        lost = self.held - self.counted
+        return f"{lost} of {self.held} rounds of the comparison did not count: {why}"
+
+    def _stolen(self) -> float:
+        """Part of the cores' time that the host took, over the round or a little longer."""
+        now = self._clock()
+        since = min(self._round_began, now - WINDOW_S)
+        self._looks.append((now, self._cpu_times()))
+        while len(self._looks) > 2 and self._looks[1][0] <= since:
+            del self._looks[0]
+        took = self._looks[-1][1].since(self._looks[0][1])
+        elapsed_s = now - self._looks[0][0]
+        return took.stolen_part * min(1.0, elapsed_s / WINDOW_S)
+
+
+def _cores_of_threads() -> set[int]:
+    """Numbers of the cores that the threads of this process may run on."""
+    cores: set[int] = set()
+    for thread in os.listdir("/proc/self/task"):
+        with suppress(OSError):  # it has ended
+            cores |= os.sched_getaffinity(int(thread))
+    return cores

@@ -1,0 +1,163 @@
+"""When provisional schedules are made again: in idle time, one model after the other.
+
+    schedule_chosen ──provisional──> waiting ──due, no job, no requests, idle cores──> job
+                    ──settled──────> forgotten   <── still provisional: later and later ──┘
+
+The state is the schedules' own, in the store: after a restart they are told again when they serve.
+Where several nodes share the store each of them waits for its own machine to be quiet; who is first
+adds the job, and the others find that none is due.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from braid.core.cpu_times import CpuTimes, read_cpu_times
+from braid.core.errors import BraidError, NotFound
+from braid.core.schedule import Provisional, Schedule
+from braid.server.store.records import JobRecord, JobStatus, ModelVersion
+
+log = logging.getLogger("braid.jobs")
+
+FIRST_PAUSE_S, GROWTH, LONGEST_PAUSE_S = 30.0, 4.0, 6 * 3600.0
+"""A schedule is made again so long after it was found provisional; then after longer and longer."""
+
+LOOK_S, QUIET_LOOKS = 2.0, 3
+"""The cores count as idle if each of so many looks, one after the other, finds them so."""
+
+LEAST_IDLE = 0.75
+"""Part of the cores' time that is idle on a quiet machine."""
+
+Place = tuple[str, int]  # name and version of a model
+
+
+class Runner(Protocol):
+    """Jobs, as far as this uses them."""
+
+    @property
+    def has_jobs(self) -> bool:
+        """True if a job runs here."""
+
+    async def compare_again(
+        self, name: str, version: int, is_due: Callable[[Provisional], bool]
+    ) -> JobRecord | None:
+        """Run a job for the provisional schedules of a version, if one of them is due."""
+
+    async def find(self, job_id: str) -> JobRecord:
+        """A job as it is now."""
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """Provisional schedules of a version, by device and batch size."""
+
+    schedules: dict[tuple[str, int], Provisional] = field(default_factory=dict)
+    tries: int = 0  # by this process
+    not_before: float = 0.0  # unix
+
+
+class ProvisionalSchedules:
+    """Has provisional schedules made again. Belongs to the event loop."""
+
+    def __init__(
+        self,
+        runner: Callable[[], Runner],
+        quiet: Callable[[], Awaitable[object]],
+        cpu_times: Callable[[], CpuTimes] = read_cpu_times,
+        clock: Callable[[], float] = time.time,
+        sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
+    ) -> None:
+        """Wait for nothing yet.
+
+        Args:
+            runner: returns what runs jobs.
+            quiet: returns once requests leave cores.
+            cpu_times: of the devices' cores.
+            clock: seconds since 1970, by which schedules say when they were found provisional.
+            sleep: waits for some seconds.
+        """
+        self._runner = runner
+        self._quiet = quiet
+        self._cpu_times = cpu_times
+        self._clock = clock
+        self._sleep = sleep
+        self._waiting: dict[Place, _Waiting] = {}
+        self._told = asyncio.Event()
+
+    def schedule_chosen(self, model: ModelVersion, device: str, schedule: Schedule) -> None:
+        """Take a schedule that serves from now on, or whose sequential plan does."""
+        place, which = (model.name, model.version), (device, schedule.key.batch_size)
+        provisional = schedule.provenance.provisional
+        if provisional is not None:
+            self._waiting.setdefault(place, _Waiting()).schedules[which] = provisional
+            self._told.set()
+        elif place in self._waiting:
+            self._waiting[place].schedules.pop(which, None)
+            if not self._waiting[place].schedules:
+                del self._waiting[place]
+
+    async def run(self) -> None:
+        """Have what is due made again, until cancelled."""
+        while True:
+            if not self._waiting:
+                self._told.clear()
+                await self._told.wait()
+            due_at, place = min((self._due_at(each), at) for at, each in self._waiting.items())
+            if due_at > self._clock() or self._runner().has_jobs:
+                await self._sleep(LOOK_S)
+                continue
+            await self._quiet()
+            if await self._cores_are_idle():
+                await self._make_again(place)
+
+    def _due_at(self, waiting: _Waiting) -> float:
+        found = min(map(self._schedule_due_at, waiting.schedules.values()))
+        return max(found, waiting.not_before)
+
+    def _schedule_due_at(self, provisional: Provisional) -> float:
+        found_at = min(provisional.at_unix, self._clock())  # clocks are set back, too
+        return found_at + pause_s(provisional.tries)
+
+    def _is_due(self, provisional: Provisional) -> bool:
+        return self._schedule_due_at(provisional) <= self._clock()
+
+    async def _cores_are_idle(self) -> bool:
+        for _ in range(QUIET_LOOKS):
+            before = self._cpu_times()
+            await self._sleep(LOOK_S)
+            if self._cpu_times().since(before).idle_part < LEAST_IDLE or self._runner().has_jobs:
+                return False
+        return True
+
+    async def _make_again(self, place: Place) -> None:
+        """Run a job for a version to its end; the next one comes later, whatever its end."""
+        waiting, (name, version) = self._waiting.get(place), place
+        if waiting is None:  # settled meanwhile
+            return
+        waiting.tries += 1
+        waiting.not_before = self._clock() + pause_s(waiting.tries)
+        facts = {"model": name, "version": version}
+        try:
+            job = await self._runner().compare_again(name, version, self._is_due)
+            if job is None:
+                return
+            log.info("a provisional schedule is made again", extra={**facts, "job": job.id})
+            while not job.state.has_ended:
+                await self._sleep(LOOK_S)
+                job = await self._runner().find(job.id)
+            if job.state is JobStatus.CANCELLED:
+                waiting.not_before = self._clock() + LONGEST_PAUSE_S
+        except NotFound:  # it was deleted
+            self._waiting.pop(place, None)
+        except BraidError as error:
+            log.warning("not made again", extra={**facts, "reason": str(error)})
+
+
+def pause_s(tries: int) -> float:
+    """Seconds from when a schedule was found provisional for the ``tries``-th time to the next."""
+    return min(LONGEST_PAUSE_S, FIRST_PAUSE_S * GROWTH ** min(max(tries - 1, 0), 20))

@@ -1,0 +1,103 @@
+"""Answers of inference on their way out: bytes that are there, or text that is written meanwhile.
+
+    bytes ─────────────────┬──encoding──> one body and its length
+    Written: pieces ─turns─┘              piece by piece, as fast as the caller reads
+
+The text of a large tensor is never there as a whole. What is held for a caller who reads slowly is
+the tensor, which is charged to the connection (``braid.server.inference.call_memory``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass
+from http import HTTPStatus
+
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
+
+from braid.core.pieces import PIECE_BYTES, Turns, Work
+from braid.server.servicers.rest.encodings import (
+    SMALL_BYTES,
+    accepted,
+    encoded,
+    encoded_pieces,
+)
+from braid_client.wire_fields import Part
+
+WRITER_BYTES = 1 << 20
+"""Text that a writer holds: one piece, and what its connection has not taken of the last one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """Answer that is written while it is sent."""
+
+    pieces: Callable[[], Iterator[Part]]  # from the beginning, each time
+    tensor_bytes: int  # that they are made from
+    size_bytes: int | None = None  # None: not known before they are made
+
+    def __len__(self) -> int:
+        return self.tensor_bytes + WRITER_BYTES
+
+
+def measured(pieces: Iterator[Part]) -> Work[int]:
+    """Return the bytes of pieces."""
+    size = 0
+    for piece in pieces:
+        size += len(piece)
+        yield
+    return size
+
+
+async def response_of(
+    reply: bytes | Written, is_binary: bool, request: Request, headers: dict[str, str], turns: Turns
+) -> Response:
+    """Return the response that sends a reply.
+
+    Args:
+        reply: what to send.
+        is_binary: the reply has binary tensors.
+        request: that is answered.
+        headers: of the answer; its encoding is added.
+        turns: that pieces are made in.
+    """
+    kind = "application/octet-stream" if is_binary else "application/json"
+    encoding = accepted(request.headers.get("accept-encoding", ""), is_binary)
+    is_old = request.scope["http_version"] == "1.0"  # knows no body without a length
+    if len(reply) <= SMALL_BYTES or (is_old and isinstance(reply, Written)):
+        encoding = ""
+    if encoding:
+        headers |= {"content-encoding": encoding, "vary": "accept-encoding"}
+    if isinstance(reply, bytes):
+        if encoding:
+            reply = await encoded(reply, encoding)
+        if len(reply) <= PIECE_BYTES:
+            return Response(reply, HTTPStatus.OK, headers, kind)
+        headers["content-length"] = str(len(reply))
+        return _InPieces(_slices(reply), HTTPStatus.OK, headers, kind)
+    pieces, size = turns.each(reply.pieces()), reply.size_bytes
+    if encoding:
+        return _InPieces(encoded_pieces(pieces, encoding), HTTPStatus.OK, headers, kind)
+    if size is None and is_old:
+        size = await turns.finish(measured(reply.pieces()))
+    if size is not None:
+        headers["content-length"] = str(size)
+    return _InPieces(pieces, HTTPStatus.OK, headers, kind)
+
+
+class _InPieces(StreamingResponse):
+    """Response whose next piece is made when there is room for it.
+
+    Callers that leave cancel it: nothing has to listen for that meanwhile.
+    """
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self.stream_response(send)
+
+
+async def _slices(whole: bytes) -> AsyncIterator[Part]:
+    view = memoryview(whole)
+    for at in range(0, len(whole), PIECE_BYTES):
+        yield view[at : at + PIECE_BYTES]

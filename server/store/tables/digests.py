@@ -1,0 +1,34 @@
+"""Files that the database was told of, before they got their names.
+
+Every function runs inside the caller's transaction. A file whose digest is not among them is not
+this database's to remove: it may be lost, restored from an older backup, or the wrong one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from sqlalchemy import Connection, select, union
+
+from braid.server.store.tables.schema import digests, models
+from braid.server.store.tables.upsert import insert_into, put_row
+
+_OF_MODELS = select(models.c.sha256).distinct()
+
+
+def remember(connection: Connection, told: Iterable[str]) -> None:
+    """Know files from now on, for good."""
+    for sha256 in told:
+        put_row(connection, digests, {"sha256": sha256})
+
+
+def remember_models(connection: Connection) -> None:
+    """Know the files of all models, also deleted ones: an earlier version did not tell of them."""
+    unknown = _OF_MODELS.where(models.c.sha256.not_in(select(digests.c.sha256)))
+    insert = insert_into(connection, digests).from_select(["sha256"], unknown)
+    connection.execute(insert)
+
+
+def known(connection: Connection) -> set[str]:
+    """Digests of all files that the database was told of."""
+    return set(connection.scalars(union(select(digests.c.sha256), _OF_MODELS)))

@@ -1,0 +1,134 @@
+"""Messages of too many parts are refused before objects are made of them, all others are read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from google.protobuf.message import Message
+from tritonclient.grpc import service_pb2
+
+from braid.core.errors import TooManyParts
+from braid.server.rpc.wire_parts import MAX_NUMBERS, MAX_PARTS, counted
+from braid_client.wire import admin_pb2, inference_pb2
+from braid_client.wire_fields import field
+
+Request = service_pb2.ModelInferRequest
+Contents = service_pb2.InferTensorContents
+ENTRY = Request(parameters={"a": service_pb2.InferParameter(int64_param=1)}).SerializeToString()
+LONG_ID = Request(id="x" * (4 * MAX_PARTS))  # one part; shorter messages are not looked at
+
+
+class Reading:
+    """Reads messages of one type, and knows what was read."""
+
+    def __init__(self, kind: Any = Request) -> None:
+        self.read: list[int] = []
+        self._kind = kind
+
+    def __call__(self, data: bytes) -> Any:
+        def decode(data: bytes) -> Any:
+            self.read.append(len(data))
+            return self._kind.FromString(data)
+
+        return counted(decode, self._kind.DESCRIPTOR, Contents.DESCRIPTOR)(data)
+
+
+BOMBS = {
+    "empty inputs": (Request, b"\x2a\x00" * 1_000_000),
+    "numbered fields that are not known": (Request, b"\x78\x01" * 1_000_000),
+    "words that are not known": (Request, b"\x7a\x00" * 1_000_000),
+    "eight bytes each": (Request, (b"\x79" + bytes(8)) * 200_000),
+    "four bytes each": (Request, (b"\x7d" + bytes(4)) * 200_000),
+    "groups": (Request, b"\x7b\x7c" * 200_000),
+    "parameters": (Request, ENTRY * 60_000),
+    "parameters of one input": (Request, b"".join(field(5, [b"\x22\x00" * 1_000_000]))),
+    "a shape": (Request, Request(inputs=[{"shape": [1] * 1_000_000}]).SerializeToString()),
+    "numbers one by one": (
+        Request,
+        b"".join(field(5, field(5, [(b"\x35" + bytes(4)) * 200_000]))),
+    ),
+    "empty tensors": (inference_pb2.InferRequest, b"\x1a\x00" * 1_000_000),
+    "batch sizes": (
+        admin_pb2.RegisterModelRequest,
+        admin_pb2.RegisterModelRequest(
+            header=admin_pb2.RegisterModelHeader(batch_sizes=[1] * 1_000_000)
+        ).SerializeToString(),
+    ),
+}
+
+
+@pytest.mark.parametrize("what", BOMBS)
+@pytest.mark.parametrize("view", [bytes, memoryview])
+def test_too_many_parts_are_refused_unread(what: str, view: Any) -> None:
+    kind, data = BOMBS[what]
+    reading = Reading(kind)
+
+    with pytest.raises(TooManyParts, match=f"more than {MAX_PARTS} fields and messages; send"):
+        reading(view(data))
+
+    assert not reading.read
+
+
+def test_they_are_refused_before_what_cannot_be_read_behind_them() -> None:
+    reading, bomb = Reading(), b"".join(field(5, [b"\x22\x00" * 1_000_000]))
+
+    for bad in (b"\xff" * 20, b"\x0a\x7f", b"\x0e"):
+        with pytest.raises(TooManyParts):
+            reading(bomb + bad)
+
+    assert not reading.read
+
+
+def test_a_number_without_an_end_is_left_to_protobuf() -> None:
+    reading, data = Reading(), b"\xff" * (1 << 20)
+
+    with pytest.raises(Exception, match="Error parsing"):
+        reading(data)
+
+    assert reading.read == [len(data)]
+
+
+def messages_of(parts: int) -> dict[str, Message]:
+    """Messages with as many parts beside the long id, by what these are."""
+    nested = (parts - 1) // 3
+    return {
+        "inputs": Request(inputs=[{}] * parts),
+        "names of inputs": Request(inputs=[{"name": "x"}] * (parts // 2)),
+        "outputs and their parameters": Request(
+            outputs=[{"parameters": {str(n): service_pb2.InferParameter() for n in range(nested)}}]
+        ),
+        "contents": Request(raw_input_contents=[b""] * parts),
+        "a shape": Request(inputs=[{"shape": [1] * (parts - 2)}]),
+    }
+
+
+@pytest.mark.parametrize("what", messages_of(0))
+def test_as_many_parts_as_may_be_are_read(what: str) -> None:
+    last = messages_of(MAX_PARTS - 4)[what]
+    more = messages_of(MAX_PARTS + 4)[what]
+    for message in (last, more):
+        message.MergeFrom(LONG_ID)
+
+    assert Reading()(last.SerializeToString()) == last
+    with pytest.raises(TooManyParts):
+        Reading()(more.SerializeToString())
+
+
+def test_numbers_of_tensors_are_not_parts() -> None:
+    floats = Request(inputs=[{"contents": Contents(fp32_contents=[1.0] * (2 * MAX_PARTS))}])
+    integers = Request(inputs=[{"contents": Contents(int64_contents=[-1] * (2 * MAX_PARTS))}])
+
+    for message in (floats, integers):
+        assert Reading()(message.SerializeToString()) == message
+
+
+@pytest.mark.parametrize(("name", "value"), [("int64_contents", b"\x01"), ("bool_contents", b"\1")])
+def test_a_tensor_of_too_many_integers_is_refused_unread(name: str, value: bytes) -> None:
+    reading, number = Reading(), Contents.DESCRIPTOR.fields_by_name[name].number
+    data = b"".join(field(5, field(5, field(number, [value * (MAX_NUMBERS + 1)]))))
+
+    with pytest.raises(TooManyParts, match=f"more than {MAX_NUMBERS} integers or truth values"):
+        reading(data)
+
+    assert not reading.read

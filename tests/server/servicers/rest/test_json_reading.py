@@ -1,0 +1,169 @@
+"""JSON of any form: read as Python reads it, or refused before objects are made of it."""
+
+from __future__ import annotations
+
+import json
+import random
+import tracemalloc
+from typing import Any
+
+import numpy as np
+import pytest
+
+from braid.core.errors import InvalidRequest, InvalidTensor
+from braid.core.pieces import finished
+from braid.core.strings import length_prefixed
+from braid.server.servicers.oip.contents import DTYPES
+from braid.server.servicers.rest.inference import MAX_JSON_BYTES, RestRequest, read_request
+from braid.server.servicers.rest.json_reading import (
+    MAX_ELEMENTS,
+    MAX_LISTS,
+    Numbers,
+    read_json,
+)
+
+COUNT = MAX_ELEMENTS + 1000  # of numbers, so that they are read apart
+LONG = MAX_JSON_BYTES - 1000
+
+
+def body(data: str, datatype: str = "FP32", name: str = "x") -> bytes:
+    """A request with one input; strings around the data look like numbers and brackets."""
+    given = json.dumps({"name": name, "datatype": datatype, "shape": [1], "data": "here"})
+    others = {"name": 'y[1,2]"\\', "datatype": "BYTES", "shape": [2], "data": ['[1,2,"\\', "]}"]}
+    text = json.dumps({"inputs": ["this", others], "id": "[1,[2],{"})
+    return text.replace('"this"', given.replace('"here"', data)).encode()
+
+
+def read(data: str, datatype: str = "FP32", name: str = "x") -> RestRequest:
+    return finished(read_request(body(data, datatype, name), None, "m", ""))
+
+
+def text_of(array: np.ndarray, random_: random.Random) -> str:
+    """JSON of an array, with spaces here and there."""
+    separators = random_.choice([(",", ":"), (", ", ": "), (" , ", ":"), (",\n", ":")])
+    return json.dumps(array.tolist(), separators=separators)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_long_lists_of_numbers_are_read_bit_by_bit(seed: int) -> None:
+    random_, rng = random.Random(seed), np.random.default_rng(seed)
+    datatype = random_.choice(["FP32", "FP64", "FP16", "INT32", "INT64", "UINT8", "BOOL"])
+    shape = random_.choice([(COUNT,), (COUNT // 4, 4), (2, COUNT // 2), (1, 3, COUNT // 9, 3)])
+    array = rng.normal(0, 30, shape) if datatype[0] in "FI" else abs(rng.normal(0, 30, shape))
+    array = array.astype(DTYPES[datatype])
+    if datatype[0] == "F":
+        array.flat[:: random_.choice([7, COUNT - 1])] = random_.choice([np.nan, np.inf, -np.inf])
+    name = random_.choice(["x", 'a"b', "\\", '\\"[0,0]', "é"])
+
+    found = read(text_of(array, random_), datatype, name)
+
+    assert [each.name for each in found.message.inputs] == [name, 'y[1,2]"\\']
+    assert found.message.id == "[1,[2],{"
+    numbers, strings = found.raw_contents
+    np.testing.assert_array_equal(np.frombuffer(numbers, array.dtype), array.ravel())
+    assert strings == length_prefixed([b'[1,2,"\\', b"]}"])
+
+
+def rows(count: int, row: str, last: str = "") -> str:
+    return "[" + ",".join([row] * count + ([last] if last else [])) + "]"
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (rows(COUNT // 2, "[1,2]", "[1]"), "nested unevenly"),
+        (rows(COUNT // 2, "[1,2]", "[1,2,3]"), "nested unevenly"),
+        (rows(COUNT // 2, "[1,2]", "3"), "nested unevenly"),
+        (rows(COUNT // 2, "[1,2]", "[[1,2]]"), "nested unevenly"),
+        ("[" * 200 + rows(COUNT, "1") + "]" * 200, "nested unevenly"),
+        (rows(COUNT, "1", "null"), "no FP32"),
+        (rows(COUNT, "1", "1e300"), "outside the range"),
+        (rows(COUNT, "1", "1 2"), "not JSON"),
+        (rows(COUNT, "1", "01"), "not JSON"),
+        (rows(COUNT, "1", "+1"), "not JSON"),
+        (rows(COUNT, "1", "nan"), "not JSON"),
+        (rows(COUNT, "1", ","), "not JSON"),
+        (rows(COUNT, "1") + "]", "not JSON"),
+        ("[" + rows(COUNT, "1"), "more than"),  # a list without an end
+        (rows(COUNT, "1")[:-1] + ",]", "not JSON"),
+        (rows(COUNT // 2, "[1,2]").replace("[1,2]", "[1,2]3", 1), "not JSON"),
+        (rows(COUNT // 2, "[1,2]").replace(",[", "[", 1), "nested unevenly"),
+        (rows(COUNT, "[]"), "not JSON"),
+    ],
+)
+def test_what_is_wrong_in_a_long_list_is_named(data: str, words: str) -> None:
+    with pytest.raises(InvalidRequest, match=words):
+        read(data)
+
+
+def test_long_lists_are_refused_where_other_things_belong() -> None:
+    long = rows(COUNT, "1")
+
+    with pytest.raises(InvalidTensor, match="no string"):
+        read(long, "BYTES")
+    with pytest.raises(InvalidTensor, match="no list of integers"):
+        finished(read_request(body("[1]").replace(b"[1]", long.encode(), 1), None, "m", ""))
+    text = b'{"inputs": [], "id": %s}' % long.encode()
+    with pytest.raises(InvalidRequest, match="'id' of the request must be a string"):
+        finished(read_request(text, None, "m", ""))
+
+
+def test_a_stand_in_for_numbers_that_a_caller_writes_is_no_list() -> None:
+    for index in ("0", "-1", "true", '"0"', "1e9"):
+        with pytest.raises(InvalidTensor, match="no list of elements"):
+            read('{"":%s}' % index)  # noqa: UP031
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[],",
+        "{},",
+        "[[],{}],",
+        '{"a":1},',
+        '"",',
+        '"a",',
+        "null,",
+        "1," * 30 + "{},",
+        '{"name":"x"},',
+        "[" * 10_000,
+    ],
+)
+@pytest.mark.parametrize("begin", ['{"inputs":[', '{"parameters":{"a":[', '{"inputs":[{"data":['])
+def test_millions_of_parts_are_refused_before_objects_are_made_of_them(
+    text: str, begin: str
+) -> None:
+    given = (begin + text * (LONG // len(text))).encode()
+    tracemalloc.start()
+    try:
+        with pytest.raises(InvalidRequest, match=r"send tensors as binary data|not JSON"):
+            finished(read_json(given))
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert most < 8 * len(given)
+
+
+@pytest.mark.parametrize(
+    ("text", "count"), [("1,", COUNT), ("[1],", COUNT), ("[1,2,3],", COUNT), ("NaN,", COUNT)]
+)
+def test_a_list_is_read_in_pieces_of_some_thousands(text: str, count: int) -> None:
+    pieces = list(Numbers(f"[{text * count}0]".encode()).elements())
+
+    assert max(map(len, pieces)) < 1 << 16
+    assert sum(map(len, pieces)) == count * (text.count(",")) + 1
+
+
+def test_strings_may_have_as_many_brackets_and_commas_as_they_like() -> None:
+    text = '{"a":[1,"\\\\"]},' * 100_000
+
+    found = finished(read_json(json.dumps({"id": text, "b": [text]}).encode()))
+
+    assert found.given == {"id": text, "b": [text]}
+
+
+def test_what_is_long_and_simple_is_read() -> None:
+    given: dict[str, Any] = {"parameters": {str(n): n for n in range(MAX_LISTS)}}
+
+    assert finished(read_json(json.dumps(given, indent=9).encode())).given == given
