@@ -126,15 +126,14 @@ class Call:
         certificate = self._connection.peer_certificate()
         subject = dict(pair for part in certificate.get("subject", ()) for pair in part)
         names = {
-            "x509_common_name": [subject[each] for each in ("commonName",) if each in subject],
             _ALTERNATIVES: [name for _, name in certificate.get("subjectAltName", ())],
+            "x509_common_name": [subject["commonName"]] if "commonName" in subject else [],
         }
         return {key: [name.encode() for name in names[key]] for key in names if names[key]}
 
     def peer_identity_key(self) -> str | None:
         """Key of ``auth_context`` that has the caller's names; None: it has shown none."""
-        keys = self.auth_context()
-        return next((key for key in (_ALTERNATIVES, "x509_common_name") if key in keys), None)
+        return next(iter(self.auth_context()), None)
 
     def peer_identities(self) -> list[bytes] | None:
         """Names of the caller, from its certificate; None: it has shown none."""

@@ -123,19 +123,19 @@ class Server(grpc.aio.Server):
         try:
             for family, place in places:
                 try:
-                    listening = _listening_at(family, (place[0], port, *place[2:]))
+                    opened = _listening_at(family, (place[0], port, *place[2:]))
                 except OSError as error:
                     if error.errno not in _NOT_HERE:
                         raise
                     absent = error
                     continue
-                bound.append(_Listening(listening, tls))
-                port = int(listening.getsockname()[1])
+                bound.append(_Listening(opened, tls))
+                port = int(opened.getsockname()[1])
             if not bound:
                 raise absent or OSError(errno.EADDRNOTAVAIL, "the host has no address")
         except OSError:
-            for each in bound:
-                each.socket.close()
+            for listening in bound:
+                listening.socket.close()
             raise
         self._bound += bound
         return port
@@ -143,15 +143,15 @@ class Server(grpc.aio.Server):
     async def start(self) -> None:
         """Listen."""
         loop = asyncio.get_running_loop()
-        for each in self._bound:
-            listen: Any = loop.create_unix_server if each.path else loop.create_server
-            handshake_s = None if each.tls is None else HANDSHAKE_SECONDS
+        for port in self._bound:
+            listen: Any = loop.create_unix_server if port.path else loop.create_server
+            handshake_s = None if port.tls is None else HANDSHAKE_SECONDS
             self._listening.append(
                 await listen(
                     self._connected,
-                    sock=each.socket,
+                    sock=port.socket,
                     backlog=BACKLOG,
-                    ssl=each.tls,
+                    ssl=port.tls,
                     ssl_handshake_timeout=handshake_s,
                 )
             )
@@ -161,11 +161,11 @@ class Server(grpc.aio.Server):
         self._is_stopping = True
         for listening in self._listening:
             listening.close()
-        for each in self._bound:
-            each.socket.close()
+        for port in self._bound:
+            port.socket.close()
             with contextlib.suppress(FileNotFoundError):
-                if each.path and os.stat(each.path).st_ino == each.inode:
-                    os.unlink(each.path)
+                if port.path and os.stat(port.path).st_ino == port.inode:
+                    os.unlink(port.path)
         for connection in list(self._connections):
             connection.close()
         tasks = [call._task for call in self._calls]

@@ -37,7 +37,7 @@ def bounded(target: Target, most_bytes: int) -> Iterator[None]:
 
 
 def _peak(status: Path) -> int:
-    line = next(each for each in status.read_text().splitlines() if each.startswith("VmHWM"))
+    line = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM"))
     return int(line.split()[1]) << 10
 
 

@@ -152,7 +152,7 @@ class Arrivals:
         """Give up the messages whose senders are furthest behind, until an eighth is free."""
         now = self._now()
         enough = self._most_bytes - self._limits.all_bytes // 8
-        for arrival in sorted(self._all, key=lambda each: each.behind_s(now), reverse=True):
+        for arrival in sorted(self._all, key=lambda sender: sender.behind_s(now), reverse=True):
             if self.held_bytes <= enough:
                 break
             if arrival.held_bytes:
@@ -207,11 +207,13 @@ class Arrivals:
         """Give up long messages that keep others waiting and do not come."""
         self._alarm = None
         now = self._now()
-        late = [each for each in self._all if each.reserved and each.behind_s(now) > PATIENCE_S]
-        for arrival in sorted(late, key=lambda each: each.behind_s(now), reverse=True):
+        admitted = (arrival for arrival in self._all if arrival.reserved)
+        for arrival in sorted(admitted, key=lambda sender: sender.behind_s(now), reverse=True):
+            if arrival.behind_s(now) <= PATIENCE_S:
+                break
             if any(
-                each.connection is arrival.connection or not self._fits_all(size_bytes)
-                for each, size_bytes in self._waiting.items()
+                waiting.connection is arrival.connection or not self._fits_all(size_bytes)
+                for waiting, size_bytes in self._waiting.items()
             ):
                 self._give_up(arrival)
         self._look_soon()

@@ -162,11 +162,11 @@ def half_message(wire: Wire, number: int, size: int, path: str = INFER) -> Calla
     return send_on
 
 
-def _endless(wire: Wire, each: Callable[[int], bytes]) -> None:
+def _endless(wire: Wire, useless: Callable[[int], bytes]) -> None:
     """Send without end, until the server has enough."""
     deadline = time.monotonic() + SECONDS
     for number in range(1, 1 << 24, 2):
-        wire.send(each(number))
+        wire.send(useless(number))
         if number % 200 == 1:
             wire.read(0.0)
         if wire.is_closed or wire.fault is not None or time.monotonic() > deadline:

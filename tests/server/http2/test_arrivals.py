@@ -67,9 +67,9 @@ def clock() -> Clock:
 
 @pytest.fixture
 async def arrivals(clock: Clock) -> AsyncIterator[Arrivals]:
-    made = Arrivals(LIMITS, clock)
-    yield made
-    assert made.held_bytes <= LIMITS.all_bytes
+    shared = Arrivals(LIMITS, clock)
+    yield shared
+    assert shared.held_bytes <= LIMITS.all_bytes
 
 
 async def until(look: Callable[[], bool]) -> None:
@@ -212,8 +212,8 @@ async def test_whatever_comes_the_sums_are_right_and_all_who_send_on_end(
             await connection.finish(arrival)
             arrivals.leave(arrival)
             under_way.remove((connection, arrival))
-        held = [each.held_bytes for _, each in under_way]
+        held = [arrival.held_bytes for _, arrival in under_way]
         assert sum(held) == arrivals.held_bytes <= LIMITS.all_bytes
-        for each in connections:
-            mine = [arrival.reserved for owner, arrival in under_way if owner is each]
-            assert each.reserved_bytes == sum(mine)
+        for peer in connections:
+            mine = [arrival.reserved for owner, arrival in under_way if owner is peer]
+            assert peer.reserved_bytes == sum(mine)
