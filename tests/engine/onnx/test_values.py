@@ -242,7 +242,7 @@ def test_the_error_names_the_value(row: Row) -> None:
 
 @pytest.mark.parametrize("place", [-1, 16, 1 << 40])
 def test_values_are_unpooled_to_places_in_what_was_pooled(place: int) -> None:
-    """ONNX Runtime counts places in ``output_shape``; as onnx's own tests have it, Braid does not."""
+    """ONNX Runtime counts them in ``output_shape``; onnx's own tests have it as here."""
     operands: list[Operand] = [
         real(1, 1, 1, 1), ints(place).reshape(1, 1, 1, 1), shape(1, 1, 6, 6)
     ]  # fmt: skip
