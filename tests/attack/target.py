@@ -22,13 +22,14 @@ from onnx import TensorProto
 from braid_client import Client
 from braid_client.wire import inference_pb2, inference_pb2_grpc
 from tests.clock import until
-from tests.models.small import doubling
+from tests.models.small import by_values, doubling
 from tests.models.strings import greeting
 from tests.service.server_process import ServerProcess
 
 KEPT = "kept"  # the model that no attack names
 PREY = "prey"  # the one that they name
 TEXT = "text"  # the one that they name and that takes strings
+VALUES = "values"  # the one that they name and that takes indices, lengths and divisors
 TOKEN = "of-the-attacked-server-only"
 TRANSPORTS = ("asyncio", "grpcio")  # values of BRAID_GRPC_TRANSPORT
 MAX_GROWTH_BYTES = 400 << 20
@@ -76,7 +77,7 @@ class Canaries:
 
 @dataclass
 class Target:
-    """A server with two models, and what it was like before the attack."""
+    """A server with four models, and what it was like before the attack."""
 
     server: ServerProcess
     canaries: Canaries
@@ -118,9 +119,11 @@ class Target:
     def _register(self, folder: Path) -> None:
         numbers, text = doubling(folder / "doubling.onnx", TensorProto.FLOAT), folder / "text.onnx"
         onnx.save_model(greeting(), text)
-        self.server.import_ahead(numbers, text)
+        values = by_values(folder / "values.onnx")
+        self.server.import_ahead(numbers, text, values)
         with self.admin() as client:
-            for name, model in ((KEPT, numbers), (PREY, numbers), (TEXT, text)):
+            models = {KEPT: numbers, PREY: numbers, TEXT: text, VALUES: values}
+            for name, model in models.items():
                 client.register(name, model, batch_sizes=[1, 2], planner="sequential", wait=True)
         self.answer()
 
