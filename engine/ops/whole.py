@@ -51,6 +51,7 @@ class WholeModel:
     loops: bool = False  # the importer saw loops; the time of every run is bounded alike
     origins: Sequence[Sequence[str]] = ()  # inputs that decide addresses (refused_values.py)
     longest: int = 0  # bytes of the longest string that is written in the model
+    range_by: str = ""  # operator that takes a range of 8 bits from its whole operand, if any does
 
     def empty_results(self, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """Return results without data, their open extents taken from the inputs.

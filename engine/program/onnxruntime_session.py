@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from braid.core.errors import PreconditionFailed
+from braid.core.graph import OpGraph
 from braid.engine.program.model_file import checked_file, first_line
 from braid.engine.runtime.stopping import stoppable_session_run
 
@@ -27,6 +28,29 @@ CUDA_PROVIDER: Provider = ("CUDAExecutionProvider", {"device_id": "0", "use_tf32
 
 MAX_BOUND = 1024
 """Bindings of addresses that a session keeps, at most."""
+
+
+def check_division(graph: OpGraph, constants: Mapping[str, Tensor]) -> None:
+    """Refuse a model in which a request can have the least integer divided by -1.
+
+    ONNX Runtime leaves that to the processor, which ends the process (SIGFPE).
+
+    Args:
+        graph: static.
+        constants: tensor of each of its constants.
+
+    Raises:
+        PreconditionFailed: naming the operator.
+    """
+    for unit in graph.operators:
+        if unit.kind != "aten.div" or graph.spec(unit.outputs[0]).dtype not in ("INT32", "INT64"):
+            continue
+        divisor = constants.get(unit.inputs[1])
+        if divisor is None or bool((divisor == -1).any()):
+            raise PreconditionFailed(
+                f"ONNX Runtime may divide the least integer by -1 in {unit.name!r}, which would "
+                "end the worker"
+            )
 
 
 class OnnxSession:

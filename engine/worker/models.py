@@ -24,6 +24,7 @@ from braid.core.plan import StreamPlan, sequential_plan, verify_plan
 from braid.core.precision import FP32, INT8
 from braid.core.program import PlanToRun, ProgramKey
 from braid.core.quantisation import Quantisation
+from braid.core.runtimes import ONNXRUNTIME
 from braid.core.tensor import TensorType
 from braid.engine.device import Backend, DevicePart, Prepared, Whole
 from braid.engine.importer.artefact import load_artefact
@@ -38,6 +39,7 @@ from braid.engine.passes.quantised.fusing import fuse_quantised
 from braid.engine.passes.specialise import specialise
 from braid.engine.program.input_ranges import input_ranges
 from braid.engine.program.kernel import PackedWeights
+from braid.engine.program.onnxruntime_session import check_division
 from braid.engine.program.program import Program
 from braid.engine.runtime.yielding import YieldToRequests, in_thread, no_pause
 from braid.engine.worker.tensor_memory import storage_bytes
@@ -229,10 +231,17 @@ class ModelTable:
         """Open a model in another runtime; None if that fails, since the plan can run."""
         digest, precision = to_run.program.digest, to_run.program.precision
         try:
+            self.check_runtime(to_run.runtime, to_run.program)
             return self.session(to_run.runtime, digest, place, to_run.side_by_side, precision)
         except (PreconditionFailed, InvalidArtefact) as error:
             log.warning("model %s runs under its plan instead: %s", digest[:12], error)
             return None
+
+    def check_runtime(self, runtime: str, key: ProgramKey) -> None:
+        """Raise PreconditionFailed if a request could end the process in a runtime."""
+        if runtime == ONNXRUNTIME:
+            program = self.program(key)
+            check_division(program.graph, program.constants())
 
     def ready(
         self, program: Program, plan: StreamPlan | None, place: DevicePart | None = None

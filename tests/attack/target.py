@@ -22,7 +22,7 @@ from onnx import TensorProto
 from braid_client import Client
 from braid_client.wire import inference_pb2, inference_pb2_grpc
 from tests.clock import until
-from tests.models.small import doubling, repeating
+from tests.models.small import by_values, doubling, repeating
 from tests.models.strings import greeting
 from tests.service.server_process import ServerProcess
 
@@ -30,6 +30,7 @@ KEPT = "kept"  # the model that no attack names
 PREY = "prey"  # the one that they name
 TEXT = "text"  # the one that they name and that takes strings
 GROWN = "grown"  # the one whose answers are as large as its caller wants
+VALUES = "values"  # the one that they name and that takes indices, lengths and divisors
 TOKEN = "of-the-attacked-server-only"
 CALLS_MEMORY_BYTES = 256 << 20
 MAX_GROWTH_BYTES = 400 << 20
@@ -118,10 +119,11 @@ class Target:
     def _register(self, folder: Path) -> None:
         numbers, text = doubling(folder / "doubling.onnx", TensorProto.FLOAT), folder / "text.onnx"
         onnx.save_model(greeting(), text)
-        grown = repeating(folder / "grown.onnx")
-        self.server.import_ahead(numbers, text, grown)
+        grown, values = repeating(folder / "grown.onnx"), by_values(folder / "values.onnx")
+        self.server.import_ahead(numbers, text, grown, values)
         with self.admin() as client:
-            for name, model in ((KEPT, numbers), (PREY, numbers), (TEXT, text)):
+            models = {KEPT: numbers, PREY: numbers, TEXT: text, VALUES: values}
+            for name, model in models.items():
                 client.register(name, model, batch_sizes=[1, 2], planner="sequential", wait=True)
             client.register(GROWN, grown, planner="sequential", wait=True)
         self.answer()

@@ -209,6 +209,25 @@ def endless_loop() -> bytes:
     return model(nodes, {"trips": np.array(1 << 62)}).SerializeToString()
 
 
+def endless_range(limit: float, step: float) -> bytes:
+    """A Range of constants, which an import would fold, that nothing ends."""
+    nodes = [
+        helper.make_node("Range", ["start", "limit", "step"], ["r"]),
+        helper.make_node("Add", ["x", "r"], ["y"]),
+    ]
+    numbers = {"start": 0.0, "limit": limit, "step": step}
+    return model(nodes, {k: np.float32(v) for k, v in numbers.items()}).SerializeToString()
+
+
+def index_beyond() -> bytes:
+    """A constant index of a weight that is not there."""
+    nodes = [
+        helper.make_node("Gather", ["w", "at"], ["picked"]),
+        helper.make_node("Add", ["x", "picked"], ["y"]),
+    ]
+    return model(nodes, {"w": np.eye(4, dtype=np.float32), "at": np.array([7])}).SerializeToString()
+
+
 def never_produced() -> bytes:
     return model([helper.make_node("Add", ["x", "ghost"], ["y"])]).SerializeToString()
 
@@ -257,5 +276,8 @@ BAD: Mapping[str, tuple[Callable[[], bytes], str]] = {
     "functions that call each other": (recursive_pair, "call themselves"),
     "negative dims": (negative_dims, "negative extent"),
     "Loop of 2^62": (endless_loop, "Loop"),
+    "a Range in steps of 0": (lambda: endless_range(4, 0), "in steps of 0"),
+    "a Range without an end": (lambda: endless_range(np.inf, 1), "from 0.0 to inf"),
+    "a constant index beyond its weight": (index_beyond, "the index 7; it takes 0 to 3"),
     "a value that nothing produces": (never_produced, "ghost"),
 }

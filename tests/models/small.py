@@ -46,6 +46,27 @@ def embedding(path: Path) -> Path:
     return save(graph([node], inputs, outputs, {"table": table}, "embedding"), path)
 
 
+def by_values(path: Path) -> Path:
+    """Rows of a table of 10, the first ``lengths`` of them reversed; and ids / by, truncated."""
+    nodes = [
+        helper.make_node("Gather", ["table", "ids"], ["picked"], name="look_up"),
+        helper.make_node(
+            "ReverseSequence",
+            ["picked", "lengths"],
+            ["rows"],
+            name="turn",
+            batch_axis=0,
+            time_axis=1,
+        ),
+        helper.make_node("Div", ["ids", "by"], ["quotients"], name="divide"),
+    ]
+    table = np.arange(20, dtype=np.float32).reshape(10, 2)
+    inputs = tensors(TensorProto.INT64, ids=["batch", 4], lengths=["batch"], by=["batch", 4])
+    outputs = tensors(rows=["batch", 4, 2])
+    outputs += tensors(TensorProto.INT64, quotients=["batch", 4])
+    return save(graph(nodes, inputs, outputs, {"table": table}, "by_values"), path)
+
+
 def identity(path: Path) -> Path:
     """x [batch, 3] -> the same, and a constant: a model without a single operator to run."""
     nodes = [helper.make_node("Identity", [a], [b]) for a, b in (("x", "y"), ("two", "c"))]

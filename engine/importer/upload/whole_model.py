@@ -22,6 +22,7 @@ from braid.core.errors import ModelImportError, UnsupportedOperators
 from braid.core.graph import Literal, Operator, OpGraph
 from braid.core.tensor import TensorType
 from braid.engine.importer.sandbox.run_limit import trial
+from braid.engine.importer.upload.data_ranges import range_from_data
 from braid.engine.importer.upload.loops import loops_against
 from braid.engine.importer.upload.model_strings import longest_string
 from braid.engine.importer.verification.probe import FoundAxes, Probe
@@ -146,7 +147,11 @@ def _endless(model: onnx.ModelProto) -> list[str]:
     """Reasons against loops that certainly run too often, also in local functions."""
     if not any(node.op_type == "Loop" for node in _all_nodes(model)):
         return []
-    return loops_against(inliner.inline_local_functions(model) if model.functions else model)
+    return loops_against(_inlined(model))
+
+
+def _inlined(model: onnx.ModelProto) -> onnx.ModelProto:
+    return inliner.inline_local_functions(model) if model.functions else model
 
 
 def _origins(model: onnx.ModelProto, inputs: Iterable[str]) -> list[Literal]:
@@ -182,6 +187,7 @@ def _template(
         "loops": loops,
         "origins": _origins(model, found.inputs),
         "longest": longest_string(model),
+        "range_by": range_from_data(_inlined(model).graph),
     }
     values = tuple(f"{name}:0" for name in found.outputs)
     weights = {constant: torch.frombuffer(bytearray(data), dtype=torch.uint8)}

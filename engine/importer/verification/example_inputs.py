@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -22,12 +22,15 @@ from braid.core.tensor import BYTES, TensorType
 from braid.engine.importer.verification.likely_shapes import shape_candidates, wanted_shapes
 from braid.engine.importer.verification.reference import ReferenceFailed, ReferenceModel, Words
 from braid.engine.ops.dtypes import torch_dtype
-from braid.engine.ops.strings import strings_tensor, text_array
+from braid.engine.ops.strings import is_strings, strings_tensor, text_array
 from braid.engine.passes.body import Weights
 from braid.engine.passes.specialise import specialise, static_inputs
 
 _STATIC_NUMBERS = (16000, 8000, 1, 0)
-_INTEGERS_BELOW = (256, 2)  # indices of an embedding; masks
+_WIDE, _NARROW = 256, 2  # integers below these: indices of an embedding; masks
+_BETWEEN = (128, 64, 32, 16, 8, 4)  # vocabularies of fewer
+_MOST_WIDENED = 8  # inputs whose own range is looked for
+_FACTORS = (1.0, 1 / 32, 32.0)  # of rows that are drawn unlike each other
 
 _ANY_WORDS = ("a", "the quick brown fox", "42", "", "Zürich", "jumps over\nthe lazy dog", "-1.5")
 
@@ -41,31 +44,69 @@ class TooMuchMemory(InvalidRequest):
     """Refusal of a model whose intermediate tensors do not fit into an import's memory."""
 
 
+Below = Mapping[str, int]
+"""Name of an input -> what its integers are below; of other inputs ``_NARROW``."""
+
+
 @dataclass(frozen=True, slots=True)
 class Example:
     """Shapes and kinds of content at which the model runs. Dimension 0 is 1 where it is open."""
 
     specs: Mapping[str, TensorType]
     static_values: Mapping[str, Tensor]
-    integers_below: tuple[int, ...] = (1,)  # ranges that the model takes; seeds take turns
+    integers: tuple[Below, ...] = ({},)  # ranges that the model takes; seeds take turns
+    least: int = 0  # integer: divisors are drawn from 1
     positive: bool = False  # floats: absolute values of normal ones (a logarithm wants them)
     words: Words = field(default_factory=dict)  # what the model compares strings with, by input
 
     def draw(self, rows: int | None, seed: int) -> dict[str, Tensor]:
         """Return random inputs by name; ``rows`` replaces dimension 0 of every input."""
         generator = torch.Generator().manual_seed(seed)
-        below = self.integers_below[seed % len(self.integers_below)]
+        ranges = self.integers[seed % len(self.integers)]
         drawn = dict(self.static_values)
         for name, spec in self.specs.items():
             if name not in drawn:
                 shape = spec.shape if rows is None else (rows, *spec.shape[1:])
-                wanted = TensorType(spec.dtype, shape)
+                wanted, below = TensorType(spec.dtype, shape), ranges.get(name, _NARROW)
                 drawn[name] = (
                     self._strings(name, wanted, below, generator)
                     if spec.dtype == BYTES
                     else self._random(wanted, below, generator)
                 )
         return {name: drawn[name] for name in self.specs}
+
+    def draw_unlike(self, rows: int, seed: int) -> dict[str, Tensor]:
+        """Return random inputs whose rows differ in size by far, and in how many integers they use.
+
+        What rows of a batch share, a range or a mean, is another one for each of such rows alone.
+        """
+        drawn = self.draw(rows, seed)
+        for name in self.specs.keys() - self.static_values.keys():
+            drawn[name] = torch.stack(
+                [
+                    self._unlike(row, _FACTORS[i % len(_FACTORS)])
+                    for i, row in enumerate(drawn[name])
+                ]
+            )
+        return drawn
+
+    def _unlike(self, row: Tensor, factor: float) -> Tensor:
+        """One row, or its numbers times ``factor``; of integers and truths, ``least`` alone."""
+        if factor == 1 or is_strings(row):
+            return row
+        if row.is_floating_point():
+            return row * factor
+        return row if factor > 1 else torch.full_like(row, self.least)
+
+    def draw_largest(self, seed: int) -> dict[str, Tensor]:
+        """Return inputs as ``draw`` does, but every integer is the largest of its range."""
+        ranges, drawn = self.integers[seed % len(self.integers)], self.draw(None, seed)
+        for name in ranges.keys() - self.static_values.keys():
+            if drawn[name].dtype != torch.bool and not is_strings(drawn[name]):
+                drawn[name] = torch.full_like(
+                    drawn[name], _top(drawn[name].dtype, ranges[name]) - 1
+                )
+        return drawn
 
     def _strings(
         self, name: str, spec: TensorType, below: int, generator: torch.Generator
@@ -80,10 +121,15 @@ class Example:
     def _random(self, spec: TensorType, below: int, generator: torch.Generator) -> Tensor:
         shape, kind = [int(dim) for dim in spec.shape], torch_dtype(spec.dtype)
         if not kind.is_floating_point:
-            top = min(below, 2) if kind == torch.bool else min(below, torch.iinfo(kind).max + 1)
-            return torch.randint(0, top, shape, generator=generator).to(kind)
+            least = 0 if kind == torch.bool else self.least
+            top = max(least + 1, _top(kind, below))
+            return torch.randint(least, top, shape, generator=generator).to(kind)
         drawn = torch.randn(shape, generator=generator)
         return (drawn.abs() if self.positive else drawn).to(kind)
+
+
+def _top(kind: torch.dtype, below: int) -> int:
+    return min(below, 2 if kind == torch.bool else torch.iinfo(kind).max + 1)
 
 
 def find_example(
@@ -215,31 +261,69 @@ def _content(
     reference: ReferenceModel, specs: Mapping[str, TensorType], static: Mapping[str, Tensor]
 ) -> Example | str:
     """Kinds of content that the reference takes; those that give finite outputs go first."""
-    integers = any(
-        not torch_dtype(spec.dtype).is_floating_point
+    names = [
+        name
         for name, spec in specs.items()
-        if name not in static
-    )
-    ranges = _INTEGERS_BELOW if integers else (1,)
+        if name not in static and not torch_dtype(spec.dtype).is_floating_point
+    ]
     fallback: Example | str = ""
-    for positive in (False, True):
-        finite = []
-        for below in (*ranges, 1):
-            example = Example(specs, static, (below,), positive, reference.words)
-            try:
-                outputs = reference.run(example.draw(None, seed=0))
-            except ReferenceFailed as error:
-                fallback = fallback or f"{reference.name}: {error}"
-                continue
-            if all(bool(torch.isfinite(output).all()) for output in outputs.values()):
-                finite.append(below)
-            elif not isinstance(fallback, Example):
-                fallback = example
-            if below == 2 and finite:
+    lucky: Example | None = None
+    for positive, least in ((False, 0), (True, 0), (True, 1))[: 3 if names else 2]:
+        kind = Example(specs, static, ({},), least, positive, reference.words)
+        good: list[Below] = []
+        for below in (_WIDE, _NARROW, 1) if names else (1,):
+            if good and below == 1:
                 break  # zeros are for models that take nothing else
-        if finite:
-            return Example(specs, static, tuple(finite), positive, reference.words)
-    return fallback
+            ranges = dict.fromkeys(names, below)
+            outcome = _outcome(reference, replace(kind, integers=(ranges,)))
+            if outcome is True:
+                good.append(ranges)
+            elif outcome is False and not isinstance(fallback, Example):
+                fallback = replace(kind, integers=(ranges,))
+            elif isinstance(outcome, str):
+                fallback = fallback or outcome
+        if good and good[0] == dict.fromkeys(names, _NARROW):
+            good = [*_widened(reference, kind, names), *good]
+        found = replace(kind, integers=tuple(good)) if good else None
+        if found is not None and not _refuses_zeros(reference, found, names):
+            return found
+        lucky = lucky or found
+    return lucky or fallback
+
+
+def _refuses_zeros(reference: ReferenceModel, example: Example, names: Sequence[str]) -> bool:
+    """Whether zeros are refused that the example may hold: they divide, say."""
+    zeros = replace(example, integers=(dict.fromkeys(names, 1),))
+    return example.least == 0 and bool(names) and isinstance(_outcome(reference, zeros), str)
+
+
+def _outcome(reference: ReferenceModel, example: Example) -> bool | str:
+    """Whether all outputs are finite, or why the reference does not run on the example."""
+    try:
+        outputs = reference.run(example.draw(None, seed=0))
+        if max(example.integers[0].values(), default=0) > _NARROW:  # not by luck
+            reference.run(example.draw_largest(seed=0))
+    except ReferenceFailed as error:
+        return f"{reference.name}: {error}"
+    return all(bool(torch.isfinite(output).all()) for output in outputs.values())
+
+
+def _widened(reference: ReferenceModel, kind: Example, names: Sequence[str]) -> list[Below]:
+    """Ranges where each input has the largest that the model takes of it, all and one at a time.
+
+    A vocabulary may be smaller than ``_WIDE``, and of several inputs one a mask or a kind: rows of
+    nothing but zeros and ones would be too much alike.
+    """
+    found: dict[str, int] = {}
+    numbers = [name for name in names if kind.specs[name].dtype != "BOOL"]
+    for name in numbers[:_MOST_WIDENED]:
+        for below in (_WIDE, *_BETWEEN):
+            ranges = {**dict.fromkeys(names, _NARROW), **found, name: below}
+            if _outcome(reference, replace(kind, integers=(ranges,))) is True:
+                found[name] = below
+                break
+    alone = [{name: below} for name, below in found.items()] if len(found) > 1 else []
+    return [{**dict.fromkeys(names, _NARROW), **wide} for wide in (found, *alone) if wide]
 
 
 def check_memory(graph: OpGraph, memory_bytes: int) -> None:

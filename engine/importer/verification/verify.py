@@ -14,14 +14,14 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from braid.core.errors import InvalidRequest, ModelImportError
-from braid.core.graph import OpGraph
+from braid.core.errors import BraidError, InvalidRequest, ModelImportError
+from braid.core.graph import Operator, OpGraph
 from braid.core.precision import allowed_in
 from braid.core.tensor import TensorType
 from braid.engine.importer.host.report import BatchAxes
@@ -85,10 +85,15 @@ class Subject:
         return graph, constants
 
     @property
+    def weights_tolerance(self) -> float:
+        """The largest relative error that the precision of the weights explains."""
+        coarse = [_HALF_TOLERANCE.get(t.dtype, TOLERANCE) for t in self.weights.values()]
+        return max(coarse, default=TOLERANCE)
+
+    @property
     def tolerance(self) -> float:
         """The largest relative error accepted of a model with these weights."""
-        coarse = [_HALF_TOLERANCE.get(t.dtype, TOLERANCE) for t in self.weights.values()]
-        return allowed_in(max(coarse, default=TOLERANCE), self.template)
+        return allowed_in(self.weights_tolerance, self.template)
 
 
 @trial()
@@ -103,7 +108,9 @@ def run(
     """
     try:
         return interpret(graph, constants, inputs)
-    except (RuntimeError, IndexError, ValueError, TypeError) as error:
+    except BraidError:
+        raise
+    except Exception as error:  # torch raises whatever it likes
         raise_out_of_memory(error)
         first = str(error).partition("\n")[0]
         raise InvalidRequest(f"running the model failed: {first}") from error
@@ -123,8 +130,8 @@ def verify_single(subject: Subject, reference: ReferenceModel) -> tuple[Subject,
         ModelImportError: naming the first output that differs and its error.
     """
     found = []
-    for below in subject.example.integers_below:
-        example = dataclasses.replace(subject.example, integers_below=(below,))
+    for ranges in subject.example.integers:
+        example = dataclasses.replace(subject.example, integers=(ranges,))
         narrowed = dataclasses.replace(subject, example=example)
         found.append((narrowed, verify_content(narrowed, reference)))
         if found[-1][1].tolerance <= subject.tolerance:
@@ -210,7 +217,16 @@ def _own_rounding(
     subject: Subject, inputs: Mapping[str, Tensor], rows: int | None, got: Outputs
 ) -> float:
     """Distance between our outputs and the same in double precision."""
-    wide = Subject(
+    wide = _in_double(subject)
+    doubles = {name: widened(tensor) for name, tensor in inputs.items()}
+    try:
+        return furthest(run(*wide.specialised(rows), doubles), got)
+    except InvalidRequest:
+        return 0.0  # an operator without double precision
+
+
+def _in_double(subject: Subject) -> Subject:
+    return Subject(
         in_double(subject.template),
         {name: widened(tensor) for name, tensor in subject.weights.items()},
         dataclasses.replace(
@@ -219,11 +235,6 @@ def _own_rounding(
         ),
         2 * subject.memory_bytes,
     )
-    doubles = {name: widened(tensor) for name, tensor in inputs.items()}
-    try:
-        return furthest(run(*wide.specialised(rows), doubles), got)
-    except InvalidRequest:
-        return 0.0  # an operator without double precision
 
 
 def verify_batches(subject: Subject, reference: ReferenceModel) -> tuple[BatchAxes, Checked]:
@@ -256,8 +267,53 @@ def verify_batches(subject: Subject, reference: ReferenceModel) -> tuple[BatchAx
             if batch == 1:
                 raise Disagreement(f"{reference.name} fails: {failure}") from failure
     errors, tolerances = zip(*seen, strict=True)
+    _check_unlike_rows(subject, axes)
     checked = Checked(max(errors), max(tolerances), min(tolerances), _differ(*singles))
     return BatchAxes(dict.fromkeys(subject.template.inputs, 0), axes), checked
+
+
+def _check_unlike_rows(subject: Subject, axes: Mapping[str, int | None]) -> None:
+    """Compare rows that differ by far in a batch and alone, each by the size of its own numbers.
+
+    If that fails, it is done in double precision, where rounding to integers explains nothing.
+
+    Raises:
+        Disagreement: a row depends on its neighbours.
+    """
+    rows = subject.example.draw_unlike(CHECKED_BATCHES[0], seed=3)
+    try:
+        singles, together = _apart_and_together(subject, rows)
+    except InvalidRequest:  # this model takes no such content
+        return
+    try:
+        _compare_rows(singles, together, axes, subject.weights_tolerance)
+    except Disagreement:
+        tolerance = subject.weights_tolerance
+        wide = {name: widened(tensor) for name, tensor in rows.items()}
+        try:
+            singles, together = _apart_and_together(_in_double(subject), wide)
+        except InvalidRequest:  # an operator without double precision
+            tolerance = max(subject.tolerance, _MOST_TOLERANCE)
+        _compare_rows(singles, together, axes, tolerance)
+
+
+def _apart_and_together(
+    subject: Subject, rows: Mapping[str, Tensor]
+) -> tuple[list[dict[str, Tensor]], dict[str, Tensor]]:
+    """Outputs of each row alone, and of all."""
+    count, one = CHECKED_BATCHES[0], subject.specialised(1)
+    singles = [run(*one, _rows(rows, i, i + 1)) for i in range(count)]
+    return singles, run(*subject.specialised(count), rows)
+
+
+def _compare_rows(
+    singles: Sequence[Outputs], together: Outputs, axes: Mapping[str, int | None], tolerance: float
+) -> None:
+    for index, single in enumerate(singles):
+        for name, axis in axes.items():
+            if axis is not None:
+                row = together[name].narrow(axis, index, 1)
+                compare({name: single[name]}, {name: row}, tolerance)
 
 
 def _check_ranges(template: OpGraph) -> None:
@@ -268,9 +324,19 @@ def _check_ranges(template: OpGraph) -> None:
     Raises:
         Disagreement: there is one; names the operator.
     """
-    for operator in template.operators:
+    for operator in _with_branches(template.operators):
+        found = str(operator.attributes.get("range_by", ""))
         if operator.kind == QUANTISE and operator.inputs[1] not in template.constants:
-            raise Disagreement(f"{operator.name!r} takes its range of 8 bits from the whole batch")
+            found = repr(operator.name)
+        if found:
+            raise Disagreement(f"{found} takes its range of 8 bits from the whole batch")
+
+
+def _with_branches(operators: Iterable[Operator]) -> Iterator[Operator]:
+    for operator in operators:
+        yield operator
+        for branch in operator.branches:
+            yield from _with_branches(branch.operators)
 
 
 def _rows(inputs: Mapping[str, Tensor], start: int, end: int) -> dict[str, Tensor]:

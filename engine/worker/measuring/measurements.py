@@ -201,6 +201,7 @@ class Measurements:
             return self._backend.open_whole(runtime, artefact, key.digest, precision=key.precision)
 
         try:
+            self._models.check_runtime(runtime, key)
             whole = in_thread(opened, self._pause)
         except (PreconditionFailed, InvalidArtefact) as error:
             return TimedContender(_absent, problem=str(error))

@@ -18,10 +18,11 @@ from tritonclient.grpc import service_pb2 as oip
 from braid_client.wire import inference_pb2
 from tests.attack.messages.grpc_calls import BRAID, IN_STREAM, OIP, GrpcCall
 from tests.attack.messages.http_requests import HttpRequest, post
-from tests.attack.target import PREY, TEXT
+from tests.attack.target import PREY, TEXT, VALUES
 
 ROW = np.arange(3, dtype="<f4").tobytes()
 BEYOND = 1 << 62
+MOST, LEAST = (1 << 63) - 1, -(1 << 63)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +46,17 @@ class Mistake:
 
 def _text(data: bytes, shape: Sequence[int] = (1, 2)) -> Sequence[Input]:
     return [Input(shape, data, "BYTES")]
+
+
+def _values(
+    ids: Sequence[int] = (0, 1, 2, 9), length: int = 4, by: Sequence[int] = (1, 2, -1, 3)
+) -> Sequence[Input]:
+    """One row of the model that takes indices, lengths and divisors."""
+    given = {"ids": ((1, 4), ids), "lengths": ((1,), [length]), "by": ((1, 4), by)}
+    return [
+        Input(shape, np.array(numbers, "<i8").tobytes(), "INT64", name)
+        for name, (shape, numbers) in given.items()
+    ]
 
 
 def _length(size: int) -> bytes:
@@ -88,6 +100,18 @@ MISTAKES: Mapping[str, Mistake] = {
     "one string too many": Mistake(_text((_length(1) + b"a") * 3), ["'x'"], TEXT),
     "a string that is no text": Mistake(_text((_length(2) + b"\xff\xfe") * 2), ["'x'"], TEXT),
     "strings beyond all numbers": Mistake(_text(b"", (BEYOND, 2)), ["'x'"], TEXT),
+    "an index beyond": Mistake(_values(ids=(0, 10, 0, 0)), ["'look_up'", "the index 10;"], VALUES),
+    "an index before": Mistake(
+        _values(ids=(0, -11, 0, 0)), ["'look_up'", "the index -11;"], VALUES
+    ),
+    "the largest index": Mistake(_values(ids=(MOST,) * 4), ["'look_up'", f"index {MOST};"], VALUES),
+    "the least index": Mistake(_values(ids=(LEAST,) * 4), ["'look_up'", f"index {LEAST};"], VALUES),
+    "a length beyond": Mistake(
+        _values(length=5), ["'turn'", "the length 5; it takes 0 to 4"], VALUES
+    ),
+    "a negative length": Mistake(_values(length=-1), ["'turn'", "the length -1;"], VALUES),
+    "the largest length": Mistake(_values(length=MOST), ["'turn'", f"length {MOST};"], VALUES),
+    "a divisor of 0": Mistake(_values(by=(1, 0, 1, 1)), ["'divide'", "the divisor 0;"], VALUES),
     "a million empty strings": Mistake(_text(bytes(8 << 20), (1 << 20, 2)), ["'x'"], TEXT),
 }
 

@@ -95,7 +95,7 @@ def test_shapes_and_ranges_are_tried_until_the_reference_runs() -> None:
     found = find_example(template("INT64", x=["n", "s"]), {}, Picky(), 1 << 20, {})
 
     assert found.specs["x"].shape == (1, 512)
-    assert found.integers_below == (2,)
+    assert found.integers == ({"x": 2},)
 
 
 def test_the_reasons_are_given_when_nothing_runs() -> None:

@@ -233,7 +233,7 @@ def test_values_beyond_the_range_are_refused_by_name(row: Row) -> None:
                 run(model, inputs)
 
 
-@pytest.mark.parametrize("row", [*INDICES, *LENGTHS, *DIVISORS], ids=str)
+@pytest.mark.parametrize("row", [*INDICES, *LENGTHS, *DIVISORS], ids=NAMES[: -len(SIZES)])
 def test_the_error_names_the_value(row: Row) -> None:
     for value in row.bad:
         with pytest.raises(InvalidRequest, match=rf"cannot use the \w+ {value}; it takes "):
@@ -242,7 +242,7 @@ def test_the_error_names_the_value(row: Row) -> None:
 
 @pytest.mark.parametrize("place", [-1, 16, 1 << 40])
 def test_values_are_unpooled_to_places_in_what_was_pooled(place: int) -> None:
-    """ONNX Runtime counts places in ``output_shape``; as onnx's own tests have it, Braid does not."""
+    """ONNX Runtime counts them in ``output_shape``; onnx's own tests have it as here."""
     operands: list[Operand] = [
         real(1, 1, 1, 1), ints(place).reshape(1, 1, 1, 1), shape(1, 1, 6, 6)
     ]  # fmt: skip

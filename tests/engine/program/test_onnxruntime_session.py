@@ -14,11 +14,13 @@ import pytest
 import torch
 
 from braid.core.errors import InvalidArtefact, PreconditionFailed
+from braid.core.graph import Operator, OpGraph
 from braid.core.runtimes import ONNXRUNTIME
+from braid.core.tensor import TensorType
 from braid.engine.cpu.backend import CpuBackend
 from braid.engine.cpu.executor import CpuExecutor
 from braid.engine.importer.host.report import MODEL_FILE, file_digest
-from braid.engine.program.onnxruntime_session import CUDA_PROVIDER, OnnxSession
+from braid.engine.program.onnxruntime_session import CUDA_PROVIDER, OnnxSession, check_division
 from braid.engine.runtime.yielding import NetClock, YieldToRequests, in_thread
 from braid.engine.worker.models import ModelTable
 from tests.models.small import small_cnn
@@ -141,3 +143,29 @@ def test_another_device_gets_its_inputs_anew_for_each_run(artefact: Path) -> Non
         for name, wanted in session.run({"x": x}).items():
             assert torch.equal(place[name], wanted)
     assert not session._bound
+
+
+@pytest.mark.parametrize(
+    ("dtype", "divisor", "refused"),
+    [
+        ("INT64", None, True),
+        ("INT32", [-1], True),
+        ("INT64", [3], False),
+        ("FP32", None, False),
+        ("UINT8", None, False),
+    ],
+)
+def test_no_request_can_have_the_least_integer_divided_by_minus_one(
+    dtype: str, divisor: list[int] | None, refused: bool
+) -> None:
+    spec = TensorType(dtype, (1,))
+    inputs = {"a": spec} if divisor else {"a": spec, "b": spec}
+    constants = {"b": torch.tensor(divisor)} if divisor else {}
+    unit = Operator("quotient", "aten.div", ("a", "b"), ("y",), {"truncate": True})
+    graph = OpGraph("one", inputs, {"y": "y"}, dict.fromkeys(constants, spec), (unit,), {"y": spec})
+
+    if not refused:
+        check_division(graph, constants)
+        return
+    with pytest.raises(PreconditionFailed, match="by -1 in 'quotient'"):
+        check_division(graph, constants)
