@@ -29,7 +29,7 @@ from braid.server.rpc.status import Context
 from braid.server.servicers.oip.tensors import OpenInference, SplitMessage
 from braid.server.servicers.oip.wire import messages
 from braid.server.servicers.rest.answers import Written, measured
-from braid.server.servicers.rest.json_messages import parameters_of, set_parameter, to_json
+from braid.server.servicers.rest.json_messages import parameter, parameters_of, set_parameter
 from braid.server.servicers.rest.json_reading import JsonBody, read_json
 from braid.server.servicers.rest.json_tensors import raw_of, texts_of
 from braid_client.wire_fields import Part
@@ -286,11 +286,12 @@ def _texts(reply: SplitMessage, sent: Sequence[_Sent]) -> Iterator[bytes]:
         shown["id"] = message.id
     between = orjson.dumps(shown)[:-1] + b',"outputs":['
     for output, content, how in zip(message.outputs, reply.raw_contents, sent, strict=True):
-        told = to_json(output)
+        told = {"name": output.name, "datatype": output.datatype, "shape": list(output.shape)}
         if how is _Sent.IN_BINARY:
             told["parameters"] = {_BINARY_SIZE: len(content)}
-        elif how is _Sent.IN_JSON:
-            del told["parameters"]
+        elif how is _Sent.ELSEWHERE:
+            place = output.parameters
+            told["parameters"] = {name: parameter(place[name]) for name in sorted(place)}
         head = between + orjson.dumps(told)
         between = b","
         if how is not _Sent.IN_JSON:
