@@ -35,6 +35,7 @@ OPEN = {
     "/inference.GRPCInferenceService/ServerLive",
     "/inference.GRPCInferenceService/ServerReady",
 }
+PARTS = b"\x98\x3f\x01" * 1_000_000  # fields that nobody knows
 BROKEN = b"\xff"  # the beginning of a tag, and nothing after it
 
 
@@ -93,6 +94,18 @@ async def test_what_cannot_be_decoded_is_the_callers_mistake(guarded: ServerProc
         assert error.code() is grpc.StatusCode.INVALID_ARGUMENT, (path, error.details())
         assert f"cannot be decoded as a request of {path};" in (error.details() or "")
         assert dict(error.trailing_metadata() or ())["braid-request-id"], path
+
+
+async def test_too_many_parts_are_the_callers_mistake(guarded: ServerProcess) -> None:
+    async with grpc.aio.insecure_channel(guarded.address) as channel:
+        errors = {path: await call(channel, path, PARTS, AUTHORIZED) for path in METHODS}
+
+    for path, error in errors.items():
+        assert error is not None, path
+        assert error.code() is grpc.StatusCode.INVALID_ARGUMENT, (path, error.details())
+        assert "more than 131072 fields and messages" in (error.details() or ""), path
+        assert dict(error.trailing_metadata() or ())["braid-request-id"], path
+    assert "Traceback" not in guarded.log
 
 
 async def test_who_may_not_call_hears_that_first(guarded: ServerProcess) -> None:

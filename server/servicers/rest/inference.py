@@ -12,7 +12,8 @@ Read into, and written from, the same messages as gRPC's (``braid.server.service
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import enum
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -28,7 +29,7 @@ from braid.server.rpc.status import Context
 from braid.server.servicers.oip.tensors import OpenInference, SplitMessage
 from braid.server.servicers.oip.wire import messages
 from braid.server.servicers.rest.answers import Written, measured
-from braid.server.servicers.rest.json_messages import parameters_of, set_parameter, to_json
+from braid.server.servicers.rest.json_messages import parameter, parameters_of, set_parameter
 from braid.server.servicers.rest.json_reading import JsonBody, read_json
 from braid.server.servicers.rest.json_tensors import raw_of, texts_of
 from braid_client.wire_fields import Part
@@ -211,17 +212,20 @@ def _shape(given: Mapping[str, Any], where: str) -> list[int]:
 
 def _written(reply: SplitMessage, request: RestRequest) -> list[Part]:
     """Return the parts of an answer without tensors in JSON, binary contents uncopied."""
-    head, binary = b"".join(_texts(reply, request)), _binary(reply, request)
+    sent = _sent(reply, request)
+    head, binary = b"".join(_texts(reply, sent)), _binary(reply, sent)
     request.answer.json_bytes = len(head) if binary else None
     return [head, *binary]
 
 
 def _written_later(reply: SplitMessage, request: RestRequest) -> Work[bytes | LaterReply]:
     """Return an answer with tensors in JSON."""
-    binary, shown = _binary(reply, request), list(_shown(reply, request))
-    if sum(len(content) for _, content in shown) <= AT_ONCE_BYTES:
+    sent = _sent(reply, request)
+    binary = _binary(reply, sent)
+    in_json = [at for at, how in enumerate(sent) if how is _Sent.IN_JSON]
+    if sum(len(reply.raw_contents[at]) for at in in_json) <= AT_ONCE_BYTES:
         head, size = [], 0
-        for text in _texts(reply, request):
+        for text in _texts(reply, sent):
             head.append(text)
             size += len(text)
             if size > PIECE_TEXT_BYTES:
@@ -231,21 +235,47 @@ def _written_later(reply: SplitMessage, request: RestRequest) -> Work[bytes | La
         return (yield from joined([*head, *binary]))
 
     def pieces() -> Iterator[Part]:
-        yield from _texts(reply, request)
+        yield from _texts(reply, sent)
         for content in binary:
             for at in range(0, len(content), PIECE_BYTES):
                 yield memoryview(content)[at : at + PIECE_BYTES]
 
     size_bytes: int | None = None
-    if binary or any(datatype == BYTES for datatype, _ in shown):
+    if binary or any(reply.message.outputs[at].datatype == BYTES for at in in_json):
         # The length of the JSON is told before it, and bytes that are no text are refused.
-        head_bytes = yield from measured(_texts(reply, request))
+        head_bytes = yield from measured(_texts(reply, sent))
         request.answer.json_bytes = head_bytes if binary else None
         size_bytes = head_bytes + sum(map(len, binary))
     return Written(pieces, sum(map(len, reply.raw_contents)), size_bytes)
 
 
-def _texts(reply: SplitMessage, request: RestRequest) -> Iterator[bytes]:
+class _Sent(enum.Enum):
+    """Where an output's contents are."""
+
+    IN_JSON = enum.auto()
+    IN_BINARY = enum.auto()  # after the JSON
+    ELSEWHERE = enum.auto()  # in shared memory
+
+
+def _sent(reply: SplitMessage, request: RestRequest) -> list[_Sent]:
+    """Return where each output's contents are."""
+    return [
+        _Sent.ELSEWHERE
+        if _REGION in output.parameters
+        else _Sent.IN_BINARY
+        if request.wants_binary(output.name)
+        else _Sent.IN_JSON
+        for output in reply.message.outputs
+    ]
+
+
+def _binary(reply: SplitMessage, sent: Sequence[_Sent]) -> list[Part]:
+    """Return the contents that follow the JSON."""
+    both = zip(reply.raw_contents, sent, strict=True)
+    return [content for content, how in both if how is _Sent.IN_BINARY]
+
+
+def _texts(reply: SplitMessage, sent: Sequence[_Sent]) -> Iterator[bytes]:
     """Yield the JSON of an answer in pieces."""
     message = reply.message
     shown: dict[str, Any] = {
@@ -255,39 +285,19 @@ def _texts(reply: SplitMessage, request: RestRequest) -> Iterator[bytes]:
     if message.id:
         shown["id"] = message.id
     between = orjson.dumps(shown)[:-1] + b',"outputs":['
-    for output, content in zip(message.outputs, reply.raw_contents, strict=True):
-        told = to_json(output)
-        if not told["parameters"]:
-            del told["parameters"]
-        if _is_binary(output, request):
+    for output, content, how in zip(message.outputs, reply.raw_contents, sent, strict=True):
+        told = {"name": output.name, "datatype": output.datatype, "shape": list(output.shape)}
+        if how is _Sent.IN_BINARY:
             told["parameters"] = {_BINARY_SIZE: len(content)}
+        elif how is _Sent.ELSEWHERE:
+            place = output.parameters
+            told["parameters"] = {name: parameter(place[name]) for name in sorted(place)}
         head = between + orjson.dumps(told)
-        if _is_shown(output, request):
-            yield head[:-1] + b',"data":['
-            yield from texts_of(output.name, output.datatype, content)
-            yield b"]}"
-        else:
-            yield head
         between = b","
+        if how is not _Sent.IN_JSON:
+            yield head
+            continue
+        yield head[:-1] + b',"data":['
+        yield from texts_of(output.name, output.datatype, content)
+        yield b"]}"
     yield b"]}" if message.outputs else between + b"]}"
-
-
-def _binary(reply: SplitMessage, request: RestRequest) -> list[Part]:
-    """Return the contents that follow the JSON."""
-    both = zip(reply.message.outputs, reply.raw_contents, strict=True)
-    return [content for output, content in both if _is_binary(output, request)]
-
-
-def _shown(reply: SplitMessage, request: RestRequest) -> Iterator[tuple[str, Part]]:
-    """Yield datatype and contents of the tensors in JSON."""
-    for output, content in zip(reply.message.outputs, reply.raw_contents, strict=True):
-        if _is_shown(output, request):
-            yield output.datatype, content
-
-
-def _is_binary(output: Any, request: RestRequest) -> bool:
-    return _REGION not in output.parameters and request.wants_binary(output.name)
-
-
-def _is_shown(output: Any, request: RestRequest) -> bool:
-    return _REGION not in output.parameters and not request.wants_binary(output.name)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from braid.core.errors import InvalidRequest
-from braid.server.servicers.oip.repository import LoadRequest, load_request
+from braid.server.servicers.oip.repository import MAX_CONFIG_CHARS, LoadRequest, load_request
 from braid.server.servicers.oip.wire import messages
 from braid.server.store.serving_config import ServingConfig, VersionPolicy
 
@@ -36,6 +36,11 @@ def test_a_version_policy_is_taken_over(policy: dict[str, Any], meant: VersionPo
 def test_without_a_policy_versions_serve_as_before() -> None:
     before = ServingConfig(VersionPolicy(latest=3))
     assert load({"max_batch_size": 4}).serving(before) == before
+
+
+def test_a_configuration_longer_than_any_is_refused_unread() -> None:
+    with pytest.raises(InvalidRequest, match=f"characters; it may have {MAX_CONFIG_CHARS}"):
+        load({"parameters": {"a": {"string_value": "x" * MAX_CONFIG_CHARS}}})
 
 
 @pytest.mark.parametrize(
