@@ -115,7 +115,8 @@ class StoreFolder:
 
     def whole(self) -> set[str]:
         """Digests of all files and folders that are whole, which have them as names."""
-        names = {entry.name for folder in self._folders for entry in folder.iterdir()}
+        folders = (folder for folder in self._folders if folder.is_dir())
+        names = {entry.name for folder in folders for entry in folder.iterdir()}
         return {name for name in names if _DIGEST.fullmatch(name)}
 
     def sweep(
