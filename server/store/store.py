@@ -263,7 +263,7 @@ class Store(NodeStore):
         model, needed = self._transactions.write(delete, "models")
         if model.sha256 not in needed:
             self._remove(lambda: self.folder.remove_artefact(model.sha256))
-            self._remove(lambda: self.folder.upload(model.sha256).unlink(missing_ok=True))
+            self._remove(lambda: self.folder.remove(self.folder.upload(model.sha256)))
         self._discard_samples(model.options.samples)
 
     # How models serve.

@@ -227,7 +227,10 @@ def test_a_log_that_was_cut_off_loses_only_what_it_lacks(killed: Path, sound: Pa
     log = killed / "braid.db-wal"
     shortened(log, log.stat().st_size - 100)
 
+    files = files_in(killed)
+
     assert names_in(sound) == names_in(killed)
+    assert files_in(killed) == files
 
 
 @pytest.mark.parametrize("content", [b"", b"noise" * 1000])
@@ -235,7 +238,10 @@ def test_a_log_of_noise_is_no_log(killed: Path, sound: Path, content: bytes) -> 
     (killed / "braid.db-wal").write_bytes(content)
     (killed / "braid.db-shm").write_bytes(content)
 
+    files = files_in(killed)
+
     assert rows_of(killed) == rows_of(sound)
+    assert files_in(killed) == files
 
 
 def test_a_log_of_another_database_is_not_written_into_this_one(root: Path, tmp_path: Path) -> None:
