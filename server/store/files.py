@@ -18,7 +18,7 @@ from braid.core.errors import StartupError
 from braid.core.removal import remove_folder
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
-_PARTIAL = re.compile(r"[^.].*\.(part|unpacked)|\.(gone|import)-.*")
+_PARTIAL = re.compile(r"[^.].*\.(part|unpacked|new)|\.(gone|import)-.*")
 """Names of what is being received, written or removed."""
 
 
@@ -93,15 +93,20 @@ class StoreFolder:
         """True if the import is done: folders are renamed into place when complete."""
         return (self.artefact(sha256) / "graph.json").is_file()
 
-    def adopt_upload(self, part: Path, sha256: str) -> None:
-        """Rename a complete upload into place, for good."""
-        part.rename(self.upload(sha256))
-        sync_folder(self.uploads)
+    def adopt(self, part: Path, path: Path) -> None:
+        """Rename a complete file into place, for good once ``keep`` is called."""
+        _new(path).touch(mode=0o600)
+        part.rename(path)
+        sync_folder(path.parent)
 
-    def adopt_samples(self, part: Path, digest: str) -> None:
-        """Rename a file of samples into place, for good."""
-        part.rename(self.sample_file(digest))
-        sync_folder(self.samples)
+    def keep(self, path: Path) -> None:
+        """Keep an adopted file, which the database knows now."""
+        _new(path).unlink(missing_ok=True)
+
+    def remove(self, path: Path) -> None:
+        """Remove a file that was adopted, if it is there."""
+        path.unlink(missing_ok=True)
+        self.keep(path)
 
     def remove_artefact(self, sha256: str) -> None:
         """Remove an artefact; half removed, it has no valid name any more."""
@@ -114,9 +119,14 @@ class StoreFolder:
             remove_folder(gone)
 
     def whole(self) -> set[str]:
-        """Digests of all files and folders that are whole, which have them as names."""
-        names = {entry.name for folder in self._folders for entry in folder.iterdir()}
-        return {name for name in names if _DIGEST.fullmatch(name)}
+        """Digests of the files and folders that are whole and kept, which have them as names."""
+        folders = (folder for folder in self._folders if folder.is_dir())
+        entries = (entry for folder in folders for entry in folder.iterdir())
+        return {
+            entry.name
+            for entry in entries
+            if _DIGEST.fullmatch(entry.name) and not _new(entry).exists()
+        }
 
     def sweep(
         self,
@@ -125,21 +135,22 @@ class StoreFolder:
         samples: Collection[str],
         known: Collection[str],
     ) -> Swept:
-        """Remove what a crash left: parts, and whole files that are known and not needed.
+        """Remove what a crash left: what never was whole or kept, and what is needed no more.
 
         Args:
             uploads: digests of those that are needed.
             artefacts: likewise.
             samples: likewise.
-            known: digests that the database was told of. Other files it has no word on.
+            known: digests that the database was told of. On other files it has no word.
         """
         removed, unknown = [], []
         for folder, needed in zip(self._folders, (uploads, artefacts, samples), strict=True):
-            for entry in sorted(folder.iterdir()):
+            for entry in sorted(folder.iterdir()):  # a file before its mark that it is new
                 if entry.name in needed:
                     continue
                 name = f"{folder.name}/{entry.name}"
-                if entry.name not in known and not _PARTIAL.fullmatch(entry.name):
+                is_ours = entry.name in known or _new(entry).exists()
+                if not is_ours and not _PARTIAL.fullmatch(entry.name):
                     unknown.append(name)
                     continue
                 if entry.is_dir() and not entry.is_symlink():
@@ -161,6 +172,11 @@ def sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _new(path: Path) -> Path:
+    """Mark of a file that was adopted, and that no row of the database needs yet."""
+    return path.with_name(f"{path.name}.new")
 
 
 def _digest(sha256: str) -> str:

@@ -10,6 +10,7 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from sqlalchemy import Connection
@@ -104,6 +105,7 @@ class Registrations:
             self.discard_upload(received.sha256)
             self._discard_samples(options.samples)
             raise
+        self._keep(received)
         if not made.is_new_job:
             self.discard_upload(received.sha256)
         return made
@@ -139,28 +141,34 @@ class Registrations:
         except ResourceExhausted:
             self.discard_upload(received.sha256)
             raise
+        self._keep(received)
         if made.replaces:
             self._replacing[made.job.id] = model.sha256
         return made
 
     def _adopt(self, received: ReceivedUpload) -> None:
-        """Rename the files of an upload into place, unless an earlier try did (``ObjectGone``).
-
-        The database is told before: only what it knows is removed after a crash.
-        """
-        folder, samples = self.folder, received.samples
-        told = [received.sha256, *([samples.digest] if samples else [])]
-        self._transactions.write(lambda connection: digests.remember(connection, told))
+        """Rename the files of an upload into place, unless an earlier try did (``ObjectGone``)."""
         with self._disk.writing():
-            path = received.path
-            if path is not None and not _is_adopted(path, folder.upload(received.sha256)):
-                folder.adopt_upload(path, received.sha256)
-            if samples and not _is_adopted(samples.path, folder.sample_file(samples.digest)):
-                folder.adopt_samples(samples.path, samples.digest)
+            for part, path in self._files_of(received):
+                if part is not None and not _is_adopted(part, path):
+                    self.folder.adopt(part, path)
+
+    def _keep(self, received: ReceivedUpload) -> None:
+        """Keep the files of an upload whose rows are stored."""
+        for _, path in self._files_of(received):
+            self._remove(partial(self.folder.keep, path))
+
+    def _files_of(self, received: ReceivedUpload) -> list[tuple[Path | None, Path]]:
+        """Files of an upload: where each was received, and where it belongs."""
+        files = [(received.path, self.folder.upload(received.sha256))]
+        if samples := received.samples:
+            files.append((samples.path, self.folder.sample_file(samples.digest)))
+        return files
 
     def _place(self, connection: Connection, model: ModelVersion, device_keys: str) -> Registration:
         if models_table.find(connection, model.name, model.version) is None:
             self._quota.check_models(len(models_table.present(connection)))
+        digests.remember(connection, [model.sha256])
         self._hold(connection, model)
         job, replaces = placed.place(connection, model, device_keys)
         if replaces:
@@ -207,6 +215,7 @@ class Registrations:
         device_keys: str,
         version: int | None,
     ) -> Registration:
+        digests.remember(connection, {received.sha256, options.samples} - {""})
         present = models_table.present(connection, name)
         versions = [
             one
@@ -259,7 +268,7 @@ class Registrations:
         )
         still_needed += list(self._replacing.values()).count(sha256)
         if is_imported or not still_needed:
-            self._remove(lambda: self.folder.upload(sha256).unlink(missing_ok=True))
+            self._remove(lambda: self.folder.remove(self.folder.upload(sha256)))
 
     def discard_artefact(self, sha256: str) -> None:
         """Remove an artefact that no version has, and no job is about to give one."""
@@ -271,7 +280,7 @@ class Registrations:
         """Remove samples that no model version needs."""
         needed = self._transactions.read(models_table.samples, stored_only=True)
         if digest and digest not in needed:
-            self._remove(lambda: self.folder.sample_file(digest).unlink(missing_ok=True))
+            self._remove(lambda: self.folder.remove(self.folder.sample_file(digest)))
 
     def _remove(self, files: Callable[[], None]) -> None:
         """Remove files without a user; what cannot be removed now, the next start sweeps."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from functools import wraps
@@ -37,7 +37,7 @@ from braid.core.errors import (
 from braid.core.schedule import Provisional, Schedule
 from braid.server.store.database.database import Database
 from braid.server.store.database.opening import open_database
-from braid.server.store.database.sqlite_file import BEGIN
+from braid.server.store.database.sqlite_file import StoredFiles
 from braid.server.store.database.url import sqlite_path, usual_url
 from braid.server.store.files import StoreFolder
 from braid.server.store.fleet.node_store import NodeStore
@@ -134,8 +134,8 @@ class Store(NodeStore):
         with ExitStack() as opened:
             opened.callback(folder.close)
             try:
-                files = folder.whole()
-                found = open_database(url, root, holds_files=bool(files))
+                files = StoredFiles(root, folder.whole())
+                found = open_database(url, files)
                 opened.callback(found.close)
                 store = cls(folder, found, limits or StoreLimits(), node)
                 store._recover(files)
@@ -180,19 +180,15 @@ class Store(NodeStore):
         """Ask for a blocking method to be run on the store's thread, without waiting for it."""
         return self._thread.submit(function, *args, **kwargs)
 
-    def _recover(self, files: Collection[str]) -> None:
+    def _recover(self, files: StoredFiles) -> None:
         """Finish deletions that a crash cut off; remove unused files and impossible latencies.
 
         Raises:
-            StartupError: the database knows none of the store's ``files``, which it should.
+            StartupError: the database knows none of the store's files, which it should.
         """
         known = self._transactions.read(digests.known)
-        if files and known.isdisjoint(files):
-            raise StartupError(
-                f"the store's database {self._database.engine.url} knows none of the files of "
-                f"models in {self.folder.root}: it is new, older or another one; put the right "
-                f"one there, or {BEGIN}"
-            )
+        if why := files.why_strange(known):
+            raise StartupError(f"the store's database {self._database.engine.url} {why}")
         self._transactions.write(self._recover_rows)
         uploads, artefacts, samples = self._transactions.read(_needed_files)
         swept = self.folder.sweep(uploads, artefacts, samples, known)
@@ -276,7 +272,7 @@ class Store(NodeStore):
         model, needed = self._transactions.write(delete, "models")
         if model.sha256 not in needed:
             self._remove(lambda: self.folder.remove_artefact(model.sha256))
-            self._remove(lambda: self.folder.upload(model.sha256).unlink(missing_ok=True))
+            self._remove(lambda: self.folder.remove(self.folder.upload(model.sha256)))
         self._discard_samples(model.options.samples)
 
     # How models serve.

@@ -36,6 +36,7 @@ def run(args: argparse.Namespace) -> int:
     from braid.server.limits import store_database
     from braid.server.settings import load_settings
     from braid.server.store.database.opening import upgrade_database
+    from braid.server.store.database.sqlite_file import StoredFiles
     from braid.server.store.database.url import is_shared, sqlite_path, usual_url
     from braid.server.store.files import StoreFolder
 
@@ -46,13 +47,12 @@ def run(args: argparse.Namespace) -> int:
         print(f"braid database: {error}", file=sys.stderr)
         return 2
     url = store_database(settings)
-    folder, holds_files = StoreFolder(settings.store, sqlite_path(url)), False
+    folder = StoreFolder(settings.store, sqlite_path(url))
     try:
         if url is None or not is_shared(url):
             folder.open()  # no server may use it meanwhile
-            holds_files = bool(folder.whole())
-        url = url or usual_url(folder.database)
-        revision = upgrade_database(url, folder.root, holds_files=holds_files)
+        files = StoredFiles(folder.root, folder.whole())
+        revision = upgrade_database(url or usual_url(folder.database), files)
     finally:
         folder.close()
     print(f"the database is up to date (revision {revision})")

@@ -8,7 +8,6 @@ a newer one   ──> opens if only things were added, see ``migrations``
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -83,13 +82,18 @@ def _bring_up_to_date(connection: Connection, steps: MigrationSteps) -> str:
     tables = inspect(connection).get_table_names()
     found = _only(connection, meta.c.schema_version) if meta.name in tables else None
     if found is None:
-        if others := _that_should_not_be(connection, tables):
+        if ours := sorted({*tables} & {*metadata.tables}):
             raise StartupError(
-                f"the store's database {connection.engine.url} has no {meta.name}, but "
-                f"{', '.join(others)}: it is damaged or another program's; restore it from a "
-                "backup, or choose another with BRAID_DATABASE or BRAID_STORE"
+                f"the store's database {connection.engine.url} has {', '.join(ours)}, but no "
+                f"{meta.name} that says of which version: it is damaged or another program's; "
+                "restore it from a backup, or choose another with BRAID_DATABASE"
             )
         return _create(connection)
+    if not isinstance(found, int):
+        raise StartupError(
+            f"the store's database {connection.engine.url} is damaged (schema {str(found)[:20]!r})"
+            "; restore it from a backup"
+        )
     if found not in _CONVERTED:
         raise StartupError(
             f"the store's database {connection.engine.url} has schema {found}, this version of "
@@ -106,12 +110,6 @@ def _bring_up_to_date(connection: Connection, steps: MigrationSteps) -> str:
     if before != steps.revisions[-1]:
         log.info("the database is of a newer version", extra={"revision": before})
     return str(before)
-
-
-def _that_should_not_be(connection: Connection, tables: Sequence[str]) -> list[str]:
-    """Tables that a database without Braid's should not have: in PostgreSQL others' may be."""
-    is_shared = connection.dialect.name == "postgresql"
-    return sorted(set(tables) & set(metadata.tables) if is_shared else set(tables))
 
 
 def _check_tables(connection: Connection) -> None:

@@ -18,7 +18,7 @@ from braid.core.errors import BraidError, StartupError
 from braid.server.store.database.database import READING, Database
 from braid.server.store.database.failures import SharedWatch, failure_of
 from braid.server.store.database.migrating import bring_up_to_date
-from braid.server.store.database.sqlite_file import prepare_file
+from braid.server.store.database.sqlite_file import StoredFiles, prepare_file
 from braid.server.store.database.url import is_shared, sqlite_path
 from braid.server.store.disk import DiskWatch
 
@@ -29,39 +29,35 @@ PAGE_CACHE_KIB = 256
 for an hour; the kernel keeps the file's pages, too."""
 
 
-def open_database(url: URL, folder: Path, *, holds_files: bool = False) -> Database:
+def open_database(url: URL, files: StoredFiles) -> Database:
     """Connect, create what is missing, check the version of the rest.
 
     Args:
         url: of SQLite or PostgreSQL.
-        folder: of the store; a SQLite database without a path of its own lies there.
-        holds_files: it holds files of models.
+        files: of the store, in whose folder a SQLite database without a path of its own lies.
 
     Raises:
-        StartupError: the database is newer than this program, is none, is damaged, lost beside
-            files of models, or cannot be reached.
+        StartupError: the database is newer than this program, is none, is damaged, knows none of
+            the files, or cannot be reached.
     """
     if is_shared(url):
-        upgrade_database(url, folder)
+        upgrade_database(url, files)
         engine = _shared_engine(url)
         readers = engine.execution_options(isolation_level="REPEATABLE READ")
         return Database(engine, readers, SharedWatch())
-    engine = _sqlite_engine(url, folder if holds_files else None)
-    _upgrade(engine, url, folder)
+    engine = _sqlite_engine(url, files)
+    _upgrade(engine, url, files.folder)
     readers = engine.execution_options(**{READING: True})
-    return Database(engine, readers, DiskWatch(folder))
+    return Database(engine, readers, DiskWatch(files.folder))
 
 
-def upgrade_database(url: URL, folder: Path, *, holds_files: bool = False) -> str:
+def upgrade_database(url: URL, files: StoredFiles) -> str:
     """Bring a database to this version's tables; returns its revision.
 
     Arguments and errors are those of ``open_database``.
     """
-    if is_shared(url):
-        engine = _shared_engine(url, may_change=True)
-    else:
-        engine = _sqlite_engine(url, folder if holds_files else None)
-    revision = _upgrade(engine, url, folder)
+    engine = _shared_engine(url, may_change=True) if is_shared(url) else _sqlite_engine(url, files)
+    revision = _upgrade(engine, url, files.folder)
     engine.dispose()
     return revision
 
@@ -115,7 +111,7 @@ def _shared_engine(url: URL, *, may_change: bool = False) -> Engine:
         ) from error
 
 
-def _sqlite_engine(url: URL, files: Path | None) -> Engine:
+def _sqlite_engine(url: URL, files: StoredFiles) -> Engine:
     if (path := sqlite_path(url)) is not None:
         prepare_file(path, files)
     engine = create_engine(url)

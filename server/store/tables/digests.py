@@ -1,7 +1,7 @@
-"""Files that the database was told of, before they got their names.
+"""Files that the database was told of, with the rows that needed them first.
 
 Every function runs inside the caller's transaction. A file whose digest is not among them is not
-this database's to remove: it may be lost, restored from an older backup, or the wrong one.
+this database's to remove: the database may be new, restored from an older backup, or the wrong one.
 """
 
 from __future__ import annotations

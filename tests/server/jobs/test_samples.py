@@ -64,8 +64,11 @@ async def test_samples_survive_a_restart_and_what_no_version_has_does_not(server
     made = await with_samples(server, ROWS)
     await until_ended(server, made.job.id)
     file = server.store.folder.sample_file(made.model.options.samples)
-    left_behind = file.with_name("0" * 64)
-    left_behind.write_bytes(b"of a crash")
+    other = await with_samples(server, 2 * ROWS, name="other")
+    await until_ended(server, other.job.id)
+    left_behind = server.store.folder.sample_file(other.model.options.samples)
+    await server.store.call(server.store.delete_model, "other", 1)
+    left_behind.write_bytes(b"of a crash before the file was removed")
 
     again = await server.restarted()
     await again.stop()

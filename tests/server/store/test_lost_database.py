@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import shutil
 from collections.abc import Callable
@@ -36,6 +37,10 @@ def files_in(root: Path) -> dict[str, bytes]:
     return {str(path.relative_to(root)): path.read_bytes() for path in found if path.is_file()}
 
 
+def sha256_of(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
 def missing(database: Path) -> None:
     database.unlink()
 
@@ -68,7 +73,7 @@ def test_a_start_without_its_database_is_refused_and_loses_no_file(
     lost(database)
 
     for _ in range(2):  # what the first start made must not let the second one through
-        with pytest.raises(StartupError, match=r"; put .* to begin anew, move") as refused:
+        with pytest.raises(StartupError, match=r"; put .* or, to begin anew, move") as refused:
             Store.open(root)
         assert "\n" not in str(refused.value)
     assert files_in(root) == files
@@ -108,7 +113,7 @@ def test_the_log_of_a_database_that_is_lost_stays(
     assert log
     lost(copy / "braid.db")
 
-    with pytest.raises(StartupError, match="its log braid.db-wal is not"):
+    with pytest.raises(StartupError, match=r"and braid\.db-wal is there"):
         Store.open(copy)
 
     assert (copy / "braid.db-wal").read_bytes() == log
@@ -168,11 +173,11 @@ def test_an_upload_that_a_crash_cut_off_before_its_row_is_removed(store: Store) 
     register(store, "other", b"another model")
     received = receive(store)
     store._adopt(received)
-    assert received.sha256 in store.folder.whole()
+    assert store.folder.upload(received.sha256).exists()
 
     store = reopened(store)
 
-    assert received.sha256 not in store.folder.whole()
+    assert {path.name for path in store.folder.uploads.iterdir()} == {sha256_of(b"another model")}
     store.close()
 
 
@@ -181,8 +186,14 @@ def test_the_first_upload_cut_off_by_a_crash_does_not_stop_the_next_start(store:
 
     store = reopened(store)
 
-    assert store.folder.whole() == set()
+    assert list(store.folder.uploads.iterdir()) == []
     store.close()
+
+
+def test_a_registration_leaves_its_file_and_nothing_beside_it(store: Store) -> None:
+    made = register(store)
+
+    assert [path.name for path in store.folder.uploads.iterdir()] == [made.model.sha256]
 
 
 def test_bytes_that_another_version_took_the_place_of_are_known(store: Store) -> None:
