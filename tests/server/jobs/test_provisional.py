@@ -1,4 +1,4 @@
-"""Registrations on a machine whose cores other processes take, and what follows once it is quiet."""
+"""Registrations while other processes take the cores, and what follows once it is quiet."""
 
 from __future__ import annotations
 
