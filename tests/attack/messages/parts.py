@@ -72,6 +72,16 @@ MESSAGES: Mapping[str, tuple[str, bytes, Sequence[str]]] = {
         ).SerializeToString(),
         TOO_MANY,
     ),
+    "a name of 60 MiB": (
+        f"{OIP}ModelInfer",
+        request(ROW, inputs=[{"name": "\x1b" * (60 << 20)}]).SerializeToString(),
+        ["more than 2097152 bytes in a text"],
+    ),
+    "a service of 60 MiB": (
+        "/grpc.health.v1.Health/Watch",
+        health_pb2.HealthCheckRequest(service="x" * (60 << 20)).SerializeToString(),
+        ["more than 2097152 bytes in a text"],
+    ),
     "labels": (f"{ADMIN}SetServing", b"\x1a\x00" * 1_000_000, TOO_MANY),
     "5,000 inputs": (
         f"{OIP}ModelInfer",
