@@ -14,8 +14,9 @@ from braid_client.wire_fields import field
 from tests.attack.messages.grpc_calls import ADMIN, BRAID, OIP, GrpcCall
 from tests.attack.messages.http_requests import HttpRequest, post
 from tests.attack.messages.inference import INVALID
-from tests.attack.messages.open_inference import ROW, request
+from tests.attack.messages.open_inference import request
 from tests.attack.messages.rest import INFER
+from tests.attack.messages.tensors import ROW
 from tests.attack.target import GROWN, PREY
 
 MILLIONS = 7 << 20
