@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Generator, Iterable, Sequence
+from contextlib import nullcontext
 from io import BytesIO
 from typing import TypeVar
 
@@ -54,14 +55,20 @@ class Turns:
     def __init__(self) -> None:
         self._turn = asyncio.Lock()
 
-    async def finish(self, work: Work[T]) -> T:
-        """Return the result of work; its first piece is done at once."""
+    async def finish(self, work: Work[T], among: asyncio.Semaphore | None = None) -> T:
+        """Return the result of work.
+
+        Args:
+            work: its first piece is done at once.
+            among: entered for the further pieces, by work that takes much memory.
+        """
         try:
             next(work)
-            while True:
-                async with self._turn:
-                    await asyncio.sleep(0)
-                    next(work)
+            async with among or nullcontext():
+                while True:
+                    async with self._turn:
+                        await asyncio.sleep(0)
+                        next(work)
         except StopIteration as end:
             result: T = end.value
             return result

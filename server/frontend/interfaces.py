@@ -7,6 +7,7 @@ HTTP port ─────> the same TensorService and methods as REST; health, m
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 
 import grpc
@@ -48,6 +49,9 @@ from braid.server.servicers.uploads import ModelUploads
 from braid.server.settings import Settings, shown_settings
 from braid.server.store.store import Store
 from braid_client.wire import admin_pb2, admin_pb2_grpc
+
+LARGE_BODIES = 4
+"""Large bodies of JSON that are read at once: that takes ten times their bytes."""
 
 SERVICES = (
     BraidV1.service,
@@ -162,6 +166,7 @@ class Interfaces:
             others={**self._oip, **self._admin.over_http()},
             admission=Admission(entrance.gate, entrance.telemetry, needs_certificate=is_mutual),
             turns=self._turns,
+            reading=asyncio.Semaphore(LARGE_BODIES),
             room=BodyRoom(settings.calls_memory_bytes),
             body_bytes=settings.max_message_bytes + MESSAGE_OVERHEAD_BYTES,
         )

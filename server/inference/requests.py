@@ -313,4 +313,5 @@ def _wanted(names: Sequence[str], outputs: tuple[str, ...]) -> tuple[str, ...]:
             raise InvalidTensor(
                 f"the model has no output {name!r}; its outputs: {', '.join(outputs)}"
             )
-    return tuple(name for name in outputs if name in names)
+    wanted = set(names)
+    return tuple(name for name in outputs if name in wanted)

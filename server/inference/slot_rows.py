@@ -222,7 +222,7 @@ def _cut(
     dtype, shape, start = place.spec.dtype, place.shape, run.offset + place.offset
     whole = memory[start : start + place.size_bytes]
     if dtype == BYTES:
-        return _cut_strings(memory, run, place, axis, (row, rows))
+        return (yield from _cut_strings(memory, run, place, axis, (row, rows)))
     if axis is None or rows == shape[axis]:
         return OutputTensor(dtype, shape, whole)
     each = shape[axis] // run.batch_size  # output rows for one request row, usually 1
@@ -238,7 +238,7 @@ def _cut(
 
 def _cut_strings(
     memory: memoryview, run: BatchRun, place: Field, axis: int | None, rows: tuple[int, int]
-) -> OutputTensor:
+) -> Work[OutputTensor]:
     """Return the strings of an output, or of some of its rows: the first one, and how many."""
     start, shape = run.offset + place.offset, place.shape
     places = places_of(memory[start : start + place.size_bytes], place)
@@ -246,7 +246,7 @@ def _cut_strings(
         each = shape[axis] // run.batch_size
         first, last = rows[0] * each, sum(rows) * each
         places = places[(slice(None),) * axis + (slice(first, last),)]
-    data = SlotHeap(memory, run.ready, run.offset).raw(places.reshape(-1, 2))
+    data = yield from SlotHeap(memory, run.ready, run.offset).raw(places.reshape(-1, 2))
     return OutputTensor(BYTES, places.shape[:-1], data)
 
 

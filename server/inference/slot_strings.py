@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from braid.core.errors import WorkerFault
-from braid.core.strings import LENGTH, Strings
+from braid.core.pieces import Work, joined
+from braid.core.strings import LENGTH, PIECE_STRINGS, Strings
 from braid.core.tensor import BYTES
 from braid.engine.link.shared_memory import HEAP_HEAD, Field
 from braid.server.devices.executables import Executable
@@ -59,25 +60,28 @@ class SlotHeap:
         starts = np.concatenate(([0], ends[:-1])).astype(np.uint32) + np.uint32(LENGTH.size)
         return np.stack((starts + np.uint32(used), ends - starts), axis=1)
 
-    def raw(self, places: Places) -> bytes:
+    def raw(self, places: Places) -> Work[bytes]:
         """Return the raw form of the elements at ``places``.
 
         Raises:
             WorkerFault: the worker left places that lie outside the heap.
         """
-        if not len(places):
-            return b""
         _, used = HEAP_HEAD.unpack_from(self._memory, self._head)
-        starts = places[:, 0].astype(np.int64) - LENGTH.size
-        ends = places[:, 0].astype(np.int64) + places[:, 1]
-        if starts.min() < 0 or ends.max() > used:
-            raise WorkerFault("the device worker answered with strings that are not there")
-        if np.array_equal(starts[1:], ends[:-1]):  # one after the other, as they are written
-            return bytes(self._memory[self._start + int(starts[0]) : self._start + int(ends[-1])])
-        return b"".join(
-            self._memory[self._start + start : self._start + end]
-            for start, end in zip(starts.tolist(), ends.tolist(), strict=True)
-        )
+        parts = list[bytes | memoryview]()
+        for at in range(0, len(places), PIECE_STRINGS):
+            if at:
+                yield
+            some = places[at : at + PIECE_STRINGS].astype(np.int64)
+            starts, ends = some[:, 0] - LENGTH.size, some[:, 0] + some[:, 1]
+            if starts.min() < 0 or ends.max() > used:
+                raise WorkerFault("the device worker answered with strings that are not there")
+            if np.array_equal(starts[1:], ends[:-1]):  # one after the other, as they are written
+                starts, ends = starts[:1], ends[-1:]
+            parts += (
+                self._memory[self._start + start : self._start + end]
+                for start, end in zip(starts.tolist(), ends.tolist(), strict=True)
+            )
+        return (yield from joined(parts))
 
 
 def places_of(whole: memoryview, place: Field) -> Places:

@@ -1,7 +1,7 @@
 """Parts of serialised protobuf messages, counted on the wire before objects are made of them.
 
     message ──counted──> at most MAX_PARTS fields, messages and packed numbers ──> protobuf
-                 └──> TooManyParts
+                 └──> TooManyParts, or a text that no name is as long as
 
 Two bytes on the wire are a message within a message, and hundreds in memory: 15 MiB of them held
 the event loop up for half a minute and took 2.5 GB. Only the fields' heads are looked at
@@ -30,6 +30,9 @@ MAX_PARTS = 1 << 17
 MAX_NUMBERS = 1 << 22
 """Integers and truth values of one message that it packs into tensors."""
 
+MAX_TEXT_BYTES = 2 << 20
+"""Bytes of one text: errors quote names, and that takes ten times their bytes."""
+
 _VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
 _LONGEST_VARINT, _FEW_BYTES = 10, 16
 _FIXED_BYTES = {
@@ -40,16 +43,16 @@ _FIXED_BYTES = {
     FieldDescriptor.TYPE_FIXED32: 4,
     FieldDescriptor.TYPE_SFIXED32: 4,
 }
-_WHOLE = (FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_BYTES)
 
 
 @dataclass(slots=True)
 class _Level:
-    """Fields of one type of message whose content has parts itself, by number."""
+    """Fields of one type of message that are looked at, by number."""
 
     is_tensor: bool
     messages: dict[int, _Level] = field(default_factory=dict)
     packed: dict[int, int] = field(default_factory=dict)  # bytes of a number; 0: it depends
+    texts: set[int] = field(default_factory=set)
 
 
 def counted(decode: Decode[Read], message: Descriptor, tensor: Descriptor | None = None) -> Any:
@@ -77,7 +80,9 @@ def _level_of(message: Descriptor, tensor: Descriptor | None, known: dict[str, _
         for each in message.fields:
             if each.message_type is not None:
                 level.messages[each.number] = _level_of(each.message_type, tensor, known)
-            elif each.type not in _WHOLE:
+            elif each.type == FieldDescriptor.TYPE_STRING:
+                level.texts.add(each.number)
+            elif each.type != FieldDescriptor.TYPE_BYTES:
                 level.packed[each.number] = _FIXED_BYTES.get(each.type, 0)
     return level
 
@@ -92,7 +97,7 @@ class _Count:
         """Count the parts of a message.
 
         Raises:
-            TooManyParts: there are more than MAX_PARTS, or MAX_NUMBERS in tensors.
+            TooManyParts: there are more than MAX_PARTS, MAX_NUMBERS or MAX_TEXT_BYTES.
         """
         left = [(memoryview(data), level)]
         while left:
@@ -124,6 +129,8 @@ class _Count:
                     left.append((view[begin:at], messages[number]))
                 elif length and number in packed:
                     self._add_packed(view[begin:at], packed[number], level)
+                elif length > MAX_TEXT_BYTES and number in level.texts:
+                    raise TooManyParts(MAX_TEXT_BYTES, "bytes in a text", "shorten it")
             elif kind == _VARINT:
                 at = at + 1 if view[at] < 0x80 else _varint(view, at)[1]
             elif kind == _FIXED64:

@@ -79,6 +79,14 @@ async def test_work_that_fails_or_is_cancelled_leaves_the_turn_to_others() -> No
     assert await in_steps(counting("b", 3, done)) == "b"
 
 
+async def test_work_that_takes_much_memory_goes_on_when_there_is_a_place() -> None:
+    turns, among, done = Turns(), asyncio.Semaphore(1), list[str]()
+
+    await asyncio.gather(*(turns.finish(counting(name, 4, done), among) for name in "abc"))
+
+    assert done == [*"abc", *"aaa", *"bbb", *"ccc"]
+
+
 async def test_what_is_made_one_by_one_is_made_when_it_is_asked_for() -> None:
     turns, made = Turns(), list[int]()
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import cast
+from typing import TypeVar, cast
 
 import grpc
 from starlette.exceptions import HTTPException
@@ -13,7 +14,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import Receive, Scope, Send
 
-from braid.core.pieces import Turns
+from braid.core.pieces import Turns, Work
 from braid.server.ports.http.bodies import BodyRoom, read_body
 from braid.server.rpc.handlers import behaviour_of
 from braid.server.rpc.status import Context, Handler, answering
@@ -26,6 +27,8 @@ from braid.server.servicers.rest.json_reading import read_json
 from braid.server.servicers.rest.openapi import document
 from braid.server.servicers.rest.operations import INFER, OPERATIONS, Operation
 
+T = TypeVar("T")
+
 PROBES = ("/v2/health/live", "/v2/health/ready")
 
 
@@ -37,6 +40,7 @@ class RestServices:
     others: Mapping[str, Handler]  # RPCs beside inference, by name, ours among them
     admission: Admission
     turns: Turns
+    reading: asyncio.Semaphore  # of large JSON: more than that wait, as bodies
     room: BodyRoom
     body_bytes: int  # most of one request, compressed or not
 
@@ -93,12 +97,16 @@ class AnswerOperation:
             if at in request.path_params:
                 setattr(message, name, request.path_params[at])
         if operation.read is not None:
-            body = await services.turns.finish(read_json(await self._body(request)))
-            if (reading := operation.read(body.given, message)) is not None:
-                await services.turns.finish(reading)
+            with services.room.reading(request, services.body_bytes):
+                body = await self._read(read_json(await self._body(request)))
+                if (filling := operation.read(body.given, message)) is not None:
+                    await self._read(filling)
         behaviour = behaviour_of(services.others[operation.rpc])
         shown, status = operation.show(await behaviour(message, context))
         return JSONResponse(shown, status, call.headers())
+
+    async def _read(self, work: Work[T]) -> T:
+        return await self._services.turns.finish(work, self._services.reading)
 
     async def _body(self, request: Request) -> bytes:
         services = self._services
@@ -119,7 +127,7 @@ class Infer(AnswerOperation):
             length = request.headers.get(HEAD_LENGTH)
             reading = read_request(body, length, path["name"], path.get("version", ""))
             del body
-            message = await services.turns.finish(reading)
+            message = await self._read(reading)
         reply = await services.inference.infer(message, context)
         assert isinstance(reply, bytes | Written)
         head_bytes, told = message.answer.json_bytes, call.headers()

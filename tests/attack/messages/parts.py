@@ -14,8 +14,9 @@ from braid_client.wire_fields import field
 from tests.attack.messages.grpc_calls import ADMIN, BRAID, OIP, GrpcCall
 from tests.attack.messages.http_requests import HttpRequest, post
 from tests.attack.messages.inference import INVALID
-from tests.attack.messages.open_inference import ROW, request
+from tests.attack.messages.open_inference import request
 from tests.attack.messages.rest import INFER
+from tests.attack.messages.tensors import ROW
 from tests.attack.target import GROWN, PREY
 
 MILLIONS = 7 << 20
@@ -71,6 +72,16 @@ MESSAGES: Mapping[str, tuple[str, bytes, Sequence[str]]] = {
             header=admin_pb2.RegisterModelHeader(name="hostile", batch_sizes=[1] * 1_000_000)
         ).SerializeToString(),
         TOO_MANY,
+    ),
+    "a name of 60 MiB": (
+        f"{OIP}ModelInfer",
+        request(ROW, inputs=[{"name": "\x1b" * (60 << 20)}]).SerializeToString(),
+        ["more than 2097152 bytes in a text"],
+    ),
+    "a service of 60 MiB": (
+        "/grpc.health.v1.Health/Watch",
+        health_pb2.HealthCheckRequest(service="x" * (60 << 20)).SerializeToString(),
+        ["more than 2097152 bytes in a text"],
     ),
     "labels": (f"{ADMIN}SetServing", b"\x1a\x00" * 1_000_000, TOO_MANY),
     "5,000 inputs": (

@@ -9,7 +9,7 @@ from google.protobuf.message import Message
 from tritonclient.grpc import service_pb2
 
 from braid.core.errors import TooManyParts
-from braid.server.rpc.wire_parts import MAX_NUMBERS, MAX_PARTS, counted
+from braid.server.rpc.wire_parts import MAX_NUMBERS, MAX_PARTS, MAX_TEXT_BYTES, counted
 from braid_client.wire import admin_pb2, inference_pb2
 from braid_client.wire_fields import field
 
@@ -113,6 +113,32 @@ def test_as_many_parts_as_may_be_are_read(what: str) -> None:
     assert Reading()(last.SerializeToString()) == last
     with pytest.raises(TooManyParts):
         Reading()(more.SerializeToString())
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        Request(model_name="x" * (MAX_TEXT_BYTES + 1)),
+        Request(inputs=[{"name": "x" * (MAX_TEXT_BYTES + 1)}]),
+        Request(parameters={"x" * (MAX_TEXT_BYTES + 1): service_pb2.InferParameter()}),
+    ],
+    ids=["model", "input", "parameter"],
+)
+def test_a_text_longer_than_any_name_is_refused_unread(message: Message) -> None:
+    reading = Reading()
+
+    with pytest.raises(TooManyParts, match=f"more than {MAX_TEXT_BYTES} bytes in a text"):
+        reading(message.SerializeToString())
+
+    assert not reading.read
+
+
+def test_a_text_may_be_long_and_bytes_longer() -> None:
+    message = Request(
+        model_name="x" * MAX_TEXT_BYTES, raw_input_contents=[bytes(2 * MAX_TEXT_BYTES)]
+    )
+
+    assert Reading()(message.SerializeToString()) == message
 
 
 def test_numbers_of_tensors_are_not_parts() -> None:

@@ -8,15 +8,17 @@ import json
 import socket
 from collections.abc import Iterator
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import psutil
 import pytest
+from onnx import helper
 
 from tests.clock import until
-from tests.models.small import graph, save, tensors
+from tests.models.graphs import graph, save, tensors
 from tests.service.oip.rest import Answer, call
 from tests.service.server_process import ServerProcess
 
@@ -30,8 +32,6 @@ INFER = "/v2/models/wide/infer"
 
 def wide(path: Path) -> Path:
     """x [batch, 3] -> y, z [batch, COLUMNS]: the sum of the row, and its negative."""
-    from onnx import helper
-
     nodes = [helper.make_node("MatMul", ["x", "w"], ["y"]), helper.make_node("Neg", ["y"], ["z"])]
     outputs = tensors(y=["batch", COLUMNS], z=["batch", COLUMNS])
     weight = {"w": np.ones((3, COLUMNS), np.float32)}
@@ -68,6 +68,10 @@ def check(answer: Answer, *names: str) -> None:
         assert shown[name]["shape"] == [1, COLUMNS]
         found = np.array(shown[name]["data"], np.float32)
         np.testing.assert_array_equal(found, np.full(COLUMNS, {"y": total, "z": -total}[name]))
+
+
+def nothing_of(server: ServerProcess, metric: str) -> bool:
+    return server.metric(metric) == 0
 
 
 def test_a_large_answer_is_sent_while_it_is_written(server: ServerProcess) -> None:
@@ -140,4 +144,4 @@ def test_slow_readers_hold_the_tensors_and_not_their_text(server: ServerProcess)
     assert unread == READERS * (TENSORS + MIB)
     assert grown < READERS * texts / 3
     for name in ("braid_unread_answer_bytes", "braid_calls_memory_bytes"):
-        until(lambda name=name: server.metric(name) == 0)
+        until(partial(nothing_of, server, name))
