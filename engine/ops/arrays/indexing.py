@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from braid.engine.ops.arrays.shape import Number, normal_axis, scalar
+from braid.engine.ops.arrays.shape import Number, check_shape, normal_axis, scalar
 from braid.engine.ops.kinds import operator
 from braid.engine.ops.value_ranges import Shape, ValueRange, along_axis, index_tuples
 
@@ -85,6 +85,7 @@ def scatter_elements(
     x: Tensor, indices: Tensor, updates: Tensor, axis: int = 0, reduction: str = "none"
 ) -> Tensor:
     """Return x with each update put (or reduced) into its place along ``axis``."""
+    check_shape("updates", updates, indices.shape)
     places = _counted_from_front(indices, x.shape[axis])
     if reduction == "none":
         return x.scatter(axis, places, updates)
@@ -96,6 +97,7 @@ def scatter_nd(x: Tensor, indices: Tensor, updates: Tensor, reduction: str = "no
     """Return x with each slice of updates put (or reduced) at its index tuple."""
     depth = indices.shape[-1]
     extents = x.shape[:depth]
+    check_shape("updates", updates, indices.shape[:-1] + x.shape[depth:])
     flat = torch.zeros(indices.shape[:-1], dtype=torch.int64, device=x.device)
     for i, extent in enumerate(extents):
         flat = flat * extent + _counted_from_front(indices[..., i], extent)
@@ -128,6 +130,7 @@ def topk(
 @operator("braid.one_hot")
 def one_hot(indices: Tensor, values: Tensor, depth: Number, axis: int = -1) -> Tensor:
     """Put ``values[1]`` at each index along a new axis of extent ``depth``, else ``values[0]``."""
+    check_shape("values", values, (2,))
     extent = int(scalar(depth))
     if extent < 1:
         raise ValueError(f"a depth of {extent}")

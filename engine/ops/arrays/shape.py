@@ -273,12 +273,23 @@ def _steps(shapes: Sequence[Shape | None], attributes: Mapping[str, Any]) -> Ite
 @operator("braid.reverse_sequence", values=_steps)
 def reverse_sequence(x: Tensor, lengths: Tensor, batch_axis: int, time_axis: int) -> Tensor:
     """Reverse the first ``lengths[b]`` steps of each sequence b."""
+    check_shape("lengths", lengths, (x.shape[batch_axis],))
     steps = torch.arange(x.shape[time_axis], device=x.device)
     ends = lengths.to(x.device).unsqueeze(1)
     source = torch.where(steps < ends, ends - 1 - steps, steps)  # [batch, time]
     moved = x.movedim((batch_axis, time_axis), (0, 1))
     view = source.reshape(source.shape + (1,) * (x.dim() - 2)).expand(moved.shape)
     return moved.gather(1, view).movedim((0, 1), (batch_axis, time_axis))
+
+
+def check_shape(what: str, operand: Tensor | None, wanted: Ints) -> None:
+    """Refuse an operand, if there is one, that would be broadcast or cut where it must fit.
+
+    Raises:
+        ValueError: it has another shape.
+    """
+    if operand is not None and operand.shape != tuple(wanted):
+        raise ValueError(f"{what} of shape {list(operand.shape)}, not {list(wanted)}")
 
 
 def different_axes(axes: Ints, rank: int) -> list[int]:

@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from braid.engine.ops.arrays.shape import check_shape
 from braid.engine.ops.dtypes import torch_dtype
 from braid.engine.ops.kinds import operator
 from braid.engine.ops.value_ranges import Shape, ValueRange
@@ -60,6 +61,7 @@ def attention(
         The attended values, the keys and the values with their cache, and the scores asked for.
     """
     mask, past_k, past_v, valid = (*context, None, None, None, None)[:4]
+    check_shape("lengths", valid, q.shape[:1])
     flat = q.dim() == 3
     if flat:
         if not options.q_heads or not options.kv_heads:
@@ -188,13 +190,14 @@ def rotary_embedding(
         extent: elements at the start of each head that are turned, 0 for all.
         interleaved: neighbours are a pair; without it, halves are.
     """
-    if positions is not None:
-        cosines, sines = cosines[positions.long()], sines[positions.long()]
     flat = x.dim() == 3
     if flat and not heads:
         raise ValueError("three-dimensional operands need the number of heads")
     split = _split(x, heads) if flat else x
+    check_shape("positions", positions, (split.shape[0], split.shape[2]))
     turned = split[..., : extent or None]
+    if positions is not None:
+        cosines, sines = cosines[positions.long()], sines[positions.long()]
     if 2 * cosines.shape[-1] != turned.shape[-1]:
         raise ValueError(f"{cosines.shape[-1]} angles for {turned.shape[-1]} elements")
     cosines, sines = cosines.unsqueeze(1), sines.unsqueeze(1)

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from braid.engine.ops.arrays.shape import check_shape
 from braid.engine.ops.kinds import operator
 
 Ints = Sequence[int]
@@ -39,6 +40,8 @@ def convolution(
     The weight of a transposed convolution is [c, out / groups, *kernel].
     """
     ones, zeros = [1] * (x.dim() - 2), [0] * (x.dim() - 2)
+    results = weight.shape[1] * window.groups if window.transposed else weight.shape[0]
+    check_shape("bias", bias, (results,))
     return torch.convolution(
         x,
         weight,

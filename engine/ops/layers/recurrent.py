@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from braid.engine.ops.arrays.shape import check_shape
 from braid.engine.ops.kinds import operator
 from braid.engine.ops.value_ranges import Shape, ValueRange, Values
 
@@ -90,6 +91,9 @@ def _run_layer(
     return run(x, states[0], *arguments)
 
 
+_GATES = {"lstm": 4, "gru": 3}
+
+
 @operator("braid.recurrent", values=lengths_at(1), options=RecurrentOptions)
 def recurrent(
     x: Tensor,
@@ -116,6 +120,13 @@ def recurrent(
     assert sequence is not None
     both = options.direction == "bidirectional"
     shape = (1 + both, sequence.shape[1], options.hidden)
+    check_shape("lengths", lengths, shape[1:2])
+    for state in given:  # torch reads beyond one that is too small
+        check_shape("first state", state, shape)
+    rows = _GATES.get(options.layer, 1) * options.hidden
+    of_direction = (rows, sequence.shape[2]), (rows, options.hidden), (rows,), (rows,)
+    for index, weight in enumerate(weights):
+        check_shape("weight", weight, of_direction[index % (len(weights) // (1 + both))])
     if x.is_meta:  # torch would unroll the sequence to find the shapes
         empty = (x.new_empty(shape) for _ in given)
         return options.results(x.new_empty((sequence.shape[0], *shape)), *empty)

@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from braid.engine.ops.arrays.shape import check_shape
 from braid.engine.ops.kinds import operator
 from braid.engine.ops.layers.recurrent import RecurrentOptions, lengths_at
 
@@ -146,6 +147,9 @@ def recurrent_steps(
     assert sequence is not None
     directions, rows = w.shape[:2]
     zeros = x.new_zeros((directions, sequence.shape[1], options.hidden))
+    check_shape("lengths", lengths, sequence.shape[1:2])
+    for state in given:
+        check_shape("first state", state, zeros.shape)
     bias = x.new_zeros((directions, 2 * rows)) if b is None else b
     results = []
     for d in range(directions):

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from braid.engine.ops.arrays.shape import normal_axis
+from braid.engine.ops.arrays.shape import check_shape, normal_axis
 from braid.engine.ops.kinds import operator
 from braid.engine.ops.value_ranges import MOST, Shape, ValueRange
 
@@ -140,6 +140,7 @@ def max_unpool(
     output_shape: Ints | None = None,
 ) -> Tensor:
     """Tensor of zeros of the shape that was pooled, with each value at its flat position."""
+    check_shape("indices", places, x.shape)
     shape = _pooled_shape(x.shape, kernel, stride, pads)
     if output_shape is None:
         return _placed(x, places, shape, shape)
@@ -185,6 +186,7 @@ def cache_update(
 ) -> Tensor:
     """Return a cache with ``update`` written along ``axis`` from each row's start on."""
     axis = normal_axis(axis, cache.dim())
+    check_shape("write indices", starts, cache.shape[:1])
     steps = torch.arange(update.shape[axis], device=cache.device)
     first = 0 if starts is None else starts.reshape(-1, 1).to(cache.device)
     places = (first + steps).expand(cache.shape[0], -1)

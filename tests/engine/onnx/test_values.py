@@ -240,6 +240,47 @@ def test_the_error_names_the_value(row: Row) -> None:
             on_executor(*row.given(value))
 
 
+def recurrent(kind: str, gates: int, lengths: int, states: int, **attributes: Any) -> Row:
+    """A layer over two sequences, and so many lengths and first states."""
+
+    def operands(_: Any) -> list[Operand]:
+        weights = real(1, gates * 4, 3), real(1, gates * 4, 4), real(1, gates * 8)
+        return [real(5, 2, 3), *weights, np.full(lengths, 3, np.int32), real(1, states, 4)]
+
+    return Row(kind, 14, operands, [], [()], 2, {"hidden_size": 4, **attributes})
+
+
+MISFITS = [  # operands that would be broadcast, cut or read beyond their end
+    *(
+        recurrent(kind, gates, *counts, **attributes)
+        for kind, gates in (("LSTM", 4), ("GRU", 3), ("RNN", 1))
+        for counts in ((1, 2), (3, 2), (2, 1), (2, 3))
+        for attributes in ({}, {"clip": 1.5}, {"direction": "reverse"})
+    ),
+    Row("ReverseSequence", 10, lambda v: [real(5, 2, 3), ints(*v)], [], [[3], [3, 3, 3]]),
+    Row("Attention", 24, lambda v: [*attention(3)[:6], ints(*v)], [], [[3], [3, 3, 3]]),
+    Row("RotaryEmbedding", 23, lambda v: [real(2, 2, 2, 4), real(6, 2), real(6, 2),
+        np.ones(v, np.int64)], [], [(1, 2), (2, 1), (3, 2)]),
+    Row("MaxUnpool", 11, lambda v: [real(1, 1, 2, 2), np.ones(v, np.int64)], [],
+        [(1, 1, 2, 1), (1, 1, 2, 3)], 1, {"kernel_shape": [2, 2], "strides": [2, 2]}),
+    Row("ScatterElements", 18, lambda v: [real(3, 4), np.ones(v, np.int64), real(2, 3)], [],
+        [(1, 3), (2, 2), (2, 4)]),
+    Row("ScatterND", 18, lambda v: [real(3, 4), np.ones((2, 2), np.int64), real(*v)], [],
+        [(2, 1), (1,)]),
+    Row("Conv", 11, lambda v: [real(1, 3, 5, 5), real(2, 3, 3, 3), real(v)], [], [1, 3]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("row", MISFITS, ids=lambda row: row.op_type)
+def test_operands_that_do_not_fit_are_refused(row: Row) -> None:
+    for value in row.bad:
+        model, inputs = row.given(value)
+        with pytest.raises(Exception, match="ONNXRuntimeError"):
+            through_onnxruntime(model, inputs)
+        with pytest.raises(InvalidRequest, match=r"^operator '[\w~]+' .* of shape \[.*\], not \["):
+            on_executor(model, inputs)
+
+
 @pytest.mark.parametrize("place", [-1, 16, 1 << 40])
 def test_values_are_unpooled_to_places_in_what_was_pooled(place: int) -> None:
     """ONNX Runtime counts them in ``output_shape``; onnx's own tests have it as here."""
