@@ -162,6 +162,7 @@ class Provisional:
     reason: str
     tries: int = 0  # how often in a row it was made so that this was still so
     at_unix: float = 0.0  # when that was found the last time
+    made_in_s: float = 0.0  # seconds that it took to make; what was measured then is doubtful
     is_compared: bool = False  # what serves was chosen by rounds that counted; False: it was not
 
     @property

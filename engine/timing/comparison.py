@@ -126,9 +126,10 @@ def compare(
         turns = len(contenders[0].final_turns_us)
         is_enough = not judge.has_given_up or turns >= finals.min_turns
         staying = still_there(staying)
-    doubt = _doubt_by_spread(staying) if is_enough else judge.doubt
-    if len(right) == 1:
-        doubt = ""
+    doubt = ""
+    if len(right) > 1:
+        is_lost = not is_enough or judge.has_lost_too_many
+        doubt = judge.reason if is_lost else _doubt_by_spread(staying)
     if doubt or not is_enough:
         return [_doubtful(contender, doubt) for contender in contenders]
     return [_result(contender, contenders[0], contender in staying) for contender in contenders]

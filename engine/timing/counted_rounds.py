@@ -5,8 +5,11 @@
                                                     └─ ``patience_s`` went by so: no verdict
 
 What is judged is each measurement, not how busy the machine is: a round between two bursts of other
-work counts. A comparison without enough rounds that count is in doubt, and decides nothing; so is
-one whose runs scatter by more than they take (docs/decisions/0053-provisional-schedules.md).
+work counts. But what works there between the rounds leaves its data in the caches, and memory and
+clocks are shared: plans took 1.2 to 2.5 times as long in rounds that counted, where most did not.
+So a comparison without enough rounds that count, or with too many that do not, is in doubt, and
+decides nothing; so is one whose runs scatter by more than they take
+(docs/decisions/0053-provisional-schedules.md).
 """
 
 from __future__ import annotations
@@ -35,7 +38,10 @@ On an idle machine it is 0.01 to 0.2; a machine whose two cores move apart in th
 back, at most this."""
 
 LEAST_LOST = 3
-"""Rounds that are lost before the comparison gives up, however long they take."""
+"""Rounds that are lost, at least, if a comparison is in doubt for that."""
+
+MOST_LOST = 0.25
+"""Part of the rounds that may be lost."""
 
 
 class CountedRounds:
@@ -72,7 +78,11 @@ class CountedRounds:
     @property
     def has_given_up(self) -> bool:
         """True if too much time went into rounds that did not count."""
-        return self._lost_s >= self._patience_s and self.held - self.counted >= LEAST_LOST
+        return self._lost_s >= self._patience_s and self._lost >= LEAST_LOST
+
+    @property
+    def _lost(self) -> int:
+        return self.held - self.counted
 
     def begin(self) -> None:
         """Begin a round."""
@@ -104,15 +114,19 @@ class CountedRounds:
         yield None
 
     @property
-    def doubt(self) -> str:
-        """Text that says why the comparison gave up."""
+    def has_lost_too_many(self) -> bool:
+        """True if so many rounds did not count that the others prove too little."""
+        return self._lost >= LEAST_LOST and self._lost > MOST_LOST * self.held
+
+    @property
+    def reason(self) -> str:
+        """Text that says why rounds did not count."""
         if len(self._waits) >= len(self._steals):
             waited = median(self._waits)
             why = f"threads waited for their cores for {waited / (1 + waited):.0%} of a run"
         else:
             why = f"the host of this machine took {median(self._steals):.0%} of the cores"
-        lost = self.held - self.counted
-        return f"{lost} of {self.held} rounds of the comparison did not count: {why}"
+        return f"{self._lost} of {self.held} rounds of the comparison did not count: {why}"
 
     def _stolen(self) -> float:
         """Part of the cores' time that the host took, over the round or a little longer."""

@@ -15,6 +15,7 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from time import monotonic
 
 from braid.core.errors import (
     BraidError,
@@ -304,10 +305,13 @@ async def _make(
         progress.waiting()
     async with turn:
         progress.begun()
+        if before is not None:
+            await services.store.call(services.store.forget_doubtful, before)
+        began = monotonic()
         made, graph = await make_schedule(imported, device, batch_size, services, progress)
     wrong = sum(contender.erred for contender in made.provenance.candidates)
     services.observer.plans_refused(device.name, wrong)
-    schedule = better_founded(before, made)
+    schedule = better_founded(before, made, monotonic() - began)
     is_new = schedule.unit_names == made.unit_names
     await services.store.call(services.store.put_schedule, schedule, graph if is_new else None)
     await promote(imported.model, device, schedule, services, services.retry(progress.retrying))

@@ -427,6 +427,7 @@ class Store(NodeStore):
     schedules_of = _read(plans.schedules_of)
     schedules_for = _read(plans.schedules_for)
     forget_schedule = _write(plans.forget_schedule, "schedules")
+    forget_doubtful = _write(plans.forget_doubtful)
     put_latency = _write(plans.put_latency)
     find_latencies = _read(plans.find_latencies)
 

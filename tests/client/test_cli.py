@@ -9,13 +9,14 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import grpc
 import numpy as np
 import pytest
 
-from braid.core.schedule import Provenance
+from braid.core.schedule import Contender, Provenance, Provisional
 from braid.server.cli.main import COMMANDS, main
 from braid.server.settings import Settings
 from braid_client.wire import admin_pb2
@@ -331,6 +332,52 @@ def test_a_plan_that_was_refused_says_why(braid: Braid, server: FakeServer) -> N
     assert "not promoted, the sequential plan serves: slower than sequential" in out
 
 
+def test_a_provisional_schedule_says_why_and_gives_nobody_up(
+    braid: Braid, server: FakeServer
+) -> None:
+    given_up = (Contender("sequential", 1500.0, runs=99), Contender("ios", 1700.0, runs=2))
+    settled = Provenance(candidates=given_up)
+    why = Provisional("threads waited for their cores", 2, is_compared=False)
+    server.schedule = schedule_document(provenance=settled)
+    assert "given up as slower" in braid("schedule", "show", "echo")[1]
+    server.schedule = schedule_document(provenance=replace(settled, provisional=why))
+    server.models["echo"].schedules[0].provisional = why.reason
+    server.models["echo"].message = f"batch size 1 on cpu: {why.text}"
+
+    out = braid("schedule", "show", "echo")[1]
+
+    assert why.text in out
+    assert "threads waited for their cores" in out
+    assert "given up" not in out
+    models = spoken(braid("models")[1])
+    assert f"serving: batch size 1 on cpu: {why.text}" in models
+    assert "cpu/1: 1.500x (1.480 to 1.530), provisional" in models
+    listed = json.loads(braid("models", "--json")[1])
+    assert listed[0]["schedules"][0]["provisional"] == why.reason
+
+
+def test_schedules_are_made_again(braid: Braid, server: FakeServer) -> None:
+    code, out, _ = braid("schedule", "again", "echo")
+    assert code == 0
+    assert "echo version 1 is scheduled again as job again-1" in out
+    assert "braid jobs watch again-1" in out
+
+    code, out, err = braid(
+        *("schedule", "again", "echo", "--batch", 4, "--device", "cpu", "--version", 2, "--wait")
+    )
+    assert code == 0
+    assert out.startswith("echo version 1 is ready\n")
+    assert "measuring" in err
+    assert [(each.batch_size, each.device, each.version) for each in server.asked_again] == [
+        (0, "", ""),
+        (4, "cpu", "2"),
+    ]
+    (job,) = json.loads(braid("schedule", "again", "echo", "--json")[1])
+    assert job["id"] == "again-3"
+    code, _, err = braid("schedule", "again", "nothing")
+    assert (code, "nothing" in err) == (1, True)
+
+
 def test_a_schedule_that_was_tampered_with_is_refused(braid: Braid, server: FakeServer) -> None:
     server.schedule = {**SCHEDULE, "planner": "other"}
 
@@ -356,6 +403,8 @@ def test_a_schedule_that_was_tampered_with_is_refused(braid: Braid, server: Fake
         ["schedule"],
         ["schedule", "show", "echo", "--format", "png"],
         ["schedule", "show", "echo", "--batch", "0"],
+        ["schedule", "again", "echo", "--batch", "0"],
+        ["schedule", "again"],
         ["infer", "echo", "--input", "random", "--timeout", "0"],
         ["models", "--address", "localhost"],
         ["models", "--address", "http://localhost:8001"],

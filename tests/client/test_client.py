@@ -399,3 +399,29 @@ def test_a_port_that_does_not_speak_grpc_is_told_from_one_that_is_away(port_answ
         ):
             client.models()
         other.shutdown()
+
+
+def test_schedules_are_made_again_of_all_or_of_one(braid: Any, server: FakeServer) -> None:
+    job = braid.schedule_again("echo")
+    braid.schedule_again("echo", batch=4, device="cpu", version=2)
+
+    assert (job.id, job.model, job.state) == ("again-1", "echo", "QUEUED")
+    of_all, of_one = server.asked_again
+    assert (of_all.version, of_all.device, of_all.batch_size) == ("", "", 0)
+    assert (of_one.version, of_one.device, of_one.batch_size) == ("2", "cpu", 4)
+    with pytest.raises(ModelNotFound):
+        braid.schedule_again("nothing")
+    server.fails("ScheduleAgain", Code.FAILED_PRECONDITION)
+    with pytest.raises(FailedPrecondition):
+        braid.schedule_again("echo")
+
+
+def test_a_provisional_schedule_says_why(braid: Any, server: FakeServer) -> None:
+    (settled,) = braid.model("echo").schedules
+    server.models["echo"].schedules[0].provisional = "the cores were taken"
+
+    (plan,) = braid.model("echo").schedules
+
+    assert settled.provisional == ""
+    assert plan.provisional == "the cores were taken"
+    assert "ios, provisional" in plan._repr_html_()

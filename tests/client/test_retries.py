@@ -54,6 +54,7 @@ def test_calls_that_change_something_are_never_repeated() -> None:
         "CancelJob",
         "DeleteModel",
         "SetServing",
+        "ScheduleAgain",
     ]
     assert [name for name, retry in names.items() if retry is Retry.INFER] == ["Infer"]
 

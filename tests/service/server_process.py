@@ -67,6 +67,7 @@ class ServerProcess:
             "BRAID_SPARE_IMPORTER": "false",
             "BRAID_SPARE_BENCH": "false",
             "BRAID_SPARE_WORKER": "false",
+            "BRAID_COMPARE_AGAIN": "false",  # jobs of the tests' own only, however busy it is
         }
         self._environment = {**os.environ, **usual, **environment}
         self._process: subprocess.Popen[bytes] | None = None

@@ -105,7 +105,7 @@ class Throughput:
             for rival in rivals:
                 self._models.release(rival.number)
         is_enough = len(whole_us) >= LEAST_TURNS or not counted.has_given_up
-        doubt = "" if is_enough else counted.doubt
+        doubt = "" if is_enough and not counted.has_lost_too_many else counted.reason
         return ThroughputMeasurements(
             tuple(
                 PlaceMeasurement(

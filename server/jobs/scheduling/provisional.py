@@ -11,16 +11,18 @@ from dataclasses import replace
 from braid.core.schedule import Schedule
 
 
-def better_founded(before: Schedule | None, made: Schedule) -> Schedule:
+def better_founded(before: Schedule | None, made: Schedule, made_in_s: float) -> Schedule:
     """Return what was made now, unless nothing was decided and the one before was compared.
 
-    That one stays provisional.
+    That one stays provisional. ``made_in_s`` is how long it took to make.
     """
     now = made.provenance.provisional
-    if now is None or before is None:
+    if now is None:
         return made
-    was = before.provenance.provisional
-    now = replace(now, tries=now.tries + (0 if was is None else was.tries))
+    was = None if before is None else before.provenance.provisional
+    now = replace(now, tries=now.tries + (0 if was is None else was.tries), made_in_s=made_in_s)
+    if before is None:
+        return made.found_provisional(now)
     if now.is_compared or (was is not None and not was.is_compared):
         return made.found_provisional(now)
     return before.found_provisional(replace(now, is_compared=True))

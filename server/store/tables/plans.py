@@ -30,6 +30,9 @@ from braid.server.store.tables.upsert import put_row
 
 log = logging.getLogger("braid.store")
 
+BEFORE_S = 0.1
+"""Seconds before a schedule began to be made that count to its making: it is stored later."""
+
 _KEYS_A_QUERY = 500  # databases bound the number of parameters of a statement
 
 # Made once: SQLAlchemy takes longer to make and to recognise a statement than SQLite to run it.
@@ -153,13 +156,26 @@ def doubt(connection: Connection, doubted: Iterable[Schedule], reason: str) -> l
     return marked
 
 
-def _forget_measurements(connection: Connection, schedule: Schedule) -> None:
-    stored = select(schedules.c.created_unix).where(schedules.c.id == schedule.key.id)
-    connection.execute(
-        delete(measurements)
-        .where(measurements.c.device_key == schedule.key.device_key)
-        .where(measurements.c.created_unix <= stored.scalar_subquery())
-    )
+def forget_doubtful(connection: Connection, schedule: Schedule) -> None:
+    """Remove what was measured on its device while a schedule was made that is provisional."""
+    why = schedule.provenance.provisional
+    if why is not None and why.made_in_s:
+        _forget_measurements(connection, schedule, why.made_in_s + BEFORE_S)
+
+
+def _forget_measurements(
+    connection: Connection, schedule: Schedule, last_s: float | None = None
+) -> None:
+    """Remove what was measured on a device before a schedule was stored; all, or the last of it."""
+    query = select(schedules.c.created_unix).where(schedules.c.id == schedule.key.id)
+    stored_at = connection.scalar(query)
+    if stored_at is None:
+        return
+    here = measurements.c.device_key == schedule.key.device_key
+    forget = delete(measurements).where(here, measurements.c.created_unix <= stored_at)
+    if last_s is not None:
+        forget = forget.where(measurements.c.created_unix >= stored_at - last_s)
+    connection.execute(forget)
 
 
 def drop_impossible(connection: Connection) -> int:

@@ -189,3 +189,13 @@ def test_a_plan_whose_runs_scatter_by_more_than_they_take_is_not_told_to_be_fast
     assert results[1].spread is not None
     assert "scatter by 800% of what they take" in results[1].doubt
     assert results[1].ratios == ()
+
+
+def test_a_comparison_most_of_whose_rounds_do_not_count_is_in_doubt_for_all_others() -> None:
+    machine = Machine()
+    machine.takes = lambda run: 200.0 if int(machine.now) % 3 else 0.0  # two of three seconds
+
+    results = held(machine, Plan(60.0, machine), Plan(50.0, machine), patience_s=1e3)
+
+    assert results[0].doubt
+    assert results[1].ratios == ()

@@ -1,4 +1,4 @@
-"""Registrations while other processes take the cores, and what follows once it is quiet."""
+"""Registrations on a machine whose cores other processes take; what follows once it is quiet."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ from braid.server.jobs.provisional_schedules import (
 from braid.server.jobs.registration import serve_again
 from braid.server.jobs.runner import JobRunner
 from braid.server.store.records import JobRecord, JobStatus, ModelStatus
+from braid.server.store.tables.plans import BEFORE_S
 from tests.server.jobs.fakes import Server
 from tests.server.jobs.watching import reach, registered, until_ended
 
@@ -225,15 +226,24 @@ async def test_once_the_machine_is_quiet_the_fastest_plan_serves(server: Server)
     assert BUSY in first.message
 
 
-async def test_what_was_measured_soundly_is_not_measured_again(server: Server) -> None:
+async def test_what_was_measured_in_that_time_is_measured_again_and_nothing_else(
+    server: Server,
+) -> None:
+    await registered(server, name="before", content=b"other bytes, same graph")
+    measured = server.device.measured.total()
+    await asyncio.sleep(3 * BEFORE_S)
     server.device.doubt = BUSY
     await registered(server)
-    measured, server.device.doubt = server.device.measured.total(), ""
+    await registered(server, sizes=(4,))
+    of_four = server.device.measured.total() - measured
+    assert of_four == measured, "batch size 1 was known"
+    server.device.doubt = ""
 
     async with in_idle_time(server, Machine()):
-        await until(lambda: stored(server).provenance.provisional is None)
+        await until(lambda: stored(server, 1).provenance.provisional is None)
+        await until(lambda: stored(server, 4).provenance.provisional is None)
 
-    assert server.device.measured.total() == measured
+    assert server.device.measured.total() == measured + 2 * of_four
 
 
 async def test_after_a_restart_it_is_provisional_still_and_made_again(server: Server) -> None:
@@ -429,6 +439,8 @@ async def test_a_settled_schedule_is_stored_as_versions_before_know_it(server: S
 
     assert "provisional" not in document["provenance"]
     assert schedule_from_json(document).provenance.provisional is None
-    provisional = stored(server).found_provisional(Provisional("busy", 3, 5.0, True))
+    provisional = stored(server).found_provisional(
+        Provisional("busy", 3, 5.0, 7.0, is_compared=True)
+    )
     assert schedule_from_json(json.loads(json.dumps(schedule_to_json(provisional)))) == provisional
     assert provisional.plan_id == stored(server).plan_id

@@ -1,0 +1,184 @@
+"""Schedules made again on a real server: through gRPC, REST and the command line, by admins."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from braid.core.schedule import Provisional
+from braid.server.cli.main import main
+from braid.server.security.tokens import new_token
+from braid.server.store.store import Store
+from braid_client import (
+    Client,
+    FailedPrecondition,
+    InvalidArgument,
+    JobState,
+    ModelNotFound,
+    PermissionDenied,
+    RetryPolicy,
+    Unauthenticated,
+)
+from tests.models.small import small_cnn
+from tests.service.oip.rest import call
+from tests.service.server_process import ServerProcess
+
+ADMIN, INFER = new_token(), new_token()
+AGAIN = "/v2/models/cnn/schedule/again"
+ROW = {"x": np.zeros((1, 3, 16, 16), np.float32)}
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """A server with tokens of both roles and a model at batch sizes 1 and 4."""
+    folder = tmp_path_factory.mktemp("again")
+    server = ServerProcess(
+        folder / "store", BRAID_ADMIN_TOKEN=ADMIN, BRAID_INFER_TOKEN=INFER
+    ).start()
+    path = small_cnn(folder / "cnn.onnx")
+    server.import_ahead(path)
+    try:
+        with client_of(server, ADMIN) as client:
+            client.register("cnn", path, batch_sizes=[1, 4], planner="sequential", wait=True)
+        yield server
+    finally:
+        server.end()
+
+
+def client_of(server: ServerProcess, token: str | None) -> Client:
+    return Client(server.address, token=token, retry=RetryPolicy(max_attempts=1))
+
+
+def ended(client: Client, job_id: str) -> JobState:
+    *_, job = client.watch_job(job_id)
+    return job.state
+
+
+def test_a_schedule_is_made_again_while_the_model_serves(guarded: ServerProcess) -> None:
+    with client_of(guarded, ADMIN) as client:
+        job = client.schedule_again("cnn", batch=4, device="cpu")
+        assert (job.model, job.version) == ("cnn", "1")
+        client.infer("cnn", ROW)
+        assert ended(client, job.id) is JobState.READY
+        assert client.jobs("cnn")[0].id == job.id
+
+
+def test_what_cannot_be_scheduled_again_is_refused_with_what_to_do(guarded: ServerProcess) -> None:
+    with client_of(guarded, ADMIN) as client:
+        with pytest.raises(ModelNotFound):
+            client.schedule_again("nothing")
+        with pytest.raises(InvalidArgument, match="scheduled for batch sizes 1, 4, not for 3"):
+            client.schedule_again("cnn", batch=3)
+        with pytest.raises(InvalidArgument, match="scheduled for batch sizes 1, 4, not for -1"):
+            client.schedule_again("cnn", batch=-1)
+        with pytest.raises(InvalidArgument, match="no device 'gpu'; devices: cpu"):
+            client.schedule_again("cnn", device="gpu")
+
+
+def test_only_admins_may_ask_for_it(guarded: ServerProcess) -> None:
+    with client_of(guarded, INFER) as client:
+        client.infer("cnn", ROW)
+        with pytest.raises(PermissionDenied):
+            client.schedule_again("cnn")
+    with client_of(guarded, None) as client, pytest.raises(Unauthenticated):
+        client.schedule_again("cnn")
+    assert call(guarded, AGAIN, {}).status == 401
+    assert call(guarded, AGAIN, {}, authorization=f"Bearer {INFER}").status == 403
+    with client_of(guarded, ADMIN) as client:
+        assert all(job.ended for job in client.jobs())
+
+
+def test_rest_answers_with_the_job(guarded: ServerProcess) -> None:
+    token = f"Bearer {ADMIN}"
+    for path in (AGAIN, "/v2/models/cnn/versions/1/schedule/again"):
+        answer = call(guarded, path, {"batch_size": 1, "device": "cpu"}, authorization=token)
+        assert answer.status == 200, answer.body
+        assert (answer.json["model"], answer.json["version"]) == ("cnn", "1")
+        with client_of(guarded, ADMIN) as client:
+            assert ended(client, answer.json["id"]) is JobState.READY
+    assert call(guarded, AGAIN, b"", authorization=token).status == 200, "all of them"
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status"),
+    [
+        (AGAIN, b'{"batch_size": 0}', 400),
+        (AGAIN, b'{"batch_size": 3}', 400),
+        (AGAIN, b'{"batch_size": 1e99}', 400),
+        (AGAIN, b'{"batch_size": 99999999999}', 400),
+        (AGAIN, b'{"batch_size": "4"}', 400),
+        (AGAIN, b'{"batch_size": true}', 400),
+        (AGAIN, b'{"device": 1}', 400),
+        (AGAIN, b'{"device": "gpu"}', 400),
+        (AGAIN, b"[]", 400),
+        (AGAIN, b"{", 400),
+        ("/v2/models/nothing/schedule/again", b"{}", 404),
+        ("/v2/models/cnn/versions/9/schedule/again", b"{}", 404),
+    ],
+)
+def test_rest_refuses_what_is_wrong(
+    guarded: ServerProcess, path: str, body: bytes, status: int
+) -> None:
+    answer = call(guarded, path, body, authorization=f"Bearer {ADMIN}")
+
+    assert answer.status == status
+    assert answer.json["error"]
+
+
+def test_a_model_that_is_unloaded_is_to_be_loaded_first(
+    server: ServerProcess, tmp_path: Path
+) -> None:
+    path = small_cnn(tmp_path / "cnn.onnx")
+    server.start()
+    server.import_ahead(path)
+    with server.client() as client:
+        client.register("cnn", path, planner="sequential", wait=True)
+        assert call(server, "/v2/repository/models/cnn/unload", {}).status == 200
+        with pytest.raises(FailedPrecondition, match="does not serve; load it first"):
+            client.schedule_again("cnn", version=1)
+
+
+def mark_provisional(folder: Path) -> None:
+    """Let the stored schedules say that they were made on a busy machine."""
+    store = Store.open(folder)
+    try:
+        (model,) = store.models()
+        for schedule in store.schedules_of(model.sha256):
+            store.put_schedule(schedule.found_provisional(Provisional("the cores were taken", 1)))
+    finally:
+        store.close()
+
+
+def test_what_is_provisional_is_shown_everywhere_and_survives_restarts(
+    server: ServerProcess, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = small_cnn(tmp_path / "cnn.onnx")
+    server.start()
+    server.import_ahead(path)
+    with server.client() as client:
+        client.register("cnn", path, planner="sequential", wait=True)
+    assert server.stop() == 0
+    mark_provisional(server.store)
+    server.start()
+
+    with server.client() as client:
+        (plan,) = client.model("cnn").schedules
+        assert plan.provisional == "the cores were taken"
+        assert "to be compared again when the machine is quieter" in client.model("cnn").message
+        assert client.schedule("cnn").schedule["provenance"]["provisional"]["tries"] == 1
+        assert server.metric("braid_schedule_provisional", model="cnn") == 1
+        assert main(["models", "--address", server.address]) == 0
+        assert "provisional" in capsys.readouterr().out
+        for page in ("", "models/cnn?version=1", "schedules/cnn/1/1?device=cpu"):
+            assert "provisional" in server.http(f"/console/{page}"), page
+        client.infer("cnn", ROW)
+
+        assert main(["schedule", "again", "cnn", "--wait", "--address", server.address]) == 0
+
+        # Of the machine that runs the tests it may be provisional again.
+        (plan,) = client.model("cnn").schedules
+        assert "the cores were taken" not in plan.provisional
+        assert server.metric("braid_schedule_provisional", model="cnn") == bool(plan.provisional)
