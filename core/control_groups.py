@@ -33,14 +33,15 @@ def control_groups(controller: str, root: Path = ROOT) -> list[Path]:
         return []
     own = {}  # controller, or "" for version 2 -> path of the group in its hierarchy
     for line in groups:
-        _, controllers, path = line.split(":", 2)
+        controllers, _, path = line.partition(":")[2].partition(":")
         own.update(dict.fromkeys(controllers.split(","), path))
     folders: list[Path] = []
     for line in mounts:
         place, _, kind = line.partition(" - ")
-        file_system, _, options = kind.split(" ", 2)
+        file_system, _, options = kind.partition(" ")
         is_second = file_system == "cgroup2"
-        if not is_second and not (file_system == "cgroup" and controller in options.split(",")):
+        is_first = file_system == "cgroup" and controller in re.split("[ ,]", options)
+        if not (is_first or is_second):
             continue
         group = own.get("" if is_second else controller)
         if group is not None:
