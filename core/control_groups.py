@@ -33,26 +33,27 @@ def control_groups(controller: str, root: Path = ROOT) -> list[Path]:
         return []
     own = {}  # controller, or "" for version 2 -> path of the group in its hierarchy
     for line in groups:
-        _, controllers, path = line.split(":", 2)
+        controllers, _, path = line.partition(":")[2].partition(":")
         own.update(dict.fromkeys(controllers.split(","), path))
     folders: list[Path] = []
     for line in mounts:
         place, _, kind = line.partition(" - ")
-        file_system, _, options = kind.split(" ", 2)
+        file_system, _, options = kind.partition(" ")
         is_second = file_system == "cgroup2"
-        if not is_second and not (file_system == "cgroup" and controller in options.split(",")):
+        is_first = file_system == "cgroup" and controller in re.split("[ ,]", options)
+        if not (is_first or is_second):
             continue
-        path = own.get("" if is_second else controller)
-        if path is not None:
+        group = own.get("" if is_second else controller)
+        if group is not None:
             shown, mounted_at = map(_unescaped, place.split(" ")[3:5])
-            folders += _upwards(root / mounted_at.lstrip("/"), path, shown)
+            folders += _upwards(root / mounted_at.lstrip("/"), group, shown)
     return folders
 
 
-def _upwards(mounted_at: Path, path: str, shown: str) -> list[Path]:
+def _upwards(mounted_at: Path, group: str, shown: str) -> list[Path]:
     """Folders from a group to the top of its mount, which shows the hierarchy from ``shown`` on."""
     try:
-        below = PurePosixPath(path).relative_to(shown)
+        below = PurePosixPath(group).relative_to(shown)
     except ValueError:  # the group lies outside of what is mounted
         below = PurePosixPath()
     if ".." in below.parts:

@@ -98,7 +98,10 @@ def test_the_smallest_quota_of_the_groups_around_a_process_counts(
 
 
 def test_a_system_without_groups_has_no_quota(tmp_path: Path) -> None:
+    unreadable = system(tmp_path / "unreadable", "\n::\n7", "31 23 - \n32 cgroup2", {})
+
     assert cpu_allowance(tmp_path) == CpuAllowance(CORES, math.inf)
+    assert cpu_allowance(unreadable) == CpuAllowance(CORES, math.inf)
 
 
 @pytest.mark.parametrize(
