@@ -15,8 +15,11 @@ from typing import Any
 import grpc
 
 from braid.core.errors import StartupError
+from braid.core.regular_file import read_file
 
 log = logging.getLogger("braid.security")
+
+MAX_FILE_BYTES = 1 << 20
 
 Stamps = tuple[tuple[int, int, int], ...]
 
@@ -97,13 +100,12 @@ class Certificates:
         return tuple((each.st_mtime_ns, each.st_size, each.st_ino) for each in found)
 
     def _load(self) -> tuple[Any, ssl.SSLContext]:
-        context = self._server_context()
-        authority = self._files.client_authority
+        # OpenSSL, which would wait for a pipe, opens them after this.
+        certificate, key, *authority = (read_file(file, MAX_FILE_BYTES) for file in self._files.all)
         config = grpc.ssl_server_certificate_configuration(
-            [(self._files.key.read_bytes(), self._files.certificate.read_bytes())],
-            root_certificates=None if authority is None else authority.read_bytes(),
+            [(key, certificate)], root_certificates=authority[0] if authority else None
         )
-        return config, context
+        return config, self._server_context()
 
     def _server_context(self) -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
