@@ -20,6 +20,7 @@ from pathlib import Path
 
 from braid.core.descriptors import Descriptor
 from braid.core.errors import BraidError, PreconditionFailed, StartupError
+from braid.core.regular_file import open_file
 from braid.core.schedule import Schedule
 from braid.engine.importer.host.launch import import_model
 from braid.engine.link.shared_memory import Arena
@@ -220,7 +221,7 @@ async def _registered(
 ) -> Registration:
     """Copy the file into the store and make its rows, after old ones are dropped."""
     digest, options = sha256(), given.options
-    with given.path.open("rb") as content:
+    with open_file(given.path) as content:
         async with AsyncExitStack() as kept, store.receive(1 << 62) as upload:
             samples = SampleUpload(store, max_samples_bytes, "", kept)
             if given.samples:

@@ -16,6 +16,7 @@ from typing import Any
 
 from braid.core.errors import InvalidArtefact
 from braid.core.graph import graph_from_json, graph_to_json
+from braid.core.regular_file import read_file
 from braid.core.schedule import schedule_from_json, schedule_to_json
 from braid.engine.importer.host.report import check_files
 from braid.engine.link.options import WorkerOptions
@@ -30,6 +31,7 @@ from braid.server.store.records import ModelVersion, options_from_json
 
 FORMAT = 1
 FILE, ARTEFACT = "network.json", "artefact"
+MAX_FILE_BYTES = 1 << 30
 
 
 def save(name: str, compiled: Compiled, folder: Path) -> None:
@@ -79,7 +81,7 @@ def load(folder: str | os.PathLike[str], *, device: str = "cpu") -> Network:
     """
     place = Path(folder)
     try:
-        document = json.loads((place / FILE).read_bytes())
+        document = json.loads(read_file(place / FILE, MAX_FILE_BYTES))
     except ValueError as error:
         raise InvalidArtefact(f"{place / FILE} is no JSON: {error}") from error
     options = worker_options(load_settings({"devices": device}), parse_device(device))

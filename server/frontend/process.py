@@ -12,6 +12,7 @@ import uvloop
 
 from braid.core.background import ends_before
 from braid.core.errors import BraidError
+from braid.core.own_threads import OwnThreads
 from braid.engine.runtime.allocator import keep_freed_memory
 from braid.server.devices.cores import leave_cores_to_devices, pinned_cores
 from braid.server.devices.measuring.host import MakeMeasuringHost
@@ -42,8 +43,9 @@ async def serve(settings: Settings, make_host: MakeMeasuringHost = measuring_hos
     Raises:
         StartupError: one line that says what to change.
     """
-    await asyncio.to_thread(check_models, settings.preload, settings.ready_models)
-    await asyncio.to_thread(check_repository, settings.model_repository)
+    checking = OwnThreads("checks", 1)
+    await checking.run(check_models, settings.preload, settings.ready_models)
+    await checking.run(check_repository, settings.model_repository)
     front = FrontEnd(settings, make_host)
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()

@@ -7,12 +7,13 @@ What is registered by a name with equal bytes is not added again, whatever it wa
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from braid.core.errors import BraidError, InvalidRequest, StartupError
+from braid.core.own_threads import OwnThreads
+from braid.core.regular_file import open_file
 from braid.scheduler.options import PlannerSettings
 from braid.server.jobs.runner import JobRunner
 from braid.server.store.records import (
@@ -46,10 +47,10 @@ async def preload(
     Raises:
         StartupError: naming the entry that is no model, or that could not be imported.
     """
-    jobs = []
-    for name, file in await asyncio.to_thread(list, _named_files(wanted)):
+    jobs, reading = [], OwnThreads("preload", 1)
+    for name, file in await reading.run(list, _named_files(wanted)):
         try:
-            job_id = await _register(name, file, store, runner, max_upload_bytes)
+            job_id = await _register(name, file, store, runner, max_upload_bytes, reading)
         except (BraidError, OSError) as error:
             raise StartupError(f"{name}={file}: {error}") from error
         jobs.append((name, file, job_id))
@@ -99,19 +100,24 @@ def model_file(path: str) -> Path:
 
 
 async def _register(
-    name: str, path: Path, store: Store, runner: JobRunner, max_upload_bytes: int
+    name: str,
+    path: Path,
+    store: Store,
+    runner: JobRunner,
+    max_upload_bytes: int,
+    reading: OwnThreads,
 ) -> str | None:
     """Register a file; returns the id of the job, or None: registered, and unloaded by request."""
-    known = await _registered(name, path, store)
+    known = await _registered(name, path, store, reading)
     if known is not None and known.state is ModelStatus.UNLOADED:
         return None
     options, version = RegistrationOptions(planner=PlannerSettings.for_serving()), None
     if known is not None:
         options, version = known.options, known.version
     digest = hashlib.sha256()
-    with await asyncio.to_thread(path.open, "rb") as file:
+    with await reading.run(open_file, path) as file:
         async with store.receive(max_upload_bytes) as upload:
-            while chunk := await asyncio.to_thread(file.read, CHUNK_BYTES):
+            while chunk := await reading.run(file.read, CHUNK_BYTES):
                 digest.update(chunk)
                 await upload.write(chunk)
             received = await upload.finish(digest.hexdigest())
@@ -119,17 +125,22 @@ async def _register(
     return made.job.id
 
 
-async def _registered(name: str, path: Path, store: Store) -> ModelVersion | None:
+async def _registered(
+    name: str, path: Path, store: Store, reading: OwnThreads
+) -> ModelVersion | None:
     """Newest version of a name with the bytes of a file; None if there is none."""
+    size_bytes = (await reading.run(path.stat)).st_size
     versions = [
-        one for one in await store.call(store.models, name) if one.state is not ModelStatus.DRAINING
+        one
+        for one in await store.call(store.models, name)
+        if one.state is not ModelStatus.DRAINING and one.size_bytes == size_bytes
     ]
     if not versions:
         return None
-    digest = await asyncio.to_thread(_digest, path)
+    digest = await reading.run(_digest, path)
     return next((one for one in reversed(versions) if one.sha256 == digest), None)
 
 
 def _digest(path: Path) -> str:
-    with path.open("rb") as file:
+    with open_file(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -10,12 +10,14 @@ The zip depends on names and contents only, so equal files have equal digests.
 from __future__ import annotations
 
 import hashlib
+import os
 import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from braid.core.errors import InvalidRequest
+from braid.core.regular_file import open_file
 from braid.server.repository.folders import VersionFolder
 
 CHUNK_BYTES = 4 << 20
@@ -37,6 +39,14 @@ class ModelFile:
             OSError: a file cannot be read.
         """
         return _zipped((self.model, *self.data)) if self.data else _read(self.model)
+
+    def size_bytes(self) -> int:
+        """Bytes of all files together; blocks while the disk is asked.
+
+        Raises:
+            OSError: a file cannot be found.
+        """
+        return sum(path.stat().st_size for path in (self.model, *self.data))
 
     def digest(self) -> str:
         """Return the SHA-256 of what is registered, hex; blocks while the files are read.
@@ -80,8 +90,10 @@ def _data_beside(model: Path) -> Iterator[Path]:
 
 
 def _read(path: Path) -> Iterator[bytes]:
-    with path.open("rb") as file:
-        while chunk := file.read(CHUNK_BYTES):
+    with open_file(path) as file:
+        left = os.fstat(file.fileno()).st_size  # of a file that grows no more is read
+        while left and (chunk := file.read(min(left, CHUNK_BYTES))):
+            left -= len(chunk)
             yield chunk
 
 

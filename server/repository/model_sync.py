@@ -22,6 +22,7 @@ from braid.core.errors import (
     ResourceExhausted,
     Unavailable,
 )
+from braid.core.regular_file import read_file
 from braid.server.models.policies import AVAILABLE, VersionPolicies
 from braid.server.models.remarks import WHOLE_MODEL
 from braid.server.models.serving_models import ServingModels
@@ -65,7 +66,7 @@ class ModelSync:
         """
         name = folder.name
         try:
-            config = await asyncio.to_thread(read_configuration, folder, self._devices)
+            config = await self._placing.reading.run(read_configuration, folder, self._devices)
         except BraidError as error:
             self.note(name, WHOLE_MODEL, f"{CONFIG_FILE} is not applied: {error}")
             return True
@@ -192,14 +193,10 @@ def read_configuration(folder: ModelFolder, devices: Collection[str]) -> Configu
     if not folder.config:
         return Configuration()
     try:
-        with (folder.path / CONFIG_FILE).open("rb") as file:
-            content = file.read(MAX_CONFIG_BYTES + 1)
-        text = content.decode()
+        text = read_file(folder.path / CONFIG_FILE, MAX_CONFIG_BYTES).decode()
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is no text in UTF-8"
         raise InvalidRequest(f"it cannot be read: {why}") from error
-    if len(content) > MAX_CONFIG_BYTES:
-        raise InvalidRequest(f"it is larger than {MAX_CONFIG_BYTES} bytes")
     return configuration_from_text(text, folder.name, devices)
 
 

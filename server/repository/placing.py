@@ -17,7 +17,9 @@ from braid.core.errors import (
     NotFound,
     PreconditionFailed,
     Unavailable,
+    UploadTooLarge,
 )
+from braid.core.own_threads import OwnThreads
 from braid.server.jobs.imported_model import ImportedModel, read_imported
 from braid.server.jobs.interfaces import CheckImported
 from braid.server.jobs.runner import JobRunner
@@ -38,6 +40,9 @@ from braid.server.store.shared_files.interface import SharedFiles
 from braid.server.store.store import Store
 from braid.server.store.uploads import Upload
 
+AT_ONCE = 4
+"""Number of files of a repository that are read at the same time."""
+
 _NOT_SERVING = (JobStatus.QUEUED, JobStatus.IMPORTING)
 
 
@@ -55,6 +60,8 @@ class Placing:
         self._files = files
         self._runner = runner
         self._max_upload_bytes = max_upload_bytes
+        self.reading = OwnThreads("repository", AT_ONCE)
+        """Threads that read files of the repository."""
 
     async def place(self, name: str, folder: VersionFolder, config: Configuration) -> bool:
         """Let a version serve what its folder holds; returns when it does, sequentially at least.
@@ -67,8 +74,10 @@ class Placing:
             Changing: they were changed meanwhile.
             OSError: they cannot be read.
         """
-        file = await asyncio.to_thread(model_file, folder, config.filename)
-        digest = await asyncio.to_thread(file.digest)
+        file = await self.reading.run(model_file, folder, config.filename)
+        if await self.reading.run(file.size_bytes) > self._max_upload_bytes:
+            raise UploadTooLarge(self._max_upload_bytes)
+        digest = await self.reading.run(file.digest)
         check = partial(check_model, config)
         present = await self._present(name, folder.number)
         if present is not None and present.state is not ModelStatus.FAILED:
@@ -84,7 +93,7 @@ class Placing:
                 await self._check_present(present, check)
                 return False
         async with self._store.receive(self._max_upload_bytes) as upload:
-            received = await _copied(file, digest, upload)
+            received = await self._copied(file, digest, upload)
             options = config.options
             made = await self._runner.place(name, received, options, folder.number, check)
         await self._until_serving(made, digest)
@@ -136,27 +145,26 @@ class Placing:
         served = (ModelStatus.SERVING, ModelStatus.UNLOADED)
         return model is not None and model.state in served and model.sha256 == digest
 
+    async def _copied(self, file: ModelFile, digest: str, upload: Upload) -> ReceivedUpload:
+        """Copy a file whose digest is known.
 
-async def _copied(file: ModelFile, digest: str, upload: Upload) -> ReceivedUpload:
-    """Copy a file whose digest is known.
-
-    Raises:
-        InvalidUpload: it cannot be a model.
-        Changing: it has another digest by now.
-    """
-    first, chunks = FirstBytes(), file.chunks()
-    is_empty = True
-    while (chunk := await asyncio.to_thread(next, chunks, None)) is not None:
-        is_empty = False
-        first.take(chunk)
-        await upload.write(chunk)
-    first.end()
-    if is_empty:
-        raise InvalidUpload("the file is empty")
-    try:
-        return await upload.finish(digest)
-    except InvalidUpload as error:
-        raise Changing(str(error)) from error
+        Raises:
+            InvalidUpload: it cannot be a model.
+            Changing: it has another digest by now.
+        """
+        first, chunks = FirstBytes(), file.chunks()
+        is_empty = True
+        while (chunk := await self.reading.run(next, chunks, None)) is not None:
+            is_empty = False
+            first.take(chunk)
+            await upload.write(chunk)
+        first.end()
+        if is_empty:
+            raise InvalidUpload("the file is empty")
+        try:
+            return await upload.finish(digest)
+        except InvalidUpload as error:
+            raise Changing(str(error)) from error
 
 
 def check_model(config: Configuration, imported: ImportedModel) -> None:

@@ -19,6 +19,7 @@ from time import monotonic, time
 
 from braid.core.background import BackgroundTasks
 from braid.core.errors import StartupError
+from braid.core.own_threads import OwnThreads
 from braid.server.models.remarks import WHOLE_MODEL
 from braid.server.models.serving_models import ServingModels
 from braid.server.repository.folders import ModelFolder, RepositoryContents, Stamp, look_at
@@ -76,6 +77,7 @@ class ModelRepository:
         self._lines: Mapping[Path, str] = {}
         self._trouble = ""  # logged
         self._tasks = BackgroundTasks("model repository")
+        self._looking = OwnThreads("repository", 1)
         self._is_settling = False
         self.changed = asyncio.Event()  # to be set when the folder has changed
 
@@ -124,7 +126,7 @@ class ModelRepository:
         """Look at the folder, and begin to sync what has changed and settled."""
         self._is_settling = False
         try:
-            look = await asyncio.to_thread(look_at, self._root)
+            look = await self._looking.run(look_at, self._root)
         except OSError as error:
             self._say(f"it cannot be read ({error.strerror}); what serves goes on")
             return None

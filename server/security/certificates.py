@@ -13,8 +13,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from braid.core.errors import StartupError
+from braid.core.regular_file import read_file
 
 log = logging.getLogger("braid.security")
+
+MAX_FILE_BYTES = 1 << 20
 
 Stamps = tuple[tuple[int, int, int], ...]
 
@@ -105,6 +108,8 @@ class Certificates:
         return tuple((each.st_mtime_ns, each.st_size, each.st_ino) for each in found)
 
     def _load(self) -> _Contexts:
+        for file in self._files.all:  # OpenSSL, which would wait for a pipe, opens them after this
+            read_file(file, MAX_FILE_BYTES)
         grpc = self._context(ssl.CERT_REQUIRED)
         grpc.set_alpn_protocols(["h2"])
         return _Contexts(grpc, self._context(ssl.CERT_OPTIONAL))

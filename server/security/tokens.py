@@ -19,12 +19,14 @@ from hashlib import sha256
 from pathlib import Path
 
 from braid.core.errors import StartupError
+from braid.core.regular_file import read_file
 from braid.server.security.roles import Role
 
 log = logging.getLogger("braid.security")
 
 MIN_TOKEN_CHARS = 16
 MAX_TOKEN_CHARS = 1024
+MAX_FILE_BYTES = 16 << 20
 HASHED = re.compile(r"sha256:([0-9a-f]{64})")
 
 Digest = bytes
@@ -154,7 +156,7 @@ def _stamp(file: Path) -> Stamp:
 
 def _read(file: Path) -> list[Digest]:
     try:
-        lines = file.read_text().splitlines()
+        lines = read_file(file, MAX_FILE_BYTES).decode().splitlines()
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
         raise StartupError(f"token file {file} cannot be read: {reason}") from None

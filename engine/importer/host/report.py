@@ -15,11 +15,12 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from braid.core.errors import InvalidArtefact
 from braid.core.graph import OpGraph, load_graph
 from braid.core.json_form import MalformedJson, from_stored_json, to_json
+from braid.core.regular_file import open_file, read_file
 from braid.core.shortage import unreadable
 
 REPORT_FORMAT = 1
@@ -30,6 +31,7 @@ MODEL_FILE = "model.onnx"
 
 _MAX_REPORT_BYTES = 16 << 20
 _MAX_GRAPH_BYTES = 512 << 20
+_MAX_HEADER_BYTES = 100_000_000  # of safetensors, by its library
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,11 +158,45 @@ def check_file(artefact: Path, report: Report, name: str) -> None:
         SystemShortage: it cannot be read for now.
     """
     try:
-        digest = file_digest(artefact / name)
+        with open_file(artefact / name) as file:
+            has_its_size = os.fstat(file.fileno()).st_size == _size_bytes(report, name, file)
+            is_unchanged = has_its_size and _digest_of(file) == report.files.get(name)
     except OSError as error:
         raise unreadable(name, error) from error
-    if digest != report.files.get(name):
+    if not is_unchanged:
         raise InvalidArtefact(f"{name} was changed after the import")
+
+
+def _size_bytes(report: Report, name: str, file: BinaryIO) -> int:
+    """Bytes that a file of an artefact should have; a sparse one could be read for days."""
+    if name == MODEL_FILE:
+        return report.size_bytes
+    if name == WEIGHTS_FILE:
+        return _safetensors_bytes(file)
+    return min(os.fstat(file.fileno()).st_size, _MAX_GRAPH_BYTES)
+
+
+def _safetensors_bytes(file: BinaryIO) -> int:
+    """Bytes that a safetensors file should have by its header: its size, a JSON object, tensors.
+
+    -1: it has no such header.
+    """
+    file.seek(0)
+    header_bytes = int.from_bytes(file.read(8), "little")
+    if header_bytes > _MAX_HEADER_BYTES:
+        return -1
+    try:
+        tensors = json.loads(file.read(header_bytes))
+        tensors.pop("__metadata__", None)
+        ends = [entry["data_offsets"][1] for entry in tensors.values()]
+        return 8 + header_bytes + int(max(ends, default=0))
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
+        return -1
+
+
+def _digest_of(file: BinaryIO) -> str:
+    file.seek(0)
+    return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def report_text(report: Report) -> str:
@@ -175,8 +211,8 @@ def _checksum(document: Mapping[str, Any]) -> str:
 
 def file_digest(path: Path) -> str:
     """SHA-256 of a file, in hex."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    with open_file(path) as file:
+        return _digest_of(file)
 
 
 def sync_folder(folder: Path) -> None:
@@ -197,8 +233,6 @@ def _read_json(path: Path, most: int) -> Any:
 
 def _read(path: Path, most: int) -> bytes:
     try:
-        if path.stat().st_size > most:
-            raise InvalidArtefact(f"{path.name} is larger than {most} bytes")
-        return path.read_bytes()
+        return read_file(path, most)
     except OSError as error:
         raise unreadable(path.name, error) from error

@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from braid.core.errors import InvalidRequest
+from braid.core.regular_file import open_file
 from braid.core.tensor import BATCH, TensorType
 
 Arrays = Mapping[str, NDArray[Any]]
@@ -67,7 +68,7 @@ def read_samples(path: Path, limit_bytes: float = math.inf) -> dict[str, NDArray
         InvalidRequest: it is no such file, or too large, or its arrays do not go together.
     """
     try:
-        with zipfile.ZipFile(path) as archive:
+        with open_file(path) as file, zipfile.ZipFile(file) as archive:
             found = _arrays(archive, limit_bytes)
     except (*_DAMAGED, OSError) as error:
         if isinstance(error, OSError) and error.errno != errno.EINVAL:  # not the file's doing

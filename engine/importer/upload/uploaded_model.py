@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from braid.core.errors import ModelImportError, UnsupportedOperators
+from braid.core.regular_file import NoRegularFile, open_file
 from braid.engine.importer.upload.archive import Archive
 from braid.engine.runtime.out_of_memory import raise_out_of_memory
 
@@ -71,8 +72,11 @@ def open_upload(upload: Path, work: Path) -> UploadedModel:
     Raises:
         ModelImportError: no format that Braid imports, or over a structural budget.
     """
-    with upload.open("rb") as file:
-        zipped = file.read(4) == _ZIP
+    try:
+        with open_file(upload) as file:
+            zipped = file.read(4) == _ZIP
+    except NoRegularFile as error:
+        raise ModelImportError(f"the upload cannot be read: {error.strerror}") from error
     if not zipped:
         from braid.engine.importer.upload.onnx_file import parse_model, read_model
 

@@ -7,6 +7,9 @@ from pathlib import Path
 from sqlalchemy import URL, make_url
 
 from braid.core.errors import StartupError
+from braid.core.regular_file import read_file
+
+MAX_FILE_BYTES = 1 << 20
 
 
 def database_url(text: str, password_file: Path | None = None) -> URL | None:
@@ -48,6 +51,9 @@ def is_shared(url: URL) -> bool:
 
 def _first_line(path: Path) -> str:
     try:
-        return path.read_text().split("\n", 1)[0].strip()
+        return read_file(path, MAX_FILE_BYTES).decode().split("\n", 1)[0].strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise StartupError(f"BRAID_DATABASE_PASSWORD_FILE={path} cannot be read: {error}") from None
+        reason = error.strerror if isinstance(error, OSError) else "it is no text"
+        raise StartupError(
+            f"BRAID_DATABASE_PASSWORD_FILE={path} cannot be read: {reason}"
+        ) from None

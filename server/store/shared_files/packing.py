@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import IO
 
 from braid.core.errors import InvalidArtefact
+from braid.core.regular_file import open_file
 from braid.engine.importer.host.report import file_digest
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")
@@ -63,7 +64,7 @@ def unpack(source: Path, folder: Path) -> None:
 
 
 def _add(tar: tarfile.TarFile, path: Path) -> None:
-    with path.open("rb") as file:
+    with open_file(path) as file:
         member = tarfile.TarInfo(path.name)
         member.size = os.fstat(file.fileno()).st_size
         member.mode = 0o600

@@ -90,7 +90,7 @@ def test_a_missing_file_is_an_invalid_artefact(name: str, tmp_path: Path) -> Non
 def test_the_upload_is_kept_and_must_be_what_was_uploaded(tmp_path: Path) -> None:
     upload = tmp_path / "upload"
     upload.write_bytes(b"a model")
-    report = dataclasses.replace(REPORT, sha256=file_digest(upload))
+    report = dataclasses.replace(REPORT, sha256=file_digest(upload), size_bytes=7)
     graph = OpGraph("empty", {}, {}, {}, ())
 
     write_artefact(tmp_path / "kept", graph, {}, report, upload)

@@ -9,6 +9,9 @@ import re
 from pathlib import Path
 
 from braid.core.errors import StartupError
+from braid.core.regular_file import read_file
+
+MAX_FILE_BYTES = 1 << 20
 
 _LINE = re.compile(r"(?:export\s+)?((?:AWS|AZURE|GOOGLE)_[A-Z0-9_]+)\s*=\s*(.*)")
 
@@ -20,7 +23,7 @@ def read_credentials(path: Path) -> dict[str, str]:
         StartupError: it cannot be read, or a line is none. The text repeats no value.
     """
     try:
-        lines = path.read_text().splitlines()
+        lines = read_file(path, MAX_FILE_BYTES).decode().splitlines()
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is no text"
         raise StartupError(

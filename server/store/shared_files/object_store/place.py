@@ -26,6 +26,7 @@ from obstore.exceptions import AlreadyExistsError, NotSupportedError
 from obstore.store import LocalStore, ObjectStore, from_url
 
 from braid.core.errors import BraidError, InvalidArtefact, StartupError, Unavailable
+from braid.core.regular_file import NoRegularFile, check_file
 from braid.server.store.shared_files.interface import SharedFilesAway
 from braid.server.store.shared_files.object_store.credentials import read_credentials
 from braid.server.store.shared_files.object_store.failures import (
@@ -204,6 +205,7 @@ class ObjectPlace:
             InvalidArtefact: it has another size.
             OSError: ``write`` raised it.
         """
+        await self._check(key)
         begins = iter(range(0, size_bytes, PART_BYTES))
         waiting: deque[asyncio.Task[obstore.Bytes]] = deque()
         try:
@@ -257,10 +259,20 @@ class ObjectPlace:
     async def _marked(self) -> str | None:
         """Identity of the database whose place this is; None: it is nobody's."""
         try:
+            await self._check(MARKER)
             found = await self._watched("look", obstore.get_async(self._store, MARKER))
             return bytes(await found.bytes_async()).decode(errors="replace")
         except FileNotFoundError:
             return None
+
+    async def _check(self, key: str) -> None:
+        """Raise InvalidArtefact if a shared folder has something else than a file for an object."""
+        if self._folder is None:
+            return
+        try:
+            await asyncio.to_thread(check_file, self._folder / key)
+        except NoRegularFile as error:
+            raise InvalidArtefact(f"{key}: {error.strerror}") from error
 
     async def _create(self, key: str, content: bytes) -> None:
         """Put a small object unless there is one.
@@ -295,6 +307,8 @@ def _why_unusable(error: BaseException | None) -> str:
     """Why a place cannot be used until the operator changes something; "": for a moment only."""
     if error is None:
         return ""
+    if isinstance(error, NoRegularFile):
+        return f"of {MARKER} there, {error.strerror}; remove it"
     if lacks_bucket(error):
         return "there is no such bucket; create it, or check BRAID_FILES"
     if is_refusal(error):

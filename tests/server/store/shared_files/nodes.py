@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
+from safetensors.numpy import save
 from sqlalchemy import URL, text
 
 from braid.engine.importer.host.report import GRAPH_FILE, WEIGHTS_FILE
@@ -98,7 +100,7 @@ class Node:
         artefact = self.store.folder.artefact(sha256)
         artefact.mkdir()
         (artefact / GRAPH_FILE).write_text(json.dumps({"of": sha256}))
-        (artefact / WEIGHTS_FILE).write_bytes(weights)
+        (artefact / WEIGHTS_FILE).write_bytes(save({"w": np.frombuffer(weights, np.uint8)}))
         write_report(artefact, sha256)
         return artefact
 

@@ -1,0 +1,76 @@
+"""Files that operators name, opened only if they are files: others may never end, or never open.
+
+    path ──stat──> opened without waiting ──fstat──> a regular file, links followed
+             └── folder, pipe, socket, device: NoRegularFile
+
+A device is not even opened: that alone does something to many. What is read whole has a limit, as a
+sparse file of terabytes takes no disk.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from pathlib import Path
+from typing import BinaryIO
+
+_KINDS = (
+    (stat.S_ISDIR, "a folder"),
+    (stat.S_ISFIFO, "a pipe"),
+    (stat.S_ISSOCK, "a socket"),
+    (stat.S_ISCHR, "a device"),
+    (stat.S_ISBLK, "a device"),
+)
+
+
+class NoRegularFile(OSError):
+    """There is something else at the path; ``strerror`` says what."""
+
+    def __init__(self, path: Path, mode: int) -> None:
+        kind = next((kind for is_kind, kind in _KINDS if is_kind(mode)), "something else")
+        super().__init__(errno.EINVAL, f"it is {kind}, not a file", str(path))
+
+
+def check_file(path: Path) -> None:
+    """Raise NoRegularFile if there is something else at a path, OSError if nothing is."""
+    _check(path, path.stat())
+
+
+def open_file(path: Path) -> BinaryIO:
+    """Open a file to read its bytes.
+
+    Raises:
+        NoRegularFile: there is something else at the path.
+        OSError: there is nothing, or it cannot be read.
+    """
+    check_file(path)
+    file = open(path, "rb", opener=_without_waiting)  # noqa: SIM115  (the caller closes it)
+    try:
+        _check(path, os.fstat(file.fileno()))
+    except BaseException:
+        file.close()
+        raise
+    return file
+
+
+def read_file(path: Path, most_bytes: int) -> bytes:
+    """Return the content of a file.
+
+    Raises:
+        OSError: as ``open_file``, or it is larger than ``most_bytes``.
+    """
+    with open_file(path) as file:
+        content = file.read(most_bytes + 1)
+    if len(content) > most_bytes:
+        raise OSError(errno.EFBIG, f"it is larger than {most_bytes} bytes", str(path))
+    return content
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY)
+
+
+def _check(path: Path, found: os.stat_result) -> None:
+    if not stat.S_ISREG(found.st_mode):
+        raise NoRegularFile(path, found.st_mode)
