@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from braid.core.measurement import PlanMeasurement
+from braid.core.schedule import Provisional
 from braid.server.fleet.follow.same_speed import SameSpeed
 from tests.server.fleet.nodes import Node, until
 
@@ -106,6 +107,25 @@ async def test_a_node_goes_by_its_own_measurement_of_a_schedule_that_is_off(
     )
     assert stored is not None
     assert stored.provenance.measured_us == 90.0  # the fleet's stays
+
+
+async def test_what_a_busy_node_measures_says_nothing(speeds: Speeds) -> None:
+    speeds.b.device.doubt = "threads waited for their cores"
+    speeds.b.device.others = taking(500.0)
+
+    await speeds.time()
+
+    assert speeds.expected_us == pytest.approx(90.0)
+    assert not speeds.counts.off
+
+
+async def test_a_provisional_schedule_is_not_timed(speeds: Speeds) -> None:
+    (schedule,) = speeds.b.taken_over
+    speeds.b.taken_over[:] = [schedule.found_provisional(Provisional("the cores were taken"))]
+
+    await speeds.time()
+
+    assert not speeds.b.device.compared
 
 
 async def test_one_slow_moment_does_not_count(speeds: Speeds) -> None:
