@@ -303,10 +303,11 @@ class Store(NodeStore):
 
         def again(connection: Connection) -> Registration:
             model = models_table.get(connection, name, version)
+            wanted = _wanted_schedules(connection, model, which)
             if (job := self._job_under_way(connection, model, device_keys)) is not None:
                 return Registration(model, job, is_new_job=False)
             _check_serves(model)
-            plans.doubt(connection, _wanted_schedules(connection, model, which), reason)
+            plans.doubt(connection, wanted, reason)
             return self._add_job(connection, model, device_keys)
 
         return self._transactions.write(again, "jobs")
