@@ -164,6 +164,7 @@ class Provisional:
     at_unix: float = 0.0  # when that was found the last time
     made_in_s: float = 0.0  # seconds that it took to make; what was measured then is doubtful
     is_compared: bool = False  # what serves was chosen by rounds that counted; False: it was not
+    is_asked: bool = False  # the next job of its model makes it again
 
     @property
     def text(self) -> str:
@@ -309,6 +310,12 @@ class Schedule:
     def found_provisional(self, provisional: Provisional | None) -> Schedule:
         """The same schedule, provisional or settled."""
         return replace(self, provenance=replace(self.provenance, provisional=provisional))
+
+    @property
+    def is_asked(self) -> bool:
+        """True if the next job of its model makes it again."""
+        provisional = self.provenance.provisional
+        return provisional is not None and provisional.is_asked
 
     @property
     def is_undecided(self) -> bool:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import os
+import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -34,6 +35,7 @@ from braid.server.jobs.imported_model import ImportedModel
 from braid.server.jobs.imports import Imports
 from braid.server.jobs.planner.driver import PlannerProcess
 from braid.server.jobs.progress import ReportProgress
+from braid.server.jobs.provisional_schedules import cores_are_idle, due_at
 from braid.server.jobs.registration import RegistrationOutcome, register_model
 from braid.server.jobs.services import JobServices, check_offered, check_samples
 from braid.server.limits import import_limits
@@ -190,6 +192,7 @@ async def _compile(given: GivenFile, settings: Settings, parts: _Parts) -> Compi
         tolerance=settings.tolerance,
     )
     made = await _registered(given, store, device.device_key, settings.max_samples_bytes)
+    await _ask_again(made.model, store, device.device_key)
     try:
         outcome = await register_model(made.model, services, parts.report)
     except BaseException as error:  # a server on this store must not go on with it
@@ -239,6 +242,19 @@ async def _registered(
                 await store.call(store.delete_model, old.name, old.version)
             name = f"{PREFIX}{received.sha256[:16]}"
             return await store.call(store.register, name, received, options, device_key)
+
+
+async def _ask_again(model: ModelVersion, store: Store, device_key: str) -> None:
+    """Have provisional schedules made again, if that may be of use now."""
+    found = await store.call(store.schedules_for, model, device_key)
+    now = time.time()
+    due = [
+        schedule
+        for schedule in found
+        if (each := schedule.provenance.provisional) is not None and due_at(each, now) <= now
+    ]
+    if due and await cores_are_idle():
+        await store.call(store.ask_again, due)
 
 
 def _is_ours(model: ModelVersion) -> bool:

@@ -9,7 +9,7 @@ work counts. But what works there between the rounds leaves its data in the cach
 clocks are shared: plans took 1.2 to 2.5 times as long in rounds that counted, where most did not.
 So a comparison without enough rounds that count, or with too many that do not, is in doubt, and
 decides nothing; so is one whose runs scatter by more than they take
-(docs/decisions/0053-provisional-schedules.md).
+(docs/decisions/0055-provisional-schedules.md).
 """
 
 from __future__ import annotations

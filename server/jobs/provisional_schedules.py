@@ -112,27 +112,16 @@ class ProvisionalSchedules:
                 await self._sleep(LOOK_S)
                 continue
             await self._quiet()
-            if await self._cores_are_idle():
+            if await cores_are_idle(self._cpu_times, self._sleep) and not self._runner().has_jobs:
                 await self._make_again(place)
 
     def _due_at(self, waiting: _Waiting) -> float:
-        found = min(map(self._schedule_due_at, waiting.schedules.values()))
+        now = self._clock()
+        found = min(due_at(provisional, now) for provisional in waiting.schedules.values())
         return max(found, waiting.not_before)
 
-    def _schedule_due_at(self, provisional: Provisional) -> float:
-        found_at = min(provisional.at_unix, self._clock())  # clocks are set back, too
-        return found_at + pause_s(provisional.tries)
-
     def _is_due(self, provisional: Provisional) -> bool:
-        return self._schedule_due_at(provisional) <= self._clock()
-
-    async def _cores_are_idle(self) -> bool:
-        for _ in range(QUIET_LOOKS):
-            before = self._cpu_times()
-            await self._sleep(LOOK_S)
-            if self._cpu_times().since(before).idle_part < LEAST_IDLE or self._runner().has_jobs:
-                return False
-        return True
+        return due_at(provisional, self._clock()) <= self._clock()
 
     async def _make_again(self, place: Place) -> None:
         """Run a job for a version to its end; the next one comes later, whatever its end."""
@@ -156,6 +145,24 @@ class ProvisionalSchedules:
             self._waiting.pop(place, None)
         except BraidError as error:
             log.warning("not made again", extra={**facts, "reason": str(error)})
+
+
+async def cores_are_idle(
+    cpu_times: Callable[[], CpuTimes] = read_cpu_times,
+    sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
+) -> bool:
+    """Look at cores for some seconds; returns whether they were idle for most of each look."""
+    for _ in range(QUIET_LOOKS):
+        before = cpu_times()
+        await sleep(LOOK_S)
+        if cpu_times().since(before).idle_part < LEAST_IDLE:
+            return False
+    return True
+
+
+def due_at(provisional: Provisional, now: float) -> float:
+    """Time from which on a schedule is to be made again, in seconds since 1970."""
+    return min(provisional.at_unix, now) + pause_s(provisional.tries)  # clocks are set back, too
 
 
 def pause_s(tries: int) -> float:

@@ -2,7 +2,7 @@
 
     upload ──import──> artefact ──load──> device ──serve──> sequential plan answers
         for each batch size:  cached? ──yes──────────────────────────────────> swap
-                 no, or provisional? ─> profile ─> search ─> verify ─> promoted? ─┘
+          no, or asked for again? ─> profile ─> search ─> verify ─> promoted? ─┘
 
 Every step can be done twice: a job cut off by a crash begins again at the top, and finds the
 artefact, the measurements and the schedules that were made before.
@@ -277,13 +277,13 @@ async def _schedule(
     check_offered(imported.model.options.precision, [device])
     retry = services.retry(progress.retrying)
     stored = await _use_stored(imported, device, batch_size, services, retry)
-    if stored is not None and stored.provenance.provisional is None:
+    if stored is not None and not stored.is_asked:
         return stored
     key = imported.schedule_key(device.device_key, batch_size)
     async with services.owning_schedule(key.id, progress.waiting_for_node) as owned:
         if owned is not services:  # another node may have made it meanwhile
-            before, stored = stored, await _use_stored(imported, device, batch_size, owned, retry)
-            if stored is not None and (stored.provenance.provisional is None or stored != before):
+            stored = await _use_stored(imported, device, batch_size, owned, retry)
+            if stored is not None and not stored.is_asked:
                 return stored
         return await _make(imported, device, batch_size, owned, progress, stored)
 
@@ -305,8 +305,6 @@ async def _make(
         progress.waiting()
     async with turn:
         progress.begun()
-        if before is not None:
-            await services.store.call(services.store.forget_doubtful, before)
         began = monotonic()
         made, graph = await make_schedule(imported, device, batch_size, services, progress)
     wrong = sum(contender.erred for contender in made.provenance.candidates)

@@ -326,10 +326,11 @@ class Store(NodeStore):
 
         def again(connection: Connection) -> Registration:
             model = models_table.get(connection, name, version)
+            wanted = _wanted_schedules(connection, model, which)
             if (job := self._job_under_way(connection, model, device_keys)) is not None:
                 return Registration(model, job, is_new_job=False)
             _check_serves(model)
-            plans.doubt(connection, _wanted_schedules(connection, model, which), reason)
+            plans.doubt(connection, wanted, reason, is_asked=True)
             return self._add_job(connection, model, device_keys)
 
         return self._transactions.write(again, "jobs")
@@ -360,6 +361,7 @@ class Store(NodeStore):
             open_ = [each for schedule in found if (each := schedule.provenance.provisional)]
             if open_ and not any(map(is_due, open_)):
                 return None
+            plans.ask_again(connection, found)
             return self._add_job(connection, model, device_keys)
 
         return self._transactions.write(again, "jobs")
@@ -380,7 +382,7 @@ class Store(NodeStore):
                 for schedule in _wanted_schedules(connection, model, which)
                 if schedule.provenance.provisional is None
             ]
-            return model, plans.doubt(connection, settled, reason)
+            return model, plans.doubt(connection, settled, reason, is_asked=False)
 
         return self._transactions.write(doubted, "schedules")
 
@@ -427,7 +429,7 @@ class Store(NodeStore):
     schedules_of = _read(plans.schedules_of)
     schedules_for = _read(plans.schedules_for)
     forget_schedule = _write(plans.forget_schedule, "schedules")
-    forget_doubtful = _write(plans.forget_doubtful)
+    ask_again = _write(plans.ask_again)
     put_latency = _write(plans.put_latency)
     find_latencies = _read(plans.find_latencies)
 

@@ -10,6 +10,7 @@ import json
 import logging
 import time
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
 
 from sqlalchemy import ColumnElement, Connection, bindparam, delete, select
 
@@ -138,29 +139,37 @@ def forget_schedule(connection: Connection, schedule_id: str) -> None:
     connection.execute(delete(graphs).where(graphs.c.schedule_id == schedule_id))
 
 
-def doubt(connection: Connection, doubted: Iterable[Schedule], reason: str) -> list[Schedule]:
-    """Mark schedules as to be made again; they serve until then.
+def doubt(
+    connection: Connection, doubted: Iterable[Schedule], reason: str, *, is_asked: bool
+) -> list[Schedule]:
+    """Mark schedules as provisional; they serve until they are made again.
 
     All measurements of their devices that are no younger than them are removed: they come from the
     same device, and nobody knows since when it has been another one. Returns the marked schedules.
+    With ``is_asked`` the next job of their model makes them again.
     """
     marked = []
     for schedule in doubted:
         _forget_measurements(connection, schedule)
         was = schedule.provenance.provisional
         is_compared = was is None or was.is_compared
-        now = Provisional(reason, at_unix=time.time(), is_compared=is_compared)
+        now = Provisional(reason, at_unix=time.time(), is_compared=is_compared, is_asked=is_asked)
         marked.append(schedule.found_provisional(now))
     for schedule in marked:
         put_schedule(connection, schedule)
     return marked
 
 
-def forget_doubtful(connection: Connection, schedule: Schedule) -> None:
-    """Remove what was measured on its device while a schedule was made that is provisional."""
-    why = schedule.provenance.provisional
-    if why is not None and why.made_in_s:
-        _forget_measurements(connection, schedule, why.made_in_s + BEFORE_S)
+def ask_again(connection: Connection, provisional: Iterable[Schedule]) -> None:
+    """Let the next job of their model make schedules again that are provisional.
+
+    What was measured on their devices while they were made is removed.
+    """
+    for schedule in provisional:
+        if (why := schedule.provenance.provisional) is not None:
+            if why.made_in_s:
+                _forget_measurements(connection, schedule, why.made_in_s + BEFORE_S)
+            put_schedule(connection, schedule.found_provisional(replace(why, is_asked=True)))
 
 
 def _forget_measurements(
