@@ -2,7 +2,7 @@
 
 net(x) ──checked──> Route (batches of rows, each with its plan) ──device thread──> outputs
 
-Rows are cut into batches of the compiled sizes and padded with zeros, as a server does it. Plans
+Rows are cut into batches of the compiled sizes and padded, as a server does it. Plans
 for shapes that were not compiled run sequentially, and are made when such inputs first come.
 """
 

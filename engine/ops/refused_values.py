@@ -42,7 +42,8 @@ ADDRESSES = {
 }
 """Operands that an operator takes for addresses or sizes."""
 
-_REFUSAL = re.compile(r"while running (\w+) node\. Name:'[^']*' Status Message: (.*)", re.DOTALL)
+_REFUSAL = re.compile(r"while running (\w+) node\. Name:'[^']*' Status Message: ")
+_SOURCE = re.compile(r"^\S+\.(?:cc|h):\d+ .* was false\. ")  # of ONNX Runtime, and its condition
 
 
 def refused_values(error: Exception, origins: Sequence[Sequence[str]]) -> InvalidRequest | None:
@@ -53,10 +54,12 @@ def refused_values(error: Exception, origins: Sequence[Sequence[str]]) -> Invali
         origins: for kinds of operators, the inputs of the model that decide their addresses:
             ``[["RoiAlign", "rois", "batch"], ...]``.
     """
-    found = _REFUSAL.search(str(error))
-    if found is None or is_out_of_memory(error):
+    found = list(_REFUSAL.finditer(str(error)))  # of an operator in a loop: the loop's is the first
+    if not found or is_out_of_memory(error):
         return None
-    operator, reason = found[1], found[2].strip().partition("\n")[0][-300:]
-    names = [repr(name) for kind, *inputs in origins if kind == operator for name in inputs]
+    kinds = [match[1] for match in found]
+    reason = str(error)[found[-1].end() :].strip().partition("\n")[0]
+    reason = _SOURCE.sub("", reason)[-300:]
+    names = [repr(name) for kind, *inputs in origins if kind in kinds for name in inputs]
     where = f"; they come from input {' or '.join(names)}" if names else ""
-    return InvalidRequest(f"the model cannot run on these values: {operator}: {reason}{where}")
+    return InvalidRequest(f"the model cannot run on these values: {kinds[-1]}: {reason}{where}")

@@ -56,7 +56,7 @@ def with_rows(pieces: Sequence[Piece]) -> Iterator[tuple[int, Piece]]:
 
 
 def write_rows(memory: memoryview, offset: int, ready: Executable, pieces: Sequence[Piece]) -> bool:
-    """Copy every piece's rows into the slot; rows of padding are zeroed.
+    """Copy every piece's rows into the slot; rows of padding are zeroed, of integers repeated.
 
     Returns bool: all inputs are known to be finite. Looked at only if the executable needs that.
     """
@@ -71,9 +71,21 @@ def write_rows(memory: memoryview, offset: int, ready: Executable, pieces: Seque
             size = _write_piece(memory[start:end], piece, piece.request.inputs[name])
             is_finite = is_finite and _is_finite(memory[start : start + size], place.spec.dtype)
             start += size
-        if start < end:
+        if "INT" in place.spec.dtype:
+            _repeat_last_row(memory, start, end, place)
+        else:
             memory[start:end] = bytes(end - start)
     return is_finite
+
+
+def _repeat_last_row(memory: memoryview, start: int, end: int, place: Field) -> None:
+    """Fill the rows from ``start`` to ``end`` with the one before.
+
+    A model may refuse what no caller has sent: zero as a divisor, a string that it does not know.
+    """
+    if start < end:
+        row = place.size_bytes // place.shape[0]
+        memory[start:end] = bytes(memory[start - row : start]) * ((end - start) // row)
 
 
 def slot_bytes(ready: Executable, pieces: Sequence[Piece]) -> int:
@@ -85,10 +97,7 @@ def slot_bytes(ready: Executable, pieces: Sequence[Piece]) -> int:
 def _write_mixed_rows(
     memory: memoryview, offset: int, ready: Executable, pieces: Sequence[Piece]
 ) -> None:
-    """Do as ``write_rows`` for a model with strings.
-
-    Padding repeats the last row: encoders refuse strings that they do not know, the empty one too.
-    """
+    """Do as ``write_rows`` for a model with strings; padding repeats the last row."""
     heap = SlotHeap(memory, ready, offset)
     heap.begin(heap_bytes(ready, pieces))
     for name, place in ready.layout.inputs.items():
@@ -104,9 +113,7 @@ def _write_mixed_rows(
                 start += len(places)
             else:
                 start += _write_piece(memory[start:end], piece, content)
-        if start < end:
-            row = place.size_bytes // place.shape[0]
-            memory[start:end] = bytes(memory[start - row : start]) * ((end - start) // row)
+        _repeat_last_row(memory, start, end, place)
 
 
 def _is_finite(memory: memoryview, dtype: str) -> bool:

@@ -13,7 +13,8 @@ import pytest
 import torch
 
 import braid
-from braid.core.errors import InvalidArtefact, InvalidTensor, PreconditionFailed
+from braid.core.errors import InvalidArtefact, InvalidRequest, InvalidTensor, PreconditionFailed
+from tests.models.small import by_values
 from tests.service.server_process import ServerProcess
 
 Rows = np.ndarray[Any, Any]
@@ -69,6 +70,22 @@ def test_wrong_inputs_are_refused_as_a_server_does(
 ) -> None:
     with pytest.raises(InvalidTensor, match=problem):
         net(given)
+
+
+def test_values_that_no_row_has_are_refused_and_padding_has_none_of_them(
+    store: Path, tmp_path: Path
+) -> None:
+    ids, by = np.array([[0, 1, -3, 9]] * 3), np.array([[1, -1, 2, 3]] * 3)
+    given = {"ids": ids, "lengths": np.array([4, 0, 2]), "by": by}
+    model = by_values(tmp_path / "values.onnx")
+
+    with braid.compile(model, batch_sizes=[4], planner="sequential", store=store) as network:
+        found = network(given)
+        for name, wrong in (("ids", ids + 1), ("lengths", np.array([4, 5, 0])), ("by", by * 0)):
+            with pytest.raises(InvalidRequest, match=r"operator '(look_up|turn|divide)' .* cannot"):
+                network({**given, name: wrong})
+
+    assert np.array_equal(found["quotients"], [[0, -1, -1, 3]] * 3)
 
 
 def test_threads_may_call_at_once(net: braid.Network) -> None:

@@ -75,3 +75,61 @@ def test_a_region_inside_the_image_is_pooled() -> None:
 def test_a_region_that_is_none_names_the_inputs(region: list[float], image: int) -> None:
     with pytest.raises(InvalidRequest, match=r"RoiAlign: .*from input 'images' or 'rois'"):
         run(region, image)
+
+
+def test_an_operator_in_a_loop_is_the_one_that_is_named() -> None:
+    body = helper.make_graph(
+        [
+            helper.make_node("Identity", ["go"], ["on"]),
+            helper.make_node("Gather", ["table", "i"], ["row"]),
+        ],
+        "body",
+        [
+            helper.make_tensor_value_info("i", TensorProto.INT64, []),
+            helper.make_tensor_value_info("go", TensorProto.BOOL, []),
+        ],
+        [
+            helper.make_tensor_value_info("on", TensorProto.BOOL, []),
+            helper.make_tensor_value_info("row", TensorProto.FLOAT, [2]),
+        ],
+    )
+    made = helper.make_model(
+        helper.make_graph(
+            [helper.make_node("Loop", ["trips", ""], ["rows"], body=body)],
+            "loop",
+            [
+                helper.make_tensor_value_info("trips", TensorProto.INT64, []),
+                helper.make_tensor_value_info("table", TensorProto.FLOAT, [3, 2]),
+            ],
+            [helper.make_tensor_value_info("rows", TensorProto.FLOAT, ["n", 2])],
+        ),
+        opset_imports=[helper.make_opsetid("", 16)],
+        ir_version=8,
+    )
+    whole = WholeModel(["trips", "table"], ["rows"], [[], [3, 2]], [[3, 2]], ["FP32"])
+    data = torch.frombuffer(bytearray(made.SerializeToString()), dtype=torch.uint8)
+
+    with pytest.raises(InvalidRequest, match=r"values: Gather: indices .* idx=3 must be within"):
+        whole_model(data, torch.tensor(5), torch.ones(3, 2), whole=whole)
+
+
+def test_what_is_of_onnxruntimes_own_code_is_left_out() -> None:
+    axis = helper.make_node("Unsqueeze", ["x", "axis"], ["y"])
+    made = helper.make_model(
+        helper.make_graph(
+            [axis],
+            "axis",
+            [
+                helper.make_tensor_value_info("x", TensorProto.FLOAT, [3]),
+                helper.make_tensor_value_info("axis", TensorProto.INT64, [1]),
+            ],
+            [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        ),
+        opset_imports=[helper.make_opsetid("", 16)],
+        ir_version=8,
+    )
+    whole = WholeModel(["x", "axis"], ["y"], [[3], [1]], [[1, 3]], ["FP32"])
+    data = torch.frombuffer(bytearray(made.SerializeToString()), dtype=torch.uint8)
+
+    with pytest.raises(InvalidRequest, match="these values: Unsqueeze: axis 5 is not in"):
+        whole_model(data, torch.ones(3), torch.tensor([5]), whole=whole)

@@ -58,6 +58,20 @@ def test_rows_are_copied_and_never_called_finite_unless_they_are(elements: list[
         assert is_finite
 
 
+@pytest.mark.parametrize("dtype", ["INT64", "INT32", "UINT8"])
+def test_padding_of_integers_repeats_a_row_that_was_sent(dtype: str) -> None:
+    """Of zeros, a model that divides would refuse a row that no caller has sent."""
+    rows = np.arange(1, 2 * COLUMNS + 1, dtype=dtype.lower()).reshape(2, COLUMNS)
+
+    _, slot = written(executable(dtype), rows[:1], rows[1:])
+
+    assert slot == rows.tobytes() + 2 * rows[1:].tobytes()
+
+
+def test_there_may_be_no_row_and_nothing_in_a_row() -> None:
+    assert written(executable("INT64", 0), np.zeros((2, 0), np.int64))[1] == b""
+
+
 @given(st.integers(0, 2 * COLUMNS - 1), st.sampled_from(UNUSUAL), FLOATS)
 @pytest.mark.parametrize("dtype", ["FP32", "FP64"])
 def test_one_nan_or_infinity_in_any_request_shows(
