@@ -114,7 +114,7 @@ def _model_folder(path: Path) -> tuple[ModelFolder, dict[Path, str]]:
         for entry in _entries(path):
             inside = Path(entry.path)
             if entry.name == CONFIG_FILE:
-                config = _stamp(inside)
+                config = _stamp(inside) or ((CONFIG_FILE, 0, 0, 0),)  # an empty folder
             elif not (entry.is_dir() or _leads_nowhere(entry)) or entry.name == _CUSTOM_CONFIGS:
                 continue
             elif _VERSION.fullmatch(entry.name):

@@ -62,6 +62,7 @@ class Placing:
         self._max_upload_bytes = max_upload_bytes
         self.reading = OwnThreads("repository", AT_ONCE)
         """Threads that read files of the repository."""
+        self._copies = asyncio.Semaphore(AT_ONCE)
 
     async def place(self, name: str, folder: VersionFolder, config: Configuration) -> bool:
         """Let a version serve what its folder holds; returns when it does, sequentially at least.
@@ -92,7 +93,7 @@ class Placing:
             if is_same and has_options and present.state is not ModelStatus.DAMAGED:
                 await self._check_present(present, check)
                 return False
-        async with self._store.receive(self._max_upload_bytes) as upload:
+        async with self._copies, self._store.receive(self._max_upload_bytes) as upload:
             received = await self._copied(file, digest, upload)
             options = config.options
             made = await self._runner.place(name, received, options, folder.number, check)

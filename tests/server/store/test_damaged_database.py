@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import random
 import shutil
-import socket
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -19,6 +18,7 @@ from braid.server.store.quota import StoreLimits
 from braid.server.store.records import JobRecord, JobStatus, ModelVersion
 from braid.server.store.store import Store
 from braid.server.store.tables.schema import metadata
+from tests.attack.strange_files import bound
 from tests.server.store.databases import execute, url_of
 from tests.server.store.registering import end, import_done, register
 
@@ -113,14 +113,6 @@ def in_place(make: Callable[[Path], object]) -> Damage:
     return damage
 
 
-def listening(database: Path) -> None:
-    before = os.getcwd()
-    os.chdir(database.parent)  # a path of 108 bytes at most
-    with socket.socket(socket.AF_UNIX) as bound:
-        bound.bind(database.name)
-    os.chdir(before)
-
-
 def beside(ending: str, make: Callable[[Path], object]) -> Damage:
     def damage(database: Path) -> None:
         path = database.with_name(database.name + ending)
@@ -154,7 +146,7 @@ DAMAGES: Mapping[str, tuple[Damage, str]] = {
     "another program's": (in_place(foreign), "bookmarks: it is damaged or another program's"),
     "a folder": (in_place(Path.mkdir), "is no regular file"),
     "a pipe": (in_place(os.mkfifo), "is no regular file"),
-    "a socket": (in_place(listening), "is no regular file"),
+    "a socket": (in_place(bound), "is no regular file"),
     "a device": (in_place(lambda d: d.symlink_to("/dev/zero")), "is no regular file"),
     "a link to nowhere": (in_place(lambda d: d.symlink_to(d.with_name("gone"))), "is missing, and"),
     "a link to itself": (in_place(lambda d: d.symlink_to(d)), "is no regular file"),
