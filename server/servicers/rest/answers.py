@@ -26,20 +26,17 @@ from braid.server.servicers.rest.encodings import (
 )
 from braid_client.wire_fields import Part
 
-WRITER_BYTES = 1 << 20
-"""Text that a writer holds: one piece, and what its connection has not taken of the last one."""
-
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """Answer that is written while it is sent."""
+    """Answer that is sent in pieces, and may be written meanwhile."""
 
     pieces: Callable[[], Iterator[Part]]  # from the beginning, each time
-    tensor_bytes: int  # that they are made from
+    held_bytes: int  # of memory, until the last one is sent
     size_bytes: int | None = None  # None: not known before they are made
 
     def __len__(self) -> int:
-        return self.tensor_bytes + WRITER_BYTES
+        return self.held_bytes
 
 
 def measured(pieces: Iterator[Part]) -> Work[int]:

@@ -21,7 +21,7 @@ from typing import Any
 import orjson
 
 from braid.core.errors import InvalidRequest, InvalidTensor
-from braid.core.pieces import PIECE_BYTES, Work, joined
+from braid.core.pieces import PIECE_BYTES, Work
 from braid.core.tensor import BYTES
 from braid.server.inference.call_memory import LaterReply
 from braid.server.inference.requests import GivenRequest, check_listed
@@ -31,7 +31,7 @@ from braid.server.servicers.oip.wire import messages
 from braid.server.servicers.rest.answers import Written, measured
 from braid.server.servicers.rest.json_messages import parameter, parameters_of, set_parameter
 from braid.server.servicers.rest.json_reading import JsonBody, read_json
-from braid.server.servicers.rest.json_tensors import raw_of, texts_of
+from braid.server.servicers.rest.json_tensors import PIECE_ELEMENTS, raw_of, texts_of
 from braid_client.wire_fields import Part
 
 HEAD_LENGTH = "inference-header-content-length"
@@ -41,8 +41,14 @@ MAX_JSON_BYTES = 16 << 20
 AT_ONCE_BYTES = 1 << 20
 """Tensors that are written as JSON before their answer is sent; larger ones are meanwhile."""
 
-PIECE_TEXT_BYTES = 1 << 18
-"""Text that is written as one piece of work, at least."""
+SMALL_BYTES = 1 << 16
+"""Answers up to this size are sent as a whole, with their head."""
+
+LARGE_PIECE_ELEMENTS = 1 << 18
+"""Numbers that are written as one piece of work where all of the text is kept: 5 ms."""
+
+WRITER_BYTES = 1 << 20
+"""Text that a writer holds: one piece, and what its connection has not taken of the last one."""
 
 _BINARY, _BINARY_SIZE, _ALL_BINARY = "binary_data", "binary_data_size", "binary_data_output"
 _REGION = "shared_memory_region"
@@ -102,7 +108,7 @@ def read_request(
         raise InvalidRequest(
             f"the JSON has more than {MAX_JSON_BYTES} bytes; send tensors as binary data"
         )
-    found = yield from read_json(bytes(head))
+    found = yield from read_json(body if len(head) == len(body) else bytes(head))
     given = found.given
     message = messages.ModelInferRequest(model_name=name, model_version=version)
     message.id = _text(given, "id", "the request", "")
@@ -224,15 +230,18 @@ def _written_later(reply: SplitMessage, request: RestRequest) -> Work[bytes | La
     binary = _binary(reply, sent)
     in_json = [at for at, how in enumerate(sent) if how is _Sent.IN_JSON]
     if sum(len(reply.raw_contents[at]) for at in in_json) <= AT_ONCE_BYTES:
-        head, size = [], 0
-        for text in _texts(reply, sent):
+        head, size = list[bytes](), 0
+        for text in _texts(reply, sent, LARGE_PIECE_ELEMENTS):
+            if size > SMALL_BYTES:
+                yield
             head.append(text)
             size += len(text)
-            if size > PIECE_TEXT_BYTES:
-                size = 0
-                yield
-        request.answer.json_bytes = sum(map(len, head)) if binary else None
-        return (yield from joined([*head, *binary]))
+        request.answer.json_bytes = size if binary else None
+        whole = [*head, *binary]
+        size += sum(map(len, binary))
+        if size <= SMALL_BYTES:
+            return b"".join(whole)
+        return Written(lambda: iter(whole), size, size)
 
     def pieces() -> Iterator[Part]:
         yield from _texts(reply, sent)
@@ -246,7 +255,8 @@ def _written_later(reply: SplitMessage, request: RestRequest) -> Work[bytes | La
         head_bytes = yield from measured(_texts(reply, sent))
         request.answer.json_bytes = head_bytes if binary else None
         size_bytes = head_bytes + sum(map(len, binary))
-    return Written(pieces, sum(map(len, reply.raw_contents)), size_bytes)
+    held_bytes = sum(map(len, reply.raw_contents)) + WRITER_BYTES
+    return Written(pieces, held_bytes, size_bytes)
 
 
 class _Sent(enum.Enum):
@@ -275,7 +285,9 @@ def _binary(reply: SplitMessage, sent: Sequence[_Sent]) -> list[Part]:
     return [content for content, how in both if how is _Sent.IN_BINARY]
 
 
-def _texts(reply: SplitMessage, sent: Sequence[_Sent]) -> Iterator[bytes]:
+def _texts(
+    reply: SplitMessage, sent: Sequence[_Sent], elements: int = PIECE_ELEMENTS
+) -> Iterator[bytes]:
     """Yield the JSON of an answer in pieces."""
     message = reply.message
     shown: dict[str, Any] = {
@@ -298,6 +310,6 @@ def _texts(reply: SplitMessage, sent: Sequence[_Sent]) -> Iterator[bytes]:
             yield head
             continue
         yield head[:-1] + b',"data":['
-        yield from texts_of(output.name, output.datatype, content)
+        yield from texts_of(output.name, output.datatype, content, elements)
         yield b"]}"
     yield b"]}" if message.outputs else between + b"]}"

@@ -13,7 +13,6 @@ found by the quotes, of which numbers have none.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -27,11 +26,17 @@ from braid.core.pieces import Work
 QUICK_BYTES = 1 << 18
 """Texts up to this size are read at once, whatever they contain."""
 
+FEW_PARTS = 1 << 15
+"""Of texts with more, the lists of numbers are read apart."""
+
 MAX_LISTS = 1 << 16
 """Lists and objects that are made at once; beyond are more than a request ever needs."""
 
 MAX_ELEMENTS = 1 << 18
 """Elements and members that are made at once; beyond, all but lists of numbers are refused."""
+
+COMPARED_BYTES = 1 << 18
+"""Bytes that are compared at once: both sides stay in the caches."""
 
 LONG_BYTES = QUICK_BYTES // 2
 """Lists of numbers from this size on are read apart."""
@@ -45,7 +50,6 @@ MAX_DEPTH = 16
 TAKEN_OUT = ""
 """Only key of the objects that stand where numbers were taken out; its value is their index."""
 
-_LONG_WITHOUT_QUOTES = re.compile(rb'"([^"]{%d,})' % QUICK_BYTES)
 _STRUCTURE = bytes(each for each in range(256) if each not in b"[],")
 _SPACES = bytes(b" "[0] if each in b"[]" else each for each in range(256))
 
@@ -86,11 +90,12 @@ class Numbers:
         Raises:
             InvalidRequest: they are no JSON.
         """
-        text, end = self.text[1:-1] if self.is_flat else self.text.translate(_SPACES), -1
-        while end < len(text):
+        text = self.text if self.is_flat else self.text.translate(_SPACES)
+        end, last = 0, len(text) - 1  # of the outermost brackets
+        while end < last:
             at = end + 1
-            end = text.find(b",", at + PIECE_BYTES)
-            end = len(text) if end < 0 else end
+            end = text.find(b",", at + PIECE_BYTES, last)
+            end = last if end < 0 else end
             found = _read(b"[" + text[at:end].lstrip() + b"]")
             if not found:
                 raise _no_json("a number is missing in a list of them")
@@ -124,7 +129,7 @@ def read_json(body: bytes) -> Work[JsonBody]:
         return JsonBody({})
     if len(body) <= QUICK_BYTES:
         return JsonBody(_object(body))
-    if _has_few_parts(body):
+    if _has_few_parts(body, FEW_PARTS, FEW_PARTS):
         yield
         return JsonBody(_object(body))
     yield
@@ -134,7 +139,7 @@ def read_json(body: bytes) -> Work[JsonBody]:
         rest, rest_plain, numbers = yield from _take_numbers_out(body, plain)
         outside_strings = b"".join(rest_plain.split(b'"')[::2])
         yield
-        if _has_few_parts(outside_strings):
+        if _has_few_parts(outside_strings, MAX_LISTS, MAX_ELEMENTS):
             return JsonBody(_object(rest), numbers)
     raise InvalidRequest(
         f"the JSON has more than {MAX_ELEMENTS} elements, or {MAX_LISTS} lists and objects, beside "
@@ -142,15 +147,26 @@ def read_json(body: bytes) -> Work[JsonBody]:
     )
 
 
-def _has_few_parts(text: bytes) -> bool:
-    """Bool: the objects of a text can be made at once."""
-    lists = _count(text, "[") + _count(text, "{")
-    return lists <= MAX_LISTS and _count(text, ",") <= MAX_ELEMENTS
+def _has_few_parts(text: bytes, lists: int, elements: int) -> bool:
+    """Bool: there are at most so many lists and objects, elements and members in a text."""
+    return _count(text, "[") + _count(text, "{") <= lists and _count(text, ",") <= elements
 
 
 def _count(text: bytes, character: str) -> int:
     """Return ``text.count``, in a quarter of its time."""
-    return int(np.count_nonzero(np.frombuffer(text, np.uint8) == ord(character)))
+    return sum(int(np.count_nonzero(part)) for _, part in _found(text, character))
+
+
+def _positions(text: bytes, character: str) -> np.ndarray[Any, Any]:
+    """Return where a character is."""
+    return np.concatenate([np.flatnonzero(part) + at for at, part in _found(text, character)])
+
+
+def _found(text: bytes, character: str) -> Iterator[tuple[int, np.ndarray[Any, Any]]]:
+    """Yield parts of a text, by where they begin: bool, each byte is the character."""
+    found, wanted = np.frombuffer(text, np.uint8), ord(character)
+    for at in range(0, len(found), COMPARED_BYTES):
+        yield at, found[at : at + COMPARED_BYTES] == wanted
 
 
 def _without_escapes(body: bytes) -> Work[bytes]:
@@ -166,12 +182,11 @@ def _without_escapes(body: bytes) -> Work[bytes]:
 def _take_numbers_out(body: bytes, plain: bytes) -> Work[tuple[bytes, bytes, tuple[Numbers, ...]]]:
     """Return both texts without the long lists of numbers, and these."""
     rest, rest_plain, numbers, at = list[bytes](), list[bytes](), list[Numbers](), 0
-    quotes, counted = 0, 0
-    for found in _LONG_WITHOUT_QUOTES.finditer(plain):
+    quotes = np.append(_positions(plain, '"'), len(plain))
+    for index in np.flatnonzero(np.diff(quotes) > QUICK_BYTES).tolist():
         yield
-        begin, end = found.span(1)
-        quotes, counted = quotes + plain.count(b'"', counted, begin), begin
-        place = (yield from _list_in(plain, begin, end)) if quotes % 2 == 0 else None
+        begin, end = int(quotes[index]) + 1, int(quotes[index + 1])
+        place = (yield from _list_in(plain, begin, end)) if index % 2 else None  # else a string
         if place is None:
             continue
         mark = b'{"":%d}' % len(numbers)
@@ -190,6 +205,8 @@ def _list_in(text: bytes, begin: int, end: int) -> Work[tuple[int, int] | None]:
     first, depth = text.find(b"[", begin, end), 0
     if first < 0:
         return None
+    if text.find(b"[", first + 1, end) < 0:
+        return _unless_short(text, first, text.find(b"]", first, end) + 1)
     for at in range(first, end, QUICK_BYTES):
         found = np.frombuffer(text, np.uint8)[at : min(at + QUICK_BYTES, end)]
         brackets = np.flatnonzero((found == ord("[")) | (found == ord("]")))
@@ -197,11 +214,14 @@ def _list_in(text: bytes, begin: int, end: int) -> Work[tuple[int, int] | None]:
             depths = depth + np.cumsum(np.where(found[brackets] == ord("["), 1, -1))
             closed, depth = np.flatnonzero(depths == 0), int(depths[-1])
             if len(closed):
-                last = at + int(brackets[closed[0]]) + 1
-                is_short, has_objects = last - first < LONG_BYTES, text.find(b"{", first, last) >= 0
-                return None if is_short or has_objects else (first, last)
+                return _unless_short(text, first, at + int(brackets[closed[0]]) + 1)
         yield
     return None
+
+
+def _unless_short(text: bytes, first: int, last: int) -> tuple[int, int] | None:
+    is_short, has_objects = last - first < LONG_BYTES, text.find(b"{", first, last) >= 0
+    return None if is_short or has_objects else (first, last)
 
 
 def _object(body: bytes) -> dict[str, Any]:

@@ -146,7 +146,9 @@ def _no_string(name: str) -> InvalidTensor:
     return InvalidTensor(f"input {name!r} has an element in 'data' that is no string")
 
 
-def texts_of(name: str, datatype: str, raw: bytes | memoryview) -> Iterator[bytes]:
+def texts_of(
+    name: str, datatype: str, raw: bytes | memoryview, elements: int = PIECE_ELEMENTS
+) -> Iterator[bytes]:
     """Yield an output's elements as JSON, flat and without brackets, in pieces.
 
     Raises:
@@ -155,9 +157,9 @@ def texts_of(name: str, datatype: str, raw: bytes | memoryview) -> Iterator[byte
     if datatype == BYTES:
         yield from _texts_of_strings(name, raw)
         return
-    elements = np.frombuffer(raw, DTYPES[datatype])
-    for at in range(0, len(elements), PIECE_ELEMENTS):
-        text = _text_of_numbers(elements[at : at + PIECE_ELEMENTS])
+    found = np.frombuffer(raw, DTYPES[datatype])
+    for at in range(0, len(found), elements):
+        text = _text_of_numbers(found[at : at + elements])
         yield b"," + text if at else text
 
 
