@@ -66,8 +66,8 @@ def range_from_data(graph: onnx.GraphProto, known: Set[str] = frozenset()) -> st
 
 def _takes_range(node: onnx.NodeProto, constants: Set[str]) -> bool:
     if node.op_type in _FROM_DATA:
-        return not constants.issuperset(node.input[:1])
+        return not constants >= {*node.input[:1]}
     if node.op_type == "BatchNormalization":
         return any(a.name == "training_mode" and a.i for a in node.attribute)
     scales = [node.input[at] for at in _SCALES.get(node.op_type, ()) if at < len(node.input)]
-    return not constants.issuperset(scales)
+    return not constants >= {*scales}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -124,7 +124,7 @@ def in_function() -> onnx.ModelProto:
     return model([helper.make_node("squeeze", ["x"], ["y"], domain="own")], functions=[called])
 
 
-WITH_RANGES = {
+WITH_RANGES: Mapping[str, Callable[[], onnx.ModelProto]] = {
     "at the top": lambda: model(QUANTISED),
     "by hand": lambda: model(BY_HAND, STEPS),
     "in a branch": lambda: model(

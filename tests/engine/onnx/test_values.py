@@ -86,8 +86,11 @@ def scattered(reduction: str) -> list[Row]:
     ]  # fmt: skip
 
 
-def integers(value: int, dtype: Any) -> list[Operand]:
-    return [np.array([7, 9, 8], dtype), np.array([2, value, 3], dtype)]
+def divided(op_type: str, opset: int, dtype: Any, *good: int, **attributes: int) -> Row:
+    def operands(value: int) -> list[Operand]:
+        return [np.array([7, 9, 8], dtype), np.array([2, value, 3], dtype)]
+
+    return Row(op_type, opset, operands, [1, np.iinfo(dtype).max, *good], [0], 1, attributes)
 
 
 def floats(*values: float) -> list[Operand]:
@@ -137,10 +140,10 @@ LENGTHS = [
 ]  # fmt: skip
 
 DIVISORS = [
-    Row(op_type, opset, lambda v, d=dtype: integers(v, d), [1, np.iinfo(dtype).max], [0])
+    divided(op_type, opset, dtype)
     for op_type, opset in (("Div", 14), ("Mod", 13))
     for dtype in (np.int8, np.int32, np.int64, np.uint8, np.uint32, np.uint64)
-] + [Row("Mod", 13, lambda v: integers(v, np.int64), [-1, INT64.min], [0], 1, {"fmod": 1})]
+] + [divided("Mod", 13, np.int64, -1, INT64.min, fmod=1)]
 
 SIZES = [  # content that decides shapes
     Row("TopK", 11, lambda v: [real(3, 5), ints(v)], [0, 5], [6, -1], 2),
@@ -287,10 +290,10 @@ def test_values_are_unpooled_to_places_in_what_was_pooled(place: int) -> None:
     operands: list[Operand] = [
         real(1, 1, 1, 1), ints(place).reshape(1, 1, 1, 1), shape(1, 1, 6, 6)
     ]  # fmt: skip
-    window = {"kernel_shape": [4, 4], "strides": [4, 4]}
+    made = node_model("MaxUnpool", operands, 11, kernel_shape=[4, 4], strides=[4, 4])
 
     with pytest.raises(InvalidRequest, match=f"cannot use the index {place}; it takes 0 to 15"):
-        through_braid(*node_model("MaxUnpool", operands, 11, **window))
+        through_braid(*made)
 
 
 @pytest.mark.parametrize("dtype", [np.int32, np.int64])

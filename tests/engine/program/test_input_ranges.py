@@ -57,15 +57,14 @@ def graph(operators: tuple[Operator, ...], **specs: TensorType) -> OpGraph:
     return OpGraph("one", inputs, {"y": operators[-1].outputs[0]}, {}, operators, specs)
 
 
-def reshaped(shape: list[int]) -> Operator:
-    return Operator("flat", "braid.reshape", ("n",), ("flat",), {"shape": shape})
+FLAT = Operator("flat", "braid.reshape", ("n",), ("flat",), {"shape": [4]})
 
 
 def test_lengths_and_divisors_are_checked_like_indices() -> None:
     steps = {"batch_axis": 1, "time_axis": 0}
     lengths = graph(
         (
-            reshaped([4]),
+            FLAT,
             Operator("reversed", "braid.reverse_sequence", ("x", "flat"), ("y",), steps),
         ),
         flat=TensorType("INT64", (4,)),
