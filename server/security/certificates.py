@@ -69,7 +69,7 @@ class Certificates:
         """Return TLS for a port of gRPC, which follows the files; HTTP/2 is agreed on by ALPN."""
 
         def follow(connection: ssl.SSLObject, name: str | None, _: ssl.SSLContext) -> None:
-            connection.context = self._newest().grpc
+            connection.context = self.newest().grpc
 
         context = self._load().grpc
         context.sni_callback = follow  # called for every connection, name or not
@@ -82,13 +82,13 @@ class Certificates:
         """
 
         def follow(connection: ssl.SSLObject, name: str | None, _: ssl.SSLContext) -> None:
-            connection.context = self._newest().http
+            connection.context = self.newest().http
 
         context = self._load().http
         context.sni_callback = follow
         return context
 
-    def _newest(self) -> _Contexts:
+    def newest(self) -> _Contexts:
         """Return the contexts of the next connection; made again if a file changed."""
         try:
             stamps = self._look()

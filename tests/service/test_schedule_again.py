@@ -96,7 +96,7 @@ def test_rest_answers_with_the_job(guarded: ServerProcess) -> None:
     one = {"batch_size": 1, "device": "cpu"}
     of_version = "/v2/models/cnn/versions/1/schedule/again"
     for path, body in ((AGAIN, one), (of_version, one), (AGAIN, b"")):
-        answer = call(guarded, path, body, authorization=token)  # type: ignore[arg-type]
+        answer = call(guarded, path, body, authorization=token)
         assert answer.status == 200, answer.body
         assert (answer.json["model"], answer.json["version"]) == ("cnn", "1")
         with client_of(guarded, ADMIN) as client:
