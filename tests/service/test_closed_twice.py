@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import psutil
@@ -19,7 +20,8 @@ ROW = {"x": np.ones((1, 3, 16, 16), np.float32)}
 @pytest.mark.ci
 def test_a_server_closes_each_descriptor_once(tmp_path: Path) -> None:
     closed = ClosedTwice(tmp_path)
-    server = ServerProcess(tmp_path / "store", BRAID_SPARE_IMPORTER="true", **closed.environment)
+    environment: dict[str, Any] = {"BRAID_SPARE_IMPORTER": "true", **closed.environment}
+    server = ServerProcess(tmp_path / "store", **environment)
     try:
         with server.start().client() as client:
             model = small_cnn(tmp_path / "cnn.onnx")

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from http import HTTPStatus
+from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
@@ -85,13 +86,21 @@ async def response_of(
 
 
 class _InPieces(StreamingResponse):
-    """Response whose next piece is made when there is room for it.
+    """Response whose pieces are made as there is room for them.
 
-    Callers that leave cancel it: nothing has to listen for that meanwhile.
+    Callers that leave cancel it: nothing has to listen for that meanwhile. The last piece ends the
+    answer: its caller may send the next request as soon as it is there.
     """
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self.stream_response(send)
+        start = {"type": "http.response.start", "status": self.status_code}
+        await send({**start, "headers": self.raw_headers})
+        last: Any = b""
+        async for piece in self.body_iterator:
+            if last:
+                await send({"type": "http.response.body", "body": last, "more_body": True})
+            last = piece
+        await send({"type": "http.response.body", "body": last})
 
 
 async def _slices(whole: bytes) -> AsyncIterator[Part]:

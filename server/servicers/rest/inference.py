@@ -48,7 +48,7 @@ LARGE_PIECE_ELEMENTS = 1 << 18
 """Numbers that are written as one piece of work where all of the text is kept: 5 ms."""
 
 WRITER_BYTES = 1 << 20
-"""Text that a writer holds: one piece, and what its connection has not taken of the last one."""
+"""Text that a writer holds, and its connection has not taken: of a few pieces."""
 
 _BINARY, _BINARY_SIZE, _ALL_BINARY = "binary_data", "binary_data_size", "binary_data_output"
 _REGION = "shared_memory_region"

@@ -114,6 +114,20 @@ def test_http_1_0_is_told_the_length(server: ServerProcess) -> None:
     assert response.getheader("transfer-encoding") is None
 
 
+def test_large_answers_follow_each_other_on_one_connection(server: ServerProcess) -> None:
+    connection, ports = http.client.HTTPConnection(server.http_address, timeout=120), set()
+    for asked in (request("y", "z"), request("y", "z", z={"binary_data": True}), request("z")) * 3:
+        connection.request("POST", INFER, json.dumps(asked))
+        response = connection.getresponse()
+        headers = {name.lower(): value for name, value in response.getheaders()}
+        answer = Answer(response.status, headers, response.read())
+        check(answer, *(each["name"] for each in asked["outputs"] if not each["parameters"]))
+        ports.add(connection.sock.getsockname())
+    connection.close()
+
+    assert len(ports) == 1
+
+
 def test_a_small_answer_has_its_length(server: ServerProcess) -> None:
     answer = call(server, INFER, request("y", y={"classification": 3}))
 
