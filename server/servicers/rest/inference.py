@@ -16,6 +16,7 @@ import enum
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import orjson
@@ -30,7 +31,7 @@ from braid.server.servicers.oip.tensors import OpenInference, SplitMessage
 from braid.server.servicers.oip.wire import messages
 from braid.server.servicers.rest.answers import Written, measured
 from braid.server.servicers.rest.json_messages import parameter, parameters_of, set_parameter
-from braid.server.servicers.rest.json_reading import JsonBody, read_json
+from braid.server.servicers.rest.json_reading import JsonBody, Numbers, read_json
 from braid.server.servicers.rest.json_tensors import PIECE_ELEMENTS, raw_of, texts_of
 from braid_client.wire_fields import Part
 
@@ -40,6 +41,9 @@ MAX_JSON_BYTES = 16 << 20
 
 AT_ONCE_BYTES = 1 << 20
 """Tensors that are written as JSON before their answer is sent; larger ones are meanwhile."""
+
+MAX_SHAPE_BYTES = 1 << 19
+"""Text of a shape; any that a tensor can have takes less."""
 
 SMALL_BYTES = 1 << 16
 """Answers up to this size are sent as a whole, with their head."""
@@ -140,7 +144,7 @@ def _read_inputs(body: JsonBody, message: Any, binary: memoryview) -> Work[list[
         name = _text(each, "name", "an input")
         where = f"input {name!r}"
         datatype = _text(each, "datatype", where)
-        tensor = message.inputs.add(name=name, datatype=datatype, shape=_shape(each, where))
+        tensor = message.inputs.add(name=name, datatype=datatype, shape=_shape(body, each, where))
         parameters = parameters_of(each, where)
         for key, value in parameters.items():
             set_parameter(key, value, tensor.parameters[key])
@@ -207,8 +211,10 @@ def _flag(value: object, name: str) -> bool:
     return value
 
 
-def _shape(given: Mapping[str, Any], where: str) -> list[int]:
-    shape = given.get("shape")
+def _shape(body: JsonBody, given: Mapping[str, Any], where: str) -> list[int]:
+    shape = body.list_of(given.get("shape"))
+    if isinstance(shape, Numbers) and len(shape.text) <= MAX_SHAPE_BYTES:
+        shape = list(chain.from_iterable(shape.elements()))
     if not isinstance(shape, list) or not all(
         type(each) is int and -(2**63) <= each < 2**63 for each in shape
     ):
