@@ -31,6 +31,16 @@ class ThreadWaits:
         return max(self.by_thread_ns(), default=0)
 
 
+class NoWaits(ThreadWaits):
+    """For threads that are more than the cores, which wait for each other: that says nothing."""
+
+    def __init__(self) -> None: ...
+
+    def by_thread_ns(self) -> list[int]:
+        """Nothing."""
+        return []
+
+
 class LostCores:
     """Waits of all threads of this process for their cores since this was made.
 
@@ -52,6 +62,15 @@ class LostCores:
             return sys.maxsize if is_lost else 0, 0
         waits_ns = self._waits.by_thread_ns()
         return sum(waits_ns) if is_lost else 0, max(waits_ns, default=0)
+
+
+def cores_of_threads() -> set[int]:
+    """Numbers of the cores that the threads of this process may run on."""
+    cores: set[int] = set()
+    for thread in os.listdir(THREADS):
+        with suppress(OSError):  # it has ended
+            cores |= os.sched_getaffinity(int(thread))
+    return cores
 
 
 def takes_no_part() -> None:
