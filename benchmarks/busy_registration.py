@@ -43,7 +43,7 @@ DEFAULT_NETWORKS = ("squeezenet", "mnasnet", "googlenet", "randwire_small", "res
 DEFAULT_OUT = environment.REPOSITORY / "benchmarks" / "results" / "local" / "busy_registration.json"
 
 LONGEST_S = 3600.0  # of a registration
-LOOK_S = 1.0  # between two looks at what is still provisional
+LOOK_S = 3.0  # between two looks at what is still provisional: each takes the server some time
 WARM_UPS = 20
 TURNS, TURN_S = 12, 1.0
 STATE_TRIES = 3
@@ -159,11 +159,11 @@ def let_settle(client: Client, cases: Sequence[Case], idle_s: float, cores: Core
     """Look on until no network is provisional, for a bounded time."""
     began, open_ = time.monotonic(), {case.network: case for case in cases}
     while open_ and time.monotonic() < began + idle_s:
-        for name, case in list(open_.items()):
-            if not Plan.of(client, name).provisional:
+        for model in client.models():
+            if model.name in open_ and not any(plan.provisional for plan in model.schedules):
+                case = open_.pop(model.name)
                 case.settled_s = time.monotonic() - began
                 case.state = cores.state()
-                del open_[name]
         time.sleep(LOOK_S)
     for case in cases:
         case.settled = Plan.of(client, case.network)

@@ -38,6 +38,7 @@ from braid.engine.program.openvino import library as openvino_library
 from braid.engine.program.openvino.model import OpenVinoModel, OpenVinoPlace
 from braid.engine.program.program import Program
 from braid.engine.program.work import estimated_profile
+from braid.engine.runtime.lost_cores import NoWaits, ThreadWaits
 from braid.engine.runtime.out_of_memory import is_out_of_memory
 from braid.engine.runtime.priority import thread_gives_way
 from braid.engine.runtime.yielding import YieldToRequests, in_thread, no_pause
@@ -89,7 +90,9 @@ class CpuBackend:
         ``cpu_quota`` is as in ``WorkerOptions``.
         """
         self._executor = executor
-        self._timer = CpuStageTimer(executor, activation_bytes, timer or TimerOptions())
+        self._waits = ThreadWaits if executor.threads <= executor.usable_cores else NoWaits
+        options = timer or TimerOptions()
+        self._timer = CpuStageTimer(executor, activation_bytes, options, self._waits)
         self._places: dict[int, Sequence[CpuPlace]] = {}
         self._device_cpus = executor.cpus if device_cpus is None else device_cpus
         self._cpu_quota = cpu_quota
@@ -186,7 +189,7 @@ class CpuBackend:
 
     def overheads(self) -> Generator[None, None, StageOverheads]:
         """Measure overheads with units that do next to nothing."""
-        return measure_overheads(self._executor)
+        return measure_overheads(self._executor, self._waits)
 
     def measure(
         self, program: Program, inputs: MakeInputs, stage: AskedStage, pause: YieldToRequests

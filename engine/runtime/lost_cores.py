@@ -12,6 +12,8 @@ import sys
 import threading
 from contextlib import suppress
 
+THREADS = "/proc/self/task"
+
 
 class ThreadWaits:
     """Waits of the threads of this process for their cores since this was made."""
@@ -27,6 +29,16 @@ class ThreadWaits:
     def longest_ns(self) -> int:
         """Nanoseconds of the thread that waited longest: by so much what it works on was late."""
         return max(self.by_thread_ns(), default=0)
+
+
+class NoWaits(ThreadWaits):
+    """For threads that are more than the cores, which wait for each other: that says nothing."""
+
+    def __init__(self) -> None: ...
+
+    def by_thread_ns(self) -> list[int]:
+        """Nothing."""
+        return []
 
 
 class LostCores:
@@ -52,6 +64,15 @@ class LostCores:
         return sum(waits_ns) if is_lost else 0, max(waits_ns, default=0)
 
 
+def cores_of_threads() -> set[int]:
+    """Numbers of the cores that the threads of this process may run on."""
+    cores: set[int] = set()
+    for thread in os.listdir(THREADS):
+        with suppress(OSError):  # it has ended
+            cores |= os.sched_getaffinity(int(thread))
+    return cores
+
+
 def takes_no_part() -> None:
     """Leave the calling thread out from now on: what is measured does not wait for it."""
     _statistics.leave_out(threading.get_native_id())
@@ -67,39 +88,42 @@ class _Statistics:
     def __init__(self) -> None:
         self._files: dict[str, int] = {}
         self._left_out: set[str] = set()
+        self._links = 0  # of the folder of threads when it was last looked at: two more than those
         self._lock = threading.Lock()
 
     def leave_out(self, thread: int) -> None:
         with self._lock:
             self._left_out.add(str(thread))
+            self._links = 0
 
     def waits_ns(self) -> dict[str, int]:
         """By thread id: nanoseconds that it has been ready to run and waited."""
-        found = {}
         with self._lock:
-            threads = set(os.listdir("/proc/self/task"))
-            for thread in self._files.keys() - threads:
-                os.close(self._files.pop(thread))
-            self._left_out &= threads
-            for thread in threads - self._left_out:
-                with suppress(OSError, IndexError):  # it has ended, or another kernel
-                    found[thread] = self._waited_ns(thread)
-        return found
+            if os.stat(THREADS).st_nlink != self._links:
+                self._look()
+            while True:
+                try:
+                    return self._read()
+                except ProcessLookupError:  # one has ended, and another one begun
+                    self._look()
 
-    def _waited_ns(self, thread: str) -> int:
-        file = self._files.get(thread)
-        if file is not None:
-            try:
-                return _second_number(file)
-            except ProcessLookupError:  # the id is another thread's now
-                os.close(self._files.pop(thread))
-        path = f"/proc/self/task/{thread}/schedstat"
-        file = self._files[thread] = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        return _second_number(file)
+    def _read(self) -> dict[str, int]:
+        return {
+            thread: int(os.pread(file, 64, 0).split()[1]) for thread, file in self._files.items()
+        }
 
-
-def _second_number(file: int) -> int:
-    return int(os.pread(file, 64, 0).split()[1])
+    def _look(self) -> None:
+        """Open the files of all threads that there are now."""
+        for file in self._files.values():
+            os.close(file)
+        self._files.clear()
+        self._links = os.stat(THREADS).st_nlink
+        threads = set(os.listdir(THREADS))
+        self._left_out &= threads
+        for thread in threads - self._left_out:
+            with suppress(OSError):  # it has ended, or another kernel
+                file = os.open(f"{THREADS}/{thread}/schedstat", os.O_RDONLY | os.O_CLOEXEC)
+                self._files[thread] = file
 
 
 _statistics = _Statistics()

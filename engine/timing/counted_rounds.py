@@ -14,13 +14,12 @@ decides nothing; so is one whose runs scatter by more than they take
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Generator, Iterable, Sequence
-from contextlib import suppress
 from statistics import median
 from time import monotonic
 
 from braid.core.cpu_times import CpuTimes, read_cpu_times
+from braid.engine.runtime.lost_cores import cores_of_threads
 from braid.engine.runtime.yielding import YieldToRequests
 from braid.engine.timing.contenders import idle
 from braid.engine.timing.samples import MOST_WAITED
@@ -50,6 +49,7 @@ class CountedRounds:
     def __init__(
         self,
         patience_s: float = 10.0,
+        threads: int = 1,
         again_s: float = 0.1,
         clock: Callable[[], float] = monotonic,
         cpu_times: Callable[[], CpuTimes] | None = None,
@@ -58,12 +58,15 @@ class CountedRounds:
 
         Args:
             patience_s: seconds that may be lost in rounds that do not count.
+            threads: that run at once; if they are more than the cores they wait for each other,
+                and what they wait says nothing.
             again_s: seconds from one of these to the next round.
             clock: tells seconds.
             cpu_times: of the cores that are measured on; None: those of this process's threads.
         """
-        cores = () if cpu_times else _cores_of_threads()
+        cores = cores_of_threads()
         self._cpu_times = cpu_times or (lambda: read_cpu_times(cores))
+        self._can_wait_for_others = threads <= len(cores)
         self._clock = clock
         self._patience_s = patience_s
         self._again_s = again_s
@@ -95,7 +98,9 @@ class CountedRounds:
         the samples.
         """
         self.held += 1
-        waited = max((median(samples) for samples in waits if samples), default=0.0)
+        waited = 0.0
+        if self._can_wait_for_others:
+            waited = max((median(samples) for samples in waits if samples), default=0.0)
         stolen = self._stolen()
         if waited > MOST_WAITED:
             self._waits.append(waited)
@@ -138,12 +143,3 @@ class CountedRounds:
         took = self._looks[-1][1].since(self._looks[0][1])
         elapsed_s = now - self._looks[0][0]
         return took.stolen_part * min(1.0, elapsed_s / WINDOW_S)
-
-
-def _cores_of_threads() -> set[int]:
-    """Numbers of the cores that the threads of this process may run on."""
-    cores: set[int] = set()
-    for thread in os.listdir("/proc/self/task"):
-        with suppress(OSError):  # it has ended
-            cores |= os.sched_getaffinity(int(thread))
-    return cores

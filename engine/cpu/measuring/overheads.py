@@ -28,15 +28,20 @@ _MOST_SAMPLES = 4 * _SAMPLES  # with those in which threads waited for their cor
 _INNER = 50  # runs of an idle stage in one sample: each takes some microseconds
 
 
-def measure_overheads(executor: CpuExecutor) -> Generator[None, None, StageOverheads]:
-    """Measure the overheads of stages, in some milliseconds; yields between samples."""
+def measure_overheads(
+    executor: CpuExecutor, begin_waits: Callable[[], ThreadWaits] = ThreadWaits
+) -> Generator[None, None, StageOverheads]:
+    """Measure the overheads of stages, in some milliseconds; yields between samples.
+
+    ``begin_waits`` begins to count what threads wait for their cores.
+    """
     groups = {"single": [1], "chain": [CHAIN], "pair": [1] * min(2, executor.threads)}
     stages = {name: _stage(executor, counts) for name, counts in groups.items()}
     samples: dict[str, list[float]] = {name: [] for name in stages}
     for stage in stages.values():
         _sample_us(stage)
     for _ in range(_MOST_SAMPLES):
-        waits = ThreadWaits()
+        waits = begin_waits()
         taken = {name: _sample_us(stage) for name, stage in stages.items()}
         if waited_part(waits.longest_ns(), sum(taken.values()) * _INNER * 1e3) <= MOST_WAITED:
             for name, sample_us in taken.items():

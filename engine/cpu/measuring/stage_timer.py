@@ -16,7 +16,7 @@ requests in between; a long stage pauses for them, and a sample that was interru
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import replace
 from time import monotonic, perf_counter_ns
 
@@ -48,8 +48,18 @@ SCALING = 0.9
 class CpuStageTimer:
     """Times stages of one program at a time on one device."""
 
-    def __init__(self, executor: CpuExecutor, activation_bytes: int, options: TimerOptions) -> None:
-        """Use ``executor``; keep at most ``activation_bytes`` of a program's values."""
+    def __init__(
+        self,
+        executor: CpuExecutor,
+        activation_bytes: int,
+        options: TimerOptions,
+        waits: Callable[[], ThreadWaits] = ThreadWaits,
+    ) -> None:
+        """Use ``executor``; keep at most ``activation_bytes`` of a program's values.
+
+        ``waits`` begins to count what threads wait for their cores.
+        """
+        self._waits = waits
         self._executor = executor
         self._activation_bytes = activation_bytes
         self._options = options
@@ -137,7 +147,7 @@ class CpuStageTimer:
     def _sample(self, run: StageRun, pause: YieldToRequests) -> NetTime:
         def sample() -> NetTime:
             # From before the sweep: a thread that lost its core in it may not have it back.
-            waits = ThreadWaits()
+            waits = self._waits()
             self._sweep.run()
             clock = NetClock(pause)
             return clock.net_time(*run(clock)).beside(waits.longest_ns())

@@ -37,6 +37,7 @@ from braid.engine.runtime.priority import thread_gives_way
 from braid.engine.runtime.yielding import YieldToRequests, in_thread
 from braid.engine.timing.comparison import Check, ComparisonOptions, compare
 from braid.engine.timing.contenders import TimedContender
+from braid.engine.timing.counted_rounds import CountedRounds
 from braid.engine.timing.runs import TimedRun, timed_aside
 from braid.engine.worker.checked_inputs import inputs_to_check
 from braid.engine.worker.measuring.calibration import calibrated
@@ -118,7 +119,8 @@ class Measurements:
                 options = ComparisonOptions.brief(tolerance)
             contenders = [contender for field in fields for contender in field]
             checks = self._checks(request)
-            results = yield from compare(contenders, checks, options, self._pause)
+            counted = CountedRounds(options.patience_s, self._backend.threads)
+            results = yield from compare(contenders, checks, options, self._pause, counted)
         finally:
             for ready in prepared:
                 ready.release()

@@ -97,7 +97,7 @@ class Throughput:
         numbered = enumerate(ways, start=1)  # below 0: those above are the front end's
         rivals = [rival for n, way in numbered if (rival := self._rival(-n, *way, expected))]
         whole_us: list[float] = []
-        counted = CountedRounds()
+        counted = CountedRounds(threads=threads)
         try:
             self._turns(whole, rivals, whole_us, counted)
         finally:

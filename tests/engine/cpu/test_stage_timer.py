@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import cycle
 
 import pytest
 import torch
@@ -18,6 +19,7 @@ from braid.engine.cpu.measuring.stage_timer import CpuStageTimer
 from braid.engine.device import AskedStage
 from braid.engine.ops.kinds import operator
 from braid.engine.program.kernel import PackedWeights
+from braid.engine.runtime.lost_cores import ThreadWaits
 from braid.engine.runtime.yielding import NetTime, no_pause
 from braid.engine.timing.comparison import errors
 from braid.engine.timing.recorded_inputs import Activations
@@ -72,6 +74,40 @@ def test_groups_overlap_and_members_of_a_group_do_not(
         # One after the other: 105 or 120 ms, always. Time without a core is taken off, also beside
         # a sleep; the time in which this process is stopped is not.
         assert len(seen) < 20, seen
+
+
+class Waits(ThreadWaits):
+    """What threads waited, in the samples in turn: nothing, or far longer than those take."""
+
+    def __init__(self, *waited: bool) -> None:
+        self.turns = cycle(waited)
+
+    def begin(self) -> Waits:
+        return self
+
+    def longest_ns(self) -> int:
+        return 10**12 * next(self.turns)
+
+
+@pytest.mark.parametrize(
+    ("waited", "is_disturbed"),
+    [((False,), False), ((True,), True), ((True, False, False, False), False)],
+)
+def test_a_stage_is_disturbed_if_threads_waited_in_most_of_its_samples(
+    executor: CpuExecutor, waited: Sequence[bool], is_disturbed: bool
+) -> None:
+    program = bind_on_cpu(sleepers(), {}, PackedWeights(), threads=2)
+    timer = CpuStageTimer(executor, 1 << 20, TimerOptions(), Waits(*waited).begin)
+    inputs = {"x": torch.zeros(4)}
+
+    timing, _ = finish(timer.measure(program, lambda: inputs, AskedStage([[0]]), no_pause))
+    hopeless, _ = finish(
+        timer.measure(program, lambda: inputs, AskedStage([[0]], hopeless_us=1.0), no_pause)
+    )
+
+    assert timing.is_disturbed is is_disturbed
+    if is_disturbed:
+        assert hopeless.repeats > 1, "it may be what other processes made of it"
 
 
 def test_activations_beyond_the_budget_are_made_up_with_the_same_layout(

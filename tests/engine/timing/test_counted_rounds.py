@@ -199,3 +199,13 @@ def test_a_comparison_most_of_whose_rounds_do_not_count_is_in_doubt_for_all_othe
 
     assert results[0].doubt
     assert results[1].ratios == ()
+
+
+def test_threads_that_are_more_than_the_cores_wait_for_each_other() -> None:
+    machine = Machine(takes=lambda run: 40.0)
+    plans = [TimedContender(Plan(60.0, machine)), TimedContender(Plan(50.0, machine))]
+    counted = CountedRounds(threads=10_000, again_s=0.0, cpu_times=CpuTimes)
+
+    results, _ = finish(compare(plans, [Check({}, REFERENCE)], OPTIONS, counted=counted))
+
+    assert not results[0].doubt

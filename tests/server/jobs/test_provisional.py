@@ -14,7 +14,9 @@ import pytest
 from braid.core.cpu_times import CpuTimes
 from braid.core.errors import InvalidRequest, PreconditionFailed, VersionNotFound
 from braid.core.measurement import PlanMeasurement
+from braid.core.runtimes import ONNXRUNTIME
 from braid.core.schedule import Provisional, Schedule, schedule_from_json, schedule_to_json
+from braid.engine.link.messages import PlaceMeasurement
 from braid.scheduler.options import PlannerSettings
 from braid.server.jobs.provisional_schedules import (
     FIRST_PAUSE_S,
@@ -187,6 +189,27 @@ async def test_a_single_disturbed_stage_is_no_reason_to_do_all_again(server: Ser
 
     assert (await registered(server, sizes=(1,))).message == ""
     assert stored(server).provenance.provisional is None
+
+
+async def test_runs_side_by_side_that_were_disturbed_are_not_used_and_measured_again(
+    server: Server,
+) -> None:
+    way = PlaceMeasurement(2, ONNXRUNTIME, 100.0, (1.5,) * 9)
+    server.device.side_by_side = [replace(way, doubt=BUSY)]
+
+    await registered(server)
+
+    schedule = stored(server)
+    assert schedule.provenance.side_by_side is None
+    provisional = schedule.provenance.provisional
+    assert provisional is not None
+    assert provisional.is_compared
+    assert provisional.reason == f"of runs side by side {BUSY}"
+    assert schedule.provenance.promoted, "its plan was compared"
+    server.device.side_by_side = [way]
+    async with in_idle_time(server, Machine()):
+        await until(lambda: stored(server).provenance.provisional is None)
+    assert stored(server).side_by_side_id
 
 
 async def test_by_disturbed_figures_no_unusual_kernel_is_chosen(server: Server) -> None:
