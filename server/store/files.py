@@ -63,8 +63,9 @@ class StoreFolder:
             raise
         except OSError as error:
             self.close()
+            what = "it is no folder" if isinstance(error, FileExistsError) else error.strerror
             raise StartupError(
-                f"the store {self.root} cannot be written ({error.filename}: {error.strerror}); "
+                f"the store {self.root} cannot be written ({error.filename}: {what}); "
                 "choose another folder with BRAID_STORE or --store"
             ) from error
 
