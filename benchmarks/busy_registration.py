@@ -87,7 +87,7 @@ class Case:
     @property
     def is_comparable(self) -> bool:
         """Whether both were made in one state of the cores."""
-        return self.state == self.quiet_state
+        return self.settled_s is None or self.state == self.quiet_state
 
     def passes(self, within: float) -> bool:
         """Whether A serves as fast as what a quiet registration chose."""
@@ -113,7 +113,7 @@ class Cores:
     def wait_for(self, state: str) -> None:
         """Wait until the cores are in a state, or for so long as that may take."""
         until = time.monotonic() + self.wait_s
-        while self.state() != state and time.monotonic() < until:
+        while state and self.state() != state and time.monotonic() < until:
             time.sleep(2.0)
 
 
@@ -176,25 +176,24 @@ def register_quietly(
 ) -> None:
     """Register each network with the machine to itself, in the state that A's had."""
     for case in cases:
-        cores.wait_for(case.state)
         began = time.monotonic()
-        job = client.register(case.network, models[case.network])
-        for _ in range(STATE_TRIES):
-            _wait_for(client, job)
-            case.quiet_state = cores.state()
-            plan = case.quiet = Plan.of(client, case.network)
-            if case.is_comparable and not plan.provisional:
-                break
+        for attempt in range(STATE_TRIES):
             cores.wait_for(case.state)
-            job = client.schedule_again(case.network)
-        else:
+            before = cores.state()
+            if attempt == 0:
+                job = client.register(case.network, models[case.network])
+            else:
+                job = client.schedule_again(case.network)
             _wait_for(client, job)
+            after = cores.state()
+            case.quiet_state = after if before == after else f"{before}, then {after}"
             case.quiet = Plan.of(client, case.network)
+            if case.is_comparable and not case.quiet.provisional:
+                break
         case.quiet_registered_s = time.monotonic() - began
-        print(
-            f"  quiet: {case.network} {case.quiet_registered_s:.0f} s, {_words(case.quiet)}",
-            flush=True,
-        )
+        assert case.quiet is not None
+        words = _words(case.quiet)
+        print(f"  quiet: {case.network} {case.quiet_registered_s:.0f} s, {words}", flush=True)
 
 
 def compare(one: Client, other: Client, case: Case) -> None:

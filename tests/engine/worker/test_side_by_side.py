@@ -129,7 +129,8 @@ def test_four_threads_are_measured_and_run_as_four_places(tmp_path: Path) -> Non
         worker.call(LoadModel(DIGEST, str(tmp_path / "artefact")))
         found = worker.call(CompareThroughput(KEY, PlanToRun(KEY), (), 1e-4))
         assert [(each.count, each.runtime) for each in found.ways] == [(4, "")]
-        assert len(found.ways[0].ratios) >= 5
+        (way,) = found.ways
+        assert len(way.ratios) >= 5 or "did not count" in way.doubt  # beside other processes
 
         worker.call(PrepareExecutable(ALL, PlanToRun(KEY)))
         worker.call(PrepareExecutable(BESIDE, PlanToRun(KEY, side_by_side=4)))
