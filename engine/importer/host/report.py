@@ -14,8 +14,9 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from io import BufferedReader
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from braid.core.errors import InvalidArtefact
 from braid.core.graph import OpGraph, load_graph
@@ -167,7 +168,7 @@ def check_file(artefact: Path, report: Report, name: str) -> None:
         raise InvalidArtefact(f"{name} was changed after the import")
 
 
-def _size_bytes(report: Report, name: str, file: BinaryIO) -> int:
+def _size_bytes(report: Report, name: str, file: BufferedReader) -> int:
     """Bytes that a file of an artefact should have; a sparse one could be read for days."""
     if name == MODEL_FILE:
         return report.size_bytes
@@ -176,7 +177,7 @@ def _size_bytes(report: Report, name: str, file: BinaryIO) -> int:
     return min(os.fstat(file.fileno()).st_size, _MAX_GRAPH_BYTES)
 
 
-def _safetensors_bytes(file: BinaryIO) -> int:
+def _safetensors_bytes(file: BufferedReader) -> int:
     """Bytes that a safetensors file should have by its header: its size, a JSON object, tensors.
 
     -1: it has no such header.
@@ -194,7 +195,7 @@ def _safetensors_bytes(file: BinaryIO) -> int:
         return -1
 
 
-def _digest_of(file: BinaryIO) -> str:
+def _digest_of(file: BufferedReader) -> str:
     file.seek(0)
     return hashlib.file_digest(file, "sha256").hexdigest()
 

@@ -206,7 +206,7 @@ def test_work_that_outlives_its_caller_writes_into_no_other_file() -> None:
     before = set(threading.enumerate())
 
     class Stopped(YieldToRequests):
-        arrivals = request  # type: ignore[assignment]
+        arrivals = request
 
         def answer(self) -> bool:
             raise RunStopped("stopped")
