@@ -47,17 +47,27 @@ def open_model(model: ModelSource) -> Iterator[tuple[BinaryIO, int]]:
         yield io.BytesIO(model), memoryview(model).nbytes
         return
     path = os.fsdecode(model)
-    mode = os.stat(path).st_mode
-    if stat.S_ISDIR(mode):
-        raise InvalidArgument(f"{path} is a folder; name the .onnx or .pt2 file in it")
-    if not (stat.S_ISREG(mode) or stat.S_ISFIFO(mode)):
-        raise InvalidArgument(f"{path} is a device or a socket, not a model file")
+    is_regular = _is_regular(path, "a folder; name the .onnx or .pt2 file in it")
     with open(path, "rb") as stream:
         size = os.fstat(stream.fileno()).st_size
         head = stream.peek(HEAD_BYTES)
-        if reason := why_no_model(head, whole=stat.S_ISREG(mode) and len(head) == size):
+        if reason := why_no_model(head, whole=is_regular and len(head) == size):
             raise InvalidArgument(f"{path}: {reason}")
         yield stream, size
+
+
+def _is_regular(path: str, folder: str) -> bool:
+    """Return whether a path is that of a regular file; else it is a pipe, which a program fills.
+
+    Raises:
+        InvalidArgument: it is neither; ``folder`` is what is said of a folder.
+    """
+    mode = os.stat(path).st_mode
+    if stat.S_ISDIR(mode):
+        raise InvalidArgument(f"{path} is {folder}")
+    if not (stat.S_ISREG(mode) or stat.S_ISFIFO(mode)):
+        raise InvalidArgument(f"{path} is a device or a socket, not a file")
+    return stat.S_ISREG(mode)
 
 
 def sample_bytes(samples: Samples | None) -> bytes:
@@ -72,7 +82,9 @@ def sample_bytes(samples: Samples | None) -> bytes:
     if isinstance(samples, Mapping):
         return _packed(samples)
     if not isinstance(samples, bytes):
-        with open(samples, "rb") as file:
+        path = os.fsdecode(samples)
+        _is_regular(path, "a folder; name the .npz file in it")
+        with open(path, "rb") as file:
             samples = file.read()
     if not samples:
         raise InvalidArgument("the file of samples is empty")

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import platform
 import re
 import shutil
+import subprocess
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -32,6 +35,7 @@ from braid.server.models.preload import check_models
 from braid.server.repository.folders import look_at
 from braid.server.repository.model_file import model_file
 from braid.server.repository.model_sync import read_configuration
+from braid.server.repository.placing import AT_ONCE
 from braid.server.security.certificates import Certificates, TlsFiles
 from braid.server.security.roles import Role
 from braid.server.security.tokens import Tokens, TokenSource, hashed
@@ -285,6 +289,49 @@ def test_a_repository_of_strange_files_stops_nothing_else(tmp_path: Path) -> Non
         with server.client() as client:
             until(lambda: "good" in {model.name for model in client.models()}, SECONDS)
             assert answer(client, "good", 1) == (7, "1")
+        assert server.stop() == 0
+    finally:
+        server.end()
+
+
+PAUSE = "34" if platform.machine() == "x86_64" else "73"  # ppoll, which is pause elsewhere
+
+
+def pausing(server: ServerProcess) -> int:
+    """Number of the server's threads that wait for good."""
+    found = 0
+    for thread in Path(f"/proc/{server.process.pid}/task").iterdir():
+        with contextlib.suppress(OSError):  # it has ended
+            found += (thread / "syscall").read_text().split()[0] == PAUSE
+    return found
+
+
+@pytest.mark.ci
+def test_a_repository_whose_disk_hangs_stops_nothing_else(tmp_path: Path) -> None:
+    library = tmp_path / "hanging.so"
+    source = Path(__file__).with_name("hanging.c")
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", str(library), str(source)], check=True)
+    root, file = tmp_path / "repository", adds(tmp_path / "seven.onnx", 7)
+    root.mkdir()
+    server = ServerProcess(
+        tmp_path / "store",
+        arguments=("--model-repository", str(root)),
+        LD_PRELOAD=str(library),
+        HANGING="/repository/stuck-",
+    )
+    try:
+        with server.start().client() as client:
+            client.register("good", file, planner="sequential", wait=True)
+            for number in range(12):
+                folder = root / f"stuck-{number}" / "1"
+                folder.mkdir(parents=True)
+                shutil.copy(file, folder / "model.onnx")
+            until(lambda: pausing(server) >= AT_ONCE, SECONDS)
+
+            for path in ("/healthz", "/metrics", "/console/"):
+                assert server.http(path), path
+            assert answer(client, "good", 1) == (7, "1")
+            client.register("more", file, planner="sequential", wait=True)
         assert server.stop() == 0
     finally:
         server.end()

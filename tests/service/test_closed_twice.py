@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import psutil
@@ -20,8 +19,12 @@ ROW = {"x": np.ones((1, 3, 16, 16), np.float32)}
 @pytest.mark.ci
 def test_a_server_closes_each_descriptor_once(tmp_path: Path) -> None:
     closed = ClosedTwice(tmp_path)
-    environment: dict[str, Any] = {"BRAID_SPARE_IMPORTER": "true", **closed.environment}
-    server = ServerProcess(tmp_path / "store", **environment)
+    server = ServerProcess(
+        tmp_path / "store",
+        BRAID_SPARE_IMPORTER="true",
+        LD_PRELOAD=closed.environment["LD_PRELOAD"],
+        CLOSED_TWICE=closed.environment["CLOSED_TWICE"],
+    )
     try:
         with server.start().client() as client:
             model = small_cnn(tmp_path / "cnn.onnx")

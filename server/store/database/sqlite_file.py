@@ -116,7 +116,8 @@ class _File:
         except FileNotFoundError:
             return None
         if not stat.S_ISREG(found.st_mode):
-            self._refuse(f"cannot be used: {file} is no regular file; {_RESTORE}")
+            remedy = "remove it" if file.name.endswith("-shm") else _RESTORE
+            self._refuse(f"cannot be used: {file} is no regular file; {remedy}")
         return found.st_size
 
     def _refuse(self, why: str) -> NoReturn:
