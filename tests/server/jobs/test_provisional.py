@@ -100,6 +100,12 @@ async def until(is_so: Callable[[], object]) -> None:
             await asyncio.sleep(0.01)
 
 
+def is_settled(server: Server, batch_size: int = 1) -> bool:
+    """Whether a schedule is no longer provisional, and the job that made it has ended."""
+    schedule = stored(server, batch_size)
+    return schedule.provenance.provisional is None and not server.runner.has_jobs
+
+
 def jobs(server: Server) -> list[JobRecord]:
     return server.store.jobs()
 
@@ -208,7 +214,7 @@ async def test_runs_side_by_side_that_were_disturbed_are_not_used_and_measured_a
     assert schedule.provenance.promoted, "its plan was compared"
     server.device.side_by_side = [way]
     async with in_idle_time(server, Machine()):
-        await until(lambda: stored(server).provenance.provisional is None)
+        await until(lambda: is_settled(server))
     assert stored(server).side_by_side_id
 
 
@@ -239,7 +245,7 @@ async def test_once_the_machine_is_quiet_the_fastest_plan_serves(server: Server)
         await until(lambda: machine.sleeps > 100)
         assert len(jobs(server)) == 1, "the cores are taken"
         machine.idle_part = 0.9
-        await until(lambda: stored(server).provenance.provisional is None)
+        await until(lambda: is_settled(server))
 
     schedule = server.models.plans["lenet", 1, 1]
     assert schedule.provenance.promoted
@@ -263,8 +269,8 @@ async def test_what_was_measured_in_that_time_is_measured_again_and_nothing_else
     server.device.doubt = ""
 
     async with in_idle_time(server, Machine()):
-        await until(lambda: stored(server, 1).provenance.provisional is None)
-        await until(lambda: stored(server, 4).provenance.provisional is None)
+        await until(lambda: is_settled(server, 1))
+        await until(lambda: is_settled(server, 4))
 
     assert server.device.measured.total() == measured + 2 * of_four
 
@@ -278,7 +284,7 @@ async def test_after_a_restart_it_is_provisional_still_and_made_again(server: Se
     assert stored(again).provenance.provisional is not None
     try:
         async with in_idle_time(again, Machine()):
-            await until(lambda: stored(again).provenance.provisional is None)
+            await until(lambda: is_settled(again))
         assert again.models.plans["lenet", 1, 1].provenance.promoted
     finally:
         await again.stop()
@@ -314,7 +320,7 @@ async def test_nothing_is_made_again_while_another_registration_runs(server: Ser
         await until(lambda: machine.sleeps > seen + 100)
         assert len(jobs(server)) == 2
         go_on.set()
-        await until(lambda: stored(server).provenance.provisional is None)
+        await until(lambda: is_settled(server))
 
 
 async def test_a_cancelled_one_is_left_alone_for_hours(server: Server) -> None:
@@ -448,7 +454,7 @@ async def test_a_schedule_whose_profile_was_wrong_is_made_again_in_idle_time(
         assert stored(server, 1).provenance.provisional is None
         assert server.models.plans["lenet", 1, 4].provenance.promoted, "it serves meanwhile"
         machine.idle_part = 1.0
-        await until(lambda: stored(server, 4).provenance.provisional is None)
+        await until(lambda: is_settled(server, 4))
 
     assert server.device.measured.total() > measured, "what it rested on was forgotten"
 
