@@ -20,7 +20,7 @@ from braid.engine.importer.host.report import (
     Report,
     check_file,
     read_graph,
-    read_report,
+    read_report_of,
 )
 from braid.engine.importer.host.samples import Arrays, check_fit
 from braid.server.store.records import ModelVersion
@@ -144,11 +144,11 @@ def read_imported(model: ModelVersion, artefact: Path) -> ImportedModel:
     """Read an artefact folder, and check what no worker looks at. Blocks for some milliseconds.
 
     Raises:
-        DamagedArtefact: a file is missing or was changed.
+        DamagedArtefact: a file is missing, was changed, or is of another upload.
         SystemShortage: it cannot be read for now.
     """
     try:
-        report = read_report(artefact)
+        report = read_report_of(artefact, model.sha256)
         if MODEL_FILE in report.files:
             check_file(artefact, report, MODEL_FILE)
         return ImportedModel(model, artefact, read_graph(artefact, report), report)

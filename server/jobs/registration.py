@@ -192,7 +192,7 @@ def _is_sound(folder: StoreFolder, sha256: str) -> bool:
         SystemShortage: it cannot be looked at for now.
     """
     try:
-        check_files(folder.artefact(sha256))
+        check_files(folder.artefact(sha256), sha256)
     except InvalidArtefact as error:
         if not folder.upload(sha256).is_file():
             raise DamagedArtefact(str(error)) from error

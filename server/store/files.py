@@ -188,6 +188,8 @@ def _digest(sha256: str) -> str:
 
 def _take_lock(path: Path, what: Path) -> Descriptor:
     flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+    if path.is_symlink():
+        raise OSError(errno.ELOOP, "it is a link; remove it", str(path))
     lock = Descriptor(os.open(path, flags, 0o600))
     if not stat.S_ISREG(os.fstat(lock.fileno()).st_mode):
         raise OSError(errno.EINVAL, "it is no regular file; remove it", str(path))

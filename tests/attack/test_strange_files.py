@@ -213,7 +213,7 @@ CASES = [
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     folder = tmp_path_factory.mktemp("served")
-    made = models_served(folder, len(CASES) + 1)
+    made = models_served(folder, len(CASES) + 2)
     yield made
     made.server.end()
 
@@ -229,7 +229,7 @@ def test_a_strange_file_of_an_artefact_is_damage(
     put(STRANGE[kind], copy / name)
 
     def read() -> None:
-        check_files(copy)
+        check_files(copy, served.artefact("adds-0").name)
         read_graph(copy, read_report(copy))
         load_artefact(copy)
 
@@ -242,14 +242,17 @@ def test_a_server_with_strange_artefacts_becomes_ready_and_stops(served: Served)
     for number, (name, kind) in enumerate(CASES):
         put(STRANGE[kind], served.artefact(f"adds-{number}") / name)
     sound = len(CASES)
+    swapped = served.artefact(f"adds-{sound + 1}")
+    put(lambda path: path.symlink_to(served.artefact(f"adds-{sound}")), swapped)
 
     server.start()
     with server.client() as client:
         assert answer(client, f"adds-{sound}", 1) == (sound, "1")
         for number in range(sound):
             assert "is damaged" in client.model(f"adds-{number}").message, CASES[number]
-        with pytest.raises(FailedPrecondition, match="register the same file again"):
-            answer(client, "adds-0", 1)
+        for model in ("adds-0", f"adds-{sound + 1}"):
+            with pytest.raises(FailedPrecondition, match="register the same file again"):
+                answer(client, model, 1)
 
     assert server.stop() == 0
 

@@ -73,11 +73,11 @@ def test_an_artefact_is_not_damaged_for_want_of_descriptors(tmp_path: Path) -> N
 
     with without_descriptors():
         with pytest.raises(SystemShortage):
-            check_files(artefact)
+            check_files(artefact, DIGEST)
         with pytest.raises(SystemShortage):
             read_imported(model, artefact)
 
-    check_files(artefact)
+    check_files(artefact, DIGEST)
     (artefact / "graph.json").unlink()
     with pytest.raises(DamagedArtefact):
         read_imported(model, artefact)

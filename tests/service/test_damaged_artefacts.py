@@ -21,6 +21,8 @@ from braid.engine.importer.host.request import ImportRequest
 from braid.engine.importer.sandbox.pipeline import import_upload
 from braid.engine.importer.upload.uploaded_model import open_upload
 from braid.server.devices.device import Device, DeviceEvents
+from braid.server.jobs.imported_model import read_imported
+from braid.server.store.records import ModelVersion, RegistrationOptions
 from braid_client import Client, FailedPrecondition
 from tests.models.small import embedding, identity, small_cnn
 from tests.server.devices.fake_worker import OPTIONS, FakeWorker
@@ -104,12 +106,26 @@ def test_a_damaged_file_is_named(name: str, damage: Callable[[Path], None], tmp_
     artefact = tmp_path / "artefact"
     source = open_upload(upload, tmp_path)
     import_upload(source, ImportRequest(upload, artefact, ImportLimits()), lambda *_: None)
-    check_files(artefact)
+    digest = sha256(upload.read_bytes()).hexdigest()
+    check_files(artefact, digest)
 
     damage(artefact / name)
 
     with pytest.raises(InvalidArtefact, match=name):
-        check_files(artefact)
+        check_files(artefact, digest)
+
+
+def test_a_sound_artefact_of_another_upload_is_damage(tmp_path: Path) -> None:
+    upload = embedding(tmp_path / "model.onnx")
+    artefact = tmp_path / "artefact"
+    source = open_upload(upload, tmp_path)
+    import_upload(source, ImportRequest(upload, artefact, ImportLimits()), lambda *_: None)
+    model = ModelVersion("m", 1, "e" * 64, 1, RegistrationOptions())
+
+    with pytest.raises(InvalidArtefact, match="is of another upload"):
+        check_files(artefact, model.sha256)
+    with pytest.raises(DamagedArtefact, match="is of another upload"):
+        read_imported(model, artefact)
 
 
 @pytest.mark.ci

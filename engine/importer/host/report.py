@@ -139,14 +139,26 @@ def verify_files(artefact: Path, report: Report) -> None:
         check_file(artefact, report, name)
 
 
-def check_files(artefact: Path) -> None:
-    """Check that an artefact folder is as the import left it. Reads all of it.
+def read_report_of(artefact: Path, sha256: str) -> Report:
+    """Read ``report.json`` of the artefact of an upload.
 
     Raises:
-        InvalidArtefact: a file is missing or changed.
-        SystemShortage: they cannot be read for now.
+        InvalidArtefact: it is missing, too large, changed, malformed or of another upload.
     """
     report = read_report(artefact)
+    if report.sha256 != sha256:
+        raise InvalidArtefact(f"{REPORT_FILE} is of another upload")
+    return report
+
+
+def check_files(artefact: Path, sha256: str) -> None:
+    """Check that the artefact of an upload is as the import left it. Reads all of it.
+
+    Raises:
+        InvalidArtefact: a file is missing, changed, or of another upload.
+        SystemShortage: they cannot be read for now.
+    """
+    report = read_report_of(artefact, sha256)
     for name in {GRAPH_FILE, *report.files}:
         check_file(artefact, report, name)
 

@@ -42,7 +42,7 @@ def _check_samples(path: Path, digest: str) -> None:
 
 
 def _check_artefact(path: Path, digest: str) -> None:
-    check_files(path)
+    check_files(path, digest)
 
 
 UPLOAD = FileKind("uploads", StoreFolder.upload, _check_upload)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import shutil
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,10 +16,13 @@ from braid.core.errors import StartupError
 from braid.server.cli.main import main
 from braid.server.store.database.url import usual_url
 from braid.server.store.store import Store
+from tests import ROOT
 from tests.server.store.databases import SharedDatabases, execute, reopened, url_of
 from tests.server.store.registering import import_done, receive, register
+from tests.service.server_process import BRAID
 
 ENDINGS = ("", "-wal", "-shm")
+SECONDS = 120.0
 
 
 @pytest.fixture
@@ -238,3 +242,22 @@ def test_a_database_elsewhere_is_as_safe(root: Path, elsewhere: URL) -> None:
 
     assert files_in(root) == files
     assert not Path(elsewhere.database).exists()
+
+
+@pytest.mark.ci
+def test_a_server_without_its_database_ends_with_one_line(root: Path) -> None:
+    files = files_in(root)
+    (root / "braid.db").unlink()
+
+    done = subprocess.run(
+        [*BRAID, "serve", "--store", str(root), "--grpc-port", "0", "--http-port", "0"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+    )
+
+    assert done.returncode == 1
+    assert done.stderr.startswith("braid serve: the store's database ")
+    assert done.stderr.count("\n") == 1
+    assert files_in(root) == files

@@ -113,6 +113,38 @@ def test_a_store_that_cannot_be_written_refuses_to_start(tmp_path: Path) -> None
         Store.open(tmp_path / "file")
 
 
+@pytest.mark.parametrize("name", ["uploads", "artefacts", "samples", "lock"])
+def test_something_else_in_the_place_of_a_part_of_a_store_is_named(
+    tmp_path: Path, name: str
+) -> None:
+    (tmp_path / "store").mkdir()
+    os.mkfifo(tmp_path / "store" / name)
+
+    with pytest.raises(StartupError, match=rf"{name}: it is no (folder|regular file)"):
+        Store.open(tmp_path / "store")
+
+
+def test_a_lock_that_is_a_link_is_not_written_through(tmp_path: Path) -> None:
+    (tmp_path / "store").mkdir()
+    (tmp_path / "precious").write_text("kept")
+    (tmp_path / "store" / "lock").symlink_to(tmp_path / "precious")
+
+    with pytest.raises(StartupError, match="lock: it is a link; remove it"):
+        Store.open(tmp_path / "store")
+
+    assert (tmp_path / "precious").read_text() == "kept"
+
+
+def test_a_link_to_the_database_of_another_store_in_use_is_refused(
+    sqlite_store: Store, tmp_path: Path
+) -> None:
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "braid.db").symlink_to(sqlite_store.folder.database)
+
+    with pytest.raises(StartupError, match="in use by another server"):
+        Store.open(tmp_path / "other")
+
+
 # Registering.
 
 
