@@ -49,7 +49,7 @@ class OnGpu:
         """Put a run on the GPU; its outputs arrive in page-locked memory, never in ``outputs``.
 
         Raises:
-            InvalidRequest: an index in an input is out of range.
+            InvalidRequest: an input holds a value that an operator cannot use.
         """
         check_inputs(self.ranges, inputs)
         return GpuRun(self.executor, self.plan, self.executor.start(self.plan, inputs))

@@ -307,7 +307,7 @@ class WorkerFailure:
     """The error that a call ends with."""
 
     call: int
-    error_class: str  # of braid.core.errors
+    error_class: str  # of braid.core.errors: the error's, or the nearest that it derives from
     text: str
     retry_after_s: float | None = None
 
@@ -315,11 +315,14 @@ class WorkerFailure:
     def of(call: int, error: BraidError) -> WorkerFailure:
         """The message that carries ``error``."""
         retry_after_s = error.retry_after_s if isinstance(error, ResourceExhausted) else None
-        return WorkerFailure(call, type(error).__name__, str(error), retry_after_s)
+        names = (
+            kind.__name__ for kind in type(error).__mro__ if kind.__module__ == errors.__name__
+        )
+        return WorkerFailure(call, next(names), str(error), retry_after_s)
 
     @property
     def error(self) -> BraidError:
-        """The error as an exception of the same class."""
+        """The error as an exception of that class."""
         kind = getattr(errors, self.error_class, WorkerFault)
         if not (isinstance(kind, type) and issubclass(kind, BraidError)):
             kind = WorkerFault

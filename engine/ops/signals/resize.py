@@ -64,6 +64,8 @@ class ResizeOptions:
         Raises:
             ValueError: a size or scale is below ``least`` or not above 0, or their number is wrong.
         """
+        if self.sizes and self.scales:
+            raise ValueError("scales and sizes, of which one is wanted")
         for number in (*(self.sizes or ()), *(self.scales or ())):
             if not (self.least <= number < math.inf and number > 0):
                 raise ValueError(f"a size or scale of {number}")

@@ -31,6 +31,7 @@ from braid.engine.link.messages import (
     WorkerFailure,
     WorkerStatus,
 )
+from braid.engine.ops.evaluation import TooLarge
 
 SPEC = TensorType("FP32", (2, 3))
 GRAPH = OpGraph(
@@ -148,6 +149,13 @@ def test_an_error_arrives_as_one_of_its_class_with_its_facts() -> None:
 
     unknown = replace(WorkerFailure.of(3, QueueFull("full")), error_class="DiskTrouble").error
     assert type(unknown) is WorkerFault
+
+
+def test_an_error_that_only_the_worker_has_arrives_as_the_one_it_derives_from() -> None:
+    arrived = WorkerFailure.of(3, TooLarge("a terabyte")).error
+
+    assert type(arrived) is errors.InvalidRequest
+    assert str(arrived) == "a terabyte"
 
 
 def test_a_status_is_small() -> None:
