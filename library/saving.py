@@ -102,7 +102,7 @@ def _compiled(document: dict[str, Any], artefact: Path, options: WorkerOptions) 
         int(document["size_bytes"]),
         options_from_json(document["options"]),
     )
-    check_files(artefact)
+    check_files(artefact, model.sha256)
     read = [
         (schedule_from_json(each["schedule"]), graph_from_json(each["graph"]))
         for each in document["schedules"]
