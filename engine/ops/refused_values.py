@@ -54,11 +54,11 @@ def refused_values(error: Exception, origins: Sequence[Sequence[str]]) -> Invali
         origins: for kinds of operators, the inputs of the model that decide their addresses:
             ``[["RoiAlign", "rois", "batch"], ...]``.
     """
-    found = list(_REFUSAL.finditer(str(error)))  # of an operator in a loop: the loop's is the first
-    if not found or is_out_of_memory(error):
+    refusals = list(_REFUSAL.finditer(str(error)))  # that of a loop before one inside of it
+    if not refusals or is_out_of_memory(error):
         return None
-    kinds = [match[1] for match in found]
-    reason = str(error)[found[-1].end() :].strip().partition("\n")[0]
+    kinds = [match[1] for match in refusals]
+    reason = str(error)[refusals[-1].end() :].strip().partition("\n")[0]
     reason = _SOURCE.sub("", reason)[-300:]
     names = [repr(name) for kind, *inputs in origins if kind in kinds for name in inputs]
     where = f"; they come from input {' or '.join(names)}" if names else ""

@@ -54,18 +54,18 @@ def input_ranges(graph: OpGraph) -> tuple[InputRange, ...]:
     if not source:
         return ()
     moved = set[str]()  # values that hold the elements in other places
-    found: dict[InputRange, None] = {}
+    ranges: dict[InputRange, None] = {}
     for unit in graph.operators:
         for value, values in _used(unit, graph):
             has_places = values.column is None or value not in moved
             if value in source and has_places and "INT" in graph.spec(value).dtype:
-                found[InputRange(source[value], values)] = None
+                ranges[InputRange(source[value], values)] = None
         if unit.kind in _SAME_ELEMENTS and unit.inputs[0] in source:
             first, result = unit.inputs[0], unit.outputs[0]
             source[result] = source[first]
             if first in moved or unit.kind not in _SAME_PLACES:
                 moved.add(result)
-    return tuple(found)
+    return tuple(ranges)
 
 
 def _used(unit: Operator, graph: OpGraph) -> Iterator[tuple[str, ValueRange]]:

@@ -39,14 +39,14 @@ _SCALES: Mapping[str, tuple[int, ...]] = {
 _OF_SHAPES = frozenset({"Shape", "Size"})
 
 
-def range_from_data(graph: onnx.GraphProto, known: Set[str] = frozenset()) -> str:
+def range_from_data(graph: onnx.GraphProto, outer: Set[str] = frozenset()) -> str:
     """Return the first operator whose range or statistics come from the data; "" if there is none.
 
     Args:
         graph: without local functions.
-        known: names outside of it that no input decides.
+        outer: names outside of it that no input decides.
     """
-    constants = set(known) - {info.name for info in graph.input}
+    constants = set(outer) - {info.name for info in graph.input}
     constants.update(proto.name for proto in graph.initializer)
     constants.update(proto.values.name for proto in graph.sparse_initializer)
     for node in graph.node:
@@ -54,8 +54,8 @@ def range_from_data(graph: onnx.GraphProto, known: Set[str] = frozenset()) -> st
             return f"{node.op_type} ({node.name or next(iter(node.output), '')})"
         inner = list(subgraphs(node))
         for body in inner:
-            if found := range_from_data(body, constants):
-                return found
+            if operator := range_from_data(body, constants):
+                return operator
         if not inner and (node.op_type in _OF_SHAPES or constants.issuperset(node.input)):
             constants.update(node.output)
         else:

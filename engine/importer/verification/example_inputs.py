@@ -270,24 +270,20 @@ def _content(
     lucky: Example | None = None
     for positive, least in ((False, 0), (True, 0), (True, 1))[: 3 if names else 2]:
         kind = Example(specs, static, ({},), least, positive, reference.words)
-        good: list[Below] = []
-        for below in (_WIDE, _NARROW, 1) if names else (1,):
-            if good and below == 1:
-                break  # zeros are for models that take nothing else
-            ranges = dict.fromkeys(names, below)
-            outcome = _outcome(reference, replace(kind, integers=(ranges,)))
+        for below in (_NARROW, _WIDE, 1) if names else (1,):  # nothing but zeros if need be
+            example = replace(kind, integers=(dict.fromkeys(names, below),))
+            outcome = _outcome(reference, example)
             if outcome is True:
-                good.append(ranges)
-            elif outcome is False and not isinstance(fallback, Example):
-                fallback = replace(kind, integers=(ranges,))
+                if below == _NARROW:
+                    example = _widened(reference, example)
+                if not _refuses_zeros(reference, example, names):
+                    return example
+                lucky = lucky or example
+                break
+            if outcome is False and not isinstance(fallback, Example):
+                fallback = example
             elif isinstance(outcome, str):
                 fallback = fallback or outcome
-        if good and good[0] == dict.fromkeys(names, _NARROW):
-            good = [*_widened(reference, kind, names), *good]
-        found = replace(kind, integers=tuple(good)) if good else None
-        if found is not None and not _refuses_zeros(reference, found, names):
-            return found
-        lucky = lucky or found
     return lucky or fallback
 
 
@@ -308,22 +304,24 @@ def _outcome(reference: ReferenceModel, example: Example) -> bool | str:
     return all(bool(torch.isfinite(output).all()) for output in outputs.values())
 
 
-def _widened(reference: ReferenceModel, kind: Example, names: Sequence[str]) -> list[Below]:
-    """Ranges where each input has the largest that the model takes of it, all and one at a time.
+def _widened(reference: ReferenceModel, narrow: Example) -> Example:
+    """Return the example with wider ranges before its own: of all inputs, and of one at a time.
 
-    A vocabulary may be smaller than ``_WIDE``, and of several inputs one a mask or a kind: rows of
-    nothing but zeros and ones would be too much alike.
+    Each is the largest that the model takes of that input: a vocabulary may be smaller than
+    ``_WIDE``, and of several inputs one a mask or a kind. Rows of zeros and ones are much alike.
     """
-    found: dict[str, int] = {}
-    numbers = [name for name in names if kind.specs[name].dtype != "BOOL"]
+    (own,) = narrow.integers
+    numbers = [name for name in own if narrow.specs[name].dtype != "BOOL"]
+    widest: dict[str, int] = {}
     for name in numbers[:_MOST_WIDENED]:
         for below in (_WIDE, *_BETWEEN):
-            ranges = {**dict.fromkeys(names, _NARROW), **found, name: below}
-            if _outcome(reference, replace(kind, integers=(ranges,))) is True:
-                found[name] = below
+            ranges = {**own, **widest, name: below}
+            if _outcome(reference, replace(narrow, integers=(ranges,))) is True:
+                widest[name] = below
                 break
-    alone = [{name: below} for name, below in found.items()] if len(found) > 1 else []
-    return [{**dict.fromkeys(names, _NARROW), **wide} for wide in (found, *alone) if wide]
+    alone = [{name: below} for name, below in widest.items()] if len(widest) > 1 else []
+    wider = [{**own, **ranges} for ranges in (widest, *alone) if ranges]
+    return replace(narrow, integers=(*wider, own))
 
 
 def check_memory(graph: OpGraph, memory_bytes: int) -> None:

@@ -325,11 +325,11 @@ def _check_ranges(template: OpGraph) -> None:
         Disagreement: there is one; names the operator.
     """
     for operator in _with_branches(template.operators):
-        found = str(operator.attributes.get("range_by", ""))
+        taker = str(operator.attributes.get("range_by", ""))
         if operator.kind == QUANTISE and operator.inputs[1] not in template.constants:
-            found = repr(operator.name)
-        if found:
-            raise Disagreement(f"{found} takes its range of 8 bits from the whole batch")
+            taker = repr(operator.name)
+        if taker:
+            raise Disagreement(f"{taker} takes its range of 8 bits from the whole batch")
 
 
 def _with_branches(operators: Iterable[Operator]) -> Iterator[Operator]:

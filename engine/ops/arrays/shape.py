@@ -298,10 +298,10 @@ def different_axes(axes: Ints, rank: int) -> list[int]:
     Raises:
         ValueError: there is no such axis, or one is named twice.
     """
-    found = [normal_axis(axis, rank) for axis in axes]
-    if len(set(found)) != len(found):
+    normal = [normal_axis(axis, rank) for axis in axes]
+    if len(set(normal)) != len(normal):
         raise ValueError(f"axes {list(axes)} name one axis twice")
-    return found
+    return normal
 
 
 def normal_axis(axis: int, rank: int) -> int:
