@@ -17,15 +17,20 @@ from braid.engine.cpu.executor import CpuExecutor
 from braid.engine.cpu.kernels.candidates import bind_on_cpu
 from braid.engine.cpu.lane_plan import LanePlan
 from braid.engine.cpu.lanes import lay_out
+from braid.engine.cuda.executor import CudaExecutor
 from braid.engine.onnx.lowering import lower
 from braid.engine.onnx.prepare import prepare
 from braid.engine.ops.dtypes import spec_of
 from braid.engine.passes import run_passes
 from braid.engine.passes.precision import in_precision
-from braid.engine.passes.specialise import specialise
+from braid.engine.passes.specialise import interpret, specialise
 from braid.engine.program.kernel import PackedWeights
+from braid.engine.program.program import Binding, bind
+from braid.engine.program.work import estimated_work_us
 from braid.scheduler.options import PlannerSettings
 from braid.scheduler.planners import plan
+from tests.engine.cuda.graphs import RegistryKernels
+from tests.engine.cuda.recording import RecordingDriver, races
 from tests.engine.onnx.oracle import through_onnxruntime
 from tests.models.graphs import model
 
@@ -87,6 +92,26 @@ def test_they_run_under_plans_of_one_stream_and_of_several(
         for _ in range(2):
             y = executor.run(program, layout, inputs)["y"]
             np.testing.assert_allclose(y.numpy(), expected, rtol=0, atol=0.2)
+
+
+def test_they_are_captured_without_races_and_measured_as_others() -> None:
+    template, weights = run_passes(*lower(prepare(constants())))
+    inputs = {"x": torch.ones(1, EXTENT)}
+    with torch.inference_mode():
+        graph, tensors = specialise(template, weights, {"x": spec_of(inputs["x"])})
+        program = bind(graph, tensors, Binding(RegistryKernels(), 1, PackedWeights()))
+        expected = interpret(graph, tensors, inputs)["y"]
+        found = plan(graph, UnitCost(), PlannerSettings.parse("greedy"), DeviceFacts()).plan
+        driver = RecordingDriver()
+        on_gpu = CudaExecutor(driver)
+        prepared = on_gpu.prepare(program, found)
+        y = on_gpu.run(prepared, inputs)["y"].clone()
+        on_gpu.close()
+
+    assert not prepared.eager_because
+    assert races(driver.captures[-1].operations) == []
+    torch.testing.assert_close(y, expected, rtol=1e-4, atol=1e-4)
+    assert all(estimated_work_us(unit, graph) > 0 for unit in graph.operators)
 
 
 def test_a_type_that_onednn_has_not_is_made_by_the_registry(executor: CpuExecutor) -> None:

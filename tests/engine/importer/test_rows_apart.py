@@ -174,6 +174,33 @@ def test_ranges_in_a_branch_of_a_lowered_model(tmp_path: Path) -> None:
     assert "takes its range of 8 bits from the whole batch" in study.warnings[-1]
 
 
+def rounded_by_hand(axes: Sequence[int] | None) -> onnx.ModelProto:
+    """Rows of a table, rounded to 8 bits of the largest element: of all rows, or along axes."""
+    reduced: dict[str, Any] = {} if axes is None else {"axes": axes}
+    nodes = [
+        helper.make_node("Gather", ["words", "ids"], ["rows"]),
+        helper.make_node("Abs", ["rows"], ["sizes"]),
+        helper.make_node("ReduceMax", ["sizes"], ["most"], keepdims=1, **reduced),
+        helper.make_node("Div", ["most", "steps"], ["step"]),
+        helper.make_node("Div", ["rows", "step"], ["quotients"]),
+        helper.make_node("Round", ["quotients"], ["whole"]),
+        helper.make_node("Mul", ["whole", "step"], ["y"]),
+    ]
+    weights = {"words": real(40, 16), "steps": np.float32(127)}
+    inputs, outputs = tensors(TensorProto.INT64, ids=["n", 6]), tensors(y=["n", 6, 16])
+    return as_model(graph(nodes, inputs, outputs, weights))
+
+
+@pytest.mark.parametrize("whole", [False, True])
+@pytest.mark.parametrize(("axes", "batched"), [(None, False), ([0], False), ([1, 2], True)])
+def test_ranges_without_an_operator_of_their_own(
+    axes: Sequence[int] | None, batched: bool, whole: bool, tmp_path: Path
+) -> None:
+    study = studied(rounded_by_hand(axes), tmp_path, whole=whole)
+
+    assert (study.batch is not None) is batched
+
+
 CONSTANT: Mapping[str, Any] = {"w": real(4), "s": np.float32(0.1)}
 
 
