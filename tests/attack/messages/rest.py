@@ -180,6 +180,27 @@ CHANGES: Mapping[str, tuple[str, str, int, Sequence[str]]] = {
     "a log of an object": ("logging", '{"log_info": {}}', 400, ["'log_info' has a value"]),
     "a trace of nowhere": ("trace/setting", '{"color": "red"}', 400, ["'color' is not known"]),
     "a trace of one model": (f"models/{PREY}/trace/setting", "{}", 501, ["for all models"]),
+    "schedules of nobody": ("models/nobody/schedule/again", "{}", 404, ["'nobody'"]),
+    "a schedule of 0 rows": (
+        f"models/{PREY}/schedule/again",
+        '{"batch_size": 0}',
+        *(400, ["'batch_size' is 0"]),
+    ),
+    "a schedule of 2^63 rows": (
+        f"models/{PREY}/versions/1/schedule/again",
+        json.dumps({"batch_size": 1 << 63}),
+        *(400, ["'batch_size' is 9223372036854775808"]),
+    ),
+    "a schedule for a list": (
+        f"models/{PREY}/schedule/again",
+        '{"device": ["cpu"]}',
+        *(400, ["'device' must be"]),
+    ),
+    "a schedule for no device": (
+        f"models/{PREY}/schedule/again",
+        '{"device": "../../cpu"}',
+        *(400, ["../../cpu"]),
+    ),
 }
 """Path below ``/v2/`` of a POST, body, status and words of the message."""
 
