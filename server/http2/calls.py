@@ -15,6 +15,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import aclosing
 from functools import partial
+from traceback import clear_frames
 from typing import Any, Final, NamedTuple
 
 import grpc
@@ -189,13 +190,14 @@ class Call:
                 await self._finish(Code.DEADLINE_EXCEEDED, "Deadline Exceeded")
             else:
                 await self._answer()
-        except grpc.aio.AbortError:
-            pass
+        except grpc.aio.AbortError as error:
+            _clear_frames(error)
         except asyncio.CancelledError:
             if self._is_late and not self._has_status:
                 await self._finish(Code.DEADLINE_EXCEEDED, "Deadline Exceeded")
         except Exception as error:
             log.error("internal error", exc_info=error)
+            _clear_frames(error)
             if not self._has_status:
                 self._trailing = ()  # which may be the reason
                 await self._finish(Code.UNKNOWN, f"Unexpected {type(error)}: {error}")
@@ -281,3 +283,15 @@ class Call:
         self._is_late = True
         if self._is_running:  # a task that is cancelled before it runs would send no status
             self._task.cancel()
+
+
+def _clear_frames(error: BaseException) -> None:
+    """Clear the variables in the frames of an error and of those that it came from.
+
+    They have the call's message, and lead back to the error (the call has it, or one of them): a
+    cycle, which would keep the message until a collection of garbage.
+    """
+    part: BaseException | None = error
+    while part is not None:
+        clear_frames(part.__traceback__)
+        part = part.__cause__ or part.__context__

@@ -102,7 +102,7 @@ def _reader(decode: Decode[Any], method: str, is_stream: bool) -> Decode[Any]:
         except InvalidRequest as error:
             if is_stream:
                 raise
-            return error
+            return error.with_traceback(None)  # its frames have the message
         except Exception as error:  # whatever a parser makes of such bytes
             held_back = seldom.passes()
             if held_back is not None:

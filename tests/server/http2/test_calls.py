@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
+import weakref
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -134,6 +136,38 @@ async def test_many_small_messages_wait_unread_without_loss() -> None:
     async with serving() as (_, channel):
         call = channel.stream_unary("/t/Sum")(str(number).encode() for number in numbers)
         assert int(await call) == sum(numbers)
+
+
+class Parsed:
+    """What a handler makes of a message."""
+
+
+async def test_a_refused_call_keeps_nothing_of_its_message() -> None:
+    kept: list[weakref.ref[Parsed]] = []
+
+    async def refuse(_: bytes, context: Any) -> None:
+        parsed, error = Parsed(), ValueError("not this one")
+        kept.append(weakref.ref(parsed))
+        try:
+            raise error
+        except ValueError as refused:
+            await context.abort(Code.INVALID_ARGUMENT, str(refused))
+
+    async def fail(_: bytes, __: Any) -> None:
+        parsed, error = Parsed(), ValueError("not this one")
+        kept.append(weakref.ref(parsed))
+        raise error
+
+    async with serving(Refuse=refuse, Fail=fail) as (_, channel):
+        gc.disable()
+        try:
+            for method in ("/t/Refuse", "/t/Fail"):
+                with pytest.raises(grpc.aio.AioRpcError, match="not this one"):
+                    await channel.unary_unary(method)(b"")
+            await channel.unary_unary("/t/Echo")(b"")  # the calls before it have ended
+            assert [each() for each in kept] == [None, None]
+        finally:
+            gc.enable()
 
 
 async def test_calls_of_one_connection_run_beside_each_other() -> None:
