@@ -22,7 +22,6 @@ client = f"=={VERSION}" if is_sdist else f" @ {(ROOT / 'client').as_uri()}"
 setup(
     version=VERSION,
     install_requires=[
-        "alembic>=1.18,<2",
         f"braid-client{client}",
         "grpcio>=1.81.1,<1.82",
         "grpcio-health-checking>=1.81.1,<1.82",

@@ -291,22 +291,12 @@ class Settings(FleetSettings):
         return value.upper() if isinstance(value, str) else value
 
 
-_REMOVED = {
-    "BRAID_INGRESS": ("0.1.0", "remove it, and start several servers behind a load balancer"),
-    "BRAID_MEASURE_APART": ("0.1.0", "remove it: a CPU always measures in a process of its own"),
-}
-"""Removed variables: the last version that read each, and what to do. Each ends the start."""
-
-
 def load_settings(overrides: Mapping[str, Any] | None = None) -> Settings:
     """Read the environment, then let ``overrides`` (the command line) win where not None.
 
     Raises:
         StartupError: one line that names every bad variable, its value and what is allowed.
     """
-    for name, (version, remedy) in _REMOVED.items():
-        if name in os.environ:
-            raise StartupError(f"{name} is no setting any more: braid {version} had it; {remedy}")
     given = {name: value for name, value in (overrides or {}).items() if value is not None}
     try:
         return Settings(**given)

@@ -181,7 +181,7 @@ class Store(NodeStore):
         return self._thread.submit(function, *args, **kwargs)
 
     def _recover(self, files: StoredFiles) -> None:
-        """Finish deletions that a crash cut off; remove unused files and impossible latencies.
+        """Finish deletions that a crash cut off; remove unused files.
 
         Raises:
             StartupError: the database knows none of the store's files, which it should.
@@ -210,8 +210,6 @@ class Store(NodeStore):
                 models_table.mark_deleted(connection, model.name, model.version)
                 placed.forget(connection, model.name, model.version)
         jobs_table.forget_oldest(connection, self._kept_jobs)
-        if impossible := plans.drop_impossible(connection):
-            log.info("removed latencies of zero, to be measured again", extra={"count": impossible})
 
     # Models.
 

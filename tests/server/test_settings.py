@@ -129,18 +129,6 @@ def test_of_secrets_only_shows_whether_they_are_set(tmp_path: Path) -> None:
     assert "sesame" not in str(shown)
 
 
-@pytest.mark.parametrize("name", ["BRAID_INGRESS", "BRAID_MEASURE_APART"])
-@pytest.mark.parametrize("value", ["4", "true", "false", ""])
-def test_a_setting_of_a_former_version_ends_the_start(
-    name: str, value: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(name, value)
-    with pytest.raises(
-        StartupError, match=rf"^{name} is no .*: braid 0\.1\.0 had it; remove it.*$"
-    ):
-        load_settings({})
-
-
 POSTGRESQL = "postgresql+psycopg://braid:sesame@db:5432/braid"
 
 

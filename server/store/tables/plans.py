@@ -187,12 +187,6 @@ def _forget_measurements(
     connection.execute(forget)
 
 
-def drop_impossible(connection: Connection) -> int:
-    """Remove latencies of zero, which earlier versions stored under load; returns how many."""
-    zeros = delete(measurements).where(measurements.c.latency_us <= 0)
-    return connection.execute(zeros).rowcount
-
-
 def put_latency(
     connection: Connection, device_key: str, signature: str, latency: StageLatency
 ) -> None:

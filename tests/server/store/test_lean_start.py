@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-OF_FLEETS = ("psycopg", "obstore", "alembic", "sqlalchemy.dialects.postgresql")
+OF_FLEETS = ("psycopg", "obstore", "sqlalchemy.dialects.postgresql")
 
 PROGRAM = """
 import asyncio

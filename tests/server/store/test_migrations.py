@@ -1,121 +1,146 @@
-"""Versions of the database's tables: older ones are converted, newer additions are lived with."""
+"""Versions of the database's tables: the one before is converted, newer additions are lived with."""
 
 from __future__ import annotations
 
-import shutil
+from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 
 import pytest
-from alembic.autogenerate import compare_metadata
-from alembic.runtime.migration import MigrationContext
-from alembic.script import ScriptDirectory
-from sqlalchemy import URL, create_engine
+from sqlalchemy import URL, create_engine, inspect
 
 from braid.core.errors import StartupError
 from braid.server.cli.main import main
-from braid.server.store.database.migrating import (
-    MIGRATIONS,
-    REVISIONS,
-    MigrationSteps,
-    bring_up_to_date,
-)
+from braid.server.store.database.migrating import REVISION, bring_up_to_date
 from braid.server.store.store import Store
-from braid.server.store.tables.schema import metadata
 from tests.server.store.databases import SharedDatabases, execute, exit_codes, url_of
 from tests.server.store.registering import register
+from tests.server.store.schema_0002 import statements_0002
 
-NEXT = """
-import sqlalchemy as sa
-from alembic import op
-
-revision = "9999"
-down_revision = "{before}"
-
-
-def upgrade():
-    op.add_column("models", sa.Column("colour", sa.Text, nullable=False, server_default="red"))
-    op.create_table("colours", sa.Column("name", sa.String(10), primary_key=True))
-"""
+NEXT = (
+    "ALTER TABLE models ADD COLUMN colour TEXT NOT NULL DEFAULT 'red'",
+    "CREATE TABLE colours (name VARCHAR(10) PRIMARY KEY)",
+    "UPDATE alembic_version SET version_num = '9999'",
+)
 """Additions of a version of Braid that is not there yet."""
 
-
-@pytest.fixture
-def next_version(tmp_path: Path) -> MigrationSteps:
-    folder = tmp_path / "migrations"
-    shutil.copytree(MIGRATIONS, folder)
-    (folder / "v9999_colours.py").write_text(NEXT.format(before=REVISIONS[-1]))
-    return MigrationSteps(folder, (*REVISIONS, "9999"))
+STAMP = "UPDATE alembic_version SET version_num = {!r}"
 
 
-def upgrade(url: URL, steps: MigrationSteps | None = None) -> str:
+def upgrade(url: URL) -> str:
     engine = create_engine(url)
     try:
-        return bring_up_to_date(engine, steps)
+        return bring_up_to_date(engine)
     finally:
         engine.dispose()
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
-def empty(request: pytest.FixtureRequest, tmp_path: Path) -> URL:
-    """A database of each kind without any table."""
-    if request.param == "sqlite":
-        return URL.create("sqlite", database=str(tmp_path / "empty.db"))
-    shared: SharedDatabases = request.getfixturevalue("shared_databases")
-    return shared.make(with_tables=False)
-
-
-def test_the_steps_end_where_the_tables_are() -> None:
-    script = ScriptDirectory(str(MIGRATIONS), version_locations=[str(MIGRATIONS)])
-
-    assert [step.revision for step in script.walk_revisions()][::-1] == list(REVISIONS)
-
-
-def test_steps_from_nothing_make_the_tables_of_today(empty: URL) -> None:
-    execute(empty, "CREATE TABLE meta (schema_version INTEGER NOT NULL)")
-    execute(empty, "INSERT INTO meta VALUES (1)")
-
-    assert upgrade(empty) == REVISIONS[-1]
-
-    engine = create_engine(empty)
-    with engine.connect() as connection:
-        context = MigrationContext.configure(connection, opts={"compare_type": True})
-        differences = compare_metadata(context, metadata)
+def tables_of(url: URL) -> dict[str, object]:
+    """Columns with their types, keys and indexes of all tables."""
+    engine = create_engine(url)
+    inspected = inspect(engine)
+    tables: dict[str, object] = {
+        name: (
+            {
+                column["name"]: (str(column["type"]), column["nullable"], column["default"])
+                for column in inspected.get_columns(name)
+            },
+            inspected.get_pk_constraint(name)["constrained_columns"],
+            sorted(str(index["column_names"]) for index in inspected.get_indexes(name)),
+            [unique["column_names"] for unique in inspected.get_unique_constraints(name)],
+        )
+        for name in inspected.get_table_names()
+    }
     engine.dispose()
-    if empty.get_backend_name() == "sqlite":  # whose integers all have 64 bits
-        differences = [each for each in differences if "size_bytes" not in str(each)]
-    assert differences == []
+    return tables
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def make_empty(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], URL]:
+    """Makes databases of each kind without any table."""
+    if request.param == "sqlite":
+        numbers = count()
+        return lambda: URL.create("sqlite", database=str(tmp_path / f"empty_{next(numbers)}.db"))
+    shared: SharedDatabases = request.getfixturevalue("shared_databases")
+    return lambda: shared.make(with_tables=False)
+
+
+@pytest.fixture
+def empty(make_empty: Callable[[], URL]) -> URL:
+    return make_empty()
+
+
+@pytest.fixture
+def before(make_empty: Callable[[], URL]) -> URL:
+    """A database as Braid of 2f0059c made it, with a model."""
+    url = make_empty()
+    execute(
+        url,
+        *statements_0002(url.get_backend_name()),
+        "INSERT INTO models VALUES "
+        f"('lenet', 1, '{'ab' * 32}', 3000000000, '{{}}', 'FAILED', 'why', 1.5, NULL)",
+    )
+    return url
+
+
+def test_a_database_of_the_version_before_gets_the_tables_of_today(
+    before: URL, empty: URL
+) -> None:
+    assert upgrade(before) == upgrade(empty) == REVISION
+
+    assert execute(before, "SELECT version_num FROM alembic_version") == [(REVISION,)]
+    assert execute(before, "SELECT name, size_bytes FROM models") == [("lenet", 3_000_000_000)]
+    assert tables_of(before) == tables_of(empty)
+
+
+def test_a_store_opens_on_a_database_of_the_version_before(before: URL, tmp_path: Path) -> None:
+    store = Store.open(tmp_path / "store", database=before)
+
+    assert [(model.name, model.size_bytes) for model in store.models()] == [
+        ("lenet", 3_000_000_000)
+    ]
+    register(store, "after")
+    assert len(store.models()) == 2
+    store.close()
 
 
 def test_an_empty_database_gets_the_tables_of_today_at_once(empty: URL) -> None:
-    assert upgrade(empty) == REVISIONS[-1]
-    assert upgrade(empty) == REVISIONS[-1]
+    assert upgrade(empty) == REVISION
+    assert upgrade(empty) == REVISION
 
     assert execute(empty, "SELECT schema_version FROM meta") == [(3,)]
 
 
-def test_a_store_of_schema_3_without_revision_keeps_what_it_has(store: Store) -> None:
+@pytest.mark.parametrize(
+    "make_older",
+    [
+        "UPDATE meta SET schema_version = 1",
+        "UPDATE meta SET schema_version = 2",
+        STAMP.format("0001"),
+        "DROP TABLE alembic_version",
+    ],
+)
+def test_a_database_older_than_the_version_before_is_refused_unchanged(
+    store: Store, make_older: str
+) -> None:
     register(store)
     store.close()
-    url, old = url_of(store), ("nodes", "leases", "objects", "alembic_version")
-    execute(url, *(f"DROP TABLE {name}" for name in old))
-    execute(
-        url, *(f"ALTER TABLE jobs DROP COLUMN {name}" for name in ("cancel_requested", "tries"))
-    )
+    url = url_of(store)
+    execute(url, make_older)
+    before = tables_of(url)
 
-    store = Store.open(store.folder.root, database=url)
+    with pytest.raises(StartupError, match=r"too old .* the oldest that is read is 0002") as caught:
+        Store.open(store.folder.root, database=url)
 
-    assert [(model.name, model.size_bytes) for model in store.models()] == [("lenet", 7)]
-    assert execute(url, "SELECT cancel_requested, tries FROM jobs") == [(False, 0)]
-    assert execute(url, "SELECT count(*) FROM leases") == [(0,)]
-    store.close()
+    assert "\n" not in str(caught.value)
+    assert tables_of(url) == before
+    assert execute(url, "SELECT name FROM models") == [("lenet",)]
 
 
-def test_this_version_works_on_a_database_that_the_next_one_added_to(
-    store: Store, next_version: MigrationSteps
-) -> None:
+def test_this_version_works_on_a_database_that_the_next_one_added_to(store: Store) -> None:
     register(store, "before")
 
-    assert upgrade(url_of(store), next_version) == "9999"  # while this version's server runs
+    execute(url_of(store), *NEXT)  # while this version's server runs
 
     register(store, "during")
     store.close()
@@ -159,4 +184,4 @@ def test_braid_database_upgrade(
     assert main(["database", "upgrade", "--database", text]) == 0
     assert main(["database", "upgrade", "--database", text]) == 0
 
-    assert capsys.readouterr().out.count(f"up to date (revision {REVISIONS[-1]})") == 2
+    assert capsys.readouterr().out.count(f"up to date (revision {REVISION})") == 2

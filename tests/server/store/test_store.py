@@ -77,25 +77,6 @@ def test_a_newer_schema_refuses_to_start(store: Store) -> None:
         Store.open(store.folder.root, database=url_of(store))
 
 
-def test_an_older_schema_is_converted(store: Store) -> None:
-    made = register(store)
-    why = "the model serves sequentially where no schedule was made: batch size 1: too large"
-    store.end_job(replace(made.job, state=JobStatus.FAILED, message=why))
-    store.close()
-    execute(
-        url_of(store),
-        "UPDATE meta SET schema_version = 1",
-        "DROP TABLE serving",
-        "DROP TABLE alembic_version",
-    )
-
-    converted = Store.open(store.folder.root, database=url_of(store))
-
-    assert converted.find_job(made.job.id).state is JobStatus.UNSCHEDULED
-    assert converted.serving_configs() == {}
-    converted.close()
-
-
 @pytest.mark.parametrize("content", [b"not a database, but long enough to be one" * 100])
 def test_a_damaged_database_refuses_to_start_with_one_line(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "braid.db").write_bytes(content)
