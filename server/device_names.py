@@ -23,7 +23,6 @@ class DeviceName:
     cores: range | None = None  # of the CPU; None: all
 
     def overlaps(self, other: DeviceName) -> bool:
-        """Return whether two devices would share cores or a GPU."""
         if self.gpu is not None or other.gpu is not None:
             return self.gpu == other.gpu
         if self.cores is None or other.cores is None:

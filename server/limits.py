@@ -14,7 +14,6 @@ from braid.server.store.quota import StoreLimits
 
 
 def batch_policy(settings: Settings) -> BatchPolicy:
-    """Batching of models without a policy of their own."""
     return BatchPolicy(
         max_wait_s=settings.max_batch_wait_ms / 1000,
         max_requests=settings.max_queue_requests,
@@ -25,7 +24,6 @@ def batch_policy(settings: Settings) -> BatchPolicy:
 
 
 def memory_limits(settings: Settings) -> MemoryLimits:
-    """Bytes that calls under way may hold."""
     return MemoryLimits(
         settings.stream_memory_bytes,
         settings.connection_memory_bytes,
@@ -40,7 +38,6 @@ def host_names(settings: Settings) -> HostNames:
 
 
 def store_limits(settings: Settings) -> StoreLimits:
-    """Limits of the store and its uploads."""
     return StoreLimits(
         settings.max_store_bytes,
         settings.max_models,
@@ -56,7 +53,6 @@ def store_database(settings: Settings) -> URL | None:
 
 
 def import_limits(settings: Settings) -> ImportLimits:
-    """Memory, time and files that one import may use."""
     return ImportLimits(
         memory_bytes=settings.import_memory_bytes,
         cpu_seconds=settings.import_cpu_seconds,

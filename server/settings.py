@@ -306,7 +306,6 @@ def load_settings(overrides: Mapping[str, Any] | None = None) -> Settings:
 
 
 def shown_settings(settings: Settings) -> dict[str, str]:
-    """Return all settings as text; of secrets only that they are set."""
     return {
         f"{PREFIX}{name.upper()}": _shown(name, value)
         for name, value in settings

@@ -20,7 +20,6 @@ EPILOG = """to install:
 
 
 def add_parser(subparsers: Subparsers) -> None:
-    """Declare the subcommand."""
     parser = subparsers.add_parser(
         "completion",
         help="print a completion script for your shell",
@@ -31,7 +30,6 @@ def add_parser(subparsers: Subparsers) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the script."""
     import shtab  # of no use to other commands
 
     for action in _actions(args.parser):
@@ -46,7 +44,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
-    """Iterate over the arguments of the parser and of all parsers below it."""
     for action in parser._actions:
         yield action
         if isinstance(action, argparse._SubParsersAction):

@@ -55,7 +55,6 @@ def add_address(parser: argparse.ArgumentParser, *, nested: bool = False) -> Non
 
 
 def tls_of(args: argparse.Namespace) -> Tls | None:
-    """Return the TLS files that the command line names; None without TLS."""
     if args.tls_ca is None and args.tls_cert is None:
         return None
     authority = None if args.tls_ca in (None, "system") else args.tls_ca
@@ -66,7 +65,6 @@ def tls_of(args: argparse.Namespace) -> Tls | None:
 
 
 def token_of(args: argparse.Namespace) -> str | None:
-    """Return the bearer token, from a file or from BRAID_TOKEN; None without one."""
     if args.token_file:
         return Path(args.token_file).read_text().strip()
     return os.environ.get("BRAID_TOKEN") or None

@@ -102,7 +102,6 @@ examples:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """Make the parser of the command line with all subcommands."""
     parser = Parser(
         prog="braid",
         usage="braid [--version] COMMAND ...",

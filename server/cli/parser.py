@@ -44,7 +44,6 @@ def closest(text: str, known: Collection[str]) -> str:
 
 
 def at_least_one(text: str) -> int:
-    """Parse a count of 1 or more."""
     number = _integer(text)
     if number < 1:
         raise argparse.ArgumentTypeError(f"give 1 or more, not {text}")
@@ -52,7 +51,6 @@ def at_least_one(text: str) -> int:
 
 
 def at_least_zero(text: str) -> int:
-    """Parse a count of 0 or more."""
     number = _integer(text)
     if number < 0:
         raise argparse.ArgumentTypeError(f"give 0 or more, not {text}")
@@ -67,7 +65,6 @@ def _integer(text: str) -> int:
 
 
 def seconds(text: str) -> float:
-    """Parse a time limit in seconds, above 0."""
     try:
         number = float(text)
     except ValueError:

@@ -59,7 +59,6 @@ class JobProgress:
         self._update("uploading", part, counts=counts)
 
     def show(self, job: Job) -> None:
-        """Show the job's state."""
         counts = f"{job.done} of {job.total}" if job.total else ""
         eta = "" if job.ended or job.eta_s is None else f"{seconds_text(job.eta_s)} left"
         phase = PHASES.get(job.state.value, job.state.lower())

@@ -41,7 +41,6 @@ def print_table(
 
 
 def print_json(records: Sequence[Any]) -> None:
-    """Print dataclasses as a JSON list."""
     print(json.dumps([asdict(record) for record in records], indent=2))
 
 

@@ -58,7 +58,6 @@ class Facts:
             return await asyncio.to_thread(self.rates.look)
 
     async def jobs(self, model: str = "") -> list[JobRecord]:
-        """Return the newest jobs, newest first."""
         return await self.runner.list(model or None, LISTED_JOBS)
 
     def served(self, model: ModelVersion) -> ModelReplica | None:
@@ -67,7 +66,6 @@ class Facts:
         return None if replicas is None else replicas.any
 
     def waiting(self, model: ModelVersion) -> int:
-        """Return the number of requests in a version's queues."""
         return self.metrics.find_model(model.name, model.version).waiting_requests
 
     def speeds(self) -> dict[Key, dict[tuple[str, int], Speed]]:

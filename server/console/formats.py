@@ -13,7 +13,6 @@ UNKNOWN = "–"
 
 
 def duration(us: float | None) -> str:
-    """Return a duration, given in microseconds, with a unit that suits it."""
     if us is None:
         return UNKNOWN
     if us < 1000:
@@ -22,7 +21,6 @@ def duration(us: float | None) -> str:
 
 
 def latency(us: float | None, spread: float | None) -> str:
-    """Return a latency, given in microseconds, and the spread of its runs."""
     return duration(us) if us is None else f"{duration(us)} ({spread_text(spread, UNKNOWN)})"
 
 

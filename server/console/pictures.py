@@ -54,7 +54,6 @@ class Drawn:
 
     @property
     def tracks(self) -> list[Timeline]:
-        """Timelines of the sequential plan and of this one."""
         return [sequential(self.schedule, self.units), scheduled(self.schedule, self.units)]
 
 
@@ -91,7 +90,6 @@ def svg(which: Drawn, zoom: int = 1) -> str:
 
 
 def trace(which: Drawn) -> dict[str, Any]:
-    """Return both timelines as a Perfetto trace."""
     return perfetto_trace(which.tracks, [which.graph] * 2, which.name)
 
 
@@ -156,7 +154,6 @@ def difference_rows(found: Difference) -> Iterator[tuple[str, ...]]:
 
 
 def difference_json(found: Difference) -> dict[str, Any]:
-    """Return the difference as one JSON object."""
     return {
         "same": found.is_same,
         "kept": found.kept,

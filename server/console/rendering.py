@@ -65,7 +65,6 @@ class Renderer:
         self._is_compiled = False
 
     def compile(self) -> None:
-        """Compile all templates, so that none is compiled while a page is made."""
         for name in self._environment.list_templates(["html"]):
             self._environment.get_template(name)
         self._is_compiled = True

@@ -55,7 +55,6 @@ class Sessions:
         return name
 
     def sign_out(self, headers: Mapping[str, str]) -> None:
-        """End the session of a request."""
         self._sessions.pop(_key(_cookie(headers)), None)
 
     def is_signed_in(self, headers: Mapping[str, str]) -> bool:

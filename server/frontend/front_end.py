@@ -104,12 +104,10 @@ class FrontEnd:
 
     @property
     def ports(self) -> Ports:
-        """Where the gRPC services are called."""
         return self._interfaces.ports
 
     @property
     def http_port(self) -> int:
-        """Port of metrics, REST and the console; 0 before the start."""
         return self._interfaces.http_port
 
     @property

@@ -32,7 +32,6 @@ class Readiness:
         return self._health.is_ready
 
     def take_requests(self) -> None:
-        """Say that requests are taken from now on."""
         self._takes_requests = True
         self.changed()
 

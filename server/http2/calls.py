@@ -75,11 +75,9 @@ class Call:
     # -- what a handler asks --------------------------------------------------------------------
 
     def peer(self) -> str:
-        """Name of the caller's connection."""
         return self._connection.peer
 
     def invocation_metadata(self) -> Metadata:
-        """Metadata of the call."""
         return self._stream.head.metadata
 
     def time_remaining(self) -> float | None:
@@ -87,31 +85,24 @@ class Call:
         return None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
 
     def set_trailing_metadata(self, metadata: Any) -> None:
-        """Set what is sent along with the status."""
         self._trailing = tuple(metadata)
 
     def trailing_metadata(self) -> Metadata:
-        """Metadata that is sent along with the status."""
         return self._trailing
 
     def set_code(self, code: Any) -> None:
-        """Set the status."""
         self._code = code
 
     def set_details(self, details: str) -> None:
-        """Set the message of the status."""
         self._details = details
 
     def code(self) -> Any:
-        """Status that was set; None: none."""
         return self._code
 
     def details(self) -> str:
-        """Message of the status."""
         return self._details
 
     def add_done_callback(self, callback: Callable[[Any], object]) -> None:
-        """Call ``callback`` at the end of the call."""
         self._callbacks.append(callback)
 
     def done(self) -> bool:

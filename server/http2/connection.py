@@ -101,7 +101,6 @@ class HttpConnection(asyncio.BufferedProtocol):
         self.on_made(self)
 
     def connection_lost(self, _: Exception | None) -> None:
-        """End all calls."""
         self._streams.is_closing = True
         self._keepalive.stop()
         self._streams.leave_all()
@@ -160,11 +159,9 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._keepalive.end_soon()
 
     def pause_writing(self) -> None:
-        """Hold back what is to be sent."""
         self.sender.pause()
 
     def resume_writing(self) -> None:
-        """Send on."""
         self.sender.resume()
 
     # -- what the server and its calls do -----------------------------------------------------
@@ -178,7 +175,6 @@ class HttpConnection(asyncio.BufferedProtocol):
                 self.sender.transport.close()
 
     def abort(self) -> None:
-        """Close now."""
         self.sender.transport.abort()
 
     def allow_more(self, stream: HttpStream) -> None:
@@ -201,7 +197,6 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     @property
     def is_idle(self) -> bool:
-        """Bool: no call is under way."""
         return not self._streams.running
 
     def answered(self, stream: HttpStream) -> None:
@@ -247,7 +242,6 @@ class HttpConnection(asyncio.BufferedProtocol):
         self.allow_more(stream)
 
     def take_frame(self, kind: int, flags: int, number: int, payload: bytes) -> None:
-        """Handle a frame."""
         if not self._keepalive.has_greeted and kind != frames.SETTINGS:
             raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "settings come first")
         self._blocks.check(kind)

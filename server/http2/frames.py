@@ -45,7 +45,6 @@ class ConnectionFault(Exception):
 
 
 def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
-    """Return a frame."""
     return frame_head(kind, flags, stream, len(payload)) + payload
 
 
@@ -58,7 +57,6 @@ _HEAD = struct.Struct("!IBI").pack
 
 
 def settings_frame(values: dict[int, int]) -> bytes:
-    """Return a SETTINGS frame."""
     return frame(SETTINGS, 0, 0, b"".join(struct.pack("!HI", *each) for each in values.items()))
 
 
@@ -68,5 +66,4 @@ def number_frame(kind: int, stream: int, number: int) -> bytes:
 
 
 def goaway_frame(last_stream: int, code: ErrorCode, reason: str = "") -> bytes:
-    """Return a GOAWAY frame."""
     return frame(GOAWAY, 0, 0, struct.pack("!II", last_stream, code) + reason.encode())

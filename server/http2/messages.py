@@ -110,12 +110,10 @@ class Incoming:
 
     @property
     def is_compressed(self) -> bool:
-        """Bool: the next message is to be decompressed."""
         return bool(self.ready) and isinstance(self.ready[0], Compressed)
 
     @property
     def is_within_message(self) -> bool:
-        """Bool: a message has begun and is not whole."""
         return self._body is not None or bool(self._prefix)
 
     @property
@@ -182,7 +180,6 @@ class Incoming:
                 self._complete(self._body)
 
     def end(self) -> None:
-        """Expect no more bytes."""
         self.has_ended = True
         self._check_end()
         self._wake()

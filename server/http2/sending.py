@@ -111,7 +111,6 @@ class Sender:
 
     @property
     def is_over(self) -> bool:
-        """Bool: nothing more can be sent."""
         return self._has_left or bool(self.transport.is_closing())
 
     def leave_with(self, data: bytes) -> None:
@@ -123,7 +122,6 @@ class Sender:
                 self.transport.write_eof()
 
     def reset(self, number: int, code: ErrorCode) -> None:
-        """End a stream."""
         self.control(number_frame(frames.RST_STREAM, number, code))
 
     def grow(self, to: Outgoing | None, more: int) -> None:
@@ -150,11 +148,9 @@ class Sender:
         return self._initial_window + to.window
 
     def pause(self) -> None:
-        """Hold back messages."""
         self._is_paused = True
 
     def resume(self) -> None:
-        """Send on."""
         self._is_paused = False
         self._unread_control_bytes = 0
         self.wake()

@@ -68,11 +68,9 @@ class Server(grpc.aio.Server):
         self._emptied.set()
 
     def add_generic_rpc_handlers(self, generic_rpc_handlers: Iterable[Any]) -> None:
-        """Offer methods that are asked for by name."""
         self._generic += generic_rpc_handlers
 
     def add_registered_method_handlers(self, service_name: str, method_handlers: Any) -> None:
-        """Offer methods of a service."""
         for name, handler in method_handlers.items():
             self._registered[f"/{service_name}/{name}"] = handler
 
@@ -141,7 +139,6 @@ class Server(grpc.aio.Server):
         return port
 
     async def start(self) -> None:
-        """Listen."""
         loop = asyncio.get_running_loop()
         for port in self._bound:
             listen: Any = loop.create_unix_server if port.path else loop.create_server

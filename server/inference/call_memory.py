@@ -55,7 +55,7 @@ class Account(Protocol):
         """
 
     def change(self, held_bytes: int, unread_bytes: int) -> None:
-        """Add to the bytes that are held, and to those of unread answers; may be negative."""
+        ...
 
 
 class Charge:
@@ -195,13 +195,11 @@ class ConnectionMemory:
         self.queue = _Queue(self)
 
     async def take(self, size_bytes: int | None, deadline: float | None) -> Charge:
-        """Charge a request, as ``Account.take`` says."""
         size = self.all_calls.limits.stream_bytes if size_bytes is None else size_bytes
         await self.enter(size, deadline)
         return Charge(self, size)
 
     async def enter(self, size_bytes: int, deadline: float | None) -> None:
-        """Charge ``size_bytes`` as soon as there is room."""
         if not self.enter_now(size_bytes):
             self.all_calls.add_waiting(self)
             await self.queue.wait(size_bytes, deadline)
@@ -214,7 +212,6 @@ class ConnectionMemory:
         return True
 
     def fits(self, size_bytes: int) -> bool:
-        """Bool: a request of ``size_bytes`` may enter now."""
         limits = self.all_calls.limits
         return not self.held_bytes or (
             self.held_bytes + size_bytes <= limits.connection_bytes
@@ -222,7 +219,6 @@ class ConnectionMemory:
         )
 
     def add(self, size_bytes: int) -> None:
-        """Charge ``size_bytes`` more."""
         self.held_bytes += size_bytes
         self.all_calls.held_bytes += size_bytes
 
@@ -233,7 +229,6 @@ class ConnectionMemory:
         self.all_calls.let_in()
 
     def change(self, held_bytes: int, unread_bytes: int) -> None:
-        """Add to both sums of bytes, as ``Account.change`` says."""
         self.all_calls.unread_bytes += unread_bytes
         self.free(-held_bytes)
 
@@ -258,7 +253,6 @@ class StreamMemory:
             await self._changed.wait()
 
     async def take(self, size_bytes: int | None, deadline: float | None) -> Charge:
-        """Charge a request, as ``Account.take`` says."""
         size = self._limit_bytes if size_bytes is None else size_bytes
         self._entering += 1
         try:
@@ -283,15 +277,12 @@ class StreamMemory:
         self._is_closed = True
 
     def fits(self, size_bytes: int) -> bool:
-        """Bool: a request of ``size_bytes`` may enter now."""
         return not self.held_bytes or self.held_bytes + size_bytes <= self._limit_bytes
 
     def add(self, size_bytes: int) -> None:
-        """Charge ``size_bytes`` more."""
         self.held_bytes += size_bytes
 
     def change(self, held_bytes: int, unread_bytes: int) -> None:
-        """Add to both sums of bytes, as ``Account.change`` says."""
         if self._is_closed:
             return
         self._charged_bytes += held_bytes

@@ -31,7 +31,6 @@ class Way(NamedTuple):
 
     @property
     def rows(self) -> int:
-        """Rows that run at once."""
         return self.size * self.beside
 
 
@@ -54,7 +53,6 @@ class LatencyTable:
 
     @property
     def ways(self) -> tuple[Way, ...]:
-        """All ways in which batches can run."""
         return (*map(Way, self.sizes), *self.beside)
 
     def expect(self, size: int, seconds: float, beside: int = 1) -> None:

@@ -57,7 +57,6 @@ class ShapeClass:
         object.__setattr__(self, "_hash", hash((self.inputs, self.static)))
 
     def __hash__(self) -> int:
-        """Hash of all fields that are compared."""
         return self._hash
 
 
@@ -74,7 +73,6 @@ class ScheduleMark:
 
     @staticmethod
     def of(schedule: Schedule) -> ScheduleMark:
-        """Return the mark of a schedule."""
         seen = schedule.provenance
         beside = schedule.side_by_side_id
         is_provisional = seen.provisional is not None
@@ -290,7 +288,6 @@ class ModelReplica:
         self._in_use[ready] = self._in_use.get(ready, 0) + 1
 
     def end_use(self, ready: Executable) -> None:
-        """Release an executable that was replaced, if this was the last batch that used it."""
         self._in_use[ready] -= 1
         if not self._in_use[ready]:
             del self._in_use[ready]

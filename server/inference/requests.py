@@ -39,10 +39,10 @@ class StoredContent(Protocol):
     """Content that lies elsewhere and is fetched when a batch is formed."""
 
     def __len__(self) -> int:
-        """Size in bytes."""
+        ...
 
     def __bytes__(self) -> bytes:
-        """Copy of the content."""
+        ...
 
     def read_into(self, memory: memoryview, start: int) -> None:
         """Fill ``memory`` from byte ``start`` of the content on.
@@ -142,7 +142,7 @@ class CheckedModel(Protocol):
 
     @property
     def outputs(self) -> tuple[str, ...]:
-        """Names of all outputs."""
+        ...
 
     @property
     def batched(self) -> bool:

@@ -77,7 +77,6 @@ class Replicas:
         self._on[queued.replica.device.name] = queued
 
     def remove(self, device: str) -> QueuedReplica:
-        """Remove and return the replica of one device."""
         return self._on.pop(device)
 
     def choose(self, request: CheckedRequest) -> QueuedReplica:

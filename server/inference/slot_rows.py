@@ -48,7 +48,6 @@ class BatchRun:
 
 
 def with_rows(pieces: Sequence[Piece]) -> Iterator[tuple[int, Piece]]:
-    """Yield each piece with its first row in the batch."""
     first = 0
     for piece in pieces:
         yield first, piece
@@ -89,7 +88,6 @@ def _repeat_last_row(memory: memoryview, start: int, end: int, place: Field) -> 
 
 
 def slot_bytes(ready: Executable, pieces: Sequence[Piece]) -> int:
-    """Return the bytes of the slot that a batch needs."""
     layout = ready.layout
     return layout.size_bytes + (heap_bytes(ready, pieces) if layout.has_strings else 0)
 
@@ -260,7 +258,6 @@ def _cut_strings(
 def join(
     model: ModelReplica, request: CheckedRequest, parts: Sequence[InferenceResult]
 ) -> Work[InferenceResult]:
-    """Join the results of one request's pieces."""
     largest = max(parts, key=lambda part: part.batch_size)
     outputs = {}
     for name in request.outputs:

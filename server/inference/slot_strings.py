@@ -25,7 +25,6 @@ Places = np.ndarray[Any, np.dtype[np.uint32]]
 
 
 def heap_bytes(ready: Executable, pieces: Sequence[Piece]) -> int:
-    """Return the bytes of the heap that a batch needs in its slot."""
     given = sum(
         len(content)
         for piece in pieces

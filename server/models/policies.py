@@ -152,7 +152,6 @@ class VersionPolicies:
                 await self._loader.serve_version(present[number])
 
     async def _retire(self, name: str) -> None:
-        """Unload the versions that serve and are not wanted."""
         present = await self._available(name)
         for number in sorted(present.keys() - self._models.config(name).wanted(present)):
             await self._loader.unload_version(present[number])

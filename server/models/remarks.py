@@ -33,7 +33,6 @@ class Remarks:
         return True
 
     def all(self) -> Mapping[tuple[str, int], str]:
-        """Return all remarks by name and version."""
         return dict(self._texts)
 
     def over(self, model: ModelVersion) -> ModelVersion:

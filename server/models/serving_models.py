@@ -84,7 +84,6 @@ class ServingModels(KnownModels):
         self._on_version = on_version
 
     def refuse_requests(self) -> None:
-        """Refuse every request from now on: the server is shutting down."""
         self._is_refusing = True
 
     async def quiet(self) -> None:
@@ -100,7 +99,6 @@ class ServingModels(KnownModels):
         return [batcher.backlog_s() for batcher in self._batchers.values()]
 
     async def drain(self) -> None:
-        """Wait until no request is queued or running."""
         await asyncio.gather(*(batcher.drain() for batcher in self._batchers.values()))
 
     def for_request(self, name: str, version: str) -> ResolvedModel:
@@ -300,7 +298,6 @@ class ServingModels(KnownModels):
         self._metrics.remove_model(name, version)
 
     async def unload(self, model: ModelVersion) -> None:
-        """End the replicas of a version, and record its new state."""
         self.register(model)
         known = self._names[model.name]
         known.problems.pop(model.version, None)

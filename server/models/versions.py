@@ -108,7 +108,6 @@ class KnownModels:
     """Versions, configurations and remarks of models, by name. Belongs to the event loop."""
 
     def __init__(self, metrics: Metrics, on_serving: OnServing) -> None:
-        """No version is known yet."""
         self.remarks = Remarks()
         self._metrics = metrics
         self._on_serving = on_serving
@@ -156,23 +155,18 @@ class KnownModels:
         return model.version in self._known(model.name).problems
 
     def _known(self, name: str) -> ModelVersions:
-        """Versions of a name; the empty ``_NONE`` if nothing is registered under it."""
         return self._names.get(name, _NONE)
 
     def knows(self, name: str) -> bool:
-        """True if any version is registered under a name."""
         return name in self._names
 
     def states(self, name: str) -> set[ModelStatus]:
-        """States of the versions that are registered under a name."""
         return {each.state for each in self._known(name).versions.values()}
 
     def answers(self, name: str) -> bool:
-        """True if any version answers."""
         return bool(self._known(name).served)
 
     def records(self) -> dict[str, dict[int, ModelVersion]]:
-        """Return what is recorded of every version, by name and number."""
         return {name: dict(known.versions) for name, known in self._names.items()}
 
     def record(self, name: str, version: int) -> ModelVersion | None:
@@ -180,7 +174,6 @@ class KnownModels:
         return self._known(name).versions.get(version)
 
     def config(self, name: str) -> ServingConfig:
-        """Serving configuration of a model."""
         return self._configs.get(name, DEFAULT_CONFIG)
 
     def configs(self) -> dict[str, ServingConfig]:

@@ -38,7 +38,6 @@ class BuildMetrics:
         self.info = Gauge("braid_build_info", "What runs; always 1", FACTS, registry=registry)
 
     def runs(self, facts: Mapping[str, str]) -> None:
-        """Export what ``build_facts`` returned."""
         self.info.labels(**facts).set(1)
 
 

@@ -36,7 +36,6 @@ _STANDARD_FIELDS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asc
 
 
 def new_request_id() -> str:
-    """Return 16 random hexadecimal digits."""
     return secrets.token_hex(8)
 
 
@@ -84,7 +83,6 @@ class JsonFormatter(logging.Formatter):
     """Formatter of one JSON object a line, for machines."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Render one event."""
         document: dict[str, Any] = {
             "time": _time(record),
             "level": record.levelname,
@@ -103,7 +101,6 @@ class TextFormatter(logging.Formatter):
     """Formatter of one aligned line, for people; a traceback follows, indented."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Render one event."""
         message = printable(record.getMessage(), MAX_MESSAGE_CHARS)
         line = f"{_time(record)} {record.levelname:<7} {record.name}  {message}"
         given = _fields(record)

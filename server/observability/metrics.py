@@ -60,11 +60,9 @@ class Metrics:
         return self._models[key]
 
     def find_model(self, model: str, version: int | str) -> ModelMetrics:
-        """Return the series of a model version, or those of unknown models."""
         return self._models.get((model, str(version)), self.unknown)
 
     def remove_model(self, model: str, version: int) -> None:
-        """Drop every series of a model version that was deleted or has failed."""
         key = (model, str(version))
         if (series := self._models.pop(key, None)) is not None:
             series.retire()
@@ -73,15 +71,12 @@ class Metrics:
         self.drift.remove_model(*key)
 
     def knows(self, model: str, version: str) -> bool:
-        """Bool: a model version has series of its own."""
         return (model, version) in self._models
 
     def models(self) -> dict[tuple[str, str], ModelMetrics]:
-        """Return the series of all model versions, by name and version."""
         return dict(self._models)
 
     def add_device(self, device: str) -> None:
-        """Make the series of a device, so that they begin at zero."""
         self.jobs.add_device(device)
         self.drift.add_device(device)
         self.devices.add_device(device)

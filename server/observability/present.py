@@ -44,7 +44,6 @@ class DevicePresent:
 
     @staticmethod
     def of(device: Device) -> DevicePresent:
-        """Return what a device is now."""
         return DevicePresent(
             device.name,
             device.answers,

@@ -41,7 +41,6 @@ class Sampling:
     _passed: int = 0  # since the last one that was traced
 
     def takes_next(self) -> bool:
-        """Return whether the request that ends now is traced."""
         if not self.is_on or self.count == 0:
             return False
         self._passed += 1

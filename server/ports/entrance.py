@@ -42,7 +42,6 @@ class Entrance:
         self.arrivals = Arrivals(memory.limits)
 
     def guards(self, gate: Sequence[Gate]) -> list[grpc.aio.ServerInterceptor]:
-        """Return the interceptors of a server whose callers a gate checks."""
         traced = () if self.telemetry is None else (self.telemetry,)
         return [*gate, *traced, Guarding(self.memory)]
 
@@ -56,7 +55,6 @@ def _main_gate(settings: Settings, tokens: Tokens) -> list[Gate]:
 
 
 def _tokens(settings: Settings) -> Tokens:
-    """Return the tokens of all roles."""
     admin, infer = settings.admin_token.get_secret_value(), settings.infer_token.get_secret_value()
     return Tokens(
         [

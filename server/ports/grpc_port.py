@@ -108,7 +108,6 @@ class GrpcPorts:
         return port
 
     async def close(self) -> None:
-        """Take no more calls and end those under way."""
         for server in filter(None, (self._main, self._admin)):
             await server.stop(None)
 
@@ -135,7 +134,6 @@ def largest_message_bytes(settings: Settings) -> int:
 
 
 def _server(settings: Settings, entrance: Entrance, gate: Sequence[Gate]) -> Server:
-    """Return a server that does not listen yet, whose callers a gate checks."""
     limits = ConnectionLimits(
         message_bytes=largest_message_bytes(settings),
         streams=settings.max_concurrent_streams,

@@ -49,7 +49,6 @@ class Nodes:
             raise StartupError(f"nodes from {self.least} to {self.most}: give 1 or more, ascending")
 
     def options(self) -> dict[str, Any]:
-        """Return the options of a deployment."""
         if self.least == self.most:
             return {"num_replicas": self.least}
         kwargs = {"target_waiting_ms": self.target_waiting_ms}

@@ -70,7 +70,6 @@ class Cluster:
             ) from None
 
     def close(self) -> None:
-        """Disconnect."""
         ray.shutdown()
 
     def machines(self) -> int:

@@ -92,28 +92,24 @@ class _Collected(grpc.aio.Server):
         self.handlers: list[Any] = []
 
     def add_generic_rpc_handlers(self, generic_rpc_handlers: Any) -> None:
-        """Keep handlers."""
         self.handlers += generic_rpc_handlers
 
     def add_registered_method_handlers(self, service_name: str, method_handlers: Any) -> None:
         """Leave out what generated code adds for speed beside its generic handlers."""
 
     def add_insecure_port(self, address: str) -> int:
-        """Return no port."""
         return 0
 
     def add_secure_port(self, address: str, server_credentials: Any) -> int:
-        """Return no port."""
         return 0
 
     async def start(self) -> None:
-        """Do nothing."""
+        ...
 
     async def stop(self, grace: float | None) -> None:
-        """Do nothing."""
+        ...
 
     async def wait_for_termination(self, timeout: float | None = None) -> bool:  # noqa: ASYNC109
-        """Return at once."""
         return True
 
 

@@ -33,7 +33,6 @@ class LoadMeter:
         self._waiting_s = self._busy = 0.0
 
     async def run(self) -> None:
-        """Take samples, until cancelled."""
         while True:
             await asyncio.sleep(SAMPLE_SECONDS)
             self.sample()
@@ -62,11 +61,11 @@ class ScalingContext(Protocol):
 
     @property
     def current_num_replicas(self) -> int:
-        """Nodes that run."""
+        ...
 
     @property
     def target_num_replicas(self) -> int:
-        """Nodes that are to run."""
+        ...
 
     @property
     def aggregated_metrics(self) -> Mapping[str, Mapping[Any, float]] | None:

@@ -29,7 +29,6 @@ def data_type_name(number: int) -> str:
 
 
 def data_type_of(spec: TensorType) -> str:
-    """Return the name that the protocol has for a tensor's data type."""
     return _TYPE_NAMES.get(spec.dtype, f"TYPE_{spec.dtype}")
 
 

@@ -104,18 +104,16 @@ class _Pieces:
         self._waiting: list[bytes] = []
 
     def write(self, data: bytes) -> int:
-        """Keep bytes until they are taken."""
         self._waiting.append(bytes(data))
         return len(data)
 
     def flush(self) -> None:
-        """Do nothing."""
+        ...
 
     def close(self) -> None:
-        """Do nothing."""
+        ...
 
     def take(self) -> bytes:
-        """Return what was written since the last time."""
         taken, self._waiting = b"".join(self._waiting), []
         return taken
 

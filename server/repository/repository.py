@@ -110,7 +110,6 @@ class ModelRepository:
         self._on_change()
 
     async def follow(self) -> None:
-        """Follow changes of the folder, until cancelled."""
         while True:
             with suppress(TimeoutError):
                 async with asyncio.timeout(SETTLE_S if self._is_settling else LOOK_S):

@@ -21,7 +21,6 @@ _MAKERS: dict[tuple[bool, bool], Callable[..., Handler]] = {
 
 
 def behaviour_of(handler: Handler) -> Behaviour:
-    """Return the function that a handler calls."""
     found: Any = (
         handler.stream_stream or handler.stream_unary or handler.unary_stream or handler.unary_unary
     )

@@ -33,7 +33,6 @@ def is_loopback(host: str) -> bool:
 
 
 def is_wildcard(host: str) -> bool:
-    """Return whether ``host`` means all addresses of this machine."""
     found = _address(host.strip("[]"))
     return found is not None and found.is_unspecified
 

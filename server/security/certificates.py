@@ -32,7 +32,6 @@ class TlsFiles:
 
     @property
     def all(self) -> tuple[Path, ...]:
-        """Paths of all files that are named."""
         extra = () if self.client_authority is None else (self.client_authority,)
         return (self.certificate, self.key, *extra)
 

@@ -127,7 +127,6 @@ class Gate(grpc.aio.ServerInterceptor):
         return PermissionDenied("this token may run models; the call needs one for admins")
 
     def _role(self, details: Details) -> Role | None:
-        """Return the caller's role; None: the token is not known."""
         if not self._tokens.are_required:
             return Role.ANYONE
         metadata = {

@@ -45,5 +45,4 @@ NEEDED: Mapping[str, Role] = {
 
 
 def needed_role(method: str) -> Role:
-    """Return the role that a method, by its full path, needs."""
     return NEEDED.get(method, Role.ADMIN)

@@ -81,7 +81,6 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
                 yield job_to_wire(job)
 
     async def CancelJob(self, request: wire.CancelJobRequest, context: Context) -> wire.Job:
-        """End a job that has not ended yet."""
         async with answering(context):
             return job_to_wire(await self._runner.cancel(request.job_id))
 
@@ -97,13 +96,11 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
     async def ListModels(
         self, request: wire.ListModelsRequest, context: Context
     ) -> wire.ListModelsResponse:
-        """List all versions of all models."""
         async with answering(context):
             models = await self._queries.models()
             return wire.ListModelsResponse(models=[await self._describe(m) for m in models])
 
     async def GetModel(self, request: wire.GetModelRequest, context: Context) -> wire.Model:
-        """Describe one version of one model."""
         async with answering(context):
             return await self._describe(await self._queries.find(request.model, request.version))
 
@@ -118,12 +115,10 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
     async def GetServing(
         self, request: wire.GetServingRequest, context: Context
     ) -> wire.ServingConfig:
-        """Return how a model serves."""
         async with answering(context):
             return serving_to_wire(request.model, self._policies.config(request.model))
 
     async def SetServing(self, request: wire.ServingConfig, context: Context) -> wire.ServingConfig:
-        """Change how a model serves."""
         async with answering(context):
             await self._policies.configure(request.model, serving_from_wire(request))
             return serving_to_wire(request.model, self._policies.config(request.model))
@@ -143,7 +138,6 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
             )
 
     async def ScheduleAgain(self, request: wire.ScheduleAgainRequest, context: Context) -> wire.Job:
-        """Make schedules of a version again."""
         async with answering(context):
             model = await self._queries.find(request.model, request.version)
             job = await self._runner.schedule_again(
@@ -157,7 +151,6 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
     async def ListNodes(
         self, request: wire.ListNodesRequest, context: Context
     ) -> wire.ListNodesResponse:
-        """List the servers that share the database."""
         async with answering(context):
             return wire.ListNodesResponse(nodes=map(node_to_wire, await self._nodes.nodes()))
 

@@ -38,7 +38,6 @@ def options_from_wire(header: wire.RegisterModelHeader) -> RegistrationOptions:
 
 
 def job_to_wire(job: JobRecord) -> wire.Job:
-    """Convert a job."""
     return wire.Job(
         id=job.id,
         model=job.model,
@@ -56,7 +55,6 @@ def job_to_wire(job: JobRecord) -> wire.Job:
 
 
 def node_to_wire(shown: ShownNode) -> wire.Node:
-    """Convert a server."""
     return wire.Node(
         id=shown.node.id,
         address=shown.node.address,
@@ -118,7 +116,6 @@ def serving_from_wire(message: wire.ServingConfig) -> ServingConfig:
 
 
 def serving_to_wire(model: str, config: ServingConfig) -> wire.ServingConfig:
-    """Convert how a model serves."""
     batching = {name: getattr(config.batching, name) for name in _BATCHING}
     return wire.ServingConfig(
         model=model,

@@ -32,7 +32,6 @@ class Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
         self.ready(False)
 
     def ready(self, is_ready: bool) -> None:
-        """Set whether the server, and each of its services, takes requests."""
         self.is_ready = is_ready
         for name in (READY, *self._services):
             self._set(name, is_ready)

@@ -75,11 +75,9 @@ class StoreFolder:
             self._locks.pop().close()
 
     def upload(self, sha256: str) -> Path:
-        """Path of a complete upload, which is kept until it is imported."""
         return self.uploads / _digest(sha256)
 
     def artefact(self, sha256: str) -> Path:
-        """Path of the artefact of an upload, once imported."""
         return self.artefacts / _digest(sha256)
 
     def sample_file(self, digest: str) -> Path:

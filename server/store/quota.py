@@ -61,7 +61,6 @@ class Quota:
                 self._used_bytes = size_on_disk(self._root)
 
     def end(self, caller: str = "") -> None:
-        """Count an upload that ended, complete or not."""
         self._uploads[caller] -= 1
         self._uploads += Counter()  # forgets callers without any
 

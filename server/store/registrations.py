@@ -277,7 +277,6 @@ class Registrations:
             self._remove(lambda: self.folder.remove_artefact(sha256))
 
     def _discard_samples(self, digest: str) -> None:
-        """Remove samples that no model version needs."""
         needed = self._transactions.read(models_table.samples, stored_only=True)
         if digest and digest not in needed:
             self._remove(lambda: self.folder.remove(self.folder.sample_file(digest)))

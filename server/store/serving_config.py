@@ -37,7 +37,6 @@ class VersionPolicy:
         object.__setattr__(self, "specific", tuple(sorted(set(self.specific))))
 
     def select(self, available: Iterable[int]) -> set[int]:
-        """Select the versions that serve from the ``available`` ones."""
         if self.latest is not None:
             return set(sorted(available)[-self.latest :])
         return set(available) & set(self.specific) if self.specific else set(available)
@@ -58,7 +57,6 @@ class Batching:
         self.over(BatchPolicy())  # raises what is out of range
 
     def over(self, policy: BatchPolicy) -> BatchPolicy:
-        """The policy with these changes."""
         wanted = {
             "max_wait_s": None if self.max_wait_ms is None else self.max_wait_ms / 1000,
             "split_requests": self.split_requests,
@@ -98,7 +96,6 @@ class ServingConfig:
 
 
 def config_from_json(document: Mapping[str, Any]) -> ServingConfig:
-    """Read what ``dataclasses.asdict`` made of a ServingConfig."""
     versions = document["versions"]
     return ServingConfig(
         VersionPolicy(versions["latest"], tuple(versions["specific"])),

@@ -151,7 +151,6 @@ class Store(NodeStore):
 
     @property
     def database(self) -> Database:
-        """Database of this store."""
         return self._database
 
     def close(self) -> None:
@@ -289,7 +288,6 @@ class Store(NodeStore):
     save_job = _write(jobs_table.save, "jobs")
 
     def add_job(self, model: ModelVersion, device_keys: str) -> Registration:
-        """Add a job for a registered model version."""
         return self._transactions.write(
             lambda connection: self._add_job(connection, model, device_keys), "jobs"
         )

@@ -16,7 +16,6 @@ FLAGS = {
 
 
 def add_parser(subparsers: Subparsers) -> None:
-    """Declare the subcommand and its own subcommands."""
     parser = subparsers.add_parser(
         "database",
         help="bring a store's database to this version",
@@ -31,7 +30,6 @@ def add_parser(subparsers: Subparsers) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Upgrade the database that the settings name, and print its revision."""
     # Imported here: no other subcommand needs what the server is made of.
     from braid.server.limits import store_database
     from braid.server.settings import load_settings

@@ -60,7 +60,6 @@ class Outcome:
 
 
 def add_parser(subparsers: Subparsers) -> None:
-    """Declare the subcommand."""
     parser = subparsers.add_parser(
         "demo", help="schedule and serve two networks on a temporary server"
     )
@@ -74,7 +73,6 @@ def add_parser(subparsers: Subparsers) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run all steps, each under a heading."""
     started = time.monotonic()
     with ExitStack() as stack:
         before = signal.signal(signal.SIGTERM, _as_interrupt)
@@ -180,7 +178,6 @@ def _tail(log: Path) -> str:
 
 
 def _finish(process: subprocess.Popen[bytes]) -> None:
-    """Wait until the export has ended; raise DemoFailed unless its exit code is 0."""
     _, complaint = process.communicate()
     if process.returncode != 0:
         last = (complaint or b"").decode(errors="replace").strip().rpartition("\n")[2]
@@ -217,7 +214,6 @@ def _try_network(client: Client, name: str, path: Path) -> Outcome:
 
 
 def _reference(path: Path, inputs: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-    """Run the model in ONNX Runtime and return its outputs by name."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -229,7 +225,6 @@ def _reference(path: Path, inputs: dict[str, NDArray[Any]]) -> dict[str, NDArray
 
 
 def _relative_error(ours: dict[str, NDArray[Any]], theirs: dict[str, NDArray[Any]]) -> float:
-    """Largest difference over the largest output, the worst over all outputs."""
     if set(ours) != set(theirs):
         raise DemoFailed(f"the outputs are {sorted(ours)}, ONNX Runtime has {sorted(theirs)}")
     return max(

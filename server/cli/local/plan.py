@@ -28,7 +28,6 @@ EXACT = ("ios", "ios-parallel", "lazy-ios")
 
 
 def add_parser(subparsers: Subparsers) -> None:
-    """Declare the subcommand."""
     _add_arguments(
         subparsers.add_parser("plan", help="schedule an abstract graph, without any device")
     )
@@ -66,7 +65,6 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Plan the graph and print the plan."""
     graph = load_abstract_graph(args.graph.read_text())
     options = _options(args, graph)
     planned = _plan(graph, options)
@@ -104,7 +102,6 @@ def _fraction(text: str) -> float:
 
 
 def _report(graph: AbstractGraph, options: PlannerSettings, planned: Planned) -> dict[str, Any]:
-    """Make the object that ``--json`` prints."""
     searched = options.planner in EXACT
     counts = asdict(planned.counts)
     counts["schedules"] = count_schedules(graph.units, options) if searched else None
@@ -152,7 +149,6 @@ def _print(graph: AbstractGraph, report: dict[str, Any]) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run ``braid plan`` alone."""
     parser = argparse.ArgumentParser(prog="braid plan", description=__doc__.split("\n")[0])
     _add_arguments(parser)
     args = parser.parse_args(argv)

@@ -35,7 +35,6 @@ then, on one of them:
 
 
 def add_parser(subparsers: Subparsers) -> None:
-    """Declare the subcommand and its own subcommands."""
     parser = subparsers.add_parser(
         "ray",
         help="run nodes on a Ray cluster",
@@ -134,7 +133,6 @@ def _as_many_nodes(machines: int, wanted: int) -> int:
 
 
 def _configuration(args: argparse.Namespace, machines: int) -> dict[str, Any]:
-    """Return the configuration of a file, or one of the flags."""
     import yaml
 
     from braid.server.ray.application import RELEASE, configuration

@@ -45,7 +45,6 @@ CASES = {"--log-level": str.upper, "--log-format": str.lower}
 
 
 def add_parser(subparsers: Subparsers) -> None:
-    """Declare the subcommand."""
     parser = subparsers.add_parser(
         "serve",
         help="start a server",

@@ -9,7 +9,6 @@ from braid.server.cli.connection import Subparsers
 
 
 def add_parser(subparsers: Subparsers) -> None:
-    """Declare the subcommand."""
     parser = subparsers.add_parser(
         "token",
         help="make a bearer token",

@@ -8,7 +8,6 @@ from braid.server.cli.connection import Subparsers, add_address, connect
 
 
 def add_parser(subparsers: Subparsers) -> None:
-    """Declare the subcommand."""
     parser = subparsers.add_parser("delete", help="remove a model; accepted requests are finished")
     parser.add_argument("name", metavar="NAME")
     parser.add_argument("--version", metavar="N", help="only this version (default: all)")
@@ -16,7 +15,6 @@ def add_parser(subparsers: Subparsers) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Delete the model, or the version that is named."""
     with connect(args) as client:
         client.delete(args.name, version=args.version)
     which = f"version {args.version}" if args.version else "all versions"

@@ -13,7 +13,6 @@ from braid.server.cli.parser import seconds
 
 
 def add_parser(subparsers: Subparsers) -> None:
-    """Declare the subcommand."""
     parser = subparsers.add_parser("health", help="exit code 0 if a server, or a model, is ready")
     parser.add_argument(
         "--service",

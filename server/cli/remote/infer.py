@@ -31,7 +31,6 @@ class Source:
 
 
 def add_parser(subparsers: Subparsers) -> None:
-    """Declare the subcommand."""
     parser = subparsers.add_parser("infer", help="run a model once")
     parser.add_argument("name", metavar="NAME")
     parser.add_argument(
@@ -70,7 +69,6 @@ def source(text: str) -> Source:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the model, then print a summary of the outputs and of the time spent."""
     sources = args.inputs or [Source("")]
     for file in filter(None, (each.path for each in sources)):
         file.stat()  # missing ones are told before anything is asked

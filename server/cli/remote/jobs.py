@@ -15,7 +15,6 @@ COLUMNS = ("id", "model", "version", "state", "done", "left", "changed", "detail
 
 
 def add_parser(subparsers: Subparsers) -> None:
-    """Declare the subcommand and its own subcommands."""
     parser = subparsers.add_parser("jobs", help="list, watch or cancel registrations")
     parser.add_argument("--model", metavar="NAME", default="", help="only this model's")
     parser.add_argument("--limit", metavar="N", type=at_least_one, default=100, help="default: 100")
@@ -29,7 +28,6 @@ def add_parser(subparsers: Subparsers) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """List, watch or cancel."""
     with connect(args, patient=args.action == "watch") as client:
         if args.action == "watch":
             with JobProgress() as progress:

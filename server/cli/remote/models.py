@@ -12,7 +12,6 @@ COLUMNS = ("name", "version", "state", "size", "inputs", "outputs", "speed-up")
 
 
 def add_parser(subparsers: Subparsers) -> None:
-    """Declare the subcommand."""
     parser = subparsers.add_parser("models", help="list the registered models")
     parser.add_argument("--names", action="store_true", help="names only, one a line")
     parser.add_argument("--json", action="store_true", help="everything, as a JSON list")
@@ -20,7 +19,6 @@ def add_parser(subparsers: Subparsers) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the list."""
     with connect(args) as client:
         models = client.models()
     if args.names:

@@ -12,7 +12,6 @@ COLUMNS = ("id", "state", "address", "devices", "version", "last beat", "jobs")
 
 
 def add_parser(subparsers: Subparsers) -> None:
-    """Declare the subcommand."""
     parser = subparsers.add_parser(
         "nodes",
         help="list the servers of a fleet",
@@ -24,7 +23,6 @@ def add_parser(subparsers: Subparsers) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the list."""
     with connect(args) as client:
         nodes = client.nodes()
     if args.json:

@@ -26,7 +26,6 @@ INTERRUPTED = 130
 
 
 def add_parser(subparsers: Subparsers) -> None:
-    """Declare the subcommand."""
     parser = subparsers.add_parser("register", help="upload a model, schedule it and serve it")
     parser.add_argument("name", metavar="NAME", help="letters, digits, '.', '_', '-'")
     parser.add_argument("file", metavar="FILE", type=Path, help="an ONNX model")
@@ -93,7 +92,6 @@ def _add_planner(parser: argparse.ArgumentParser) -> None:
 
 
 def batch_sizes(text: str) -> tuple[int, ...]:
-    """Parse ``1,4,8``."""
     sizes = extents(text)
     if min(sizes) < 1:
         raise argparse.ArgumentTypeError(f"batch sizes start at 1: {text!r}")
@@ -109,7 +107,6 @@ def input_shape(text: str) -> tuple[str, tuple[int, ...]]:
 
 
 def extents(text: str) -> tuple[int, ...]:
-    """Parse integers between commas."""
     try:
         return tuple(int(part) for part in text.split(","))
     except ValueError:

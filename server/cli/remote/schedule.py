@@ -48,7 +48,6 @@ EXAMPLES = """examples:
 
 
 def add_parser(subparsers: Subparsers) -> None:
-    """Declare the subcommand and its own subcommands."""
     parser = subparsers.add_parser(
         "schedule",
         help="show a model's schedule, or what two differ in; make them again",
@@ -164,7 +163,6 @@ def _diff(client: Client, args: argparse.Namespace) -> int:
 
 
 def _write(text: str, args: argparse.Namespace) -> None:
-    """Write to the file given by ``--output``, else to stdout."""
     if args.output is None:
         print(text)
     else:

@@ -11,7 +11,6 @@ from braid_client.serving import BATCHING
 
 
 def add_parser(subparsers: Subparsers) -> None:
-    """Declare the subcommand."""
     parser = subparsers.add_parser(
         "serving",
         help="which versions serve, labels, batching",
@@ -43,7 +42,6 @@ def add_parser(subparsers: Subparsers) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Show, or change and show."""
     with connect(args) as client:
         before = client.serving(args.name)
         wanted = changed(before, args)
@@ -91,7 +89,6 @@ def versions_of(text: str) -> tuple[int | None, tuple[int, ...]]:
 
 
 def described(name: str, serving: Serving) -> str:
-    """Text of a configuration."""
     which = f"the latest {serving.latest}" if serving.latest else "all"
     if serving.versions:
         which = ", ".join(map(str, serving.versions))

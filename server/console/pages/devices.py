@@ -23,7 +23,6 @@ class ShownDevice:
 
 
 async def devices(facts: Facts) -> Page:
-    """Return the page of all devices and of the settings."""
     nodes, problem = await _nodes(facts)
     shown = {
         "nodes": nodes,

@@ -30,12 +30,10 @@ class ShownStep:
 
 
 async def all_jobs(facts: Facts) -> Page:
-    """Return the page of the newest jobs."""
     return Page("jobs.html", "Jobs", {"jobs": await facts.jobs()}, "Jobs", is_live=True)
 
 
 async def one_job(facts: Facts, job_id: str) -> Page:
-    """Return the page of one job, phase by phase, batch size by batch size."""
     job = await facts.runner.find(job_id)
     shown = {"job": job, "phases": list(_phases(job)), "batch_sizes": await _sizes(facts, job)}
     title = f"Registration of {job.model}"

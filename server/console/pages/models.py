@@ -61,7 +61,6 @@ class ModelCandidates:
 
 
 async def all_models(facts: Facts, wanted: str) -> Page:
-    """Return the page of all model versions whose name contains ``wanted``."""
     models = await facts.queries.models()
     activity = await facts.activity()
     jobs = [each for each in await facts.jobs() if not each.state.has_ended]

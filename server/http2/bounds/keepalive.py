@@ -39,7 +39,6 @@ class KeepAlive:
         self._wait(min(self._every_s, self._answer_s), self._check_greeting)
 
     def stop(self) -> None:
-        """Watch no more."""
         if self._alarm is not None:
             self._alarm.cancel()
 

@@ -55,12 +55,10 @@ NOT_GRPC = b"\x08\x03415"  # :status 415, by the name of static entry 8
 
 
 def write_begin(metadata: Metadata = ()) -> bytes:
-    """Return the header block that an answer begins with."""
     return _BEGIN + _ACCEPTED + _fields(metadata)
 
 
 def write_refusal(code: int, message: str) -> bytes:
-    """Return the header block that is all of an answer."""
     return _BEGIN + _ACCEPTED + write_end(code, message)
 
 

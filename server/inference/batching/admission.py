@@ -57,7 +57,6 @@ class Quarantine:
         return True
 
     def check(self, name: str, version: int) -> None:
-        """Raise ModelQuarantined while this version is refused."""
         until = self._refused_until.get((name, version))
         if until is None:
             return

@@ -52,7 +52,6 @@ class BatchRunner:
     def __init__(
         self, execution: Execution, now: Callable[[], float], quarantine: Quarantine
     ) -> None:
-        """Take the time, in seconds, from ``now``."""
         self.handover_s = HANDOVER_S  # of a batch, beside the computing
         self._execution = execution
         self._now = now

@@ -120,7 +120,6 @@ class Batcher:
 
     @property
     def is_running(self) -> bool:
-        """Whether a batch is on its way or runs."""
         return bool(self._in_flight)
 
     def _load(self, now: float) -> DeviceLoad:

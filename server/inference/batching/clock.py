@@ -12,7 +12,7 @@ class Handle(Protocol):
     """Handle of a callback to come, which may be cancelled."""
 
     def cancel(self) -> None:
-        """Make no callback."""
+        ...
 
 
 class Clock(Protocol):
@@ -31,5 +31,4 @@ class MonotonicClock:
     now = staticmethod(monotonic)
 
     def call_at(self, when: float, callback: Callable[[], object]) -> Handle:
-        """Call back at ``when``."""
         return asyncio.get_running_loop().call_later(max(0.0, when - monotonic()), callback)

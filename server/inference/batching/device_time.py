@@ -26,17 +26,14 @@ class DeviceTime:
     """Batches in flight on one device. Belongs to the event loop."""
 
     def __init__(self, now: Callable[[], float]) -> None:
-        """Take the time, in seconds, from ``now``."""
         self._now = now
         self._began: dict[Batch, float | None] = {}  # in order; None: the part is not free yet
 
     def sent(self, batch: Batch) -> None:
-        """Count a batch that was sent."""
         self._began[batch] = None
         self._begin()
 
     def ended(self, batch: Batch) -> None:
-        """Count the end of a batch."""
         del self._began[batch]
         self._begin()
 

@@ -74,7 +74,6 @@ class Lane:
 
     @property
     def head(self) -> tuple[int, int]:
-        """Priority and number of the first ticket; the lane is not empty."""
         priority, level = next(iter(self._levels.items()))
         return priority, next(iter(level.tickets))
 
@@ -106,7 +105,6 @@ class ModelQueue:
 
     @property
     def is_empty(self) -> bool:
-        """Bool: nothing waits."""
         return not self._places
 
     def lane(self, shape_class: ShapeClass) -> Lane:
@@ -119,7 +117,6 @@ class ModelQueue:
         return lane
 
     def add(self, ticket: Ticket) -> None:
-        """Queue a ticket."""
         number, shape_class = next(self._numbers), ticket.request.shape_class
         self.lane(shape_class).add(number, ticket)
         self._places[ticket] = (number, shape_class)
@@ -163,7 +160,6 @@ class ModelQueue:
         return self._rows_to_take(lane.first, room, lane) if lane.first else 0
 
     def tell(self) -> None:
-        """Report the waiting requests and rows to the observer."""
         self.observer.queue_is(self.requests, self.rows)
 
     def _rows_to_take(self, ticket: Ticket, room: int, lane: Lane) -> int:

@@ -33,7 +33,6 @@ class Ticket:
 
     @property
     def rows_left(self) -> int:
-        """Rows that wait for a batch."""
         return self.request.rows - self.next_row
 
     @property
@@ -75,12 +74,10 @@ class Ticket:
         self.watchers.clear()  # which know it
 
     def ended_without_result(self) -> None:
-        """Call the watchers."""
         for watcher in self.watchers:
             watcher()
 
     def expire(self) -> None:
-        """End because the deadline passed."""
         self.fail(DeadlineExceeded("the deadline passed while the request was queued or running"))
 
 
@@ -94,7 +91,6 @@ class Piece:
 
     @property
     def request(self) -> CheckedRequest:
-        """Request that the rows belong to."""
         return self.ticket.request
 
 

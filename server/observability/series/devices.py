@@ -19,12 +19,10 @@ class DeviceMetrics:
         )
 
     def add_device(self, device: str) -> None:
-        """Make the series of a device, so that they begin at zero."""
         for reason in EndReason:
             self.worker_restarts.labels(device, reason.value)
 
     def worker_restarted(self, device: str, reason: EndReason) -> None:
-        """Count a device worker that died and was started again."""
         self.worker_restarts.labels(device, reason.value).inc()
 
     def restarts(self, device: str) -> float:

@@ -38,34 +38,27 @@ class JobMetrics:
             self.cache.labels(result)  # a rate needs the zero
 
     def add_device(self, device: str) -> None:
-        """Make the series of a device, so that they begin at zero."""
         for counter in (
             self.measurements, self.measurement_seconds, self.measurements_reused, self.refused,
         ):  # fmt: skip
             counter.labels(device)
 
     def upload_received(self, size_bytes: int) -> None:
-        """Count a model file that arrived whole."""
         self.uploads.observe(size_bytes)
 
     def jobs_counted(self, by_state: Mapping[str, int]) -> None:
-        """Set the number of jobs in each state."""
         for state, count in by_state.items():
             self.jobs.labels(state).set(count)
 
     def stage_measured(self, device: str, seconds: float) -> None:
-        """Count one stage measurement and the time it took."""
         self.measurements.labels(device).inc()
         self.measurement_seconds.labels(device).inc(seconds)
 
     def stages_reused(self, device: str, count: int) -> None:
-        """Count stage latencies that were found in the store."""
         self.measurements_reused.labels(device).inc(count)
 
     def plans_refused(self, device: str, count: int) -> None:
-        """Count plans whose outputs were wrong."""
         self.refused.labels(device).inc(count)
 
     def schedule_looked_up(self, hit: bool) -> None:
-        """Count one look-up in the schedule cache."""
         self.cache.labels("hit" if hit else "miss").inc()

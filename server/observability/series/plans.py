@@ -70,7 +70,6 @@ class PlanLabels(NamedTuple):
 
     @staticmethod
     def of(model: ModelVersion, device: str, schedule: Schedule) -> PlanLabels:
-        """Return the labels of a model's schedule on a device."""
         return PlanLabels(model.name, str(model.version), device, str(schedule.key.batch_size))
 
 
@@ -124,15 +123,12 @@ class ScheduleMetrics:
         self._candidates[plan] = candidates.keys()
 
     def speeds(self) -> dict[PlanLabels, Speed]:
-        """Return the known speeds beside sequential, of all schedules of all models."""
         return dict(self._speeds)
 
     def has_provisional(self, model: str, version: str) -> bool:
-        """Return whether a schedule of a model version is provisional."""
         return any(plan[:2] == (model, version) for plan in self._provisional)
 
     def remove_model(self, model: str, version: str) -> None:
-        """Drop every series of a model version."""
         for family in (
             *(gauge for gauge, _ in self._gauges),
             self.precision,
@@ -189,19 +185,15 @@ class DriftMetrics:
             self.drifting.labels(*plan).set(drifting)
 
     def drift_unknown(self, plan: PlanLabels) -> None:
-        """Drop the drift of a plan that has not run lately."""
         for gauge in self._gauges:
             gauge.remove_by_labels(plan._asdict())
 
     def profiled_again(self, device: str) -> None:
-        """Count a model that is profiled again because its plan had drifted."""
         self.reprofiles.labels(device).inc()
 
     def add_device(self, device: str) -> None:
-        """Make the series of a device, so that they begin at zero."""
         self.reprofiles.labels(device)
 
     def remove_model(self, model: str, version: str) -> None:
-        """Drop every series of a model version."""
         for gauge in self._gauges:
             gauge.remove_by_labels({"model": model, "version": version})

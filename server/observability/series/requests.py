@@ -29,7 +29,6 @@ class Duration:
     ns: int = 0
 
     def add(self, seconds: float) -> None:
-        """Count one event that took ``seconds``."""
         self.count += 1
         self.ns += round(seconds * 1e9)
 
@@ -48,17 +47,14 @@ class Statistics:
     last_request_unix_ms: int = 0
 
     def request_ended(self, ok: bool, seconds: float) -> None:
-        """Count one request by how it ended."""
         (self.success if ok else self.fail).add(seconds)
         self.last_request_unix_ms = time.time_ns() // 1_000_000
 
     def request_computed(self, queue_seconds: float, compute_seconds: float) -> None:
-        """Count the times of one request that the device answered."""
         self.queue.add(queue_seconds)
         self.compute.add(compute_seconds)
 
     def batch_ran(self, batch_size: int, rows: int, compute_us: int) -> None:
-        """Count one batch, and its time on the device in microseconds."""
         self.batches += 1
         self.rows += rows
         self.by_batch_size.setdefault(batch_size, Duration()).add(compute_us / 1e6)
@@ -101,7 +97,6 @@ class RequestMetrics:
         )
 
     def remove_model(self, model: str, version: str) -> None:
-        """Drop every series of a model version."""
         labels = {"model": model, "version": version}
         for family in (
             self.ended, self.duration_seconds, self.queue_seconds, self.compute_seconds,
@@ -126,7 +121,6 @@ class ReplicaMetrics:
         self._waiting_rows = families.queue_rows.labels(*labels)
 
     def request_computed(self, queue_seconds: float, compute_seconds: float) -> None:
-        """Record the seconds that a request waited and that the device worked for it."""
         self._queue.observe(queue_seconds)
         self._compute.observe(compute_seconds)
         self._sums.request_computed(queue_seconds, compute_seconds)
@@ -138,7 +132,6 @@ class ReplicaMetrics:
         self._rows.observe(rows)
 
     def queue_is(self, requests: int, rows: int) -> None:
-        """Set the requests and rows that wait now."""
         self.waiting_requests = requests
         self._waiting_requests.set(requests)
         self._waiting_rows.set(rows)
@@ -161,11 +154,9 @@ class ModelMetrics:
 
     @property
     def waiting_requests(self) -> int:
-        """Requests in the queues of all devices."""
         return sum(replica.waiting_requests for replica in self._replicas.values())
 
     def on(self, device: str) -> ReplicaMetrics:
-        """Return the series of one device."""
         replica = self._replicas.get(device)
         if replica is None:
             replica = ReplicaMetrics(self._families, (*self._labels, device), self.statistics)

@@ -38,7 +38,6 @@ class AnswerWriter:
         self._transport.write(data)
 
     def is_closing(self) -> bool:
-        """Bool: the connection ends."""
         return self._transport.is_closing()
 
     def close(self) -> None:

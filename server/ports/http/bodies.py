@@ -46,7 +46,6 @@ async def read_form(request: Request) -> bytes:
 
 
 def _length(request: Request) -> int | None:
-    """Return the length that the headers give; None: they give none."""
     length = request.headers.get("content-length")  # digits: the parser has seen to that
     return None if length is None else int(length[:20])
 

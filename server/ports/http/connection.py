@@ -66,7 +66,6 @@ class CallerConnection(HttpToolsProtocol):
 
     @property
     def has_begun_answer(self) -> bool:
-        """Bool: the status of the answer is on its way."""
         return self.cycle.response_started
 
     @property
@@ -86,7 +85,6 @@ class CallerConnection(HttpToolsProtocol):
     # -- what the transport says ----------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Begin: the first request has to come."""
         super().connection_made(transport)
         self.peer = self.client[0] if self.client else ""
         self.network = network_of(self.peer)
@@ -94,7 +92,6 @@ class CallerConnection(HttpToolsProtocol):
         self._settle()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """End, and with it the request at work."""
         super().connection_lost(exc)
         self.is_lost = True
         self._connections.remove(self)
@@ -104,7 +101,6 @@ class CallerConnection(HttpToolsProtocol):
             self.on_lost()
 
     def data_received(self, data: bytes) -> None:
-        """Parse what has come."""
         if self.parser is None:
             return
         self._received_bytes += len(data)
@@ -120,19 +116,16 @@ class CallerConnection(HttpToolsProtocol):
             self._refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
 
     def pause_writing(self) -> None:
-        """Wait for the caller to take what was written."""
         super().pause_writing()
         self._settle()
 
     def resume_writing(self) -> None:
-        """Go on: the caller has taken it."""
         super().resume_writing()
         self._settle()
 
     # -- what the parser says -------------------------------------------------------------------
 
     def on_message_begin(self) -> None:
-        """Begin a request."""
         super().on_message_begin()
         self._is_whole = False
         self._unwanted_bytes = 0
@@ -160,14 +153,12 @@ class CallerConnection(HttpToolsProtocol):
                 self.drop()
 
     def on_message_complete(self) -> None:
-        """End a request."""
         self._silent_bytes = 0
         self._is_whole = True
         super().on_message_complete()
         self._settle()
 
     def on_response_complete(self) -> None:
-        """End an answer; the next request may have come."""
         super().on_response_complete()
         self._unset_keepalive_if_required()  # its timer knows no bodies that come late
         self.on_lost = None

@@ -39,7 +39,6 @@ class Connections:
         self.answering.discard(connection)
 
     def drop_all(self) -> None:
-        """Close all connections without an answer."""
         for connection in list(self._open):
             connection.drop()
 

@@ -78,7 +78,6 @@ class BraidV1:
         return None
 
     def model_of(self, request: ReadRequest) -> tuple[str, str]:
-        """Name and version of the model in the message."""
         return request.message.model, request.message.version
 
     def given(self, request: ReadRequest, _: Any, in_stream: bool) -> GivenRequest:

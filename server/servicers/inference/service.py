@@ -164,7 +164,6 @@ class TensorService:
             raise _refused(target)
 
     async def infer(self, message: Any, context: Context) -> bytes | LaterReply:
-        """Answer one request."""
         async with answering(context):
             memory = self._memory.connection(context.peer())
             answer = await self._run(message, context, memory, in_stream=False)

@@ -38,11 +38,9 @@ class ServerMethods:
         self._has_shared_memory = has_shared_memory
 
     async def ServerLive(self, request: Any, context: Context) -> Any:
-        """Answer that the process lives."""
         return messages.ServerLiveResponse(live=True)
 
     async def ServerReady(self, request: Any, context: Context) -> Any:
-        """Return whether inference is possible."""
         return messages.ServerReadyResponse(ready=self._health.is_ready)
 
     async def ServerMetadata(self, request: Any, context: Context) -> Any:
@@ -79,7 +77,6 @@ class ModelMethods:
             )
 
     async def ModelConfig(self, request: Any, context: Context) -> Any:
-        """Return how a model is served."""
         async with answering(context):
             model = self._models.for_request(request.name, request.version).require().any
             return messages.ModelConfigResponse(config=config_of(model))

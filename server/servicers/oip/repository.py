@@ -42,7 +42,6 @@ class RepositoryMethods:
         self._device_names = device_names
 
     async def RepositoryIndex(self, request: Any, context: Context) -> Any:
-        """List all versions, or those that answer."""
         async with answering(context):
             _one_repository(request.repository_name)
             return messages.RepositoryIndexResponse(

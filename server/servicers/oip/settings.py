@@ -75,7 +75,6 @@ class LogLevels:
             log.warning("log level set", extra={"log_level": logging.getLevelName(level)})
 
     def response(self) -> Any:
-        """Build a LogSettingsResponse with the present settings."""
         response = messages.LogSettingsResponse()
         for name, is_on in _log_flags(self._logger.level).items():
             if name == "log_verbose_level":
@@ -158,7 +157,6 @@ class TraceSettings:
             self._sampling.count = wanted_count
 
     def response(self) -> Any:
-        """Build a TraceSettingResponse with the present settings."""
         now = self._sampling or Sampling(is_on=False)
         values = ("TIMESTAMPS" if now.is_on else "OFF", str(now.rate), str(now.count), _TRACE_MODE)
         response = messages.TraceSettingResponse()

@@ -18,7 +18,6 @@ class SharedMemoryMethods:
         self._regions = regions
 
     async def SystemSharedMemoryStatus(self, request: Any, context: Context) -> Any:
-        """List the caller's regions, or one of them."""
         async with answering(context):
             response = messages.SystemSharedMemoryStatusResponse()
             for region in self._regions.listed(owner_of(context), request.name):
@@ -40,7 +39,6 @@ class SharedMemoryMethods:
             return messages.SystemSharedMemoryRegisterResponse()
 
     async def SystemSharedMemoryUnregister(self, request: Any, context: Context) -> Any:
-        """Forget one region, or all."""
         async with answering(context):
             self._regions.unregister(owner_of(context), request.name)
             return messages.SystemSharedMemoryUnregisterResponse()

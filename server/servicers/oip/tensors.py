@@ -110,7 +110,6 @@ class OpenInference:
         return None if request.raw_contents else _unpacked(request)
 
     def model_of(self, request: SplitMessage) -> tuple[str, str]:
-        """Name and version of the model in the message."""
         return request.message.model_name, request.message.model_version
 
     def given(self, request: SplitMessage, context: Context, in_stream: bool) -> GivenRequest:

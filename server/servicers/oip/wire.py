@@ -31,7 +31,6 @@ def handlers(*parts: object) -> dict[str, Handler]:
 
 
 def request_of(rpc: str) -> Any:
-    """Return an empty request of a method."""
     return _class_of(_SERVICE.methods_by_name[rpc].input_type)()
 
 

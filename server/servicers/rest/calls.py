@@ -78,11 +78,9 @@ class HttpCall:
         self.connection.on_lost = task.cancel
 
     def peer(self) -> str:
-        """Name of the caller's connection."""
         return "http:{}:{}".format(*(self._client or ("", 0)))
 
     def invocation_metadata(self) -> Metadata:
-        """Headers of the request."""
         if self._metadata is None:
             self._metadata = tuple(self._headers.items())
         return self._metadata
@@ -96,11 +94,9 @@ class HttpCall:
         self._trailing = tuple(metadata)
 
     def add_done_callback(self, callback: Callable[[Any], object]) -> None:
-        """Call ``callback`` at the end of the call."""
         self._callbacks.append(callback)
 
     async def abort(self, code: Any, details: str = "", trailing_metadata: Any = ()) -> None:
-        """End the RPC with a status."""
         self._code, self._message = code, details
         self._trailing = tuple(trailing_metadata) or self._trailing
         raise grpc.aio.AbortError("aborted")

@@ -85,7 +85,6 @@ def accepted(header: str, is_binary: bool) -> str:
 
 
 async def encoded(body: bytes, encoding: str) -> bytes:
-    """Return a compressed body."""
     if len(body) <= QUICK_BYTES:
         return _deflated(body, encoding)
     return await asyncio.to_thread(_deflated, body, encoding)

@@ -126,7 +126,6 @@ def read_request(
 
 
 def _head_of(body: bytes, length: str | None) -> memoryview:
-    """Return the JSON of a body."""
     if length is None:
         return memoryview(body)
     if not (length.isascii() and length.isdigit() and len(length) < 12):
@@ -286,7 +285,6 @@ def _sent(reply: SplitMessage, request: RestRequest) -> list[_Sent]:
 
 
 def _binary(reply: SplitMessage, sent: Sequence[_Sent]) -> list[Part]:
-    """Return the contents that follow the JSON."""
     both = zip(reply.raw_contents, sent, strict=True)
     return [content for content, how in both if how is _Sent.IN_BINARY]
 

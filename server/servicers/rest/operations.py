@@ -73,7 +73,6 @@ class Operation:
     service: str = SERVICE_NAME  # that the RPC is of
 
     def request(self) -> Any:
-        """Return an empty request of the RPC."""
         if self.service == SERVICE_NAME:
             return request_of(self.rpc)
         method = _ADMIN.methods_by_name[self.rpc]

@@ -90,7 +90,6 @@ class AnswerOperation:
             call.end()
 
     async def respond(self, request: Request, context: Context, call: HttpCall) -> Response:
-        """Return what the RPC answers."""
         operation, services = self._operation, self._services
         message = operation.request()
         for at, name in operation.fields.items():
@@ -119,7 +118,6 @@ class Infer(AnswerOperation):
     """Endpoint of inference."""
 
     async def respond(self, request: Request, context: Context, call: HttpCall) -> Response:
-        """Run a model."""
         services, path = self._services, request.path_params
         services.inference.refuse_unread()
         with services.room.reading(request, services.body_bytes):

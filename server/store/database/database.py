@@ -111,7 +111,6 @@ class Database:
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 
     def close(self) -> None:
-        """Close all connections."""
         self.engine.dispose()
 
 

@@ -134,7 +134,6 @@ def _only(connection: Connection, column: Column[T]) -> T | None:
 
 
 def _create(connection: Connection) -> str:
-    """Make all tables of today."""
     metadata.create_all(connection)
     alembic_version.create(connection, checkfirst=True)
     connection.execute(insert(meta).values(schema_version=SCHEMA_VERSION))

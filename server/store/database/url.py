@@ -33,7 +33,6 @@ def database_url(text: str, password_file: Path | None = None) -> URL | None:
 
 
 def usual_url(path: Path) -> URL:
-    """Return the URL of a SQLite database."""
     return URL.create("sqlite", database=str(path))
 
 

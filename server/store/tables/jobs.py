@@ -44,7 +44,6 @@ _WAITED_FOR = (
 
 
 def add(connection: Connection, model: ModelVersion, device_keys: str) -> JobRecord:
-    """Add a job, QUEUED, for a model version."""
     now = time.time()
     job = JobRecord(
         secrets.token_hex(8), model.name, model.version, created_unix=now, updated_unix=now
@@ -119,7 +118,6 @@ def unscheduled_in_a_row(connection: Connection, model: ModelVersion) -> int:
 
 
 def unfinished(connection: Connection) -> list[JobRecord]:
-    """Jobs that have not ended, oldest first."""
     return [from_row(row) for row in connection.execute(_UNFINISHED)]
 
 
@@ -156,7 +154,6 @@ def _to_row(job: JobRecord) -> dict[str, Any]:
 
 
 def from_row(row: Row[Any]) -> JobRecord:
-    """Read a row of the table."""
     fields = {name: getattr(row, name) for name in _FIELDS}
     fields["state"] = JobStatus(row.state)
     return JobRecord(**fields)

@@ -84,7 +84,6 @@ def get(connection: Connection, name: str, version: int) -> ModelVersion:
 
 
 def find(connection: Connection, name: str, version: int) -> ModelVersion | None:
-    """Return one version; None if there is none, or it was deleted."""
     found = (model for model in present(connection, name) if model.version == version)
     return next(found, None)
 

@@ -19,7 +19,6 @@ _EVERY = select(placed)
 
 
 def every(connection: Connection) -> set[tuple[str, int]]:
-    """Names and numbers of the versions that a repository put in place."""
     return {(row.name, row.version) for row in connection.execute(_EVERY)}
 
 

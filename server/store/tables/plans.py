@@ -53,7 +53,6 @@ _LATENCIES = (
 
 
 def put_schedule(connection: Connection, schedule: Schedule, graph: OpGraph | None = None) -> None:
-    """Store a schedule under its key, in place of an older one; None: keep its static graph."""
     key = schedule.key
     row = {
         "id": key.id,
@@ -190,7 +189,6 @@ def _forget_measurements(
 def put_latency(
     connection: Connection, device_key: str, signature: str, latency: StageLatency
 ) -> None:
-    """Store the latency of a stage on a device, in place of an older one."""
     row = {
         "device_key": device_key,
         "signature": signature,

@@ -63,16 +63,13 @@ def retire_beside(connection: Connection, new: ModelVersion) -> None:
 
 
 def put(connection: Connection, name: str, config: ServingConfig) -> None:
-    """Keep a model's configuration."""
     put_row(connection, serving, {"name": name, "config": asdict(config)})
 
 
 def every(connection: Connection) -> dict[str, ServingConfig]:
-    """Configurations by name of the model."""
     rows = connection.execute(_EVERY)
     return {row.name: config_from_json(row.config) for row in rows}
 
 
 def forget(connection: Connection, name: str) -> None:
-    """Drop a model's configuration, if it has one."""
     connection.execute(delete(serving).where(serving.c.name == name))

@@ -12,7 +12,6 @@ from braid.server.cli.local.demo_networks.onnx_file import write_onnx
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Write the networks named on the command line."""
     parser = argparse.ArgumentParser(prog=f"python -m {__package__}")
     parser.add_argument("names", nargs="+", metavar="NAME", choices=list(NETWORKS))
     parser.add_argument("--out", type=Path, required=True, help="folder to write into")
