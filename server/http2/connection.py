@@ -19,13 +19,13 @@ from time import monotonic
 from typing import Any, Final
 
 from braid.server.http2 import frames
-from braid.server.http2.bounds.arrivals import Arrivals
-from braid.server.http2.bounds.intake import CONNECTION_WINDOW_BYTES, Intake
-from braid.server.http2.bounds.keepalive import KeepAlive
-from braid.server.http2.bounds.patience import BYTES_PER_FRAME, Patience
-from braid.server.http2.bounds.turns import Turns
+from braid.server.http2.arrivals import Arrivals
+from braid.server.http2.flow_control import CONNECTION_WINDOW_BYTES, FlowControl
+from braid.server.http2.keepalive import KeepAlive
+from braid.server.http2.floods import BYTES_PER_FRAME, FrameBudget
+from braid.server.http2.floods import ReadTurns
 from braid.server.http2.frames import ConnectionFault, ErrorCode, frame, number_frame
-from braid.server.http2.headers.reading import (
+from braid.server.http2.request_headers import (
     MAX_HEADER_BYTES,
     Block,
     HeaderBlocks,
@@ -50,7 +50,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         self,
         limits: ConnectionLimits,
         arrivals: Arrivals,
-        turns: Turns,
+        turns: ReadTurns,
         begin: Callable[[HttpConnection, HttpStream], CallOfStream],
     ) -> None:
         """Wait for calls.
@@ -71,10 +71,10 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._unread_bytes = 0  # received, to be read in a later turn
         self._receiver = Receiver(self)
         self._blocks = HeaderBlocks()
-        self._patience = Patience(self.sender, limits.streams)
-        self._streams = ConnectionStreams(limits, self.sender, self._patience, partial(begin, self))
+        self._budget = FrameBudget(self.sender, limits.streams)
+        self._streams = ConnectionStreams(limits, self.sender, self._budget, partial(begin, self))
         self._is_left = False  # the peer broke the protocol
-        self._intake: Intake  # once it is known who the peer is
+        self._flow: FlowControl  # once it is known who the peer is
         self._keepalive = KeepAlive(self.sender, limits.keepalive_s, limits.answer_s)
 
     # -- the transport ------------------------------------------------------------------------
@@ -83,7 +83,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         """Greet the peer."""
         self.sender.transport = transport
         self.peer = _name(transport)
-        self._intake = Intake(self.sender, self._arrivals, self.peer)
+        self._flow = FlowControl(self.sender, self._arrivals, self.peer)
         tls = transport.get_extra_info("ssl_object")
         if tls is not None and tls.selected_alpn_protocol() != "h2":
             self._is_left = True
@@ -180,15 +180,15 @@ class HttpConnection(asyncio.BufferedProtocol):
     def allow_more(self, stream: HttpStream) -> None:
         """Let the peer send on, unless a message waits to be read."""
         if not stream.outgoing.has_ended:
-            self._intake.allow_more(stream.incoming, stream.outgoing.number)
+            self._flow.allow_more(stream.incoming, stream.outgoing.number)
 
     async def next(self, stream: HttpStream) -> Message | None:
-        """Return the next message of a call, as ``Intake.next`` does."""
-        return await self._intake.next(stream.incoming, stream.outgoing.number)
+        """Return the next message of a call, as ``FlowControl.next`` does."""
+        return await self._flow.next(stream.incoming, stream.outgoing.number)
 
     def free(self, stream: HttpStream) -> None:
         """Count the message no more that a handler has had."""
-        self._intake.free(stream.outgoing.number)
+        self._flow.free(stream.outgoing.number)
 
     def peer_certificate(self) -> dict[str, Any]:
         """Return what the peer's certificate says, as ``SSLSocket.getpeercert``; empty: none."""
@@ -206,7 +206,7 @@ class HttpConnection(asyncio.BufferedProtocol):
     def ended(self, stream: HttpStream) -> None:
         """Forget a call that has ended; its caller hears so if its status was not sent."""
         self._streams.ended(stream)
-        self._intake.ended(stream.outgoing.number)
+        self._flow.ended(stream.outgoing.number)
         if self._streams.is_closing and self.is_idle and not self._is_left:
             self.sender.transport.close()
 
@@ -219,11 +219,11 @@ class HttpConnection(asyncio.BufferedProtocol):
             raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "data of no stream")
         stream = self._streams.for_more(number)
         incoming = None if stream is None else stream.incoming
-        self._intake.received(incoming, number, length)
+        self._flow.received(incoming, number, length)
         if length > padding:
-            self._patience.earn(length // BYTES_PER_FRAME)
+            self._budget.earn(length // BYTES_PER_FRAME)
         else:
-            self._patience.spend()
+            self._budget.spend()
         if stream is not None and not stream.expects(length - padding):
             self._streams.fail(stream, ErrorCode.PROTOCOL_ERROR)
             return None
@@ -246,7 +246,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "settings come first")
         self._blocks.check(kind)
         if kind not in _COUNTED_LATER:
-            self._patience.spend()
+            self._budget.spend()
         if _SIZES.get(kind, len(payload)) != len(payload):
             raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, "a frame has a wrong length")
         if number if kind in _OF_CONNECTION else not number and kind in _OF_STREAM:
@@ -263,7 +263,7 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     def _open(self, number: int, read: Block | None) -> None:
         """Begin the call of a stream, from its headers."""
-        self._patience.spend(self._blocks.cost())
+        self._budget.spend(self._blocks.cost())
         if read is None:
             return
         fields, is_last = read
@@ -272,7 +272,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         if number > self._streams.last:
             self._streams.open(number, fields, is_last, self._keepalive.heard_at)
             return
-        self._patience.spend()  # trailers, which mean nothing to gRPC, or a late frame
+        self._budget.spend()  # trailers, which mean nothing to gRPC, or a late frame
         stream = self._streams.for_more(number)
         if stream is None:
             return

@@ -13,7 +13,7 @@ from typing import Final, Protocol
 
 from braid.server.http2 import frames
 from braid.server.http2.frames import ConnectionFault, ErrorCode
-from braid.server.http2.headers.reading import MAX_BLOCK_BYTES
+from braid.server.http2.request_headers import MAX_BLOCK_BYTES
 from braid.server.http2.messages import Incoming
 
 DATA_FRAME_BYTES: Final = 1 << 20

@@ -19,8 +19,8 @@ from typing import Any, Final
 
 import grpc
 
-from braid.server.http2.bounds.arrivals import Arrivals
-from braid.server.http2.bounds.turns import Turns
+from braid.server.http2.arrivals import Arrivals
+from braid.server.http2.floods import ReadTurns
 from braid.server.http2.calls import Call
 from braid.server.http2.connection import HttpConnection
 from braid.server.http2.streams import ConnectionLimits, HttpStream
@@ -54,7 +54,7 @@ class Server(grpc.aio.Server):
         """Serve nothing yet; all servers of a process share ``arrivals``."""
         self._limits = limits
         self._arrivals = arrivals
-        self._turns = Turns()
+        self._turns = ReadTurns()
         self._interceptors = tuple(interceptors)
         self._generic: list[Any] = []
         self._registered: dict[str, Any] = {}

@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from braid.server.http2 import frames
-from braid.server.http2.bounds.patience import FRAMES_PER_ANSWER, RAPID_S, Patience
+from braid.server.http2.floods import FRAMES_PER_ANSWER, RAPID_S, FrameBudget
 from braid.server.http2.frames import ConnectionFault, ErrorCode, frame
-from braid.server.http2.headers.hpack import Field
-from braid.server.http2.headers.reading import BadHead, BadTimeout, RequestHead, read_head
-from braid.server.http2.headers.writing import ENCODINGS, NOT_GRPC, write_refusal
+from braid.server.http2.hpack import Field
+from braid.server.http2.request_headers import BadHead, BadTimeout, RequestHead, read_head
+from braid.server.http2.answer_headers import ENCODINGS, NOT_GRPC, write_refusal
 from braid.server.http2.messages import Incoming
 from braid.server.http2.sending import Outgoing, Sender
 
@@ -84,7 +84,7 @@ class ConnectionStreams:
         self,
         limits: ConnectionLimits,
         sender: Sender,
-        patience: Patience,
+        budget: FrameBudget,
         begin: Callable[[HttpStream], CallOfStream],
     ) -> None:
         """Have none; ``begin`` begins the call of each."""
@@ -93,7 +93,7 @@ class ConnectionStreams:
         self.is_closing = False  # no more are taken
         self._limits = limits
         self._sender = sender
-        self._patience = patience
+        self._budget = budget
         self._begin = begin
         self._open: dict[int, HttpStream] = {}
         self._cut_off: dict[int, None] = {}  # ended here; their peer may not know yet
@@ -139,11 +139,11 @@ class ConnectionStreams:
         if not is_last:
             self._cut(number)  # unless it becomes a call
         if self.running >= self._limits.streams or self.is_closing:
-            self._patience.spend()
+            self._budget.spend()
             self._sender.reset(number, ErrorCode.REFUSED_STREAM)
             return
         if fields is None:
-            self._patience.spend(FRAMES_PER_LONG)
+            self._budget.spend(FRAMES_PER_LONG)
             self._refuse(number, _HEADERS_TOO_LONG)
             return
         try:
@@ -176,7 +176,7 @@ class ConnectionStreams:
 
     def _refuse(self, number: int, block: bytes) -> None:
         """Answer what does not become a call."""
-        self._patience.spend()
+        self._budget.spend()
         flags = frames.END_HEADERS | frames.END_STREAM
         self._sender.control(frame(frames.HEADERS, flags, number, block))
         if number in self._cut_off:
@@ -191,7 +191,7 @@ class ConnectionStreams:
     def answered(self, stream: HttpStream) -> None:
         """Count a call no more: its caller may know its status, and begin the next call."""
         self._count_no_more(stream)
-        self._patience.earn(FRAMES_PER_ANSWER)
+        self._budget.earn(FRAMES_PER_ANSWER)
 
     def _count_no_more(self, stream: HttpStream) -> None:
         self.running -= stream.is_counted
@@ -215,13 +215,13 @@ class ConnectionStreams:
         """End the call of a stream that its caller has reset."""
         stream = self._open.get(number)
         if stream is None or now - stream.began_at < RAPID_S:
-            self._patience.spend()
+            self._budget.spend()
         if stream is not None:
             self._leave(stream)
 
     def fail(self, stream: HttpStream, code: ErrorCode) -> None:
         """End the call of a stream on which its caller broke the protocol."""
-        self._patience.spend()
+        self._budget.spend()
         self._cut(stream.outgoing.number)
         self._sender.reset(stream.outgoing.number, code)
         self._leave(stream)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import grpc
 
-from braid.server.http2.bounds.arrivals import Arrivals
+from braid.server.http2.arrivals import Arrivals
 from braid.server.inference.call_memory import CallMemory
 from braid.server.observability.tracing import Sampling, start_tracing
 from braid.server.rpc.guarding import Guarding

@@ -27,7 +27,7 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import (
 )
 
 from braid.server.http2 import frames
-from braid.server.http2.bounds.arrivals import Arrivals
+from braid.server.http2.arrivals import Arrivals
 from braid.server.http2.server import Server
 from braid.server.http2.streams import ConnectionLimits
 from braid.server.inference.call_memory import CallMemory, MemoryLimits

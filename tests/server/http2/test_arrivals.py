@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
-from braid.server.http2.bounds.arrivals import PATIENCE_S, UNREAD_S, Arrival, Arrivals
-from braid.server.http2.bounds.arrivals import SHORT_BYTES as SHORT
+from braid.server.http2.arrivals import PATIENCE_S, UNREAD_S, Arrival, Arrivals
+from braid.server.http2.arrivals import SHORT_BYTES as SHORT
 from braid.server.http2.messages import WINDOW_BYTES, Incoming, NoRoom
 from braid.server.inference.call_memory import MemoryLimits
 

@@ -9,14 +9,14 @@ from dataclasses import replace
 import pytest
 
 from braid.server.http2 import frames
-from braid.server.http2.bounds.patience import (
+from braid.server.http2.floods import (
     BUDGET_FRAMES,
     FRAMES_PER_ANSWER,
     FRAMES_PER_SECOND,
-    Patience,
+    FrameBudget,
 )
 from braid.server.http2.frames import ConnectionFault, ErrorCode, frame, number_frame
-from braid.server.http2.headers.writing import literal
+from braid.server.http2.answer_headers import literal
 from braid.server.http2.messages import WINDOW_BYTES
 from braid.server.http2.sending import Sender
 from braid.server.inference.call_memory import MemoryLimits
@@ -169,14 +169,14 @@ async def test_window_updates_of_many_calls_may_come_before_the_first_answer() -
 
 def test_time_earns_a_few_frames() -> None:
     now = 0.0
-    patience = Patience(Sender(), 1, lambda: now)
+    budget = FrameBudget(Sender(), 1, lambda: now)
     for _ in range(BUDGET_FRAMES + FRAMES_PER_ANSWER):
-        patience.spend()
+        budget.spend()
     now = 0.5
     for _ in range(FRAMES_PER_SECOND // 2):
-        patience.spend()
+        budget.spend()
     with pytest.raises(ConnectionFault, match="without use"):
-        patience.spend()
+        budget.spend()
 
 
 async def test_an_unknown_compression_is_unimplemented_and_the_known_ones_are_named() -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import grpc
 import pytest
 
-from braid.server.http2.bounds.arrivals import Arrivals
+from braid.server.http2.arrivals import Arrivals
 from braid.server.http2.server import Server
 from braid.server.http2.streams import ConnectionLimits
 from braid.server.inference.call_memory import MemoryLimits

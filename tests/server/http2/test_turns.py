@@ -9,20 +9,20 @@ from time import monotonic
 
 import pytest
 
-from braid.server.http2.bounds import turns
-from braid.server.http2.bounds.turns import Turns
+from braid.server.http2 import floods
+from braid.server.http2.floods import ReadTurns
 from tests.server.http2.test_calls import connected, listening
 
 
 @pytest.fixture
 def _short(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(turns, "TURN_SECONDS", 0.0)  # the first that asks, and nobody else
+    monkeypatch.setattr(floods, "TURN_SECONDS", 0.0)  # the first that asks, and nobody else
 
 
 class Waiting:
     """Reader that notes when it has read."""
 
-    def __init__(self, name: str, of: Turns, has_read: list[str]) -> None:
+    def __init__(self, name: str, of: ReadTurns, has_read: list[str]) -> None:
         self._name, self._turns, self._has_read = name, of, has_read
 
     def read_on(self) -> None:
@@ -34,7 +34,7 @@ class Waiting:
 
 @pytest.mark.usefixtures("_short")
 async def test_those_that_wait_read_in_their_order_a_turn_each() -> None:
-    made, has_read = Turns(), list[str]()
+    made, has_read = ReadTurns(), list[str]()
     assert made.has_time(monotonic())
     assert not made.has_time(monotonic())
 
@@ -50,11 +50,11 @@ async def test_those_that_wait_read_in_their_order_a_turn_each() -> None:
 
 
 async def test_who_asks_first_in_a_turn_always_reads() -> None:
-    made = Turns()
+    made = ReadTurns()
     for now in (0.0, 7.0, 7.0):
         assert made.has_time(now)
-        assert made.has_time(now + 0.9 * turns.TURN_SECONDS)
-        assert not made.has_time(now + turns.TURN_SECONDS)
+        assert made.has_time(now + 0.9 * floods.TURN_SECONDS)
+        assert not made.has_time(now + floods.TURN_SECONDS)
         await asyncio.sleep(0)
 
 

@@ -15,7 +15,7 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Final
 
 from braid.server.http2 import frames
-from braid.server.http2.bounds.arrivals import Arrival, Arrivals
+from braid.server.http2.arrivals import Arrival, Arrivals
 from braid.server.http2.frames import ConnectionFault, ErrorCode, number_frame
 from braid.server.http2.messages import WINDOW_BYTES, Incoming, Message
 from braid.server.http2.sending import Sender
@@ -25,7 +25,7 @@ CONNECTION_WINDOW_BYTES: Final = 16 << 20
 _NO_TURN: Final = nullcontext()
 
 
-class Intake:
+class FlowControl:
     """Bounds of one connection's messages. Belongs to the event loop."""
 
     def __init__(self, sender: Sender, arrivals: Arrivals, peer: str) -> None:

@@ -14,14 +14,14 @@ from typing import Final
 
 from braid.server.http2 import frames
 from braid.server.http2.frames import ConnectionFault, ErrorCode
-from braid.server.http2.headers.hpack import (
+from braid.server.http2.hpack import (
     Decoder,
     Field,
     HeaderError,
     HeadersBeyondReason,
     HeadersTooLong,
 )
-from braid.server.http2.headers.writing import Metadata
+from braid.server.http2.answer_headers import Metadata
 
 MAX_HEADER_BYTES: Final = 1 << 14
 """Length of a call's headers, as peers are told; a call with more is refused."""

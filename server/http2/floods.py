@@ -1,20 +1,28 @@
-"""Budget of one connection for frames that carry nothing.
+"""Bounds on floods: frames that carry nothing, and bytes that leave the event loop no time.
 
 Pings, settings, window updates, priorities, empty data, frames of unknown kinds and calls that are
 reset at once cost their sender next to nothing and the event loop some microseconds each: floods of
 them are CVE-2019-9512 to 9518 and CVE-2023-44487. A connection earns such frames with data and with
 answers that it takes, and by time; one that has spent its budget ends with ENHANCE_YOUR_CALM.
 Header blocks that were not read before are paid for by what is decoded of them (``HeaderBlocks``).
+
+    buffer_updated ──has_time?──yes──> frames are read
+                          └──no──> wait: nothing more is received until the next turn
+
+A flood fills the buffers of all its connections, which one turn of the event loop would read to
+their end: for half a second, in which a device that has finished is given no more to do.
 """
 
 from __future__ import annotations
-
 from collections.abc import Callable
 from time import monotonic
 from typing import Final
-
 from braid.server.http2.frames import ConnectionFault, ErrorCode
 from braid.server.http2.sending import Sender
+import asyncio
+from collections import deque
+from typing import Final, Protocol
+
 
 BUDGET_FRAMES: Final = 2000
 """Frames that a connection may send unearned, beside those of the calls that it may have open."""
@@ -28,7 +36,7 @@ RAPID_S: Final = 0.1
 """Time after its beginning in which the reset of a call counts as carrying nothing."""
 
 
-class Patience:
+class FrameBudget:
     """Budget of one connection."""
 
     __slots__ = ("_left", "_most", "_now", "_refilled_at", "_sender", "_sent_frames")
@@ -68,3 +76,39 @@ class Patience:
             self._refilled_at, self._sent_frames = now, sent
             if self._left < 0:
                 raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, "too many frames without use")
+
+
+TURN_SECONDS: Final = 0.01
+"""Shorter turns let devices wait less in a flood, and cost more: answers are sent turn by turn."""
+
+
+class Reader(Protocol):
+    """Connection that has received something."""
+
+    def read_on(self) -> None:
+        """Read what was received."""
+
+
+class ReadTurns:
+    """Reading of all connections of one server. Belongs to the event loop."""
+
+    def __init__(self) -> None:
+        self._until: float | None = None  # of the present turn, by the monotonic clock
+        self._waiting: deque[Reader] = deque()
+
+    def has_time(self, now: float) -> bool:
+        """Whether a connection may read in this turn; the first one that asks may."""
+        if self._until is not None:
+            return now < self._until
+        self._until = now + TURN_SECONDS
+        asyncio.get_running_loop().call_soon(self._next)
+        return True
+
+    def wait(self, reader: Reader) -> None:
+        """Let a connection read in a later turn, after those that wait already."""
+        self._waiting.append(reader)
+
+    def _next(self) -> None:
+        self._until = None
+        for _ in range(len(self._waiting)):
+            self._waiting.popleft().read_on()
