@@ -28,7 +28,7 @@ from braid.server.limits import host_names
 from braid.server.observability.metrics import Metrics
 from braid.server.observability.tracing import Sampling
 from braid.server.ports.grpc_port import MESSAGE_OVERHEAD_BYTES, MakePorts
-from braid.server.ports.http.bodies import BodyRoom
+from braid.server.ports.http.requests import BodyRoom
 from braid.server.ports.http.routes import health_routes, metrics_route
 from braid.server.ports.http.server import HttpServer
 from braid.server.rpc.status import Handler
@@ -98,7 +98,7 @@ class Interfaces:
         self._regions = SharedRegions(
             settings.system_shared_memory,
             settings.max_message_bytes,
-            lambda owner: self.ports.entrance.tokens.may_own(owner),
+            lambda owner: self.ports.checks.tokens.may_own(owner),
         )
         self._oip = self._open_inference()
         self._admin = self._admin_servicer()
@@ -119,7 +119,7 @@ class Interfaces:
         """
         settings = self._parts.settings
         try:
-            certificates = self.ports.entrance.certificates
+            certificates = self.ports.checks.certificates
             tls = None if certificates is None else certificates.http_context()
             self.http_port = await self._http.start(settings.host, settings.http_port, tls)
         except OSError as error:
@@ -151,20 +151,20 @@ class Interfaces:
 
     def _is_our_name(self, host: str, in_protocol: bool) -> bool:
         """Bool: a ``Host`` is answered. Other sites' scripts have no token to call the protocol."""
-        if in_protocol and self.ports.entrance.tokens.are_required:
+        if in_protocol and self.ports.checks.tokens.are_required:
             return True
         return self._host_names.include(host)
 
     def _rest(self) -> RestServices:
         """Make the Open Inference Protocol over HTTP: the RPCs of gRPC, and the same gate."""
-        entrance, certificates = self.ports.entrance, self.ports.entrance.certificates
+        checks, certificates = self.ports.checks, self.ports.checks.certificates
         is_mutual = certificates is not None and certificates.are_mutual
         protocol, settings = RestInference(self._regions), self._parts.settings
         models, memory = self._parts.models.serving, self._parts.memory
         return RestServices(
             inference=TensorService(models, memory, self._turns, protocol),
             others={**self._oip, **self._admin.over_http()},
-            admission=Admission(entrance.gate, entrance.telemetry, needs_certificate=is_mutual),
+            admission=Admission(checks.gate, checks.telemetry, needs_certificate=is_mutual),
             turns=self._turns,
             reading=asyncio.Semaphore(LARGE_BODIES),
             room=BodyRoom(settings.calls_memory_bytes),
@@ -184,7 +184,7 @@ class Interfaces:
             shown_settings(settings),
             self._nodes,
         )
-        sessions = Sessions(self.ports.entrance.tokens.is_admin)
+        sessions = Sessions(self.ports.checks.tokens.is_admin)
         return Console(facts, sessions, is_tls=settings.tls_certificate is not None)
 
     def _open_inference(self) -> dict[str, Handler]:

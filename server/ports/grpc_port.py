@@ -2,32 +2,91 @@
 
 BRAID_GRPC_PORT       everything, or everything but admin calls where those have their own
 BRAID_ADMIN_ADDRESS   everything, on another port or a Unix socket
+
+call ──> token ──> trace ──> guards of messages and answers ──> handler
 """
 
 from __future__ import annotations
-
+from collections.abc import Sequence
+import grpc
+from braid.server.http2.arrivals import Arrivals
+from braid.server.inference.call_memory import CallMemory
+from braid.server.observability.tracing import Sampling, start_tracing
+from braid.server.rpc.guarding import Guarding
+from braid.server.security.certificates import Certificates, TlsFiles
+from braid.server.security.gate import Gate
+from braid.server.security.roles import Role
+from braid.server.security.tokens import Tokens, TokenSource
+from braid.server.settings import Settings
 import contextlib
 import os
 from collections.abc import Callable, Sequence
 from typing import Protocol
-
-import grpc
-
 from braid.core.errors import StartupError
 from braid.server.http2.server import Server
 from braid.server.http2.streams import ConnectionLimits
-from braid.server.inference.call_memory import CallMemory
 from braid.server.observability.tracing import Sampling
-from braid.server.ports.entrance import Entrance
 from braid.server.security.addresses import check_exposure
 from braid.server.security.certificates import Certificates
-from braid.server.security.gate import Gate
-from braid.server.settings import Settings
 
 MESSAGE_OVERHEAD_BYTES = 64 * 1024  # names, shapes and framing around the tensors
 UPLOAD_CHUNK_BYTES = 4 << 20
 
 KEEPALIVE_ANSWER_SECONDS = 20.0
+
+
+class CallChecks:
+    """What a call meets before its handler: tokens, tracing, guards."""
+
+    def __init__(self, settings: Settings, sampling: Sampling, memory: CallMemory) -> None:
+        """Read the tokens and certificates.
+
+        Args:
+            settings: tokens, certificates, what strangers may do.
+            sampling: which requests are traced.
+            memory: that answers are charged to.
+
+        Raises:
+            StartupError: tokens or certificates cannot be used.
+        """
+        self.tokens = _tokens(settings)
+        self.certificates = _certificates(settings)
+        self.telemetry = start_tracing(settings.tracing, sampling)
+        self.gate = _main_gate(settings, self.tokens)
+        self.memory = memory
+        self.arrivals = Arrivals(memory.limits)
+
+    def guards(self, gate: Sequence[Gate]) -> list[grpc.aio.ServerInterceptor]:
+        traced = () if self.telemetry is None else (self.telemetry,)
+        return [*gate, *traced, Guarding(self.memory)]
+
+
+def _main_gate(settings: Settings, tokens: Tokens) -> list[Gate]:
+    """Return the gate of the main port; none if every caller may do everything."""
+    if not tokens.are_required and not settings.admin_address:
+        return []
+    anonymous = Role.INFER if settings.allow_unauthenticated else Role.ANYONE
+    return [Gate(tokens, anonymous=anonymous, admin_elsewhere=settings.admin_address)]
+
+
+def _tokens(settings: Settings) -> Tokens:
+    admin, infer = settings.admin_token.get_secret_value(), settings.infer_token.get_secret_value()
+    return Tokens(
+        [
+            TokenSource(Role.ADMIN, settings.admin_token_file, admin),
+            TokenSource(Role.INFER, settings.infer_token_file, infer),
+        ]
+    )
+
+
+def _certificates(settings: Settings) -> Certificates | None:
+    """Return the certificates; None: no TLS is configured."""
+    if settings.tls_certificate is None or settings.tls_key is None:
+        return None
+    return Certificates(
+        TlsFiles(settings.tls_certificate, settings.tls_key, settings.tls_client_ca)
+    )
+
 
 AddServices = Callable[[grpc.aio.Server], None]
 """Adds all services to a server."""
@@ -36,7 +95,7 @@ AddServices = Callable[[grpc.aio.Server], None]
 class Ports(Protocol):
     """Where a front end's services are called."""
 
-    entrance: Entrance
+    checks: CallChecks
 
     async def start(self) -> int:
         """Take calls, now or soon; returns the port that callers connect to."""
@@ -71,12 +130,12 @@ class GrpcPorts:
             StartupError: tokens or certificates cannot be used, or other machines need none.
         """
         self._settings = settings
-        self.entrance = entrance = Entrance(settings, sampling, memory)
-        self._main = _server(settings, entrance, entrance.gate)
+        self.checks = checks = CallChecks(settings, sampling, memory)
+        self._main = _server(settings, checks, checks.gate)
         servers = [self._main]
         self._admin: Server | None = None
         if settings.admin_address:
-            self._admin = _server(settings, entrance, [Gate(entrance.tokens)])
+            self._admin = _server(settings, checks, [Gate(checks.tokens)])
             servers.append(self._admin)
         for server in servers:
             add_services(server)
@@ -84,12 +143,12 @@ class GrpcPorts:
 
     def _check_exposure(self) -> None:
         settings, admin = self._settings, self._settings.admin_address
-        entrance = self.entrance
-        is_mutual = entrance.certificates is not None and entrance.certificates.are_mutual
+        checks = self.checks
+        is_mutual = checks.certificates is not None and checks.certificates.are_mutual
         for host in (settings.host, admin.rpartition(":")[0] if admin else settings.host):
             check_exposure(
                 "unix:" if host == "unix" else host,
-                authenticated=entrance.tokens.are_required or is_mutual,
+                authenticated=checks.tokens.are_required or is_mutual,
                 allowed=settings.allow_unauthenticated,
             )
 
@@ -99,7 +158,7 @@ class GrpcPorts:
         Raises:
             StartupError: an address cannot be used.
         """
-        certificates = self.entrance.certificates
+        certificates = self.checks.certificates
         address = f"{self._settings.host}:{self._settings.grpc_port}"
         port = _bind(self._main, address, "BRAID_GRPC_PORT or --grpc-port", certificates)
         await self._main.start()
@@ -123,7 +182,7 @@ class GrpcPorts:
             finally:
                 os.umask(before)
         else:
-            _bind(server, address, "BRAID_ADMIN_ADDRESS", self.entrance.certificates)
+            _bind(server, address, "BRAID_ADMIN_ADDRESS", self.checks.certificates)
             await server.start()
 
 
@@ -133,14 +192,14 @@ def largest_message_bytes(settings: Settings) -> int:
     return max(limit, UPLOAD_CHUNK_BYTES + 1024)
 
 
-def _server(settings: Settings, entrance: Entrance, gate: Sequence[Gate]) -> Server:
+def _server(settings: Settings, checks: CallChecks, gate: Sequence[Gate]) -> Server:
     limits = ConnectionLimits(
         message_bytes=largest_message_bytes(settings),
         streams=settings.max_concurrent_streams,
         keepalive_s=settings.keepalive_seconds,
         answer_s=KEEPALIVE_ANSWER_SECONDS,
     )
-    return Server(limits, entrance.arrivals, entrance.guards(gate))
+    return Server(limits, checks.arrivals, checks.guards(gate))
 
 
 def _bind(server: Server, address: str, setting: str, certificates: Certificates | None) -> int:

@@ -21,7 +21,7 @@ from grpc.aio._server import Server as ConcreteServer
 from braid.core.errors import NoNodeUp, StartupError
 from braid.server.inference.call_memory import CallMemory
 from braid.server.observability.tracing import Sampling
-from braid.server.ports.entrance import Entrance
+from braid.server.ports.grpc_port import CallChecks
 from braid.server.ports.grpc_port import AddServices
 from braid.server.rpc.guarding import filter_grpc_log
 from braid.server.rpc.status import Handler, refusing
@@ -130,16 +130,16 @@ class ReplicaPorts:
         """
         _check(settings)
         filter_grpc_log()
-        self.entrance = entrance = Entrance(settings, sampling, memory)
+        self.checks = checks = CallChecks(settings, sampling, memory)
         check_exposure(
             "0.0.0.0",  # where Ray Serve listens
-            authenticated=entrance.tokens.are_required,
+            authenticated=checks.tokens.are_required,
             allowed=settings.allow_unauthenticated,
         )
         collected = _Collected()
         add_services(collected)
         self._port = settings.grpc_port
-        self._handlers = AdmittedHandlers(collected.handlers, entrance.guards(entrance.gate))
+        self._handlers = AdmittedHandlers(collected.handlers, checks.guards(checks.gate))
 
     async def start(self) -> int:
         """Return the port of HAProxy, which stands before the replica's own."""

@@ -2,9 +2,8 @@
 
 server        listens, starts and stops
 connection    one connection: size of the head, seconds of each phase
-connections   all of them: how many there may be, and which gives way
+connections   all of them: limits, how many there may be, and which gives way
 application   one request: which are answered, and what every answer says
-bodies        a request's body, up to a limit
+requests      a request's body, up to a limit; whether another site's page sent it
 routes        probes and scrapers
-limits        seconds, bytes and connections
 """

@@ -22,7 +22,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from braid.server.ports.http.connection import CallerConnection
 from braid.server.ports.http.connections import Connections
-from braid.server.ports.http.limits import HttpLimits
+from braid.server.ports.http.connections import HttpLimits
 
 log = logging.getLogger("braid.http")
 

@@ -17,7 +17,7 @@ from uvicorn.server import ServerState
 from braid.server.ports.http.application import Application, IsOurName
 from braid.server.ports.http.connection import CallerConnection
 from braid.server.ports.http.connections import Connections
-from braid.server.ports.http.limits import HttpLimits
+from braid.server.ports.http.connections import HttpLimits
 
 HEADERS = [(b"x-content-type-options", b"nosniff"), (b"cache-control", b"no-store")]
 """Of every answer."""

@@ -23,7 +23,7 @@ from starlette.responses import JSONResponse, Response
 from braid.core.errors import PermissionDenied, Unauthenticated
 from braid.server.observability.tracing import Telemetry
 from braid.server.ports.http.connection import CallerConnection
-from braid.server.ports.http.origins import is_from_here
+from braid.server.ports.http.requests import is_from_here
 from braid.server.security.gate import Gate
 from braid.server.security.roles import Role, needed_role
 

@@ -15,7 +15,7 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import Receive, Scope, Send
 
 from braid.core.pieces import Turns, Work
-from braid.server.ports.http.bodies import BodyRoom, read_body
+from braid.server.ports.http.requests import BodyRoom, read_body
 from braid.server.rpc.handlers import behaviour_of
 from braid.server.rpc.status import Context, Handler, answering
 from braid.server.servicers.inference.service import TensorService

@@ -1,15 +1,14 @@
-"""Bodies of requests, read up to a limit."""
+"""Requests: their bodies, read up to a limit, and whether another site's page sent them."""
 
 from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http import HTTPStatus
-
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-
 from braid.core.errors import ResourceExhausted
+from urllib.parse import urlsplit
+
 
 FORM_BYTES = 8 * 1024
 
@@ -79,3 +78,17 @@ class BodyRoom:
             yield
         finally:
             self._held_bytes -= size
+
+
+def is_from_here(request: Request) -> bool:
+    """Bool: no page of another site sent a request, as far as its browser tells."""
+    origin = request.headers.get("origin")
+    site = request.headers.get("sec-fetch-site", "same-origin")
+    if site not in ("same-origin", "none"):
+        return False
+    if origin is None:
+        return True
+    try:
+        return urlsplit(origin).netloc == request.headers.get("host")
+    except ValueError:  # no URL
+        return False
