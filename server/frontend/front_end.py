@@ -30,12 +30,12 @@ from braid.server.models.preload import preload
 from braid.server.observability.build import build_facts
 from braid.server.observability.drift import DriftWatch
 from braid.server.observability.metrics import Metrics
-from braid.server.observability.present import DevicePresent, Present
+from braid.server.observability.snapshot import DeviceSnapshot, Snapshot
 from braid.server.observability.series.plans import PlanLabels
 from braid.server.observability.triton_metrics import TritonMetrics
 from braid.server.ports.grpc_port import GrpcPorts, MakePorts, Ports
 from braid.server.ports.ready_line import ModelToTry, ready_facts
-from braid.server.repository.watching import watch
+from braid.server.repository.repository import watch
 from braid.server.servicers.health import Health
 from braid.server.settings import Settings
 from braid.server.store.store import Store
@@ -100,7 +100,7 @@ class FrontEnd:
             settings, self.store, self.metrics, self.devices, self.models, health, memory
         )
         self._interfaces = Interfaces(answering, make_ports)
-        self.metrics.present.watch(self._present, settings.store, settings.max_store_bytes)
+        self.metrics.snapshot.watch(self._snapshot, settings.store, settings.max_store_bytes)
 
     @property
     def ports(self) -> Ports:
@@ -205,11 +205,11 @@ class FrontEnd:
         *_, newest = (each for each in self.models.serving.all_served() if each.name == name)
         return ModelToTry(name, newest.inputs)
 
-    def _present(self) -> Present:
-        return Present(
+    def _snapshot(self) -> Snapshot:
+        return Snapshot(
             self._readiness.is_ready,
             self.models.serving.versions(),
-            list(map(DevicePresent.of, self.devices.all)),
+            list(map(DeviceSnapshot.of, self.devices.all)),
         )
 
     def _plan_drifted(self, plan: PlanLabels, ratio: float) -> None:

@@ -141,7 +141,7 @@ class Interfaces:
         metrics, health = self._parts.metrics, self._parts.health
         return HttpServer(
             [
-                metrics_route(metrics.registry, metrics.present),
+                metrics_route(metrics.registry, metrics.snapshot),
                 *health_routes(lambda: health.is_ready),
                 *rest_routes(self._rest()),
                 *self._console().routes(),

@@ -31,7 +31,7 @@ from braid.server.devices.device import Device
 from braid.server.devices.executables import Executable
 from braid.server.inference.latencies import LatencyTable
 from braid.server.jobs.imported_model import ImportedModel
-from braid.server.store.batching_policy import BatchPolicy
+from braid.server.store.serving_config import BatchPolicy
 
 log = logging.getLogger("braid.replica")
 

@@ -18,7 +18,7 @@ from braid.core.strings import Strings, elements_of, length_prefixed
 from braid.core.tensor import BYTES, DTYPE_BYTES
 from braid.engine.link.shared_memory import Field
 from braid.server.devices.executables import Executable
-from braid.server.inference.batching.tickets import Piece
+from braid.server.inference.batching.queues import Piece
 from braid.server.inference.replica import ModelReplica
 from braid.server.inference.requests import (
     CheckedRequest,

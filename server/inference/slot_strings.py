@@ -16,7 +16,7 @@ from braid.core.strings import LENGTH, PIECE_STRINGS, Strings
 from braid.core.tensor import BYTES
 from braid.engine.link.shared_memory import HEAP_HEAD, Field
 from braid.server.devices.executables import Executable
-from braid.server.inference.batching.tickets import Piece
+from braid.server.inference.batching.queues import Piece
 
 GROWTH = 4
 """Room for the strings that come out, by the bytes of those that go in."""

@@ -32,7 +32,7 @@ from braid.server.jobs.retries import RetriesExhausted
 from braid.server.models.versions import DEFAULT_CONFIG, KnownModels, ModelVersions, OnServing
 from braid.server.observability.metrics import Metrics
 from braid.server.observability.series.requests import ModelMetrics
-from braid.server.store.batching_policy import BatchPolicy
+from braid.server.store.serving_config import BatchPolicy
 from braid.server.store.records import ModelStatus, ModelVersion
 from braid.server.store.serving_config import ServingConfig
 

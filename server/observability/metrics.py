@@ -6,7 +6,7 @@ which is no valid name of a model.
 
     frontend ──owns──> Metrics ──add_model──> ModelMetrics ──used by──> batcher, servicers
     jobs     ──tell──> Metrics.jobs
-    ports    ──look, read──> Metrics.present, then ──read──> Metrics.registry
+    ports    ──look, read──> Metrics.snapshot, then ──read──> Metrics.registry
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from prometheus_client import (
 )
 
 from braid.server.observability.build import BuildMetrics
-from braid.server.observability.present import PresentGauges
+from braid.server.observability.snapshot import SnapshotGauges
 from braid.server.observability.series.devices import DeviceMetrics
 from braid.server.observability.series.jobs import JobMetrics
 from braid.server.observability.series.plans import DriftMetrics, ScheduleMetrics
@@ -46,8 +46,8 @@ class Metrics:
         self.jobs = JobMetrics(self.registry)
         self.devices = DeviceMetrics(self.registry)
         self.build = BuildMetrics(self.registry)
-        self.present = PresentGauges()
-        self.registry.register(self.present)
+        self.snapshot = SnapshotGauges()
+        self.registry.register(self.snapshot)
         self._models: dict[tuple[str, str], ModelMetrics] = {}
         self.unknown = ModelMetrics(self.requests, UNKNOWN_MODEL, "")
         """Counts the requests that name no registered model."""

@@ -15,7 +15,7 @@ from braid.server.observability.tracing import Sampling, start_tracing
 from braid.server.rpc.guarding import Guarding
 from braid.server.security.certificates import Certificates, TlsFiles
 from braid.server.security.gate import Gate
-from braid.server.security.roles import Role
+from braid.server.security.tokens import Role
 from braid.server.security.tokens import Tokens, TokenSource
 from braid.server.settings import Settings
 import contextlib

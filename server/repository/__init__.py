@@ -2,5 +2,5 @@
 
 folder ──folders──> models, versions ──configuration──> what config.pbtxt asks for
                                     └──model_file──> bytes ──placing──> jobs, serving models
-watching ──looks──> repository ──one name at a time──> model_sync
+repository ──looks, one name at a time──> model_sync
 """

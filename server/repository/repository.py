@@ -4,11 +4,10 @@
 
 A file that is still being copied changes from look to look and is left alone until it does not.
 What cannot be read, and a repository that is suddenly empty (a volume that went away), changes
-nothing.
+nothing. Links, network disks and too few inotify watches hide changes from ``watch``.
 """
 
 from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
@@ -16,15 +15,16 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic, time
-
 from braid.core.background import BackgroundTasks
 from braid.core.errors import StartupError
 from braid.core.own_threads import OwnThreads
-from braid.server.models.remarks import WHOLE_MODEL
+from braid.server.models.versions import WHOLE_MODEL
 from braid.server.models.serving_models import ServingModels
 from braid.server.repository.folders import ModelFolder, RepositoryContents, Stamp, look_at
 from braid.server.repository.model_sync import ModelSync
 from braid.server.store.records import ModelStatus
+from collections.abc import Callable
+
 
 log = logging.getLogger("braid.repository")
 
@@ -184,3 +184,34 @@ class ModelRepository:
                 self._answered.discard(name)
                 self._known.pop(name, None)
             self._on_change()
+
+
+QUIET_MS = 50
+LONGEST_MS = 400
+"""Changes are told once none has come for ``QUIET_MS``, and after ``LONGEST_MS`` in any case."""
+
+AGAIN_S = 30.0
+
+
+async def watch(folder: Path, tell: Callable[[], None]) -> None:
+    """Call ``tell`` after changes anywhere below a folder, until cancelled."""
+    # Imported here: servers without a repository need it not.
+    from watchfiles import awatch
+
+    is_logged = False
+    while True:
+        try:
+            async for _ in awatch(
+                folder,
+                watch_filter=None,
+                debounce=LONGEST_MS,
+                step=QUIET_MS,
+                ignore_permission_denied=True,
+            ):
+                tell()
+        except (OSError, RuntimeError) as error:  # watchfiles' own errors are RuntimeErrors
+            if not is_logged:
+                facts = {"folder": str(folder), "reason": str(error)}
+                log.warning("changes are not reported, but looked for", extra=facts)
+            is_logged = True
+        await asyncio.sleep(AGAIN_S)

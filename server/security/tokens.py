@@ -1,14 +1,16 @@
-"""Bearer tokens: random texts that give their bearer a role. Only their SHA-256 is kept.
+"""Bearer tokens, which give their bearer a role, and the role that each call needs.
 
     file  a token a line, as it is or as ``sha256:HEX``; # begins a comment
     environment  BRAID_ADMIN_TOKEN, BRAID_INFER_TOKEN
 
-Tokens are long and random (``braid token`` makes them), so a plain hash cannot be turned back. A
-file is read again when it changes: a token is withdrawn by deleting its line.
+Only the SHA-256 of a token is kept. Tokens are long and random (``braid token`` makes them), so a
+plain hash cannot be turned back. A file is read again when it changes: a token is withdrawn by
+deleting its line. A call that ``NEEDED`` does not list needs the highest role.
 """
 
 from __future__ import annotations
-
+import enum
+from collections.abc import Mapping
 import hmac
 import logging
 import re
@@ -17,10 +19,51 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-
 from braid.core.errors import StartupError
 from braid.core.regular_file import read_file
-from braid.server.security.roles import Role
+
+
+class Role(enum.IntEnum):
+    """Rights of a caller; each role includes those before it."""
+
+    ANYONE = 0  # health: probes carry no token
+    INFER = 1  # run models, and ask what they take and give
+    ADMIN = 2  # register, load, unload and delete models, watch jobs, change settings
+
+
+_OIP_INFER = (
+    "ServerMetadata",
+    "ModelReady",
+    "ModelMetadata",
+    "ModelConfig",
+    "ModelStatistics",
+    "ModelInfer",
+    "ModelStreamInfer",
+    # Off unless the operator offers it, and then it is for those who run models.
+    "SystemSharedMemoryStatus",
+    "SystemSharedMemoryRegister",
+    "SystemSharedMemoryUnregister",
+    "CudaSharedMemoryStatus",
+    "CudaSharedMemoryRegister",
+    "CudaSharedMemoryUnregister",
+)
+
+NEEDED: Mapping[str, Role] = {
+    "/grpc.health.v1.Health/Check": Role.ANYONE,
+    "/grpc.health.v1.Health/Watch": Role.ANYONE,
+    "/grpc.health.v1.Health/List": Role.INFER,  # names the models
+    "/inference.GRPCInferenceService/ServerLive": Role.ANYONE,
+    "/inference.GRPCInferenceService/ServerReady": Role.ANYONE,
+    **{f"/inference.GRPCInferenceService/{name}": Role.INFER for name in _OIP_INFER},
+    "/braid.v1.InferenceService/Infer": Role.INFER,
+    "/braid.v1.InferenceService/InferStream": Role.INFER,
+    "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo": Role.INFER,
+}
+
+
+def needed_role(method: str) -> Role:
+    return NEEDED.get(method, Role.ADMIN)
+
 
 log = logging.getLogger("braid.security")
 

@@ -15,11 +15,11 @@ from benchmarks.fleet.simulate.virtual_time import LoopClock
 from braid.core.tensor import TensorType
 from braid.server.inference.batching.batcher import Batcher
 from braid.server.inference.batching.execution import BatchResult
-from braid.server.inference.batching.tickets import Piece, still_wanted
+from braid.server.inference.batching.queues import Piece, still_wanted
 from braid.server.inference.latencies import LatencyTable
 from braid.server.inference.replica import ModelReplica, ShapeClass
 from braid.server.inference.requests import CheckedRequest, InferenceResult
-from braid.server.store.batching_policy import BatchPolicy
+from braid.server.store.serving_config import BatchPolicy
 
 _CLASS = ShapeClass((("x", TensorType("FP32", (1, 1))),))
 

@@ -15,7 +15,7 @@ from benchmarks.fleet.simulate.failures import Failures, fail
 from benchmarks.fleet.simulate.load import OK, Clients, Load, Tally
 from benchmarks.fleet.simulate.nodes import Device, Node
 from benchmarks.fleet.simulate.virtual_time import run as run_virtually
-from braid.server.store.batching_policy import BatchPolicy
+from braid.server.store.serving_config import BatchPolicy
 
 Noise = Callable[[random.Random], float]
 """Draws the factor on the latency of one batch; its mean is 1."""

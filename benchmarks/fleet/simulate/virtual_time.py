@@ -11,7 +11,7 @@ import selectors
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-from braid.server.inference.batching.clock import Handle
+from braid.server.inference.batching.batcher import Handle
 
 T = TypeVar("T")
 

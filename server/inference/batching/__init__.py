@@ -3,9 +3,8 @@
     batcher      the queues of one device, and the decision what it runs next
     admission    which requests may wait: limits, expected waits, refused versions
     queues       what waits for one model, in order of priority and arrival
-    tickets      one request on its way, and the rows of it that ride in one batch
     batch_sizes  what each batch size takes, and which one ends the waiting soonest
     execution    one batch on a device, and what becomes of its requests
 
-Time and execution come in as Protocols (``clock.Clock``, ``execution.Execution``).
+Time and execution come in as Protocols (``batcher.Clock``, ``execution.Execution``).
 """

@@ -18,23 +18,49 @@ A request leaves at once when its caller goes away or its deadline passes.
 """
 
 from __future__ import annotations
-
 import asyncio
+from collections.abc import Callable
+from time import monotonic
+from typing import Protocol
 from collections.abc import Sequence
 from math import inf
 from time import perf_counter_ns
-
 from braid.core.errors import QueueFull
 from braid.server.inference.batching.admission import DeviceLoad, Quarantine
 from braid.server.inference.batching.batch_runner import Batch, BatchRunner
-from braid.server.inference.batching.clock import Clock, Handle, MonotonicClock
 from braid.server.inference.batching.device_time import DeviceTime
 from braid.server.inference.batching.execution import Execution
 from braid.server.inference.batching.queues import BatchObserver, Lane, ModelQueue
-from braid.server.inference.batching.tickets import Piece, Ticket
+from braid.server.inference.batching.queues import Piece, Ticket
 from braid.server.inference.latencies import Way
 from braid.server.inference.replica import ModelReplica
 from braid.server.inference.requests import CheckedRequest, InferenceResult
+
+
+class Handle(Protocol):
+    """Handle of a callback to come, which may be cancelled."""
+
+    def cancel(self) -> None:
+        ...
+
+
+class Clock(Protocol):
+    """Time, in seconds from an arbitrary moment, and callbacks."""
+
+    def now(self) -> float:
+        """Return the time that deadlines refer to."""
+
+    def call_at(self, when: float, callback: Callable[[], object]) -> Handle:
+        """Call back at ``when``, or soon if that is past."""
+
+
+class MonotonicClock:
+    """``time.monotonic`` and the running event loop."""
+
+    now = staticmethod(monotonic)
+
+    def call_at(self, when: float, callback: Callable[[], object]) -> Handle:
+        return asyncio.get_running_loop().call_later(max(0.0, when - monotonic()), callback)
 
 
 class Batcher:

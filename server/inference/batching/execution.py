@@ -18,7 +18,7 @@ from braid.core.pieces import in_steps
 from braid.server.devices.device import Device
 from braid.server.devices.executables import Executable
 from braid.server.devices.measuring.duty_cycle import DutyCycle
-from braid.server.inference.batching.tickets import Piece, still_wanted, when_all_ended
+from braid.server.inference.batching.queues import Piece, still_wanted, when_all_ended
 from braid.server.inference.replica import ModelReplica
 from braid.server.inference.requests import InferenceResult
 from braid.server.inference.slot_rows import (

@@ -27,7 +27,7 @@ class Look(Protocol):
         """Read what the system knows of it; called in a thread after ``look``."""
 
 
-def metrics_route(registry: CollectorRegistry, present: Look | None = None) -> BaseRoute:
+def metrics_route(registry: CollectorRegistry, snapshot: Look | None = None) -> BaseRoute:
     """Expose a registry as OpenMetrics 1.0 to scrapers that accept it, else as plain text."""
     turn = asyncio.Lock()  # scrapers that come together occupy one thread
 
@@ -39,13 +39,13 @@ def metrics_route(registry: CollectorRegistry, present: Look | None = None) -> B
             render, content_type = plain_text.generate_latest, plain_text.CONTENT_TYPE_PLAIN_0_0_4
 
         def rendered() -> bytes:
-            if present is not None:
-                present.read()
+            if snapshot is not None:
+                snapshot.read()
             return render(registry)
 
         async with turn:
-            if present is not None:
-                present.look()
+            if snapshot is not None:
+                snapshot.look()
             # A thread: rendering thousands of series must not delay inference on this event loop.
             return Response(await asyncio.to_thread(rendered), media_type=content_type)
 

@@ -25,7 +25,7 @@ from braid.server.observability.tracing import Telemetry
 from braid.server.ports.http.connection import CallerConnection
 from braid.server.ports.http.requests import is_from_here
 from braid.server.security.gate import Gate
-from braid.server.security.roles import Role, needed_role
+from braid.server.security.tokens import Role, needed_role
 
 Metadata = tuple[tuple[str, str], ...]
 

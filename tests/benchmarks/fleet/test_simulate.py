@@ -18,7 +18,7 @@ from benchmarks.fleet.simulate.doors import (
 from benchmarks.fleet.simulate.failures import Failures
 from benchmarks.fleet.simulate.load import Arrivals, ClosedLoop, OpenLoop
 from benchmarks.fleet.simulate.scenario import Scenario, exponential, lognormal, simulate
-from braid.server.store.batching_policy import BatchPolicy
+from braid.server.store.serving_config import BatchPolicy
 
 ONE_BY_ONE = {1: 10_000.0}  # 10 ms, never in batches
 BATCHES = {1: 10_000.0, 2: 12_000.0, 4: 16_000.0, 8: 24_000.0}

@@ -10,7 +10,7 @@ from braid.server.console import sessions as sessions_module
 from braid.server.console.rates import Rates, quantile
 from braid.server.console.sessions import MAX_PEERS, Sessions, SignInLimit
 from braid.server.observability.metrics import Metrics
-from braid.server.security.roles import Role
+from braid.server.security.tokens import Role
 from braid.server.security.tokens import Tokens, TokenSource
 
 

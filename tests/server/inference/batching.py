@@ -14,7 +14,7 @@ from braid.core.errors import BraidError, WorkerRestarting
 from braid.core.tensor import TensorType
 from braid.server.inference.batching.batcher import Batcher
 from braid.server.inference.batching.execution import BatchResult
-from braid.server.inference.batching.tickets import Piece, still_wanted
+from braid.server.inference.batching.queues import Piece, still_wanted
 from braid.server.inference.latencies import LatencyTable
 from braid.server.inference.replica import ShapeClass
 from braid.server.inference.requests import (
@@ -23,7 +23,7 @@ from braid.server.inference.requests import (
     InferenceResult,
     OutputTensor,
 )
-from braid.server.store.batching_policy import BatchPolicy
+from braid.server.store.serving_config import BatchPolicy
 
 ROW = ShapeClass((("x", TensorType("INT32", (1, 1))),))
 

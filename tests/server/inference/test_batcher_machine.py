@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from braid.core.errors import BraidError, DeadlineExceeded, QueueFull, WorkerRestarting
-from braid.server.store.batching_policy import BatchPolicy
+from braid.server.store.serving_config import BatchPolicy
 from tests.server.inference.batching import PARTS, Bench, FakeModel, settle
 
 T = TypeVar("T")

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from braid.core.errors import BraidError, DeadlineExceeded, InvalidRequest, QueueFull
 from braid.server.inference.batching.batch_sizes import CompletionPlan
 from braid.server.inference.latencies import LatencyTable
-from braid.server.store.batching_policy import BatchPolicy
+from braid.server.store.serving_config import BatchPolicy
 from tests.server.inference.batching import Bench, FakeModel, settle
 
 MS = 1e-3

@@ -7,7 +7,7 @@ import pytest
 from braid.core.errors import ModelQuarantined, RunStopped, RunTooLong, WorkerRestarting
 from braid.server.inference.batching.admission import REFUSED_S, STRIKES, WITHIN_S, Quarantine
 from braid.server.inference.batching.device_time import IN_FLIGHT
-from braid.server.store.batching_policy import BatchPolicy
+from braid.server.store.serving_config import BatchPolicy
 from tests.clock import SetClock
 from tests.server.inference.batching import Bench, FakeModel
 

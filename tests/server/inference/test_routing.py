@@ -8,7 +8,7 @@ from typing import Any
 from braid.server.inference.batching.batcher import Batcher
 from braid.server.inference.requests import CheckedRequest
 from braid.server.inference.routing import QueuedReplica, Replicas
-from braid.server.store.batching_policy import BatchPolicy
+from braid.server.store.serving_config import BatchPolicy
 from tests.server.inference.batching import ROW, Bench, FakeModel
 
 MS = 1e-3

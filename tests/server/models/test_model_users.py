@@ -18,7 +18,7 @@ from braid.server.devices.pool import Devices
 from braid.server.jobs.imported_model import read_imported
 from braid.server.models.serving_models import ServingModels
 from braid.server.observability.metrics import Metrics
-from braid.server.store.batching_policy import BatchPolicy
+from braid.server.store.serving_config import BatchPolicy
 from braid.server.store.files import StoreFolder
 from braid.server.store.records import ModelVersion, RegistrationOptions
 from braid.server.store.serving_config import ServingConfig

@@ -24,7 +24,7 @@ from braid.server.jobs.retries import RetriesExhausted
 from braid.server.models.restore import Restore
 from braid.server.models.serving_models import ServingModels
 from braid.server.observability.metrics import Metrics
-from braid.server.store.batching_policy import BatchPolicy
+from braid.server.store.serving_config import BatchPolicy
 from braid.server.store.records import ModelStatus, ModelVersion, RegistrationOptions
 from tests.server.jobs.fakes import AtOnce, Server
 

@@ -1,6 +1,6 @@
 """Gauges of what is there when a scrape comes: readiness, models, memory, disk.
 
-    /metrics ──look──> on the event loop: what the server knows     (Present)
+    /metrics ──look──> on the event loop: what the server knows     (Snapshot)
              ──read──> in a thread: /proc and the disk              (once a minute)
              ──collect──> the families below
 
@@ -30,7 +30,7 @@ DISK_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class DevicePresent:
+class DeviceSnapshot:
     """One device: its processes and what is known of their memory, in bytes."""
 
     name: str
@@ -43,8 +43,8 @@ class DevicePresent:
     models: Mapping[str, ModelMemory]  # by digest
 
     @staticmethod
-    def of(device: Device) -> DevicePresent:
-        return DevicePresent(
+    def of(device: Device) -> DeviceSnapshot:
+        return DeviceSnapshot(
             device.name,
             device.answers,
             device.pids,
@@ -57,12 +57,12 @@ class DevicePresent:
 
 
 @dataclass(frozen=True, slots=True)
-class Present:
+class Snapshot:
     """What the server knows at one moment."""
 
     is_ready: bool = False
     versions: Sequence[tuple[ModelVersion, bool]] = ()  # each with whether it answers
-    devices: Sequence[DevicePresent] = ()
+    devices: Sequence[DeviceSnapshot] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,32 +74,32 @@ class _Measured:
     free: int | None = None
 
 
-class PresentGauges(Collector):
+class SnapshotGauges(Collector):
     """Collector of the gauges; exports what the last ``look`` and ``read`` found."""
 
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
         """Export nothing but zeros before ``watch``."""
         self._clock = clock
-        self._now: Callable[[], Present] = Present
+        self._now: Callable[[], Snapshot] = Snapshot
         self._store: Path | None = None
         self._store_limit_bytes = 0
-        self._present = Present()
+        self._snapshot = Snapshot()
         self._measured = _Measured()
         self._looked_at_disk: float | None = None
 
-    def watch(self, now: Callable[[], Present], store: Path, store_limit_bytes: int = 0) -> None:
+    def watch(self, now: Callable[[], Snapshot], store: Path, store_limit_bytes: int = 0) -> None:
         """Export what ``now`` returns and the size of a store; a limit of 0 bytes is none."""
         self._now, self._store, self._store_limit_bytes = now, store, store_limit_bytes
 
     def look(self) -> None:
         """Take what the server knows now; on the event loop."""
-        self._present = self._now()
+        self._snapshot = self._now()
 
     def read(self) -> None:
         """Read what the system knows of it; in a thread, as it may take milliseconds."""
         processes = {
             (device.name, role): size
-            for device in self._present.devices
+            for device in self._snapshot.devices
             for role, pid in device.pids.items()
             if (size := private_bytes(pid)) is not None
         }
@@ -117,13 +117,13 @@ class PresentGauges(Collector):
 
     def collect(self) -> Iterable[Metric]:
         """Yield all families; without a ``look`` before, hardly any sample."""
-        present = self._present
+        snapshot = self._snapshot
         yield _family(
-            "braid_ready", "1 while the server takes traffic", (), [((), present.is_ready)]
+            "braid_ready", "1 while the server takes traffic", (), [((), snapshot.is_ready)]
         )
-        yield from _models(present)
-        yield from _devices(present)
-        yield from _memory(present, self._measured)
+        yield from _models(snapshot)
+        yield from _devices(snapshot)
+        yield from _memory(snapshot, self._measured)
         yield from self._disk()
 
     def _disk(self) -> Iterator[Metric]:
@@ -136,12 +136,12 @@ class PresentGauges(Collector):
             yield _family(name, text, (), [((), size)])
 
 
-def _models(present: Present) -> Iterator[Metric]:
+def _models(snapshot: Snapshot) -> Iterator[Metric]:
     states = Counter(dict.fromkeys(ModelStatus, 0))
-    states.update(model.state for model, _ in present.versions)
+    states.update(model.state for model, _ in snapshot.versions)
     alive = [
         (model.name, str(model.version), model.state.value, answers)
-        for model, answers in present.versions
+        for model, answers in snapshot.versions
         if not model.state.has_failed
     ]
     yield _family(
@@ -164,11 +164,11 @@ def _models(present: Present) -> Iterator[Metric]:
     )
 
 
-def _memory(present: Present, measured: _Measured) -> Iterator[Metric]:
+def _memory(snapshot: Snapshot, measured: _Measured) -> Iterator[Metric]:
     workers = [((*each, "host"), size) for each, size in measured.processes.items()]
     workers += [
         ((device.name, "serving", "gpu"), device.gpu_bytes)
-        for device in present.devices
+        for device in snapshot.devices
         if device.gpu_bytes is not None
     ]
     yield _family(
@@ -181,11 +181,11 @@ def _memory(present: Present, measured: _Measured) -> Iterator[Metric]:
         "braid_model_memory_bytes",
         "Memory of a version in a device's worker, without other runtimes' own",
         ("model", "version", "device", "kind", "memory"),
-        _model_sizes(present),
+        _model_sizes(snapshot),
     )
 
 
-_OF_DEVICES: tuple[tuple[str, str, Callable[[DevicePresent], float | None]], ...] = (
+_OF_DEVICES: tuple[tuple[str, str, Callable[[DeviceSnapshot], float | None]], ...] = (
     ("braid_device_up", "1 while a device's worker answers",
      lambda device: device.answers),
     ("braid_worker_memory_limit_bytes", "Memory that each process of a device may allocate",
@@ -197,15 +197,15 @@ _OF_DEVICES: tuple[tuple[str, str, Callable[[DevicePresent], float | None]], ...
 )  # fmt: skip
 
 
-def _devices(present: Present) -> Iterator[Metric]:
+def _devices(snapshot: Snapshot) -> Iterator[Metric]:
     for name, text, read in _OF_DEVICES:
-        known = [((device.name,), read(device)) for device in present.devices]
+        known = [((device.name,), read(device)) for device in snapshot.devices]
         yield _family(name, text, ("device",), known)
 
 
-def _model_sizes(present: Present) -> Iterator[tuple[tuple[str, ...], float]]:
-    for model, answers in present.versions:
-        for device in present.devices if answers else ():
+def _model_sizes(snapshot: Snapshot) -> Iterator[tuple[tuple[str, ...], float]]:
+    for model, answers in snapshot.versions:
+        for device in snapshot.devices if answers else ():
             held = device.models.get(model.sha256)
             if held is None:
                 continue

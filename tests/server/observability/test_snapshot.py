@@ -15,10 +15,10 @@ from prometheus_client import CollectorRegistry, generate_latest
 from braid.engine.link.messages import ModelMemory
 from braid.server.observability.build import build_facts, checkout_commit
 from braid.server.observability.metrics import Metrics
-from braid.server.observability.present import (
-    DevicePresent,
-    Present,
-    PresentGauges,
+from braid.server.observability.snapshot import (
+    DeviceSnapshot,
+    Snapshot,
+    SnapshotGauges,
     private_bytes,
 )
 from braid.server.store.records import ModelStatus, ModelVersion, RegistrationOptions
@@ -28,22 +28,22 @@ LOADING = replace(LENET, version=2, sha256="cd" * 32, state=ModelStatus.LOADING)
 FAILED = replace(LENET, version=3, sha256="ef" * 32, state=ModelStatus.FAILED)
 
 
-def device(**changes: object) -> DevicePresent:
-    plain = DevicePresent("cpu", True, {}, 0, 0, 0, None, {})
+def device(**changes: object) -> DeviceSnapshot:
+    plain = DeviceSnapshot("cpu", True, {}, 0, 0, 0, None, {})
     return replace(plain, **changes)  # type: ignore[arg-type]
 
 
 def scraped(
     versions: Sequence[tuple[ModelVersion, bool]] = (),
-    devices: Sequence[DevicePresent] = (),
+    devices: Sequence[DeviceSnapshot] = (),
     *,
     store: Path = Path("/nonexistent"),
     limit_bytes: int = 0,
 ) -> list[str]:
     metrics = Metrics()
-    metrics.present.watch(lambda: Present(True, versions, devices), store, limit_bytes)
-    metrics.present.look()
-    metrics.present.read()
+    metrics.snapshot.watch(lambda: Snapshot(True, versions, devices), store, limit_bytes)
+    metrics.snapshot.look()
+    metrics.snapshot.read()
     return generate_latest(metrics.registry).decode().splitlines()
 
 
@@ -154,9 +154,9 @@ def test_the_store_is_measured_where_it_lies(tmp_path: Path) -> None:
 
 def test_the_store_is_not_walked_for_each_scrape(tmp_path: Path) -> None:
     now = [0.0]
-    registry, gauges = CollectorRegistry(), PresentGauges(lambda: now[0])
+    registry, gauges = CollectorRegistry(), SnapshotGauges(lambda: now[0])
     registry.register(gauges)
-    gauges.watch(Present, tmp_path)
+    gauges.watch(Snapshot, tmp_path)
 
     def seen() -> float | None:
         gauges.read()
