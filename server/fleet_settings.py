@@ -33,6 +33,11 @@ def default_node_name() -> str:
     return f"{host or 'node'}-{secrets.token_hex(3)}"
 
 
+def is_host_and_port(text: str) -> bool:
+    host, colon, port = text.rpartition(":")
+    return bool(host and colon and port.isascii() and port.isdigit() and int(port) < 2**16)
+
+
 class FleetSettings(BaseSettings):
     """Settings of the shared store. Part of ``braid.server.settings.Settings``."""
 
@@ -49,7 +54,7 @@ class FleetSettings(BaseSettings):
     max_cache_bytes: ByteSize = Field(default=ByteSize(0), ge=0)
 
     # What no model needs any more is removed from the shared files after so many seconds.
-    files_grace_seconds: float = Field(default=3600.0, ge=1, allow_inf_nan=False)
+    files_grace_seconds: float = Field(default=3600.0, ge=1)
 
     # This server among those that share the database, and HOST:PORT that others reach it by. Empty:
     # its host's name and its gRPC port.
@@ -57,10 +62,10 @@ class FleetSettings(BaseSettings):
     node_address: str = ""
 
     # A server that has not renewed its claims for so long loses them, and its jobs, to the others.
-    lease_seconds: float = Field(default=10.0, ge=1, le=3600, allow_inf_nan=False)
+    lease_seconds: float = Field(default=10.0, ge=1, le=3600)
 
     # Time between two looks at the database for what others changed and no notification told.
-    poll_seconds: float = Field(default=10.0, gt=0, le=3600, allow_inf_nan=False)
+    poll_seconds: float = Field(default=10.0, gt=0, le=3600)
 
     @property
     def is_fleet(self) -> bool:
@@ -101,10 +106,7 @@ class FleetSettings(BaseSettings):
     @field_validator("node_address")
     @classmethod
     def _reachable_address(cls, value: str) -> str:
-        host, colon, port = value.rpartition(":")
-        if value and not (
-            host and colon and port.isascii() and port.isdigit() and int(port) < 2**16
-        ):
+        if value and not is_host_and_port(value):
             raise ValueError("give HOST:PORT")
         return value
 

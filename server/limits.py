@@ -9,7 +9,7 @@ from braid.server.inference.call_memory import MemoryLimits
 from braid.server.security.addresses import EVERY, HostNames
 from braid.server.settings import Settings
 from braid.server.store.serving_config import BatchPolicy, queue_limit_s
-from braid.server.store.database.url import database_url
+from braid.server.store.database.opening import database_url
 from braid.server.store.quota import StoreLimits
 
 

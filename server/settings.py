@@ -19,7 +19,7 @@ from pydantic_settings import NoDecode, SettingsConfigDict
 
 from braid.core.errors import StartupError
 from braid.server.device_names import parse_devices
-from braid.server.fleet_settings import FleetSettings, without_password
+from braid.server.fleet_settings import FleetSettings, is_host_and_port, without_password
 
 PREFIX = "BRAID_"
 KIB, MIB, GIB = 2**10, 2**20, 2**30
@@ -35,7 +35,7 @@ class Settings(FleetSettings):
     """All settings of an operator. Sizes accept ``2GiB`` and plain bytes."""
 
     model_config = SettingsConfigDict(
-        env_prefix=PREFIX, frozen=True, extra="forbid", validate_default=True
+        env_prefix=PREFIX, frozen=True, extra="forbid", validate_default=True, allow_inf_nan=False
     )
 
     # Commit that the server was built from, as the metric braid_build_info tells; images set it.
@@ -90,11 +90,11 @@ class Settings(FleetSettings):
     max_concurrent_streams: int = Field(default=1024, ge=1, le=2**31 - 1)
     max_concurrent_uploads: int = Field(default=8, ge=1)
     max_caller_uploads: int = Field(default=6, ge=1)
-    upload_idle_seconds: float = Field(default=60.0, gt=0, allow_inf_nan=False)
+    upload_idle_seconds: float = Field(default=60.0, gt=0)
 
     # A gRPC connection on which nothing came for so long is checked, and closed if its caller
     # does not answer within 20 seconds.
-    keepalive_seconds: float = Field(default=60.0, ge=1, le=86_400, allow_inf_nan=False)
+    keepalive_seconds: float = Field(default=60.0, ge=1, le=86_400)
 
     # Memory of requests that wait or are computed and of answers that are not read yet: of one
     # stream, of all calls on one connection, and of all. What exceeds it waits and is not read.
@@ -111,10 +111,10 @@ class Settings(FleetSettings):
     max_queue_rows: int = Field(default=4096, ge=1)
 
     # A request that would wait longer than this for the device is refused at once; 0: no limit.
-    max_queue_ms: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    max_queue_ms: float = Field(default=0.0, ge=0)
 
     # Longest wait for more rows while the device is idle; taken only where it is expected to pay.
-    max_batch_wait_ms: float = Field(default=5.0, ge=0, le=10_000, allow_inf_nan=False)
+    max_batch_wait_ms: float = Field(default=5.0, ge=0, le=10_000)
 
     # Under load, batches of a CPU device run side by side on parts of its threads where that was
     # measured to compute more; registrations measure it. Off: one after the other on all threads.
@@ -122,8 +122,8 @@ class Settings(FleetSettings):
 
     # A run on a device is ended when it takes 20 times as long as its plan did when that was
     # prepared, but not before the first of these, and at the latest after the second.
-    run_seconds: float = Field(default=20.0, gt=0, le=86_400, allow_inf_nan=False)
-    max_run_seconds: float = Field(default=60.0, gt=0, le=86_400, allow_inf_nan=False)
+    run_seconds: float = Field(default=20.0, gt=0, le=86_400)
+    max_run_seconds: float = Field(default=60.0, gt=0, le=86_400)
 
     # Memory that tensors cross into a device worker through, per device.
     shared_memory_bytes: ByteSize = Field(default=ByteSize(GIB), ge=MIB)
@@ -153,15 +153,15 @@ class Settings(FleetSettings):
 
     # Seconds after SIGTERM in which the server says that it is not ready and still takes requests,
     # for balancers that ask for its health; then those that accepted requests get to finish.
-    shutdown_delay_seconds: float = Field(default=0.0, ge=0, le=3600, allow_inf_nan=False)
-    drain_seconds: float = Field(default=30.0, ge=0, le=3600, allow_inf_nan=False)
+    shutdown_delay_seconds: float = Field(default=0.0, ge=0, le=3600)
+    drain_seconds: float = Field(default=30.0, ge=0, le=3600)
 
     # Limits of the importer process, one per upload. Memory: beyond that of its libraries.
     import_memory_bytes: ByteSize = Field(default=ByteSize(12 * GIB), ge=GIB)
     import_file_bytes: ByteSize = Field(default=ByteSize(4 * GIB), ge=MIB)
     import_cpu_seconds: int = Field(default=600, ge=1)
-    import_wall_seconds: float = Field(default=900.0, gt=0, allow_inf_nan=False)
-    import_run_seconds: float = Field(default=30.0, gt=0, allow_inf_nan=False)
+    import_wall_seconds: float = Field(default=900.0, gt=0)
+    import_run_seconds: float = Field(default=30.0, gt=0)
 
     # Memory of the imports that run at the same time, each with as much as its file's size
     # suggests; those that need more run one at a time beside them. 0: half of the machine's.
@@ -169,14 +169,14 @@ class Settings(FleetSettings):
 
     # Limits of the planner process, one per batch size.
     planner_memory_bytes: ByteSize = Field(default=ByteSize(8 * GIB), ge=64 * MIB)
-    planner_search_seconds: float = Field(default=1800.0, gt=0, allow_inf_nan=False)
+    planner_search_seconds: float = Field(default=1800.0, gt=0)
 
     # Timing: samples per measurement, of which the median counts.
     timing_repeats: int = Field(default=7, ge=1, le=1000)
 
     # A plan serves only if its outputs agree this well with the sequential ones, relative to the
     # largest output.
-    tolerance: float = Field(default=1e-4, gt=0, le=1, allow_inf_nan=False)
+    tolerance: float = Field(default=1e-4, gt=0, le=1)
 
     # Models registered at start, comma-separated NAME=FILE; a folder means the .onnx file in it.
     preload: Annotated[tuple[str, ...], NoDecode] = ()
@@ -191,8 +191,8 @@ class Settings(FleetSettings):
     # A plan drifts if it is this much slower or faster than profiled, for this long without a
     # break. What drifts is reported. What became slower is profiled again in the background if
     # asked for; of what is faster the profile was wrong: it is made again in idle time.
-    drift_ratio: float = Field(default=1.5, gt=1, le=1000, allow_inf_nan=False)
-    drift_seconds: float = Field(default=600.0, gt=0, allow_inf_nan=False)
+    drift_ratio: float = Field(default=1.5, gt=1, le=1000)
+    drift_seconds: float = Field(default=600.0, gt=0)
     reprofile_on_drift: bool = False
 
     # Schedules that rest on figures of a busy machine are made again in idle time, by themselves.
@@ -278,10 +278,7 @@ class Settings(FleetSettings):
     @field_validator("admin_address")
     @classmethod
     def _host_and_port(cls, value: str) -> str:
-        host, colon, port = value.rpartition(":")
-        if value.startswith("unix:/") or not value:
-            return value
-        if not (host and colon and port.isascii() and port.isdigit() and int(port) < 2**16):
+        if value and not (value.startswith("unix:/") or is_host_and_port(value)):
             raise ValueError("give HOST:PORT, or unix:/PATH")
         return value
 

@@ -1,4 +1,4 @@
-"""Table of errors and gRPC statuses: the one place that knows both.
+"""Table of errors and gRPC statuses, and handlers that end calls with them.
 
     servicer ──raises──> braid.core.errors ──this table──> status, message, retry hint, request id
 
@@ -7,20 +7,20 @@ id under which the log has the rest.
 """
 
 from __future__ import annotations
-
 import logging
 from collections.abc import AsyncIterator, Mapping
 from functools import lru_cache
 from types import TracebackType
 from typing import Any, NoReturn, TypeAlias
-
 import grpc
 from google.protobuf import any_pb2, duration_pb2
 from google.rpc import error_details_pb2, status_pb2  # type: ignore[import-untyped]
-
 from braid.core import errors
 from braid.core.shortage import shortage
 from braid.server.observability.logs import new_request_id, printable, request_id
+from collections.abc import Callable
+from typing import Any
+
 
 log = logging.getLogger("braid.rpc")
 
@@ -183,3 +183,37 @@ def _log(error: BaseException) -> None:
     elif log.isEnabledFor(logging.DEBUG):
         # Not the message: it repeats what the caller sent, and the caller has it.
         log.debug("refused", extra={"status": code.name, "kind": type(error).__name__})
+
+
+Behaviour = Callable[[Any, Any], Any]
+"""Function of a request, or a stream of them, and the context of its call."""
+
+_MAKERS: dict[tuple[bool, bool], Callable[..., Handler]] = {
+    (False, False): grpc.unary_unary_rpc_method_handler,
+    (False, True): grpc.unary_stream_rpc_method_handler,
+    (True, False): grpc.stream_unary_rpc_method_handler,
+    (True, True): grpc.stream_stream_rpc_method_handler,
+}
+
+
+def behaviour_of(handler: Handler) -> Behaviour:
+    found: Any = (
+        handler.stream_stream or handler.stream_unary or handler.unary_stream or handler.unary_unary
+    )
+    assert found is not None
+    behaviour: Behaviour = found
+    return behaviour
+
+
+def with_behaviour(
+    handler: Handler, behaviour: Behaviour, read: Callable[[bytes], Any] | None = None
+) -> Handler:
+    """Return a copy of a handler with another behaviour.
+
+    Args:
+        handler: to copy.
+        behaviour: of the same kind as the handler's own.
+        read: in place of the handler's deserializer.
+    """
+    make = _MAKERS[handler.request_streaming, handler.response_streaming]
+    return make(behaviour, read or handler.request_deserializer, handler.response_serializer)

@@ -19,7 +19,7 @@ from typing import Any
 import grpc
 
 from braid.core.errors import BraidError, PermissionDenied, Unauthenticated
-from braid.server.rpc.handlers import behaviour_of, with_behaviour
+from braid.server.rpc.status import behaviour_of, with_behaviour
 from braid.server.rpc.status import Handler, answering, refusing
 from braid.server.security.tokens import NEEDED, Role, needed_role
 from braid.server.security.tokens import Tokens

@@ -38,7 +38,7 @@ from braid.core.schedule import Provisional, Schedule
 from braid.server.store.database.database import Database
 from braid.server.store.database.opening import open_database
 from braid.server.store.database.sqlite_file import StoredFiles
-from braid.server.store.database.url import sqlite_path, usual_url
+from braid.server.store.database.opening import sqlite_path, usual_url
 from braid.server.store.files import StoreFolder
 from braid.server.store.fleet.node_store import NodeStore
 from braid.server.store.quota import StoreLimits

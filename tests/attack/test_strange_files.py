@@ -39,7 +39,7 @@ from braid.server.repository.placing import AT_ONCE
 from braid.server.security.certificates import Certificates, TlsFiles
 from braid.server.security.tokens import Role
 from braid.server.security.tokens import Tokens, TokenSource, hashed
-from braid.server.store.database.url import database_url
+from braid.server.store.database.opening import database_url
 from braid.server.store.shared_files.object_store.credentials import read_credentials
 from braid_client import FailedPrecondition
 from tests.attack.strange_files import NO_FILES, STRANGE, WRONG_FILES, put

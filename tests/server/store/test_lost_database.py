@@ -14,7 +14,7 @@ from sqlalchemy import URL
 
 from braid.core.errors import StartupError
 from braid.server.cli.main import main
-from braid.server.store.database.url import usual_url
+from braid.server.store.database.opening import usual_url
 from braid.server.store.store import Store
 from tests import ROOT
 from tests.server.store.databases import SharedDatabases, execute, reopened, url_of

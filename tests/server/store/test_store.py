@@ -18,7 +18,7 @@ from braid.core.errors import (
     VersionNotFound,
 )
 from braid.scheduler.options import PlannerSettings
-from braid.server.store.database.url import usual_url
+from braid.server.store.database.opening import usual_url
 from braid.server.store.quota import StoreLimits
 from braid.server.store.records import (
     JobStatus,
