@@ -130,7 +130,6 @@ def _command_list(subparsers: Subparsers) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code."""
     parser = build_parser()
     if not (sys.argv[1:] if argv is None else argv):
         parser.print_help(sys.stderr)
@@ -153,7 +152,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _warn_of_unknown_variables() -> None:
-    """Name variables ``BRAID_*`` that nothing reads, a line each."""
     for name, similar in unknown_variables().items():
         hint = f"; did you mean {similar}?" if similar else ""
         print(f"braid: the variable {name} is not known{hint}", file=sys.stderr)

@@ -61,7 +61,6 @@ class Facts:
         return await self.runner.list(model or None, LISTED_JOBS)
 
     def served(self, model: ModelVersion) -> ModelReplica | None:
-        """Return the replica of a version on one of its devices; None: it does not answer."""
         replicas = self.models.served_version(model.name, model.version)
         return None if replicas is None else replicas.any
 

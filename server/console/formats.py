@@ -38,7 +38,6 @@ def left(seconds: float) -> str:
 
 
 def utc(unix: float) -> datetime:
-    """Return a time, given in seconds since 1970, in UTC."""
     return datetime.fromtimestamp(unix, UTC)
 
 
@@ -60,7 +59,6 @@ _ENDED = {
 
 
 def state(of: JobStatus | ModelStatus | str) -> State:
-    """Return a state of a job, a model or a worker as shown."""
     word = of if isinstance(of, str) else of.word
     return State(word, *_ENDED.get(word, ()))
 

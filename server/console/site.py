@@ -66,7 +66,6 @@ class Console:
         self._assets = {name: (folder / name).read_bytes() for name in ASSETS}
 
     def routes(self) -> list[BaseRoute]:
-        """Return the routes for the HTTP server."""
         return [
             Route(f"{BASE}{{path:path}}", self.answer, methods=["GET", "POST"]),
             Route(BASE.rstrip("/"), _to_console),

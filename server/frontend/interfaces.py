@@ -188,7 +188,6 @@ class Interfaces:
         return Console(facts, sessions, is_tls=settings.tls_certificate is not None)
 
     def _open_inference(self) -> dict[str, Handler]:
-        """Make the RPCs of the Open Inference Protocol beside inference, by name."""
         parts, models, regions = self._parts, self._parts.models, self._regions
         sampling = None if parts.settings.tracing == "off" else self._sampling
         device_names = [device.name for device in parts.devices.all]

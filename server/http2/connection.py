@@ -80,7 +80,6 @@ class HttpConnection(asyncio.BufferedProtocol):
     # -- the transport ------------------------------------------------------------------------
 
     def connection_made(self, transport: Any) -> None:
-        """Greet the peer."""
         self.sender.transport = transport
         self.peer = _name(transport)
         self._flow = FlowControl(self.sender, self._arrivals, self.peer)
@@ -108,7 +107,6 @@ class HttpConnection(asyncio.BufferedProtocol):
         self.on_closed(self)
 
     def get_buffer(self, _: int) -> memoryview:
-        """Return where the next bytes are received."""
         return self._receiver.place()
 
     def buffer_updated(self, size_bytes: int) -> None:
@@ -122,7 +120,6 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._turns.wait(self)
 
     def read_on(self) -> None:
-        """Read what was received in an earlier turn."""
         if self.sender.transport.is_closing():
             return
         if not self._turns.has_time(monotonic()):
@@ -187,7 +184,6 @@ class HttpConnection(asyncio.BufferedProtocol):
         return await self._flow.next(stream.incoming, stream.outgoing.number)
 
     def free(self, stream: HttpStream) -> None:
-        """Count the message no more that a handler has had."""
         self._flow.free(stream.outgoing.number)
 
     def peer_certificate(self) -> dict[str, Any]:
@@ -200,11 +196,9 @@ class HttpConnection(asyncio.BufferedProtocol):
         return not self._streams.running
 
     def answered(self, stream: HttpStream) -> None:
-        """Count a call no more: its caller may know its status, and begin the next call."""
         self._streams.answered(stream)
 
     def ended(self, stream: HttpStream) -> None:
-        """Forget a call that has ended; its caller hears so if its status was not sent."""
         self._streams.ended(stream)
         self._flow.ended(stream.outgoing.number)
         if self._streams.is_closing and self.is_idle and not self._is_left:

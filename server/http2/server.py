@@ -232,7 +232,6 @@ _WILDCARDS: Final = ("", "0.0.0.0", "::")
 
 
 def _has_ipv6() -> bool:
-    """Bool: sockets of this machine may take calls over IPv6."""
     try:
         with socket.socket(socket.AF_INET6, socket.SOCK_STREAM) as trial:
             trial.bind(("::", 0))

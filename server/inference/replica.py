@@ -137,7 +137,6 @@ class ModelReplica:
         await self.device.let_go(self.digest, executables)
 
     def latencies(self, shape_class: ShapeClass) -> LatencyTable:
-        """Return the expected latencies of batches of one class, by batch size."""
         table = self._latencies.get(shape_class)
         if table is None:
             table = self._latencies[shape_class] = LatencyTable(self.batch_sizes)

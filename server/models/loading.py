@@ -68,7 +68,6 @@ class ModelLoader:
         """By name of a model: its loads, unloads, configurations and deletions take turns."""
 
     async def index(self, ready_only: bool) -> list[IndexEntry]:
-        """All versions of all models, or those that answer."""
         stored = await self._store.call(self._store.models)
         present = {(model.name, model.version) for model in stored}
         names = {model.name for model in stored}

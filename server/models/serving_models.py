@@ -179,7 +179,6 @@ class ServingModels(KnownModels):
         ]
 
     def all_served(self) -> list[ModelReplica]:
-        """Every version that answers, by name and version, each on one of its devices."""
         return [
             known.served[version].any
             for _, known in sorted(self._names.items())
@@ -237,7 +236,6 @@ class ServingModels(KnownModels):
         return replica is None or not replica.model.is_same(model)
 
     async def _replica(self, imported: ImportedModel, device: str) -> ModelReplica:
-        """Make a replica that runs every batch size sequentially."""
         on = self._devices.named(device)
         assert on is not None
         replica = ModelReplica(imported, on)
@@ -320,7 +318,6 @@ class ServingModels(KnownModels):
         ]
 
     def digests(self) -> set[str]:
-        """Digests of all models that answer."""
         return {
             replicas.any.digest
             for known in self._names.values()

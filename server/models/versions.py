@@ -108,7 +108,6 @@ class ModelVersions:
         return replace(model, message=f"does not serve: {problem}") if problem else model
 
     def refusal(self, number: int) -> BraidError:
-        """Error that says why a version does not answer."""
         model = self.versions[number]
         label = f"model {model.name!r} version {number}"
         if number in self.restoring:
@@ -161,7 +160,6 @@ class KnownModels:
         return number
 
     def as_seen(self, model: ModelVersion) -> ModelVersion:
-        """Return a version as callers see it: one that is not restored yet is LOADING."""
         return self.remarks.over(self._known(model.name).as_seen(model))
 
     def note(self, model: ModelVersion, about: str, text: str) -> None:
@@ -179,7 +177,6 @@ class KnownModels:
         self._names[model.name].restoring.add(model.version)
 
     def restored(self, model: ModelVersion, problem: BraidError | None = None) -> None:
-        """Record that a version serves again, or that a ``problem`` prevents it."""
         self._known(model.name).restored(model.version, problem)
 
     def was_not_restored(self, model: ModelVersion) -> bool:
@@ -202,14 +199,12 @@ class KnownModels:
         return {name: dict(known.versions) for name, known in self._names.items()}
 
     def record(self, name: str, version: int) -> ModelVersion | None:
-        """Return what is recorded of one version; None: there is no such version."""
         return self._known(name).versions.get(version)
 
     def config(self, name: str) -> ServingConfig:
         return self._configs.get(name, DEFAULT_CONFIG)
 
     def configs(self) -> dict[str, ServingConfig]:
-        """Serving configurations that were applied, by name."""
         return dict(self._configs)
 
     def versions(self) -> list[tuple[ModelVersion, bool]]:

@@ -246,7 +246,6 @@ def private_bytes(pid: int) -> int | None:
 
 
 def free_bytes(folder: Path) -> int | None:
-    """Return the bytes that a user may still write to a folder's disk; None: not known."""
     try:
         disk = os.statvfs(folder)
     except OSError:

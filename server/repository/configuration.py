@@ -30,35 +30,16 @@ _PLATFORMS = ("", PLATFORM, "onnxruntime_onnx")
 _BACKENDS = ("", BACKEND, "onnxruntime")
 
 _OFFERED: Mapping[str, frozenset[str]] = {
-    "ModelConfig": frozenset(
-        {
-            "name",
-            "platform",
-            "backend",
-            "runtime",
-            "max_batch_size",
-            "input",
-            "output",
-            "dynamic_batching",
-            "default_model_filename",
-            "metric_tags",
-            "parameters",
-            "optimization",
-            "instance_group",
-            "version_policy",
-        }
-    ),
-    "ModelDynamicBatching": frozenset(
-        {
-            "preferred_batch_size",
-            "max_queue_delay_microseconds",
-            "priority_levels",
-            "default_priority_level",
-        }
-    ),
-    "ModelInstanceGroup": frozenset({"name", "kind", "count", "gpus"}),
-    "ModelInput": frozenset({"name", "data_type", "format", "dims"}),
-    "ModelOutput": frozenset({"name", "data_type", "dims"}),
+    message: frozenset(fields.split())
+    for message, fields in {
+        "ModelConfig": "name platform backend runtime max_batch_size input output dynamic_batching "
+        "default_model_filename metric_tags parameters optimization instance_group version_policy",
+        "ModelDynamicBatching": "preferred_batch_size max_queue_delay_microseconds "
+        "priority_levels default_priority_level",
+        "ModelInstanceGroup": "name kind count gpus",
+        "ModelInput": "name data_type format dims",
+        "ModelOutput": "name data_type dims",
+    }.items()
 }
 """Fields of each message that are read here, or that change nothing."""
 
@@ -78,7 +59,6 @@ class Configuration:
 
     @property
     def options(self) -> RegistrationOptions:
-        """What to schedule a model for, planned as registrations are."""
         return RegistrationOptions(self.batch_sizes, PlannerSettings.for_serving())
 
     def serving(self, before: ServingConfig) -> ServingConfig:

@@ -176,7 +176,6 @@ class ModelSync:
             await self._policies.configure(name, target, placed)
 
     async def _available(self, name: str) -> set[int]:
-        """Versions of a name that were imported."""
         try:
             versions = await self._store.call(self._store.versions, name)
         except NotFound:

@@ -65,7 +65,6 @@ class Guarding(grpc.aio.ServerInterceptor):
     async def intercept_service(
         self, continuation: Callable[[Details], Awaitable[Handler | None]], details: Details
     ) -> Handler | None:
-        """Return the call's handler, guarded; each is made once."""
         handler = await continuation(details)
         if handler is None or handler.request_deserializer is None:
             return handler

@@ -128,7 +128,6 @@ class Tokens:
         return self.role_of_digest(digest_of(token))
 
     def role_of_digest(self, given: Digest) -> Role | None:
-        """Return the role of a token by its digest; None once the token is withdrawn."""
         self._refresh()
         found = Role.ANYONE
         from_files = [(each, role) for at, role in self._files.items() for each in self._read[at]]
@@ -138,7 +137,6 @@ class Tokens:
         return found or None
 
     def is_admin(self, given: Digest) -> bool:
-        """Return whether the token of a digest is an admin's."""
         return self.role_of_digest(given) is Role.ADMIN
 
     def may_own(self, owner: Digest) -> bool:

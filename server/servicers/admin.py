@@ -87,7 +87,6 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
     async def ListJobs(
         self, request: wire.ListJobsRequest, context: Context
     ) -> wire.ListJobsResponse:
-        """List the newest jobs, newest first."""
         async with answering(context):
             limit = min(max(request.limit, 0) or 100, MAX_LISTED_JOBS)
             jobs = await self._runner.list(request.model or None, limit)
@@ -126,7 +125,6 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
     async def GetSchedule(
         self, request: wire.GetScheduleRequest, context: Context
     ) -> wire.GetScheduleResponse:
-        """Return the schedule of a model at one batch size, and the graph of its operators."""
         async with answering(context):
             model = await self._queries.find(request.model, request.version)
             placed = await self._queries.schedule(model, request.batch_size or 1, request.device)

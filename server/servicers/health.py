@@ -37,7 +37,6 @@ class Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
             self._set(name, is_ready)
 
     def model(self, name: str, serving: bool) -> None:
-        """Set whether some version of a model answers."""
         self._set(name, serving)
 
     def forget_model(self, name: str) -> None:

@@ -89,7 +89,6 @@ class Quota:
 
 
 def size_on_disk(root: Path) -> int:
-    """Bytes of all files below a folder; what vanishes meanwhile counts nothing."""
     total = 0
     for folder, _, names in os.walk(root):
         for name in names:

@@ -242,11 +242,6 @@ class Store(NodeStore):
             self.discard_artefact(before)
 
     def versions(self, name: str) -> list[ModelVersion]:
-        """All versions of one model, oldest first.
-
-        Raises:
-            ModelNotFound: nothing is registered under the name.
-        """
         if found := self.models(name):
             return found
         raise ModelNotFound(name)

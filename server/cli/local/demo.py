@@ -186,7 +186,6 @@ def _finish(process: subprocess.Popen[bytes]) -> None:
 
 
 def _try_network(client: Client, name: str, path: Path) -> Outcome:
-    """Register a network, run it, and compare it with ONNX Runtime."""
     _heading(f"Registering {name}, {size_text(path.stat().st_size)}")
     with JobProgress() as progress:
         job = client.register(

@@ -171,7 +171,6 @@ def _plain(array: Array) -> Array:
 
 
 def print_outputs(result: InferResult) -> None:
-    """Print one line for each output, then the time spent in queue and on the device."""
     print_table(
         ("output", "dtype", "shape", "min", "mean", "max"),
         (_row(name, array) for name, array in result.outputs.items()),

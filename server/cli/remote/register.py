@@ -114,7 +114,6 @@ def extents(text: str) -> tuple[int, ...]:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Upload; then print the job, or watch it."""
     with connect(args, patient=True) as client, JobProgress() as progress:
         try:
             job = client.register(

@@ -98,7 +98,6 @@ def _add_which(parser: argparse.ArgumentParser, *, is_one: bool = True) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print or draw one schedule, or the difference of two; or make some again."""
     if args.action == "again":
         return _again(args)
     with connect(args) as client:
@@ -235,7 +234,6 @@ def _header(name: str, schedule: Schedule) -> Iterator[str]:
 
 
 def _search(schedule: Schedule) -> str:
-    """Say what was found, and how."""
     seen = schedule.provenance
     groups = sum(len(stage.groups) for stage in schedule.stages)
     facts = [f"{len(schedule.unit_names)} units in {len(schedule.stages)} stages, {groups} groups"]
@@ -249,7 +247,6 @@ def _search(schedule: Schedule) -> str:
 
 
 def _error(seen: Provenance) -> str:
-    """Say how far the answers are from the reference."""
     relative = seen.max_rel_error or 0.0
     allowed = f", {seen.tolerance:.2g} is allowed" if seen.tolerance is not None else ""
     where = f"on {seen.samples} samples" if seen.samples else "on seeded inputs"

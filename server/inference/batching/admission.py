@@ -71,7 +71,6 @@ class Quarantine:
         )
 
     def forget(self, name: str, version: int) -> None:
-        """Drop the strikes of a version that is gone."""
         self._strikes.pop((name, version), None)
         self._refused_until.pop((name, version), None)
 

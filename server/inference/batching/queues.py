@@ -70,7 +70,6 @@ class Ticket:
         return [part for _, part in sorted(self.parts, key=lambda each: each[0])]
 
     def fail(self, error: BaseException) -> None:
-        """End with an error, unless it has ended."""
         if not self.result.done():
             self.result.set_exception(error)
             self.ended_without_result()

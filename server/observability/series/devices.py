@@ -26,7 +26,6 @@ class DeviceMetrics:
         self.worker_restarts.labels(device, reason.value).inc()
 
     def restarts(self, device: str) -> float:
-        """Return how often a device's worker died, for all reasons together."""
         (family,) = self.worker_restarts.collect()
         return sum(
             sample.value

@@ -126,7 +126,6 @@ class ReplicaMetrics:
         self._sums.request_computed(queue_seconds, compute_seconds)
 
     def batch_ran(self, batch_size: int, rows: int, compute_us: int) -> None:
-        """Record one batch: the size of its plan, and the rows of requests in it."""
         self._sums.batch_ran(batch_size, rows, compute_us)
         self._size.observe(batch_size)
         self._rows.observe(rows)

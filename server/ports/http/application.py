@@ -125,12 +125,10 @@ class Application:
 def text(
     message: str, status: int = HTTPStatus.OK, headers: Mapping[str, str] | None = None
 ) -> PlainTextResponse:
-    """Return a response of one line of text."""
     return PlainTextResponse(f"{message}\n", status, headers)
 
 
 def in_protocol(path: str) -> bool:
-    """Bool: a path is one of the Open Inference Protocol."""
     return path == PROTOCOL or path.startswith(f"{PROTOCOL}/")
 
 

@@ -21,7 +21,6 @@ class HttpLimits:
 
     @property
     def max_answering(self) -> int:
-        """Requests that may be at work at once, beside those of the probes."""
         return self.max_connections // 2
 
 
@@ -47,7 +46,6 @@ class Connections:
         self.answering: set[Droppable] = set()  # a route is at work: the caller waits
 
     def add(self, connection: Droppable) -> None:
-        """Add a connection; another one is dropped if there are too many."""
         if len(self._open) >= self._most:
             self._make_room()
         self._open[connection] = None

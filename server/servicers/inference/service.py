@@ -262,7 +262,6 @@ def _record(progress: _Progress, status: str, seconds: float) -> None:
 def _replying(
     given: GivenRequest, served: ModelReplica, result: InferenceResult
 ) -> Work[bytes | LaterReply]:
-    """Return the reply from copies of the outputs."""
     if given.reply_later is not None:
         return given.reply_later(served, result.outputs)
     assert given.reply is not None

@@ -64,7 +64,6 @@ class ModelMethods:
         return messages.ModelReadyResponse(ready=found.served is not None)
 
     async def ModelMetadata(self, request: Any, context: Context) -> Any:
-        """Return the versions that answer, inputs and outputs."""
         async with answering(context):
             model = self._models.for_request(request.name, request.version).require().any
             served = [m.version for m in self._models.all_served() if m.name == model.name]
@@ -82,7 +81,6 @@ class ModelMethods:
             return messages.ModelConfigResponse(config=config_of(model))
 
     async def ModelStatistics(self, request: Any, context: Context) -> Any:
-        """Return the statistics of one version, of a name's versions, or of all."""
         async with answering(context):
             models = self._models.all_served()
             if request.name:

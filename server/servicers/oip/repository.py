@@ -57,7 +57,6 @@ class RepositoryMethods:
             )
 
     async def RepositoryModelLoad(self, request: Any, context: Context) -> Any:
-        """Load a model, from files in the request if there are any."""
         async with answering(context):
             _one_repository(request.repository_name)
             name = request.model_name

@@ -323,6 +323,5 @@ def _write_final_reply(reply: SplitMessage) -> list[Part]:
 
 
 def write_stream_reply(reply: SplitMessage, error_message: str = "") -> list[Part]:
-    """Return the parts of a stream's response."""
     head = messages.ModelStreamInferResponse(error_message=error_message)
     return [head.SerializeToString(), *wire_fields.field(_RESPONSE, write_reply(reply))]

@@ -74,7 +74,6 @@ class RestRequest(SplitMessage):
     answer: AnswerHead = field(default_factory=AnswerHead)
 
     def wants_binary(self, output: str) -> bool:
-        """Bool: an output is to be sent as binary data."""
         return self.binary.get(output, self.is_binary)
 
 
@@ -273,7 +272,6 @@ class _Sent(enum.Enum):
 
 
 def _sent(reply: SplitMessage, request: RestRequest) -> list[_Sent]:
-    """Return where each output's contents are."""
     return [
         _Sent.ELSEWHERE
         if _REGION in output.parameters

@@ -124,7 +124,6 @@ class Transactions:
 
     @property
     def has_unstored_ends(self) -> bool:
-        """True if jobs have ended whose end is not on disk."""
         return bool(self._ends)
 
     def _tell(self, connection: Connection, what: str) -> None:

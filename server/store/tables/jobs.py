@@ -94,7 +94,6 @@ def get(connection: Connection, job_id: str) -> JobRecord:
 
 
 def newest(connection: Connection, model: str | None = None, limit: int = 100) -> list[JobRecord]:
-    """The newest jobs, newest first; of one model if given."""
     query = _RECORDS.order_by(jobs.c.sequence.desc()).limit(limit)
     if model is not None:
         query = query.where(jobs.c.model == model)
@@ -122,7 +121,6 @@ def unfinished(connection: Connection) -> list[JobRecord]:
 
 
 def count_by_state(connection: Connection) -> dict[str, int]:
-    """Number of jobs in each state, the empty ones included."""
     counts = {state.value: 0 for state in JobStatus}
     counts.update((state, count) for state, count in connection.execute(_COUNTS))
     return counts

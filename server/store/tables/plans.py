@@ -69,7 +69,6 @@ def put_schedule(connection: Connection, schedule: Schedule, graph: OpGraph | No
 
 
 def put_graph(connection: Connection, schedule: Schedule, graph: OpGraph) -> None:
-    """Store the static graph of a schedule, in place of an older one."""
     row = {"schedule_id": schedule.key.id, "graph": json.dumps(graph_to_json(graph))}
     put_row(connection, graphs, row)
 
@@ -99,7 +98,6 @@ def find_schedule(connection: Connection, schedule_id: str) -> Schedule | None:
 def schedules_of(
     connection: Connection, model_digest: str, device_key: str | None = None
 ) -> list[Schedule]:
-    """All schedules of a model, by batch size, oldest first; of one device if given."""
     query = _OF_MODEL if device_key is None else _ON_DEVICE
     rows = connection.execute(query, {"digest": model_digest, "device": device_key})
     found = [_read(row.id, row.schedule) for row in rows]
@@ -203,7 +201,6 @@ def put_latency(
 def find_latencies(
     connection: Connection, device_key: str, signatures: Sequence[str]
 ) -> dict[str, float]:
-    """Known latencies in microseconds, by signature."""
     known: dict[str, float] = {}
     for start in range(0, len(signatures), _KEYS_A_QUERY):
         asked = {"device": device_key, "signatures": signatures[start : start + _KEYS_A_QUERY]}

@@ -39,7 +39,6 @@ class Branches(nn.Module):
         self.branches = nn.ModuleList(branches)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the outputs of the branches, side by side."""
         return torch.cat([branch(x) for branch in self.branches], dim=1)
 
 
