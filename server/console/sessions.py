@@ -86,7 +86,7 @@ class SignInLimit:
         return recent[0] + WINDOW_SECONDS - self._clock() if len(recent) >= MAX_FAILURES else 0.0
 
     def failed(self, peer: str) -> bool:
-        """Count a wrong token; returns bool: this address has to wait from now on."""
+        """Count a wrong token; returns True if this address has to wait from now on."""
         network = network_of(peer)
         recent = [*self._recent(network), self._clock()]
         self._failures.pop(network, None)

@@ -112,7 +112,7 @@ class FrontEnd:
 
     @property
     def is_ready(self) -> bool:
-        """Bool: requests are taken, a device is up and all models awaited answer."""
+        """True if requests are taken, a device is up and all models awaited answer."""
         return self._readiness.is_ready
 
     async def start(self) -> None:

@@ -150,7 +150,7 @@ class Interfaces:
         )
 
     def _is_our_name(self, host: str, in_protocol: bool) -> bool:
-        """Bool: a ``Host`` is answered. Other sites' scripts have no token to call the protocol."""
+        """True if a ``Host`` is answered; scripts of other sites have no token for the protocol."""
         if in_protocol and self.ports.checks.tokens.are_required:
             return True
         return self._host_names.include(host)

@@ -39,7 +39,7 @@ from braid.server.store.store import Store
 
 @dataclass(frozen=True, slots=True)
 class MadeFrom:
-    """What the parts that know models work with."""
+    """Parts that the model parts are made from."""
 
     settings: Settings
     store: Store

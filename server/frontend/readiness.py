@@ -11,7 +11,7 @@ from braid.server.servicers.health import Health
 
 
 class Readiness:
-    """What decides over the server's health. Belongs to the event loop."""
+    """Decides the server's health. Belongs to the event loop."""
 
     def __init__(self, health: Health, devices: Devices, ready_models: Collection[str]) -> None:
         """Be not ready; ``ready_models`` are names of models that the server is ready only with."""

@@ -47,7 +47,7 @@ class Admitting(Protocol):
 
 
 class Arrival:
-    """What one stream has sent, as far as its handler has not taken it."""
+    """Bytes that one stream has sent and its handler has not taken."""
 
     __slots__ = (
         "connection",
@@ -112,7 +112,7 @@ class Arrivals:
         self._change(arrival, held_bytes)
 
     def admit(self, arrival: Arrival) -> bool:
-        """Let in a long message; returns bool: it may come now."""
+        """Let in a long message; returns True if it may come now."""
         if not arrival.incoming.is_reserved and arrival not in self._waiting:
             self._waiting[arrival] = arrival.incoming.body_bytes
             self._admit_waiting()

@@ -106,11 +106,11 @@ class Call:
         self._callbacks.append(callback)
 
     def done(self) -> bool:
-        """Bool: the status is sent."""
+        """True if the status is sent."""
         return self._has_status
 
     def cancelled(self) -> bool:
-        """Bool: the caller has left."""
+        """True if the caller has left."""
         return self._stream.outgoing.has_ended and not self._has_status
 
     def auth_context(self) -> dict[str, list[bytes]]:

@@ -29,7 +29,8 @@ BUDGET_FRAMES: Final = 2000
 FRAMES_PER_SECOND: Final = 200
 FRAMES_PER_ANSWER: Final = 8
 FRAMES_PER_DATA: Final = 4
-"""Of an answer, sent in a frame: gRPC's clients follow one with a ping and two window updates."""
+"""Frames earned by a sent frame of DATA: gRPC's clients answer one with a ping and two window
+updates."""
 BYTES_PER_FRAME: Final = 1024
 """Bytes of received data that earn one frame."""
 RAPID_S: Final = 0.1
@@ -97,7 +98,7 @@ class ReadTurns:
         self._waiting: deque[Reader] = deque()
 
     def has_time(self, now: float) -> bool:
-        """Whether a connection may read in this turn; the first one that asks may."""
+        """True if a connection may read in this turn; the first one that asks may."""
         if self._until is not None:
             return now < self._until
         self._until = now + TURN_SECONDS

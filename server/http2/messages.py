@@ -185,7 +185,7 @@ class Incoming:
         self._wake()
 
     async def arrived(self) -> bool:
-        """Wait for the next message; returns bool: there is one.
+        """Wait for the next message; returns True if there is one.
 
         Raises:
             TooLarge: the message is.

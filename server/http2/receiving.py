@@ -102,7 +102,7 @@ class Receiver:
         self._is_in_place = self._data_left > 0 and self._data is not None
 
     def _read(self) -> bool:
-        """Read on; returns bool: there may be more to read."""
+        """Read on; returns True if there may be more to read."""
         if self._is_in_data:
             return self._read_data()
         if self._long is not None:
@@ -132,7 +132,7 @@ class Receiver:
         return True
 
     def _read_long(self, payload: bytearray) -> bool:
-        """Read what has come of a long frame; returns bool: the frame is whole."""
+        """Read what has come of a long frame; returns True if the frame is whole."""
         taken = min(self._stop - self._start, self._long_left)
         if self._long_head[0] <= frames.CONTINUATION:  # of frames of unknown kinds nothing is kept
             payload += self._buffer[self._start : self._start + taken]
@@ -174,7 +174,7 @@ class Receiver:
         return True
 
     def _read_data(self) -> bool:
-        """Read what has come of a frame of DATA; returns bool: the frame is whole."""
+        """Read what has come of a frame of DATA; returns True if the frame is whole."""
         taken = min(self._stop - self._start, self._data_left)
         if taken:
             if self._data is not None:

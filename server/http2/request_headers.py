@@ -213,7 +213,7 @@ def read_head(fields: Iterable[Field]) -> RequestHead:
 
 
 def are_trailers(fields: Iterable[Field]) -> bool:
-    """Bool: fields may end a request."""
+    """True if fields may end a request."""
     try:
         for name, value in fields:
             _check_field(name, value)

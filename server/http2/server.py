@@ -187,7 +187,7 @@ class Server(grpc.aio.Server):
             connection.abort()
 
     async def wait_for_termination(self, timeout: float | None = None) -> bool:  # noqa: ASYNC109
-        """Wait until the server is stopped; returns bool: ``timeout`` seconds were not enough."""
+        """Wait until the server is stopped; returns True if ``timeout`` seconds were not enough."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout):
                 await self._stopped.wait()

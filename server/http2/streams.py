@@ -66,14 +66,14 @@ class HttpStream:
         self._length_left = head.length
 
     def expects(self, size_bytes: int) -> bool:
-        """Count bytes of the body; returns bool: they are not more than the headers told."""
+        """Count bytes of the body; returns True if they are not more than the headers told."""
         if self._length_left is not None:
             self._length_left -= size_bytes
         return self._length_left is None or self._length_left >= 0
 
     @property
     def is_complete(self) -> bool:
-        """Bool: as many bytes have come as the headers told."""
+        """True if as many bytes have come as the headers told."""
         return not self._length_left
 
 

@@ -167,7 +167,7 @@ class _Queue:
             raise
 
     def let_in(self) -> bool:
-        """Let in the requests at the head that fit; returns bool: some wait still."""
+        """Let in the requests at the head that fit; returns True if some wait still."""
         while self._waiting and self._account.fits(self._waiting[0][0]):
             size_bytes, entered = self._waiting.popleft()
             if not entered.done():
@@ -205,7 +205,7 @@ class ConnectionMemory:
             await self.queue.wait(size_bytes, deadline)
 
     def enter_now(self, size_bytes: int) -> bool:
-        """Charge ``size_bytes`` unless they have to wait; returns bool: they are charged."""
+        """Charge ``size_bytes`` unless they have to wait; returns True if they are charged."""
         if self.queue or not self.fits(size_bytes):
             return False
         self.add(size_bytes)

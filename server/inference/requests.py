@@ -134,7 +134,7 @@ class CheckedRequest:
 
 
 class CheckedModel(Protocol):
-    """What a request is checked against: a replica, or a network without a server."""
+    """Model that a request is checked against: a replica, or a network without a server."""
 
     @property
     def inputs(self) -> Mapping[str, TensorType]:
@@ -146,7 +146,7 @@ class CheckedModel(Protocol):
 
     @property
     def batched(self) -> bool:
-        """Whether a request may have any number of rows."""
+        """True if a request may have any number of rows."""
 
     @property
     def static_inputs(self) -> Sequence[str]:

@@ -57,7 +57,7 @@ def with_rows(pieces: Sequence[Piece]) -> Iterator[tuple[int, Piece]]:
 def write_rows(memory: memoryview, offset: int, ready: Executable, pieces: Sequence[Piece]) -> bool:
     """Copy every piece's rows into the slot; rows of padding are zeroed, of integers repeated.
 
-    Returns bool: all inputs are known to be finite. Looked at only if the executable needs that.
+    Returns True if all inputs are known to be finite. Looked at only if the executable needs that.
     """
     if ready.layout.has_strings:
         _write_mixed_rows(memory, offset, ready, pieces)
@@ -115,7 +115,7 @@ def _write_mixed_rows(
 
 
 def _is_finite(memory: memoryview, dtype: str) -> bool:
-    """Whether no element is NaN or infinite; False also if that is not known.
+    """True if no element is NaN or infinite; False also if that is not known.
 
     What was just copied is still in the caches: 600 KB take 15 us here, and 120 to 190 us in the
     worker.
@@ -144,7 +144,7 @@ def _write_piece(memory: memoryview, piece: Piece, data: Content) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """What is known of a piece's outcome before its run has ended; ``outcome_of`` completes it."""
+    """Outcome of a piece as far as it is known before its run ends; ``outcome_of`` completes it."""
 
     piece: Piece
     row: int  # first one in the batch
@@ -212,7 +212,7 @@ def _outputs(
 
 
 def _needs_copy(model: ModelReplica, run: BatchRun, name: str, rows: int) -> bool:
-    """Bool: ``rows`` rows of an output do not lie together in the slot, or are strings."""
+    """True if ``rows`` rows of an output do not lie together in the slot, or are strings."""
     axis, place = model.output_axes.get(name), run.ready.layout.outputs[name]
     shape = place.shape
     if place.spec.dtype == BYTES:

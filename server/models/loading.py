@@ -65,7 +65,7 @@ class ModelLoader:
         self._store = store
         self._max_upload_bytes = max_upload_bytes
         self.turns = KeyedLocks()
-        """By name of a model: its loads, unloads, configurations and deletions take turns."""
+        """Locks by model name: loads, unloads, configurations and deletions take turns."""
 
     async def index(self, ready_only: bool) -> list[IndexEntry]:
         stored = await self._store.call(self._store.models)

@@ -1,4 +1,4 @@
-"""What is registered, as people ask for it: by name and version, with schedules and their graphs.
+"""Registered models, by name and version, with schedules and their graphs.
 
 AdminService, console ──> ModelQueries ──> store, serving models, devices
 """

@@ -1,4 +1,4 @@
-"""What is known of models by name: their versions, which answer, and why the others do not."""
+"""Versions of models by name: which answer, and why the others do not."""
 
 from __future__ import annotations
 from collections.abc import Mapping
@@ -33,7 +33,7 @@ class Remarks:
     def note(self, name: str, version: int, text: str) -> bool:
         """Set the remark on a version, or on a whole model; "" removes it.
 
-        Returns bool: it is another one than before.
+        Returns True if it is another one than before.
         """
         if self._texts.get((name, version), "") == text:
             return False
@@ -231,7 +231,7 @@ class KnownModels:
         self._names[model.name].replacements[model.version] = model
 
     def give_up(self, model: ModelVersion) -> bool:
-        """Forget what was to take a version's place; returns bool: it has not done so."""
+        """Forget what was to take a version's place; returns True if it has not done so."""
         waiting = self._known(model.name).replacements
         if waiting.get(model.version) is not model:
             return False

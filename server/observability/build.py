@@ -1,4 +1,4 @@
-"""What runs: versions of Braid and of what it rests on, for ``braid_build_info``. Imports none."""
+"""Versions of Braid and its dependencies, for ``braid_build_info``; none of them is imported."""
 
 from __future__ import annotations
 

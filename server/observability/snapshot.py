@@ -58,7 +58,7 @@ class DeviceSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What the server knows at one moment."""
+    """State of the server at one moment."""
 
     is_ready: bool = False
     versions: Sequence[tuple[ModelVersion, bool]] = ()  # each with whether it answers

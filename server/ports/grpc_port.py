@@ -36,7 +36,7 @@ KEEPALIVE_ANSWER_SECONDS = 20.0
 
 
 class CallChecks:
-    """What a call meets before its handler: tokens, tracing, guards."""
+    """Checks that a call passes before its handler: tokens, tracing, guards."""
 
     def __init__(self, settings: Settings, sampling: Sampling, memory: CallMemory) -> None:
         """Read the tokens and certificates.
@@ -93,7 +93,7 @@ AddServices = Callable[[grpc.aio.Server], None]
 
 
 class Ports(Protocol):
-    """Where a front end's services are called."""
+    """Ports on which a server's gRPC services are called."""
 
     checks: CallChecks
 

@@ -45,7 +45,7 @@ def start(settings: Settings, arguments: Sequence[str]) -> NoReturn:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What a task on a machine of the cluster saw."""
+    """Findings of a task on a machine of the cluster."""
 
     address: str
     version: str  # of Braid

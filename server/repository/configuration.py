@@ -1,4 +1,4 @@
-"""What Triton's ModelConfig asks for, as far as it is offered; the rest is refused by name.
+"""Reads Triton's ModelConfig; fields that are not offered are refused by name.
 
     config.pbtxt (protobuf text), or JSON in a RepositoryModelLoad ──> Configuration
 
@@ -46,7 +46,7 @@ _OFFERED: Mapping[str, frozenset[str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """What a ModelConfig asks for."""
+    """Wishes of a ModelConfig."""
 
     batch_sizes: tuple[int, ...] = (1,)  # to schedule
     max_batch_size: int | None = None  # None: nothing is declared of the batch

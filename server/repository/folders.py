@@ -54,7 +54,7 @@ class ModelFolder:
 
     @property
     def stamp(self) -> tuple[Stamp, ...]:
-        """What changes with anything that is read of the folder."""
+        """Stamps that change with anything that is read of the folder."""
         return self.config, *(each.stamp for _, each in sorted(self.versions.items()))
 
     @property
@@ -66,7 +66,7 @@ class ModelFolder:
 
 @dataclass(frozen=True, slots=True)
 class RepositoryContents:
-    """What a repository holds."""
+    """Contents of a repository."""
 
     models: Mapping[str, ModelFolder]
     lines: Mapping[Path, str] = field(default_factory=dict)  # what is not used -> why

@@ -62,7 +62,7 @@ class ModelSync:
     async def sync(self, folder: ModelFolder) -> bool:
         """Let a model serve what its folder asks for; says in log and remarks what it cannot.
 
-        Returns bool: there is nothing to try again before the folder changes.
+        Returns True if there is nothing to try again before the folder changes.
         """
         name = folder.name
         try:

@@ -68,7 +68,7 @@ class Placing:
         """Let a version serve what its folder holds; returns when it does, sequentially at least.
 
         A version of these bytes and options stays as it is, also if it is unloaded; what failed is
-        tried again. Returns bool: something has changed.
+        tried again. Returns True if something has changed.
 
         Raises:
             BraidError: why the files do not serve; what served before does.

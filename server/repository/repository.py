@@ -51,7 +51,7 @@ def check_repository(root: Path | None) -> None:
 
 @dataclass(slots=True)
 class _Known:
-    """What was seen of one model's folder, and done about it."""
+    """State of one model's folder when it was looked at, and when it was dealt with."""
 
     seen: tuple[Stamp, ...] | None = None
     seen_at: float = 0.0  # since when it looks so, by the monotonic clock

@@ -42,7 +42,7 @@ from braid.server.rpc.wire_parts import Decode, counted
 log = logging.getLogger("braid.rpc")
 
 LOG_SECONDS = 60.0
-"""Between two lines about the messages of one method."""
+"""Pause between two log lines about the messages of one method."""
 
 SMALL_BYTES = 16 << 10
 """Answers up to this size are not counted: as many as a connection may have calls are little."""
@@ -181,7 +181,7 @@ def _refusing(behaviour: Behaviour) -> Behaviour:
 
 
 def has_left(error: BaseException | None) -> bool:
-    """Bool: gRPC could not write an answer, as its caller has left."""
+    """True if gRPC could not write an answer, as its caller has left."""
     return isinstance(error, grpc.aio.InternalError) and str(error).startswith(_BATCH_FAILED)
 
 
@@ -189,7 +189,7 @@ class _Departures(logging.Filter):
     """Filter that turns gRPC's error about a caller that has left into a line for debugging."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Change the record; returns bool: log it."""
+        """Change the record; returns True to log it."""
         if record.exc_info is None or not has_left(record.exc_info[1]):
             return True
         record.levelno, record.levelname = logging.DEBUG, "DEBUG"

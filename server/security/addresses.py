@@ -89,7 +89,7 @@ class HostNames:
         self._names = {name.lower() for name in names}
 
     def include(self, host: str) -> bool:
-        """Bool: a ``Host`` header gives a name of this server, or any address."""
+        """True if a ``Host`` header gives a name of this server, or any address."""
         if EVERY in self._names:
             return True
         found = _HOST.fullmatch(host)

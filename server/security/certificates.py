@@ -61,7 +61,7 @@ class Certificates:
 
     @property
     def are_mutual(self) -> bool:
-        """Bool: callers must show a certificate, too."""
+        """True if callers must show a certificate, too."""
         return self._files.client_authority is not None
 
     def grpc_context(self) -> ssl.SSLContext:

@@ -120,7 +120,7 @@ class Tokens:
 
     @property
     def are_required(self) -> bool:
-        """Bool: tokens are configured. An emptied file still refuses callers without one."""
+        """True if tokens are configured. An emptied file still refuses callers without one."""
         return bool(self._fixed or self._files)
 
     def role_of(self, token: str) -> Role | None:
@@ -140,7 +140,7 @@ class Tokens:
         return self.role_of_digest(given) is Role.ADMIN
 
     def may_own(self, owner: Digest) -> bool:
-        """Bool: a token of this digest is still accepted, or is empty, or none is required."""
+        """True if a token of this digest is still accepted, or is empty, or none is required."""
         return not owner or not self.are_required or self.role_of_digest(owner) is not None
 
     def role_in(self, metadata: Mapping[str, str]) -> Role | None:

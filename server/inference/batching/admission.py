@@ -46,7 +46,7 @@ class Quarantine:
         self._refused_until: dict[Version, float] = {}
 
     def strike(self, name: str, version: int) -> bool:
-        """Count a run that took too long; returns bool: the version is refused from now on."""
+        """Count a run that took too long; returns True if the version is refused from now on."""
         now = self._clock()
         strikes = self._strikes.setdefault((name, version), deque(maxlen=STRIKES))
         strikes.append(now)

@@ -87,7 +87,7 @@ class BatchRunner:
         return False
 
     async def _failed(self, batch: Batch, error: Exception) -> bool:
-        """End the pieces of a batch that failed; returns bool: that was a strike.
+        """End the pieces of a batch that failed; returns True if that was a strike.
 
         One request that never ends is one strike: of a batch that took too long, only the pieces
         that do so alone count, or the batch itself if none does.
@@ -117,7 +117,7 @@ class BatchRunner:
             log.error("a model is refused for a while: it held its device up", extra=facts)
 
     async def _run_each_alone(self, batch: Batch) -> bool:
-        """Run each piece alone, as one of them is bad; returns bool: one was a strike."""
+        """Run each piece alone, as one of them is bad; returns True if one was a strike."""
         was_strike = False
         for piece in batch.pieces:
             if not piece.ticket.has_ended:

@@ -217,7 +217,7 @@ class Batcher:
         """Send a request by itself, past the queue, if that is what ``_pump`` would do with it.
 
         So it is if nothing runs or waits, waiting for more rows would not pay, and one batch holds
-        all rows; returns bool: it was sent.
+        all rows; returns True if it was sent.
         """
         if self._in_flight or any(not each.is_empty for each in self._queues.values()):
             return False

@@ -39,7 +39,7 @@ class DeviceTime:
 
     @property
     def is_full(self) -> bool:
-        """Whether no batch at all may be sent now, not even on the smallest part."""
+        """True if no batch may be sent now, not even on the smallest part."""
         return self._used() >= IN_FLIGHT - _ROUNDING
 
     def takes(self, beside: int) -> bool:

@@ -47,7 +47,7 @@ class Ticket:
 
     @property
     def has_ended(self) -> bool:
-        """Bool: the request has its result, or its caller has left."""
+        """True if the request has its result, or its caller has left."""
         return self.result.done()
 
     def is_late(self, now: float) -> bool:
@@ -231,7 +231,7 @@ class ModelQueue:
         self.requests += 1
 
     def discard(self, ticket: Ticket) -> bool:
-        """Take out a ticket that ended; returns bool: rows of the ticket still waited."""
+        """Take out a ticket that ended; returns True if rows of the ticket still waited."""
         place = self._places.pop(ticket, None)
         if place is None:
             return False

@@ -57,7 +57,7 @@ GAUGES: tuple[tuple[str, str, Read], ...] = (
      "Part of the samples of a registration whose top class is FP32's",
      lambda s: s.provenance.top_agreement),
 )  # fmt: skip
-"""What a schedule brings: name, help text and value of each gauge."""
+"""Gauges of a schedule: name, help text and value."""
 
 
 class PlanLabels(NamedTuple):

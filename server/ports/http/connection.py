@@ -31,7 +31,7 @@ _CONTINUE = b"HTTP/1.1 100 "
 
 
 class AnswerWriter:
-    """What uvicorn uses of a transport while it answers one request.
+    """The part of a transport that uvicorn uses while it answers one request.
 
     An answer's head leaves together with the first part of its body; uvicorn writes both apart. A
     caller that waits is woken by the head, finds no body, and waits again: of an answer of 4 KB,
@@ -111,7 +111,7 @@ class CallerConnection(HttpToolsProtocol):
 
     @property
     def has_certificate(self) -> bool:
-        """Bool: the caller has shown a certificate that its authority signed."""
+        """True if the caller has shown a certificate that its authority signed."""
         return bool(self.transport.get_extra_info("peercert"))
 
     async def taken(self) -> None:

@@ -81,7 +81,7 @@ class BodyRoom:
 
 
 def is_from_here(request: Request) -> bool:
-    """Bool: no page of another site sent a request, as far as its browser tells."""
+    """True if no page of another site sent a request, as far as its browser tells."""
     origin = request.headers.get("origin")
     site = request.headers.get("sec-fetch-site", "same-origin")
     if site not in ("same-origin", "none"):

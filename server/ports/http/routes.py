@@ -18,7 +18,7 @@ from braid.server.ports.http.application import text
 
 
 class Look(Protocol):
-    """What is looked at when a scrape comes."""
+    """State that a scrape looks at."""
 
     def look(self) -> None:
         """Take what the server knows now; called on the event loop."""

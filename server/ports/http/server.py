@@ -20,7 +20,7 @@ from braid.server.ports.http.connections import Connections
 from braid.server.ports.http.connections import HttpLimits
 
 HEADERS = [(b"x-content-type-options", b"nosniff"), (b"cache-control", b"no-store")]
-"""Of every answer."""
+"""Headers of every answer."""
 
 
 class HttpServer:

@@ -26,7 +26,7 @@ from braid.server.store.records import RegistrationOptions
 from braid.server.store.serving_config import ServingConfig
 
 MAX_CONFIG_CHARS = 1 << 20
-"""Of a configuration: those of models have some thousands."""
+"""Longest configuration that is read; those of models have some thousand characters."""
 
 _FILE = re.compile(r"file:([1-9][0-9]{0,8})/([^/\x00]{1,255})")
 
@@ -95,7 +95,7 @@ class LoadRequest:
 
     @property
     def options(self) -> RegistrationOptions | None:
-        """What to schedule for; None: as before."""
+        """Batch sizes and planner to schedule for; None: as before."""
         return None if self.config is None else RegistrationOptions(self.config.batch_sizes)
 
     def serving(self, before: ServingConfig) -> ServingConfig:

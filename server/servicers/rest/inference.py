@@ -60,7 +60,7 @@ _REGION = "shared_memory_region"
 
 @dataclass(slots=True)
 class AnswerHead:
-    """What the headers of an answer say."""
+    """Headers of an answer."""
 
     json_bytes: int | None = None  # None: the answer has no binary tensors
 
@@ -264,7 +264,7 @@ def _written_later(reply: SplitMessage, request: RestRequest) -> Work[bytes | La
 
 
 class _Sent(enum.Enum):
-    """Where an output's contents are."""
+    """Place of an output's contents."""
 
     IN_JSON = enum.auto()
     IN_BINARY = enum.auto()  # after the JSON

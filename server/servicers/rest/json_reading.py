@@ -27,7 +27,7 @@ QUICK_BYTES = 1 << 18
 """Texts up to this size are read at once, whatever they contain."""
 
 FEW_PARTS = 1 << 15
-"""Of texts with more, the lists of numbers are read apart."""
+"""Most parts of a text that is read at once; in longer ones, lists of numbers are read apart."""
 
 MAX_LISTS = 1 << 16
 """Lists and objects that are made at once; beyond are more than a request ever needs."""
@@ -62,11 +62,11 @@ class Numbers:
 
     @property
     def is_flat(self) -> bool:
-        """Bool: there is no list within the list."""
+        """True if there is no list within the list."""
         return self.text.find(b"[", 1) < 0
 
     def are_even(self) -> Work[bool]:
-        """Bool: lists that stand beside each other are equally long."""
+        """True if lists that stand beside each other are equally long."""
         if self.is_flat:
             return True
         found = self.text.translate(None, _STRUCTURE)
@@ -104,7 +104,7 @@ class Numbers:
 
 @dataclass(frozen=True, slots=True)
 class JsonBody:
-    """What a body says."""
+    """Object of a body."""
 
     given: dict[str, Any]
     numbers: tuple[Numbers, ...] = ()  # taken out of ``given``
@@ -148,7 +148,7 @@ def read_json(body: bytes) -> Work[JsonBody]:
 
 
 def _has_few_parts(text: bytes, lists: int, elements: int) -> bool:
-    """Bool: there are at most so many lists and objects, elements and members in a text."""
+    """True if there are at most so many lists and objects, elements and members in a text."""
     return _count(text, "[") + _count(text, "{") <= lists and _count(text, ",") <= elements
 
 

@@ -35,7 +35,7 @@ PIECE_ELEMENTS = 1 << 15
 """Numbers that are written as one piece of work."""
 
 FEW_ELEMENTS = 1 << 10
-"""Up to so many numbers, a list of Python's takes less time than numpy."""
+"""Most numbers that a list of Python converts in less time than numpy."""
 
 PIECE_TEXT_BYTES = 1 << 19
 """Bytes of strings that are written as one piece of work."""

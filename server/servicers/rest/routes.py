@@ -34,7 +34,7 @@ PROBES = ("/v2/health/live", "/v2/health/ready")
 
 @dataclass(frozen=True, slots=True)
 class RestServices:
-    """What the routes call."""
+    """Services that the routes call."""
 
     inference: TensorService  # of ``RestInference``
     others: Mapping[str, Handler]  # RPCs beside inference, by name, ours among them

@@ -36,7 +36,7 @@ log = logging.getLogger("braid.store")
 T = TypeVar("T")
 
 REVISION = "0003"
-"""Of today's tables."""
+"""Revision of today's tables."""
 BEFORE = "0002"
 """The revision before, which lacks the table ``digests``."""
 _TOO_OLD = (None, "0001")

@@ -74,8 +74,8 @@ def _first_line(path: Path) -> str:
 BUSY_TIMEOUT_MS = 5000
 
 PAGE_CACHE_KIB = 256
-"""Of each connection to SQLite. Its usual 2,000 fill as the database grows, which looks like a leak
-for an hour; the kernel keeps the file's pages, too."""
+"""Page cache of a connection to SQLite. The default (2,000) fills as the database grows, which looks
+like a leak for an hour; the kernel keeps the file's pages, too."""
 
 
 def open_database(url: URL, files: StoredFiles) -> Database:

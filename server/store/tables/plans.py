@@ -113,7 +113,7 @@ def schedules_for(connection: Connection, model: ModelVersion, device_key: str) 
 
 
 def _asked(key: ScheduleKey) -> tuple[str, str, float | None, str]:
-    """What a registration said to get a schedule with this key."""
+    """Options of the registrations that get a schedule with this key."""
     return key.planner, key.precision, key.accepted_error, key.samples
 
 

@@ -23,7 +23,7 @@ _EVERY = select(serving)
 
 @dataclass(frozen=True, slots=True)
 class WantedState:
-    """What each server of a database is to serve, as of one moment."""
+    """Versions that each server of a database is to serve, at one moment."""
 
     models: Mapping[str, Mapping[int, ModelVersion]]  # that are not deleted, by name and number
     configs: Mapping[str, ServingConfig]  # by name; none: as by default
@@ -47,8 +47,8 @@ def wanted(
 def retire_beside(connection: Connection, new: ModelVersion) -> None:
     """Unload what the policy does not want beside a version that serves for the first time.
 
-    Part of the transaction that stores that it serves: a server that dies after it leaves nothing
-    serving that should not. Jobs of what is unloaded are asked to end.
+    Runs in the transaction that marks the version as serving, so a crash cannot leave two versions
+    serving. Jobs of unloaded versions are asked to end.
     """
     present = models_table.present(connection, new.name)
     states = {model.version: model.state for model in present}
