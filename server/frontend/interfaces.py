@@ -34,8 +34,8 @@ from braid.server.ports.http.server import HttpServer
 from braid.server.rpc.status import Handler
 from braid.server.servicers.admin import AdminServicer
 from braid.server.servicers.health import Health
-from braid.server.servicers.inference.braid_v1 import BraidV1
-from braid.server.servicers.inference.service import TensorService
+from braid.server.servicers.braid_v1 import BraidV1
+from braid.server.servicers.tensor_service import TensorService
 from braid.server.servicers.oip import wire as oip
 from braid.server.servicers.oip.models import ModelMethods, ServerMethods
 from braid.server.servicers.oip.repository import RepositoryMethods

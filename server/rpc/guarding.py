@@ -16,7 +16,7 @@ left: its write fails, and the handler is cancelled. If the failure comes first,
 while it sends the single answer that a handler has returned, where the error reaches gRPC's own
 log only (``filter_grpc_log``).
 
-Methods that carry tensors charge their own answers (``braid.server.servicers.inference.service``);
+Methods that carry tensors charge their own answers (``braid.server.servicers.tensor_service``);
 others' are charged here where they are large, to the memory of their connection
 (``braid.server.inference.call_memory``).
 """

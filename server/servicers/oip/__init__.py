@@ -5,7 +5,7 @@
     repository      index, load, unload
     shared_memory   regions of the caller
     settings        logging, tracing
-    tensors         ModelInfer: requests and replies, run by ``braid.server.servicers.inference``
+    tensors         ModelInfer: requests and replies, run by ``tensor_service``
     parameters      of requests, inputs and outputs
     contents        typed contents, classes
 

@@ -18,7 +18,7 @@ from braid.core.pieces import Turns, Work
 from braid.server.ports.http.requests import BodyRoom, read_body
 from braid.server.rpc.status import behaviour_of
 from braid.server.rpc.status import Context, Handler, answering
-from braid.server.servicers.inference.service import TensorService
+from braid.server.servicers.tensor_service import TensorService
 from braid.server.servicers.rest.answers import Written, response_of
 from braid.server.servicers.rest.calls import Admission, HttpCall
 from braid.server.servicers.rest.encodings import decoded

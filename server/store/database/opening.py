@@ -74,7 +74,7 @@ def _first_line(path: Path) -> str:
 BUSY_TIMEOUT_MS = 5000
 
 PAGE_CACHE_KIB = 256
-"""Page cache of a connection to SQLite. The default (2,000) fills as the database grows, which looks
+"""Page cache of a SQLite connection. The default (2,000) fills as the database grows, which looks
 like a leak for an hour; the kernel keeps the file's pages, too."""
 
 

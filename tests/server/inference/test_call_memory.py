@@ -18,7 +18,7 @@ from braid.server.inference.call_memory import (
     MemoryLimits,
     StreamMemory,
 )
-from braid.server.servicers.inference.streams import answers
+from braid.server.servicers.streams import answers
 
 
 def memory(stream: int = 10, connection: int = 20, everything: int = 30) -> CallMemory:

@@ -11,7 +11,7 @@ from braid.core.errors import QueueFull
 from braid.server.models.serving_models import ResolvedModel
 from braid.server.observability.metrics import Metrics
 from braid.server.rpc.status import Handler
-from braid.server.servicers.inference.service import Methods
+from braid.server.servicers.tensor_service import Methods
 
 
 class Echo:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from braid.server.inference.requests import InferenceResult, OutputTensor
-from braid.server.servicers.inference.braid_v1 import (
+from braid.server.servicers.braid_v1 import (
     BraidV1,
     ReadRequest,
     write_response,

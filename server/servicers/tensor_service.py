@@ -41,7 +41,7 @@ from braid.server.models.serving_models import ResolvedModel, ServingModels
 from braid.server.observability import tracing
 from braid.server.rpc.status import Context, Handler, answering, refusing, status_code, wire_error
 from braid.server.rpc.wire_parts import counted
-from braid.server.servicers.inference.streams import answers
+from braid.server.servicers.streams import answers
 
 Message = TypeVar("Message")
 """A protocol's inference request, as its ``read`` returns it."""
