@@ -1,7 +1,7 @@
 """The store: one owner of all persistent state.
 
-    frontend ──opens──> Store ──call──> the store's thread ──> database, files
-                          └── receive ──> Upload ──register──> model version + job
+    app ──opens──> Store ──call──> the store's thread ──> database, files
+                     └── receive ──> Upload ──register──> model version + job
 
 Methods without ``async`` block for some milliseconds and run on the store's thread: from the
 event loop say ``await store.call(store.find_model, name, version)``. One thread, so they run in

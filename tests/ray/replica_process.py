@@ -17,8 +17,8 @@ from typing import Any
 
 from braid.server.cli import main as cli
 from braid.server.cli.local import serve
-from braid.server.frontend.front_end import FrontEnd
-from braid.server.frontend.process import leave
+from braid.server.app.front_end import FrontEnd
+from braid.server.app.process import leave
 from braid.server.observability.logs import configure_logging
 from braid.server.ray.environment import missing, with_braid
 from braid.server.ray.handlers import ADD_TO_REPLICA, ReplicaPorts, serve_here

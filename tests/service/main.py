@@ -15,7 +15,7 @@ from braid.server.cli import main as cli
 from braid.server.cli.local import serve
 from braid.server.devices.measuring.host import ArtefactOf
 from braid.server.devices.measuring.serving import ServingProcess
-from braid.server.frontend import process
+from braid.server.app import process
 
 
 class Serve:

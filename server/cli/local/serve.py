@@ -85,7 +85,7 @@ def model_to_serve(text: str) -> str:
 def run(args: argparse.Namespace, run_server: Callable[[Settings], None] | None = None) -> int:
     """Run a server until it has drained; ``run_server`` replaces the product's composition."""
     # Imported here: no other subcommand needs what the server is made of.
-    from braid.server.frontend import process
+    from braid.server.app import process
     from braid.server.settings import load_settings
 
     names = [flag.removeprefix("--").replace("-", "_") for flag in FLAGS]

@@ -12,7 +12,7 @@ import pytest
 from grpc_health.v1 import health_pb2
 
 from braid.server.devices.pool import Devices
-from braid.server.frontend.readiness import Readiness
+from braid.server.app.readiness import Readiness
 from braid.server.models.serving_models import ServingModels
 from braid.server.servicers.health import Health
 

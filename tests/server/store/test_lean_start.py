@@ -13,7 +13,7 @@ import asyncio
 import sys
 from pathlib import Path
 from braid.server.cli import main
-from braid.server.frontend.front_end import FrontEnd
+from braid.server.app.front_end import FrontEnd
 from braid.server.settings import load_settings
 from braid.server.store.serving_config import ServingConfig
 

@@ -21,9 +21,9 @@ from braid.server.devices.measuring.host import MakeMeasuringHost
 from braid.server.devices.measuring.serving import measuring_host
 from braid.server.devices.pool import Devices
 from braid.server.fleet.membership import Membership
-from braid.server.frontend.interfaces import SERVICES, Answering, Interfaces
-from braid.server.frontend.model_parts import MadeFrom, make_model_parts, make_repository
-from braid.server.frontend.readiness import Readiness
+from braid.server.app.interfaces import SERVICES, Answering, Interfaces
+from braid.server.app.model_parts import MadeFrom, make_model_parts, make_repository
+from braid.server.app.readiness import Readiness
 from braid.server.inference.call_memory import CallMemory
 from braid.server.limits import memory_limits, store_database, store_limits
 from braid.server.models.preload import preload
