@@ -8,9 +8,9 @@ from braid.engine.importer.host.limits import ImportLimits
 from braid.server.inference.call_memory import MemoryLimits
 from braid.server.security.addresses import EVERY, HostNames
 from braid.server.settings import Settings
-from braid.server.store.serving_config import BatchPolicy, queue_limit_s
 from braid.server.store.database.opening import database_url
 from braid.server.store.quota import StoreLimits
+from braid.server.store.serving_config import BatchPolicy, queue_limit_s
 
 
 def batch_policy(settings: Settings) -> BatchPolicy:

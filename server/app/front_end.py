@@ -16,22 +16,22 @@ from braid.core.background import BackgroundTasks
 from braid.core.errors import BraidError, DamagedArtefact
 from braid.engine.importer.host.process import SpareImporter
 from braid.engine.link.options import WorkerEnd
+from braid.server.app.interfaces import SERVICES, Answering, Interfaces
+from braid.server.app.model_parts import MadeFrom, make_model_parts, make_repository
+from braid.server.app.readiness import Readiness
 from braid.server.devices.device import Device, DeviceEvents
 from braid.server.devices.measuring.host import MakeMeasuringHost
 from braid.server.devices.measuring.serving import measuring_host
 from braid.server.devices.pool import Devices
 from braid.server.fleet.membership import Membership
-from braid.server.app.interfaces import SERVICES, Answering, Interfaces
-from braid.server.app.model_parts import MadeFrom, make_model_parts, make_repository
-from braid.server.app.readiness import Readiness
 from braid.server.inference.call_memory import CallMemory
 from braid.server.limits import memory_limits, store_database, store_limits
 from braid.server.models.preload import preload
 from braid.server.observability.build import build_facts
 from braid.server.observability.drift import DriftWatch
 from braid.server.observability.metrics import Metrics
-from braid.server.observability.snapshot import DeviceSnapshot, Snapshot
 from braid.server.observability.series.plans import PlanLabels
+from braid.server.observability.snapshot import DeviceSnapshot, Snapshot
 from braid.server.observability.triton_metrics import TritonMetrics
 from braid.server.ports.grpc_port import GrpcPorts, MakePorts, Ports
 from braid.server.ports.ready_line import ModelToTry, ready_facts

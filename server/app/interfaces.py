@@ -16,12 +16,12 @@ from grpc_reflection.v1alpha import reflection
 
 from braid.core.errors import StartupError
 from braid.core.pieces import Turns
+from braid.server.app.model_parts import ModelParts
 from braid.server.console.facts import Facts
 from braid.server.console.sessions import Sessions
 from braid.server.console.site import Console
 from braid.server.devices.pool import Devices
 from braid.server.fleet.node_list import NodeList
-from braid.server.app.model_parts import ModelParts
 from braid.server.inference.call_memory import CallMemory
 from braid.server.inference.shared_regions import SharedRegions
 from braid.server.limits import host_names
@@ -33,9 +33,8 @@ from braid.server.ports.http.routes import health_routes, metrics_route
 from braid.server.ports.http.server import HttpServer
 from braid.server.rpc.status import Handler
 from braid.server.servicers.admin import AdminServicer
-from braid.server.servicers.health import Health
 from braid.server.servicers.braid_v1 import BraidV1
-from braid.server.servicers.tensor_service import TensorService
+from braid.server.servicers.health import Health
 from braid.server.servicers.oip import wire as oip
 from braid.server.servicers.oip.models import ModelMethods, ServerMethods
 from braid.server.servicers.oip.repository import RepositoryMethods
@@ -45,6 +44,7 @@ from braid.server.servicers.oip.tensors import OpenInference
 from braid.server.servicers.rest.calls import Admission
 from braid.server.servicers.rest.inference import RestInference
 from braid.server.servicers.rest.routes import RestServices, rest_routes
+from braid.server.servicers.tensor_service import TensorService
 from braid.server.servicers.uploads import ModelUploads
 from braid.server.settings import Settings, shown_settings
 from braid.server.store.store import Store

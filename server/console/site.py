@@ -27,8 +27,7 @@ from braid.server.console.facts import Facts, ScheduleAddress
 from braid.server.console.pages import devices, jobs, models, schedules
 from braid.server.console.rendering import BASE, Page, Renderer, url
 from braid.server.console.sessions import Sessions, SignInLimit, set_cookie
-from braid.server.ports.http.requests import read_form
-from braid.server.ports.http.requests import is_from_here
+from braid.server.ports.http.requests import is_from_here, read_form
 
 log = logging.getLogger("braid.console")
 

@@ -20,8 +20,8 @@ from typing import Any, Final, NamedTuple
 
 import grpc
 
-from braid.server.http2.connection import HttpConnection
 from braid.server.http2.answer_headers import Metadata, write_begin, write_end
+from braid.server.http2.connection import HttpConnection
 from braid.server.http2.messages import BadMessage, NoRoom, TooLarge
 from braid.server.http2.streams import HttpStream
 

@@ -20,19 +20,18 @@ from typing import Any, Final
 
 from braid.server.http2 import frames
 from braid.server.http2.arrivals import Arrivals
+from braid.server.http2.floods import BYTES_PER_FRAME, FrameBudget, ReadTurns
 from braid.server.http2.flow_control import CONNECTION_WINDOW_BYTES, FlowControl
-from braid.server.http2.keepalive import KeepAlive
-from braid.server.http2.floods import BYTES_PER_FRAME, FrameBudget
-from braid.server.http2.floods import ReadTurns
 from braid.server.http2.frames import ConnectionFault, ErrorCode, frame, number_frame
+from braid.server.http2.keepalive import KeepAlive
+from braid.server.http2.messages import WINDOW_BYTES, Incoming, Message
+from braid.server.http2.receiving import DATA_FRAME_BYTES, Receiver
 from braid.server.http2.request_headers import (
     MAX_HEADER_BYTES,
     Block,
     HeaderBlocks,
     are_trailers,
 )
-from braid.server.http2.messages import WINDOW_BYTES, Incoming, Message
-from braid.server.http2.receiving import DATA_FRAME_BYTES, Receiver
 from braid.server.http2.sending import Sender
 from braid.server.http2.streams import CallOfStream, ConnectionLimits, ConnectionStreams, HttpStream
 from braid.server.observability.logs import Seldom

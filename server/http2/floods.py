@@ -14,15 +14,15 @@ their end: for half a second, in which a device that has finished is given no mo
 """
 
 from __future__ import annotations
-from collections.abc import Callable
-from time import monotonic
-from typing import Final
-from braid.server.http2.frames import ConnectionFault, ErrorCode
-from braid.server.http2.sending import Sender
+
 import asyncio
 from collections import deque
+from collections.abc import Callable
+from time import monotonic
 from typing import Final, Protocol
 
+from braid.server.http2.frames import ConnectionFault, ErrorCode
+from braid.server.http2.sending import Sender
 
 BUDGET_FRAMES: Final = 2000
 """Frames that a connection may send unearned, beside those of the calls that it may have open."""

@@ -13,8 +13,8 @@ from typing import Final, Protocol
 
 from braid.server.http2 import frames
 from braid.server.http2.frames import ConnectionFault, ErrorCode
-from braid.server.http2.request_headers import MAX_BLOCK_BYTES
 from braid.server.http2.messages import Incoming
+from braid.server.http2.request_headers import MAX_BLOCK_BYTES
 
 DATA_FRAME_BYTES: Final = 1 << 20
 """Most bytes of a frame of DATA; others, but headers, are as short as every peer sends them."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from braid.server.http2 import frames
+from braid.server.http2.answer_headers import Metadata
 from braid.server.http2.frames import ConnectionFault, ErrorCode
 from braid.server.http2.hpack import (
     Decoder,
@@ -21,7 +22,6 @@ from braid.server.http2.hpack import (
     HeadersBeyondReason,
     HeadersTooLong,
 )
-from braid.server.http2.answer_headers import Metadata
 
 MAX_HEADER_BYTES: Final = 1 << 14
 """Length of a call's headers, as peers are told; a call with more is refused."""

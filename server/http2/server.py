@@ -20,9 +20,9 @@ from typing import Any, Final
 import grpc
 
 from braid.server.http2.arrivals import Arrivals
-from braid.server.http2.floods import ReadTurns
 from braid.server.http2.calls import Call
 from braid.server.http2.connection import HttpConnection
+from braid.server.http2.floods import ReadTurns
 from braid.server.http2.streams import ConnectionLimits, HttpStream
 
 FLUSH_SECONDS: Final = 1.0

@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from braid.server.http2 import frames
+from braid.server.http2.answer_headers import ENCODINGS, NOT_GRPC, write_refusal
 from braid.server.http2.floods import FRAMES_PER_ANSWER, RAPID_S, FrameBudget
 from braid.server.http2.frames import ConnectionFault, ErrorCode, frame
 from braid.server.http2.hpack import Field
-from braid.server.http2.request_headers import BadHead, BadTimeout, RequestHead, read_head
-from braid.server.http2.answer_headers import ENCODINGS, NOT_GRPC, write_refusal
 from braid.server.http2.messages import Incoming
+from braid.server.http2.request_headers import BadHead, BadTimeout, RequestHead, read_head
 from braid.server.http2.sending import Outgoing, Sender
 
 SKIPS: Final = 100

@@ -54,8 +54,7 @@ class Account(Protocol):
             DeadlineExceeded: there was no room until then.
         """
 
-    def change(self, held_bytes: int, unread_bytes: int) -> None:
-        ...
+    def change(self, held_bytes: int, unread_bytes: int) -> None: ...
 
 
 class Charge:

@@ -38,11 +38,9 @@ DEFAULT_PRIORITY = 5
 class StoredContent(Protocol):
     """Content that lies elsewhere and is fetched when a batch is formed."""
 
-    def __len__(self) -> int:
-        ...
+    def __len__(self) -> int: ...
 
-    def __bytes__(self) -> bytes:
-        ...
+    def __bytes__(self) -> bytes: ...
 
     def read_into(self, memory: memoryview, start: int) -> None:
         """Fill ``memory`` from byte ``start`` of the content on.
@@ -141,8 +139,7 @@ class CheckedModel(Protocol):
         """Inputs by name, with symbols for open extents."""
 
     @property
-    def outputs(self) -> tuple[str, ...]:
-        ...
+    def outputs(self) -> tuple[str, ...]: ...
 
     @property
     def batched(self) -> bool:

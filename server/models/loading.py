@@ -18,8 +18,8 @@ from braid.core.errors import BraidError, InvalidUpload, ModelImportError, Preco
 from braid.core.keyed_locks import KeyedLocks
 from braid.server.jobs.runner import JobRunner
 from braid.server.models.first_bytes import FirstBytes
-from braid.server.models.versions import WHOLE_MODEL
 from braid.server.models.serving_models import ServingModels
+from braid.server.models.versions import WHOLE_MODEL
 from braid.server.store.records import (
     ModelStatus,
     ModelVersion,

@@ -32,9 +32,8 @@ from braid.server.jobs.retries import RetriesExhausted
 from braid.server.models.versions import DEFAULT_CONFIG, KnownModels, ModelVersions, OnServing
 from braid.server.observability.metrics import Metrics
 from braid.server.observability.series.requests import ModelMetrics
-from braid.server.store.serving_config import BatchPolicy
 from braid.server.store.records import ModelStatus, ModelVersion
-from braid.server.store.serving_config import ServingConfig
+from braid.server.store.serving_config import BatchPolicy, ServingConfig
 
 LOOK_S = 0.2
 QUIET_LOOKS = 5

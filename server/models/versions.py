@@ -1,11 +1,10 @@
 """Versions of models by name: which answer, and why the others do not."""
 
 from __future__ import annotations
-from collections.abc import Mapping
-from dataclasses import replace
-from braid.server.store.records import ModelVersion
+
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+
 from braid.core.errors import (
     BraidError,
     ModelLoading,
@@ -18,7 +17,6 @@ from braid.server.inference.routing import Replicas
 from braid.server.observability.metrics import Metrics
 from braid.server.store.records import ModelStatus, ModelVersion
 from braid.server.store.serving_config import STABLE, ServingConfig
-
 
 WHOLE_MODEL = 0
 """Version of a remark that is about no version in particular."""

@@ -20,11 +20,11 @@ from prometheus_client import (
 )
 
 from braid.server.observability.build import BuildMetrics
-from braid.server.observability.snapshot import SnapshotGauges
 from braid.server.observability.series.devices import DeviceMetrics
 from braid.server.observability.series.jobs import JobMetrics
 from braid.server.observability.series.plans import DriftMetrics, ScheduleMetrics
 from braid.server.observability.series.requests import CallMetrics, ModelMetrics, RequestMetrics
+from braid.server.observability.snapshot import SnapshotGauges
 
 UNKNOWN_MODEL = "_unknown"
 

@@ -7,27 +7,26 @@ call ──> token ──> trace ──> guards of messages and answers ──> 
 """
 
 from __future__ import annotations
-from collections.abc import Sequence
-import grpc
-from braid.server.http2.arrivals import Arrivals
-from braid.server.inference.call_memory import CallMemory
-from braid.server.observability.tracing import Sampling, start_tracing
-from braid.server.rpc.guarding import Guarding
-from braid.server.security.certificates import Certificates, TlsFiles
-from braid.server.security.gate import Gate
-from braid.server.security.tokens import Role
-from braid.server.security.tokens import Tokens, TokenSource
-from braid.server.settings import Settings
+
 import contextlib
 import os
 from collections.abc import Callable, Sequence
 from typing import Protocol
+
+import grpc
+
 from braid.core.errors import StartupError
+from braid.server.http2.arrivals import Arrivals
 from braid.server.http2.server import Server
 from braid.server.http2.streams import ConnectionLimits
-from braid.server.observability.tracing import Sampling
+from braid.server.inference.call_memory import CallMemory
+from braid.server.observability.tracing import Sampling, start_tracing
+from braid.server.rpc.guarding import Guarding
 from braid.server.security.addresses import check_exposure
-from braid.server.security.certificates import Certificates
+from braid.server.security.certificates import Certificates, TlsFiles
+from braid.server.security.gate import Gate
+from braid.server.security.tokens import Role, Tokens, TokenSource
+from braid.server.settings import Settings
 
 MESSAGE_OVERHEAD_BYTES = 64 * 1024  # names, shapes and framing around the tensors
 UPLOAD_CHUNK_BYTES = 4 << 20

@@ -21,8 +21,7 @@ from grpc.aio._server import Server as ConcreteServer
 from braid.core.errors import NoNodeUp, StartupError
 from braid.server.inference.call_memory import CallMemory
 from braid.server.observability.tracing import Sampling
-from braid.server.ports.grpc_port import CallChecks
-from braid.server.ports.grpc_port import AddServices
+from braid.server.ports.grpc_port import AddServices, CallChecks
 from braid.server.rpc.guarding import filter_grpc_log
 from braid.server.rpc.status import Handler, refusing
 from braid.server.security.addresses import check_exposure
@@ -103,11 +102,9 @@ class _Collected(grpc.aio.Server):
     def add_secure_port(self, address: str, server_credentials: Any) -> int:
         return 0
 
-    async def start(self) -> None:
-        ...
+    async def start(self) -> None: ...
 
-    async def stop(self, grace: float | None) -> None:
-        ...
+    async def stop(self, grace: float | None) -> None: ...
 
     async def wait_for_termination(self, timeout: float | None = None) -> bool:  # noqa: ASYNC109
         return True

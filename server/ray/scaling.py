@@ -60,12 +60,10 @@ class ScalingContext(Protocol):
     """What Ray Serve tells a policy."""
 
     @property
-    def current_num_replicas(self) -> int:
-        ...
+    def current_num_replicas(self) -> int: ...
 
     @property
-    def target_num_replicas(self) -> int:
-        ...
+    def target_num_replicas(self) -> int: ...
 
     @property
     def aggregated_metrics(self) -> Mapping[str, Mapping[Any, float]] | None:

@@ -107,11 +107,9 @@ class _Pieces:
         self._waiting.append(bytes(data))
         return len(data)
 
-    def flush(self) -> None:
-        ...
+    def flush(self) -> None: ...
 
-    def close(self) -> None:
-        ...
+    def close(self) -> None: ...
 
     def take(self) -> bytes:
         taken, self._waiting = b"".join(self._waiting), []

@@ -24,8 +24,8 @@ from braid.core.errors import (
 )
 from braid.core.regular_file import read_file
 from braid.server.models.policies import AVAILABLE, VersionPolicies
-from braid.server.models.versions import WHOLE_MODEL
 from braid.server.models.serving_models import ServingModels
+from braid.server.models.versions import WHOLE_MODEL
 from braid.server.repository.configuration import Configuration, configuration_from_text
 from braid.server.repository.folders import CONFIG_FILE, ModelFolder, Stamp, VersionFolder
 from braid.server.repository.placing import Placing

@@ -8,6 +8,7 @@ nothing. Links, network disks and too few inotify watches hide changes from ``wa
 """
 
 from __future__ import annotations
+
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
@@ -15,16 +16,15 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic, time
+
 from braid.core.background import BackgroundTasks
 from braid.core.errors import StartupError
 from braid.core.own_threads import OwnThreads
-from braid.server.models.versions import WHOLE_MODEL
 from braid.server.models.serving_models import ServingModels
+from braid.server.models.versions import WHOLE_MODEL
 from braid.server.repository.folders import ModelFolder, RepositoryContents, Stamp, look_at
 from braid.server.repository.model_sync import ModelSync
 from braid.server.store.records import ModelStatus
-from collections.abc import Callable
-
 
 log = logging.getLogger("braid.repository")
 

@@ -35,8 +35,7 @@ import grpc
 from braid.core.errors import InvalidRequest, UndecodableMessage
 from braid.server.inference.call_memory import CallMemory
 from braid.server.observability.logs import Seldom
-from braid.server.rpc.status import Behaviour, behaviour_of, with_behaviour
-from braid.server.rpc.status import Handler, answering
+from braid.server.rpc.status import Behaviour, Handler, answering, behaviour_of, with_behaviour
 from braid.server.rpc.wire_parts import Decode, counted
 
 log = logging.getLogger("braid.rpc")

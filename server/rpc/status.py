@@ -7,20 +7,20 @@ id under which the log has the rest.
 """
 
 from __future__ import annotations
+
 import logging
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from functools import lru_cache
 from types import TracebackType
 from typing import Any, NoReturn, TypeAlias
+
 import grpc
 from google.protobuf import any_pb2, duration_pb2
 from google.rpc import error_details_pb2, status_pb2  # type: ignore[import-untyped]
+
 from braid.core import errors
 from braid.core.shortage import shortage
 from braid.server.observability.logs import new_request_id, printable, request_id
-from collections.abc import Callable
-from typing import Any
-
 
 log = logging.getLogger("braid.rpc")
 

@@ -19,10 +19,8 @@ from typing import Any
 import grpc
 
 from braid.core.errors import BraidError, PermissionDenied, Unauthenticated
-from braid.server.rpc.status import behaviour_of, with_behaviour
-from braid.server.rpc.status import Handler, answering, refusing
-from braid.server.security.tokens import NEEDED, Role, needed_role
-from braid.server.security.tokens import Tokens
+from braid.server.rpc.status import Handler, answering, behaviour_of, refusing, with_behaviour
+from braid.server.security.tokens import NEEDED, Role, Tokens, needed_role
 
 log = logging.getLogger("braid.security")
 

@@ -9,8 +9,8 @@ deleting its line. A call that ``NEEDED`` does not list needs the highest role.
 """
 
 from __future__ import annotations
+
 import enum
-from collections.abc import Mapping
 import hmac
 import logging
 import re
@@ -19,6 +19,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
+
 from braid.core.errors import StartupError
 from braid.core.regular_file import read_file
 

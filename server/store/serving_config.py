@@ -4,13 +4,14 @@ Kept by name, beside the versions, and changed while they serve.
 """
 
 from __future__ import annotations
-from dataclasses import dataclass
-from math import inf
-from braid.core.errors import InvalidRequest
+
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from math import inf
 from typing import Any
+
+from braid.core.errors import InvalidRequest
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,9 +36,8 @@ from braid.core.errors import (
 )
 from braid.core.schedule import Provisional, Schedule
 from braid.server.store.database.database import Database
-from braid.server.store.database.opening import open_database
+from braid.server.store.database.opening import open_database, sqlite_path, usual_url
 from braid.server.store.database.sqlite_file import StoredFiles
-from braid.server.store.database.opening import sqlite_path, usual_url
 from braid.server.store.files import StoreFolder
 from braid.server.store.fleet.node_store import NodeStore
 from braid.server.store.quota import StoreLimits

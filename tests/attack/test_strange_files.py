@@ -37,8 +37,7 @@ from braid.server.repository.model_file import model_file
 from braid.server.repository.model_sync import read_configuration
 from braid.server.repository.placing import AT_ONCE
 from braid.server.security.certificates import Certificates, TlsFiles
-from braid.server.security.tokens import Role
-from braid.server.security.tokens import Tokens, TokenSource, hashed
+from braid.server.security.tokens import Role, Tokens, TokenSource, hashed
 from braid.server.store.database.opening import database_url
 from braid.server.store.shared_files.object_store.credentials import read_credentials
 from braid_client import FailedPrecondition

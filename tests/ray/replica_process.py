@@ -15,10 +15,10 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from braid.server.cli import main as cli
-from braid.server.cli.local import serve
 from braid.server.app.front_end import FrontEnd
 from braid.server.app.process import leave
+from braid.server.cli import main as cli
+from braid.server.cli.local import serve
 from braid.server.observability.logs import configure_logging
 from braid.server.ray.environment import missing, with_braid
 from braid.server.ray.handlers import ADD_TO_REPLICA, ReplicaPorts, serve_here

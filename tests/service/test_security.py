@@ -23,8 +23,7 @@ from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
 from tritonclient.grpc import service_pb2
 
-from braid.server.security.tokens import Role, needed_role
-from braid.server.security.tokens import hashed, new_token
+from braid.server.security.tokens import Role, hashed, needed_role, new_token
 from braid_client import BraidError, Client, RetryPolicy, Tls, Unauthenticated, Unavailable
 from braid_client.wire import admin_pb2, inference_pb2
 from tests.models.small import identity

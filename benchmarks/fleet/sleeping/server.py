@@ -12,11 +12,11 @@ from functools import partial
 
 from braid.engine.link.shared_memory import Arena
 from braid.engine.link.supervisor import WorkerLink
+from braid.server.app import process
 from braid.server.cli import main as cli
 from braid.server.cli.local import serve
 from braid.server.devices.measuring.host import ArtefactOf
 from braid.server.devices.measuring.serving import ServingProcess
-from braid.server.app import process
 
 MODULE = "benchmarks.fleet.sleeping.worker"
 

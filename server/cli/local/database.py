@@ -33,9 +33,13 @@ def run(args: argparse.Namespace) -> int:
     # Imported here: no other subcommand needs what the server is made of.
     from braid.server.limits import store_database
     from braid.server.settings import load_settings
-    from braid.server.store.database.opening import upgrade_database
+    from braid.server.store.database.opening import (
+        is_shared,
+        sqlite_path,
+        upgrade_database,
+        usual_url,
+    )
     from braid.server.store.database.sqlite_file import StoredFiles
-    from braid.server.store.database.opening import is_shared, sqlite_path, usual_url
     from braid.server.store.files import StoreFolder
 
     names = [flag.removeprefix("--").replace("-", "_") for flag in FLAGS]

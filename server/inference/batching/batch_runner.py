@@ -16,8 +16,7 @@ from braid.core.errors import ModelQuarantined, RunTooLong, Unavailable
 from braid.core.pieces import in_steps
 from braid.server.inference.batching.admission import Quarantine
 from braid.server.inference.batching.execution import Execution, Running
-from braid.server.inference.batching.queues import Lane, ModelQueue
-from braid.server.inference.batching.queues import Piece
+from braid.server.inference.batching.queues import Lane, ModelQueue, Piece
 from braid.server.inference.replica import ModelReplica
 from braid.server.inference.requests import InferenceResult
 from braid.server.inference.slot_rows import join

@@ -18,20 +18,19 @@ A request leaves at once when its caller goes away or its deadline passes.
 """
 
 from __future__ import annotations
+
 import asyncio
-from collections.abc import Callable
-from time import monotonic
-from typing import Protocol
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import inf
-from time import perf_counter_ns
+from time import monotonic, perf_counter_ns
+from typing import Protocol
+
 from braid.core.errors import QueueFull
 from braid.server.inference.batching.admission import DeviceLoad, Quarantine
 from braid.server.inference.batching.batch_runner import Batch, BatchRunner
 from braid.server.inference.batching.device_time import DeviceTime
 from braid.server.inference.batching.execution import Execution
-from braid.server.inference.batching.queues import BatchObserver, Lane, ModelQueue
-from braid.server.inference.batching.queues import Piece, Ticket
+from braid.server.inference.batching.queues import BatchObserver, Lane, ModelQueue, Piece, Ticket
 from braid.server.inference.latencies import Way
 from braid.server.inference.replica import ModelReplica
 from braid.server.inference.requests import CheckedRequest, InferenceResult
@@ -40,8 +39,7 @@ from braid.server.inference.requests import CheckedRequest, InferenceResult
 class Handle(Protocol):
     """Handle of a callback to come, which may be cancelled."""
 
-    def cancel(self) -> None:
-        ...
+    def cancel(self) -> None: ...
 
 
 class Clock(Protocol):

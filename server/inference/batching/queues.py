@@ -12,18 +12,19 @@ the first ticket goes first.
 """
 
 from __future__ import annotations
+
 import asyncio
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from braid.core.errors import DeadlineExceeded
-from braid.server.inference.requests import CheckedRequest, InferenceResult
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from itertools import count
 from typing import Protocol
+
+from braid.core.errors import DeadlineExceeded
 from braid.server.inference.batching.batch_sizes import ArrivalRate, CompletionPlan
 from braid.server.inference.latencies import LatencyTable
 from braid.server.inference.replica import ModelReplica, ShapeClass
+from braid.server.inference.requests import CheckedRequest, InferenceResult
 
 
 @dataclass(slots=True, eq=False)

@@ -21,8 +21,7 @@ from starlette.routing import BaseRoute, Router
 from starlette.types import Message, Receive, Scope, Send
 
 from braid.server.ports.http.connection import CallerConnection
-from braid.server.ports.http.connections import Connections
-from braid.server.ports.http.connections import HttpLimits
+from braid.server.ports.http.connections import Connections, HttpLimits
 
 log = logging.getLogger("braid.http")
 

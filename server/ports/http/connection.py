@@ -10,19 +10,20 @@ that its caller sees the answer.
 """
 
 from __future__ import annotations
-from asyncio import Transport
+
 import asyncio
 import enum
+from asyncio import Transport
 from collections.abc import Callable
 from http import HTTPStatus
+
 import httptools
 from uvicorn import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
-from braid.server.ports.http.connections import Connections
-from braid.server.ports.http.connections import HttpLimits
-from braid.server.security.addresses import network_of
 
+from braid.server.ports.http.connections import Connections, HttpLimits
+from braid.server.security.addresses import network_of
 
 JOINED_BYTES = 64 << 10
 """Largest part of a body that is copied behind its head; a larger one is written by itself."""

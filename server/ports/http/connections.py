@@ -1,8 +1,9 @@
 """Limits of the HTTP port, and which of its connections gives way to a new one."""
 
 from __future__ import annotations
-from dataclasses import dataclass
+
 from collections import Counter
+from dataclasses import dataclass
 from typing import Protocol
 
 

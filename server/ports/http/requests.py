@@ -1,14 +1,16 @@
 """Requests: their bodies, read up to a limit, and whether another site's page sent them."""
 
 from __future__ import annotations
+
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http import HTTPStatus
-from starlette.exceptions import HTTPException
-from starlette.requests import Request
-from braid.core.errors import ResourceExhausted
 from urllib.parse import urlsplit
 
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+
+from braid.core.errors import ResourceExhausted
 
 FORM_BYTES = 8 * 1024
 

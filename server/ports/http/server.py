@@ -16,8 +16,7 @@ from uvicorn.server import ServerState
 
 from braid.server.ports.http.application import Application, IsOurName
 from braid.server.ports.http.connection import CallerConnection
-from braid.server.ports.http.connections import Connections
-from braid.server.ports.http.connections import HttpLimits
+from braid.server.ports.http.connections import Connections, HttpLimits
 
 HEADERS = [(b"x-content-type-options", b"nosniff"), (b"cache-control", b"no-store")]
 """Headers of every answer."""

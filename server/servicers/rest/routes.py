@@ -16,9 +16,7 @@ from starlette.types import Receive, Scope, Send
 
 from braid.core.pieces import Turns, Work
 from braid.server.ports.http.requests import BodyRoom, read_body
-from braid.server.rpc.status import behaviour_of
-from braid.server.rpc.status import Context, Handler, answering
-from braid.server.servicers.tensor_service import TensorService
+from braid.server.rpc.status import Context, Handler, answering, behaviour_of
 from braid.server.servicers.rest.answers import Written, response_of
 from braid.server.servicers.rest.calls import Admission, HttpCall
 from braid.server.servicers.rest.encodings import decoded
@@ -26,6 +24,7 @@ from braid.server.servicers.rest.inference import HEAD_LENGTH, read_request
 from braid.server.servicers.rest.json_reading import read_json
 from braid.server.servicers.rest.openapi import document
 from braid.server.servicers.rest.operations import INFER, OPERATIONS, Operation
+from braid.server.servicers.tensor_service import TensorService
 
 T = TypeVar("T")
 

@@ -5,22 +5,22 @@ power loss. A stage measurement takes far longer than the commit that stores it.
 """
 
 from __future__ import annotations
+
 from pathlib import Path
-from sqlalchemy import URL, make_url
-from braid.core.errors import StartupError
-from braid.core.regular_file import read_file
 from typing import Any
-from sqlalchemy import URL, Connection, Engine, create_engine, event
+
+from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
 from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+
 from braid.core.disk import disk_failure
 from braid.core.errors import BraidError, StartupError
+from braid.core.regular_file import read_file
 from braid.server.store.database.database import READING, Database
 from braid.server.store.database.failures import SharedWatch, failure_of
 from braid.server.store.database.migrating import bring_up_to_date
 from braid.server.store.database.sqlite_file import StoredFiles, prepare_file
 from braid.server.store.disk import DiskWatch
-
 
 MAX_FILE_BYTES = 1 << 20
 

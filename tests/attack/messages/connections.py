@@ -15,8 +15,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from braid.server.http2 import frames
-from braid.server.http2.frames import frame, number_frame, settings_frame
 from braid.server.http2.answer_headers import literal
+from braid.server.http2.frames import frame, number_frame, settings_frame
 
 HEALTH = "/grpc.health.v1.Health/Check"
 INFER = "/braid.v1.InferenceService/Infer"

@@ -10,8 +10,7 @@ from braid.server.console import sessions as sessions_module
 from braid.server.console.rates import Rates, quantile
 from braid.server.console.sessions import MAX_PEERS, Sessions, SignInLimit
 from braid.server.observability.metrics import Metrics
-from braid.server.security.tokens import Role
-from braid.server.security.tokens import Tokens, TokenSource
+from braid.server.security.tokens import Role, Tokens, TokenSource
 
 
 def test_the_token_is_read_anew_and_an_empty_file_lets_nobody_in(tmp_path: Path) -> None:

@@ -25,8 +25,8 @@ from braid.server.models.loading import ModelLoader
 from braid.server.models.policies import VersionPolicies
 from braid.server.models.serving_models import ServingModels
 from braid.server.observability.metrics import Metrics
-from braid.server.store.serving_config import BatchPolicy
 from braid.server.store.records import JobStatus, ModelVersion, Registration
+from braid.server.store.serving_config import BatchPolicy
 from braid.server.store.shared_files.interface import SharedFilesAway, StoreFolderFiles
 from tests.server.jobs.fakes import Server, a_moment
 from tests.server.models.test_name_turns import KeepingDevice

@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 from braid.server.http2 import frames
+from braid.server.http2.answer_headers import literal
 from braid.server.http2.floods import (
     BUDGET_FRAMES,
     FRAMES_PER_ANSWER,
@@ -16,7 +17,6 @@ from braid.server.http2.floods import (
     FrameBudget,
 )
 from braid.server.http2.frames import ConnectionFault, ErrorCode, frame, number_frame
-from braid.server.http2.answer_headers import literal
 from braid.server.http2.messages import WINDOW_BYTES
 from braid.server.http2.sending import Sender
 from braid.server.inference.call_memory import MemoryLimits

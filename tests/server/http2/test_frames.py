@@ -16,11 +16,11 @@ import grpc
 import pytest
 
 from braid.server.http2 import connection, frames, streams
+from braid.server.http2.answer_headers import literal
 from braid.server.http2.arrivals import Arrivals
 from braid.server.http2.frames import ErrorCode, frame, number_frame, settings_frame
 from braid.server.http2.hpack import Decoder
 from braid.server.http2.request_headers import read_head
-from braid.server.http2.answer_headers import literal
 from braid.server.http2.sending import Outgoing, Sender
 from braid.server.http2.server import Server
 from braid.server.http2.streams import ConnectionLimits

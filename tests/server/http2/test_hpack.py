@@ -7,9 +7,9 @@ import random
 import pytest
 
 from braid.server.http2 import frames
+from braid.server.http2.answer_headers import literal
 from braid.server.http2.hpack import Decoder, HeaderError, HeadersTooLong, decode_huffman
 from braid.server.http2.request_headers import HeaderBlocks
-from braid.server.http2.answer_headers import literal
 
 REQUESTS = [
     [(":method", "GET"), (":scheme", "http"), (":path", "/"), (":authority", "www.example.com")],

@@ -36,8 +36,8 @@ from braid.server.inference.requests import (
     check_request,
 )
 from braid.server.jobs.imported_model import ImportedModel
-from braid.server.store.serving_config import BatchPolicy
 from braid.server.store.records import ModelVersion, RegistrationOptions
+from braid.server.store.serving_config import BatchPolicy
 from tests.server.inference.batching import settle
 
 WIDTH = 3

@@ -29,8 +29,8 @@ from braid.server.inference.batching.execution import DeviceExecution
 from braid.server.inference.replica import ModelReplica
 from braid.server.inference.requests import GivenRequest, GivenTensor, check_request
 from braid.server.jobs.imported_model import ImportedModel
-from braid.server.store.serving_config import BatchPolicy
 from braid.server.store.records import ModelVersion, RegistrationOptions
+from braid.server.store.serving_config import BatchPolicy
 from tests.engine.worker.test_side_by_side import (
     CHANNELS,
     DIGEST,

@@ -18,10 +18,9 @@ from braid.server.devices.pool import Devices
 from braid.server.jobs.imported_model import read_imported
 from braid.server.models.serving_models import ServingModels
 from braid.server.observability.metrics import Metrics
-from braid.server.store.serving_config import BatchPolicy
 from braid.server.store.files import StoreFolder
 from braid.server.store.records import ModelVersion, RegistrationOptions
-from braid.server.store.serving_config import ServingConfig
+from braid.server.store.serving_config import BatchPolicy, ServingConfig
 from tests.server.devices.fake_worker import OPTIONS, FakeWorker
 from tests.server.jobs.fakes import AtOnce, template, write_artefact
 

@@ -23,9 +23,8 @@ from braid.server.models.loading import ModelLoader
 from braid.server.models.policies import VersionPolicies
 from braid.server.models.serving_models import ServingModels
 from braid.server.observability.metrics import Metrics
-from braid.server.store.serving_config import BatchPolicy
 from braid.server.store.records import ModelStatus
-from braid.server.store.serving_config import ServingConfig, VersionPolicy
+from braid.server.store.serving_config import BatchPolicy, ServingConfig, VersionPolicy
 from tests.server.jobs.fakes import FakeDevice, Server
 
 SETTLED = 100  # turns of the event loop and the store's thread, more than a change needs

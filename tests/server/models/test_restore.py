@@ -24,8 +24,8 @@ from braid.server.jobs.retries import RetriesExhausted
 from braid.server.models.restore import Restore
 from braid.server.models.serving_models import ServingModels
 from braid.server.observability.metrics import Metrics
-from braid.server.store.serving_config import BatchPolicy
 from braid.server.store.records import ModelStatus, ModelVersion, RegistrationOptions
+from braid.server.store.serving_config import BatchPolicy
 from tests.server.jobs.fakes import AtOnce, Server
 
 

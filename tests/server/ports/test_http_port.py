@@ -20,8 +20,8 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from braid.server.observability.metrics import Metrics
-from braid.server.ports.http.requests import read_body, read_form
 from braid.server.ports.http.connections import HttpLimits
+from braid.server.ports.http.requests import read_body, read_form
 from braid.server.ports.http.routes import health_routes, metrics_route
 from braid.server.ports.http.server import HttpServer
 

@@ -23,8 +23,7 @@ from braid.server.ports.grpc_port import GrpcPorts
 from braid.server.security.addresses import HostNames, is_loopback
 from braid.server.security.certificates import Certificates, TlsFiles
 from braid.server.security.gate import Gate
-from braid.server.security.tokens import Role
-from braid.server.security.tokens import Tokens, TokenSource, hashed, new_token
+from braid.server.security.tokens import Role, Tokens, TokenSource, hashed, new_token
 from braid.server.settings import load_settings
 from braid.server.store.quota import StoreLimits
 from braid.server.store.records import RegistrationOptions

@@ -11,8 +11,8 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2
 
-from braid.server.devices.pool import Devices
 from braid.server.app.readiness import Readiness
+from braid.server.devices.pool import Devices
 from braid.server.models.serving_models import ServingModels
 from braid.server.servicers.health import Health
 

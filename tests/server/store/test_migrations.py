@@ -1,4 +1,4 @@
-"""Versions of the database's tables: the one before is converted, newer additions are lived with."""
+"""Versions of the tables: the one before is converted, additions of newer ones are lived with."""
 
 from __future__ import annotations
 
@@ -83,9 +83,7 @@ def before(make_empty: Callable[[], URL]) -> URL:
     return url
 
 
-def test_a_database_of_the_version_before_gets_the_tables_of_today(
-    before: URL, empty: URL
-) -> None:
+def test_a_database_of_the_version_before_gets_the_tables_of_today(before: URL, empty: URL) -> None:
     assert upgrade(before) == upgrade(empty) == REVISION
 
     assert execute(before, "SELECT version_num FROM alembic_version") == [(REVISION,)]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 
