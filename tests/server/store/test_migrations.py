@@ -24,6 +24,8 @@ NEXT = (
 )
 """Additions of a version of Braid that is not there yet."""
 
+OPTIONS = '{"batch_sizes": [1], "planner": "ios(r=3,s=8)", "input_shapes": {}}'
+
 STAMP = "UPDATE alembic_version SET version_num = {!r}"
 
 
@@ -78,7 +80,7 @@ def before(make_empty: Callable[[], URL]) -> URL:
         url,
         *statements_0002(url.get_backend_name()),
         "INSERT INTO models VALUES "
-        f"('lenet', 1, '{'ab' * 32}', 3000000000, '{{}}', 'FAILED', 'why', 1.5, NULL)",
+        f"('lenet', 1, '{'ab' * 32}', 3000000000, '{OPTIONS}', 'FAILED', 'why', 1.5, NULL)",
     )
     return url
 
