@@ -48,26 +48,33 @@ class FileMetrics:
             self.failures.labels(operation)
 
     def cache_is(self, size_bytes: int, count: int) -> None:
+        """Set the bytes and the number of files and artefacts in the cache."""
         self.cache_bytes.set(size_bytes)
         self.cache_files.set(count)
 
     def evicted(self, size_bytes: int) -> None:
+        """Count a file that left the cache."""
         self.evictions.inc()
 
     def fetched(self, kind: str, source: str, size_bytes: int) -> None:
+        """Count a file that was asked for, and where it came from."""
         self.fetches.labels(kind, source).inc()
         self.fetched_bytes.inc(size_bytes)
 
     def put(self, kind: str, size_bytes: int) -> None:
+        """Count a file that was put into the shared place."""
         self.puts.labels(kind).inc()
         self.put_bytes.inc(size_bytes)
 
     def failed(self, operation: str) -> None:
+        """Count a put, fetch or sweep that failed."""
         self.failures.labels(operation).inc()
 
     def damaged(self) -> None:
+        """Count an object or a file in the cache that was not what it should be."""
         self.damages.inc()
 
     def swept(self, count: int) -> None:
+        """Count a sweep of the shared place, and the objects that it removed."""
         self.sweeps.inc()
         self.removed.inc(count)

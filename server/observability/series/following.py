@@ -32,9 +32,11 @@ class FollowMetrics:
         )
 
     def add_device(self, device: str) -> None:
+        """Make the series of a device, so that they begin at zero."""
         self.off_speed.labels(device)
 
     def looked(self, is_done: bool) -> None:
+        """Count one look at the database, and whether it answered."""
         self.looks.inc()
         if not is_done:
             self.failures.inc()
@@ -45,7 +47,9 @@ class FollowMetrics:
             self.lag.set(lag_s)
 
     def failed(self) -> None:
+        """Count changes that could not be applied now."""
         self.failures.inc()
 
     def is_off_speed(self, device: str) -> None:
+        """Count a schedule of another node that runs slower or faster on a device here."""
         self.off_speed.labels(device).inc()

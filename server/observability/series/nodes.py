@@ -30,16 +30,21 @@ class NodeMetrics:
         )
 
     def leases_held(self, count: int) -> None:
+        """Set the number of leases that this node holds."""
         self._held.set(count)
 
     def nodes_alive(self, count: int) -> None:
+        """Set the number of nodes that live."""
         self._alive.set(count)
 
     def lease_lost(self) -> None:
+        """Count a lease that another node has taken over."""
         self._lost.inc()
 
     def write_refused(self) -> None:
+        """Count a write that was refused, as another node has the lease."""
         self._refused.inc()
 
     def taken_over(self) -> None:
+        """Count a job that was taken over from another node."""
         self._taken_over.inc()
