@@ -61,7 +61,6 @@ class Plan:
 
     @staticmethod
     def of(client: Client, name: str) -> Plan:
-        """The plan of batch size 1."""
         (found,) = client.model(name).schedules
         return Plan(found.plan_id, found.planner, found.promoted, found.provisional, found.speedup)
 
@@ -235,7 +234,6 @@ def _words(plan: Plan) -> str:
 
 
 def hold_round(args: argparse.Namespace, work: Path, models: Mapping[str, Path]) -> list[Case]:
-    """One round; returns what was seen of each network."""
     cases = [Case(name) for name in args.networks]
     cores = Cores(args.state, args.state_wait)
     with server(work / "busy") as client:
@@ -251,7 +249,6 @@ def hold_round(args: argparse.Namespace, work: Path, models: Mapping[str, Path])
 
 
 def text(case: Case, within: float) -> str:
-    """One line of the table."""
     settled = "   -" if case.settled_s is None else f"{case.settled_s:4.0f}"
     verdict = "passes" if case.passes(within) else "FAILS"
     if not case.is_comparable:

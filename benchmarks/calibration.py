@@ -75,7 +75,6 @@ def measure(model: Path, samples: Any, error: float) -> dict[str, Any]:
 
 
 def print_line(name: str, found: dict[str, Any]) -> None:
-    """Print what serves, and latency and error in each precision."""
     cells = [
         f"{precision} {_number(each['ms'], '.2f')} ms {_number(each['error'], '.2g')}"
         for precision, each in found["candidates"].items()
@@ -88,7 +87,6 @@ def _number(value: float | None, how: str) -> str:
 
 
 def main() -> int:
-    """Run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--networks", default="")
     parser.add_argument("--model", type=Path)
@@ -110,7 +108,6 @@ def main() -> int:
 
 
 def _cases(args: argparse.Namespace, folder: Path) -> Iterator[tuple[str, Path, Any]]:
-    """Names, model files and samples of what is to be measured."""
     for name in filter(None, args.networks.split(",")):
         path = (args.models or folder) / f"{name}.onnx"
         if not path.exists():

@@ -73,7 +73,6 @@ def fill(client: Client, folder: Path) -> None:
 
 
 def get(connection: HTTPConnection, path: str) -> bytes:
-    """Return a page."""
     connection.request("GET", path)
     response = connection.getresponse()
     body = response.read()
@@ -110,7 +109,6 @@ def ask(port: int, page: str, asked: Asked) -> None:
 
 
 def report(found: dict[str, dict[str, Asked]]) -> None:
-    """Print a table, one row a page and checkout."""
     print(f"{'page':22} {'checkout':14} {'KiB':>6} {'page ms':>9} {'delay ms':>9} {'worst':>7}")
     for page in PAGES:
         for tree, pages in found.items():
@@ -122,7 +120,6 @@ def report(found: dict[str, dict[str, Asked]]) -> None:
 
 
 def main() -> None:
-    """Measure and print a table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--stores", type=Path, required=True, help="folder of the stores")
     parser.add_argument("--tree", type=Path, action="append", help="a checkout with its .venv")

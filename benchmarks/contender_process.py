@@ -58,7 +58,6 @@ class ContenderProcess:
         return line.rstrip("\n")
 
     def ask(self, text: str, timeout_s: float | None = None) -> str:
-        """Tell it something, and hear what it answers."""
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):  # the next line says why
             self._process.stdin.write(f"{text}\n")

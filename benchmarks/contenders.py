@@ -40,7 +40,6 @@ _OPENVINO_TYPES = {FP32: "f32", "fp16": "f16", BF16: "bf16"}
 
 
 def torch_eager(network: Network, args: argparse.Namespace) -> Run:
-    """The module as it is, in inference mode."""
     torch.set_num_threads(args.threads)
     model, inputs = network.build(), network.example_inputs(args.batch)
     return lambda: model(*inputs)
@@ -58,7 +57,6 @@ def torch_compile(network: Network, args: argparse.Namespace) -> Run:
 
 
 def onnxruntime_sequential(network: Network, args: argparse.Namespace) -> Run:
-    """A session with default settings."""
     return _session(network, args, parallel=False)
 
 
@@ -133,7 +131,6 @@ OTHERS: Mapping[str, Callable[[Network, argparse.Namespace], Run]] = {
 
 @torch.inference_mode()
 def main() -> None:
-    """Warm up, then run when told."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--network", choices=NETWORKS, required=True)
     parser.add_argument("--batch", type=int, required=True)

@@ -61,16 +61,13 @@ class Contender:
         self._process = ContenderProcess(name, command, log, environment)
 
     def wait_until_ready(self) -> None:
-        """Return when it is warm."""
         assert self._process.line() == "ready"
 
     def run(self, count: int) -> list[float]:
-        """Milliseconds of this many runs."""
         samples: list[float] = json.loads(self._process.ask(str(count)))
         return samples
 
     def end(self) -> None:
-        """End the process."""
         self._process.end()
 
 
@@ -114,7 +111,6 @@ def measure(
 def commands_of(
     case: Case, found: Found, model: Path, artefact: Path, args: argparse.Namespace
 ) -> dict[str, list[str]]:
-    """How each contender is started."""
     base = [sys.executable, "-m", "benchmarks.contenders", "--network", case.network]
     base += ["--batch", str(case.batch), "--threads", str(args.threads), "--model", str(model)]
     base += ["--artefact", str(artefact), "--precision", _computed_in(args)]
@@ -138,7 +134,6 @@ def _computed_in(args: argparse.Namespace) -> str:
 
 
 def _model_file(network: str, folder: Path, args: argparse.Namespace) -> Path:
-    """ONNX file of a network, made if it is missing."""
     model = (args.models or folder) / f"{network}.onnx"
     if not model.exists():
         export_onnx(network, model)
@@ -153,7 +148,6 @@ def _model_file(network: str, folder: Path, args: argparse.Namespace) -> Path:
 
 
 def _planned(network: str, batch: int, artefact: Path, args: argparse.Namespace) -> Found:
-    """Plans of a network, as kept or found now."""
     folder = artefact.parent / f"{network}-{batch}-{args.precision}"
     found = kept(folder)
     if found is None:
@@ -173,7 +167,6 @@ def _numbers(text: str) -> list[int]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    """Parser of the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -217,7 +210,6 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def main() -> int:
-    """Run the benchmark."""
     args = _parser().parse_args()
     if args.device == "cuda":
         return run.main(args)

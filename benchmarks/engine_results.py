@@ -37,12 +37,10 @@ class Case:
 
     @property
     def winner(self) -> str:
-        """The contender with the least median."""
         return min(self.samples_ms, key=self.median_ms)
 
 
 def _braid_name(case: Case, contender: str) -> str:
-    """The name under which a contender was measured."""
     if contender == OWN_BEST:
         return f"braid {case.own}"
     if contender == PORTFOLIO and case.portfolio not in RUNTIMES:
@@ -100,7 +98,6 @@ def ratios(cases: Sequence[Case]) -> dict[str, dict[str, float]]:
 
 
 def print_case(case: Case) -> None:
-    """A table of one case, fastest first, and who won."""
     print(f"\n{case.network}, batch {case.batch}")
     best = case.median_ms(case.winner)
     for name in sorted(case.samples_ms, key=case.median_ms):
@@ -133,7 +130,6 @@ def draw(cases: Sequence[Case], path: Path) -> None:
 
 
 def print_ratios(cases: Sequence[Case]) -> None:
-    """By what factor Braid is faster, by batch size."""
     for batch in sorted({case.batch for case in cases}):
         print(f"\nbatch {batch}: how many times as fast")
         for name, values in ratios([case for case in cases if case.batch == batch]).items():
@@ -141,7 +137,6 @@ def print_ratios(cases: Sequence[Case]) -> None:
 
 
 def write(cases: Sequence[Case], environment: object, folder: Path) -> None:
-    """Write engine.json and engine.svg."""
     batches = sorted({case.batch for case in cases})
     document = {
         "environment": environment,

@@ -15,13 +15,11 @@ _FILE = "found.json"
 
 
 def keep(found: Found, folder: Path) -> None:
-    """Write what was found of one network beside its plans."""
     document = {**asdict(found), "plans": {name: path.name for name, path in found.plans.items()}}
     (folder / _FILE).write_text(json.dumps(document, indent=1))
 
 
 def kept(folder: Path) -> Found | None:
-    """Read what was found before; None: nothing."""
     if not (folder / _FILE).exists():
         return None
     document = json.loads((folder / _FILE).read_text())

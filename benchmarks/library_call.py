@@ -31,7 +31,6 @@ Turn = Callable[[], float]
 
 
 def median_us(run: Callable[[], object], calls: int) -> float:
-    """Median latency of a call in microseconds."""
     found = []
     for _ in range(calls):
         began = perf_counter_ns()
@@ -71,7 +70,6 @@ def turns_of(net: braid.Network, calls: int) -> dict[str, Turn]:
 
 
 def main() -> None:
-    """Run the command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.library_call")
     parser.add_argument("model", type=Path)
     parser.add_argument("--rounds", type=int, default=60)

@@ -67,7 +67,6 @@ class Seen:
     other: Counter[str] = field(default_factory=Counter)
 
     def row(self) -> dict[str, object]:
-        """The phase in numbers."""
         return {
             "answers_per_s": round(len(self.answered) / self.seconds, 1),
             "p50_ms": _ms(self.answered, 50),
@@ -115,7 +114,6 @@ class Clients:
         self._calls: list[Any] = [channel.unary_unary(INFER) for channel in self._channels]
 
     async def one(self, number: int, due: float, seen: Seen) -> None:
-        """Send one request and note how it ended."""
         try:
             await self._calls[number % CHANNELS](self._message, timeout=30)
         except grpc.aio.AioRpcError as error:
@@ -127,11 +125,9 @@ class Clients:
             seen.answered.append(time.perf_counter() - due)
 
     async def closed(self, clients: int, seconds: float) -> Seen:
-        """Each client waits for its answer before it sends again."""
         return await closed_loop(self.one, clients, seconds)
 
     async def open(self, rate_per_s: float, seconds: float, seed: int) -> Seen:
-        """Requests begin at Poisson moments, whatever became of the others."""
         seen, running = Seen(), set()
         random = np.random.default_rng(seed)
         due = began = time.perf_counter()
@@ -149,7 +145,6 @@ class Clients:
         return seen
 
     async def close(self) -> None:
-        """Close the connections."""
         for channel in self._channels:
             await channel.close()
 
@@ -161,7 +156,6 @@ class Memory:
         self._process = psutil.Process(pid)
 
     def mib(self) -> int:
-        """Now, of all together."""
         return sum(mib for mib, _ in self.by_process().values())
 
     def by_process(self) -> dict[str, tuple[int, int]]:
@@ -175,7 +169,6 @@ class Memory:
 
 
 def _module(process: psutil.Process) -> str:
-    """Return what it was started to run."""
     arguments = process.cmdline()
     return next((each for each in arguments if each.startswith("braid.")), process.name())
 
@@ -220,7 +213,6 @@ def _until_up(client: Client) -> None:
 
 
 async def measure(address: str, memory: Memory, seconds: float) -> dict[str, object]:
-    """All phases on one server."""
     clients = Clients(address, "net", (1, 3, 224, 224))
     await clients.closed(1, 1.0)
     unloaded = await clients.closed(1, seconds / 2)
@@ -304,7 +296,6 @@ def verdicts(single: dict[str, object], batched: dict[str, object]) -> dict[str,
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the benchmark and print the claims with their numbers."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.overload")
     parser.add_argument("--out", type=Path, default=DEFAULT_OUT)
     parser.add_argument("--seconds", type=float, default=8.0, help="of each phase")

@@ -70,7 +70,6 @@ class TimedCost:
     seconds: float = 0.0
 
     def stage_latency_us(self, stage: Stage) -> float:
-        """Latency of one stage."""
         started = time.process_time()
         latency = self.device.stage_latency_us(stage)
         self.seconds += time.process_time() - started
@@ -146,7 +145,6 @@ def _name(options: PlannerSettings) -> str:
 
 
 def print_table(results: Sequence[Result]) -> None:
-    """One network: the mean over devices and seeds for each planner."""
     ios = {(r.device, r.seed): r for r in results if r.planner == "ios"}
     sequential = {(r.device, r.seed): r for r in results if r.planner == "sequential"}
     print(f"\n{results[0].network}: mean of {len(ios)} devices and seeds")
@@ -285,7 +283,6 @@ def structures_of(args: argparse.Namespace) -> list[Structure]:
 
 
 def main() -> None:
-    """Run the benchmark."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

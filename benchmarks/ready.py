@@ -159,7 +159,6 @@ def files(folder: Path, names: Sequence[str]) -> dict[str, Path]:
 
 
 def main() -> None:
-    """Run the benchmark."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -54,7 +54,6 @@ class Latencies:
 
     @staticmethod
     def of(samples_ms: Sequence[float]) -> Latencies:
-        """Of at least two samples."""
         percentiles = quantiles(samples_ms, n=100, method="inclusive")
         return Latencies(len(samples_ms), median(samples_ms), percentiles[98], max(samples_ms))
 
@@ -113,7 +112,6 @@ class Load:
     stopped: threading.Event = field(default_factory=threading.Event)
 
     def run(self) -> None:
-        """Send until stopped."""
         if self.clients:
             with ThreadPoolExecutor(self.clients) as pool:
                 for _ in range(self.clients):
@@ -171,7 +169,6 @@ def measure(client: Client, model: Path, other: Path, args: argparse.Namespace) 
 
 
 def main() -> None:
-    """Run the benchmark."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -201,7 +198,6 @@ def main() -> None:
 
 
 def report(load: Load, environment: object, args: argparse.Namespace) -> None:
-    """Print a table; write the results."""
     busy = [ms for phase, found in load.samples_ms.items() for ms in found
             if phase not in (QUIET, "after")]  # fmt: skip
     phases = {**load.samples_ms, "registering": busy}

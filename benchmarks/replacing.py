@@ -6,7 +6,6 @@ from pathlib import Path
 
 
 def replace_text(path: Path, text: str) -> None:
-    """Write a file, replacing an earlier one in one step."""
     part = path.with_suffix(".part")
     part.write_text(text)
     part.replace(path)

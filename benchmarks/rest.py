@@ -102,7 +102,6 @@ def compare(sizes: list[int], rounds: int, calls: int) -> list[dict[str, float]]
 
 
 def http_address(folder: Path) -> str:
-    """Address of the HTTP port, as the server's log in ``folder`` tells."""
     ready = next(
         line for line in (folder / "braid.log").read_text().splitlines() if " ready " in line
     )
@@ -110,7 +109,6 @@ def http_address(folder: Path) -> str:
 
 
 def main() -> None:
-    """Run, print a table, and write JSON if asked to."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--bytes", type=int, nargs="+", default=[4096, 602_112])
     parser.add_argument("--rounds", type=int, default=7)

@@ -156,7 +156,6 @@ def server(store: Path) -> Iterator[Client]:
 
 
 def measure(args: argparse.Namespace, store: Path, models: Path) -> list[Served]:
-    """All networks, one after the other, in the states that were asked for."""
     found = []
     for name in args.networks:
         with server(store) as client:
@@ -200,7 +199,6 @@ def _file(name: str, models: Path) -> Path:
 
 
 def text(served: Served) -> str:
-    """One line for each phase."""
     first = f"{served.network} ({served.planner}), compared {served.compared_us / 1e3:.2f} ms"
     lines = [f"{first}, registered in {served.registered_s:.1f} s"]
     for name, seen in served.phases.items():
@@ -231,7 +229,6 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the benchmark."""
     args = _options(arguments)
     facts = environment.describe("torch", "onnxruntime", "grpcio")
     with tempfile.TemporaryDirectory(prefix="braid-served-") as temporary:

@@ -63,7 +63,6 @@ def identity_like(path: Path) -> Path:
 def measure(
     endpoints: Sequence[Endpoint], generators: LoadGenerators, options: argparse.Namespace
 ) -> list[Turn]:
-    """Load the endpoints in turns, for each pattern of load."""
     turns = []
     for load in _loads(options):
         for number in range(options.rounds):
@@ -93,7 +92,6 @@ def _loads(options: argparse.Namespace) -> Iterator[Load]:
 
 
 def _endpoints(options: argparse.Namespace, folder: Path, stack: ExitStack) -> list[Endpoint]:
-    """Start what is to be loaded."""
     model = identity_like(folder / "identity_like.onnx")
     braid = stack.enter_context(braid_endpoint(model, SCALE, options.batch_sizes, folder))
     endpoints = [stack.enter_context(echo_endpoint()), braid]

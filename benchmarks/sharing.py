@@ -49,7 +49,6 @@ class Loop:
     answers: list[tuple[float, float, int]] = field(default_factory=list)  # ended, ms, device us
 
     def start(self) -> list[threading.Thread]:
-        """Begin to send."""
         threads = [threading.Thread(target=self._send) for _ in range(self.clients)]
         for thread in threads:
             thread.start()
@@ -66,7 +65,6 @@ class Loop:
             self.answers.append((ended, (ended - began) * 1e3, result.timing.compute_us))
 
     def use(self, began: float, ended: float) -> Use:
-        """What the model got between two moments."""
         counted = [(ms, us) for at, ms, us in self.answers if began <= at < ended]
         seconds = ended - began
         return Use(
@@ -78,7 +76,6 @@ class Loop:
 
 
 def measure(client: Client, models: Sequence[str], clients: int, seconds: float) -> list[Use]:
-    """Load models at once."""
     loops = [Loop(client, model, clients) for model in models]
     threads = [thread for loop in loops for thread in loop.start()]
     time.sleep(UNCOUNTED_S)
@@ -93,7 +90,6 @@ def measure(client: Client, models: Sequence[str], clients: int, seconds: float)
 
 
 def main() -> None:
-    """Run the benchmark."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

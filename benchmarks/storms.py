@@ -107,7 +107,6 @@ class Callers:
         self._calls: list[Any] = [each.unary_unary(INFER) for each in self.channels]
 
     async def one(self, number: int, due: float, seen: Seen, timeout_s: float = 30.0) -> None:
-        """Send the request and note how it ended."""
         try:
             answer = await self._calls[number % CONNECTIONS](self.message, timeout=timeout_s)
         except grpc.aio.AioRpcError as error:
@@ -126,7 +125,6 @@ class Callers:
         return np.allclose(y, self._right, rtol=1e-3, atol=1e-4)
 
     async def closed(self, clients: int, seconds: float) -> Seen:
-        """Each client waits for its answer before it sends again."""
         return await closed_loop(self.one, clients, seconds)
 
     async def open(self, rate_per_s: float, seconds: float, timeout_s: float = 30.0) -> Seen:
@@ -147,7 +145,6 @@ class Callers:
         return seen
 
     async def until_right(self) -> float:
-        """Seconds until a request is answered right."""
         began, seen = time.perf_counter(), Seen()
         while not seen.answered or seen.other["WRONG"]:
             await self.one(0, time.perf_counter(), seen, timeout_s=1.0)
@@ -336,7 +333,6 @@ async def measure(
 
 
 def table(report: dict[str, Any]) -> list[str]:
-    """Return the storms as lines of Markdown."""
     lines = [
         "| storm | answers/s | p99 | refused, p99, longest | other ends | over after | more |",
         "|---|---|---|---|---|---|---|",
@@ -354,7 +350,6 @@ def table(report: dict[str, Any]) -> list[str]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run all storms and print what became of the server."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.storms")
     parser.add_argument("--out", type=Path, default=DEFAULT_OUT)
     parser.add_argument("--seconds", type=float, default=10.0, help="of measuring the capacity")

@@ -117,7 +117,6 @@ def of_networks(
 
 
 def print_table(figures: Figures) -> None:
-    """One line for each network and precision."""
     for precision, networks in figures.items():
         for network, by_library in networks.items():
             base = next(iter(by_library.values())) or 1.0
@@ -126,7 +125,6 @@ def print_table(figures: Figures) -> None:
 
 
 def main() -> int:
-    """Run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--networks", default="squeezenet,mnasnet,googlenet,resnet50,bert_base")
     parser.add_argument("--precisions", default=",".join(PRECISIONS))

@@ -109,7 +109,6 @@ async def measure(
 
 
 async def run(args: argparse.Namespace, folder: Path) -> None:
-    """Measure networks on one device."""
     environment, results = describe("torch", "onednn-cpu-gomp"), {}
     device = Device("cpu", WorkerOptions(args.threads, _GIB, 2 * _GIB, 7, keep_spare=False))
     await device.start()
@@ -133,7 +132,6 @@ async def run(args: argparse.Namespace, folder: Path) -> None:
 
 
 def main() -> int:
-    """Run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--networks", default="googlenet")
     parser.add_argument("--models", type=Path, help="folder with NETWORK.onnx")

@@ -141,11 +141,6 @@ def plan_to_json(plan: StreamPlan) -> dict[str, Any]:
 
 
 def plan_from_json(document: Mapping[str, Any]) -> StreamPlan:
-    """Read a plan.
-
-    Raises:
-        InvalidArtefact: a missing field or a broken invariant.
-    """
     try:
         return StreamPlan(
             launches=tuple(

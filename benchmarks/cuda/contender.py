@@ -29,7 +29,6 @@ from braid.engine.timing.samples import TimerOptions
 
 
 def main() -> None:
-    """Warm up, then run when told."""
     args = _arguments()
     warnings.simplefilter("ignore")  # of compilers, about things that nobody here can change
     answers = os.fdopen(os.dup(1), "w", buffering=1)
@@ -64,7 +63,6 @@ def _arguments() -> argparse.Namespace:
 
 
 def _contenders(args: argparse.Namespace) -> tuple[Mapping[str, Timed], Mapping[str, object]]:
-    """What this process runs, by name, and notes on each."""
     network = NETWORKS[args.network]
     if args.contender == BRAID:
         from benchmarks.cuda.ours import our_program, prepared_plans

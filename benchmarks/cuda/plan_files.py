@@ -25,7 +25,6 @@ PlanFiles = dict[tuple[str, int], Planned]
 
 
 def write_plans(plans: PlanFiles, folder: Path) -> None:
-    """Gather the plans of a run."""
     document = [
         {
             "network": network,

@@ -22,7 +22,6 @@ FILE = "cuda.json"
 
 
 def print_case(case: CudaCase) -> None:
-    """All contenders of one case, fastest first."""
     print(f"\n{case.network}, batch {case.batch}: milliseconds on the GPU, end to end")
     best = case.median_ms(case.winner)
     for name in sorted(case.gpu_ms, key=case.median_ms):
@@ -61,7 +60,6 @@ def write(
     left_out: Sequence[str],
     folder: Path,
 ) -> None:
-    """Write ``cuda.json``."""
     batches = sorted({case.batch for case in cases})
     document = {
         "environment": environment,
@@ -89,7 +87,6 @@ def same_setting(path: Path, environment: Mapping[str, object]) -> bool:
 
 
 def read(path: Path) -> list[CudaCase]:
-    """The cases of an earlier run."""
     known = set(CudaCase.__slots__)
     return [
         CudaCase(**{name: value for name, value in document.items() if name in known})
@@ -98,7 +95,6 @@ def read(path: Path) -> list[CudaCase]:
 
 
 def _without_nan(value: object) -> object:
-    """JSON has no NaN."""
     match value:
         case dict():
             return {str(key): _without_nan(each) for key, each in value.items()}

@@ -30,7 +30,6 @@ NO_GPU = "no NVIDIA GPU (or no torch that sees one) here: nothing was asked"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line."""
     args = _parser().parse_args(arguments)
     if args.ask is not None:
         _ask(args.ask, args.models)

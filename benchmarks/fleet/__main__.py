@@ -43,7 +43,6 @@ class Campaign:
     environment: Mapping[str, str] = field(default_factory=dict)
 
     def runs(self, stand: Stand, times: int, chance: random.Random) -> Iterator[Seen]:
-        """Make the runs, one after the other."""
         for _ in range(times if self.is_alone else 1):
             with stand.fleet(self.threads, self.skews, self.environment) as fleet:
                 for _ in range(1 if self.is_alone else times):

@@ -24,7 +24,6 @@ class Echo(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[misc]
     """Answers at once, with the request's contents as output."""
 
     async def ModelInfer(self, request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
-        """Return the input."""
         given = request.inputs[0]
         response = service_pb2.ModelInferResponse(
             model_name=request.model_name, raw_output_contents=request.raw_input_contents

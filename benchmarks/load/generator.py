@@ -102,7 +102,6 @@ async def connected(job: Job) -> AsyncIterator[list[Call]]:
 
 
 async def run(job: Job) -> Samples:
-    """Connect, check one answer, warm up, measure."""
     async with connected(job) as calls:
         if job.rate_per_s is None:
             return await closed_loop(calls, job.warmup_s, job.measure_s)

@@ -54,7 +54,6 @@ def _network(name: str) -> Network:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.networks.export")
     parser.add_argument("names", nargs="+", metavar="NAME", choices=[*NETWORKS, "all"])
     parser.add_argument("--out", type=Path, required=True, help="folder to write into")

@@ -28,7 +28,6 @@ CLIENT_PROGRAM = "benchmarks.peers.load.client"
 
 
 def measure(model: str, batching: str, options: argparse.Namespace) -> Case:
-    """Compare all contenders that serve ``model``."""
     prepared = prepare(model, options.model_files)
     facts = environment.describe("grpcio", "numpy", "onnxruntime", "tritonclient")
     case = Case(model, batching, facts, options.threads)

@@ -77,12 +77,10 @@ class Case:
 
     @property
     def loads(self) -> list[Load]:
-        """Loads of the turns, in their order."""
         return list(dict.fromkeys(turn.load for turn in self.turns))
 
 
 def path_of(folder: Path, model: str, batching: str) -> Path:
-    """The file of a case."""
     return folder / f"{model}-{batching}.json"
 
 
@@ -93,7 +91,6 @@ def write_case(case: Case, folder: Path) -> None:
 
 
 def read_cases(folder: Path) -> Iterator[Case]:
-    """The cases in ``folder``, ordered by name."""
     for path in sorted(folder.glob("*-*.json")):
         said = json.loads(path.read_text())
         said["rows"] = {

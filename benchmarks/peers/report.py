@@ -29,7 +29,6 @@ later."""
 
 
 def write_report(cases: Sequence[Case], folder: Path) -> str:
-    """Write peers.md and peers.svg; returns the Markdown."""
     ordered = sorted(cases, key=_rank)
     text = "\n".join([*_summary(ordered), "", *_tables(ordered)]) + "\n"
     (folder / "peers.md").write_text(text)

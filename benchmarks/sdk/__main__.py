@@ -151,7 +151,6 @@ def _line(row: Row) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the benchmark and print the table."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.sdk")
     parser.add_argument("--out", type=Path, default=DEFAULT_OUT, help="JSON file to write")
     parser.add_argument("--requests", default=",".join(REQUESTS), help="of " + ", ".join(REQUESTS))

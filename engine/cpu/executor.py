@@ -156,7 +156,6 @@ class CpuExecutor:
         return run
 
     def forget(self) -> None:
-        """Free the activation memory of runs with pauses."""
         self._arena_with_pauses.free()
 
     def _run_compiled(
@@ -234,7 +233,6 @@ class CpuExecutor:
             env[slot] = None
 
     def close(self) -> None:
-        """End the teams."""
         for team in self._teams.values():
             team.close()
         self._teams.clear()
@@ -291,7 +289,6 @@ def _outside(arena: ActivationMemory, tensor: Tensor) -> Tensor:
 def _copied_into(
     outputs: Mapping[str, Tensor], found: Mapping[str, Tensor]
 ) -> Mapping[str, Tensor]:
-    """``outputs``, with a copy of what was found elsewhere."""
     elsewhere = [name for name, tensor in found.items() if tensor is not outputs[name]]
     if elsewhere:
         with on_one_thread(sum(outputs[name].nbytes for name in elsewhere)):

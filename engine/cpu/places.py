@@ -40,7 +40,6 @@ class CpuPlace:
         self._team.start(work)
 
     def close(self) -> None:
-        """End the threads."""
         self._wait()
         self._team.close()
         self._executor.close()

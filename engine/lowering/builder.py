@@ -68,7 +68,6 @@ class Builder:
         return None
 
     def defined_here(self, source_name: str) -> bool:
-        """True if the innermost scope defines the name."""
         return source_name in self._scopes[-1]
 
     def alias(self, source_name: str, value: str) -> None:
@@ -77,7 +76,6 @@ class Builder:
         self._reads[value] += self._uses.get(source_name, 0) - 1
 
     def define(self, source_name: str) -> str:
-        """Return a new value for a source name."""
         value = self._unused(source_name)
         self._scopes[-1][source_name] = value
         self._reads[value] = self._uses.get(source_name, 0)
@@ -110,13 +108,11 @@ class Builder:
     # Constants
 
     def add_constant(self, wish: str, tensor: Tensor) -> str:
-        """Enter an intermediate constant; returns its value name."""
         value = self._unused(wish)
         self.constants[value] = tensor
         return value
 
     def add_transposed(self, matrix: str) -> str:
-        """Enter the transpose of a constant matrix; returns its value name."""
         value = self.add_constant(f"{matrix}/transposed", self.constants[matrix].t())
         if (integers := self.quantised.get(matrix)) is not None:
             turned, axis = integers.values.t(), 1 - integers.axis % 2
@@ -124,11 +120,9 @@ class Builder:
         return value
 
     def define_constant(self, source_name: str, tensor: Tensor) -> None:
-        """Let a source name stand for a new constant."""
         self.constants[self.define(source_name)] = tensor
 
     def constant(self, value: str) -> Tensor | None:
-        """Tensor of a constant; None if the value is no constant."""
         return self.constants.get(value)
 
     def literal(self, value: str) -> Any:

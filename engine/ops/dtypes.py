@@ -41,5 +41,4 @@ def torch_dtype(name: str) -> torch.dtype:
 
 
 def spec_of(tensor: torch.Tensor) -> TensorType:
-    """Element type and shape of a tensor."""
     return TensorType(DTYPE_NAMES[tensor.dtype], tuple(tensor.shape))

@@ -47,7 +47,6 @@ def call_in_fp32(
 
 
 def meta_like(tensor: Tensor) -> Tensor:
-    """Return a meta tensor of the same element type and shape."""
     return torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
 
 

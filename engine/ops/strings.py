@@ -23,12 +23,10 @@ _lock = threading.Lock()
 
 
 def is_strings(tensor: Tensor) -> bool:
-    """Whether the elements of a tensor stand for strings."""
     return tensor.dtype == torch_dtype(BYTES)
 
 
 def strings_tensor(array: np.ndarray[Any, Any]) -> Tensor:
-    """Return a tensor for an array of ``str``."""
     flat = array.reshape(-1).tolist()
     with _lock:
         for text in flat:
@@ -40,7 +38,6 @@ def strings_tensor(array: np.ndarray[Any, Any]) -> Tensor:
 
 
 def strings_array(tensor: Tensor) -> np.ndarray[Any, Any]:
-    """Return the array of ``str`` that a tensor stands for."""
     numbers = tensor.detach().cpu().contiguous().view(torch.int64).numpy()
     return text_array([_texts[number] for number in numbers.reshape(-1)], numbers.shape)
 

@@ -147,7 +147,6 @@ def run_arrays(
 
 
 def attributes_of(unit: Operator) -> WholeModel:
-    """Return the attributes of an operator of this kind."""
     found: WholeModel = op(KIND).bound(unit.attributes).keywords["whole"]  # type: ignore[attr-defined]
     return found
 

@@ -39,7 +39,6 @@ class Body:
         return Counter(name for op in self.operators for name in op.reads()) + Counter(self.results)
 
     def renamed(self, names: Mapping[str, str]) -> Body:
-        """The body reading ``names[v]`` wherever it read ``v``."""
         if not names:
             return self
         return dataclasses.replace(
@@ -99,7 +98,6 @@ def with_constants(graph: OpGraph, weights: Weights) -> tuple[OpGraph, dict[str,
 
 
 def live(operators: Sequence[Operator], results: Iterable[str]) -> tuple[Operator, ...]:
-    """Operators on which ``results`` depend."""
     wanted, kept = set(results), []
     for op in reversed(operators):
         if wanted.intersection(op.outputs):

@@ -106,8 +106,6 @@ and the pattern's own."""
 
 
 def value(name: str) -> Pattern:
-    """Any value."""
-
     def match(value: str, upstream: Upstream, captures: Captures) -> Iterator[Captures]:
         if captures.get(name, value) == value:
             yield {**captures, name: value}
@@ -137,7 +135,6 @@ def fits(literal: Any, wanted: Any) -> bool:
 
 
 def either(*patterns: Pattern) -> Pattern:
-    """What fits one of several patterns."""
     return lambda *given: chain.from_iterable(pattern(*given) for pattern in patterns)
 
 

@@ -20,7 +20,6 @@ _SPREAD_ELEMENTS = 1 << 22  # an elementwise operator of this size uses every th
 
 
 def usable_cpus() -> tuple[int, ...]:
-    """The cores this process may use, ascending."""
     return tuple(sorted(os.sched_getaffinity(0)))
 
 

@@ -40,7 +40,6 @@ class PinnedTeam:
         return self._done.get()
 
     def close(self) -> None:
-        """End the thread."""
         self._work.put(None)
         self._thread.join()
 

@@ -158,7 +158,6 @@ class NetClock(YieldToRequests):
 
     @property
     def arrivals(self) -> int | None:
-        """Descriptor of the wrapped ``YieldToRequests``."""
         return self._pause.arrivals
 
     def answer(self) -> bool:

@@ -261,7 +261,6 @@ class Worker(YieldToRequests):
         return True
 
     def answer(self) -> bool:
-        """Answer inference requests that have arrived."""
         return self.receive(0)
 
     def __call__(self) -> bool:

@@ -198,7 +198,6 @@ class ModelTable:
         return fuse_weighted_sums(fuse_residuals(graph), constants), constants
 
     def has_places(self, count: int) -> bool:
-        """Whether the device can be divided into ``count`` places."""
         return count > 1 and bool(self._backend.places(count))
 
     def places(self, count: int) -> Sequence[DevicePart | None]:
@@ -215,7 +214,6 @@ class ModelTable:
         return places
 
     def prepare(self, number: int, copies: Sequence[ReadyExecutable]) -> None:
-        """Keep an executable, once or once for each place, under ``number``."""
         self._executables[number] = copies
 
     def executable_of(self, to_run: PlanToRun, place: DevicePart | None) -> ReadyExecutable:
@@ -321,6 +319,5 @@ def seeded_inputs(
 
 
 def spec_shape(spec: TensorType) -> Sequence[int]:
-    """Shape of a static spec as integers."""
     assert spec.is_static, f"{spec} is symbolic"
     return [dim for dim in spec.shape if isinstance(dim, int)]

@@ -25,13 +25,11 @@ RUNS = 10
 
 
 def latency_table(network: str) -> dict[int, float]:
-    """Return the stored microseconds of a batch of a network, by rows."""
     known = json.loads(FILE.read_text())["networks"][network]
     return {int(rows): float(us) for rows, us in known.items()}
 
 
 def measured(model: Path) -> dict[int, float]:
-    """Return the microseconds of a batch of a model with one input, by rows."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     session = onnxruntime.InferenceSession(str(model), options, ["CPUExecutionProvider"])
@@ -51,7 +49,6 @@ def _cpu_us(session: onnxruntime.InferenceSession, x: dict[str, np.ndarray]) -> 
 
 
 def main() -> None:
-    """Measure models, print their tables and write JSON."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.fleet.simulate.tables")
     parser.add_argument("models", nargs="+", metavar="NAME=FILE")
     parser.add_argument("--json", type=Path, required=True)

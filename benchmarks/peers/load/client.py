@@ -35,7 +35,6 @@ class Job(LoadJob):
 
 
 def run(job: Job) -> Samples:
-    """Connect, warm up, measure."""
     questions = read_questions(Path(job.questions))
     target = Target(job.transport, job.address, job.model, job.path, job.timeout_s)
     with ExitStack() as stack:

@@ -59,7 +59,6 @@ class CpuKernels:
     def variants(
         self, unit: Operator, graph: OpGraph, constants: Mapping[str, Tensor], packed: PackedWeights
     ) -> list[Kernel]:
-        """All kernels that can run ``unit``, the one that is usually fastest first."""
         library = find_onednn()
         direct = winograd = None
         if library is not None:
@@ -110,12 +109,10 @@ def bind_on_cpu(
     choices: Mapping[str, str] = USUAL_KERNELS,
     pause: YieldToRequests = no_pause,
 ) -> Program:
-    """``graph`` bound to kernels for ``threads`` threads of a CPU; see ``bind``."""
     return bind(graph, constants, Binding(CPU_KERNELS, threads, packed, choices), pause)
 
 
 def _data_type(unit: Operator, graph: OpGraph) -> torch.dtype:
-    """Type of the data on which a unit's primitives work."""
     results = {torch_dtype(graph.spec(name).dtype) for name in unit.outputs}
     (dtype, *others) = results
     on_bytes = dtype in (torch.uint8, torch.int8) and unit.kind in _ON_BYTES

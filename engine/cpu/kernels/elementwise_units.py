@@ -31,7 +31,6 @@ _KINDS = frozenset(
 
 
 def summed(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> Kernel | None:
-    """Kernel of a sum of two values of one shape."""
     left, right = unit.inputs
     shape = binding.shape(unit.outputs[0])
     same = binding.is_plain(right) and binding.shape(left) == binding.shape(right) == shape
@@ -66,7 +65,6 @@ def weighted(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> Kerne
 
 
 def pointwise(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> Kernel | None:
-    """Kernel of a function of one value."""
     attributes = {name: value for name, value in unit.attributes.items() if name != EPILOGUE}
     first = post_op(unit.kind, attributes)
     shape = binding.shape(unit.outputs[0])
@@ -77,7 +75,6 @@ def pointwise(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> Kern
 
 
 def scaled(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> Kernel | None:
-    """Kernel of a product with one number that is a constant."""
     if set(unit.attributes) - {EPILOGUE}:
         return None
     shape = binding.shape(unit.outputs[0])
@@ -95,7 +92,6 @@ def scaled(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> Kernel 
 
 
 def cast(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> Kernel | None:
-    """Kernel of a conversion between types; None where there is nothing to convert."""
     source = torch_dtype(binding.graph.spec(unit.inputs[0]).dtype)
     shape = binding.shape(unit.outputs[0])
     if steps or source not in DTYPES or source == binding.library.dtype:

@@ -61,7 +61,6 @@ def measure_overheads(
 
 
 def _stage(executor: CpuExecutor, groups: Sequence[int]) -> Callable[[], tuple[int, int]]:
-    """A stage of tiny units, ready to run."""
     graph, members = tiny_graph(groups)
     program = bind_on_cpu(graph, {}, PackedWeights(), executor.threads)
     segment = lay_out_stage(program, members, executor.threads)

@@ -87,7 +87,6 @@ class CpuStageTimer:
         return latency
 
     def forget(self) -> None:
-        """Free the values of the program, and the memory of runs with pauses."""
         self._activations = None
         self._long_us.clear()
         self._executor.forget()

@@ -87,7 +87,7 @@ class Driver(Protocol):
         """Put the kernels of ``run(*inputs)`` on a stream; returns at once."""
 
     def event(self, *, timed: bool = False) -> Event:
-        """A new event."""
+        ...
 
     def record(self, event: Event, stream: Stream) -> None:
         """Let an event stand for all work on ``stream`` so far."""
@@ -117,7 +117,7 @@ class Driver(Protocol):
         """Drop a capture that failed, whose work so far reached these streams; never raises."""
 
     def replay(self, graph: Graph, stream: Stream) -> None:
-        """Put a whole graph on a stream."""
+        ...
 
     def destroy(self, graph: Graph) -> None:
         """Free a graph at once. It is not running and will not be replayed."""
@@ -135,7 +135,7 @@ class Driver(Protocol):
         """Block until an event, or all work on the device, is done."""
 
     def memory(self) -> MemoryUse:
-        """Memory in use now."""
+        ...
 
     def reset_peak(self) -> None:
         """Start a new measurement of ``MemoryUse.peak_allocated``."""

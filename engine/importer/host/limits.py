@@ -40,7 +40,6 @@ class ImportLimits:
 
 
 def limit_exceeded(limit: str, limits: ImportLimits, what: str) -> ImportLimitExceeded:
-    """Return the error that says which limit stopped the import and which setting raises it."""
     value = getattr(limits, limit)
     return ImportLimitExceeded(
         f"the import was stopped: {what} (limit {value:g}); if the model is sound, raise "

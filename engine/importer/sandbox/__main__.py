@@ -34,7 +34,6 @@ from braid.engine.runtime.out_of_memory import is_out_of_memory
 
 
 def main() -> None:
-    """Import one upload as the request says and report the outcome."""
     parser = argparse.ArgumentParser(prog="braid.engine.importer.sandbox")
     parser.add_argument("--link-fd", type=int, required=True)
     parser.add_argument("--parent", type=int, required=True)

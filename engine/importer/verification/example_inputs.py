@@ -253,7 +253,6 @@ def _try(
 
 
 def drawable(reference: ReferenceModel, specs: Mapping[str, TensorType]) -> Example | str:
-    """Return an example at these shapes that the reference runs, or its reason against all."""
     return _content(reference, specs, {})
 
 

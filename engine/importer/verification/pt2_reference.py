@@ -53,11 +53,6 @@ class EagerReference:
 
     @trial()
     def run(self, inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Return the outputs by name.
-
-        Raises:
-            ReferenceFailed: an operator refuses its operands.
-        """
         values: dict[str, Any] = {name: tensor.clone() for name, tensor in inputs.items()}
         values |= self._weights
         last = _last_reads(self._program)
@@ -72,11 +67,7 @@ class EagerReference:
         }
 
     def reordered(self, inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Refuse: torch has no second way to compute the same.
-
-        Raises:
-            ReferenceFailed: always.
-        """
+        """Refuse: torch has no second way to compute the same."""
         raise ReferenceFailed("it computes in one way only")
 
     def _step(self, call: OperatorCall, values: dict[str, Any]) -> None:

@@ -26,10 +26,8 @@ def in_double(template: OpGraph) -> OpGraph:
 
 
 def double_spec(spec: TensorType) -> TensorType:
-    """Return the spec with FP64 in the place of FP32."""
     return TensorType("FP64" if spec.dtype == "FP32" else spec.dtype, spec.shape)
 
 
 def widened(tensor: Tensor) -> Tensor:
-    """Return an FP32 tensor as FP64, any other unchanged."""
     return tensor.double() if tensor.dtype == torch.float32 else tensor

@@ -42,7 +42,6 @@ operator("aten.bitwise_not")(with_unsigned("bitwise_not", torch.bitwise_not))
 
 @operator("braid.identity")
 def identity(x: Tensor) -> Tensor:
-    """Return the operand itself."""
     return x
 
 
@@ -59,7 +58,6 @@ def weighted_sum(*terms: Tensor, weights: Sequence[float]) -> Tensor:
 
 @operator("aten.gelu", pointwise=True)
 def gelu(x: Tensor, approximate: str = "none") -> Tensor:
-    """Gaussian error linear unit; ``approximate`` is ``none`` or ``tanh``."""
     return F.gelu(x, approximate=approximate)
 
 
@@ -174,5 +172,4 @@ def bit_cast(x: Tensor, dtype: str) -> Tensor:
 
 @operator("braid.cast_like")
 def cast_like(x: Tensor, target: Tensor) -> Tensor:
-    """Convert to the type of ``target``."""
     return x.to(target.dtype)

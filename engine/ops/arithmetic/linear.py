@@ -23,18 +23,15 @@ def linear_add(x: Tensor, weight: Tensor, bias: Tensor | None, summand: Tensor) 
 
 @operator("aten.matmul")
 def matmul(a: Tensor, b: Tensor) -> Tensor:
-    """Matrix product over the last two axes, batch axes broadcast."""
     return torch.matmul(a, b)
 
 
 @operator("aten.einsum")
 def einsum(*tensors: Tensor, equation: str) -> Tensor:
-    """Einstein summation."""
     return torch.einsum(equation, *tensors)
 
 
 @operator("aten.det")
 def det(x: Tensor) -> Tensor:
-    """Determinant of each matrix."""
     y: Tensor = torch.linalg.det(x)
     return y

@@ -19,7 +19,6 @@ operator("aten.where")(torch.where)
 
 @operator("braid.isinf")
 def isinf(x: Tensor, negative: bool = True, positive: bool = True) -> Tensor:
-    """True at the infinities of the asked signs."""
     if negative and positive:
         return torch.isinf(x)
     if positive:

@@ -60,14 +60,12 @@ def _mean(x: Tensor, dims: list[int], keepdim: bool) -> Tensor:
 
 
 def _product(x: Tensor, dims: list[int], keepdim: bool) -> Tensor:
-    """Product of elements, one axis at a time."""
     for dim in sorted((normal_axis(d, x.dim()) for d in dims), reverse=True):
         x = torch.prod(x, dim, keepdim) if x.dim() else x
     return x
 
 
 def _wide(x: Tensor) -> Tensor:
-    """Return integers as FP64, floats as they are."""
     return x if x.is_floating_point() else x.double()
 
 
@@ -128,13 +126,11 @@ _enter_running("braid.cumprod", torch.cumprod, 1)
 
 @operator("aten.softmax")
 def softmax(x: Tensor, dim: int) -> Tensor:
-    """Compute exp(x) / sum(exp(x)) along ``dim``."""
     return torch.softmax(x, dim)
 
 
 @operator("aten.log_softmax")
 def log_softmax(x: Tensor, dim: int) -> Tensor:
-    """Logarithm of softmax along ``dim``."""
     return torch.log_softmax(x, dim)
 
 

@@ -23,7 +23,6 @@ def constant_of_shape(shape: Ints, value: float | int | bool, dtype: str) -> Ten
 
 @operator("braid.full_like")
 def full_like(x: Tensor, value: float, dtype: str | None = None) -> Tensor:
-    """Return a tensor of x's shape filled with one value."""
     return torch.full_like(x, value, dtype=torch_dtype(dtype) if dtype else x.dtype)
 
 
@@ -41,7 +40,6 @@ def range_(like: Tensor, start: Number, limit: Number, delta: Number) -> Tensor:
 
 @operator("braid.eye_like")
 def eye_like(x: Tensor, k: int = 0, dtype: str | None = None) -> Tensor:
-    """Matrix of ones on diagonal ``k`` of a matrix of x's shape."""
     kind = torch_dtype(dtype) if dtype else x.dtype
     rows = torch.arange(x.shape[0], device=x.device).unsqueeze(1)
     columns = torch.arange(x.shape[1], device=x.device)

@@ -111,7 +111,6 @@ def scatter_nd(x: Tensor, indices: Tensor, updates: Tensor, reduction: str = "no
 
 
 def flat_size(extents: torch.Size) -> int:
-    """Number of positions in a grid."""
     return extents.numel()
 
 

@@ -38,7 +38,6 @@ def shape(x: Tensor, start: int = 0, end: int | None = None) -> Tensor:
 
 @operator("braid.size", shape_only=True)
 def size(x: Tensor) -> Tensor:
-    """Number of elements, as an INT64 scalar on the CPU."""
     return torch.tensor(x.numel(), dtype=torch.int64)
 
 
@@ -129,7 +128,6 @@ def _positions(start: int, end: int, step: int, extent: int) -> range:
 
 @operator("aten.cat")
 def cat(*tensors: Tensor, dim: int) -> Tensor:
-    """Join along ``dim``."""
     return torch.cat(tensors, dim) if len(tensors) > 1 else tensors[0]
 
 
@@ -159,13 +157,11 @@ def expand(x: Tensor, shape: Ints) -> Tensor:
 
 @operator("braid.expand_as")
 def expand_as(x: Tensor, other: Tensor) -> Tensor:
-    """Broadcast x to the shape of ``other``."""
     return x.expand(other.shape)
 
 
 @operator("braid.tile")
 def tile(x: Tensor, repeats: Ints) -> Tensor:
-    """Repeat whole copies along each axis."""
     if len(repeats) != x.dim():
         raise ValueError(f"{len(repeats)} repeats for {x.dim()} axes")
     return x.repeat(list(repeats))

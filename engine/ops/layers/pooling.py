@@ -77,7 +77,6 @@ def _flat(pairs: Pairs) -> list[int]:
 
 @operator("braid.max_pool", window=PoolingWindow)
 def max_pool(x: Tensor, window: PoolingWindow) -> Tensor:
-    """Largest element of each window."""
     if not x.is_floating_point():
         return max_pool(x.double(), window).to(x.dtype)
     pairs = window.grown(x)
@@ -164,13 +163,11 @@ _ADAPTIVE: dict[str, tuple[Callable[..., Tensor], ...]] = {
 
 @operator("aten.adaptive_avg_pool")
 def adaptive_avg_pool(x: Tensor, size: Ints) -> Tensor:
-    """Average over ``size`` windows that cover each spatial axis."""
     return _ADAPTIVE["avg"][len(size) - 1](x, list(size))
 
 
 @operator("aten.adaptive_max_pool")
 def adaptive_max_pool(x: Tensor, size: Ints) -> Tensor:
-    """Maximum over ``size`` windows that cover each spatial axis."""
     return _ADAPTIVE["max"][len(size) - 1](x, list(size))
 
 

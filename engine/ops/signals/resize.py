@@ -45,7 +45,6 @@ class ResizeOptions:
         return self.coordinates == "tf_crop_and_resize"
 
     def resized(self, x: Tensor) -> list[_Axis]:
-        """The axes of x that are sampled anew."""
         named = different_axes(range(x.dim()) if self.axes is None else self.axes, x.dim())
         roi = self.roi or [0.0] * len(named) + [1.0] * len(named)
         if not all(map(math.isfinite, roi)):

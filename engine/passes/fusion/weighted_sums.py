@@ -78,7 +78,6 @@ def _multiple(op: Operator, graph: OpGraph, constants: Mapping[str, Tensor]) -> 
 
 
 def weights_of(op: Operator) -> list[float]:
-    """Weights of the operands of a weighted sum."""
     weights = op.attributes["weights"]
     assert isinstance(weights, list)
     return [float(str(weight)) for weight in weights]

@@ -80,7 +80,6 @@ class _Fusing:
             self._plain(op)
 
     def take(self, op: Operator) -> None:
-        """Add an operator, or what stands for it."""
         if op.name in self._taken_in or (op.kind == DEQUANTISE and self._noted(op)):
             return
         if op.kind == QUANTISE and self._brought_to_grid(op):

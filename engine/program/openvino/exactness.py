@@ -38,7 +38,6 @@ class Bounds:
     of: Mapping[str, tuple[int, int]]
 
     def check(self, inputs: Mapping[str, Tensor]) -> None:
-        """Raise PreconditionFailed if an input holds an integer outside of its bounds."""
         for name, (least, most) in self.of.items():
             if inputs[name].numel():
                 low, high = (int(each) for each in inputs[name].aminmax())

@@ -79,28 +79,12 @@ class OpenVinoModel:
             self._model = self._core.read_model(str(path))
 
     def run(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Outputs by name.
-
-        Raises:
-            PreconditionFailed: the model does not run at these shapes, or not exactly.
-            RunStopped: the run was to end.
-        """
         dense = {name: tensor.contiguous() for name, tensor in inputs.items()}
         outputs = self._at(dense).new_outputs()
         self.run_into(dense, outputs)
         return outputs
 
     def run_into(self, inputs: Mapping[str, Tensor], outputs: Mapping[str, Tensor]) -> None:
-        """Run the model and write its outputs into ``outputs``.
-
-        Args:
-            inputs: contiguous.
-            outputs: contiguous, of the shapes that the model gives.
-
-        Raises:
-            PreconditionFailed: the model does not run at these shapes, or not exactly.
-            RunStopped: the run was to end.
-        """
         compiled = self._at(inputs)
         compiled.bounds.check(inputs)
         with compiled.request() as request, _ended_by(request.cancel), _refused(_CANNOT):
@@ -157,7 +141,6 @@ class _Compiled:
         request.infer()
 
     def new_outputs(self) -> dict[str, Tensor]:
-        """Memory for the outputs, by name."""
         made: dict[str, Tensor] = {}
         for port in self._compiled.outputs:
             memory = np.empty(tuple(port.get_shape()), port.get_element_type().to_dtype())
@@ -186,7 +169,6 @@ class _Request:
         self.cancel = request.cancel
 
     def bind(self, inputs: Mapping[str, Tensor], outputs: Mapping[str, Tensor]) -> None:
-        """Let the next run read and write these contiguous tensors."""
         for name, tensor in (*inputs.items(), *outputs.items()):
             address = tensor.data_ptr()
             if name not in self._bound or self._bound[name][0] != address:

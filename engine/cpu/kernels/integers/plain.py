@@ -53,7 +53,6 @@ def _number(value: float) -> Tensor:
 
 
 def summed(unit: Operator, read: QuantisedUnit, binding: UnitBinding) -> Kernel | None:
-    """Kernel of a sum of values of one shape, each times a weight if there are weights."""
     values, given = read.parts.values, read.attributes.get("weights")
     weights = given if isinstance(given, list) else [1.0] * len(values)
     grids = [
@@ -85,7 +84,6 @@ def _grids(read: QuantisedUnit, binding: UnitBinding) -> list[Steps]:
 
 
 def regridded(unit: Operator, read: QuantisedUnit, binding: UnitBinding) -> Kernel | None:
-    """Kernel of a change of grid."""
     chain = _after_integers(unit, read, binding)
     if chain is None:
         return None
@@ -99,7 +97,6 @@ def regridded(unit: Operator, read: QuantisedUnit, binding: UnitBinding) -> Kern
 
 
 def averaged(unit: Operator, read: QuantisedUnit, binding: UnitBinding) -> Kernel | None:
-    """Kernel of an average over whole images, or over windows."""
     chain, source = _after_integers(unit, read, binding), binding.shape(unit.inputs[0])
     result = binding.shape(unit.outputs[0])
     window = _windows(read, source, binding)
@@ -160,7 +157,6 @@ def _after_integers(
 
 
 def quantised(unit: Operator, binding: UnitBinding) -> Kernel | None:
-    """Kernel of a quantisation of a whole FP32 tensor to 8 bits."""
     data, scale, zero = (*unit.inputs, "")[:3]
     grid = _whole(unit, scale, zero, binding)
     result = _dtype(unit.outputs[0], binding)
@@ -181,7 +177,6 @@ def quantised(unit: Operator, binding: UnitBinding) -> Kernel | None:
 
 
 def dequantised(unit: Operator, binding: UnitBinding) -> Kernel | None:
-    """Kernel of a dequantisation of a whole tensor of 8 bits to FP32."""
     data, scale, zero = (*unit.inputs, "")[:3]
     grid, source = _whole(unit, scale, zero, binding), _dtype(data, binding)
     is_plain = _dtype(unit.outputs[0], binding) == torch.float32 and 0 not in binding.shape(data)

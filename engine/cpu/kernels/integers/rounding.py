@@ -70,7 +70,6 @@ class Chain:
             self.then(*steps)
 
     def round(self, grid: Steps, limits: torch.iinfo, *, not_negative: bool) -> None:
-        """Round to a grid."""
         self.move(1 / grid.scale, 0.0)
         least = 0.0 if not_negative else limits.min - grid.zero
         self.then(("clip", max(limits.min - grid.zero, least), limits.max - grid.zero))

@@ -89,7 +89,6 @@ def fold(kind: str, node: OnnxNode, to: Builder, output: str) -> str:
 
 @lowers("Mean", 6, 13)
 def mean(node: OnnxNode, to: Builder) -> None:
-    """Average of all operands."""
     total = fold("aten.add", node, to, "")
     to.emit("braid.affine", [total], node.output, scale=1 / node.operands, shift=0.0)
 
@@ -128,7 +127,6 @@ def mod(node: OnnxNode, to: Builder) -> None:
 
 @lowers("BitShift", 11, 28)
 def bit_shift(node: OnnxNode, to: Builder) -> None:
-    """Shift left or right."""
     direction = node.choice("direction", "", ("LEFT", "RIGHT")).lower()
     to.emit(f"aten.bitwise_{direction}_shift", [node.operand(0), node.operand(1)], node.output)
 
@@ -157,14 +155,12 @@ def _bound(value: float) -> float | None:
 
 @lowers("Gelu", 20, 20)
 def gelu(node: OnnxNode, to: Builder) -> None:
-    """Gaussian error linear unit."""
     approximate = node.choice("approximate", "none", ("none", "tanh"))
     to.emit("aten.gelu", [node.operand(0)], node.output, approximate=approximate)
 
 
 @lowers("Swish", 24, 24)
 def swish(node: OnnxNode, to: Builder) -> None:
-    """x * sigmoid(alpha * x)."""
     alpha, x = node.real("alpha", 1.0), node.operand(0)
     if alpha == 1.0:
         to.emit("aten.silu", [x], node.output)
@@ -175,21 +171,18 @@ def swish(node: OnnxNode, to: Builder) -> None:
 
 @lowers("Cast", 6, 28, "not to strings, 8-bit floats or 4-bit integers")
 def cast(node: OnnxNode, to: Builder) -> None:
-    """Convert to the element type that ``to`` names."""
     node.without_effect("saturate", "round_mode")  # of 8-bit floats only
     to.emit("braid.cast", [node.operand(0)], node.output, dtype=dtype_name(node.integer("to")))
 
 
 @lowers("CastLike", 15, 25)
 def cast_like(node: OnnxNode, to: Builder) -> None:
-    """Convert to the element type of another value."""
     node.without_effect("saturate", "round_mode")
     to.emit("braid.cast_like", [node.operand(0), node.operand(1)], node.output)
 
 
 @lowers("Identity", 1, 25)
 def identity(node: OnnxNode, to: Builder) -> None:
-    """Name the operand as the output too; no operator is written."""
     to.alias(node.outputs[0], node.operand(0))
 
 
@@ -212,7 +205,6 @@ def dropout(node: OnnxNode, to: Builder) -> None:
 
 @lowers("IsInf", 10, 20)
 def is_inf(node: OnnxNode, to: Builder) -> None:
-    """True at infinities of the asked signs."""
     negative = node.flag("detect_negative", True)
     positive = node.flag("detect_positive", True)
     to.emit("braid.isinf", [node.operand(0)], node.output, negative=negative, positive=positive)

@@ -12,7 +12,6 @@ lowers_to("aten.det", "Det", 11, 22)
 
 @lowers("MatMul", 1, 13, "by a constant matrix it becomes linear")
 def matmul(node: OnnxNode, to: Builder) -> None:
-    """Matrix product of two operands, batch axes broadcast."""
     emit_matmul(to, node.operand(0), node.operand(1), node.output)
 
 
@@ -49,6 +48,5 @@ def gemm(node: OnnxNode, to: Builder) -> None:
 
 @lowers("Einsum", 12, 28)
 def einsum(node: OnnxNode, to: Builder) -> None:
-    """Einstein summation."""
     equation = node.text("equation").replace(" ", "")
     to.emit("aten.einsum", node.all_operands(), node.output, equation=equation)

@@ -23,14 +23,12 @@ def _grid(node: OnnxNode) -> dict[str, Any]:
 
 @lowers("DequantizeLinear", 10, 28, "8 to 32 bits; by tensor, axis or block")
 def dequantize_linear(node: OnnxNode, to: Builder) -> None:
-    """Convert integers to floats by scale and zero point."""
     operands = [node.operand(0), node.operand(1), node.maybe(2)]
     to.emit("braid.dequantise", operands, node.output, **_grid(node))
 
 
 @lowers("QuantizeLinear", 10, 28, "8 and 16 bits; by tensor, axis or block")
 def quantize_linear(node: OnnxNode, to: Builder) -> None:
-    """Convert floats to integers by scale and zero point."""
     if node.integer("precision", 0) not in (0, 1):
         raise UnsupportedUse("a precision other than FP32")
     node.without_effect("saturate")  # of 8-bit floats only
@@ -40,7 +38,6 @@ def quantize_linear(node: OnnxNode, to: Builder) -> None:
 
 @lowers("MatMulInteger", 10, 10)
 def matmul_integer(node: OnnxNode, to: Builder) -> None:
-    """Product of integer matrices less their zero points."""
     operands = [node.operand(0), node.operand(1), node.maybe(2), node.maybe(3)]
     to.emit("braid.matmul_integer", operands, node.output)
 
@@ -63,7 +60,6 @@ def _window(node: OnnxNode, to: Builder, weight: str) -> dict[str, Any]:
 
 @lowers("ConvInteger", 10, 10, "even padding")
 def conv_integer(node: OnnxNode, to: Builder) -> None:
-    """Convolution of integers less their zero points."""
     operands = [node.operand(0), node.operand(1), node.maybe(2), node.maybe(3)]
     window = _window(node, to, operands[1])
     to.emit("braid.convolution_integer", operands, node.output, **window)

@@ -49,7 +49,6 @@ def _bias(to: Builder, bias: str, scales: Sequence[str]) -> str:
 
 @lowers("QLinearConv", 10, 10)
 def qlinear_conv(node: OnnxNode, to: Builder) -> None:
-    """Quantised convolution, quantised again."""
     x, weight = _operand(node, to, 0), _operand(node, to, 3)
     bias = _bias(to, node.maybe(8), (node.operand(1), node.operand(4)))
     _rounded(node, to, lower_convolution(node, to, (x, weight, bias), ("",)), 6)
@@ -57,7 +56,6 @@ def qlinear_conv(node: OnnxNode, to: Builder) -> None:
 
 @lowers("QLinearMatMul", 10, 21)
 def qlinear_matmul(node: OnnxNode, to: Builder) -> None:
-    """Product of quantised matrices, quantised again."""
     scale = to.constant(node.operand(1))
     if scale is None or scale.numel() > 1:
         operands = [node.operand(i) for i in range(8)]
@@ -87,21 +85,18 @@ def qgemm(node: OnnxNode, to: Builder) -> None:
 
 @contributed("QLinearAdd")
 def qlinear_add(node: OnnxNode, to: Builder) -> None:
-    """Sum of quantised values, quantised again."""
     a, b = _operand(node, to, 0), _operand(node, to, 3)
     _rounded(node, to, to.emit("aten.add", [a, b]), 6)
 
 
 @contributed("QLinearMul")
 def qlinear_mul(node: OnnxNode, to: Builder) -> None:
-    """Product of quantised values, quantised again."""
     a, b = _operand(node, to, 0), _operand(node, to, 3)
     _rounded(node, to, to.emit("aten.mul", [a, b]), 6)
 
 
 @contributed("QLinearConcat")
 def qlinear_concat(node: OnnxNode, to: Builder) -> None:
-    """Quantised values joined along an axis, on one grid."""
     count = len(node.all_operands())
     if count < 5 or count % 3 != 2:
         raise UnsupportedUse(f"{count} operands")
@@ -111,13 +106,11 @@ def qlinear_concat(node: OnnxNode, to: Builder) -> None:
 
 @contributed("QLinearSigmoid")
 def qlinear_sigmoid(node: OnnxNode, to: Builder) -> None:
-    """Sigmoid of quantised values, quantised again."""
     _rounded(node, to, to.emit("aten.sigmoid", [_operand(node, to, 0)]), 3)
 
 
 @contributed("QLinearLeakyRelu")
 def qlinear_leaky_relu(node: OnnxNode, to: Builder) -> None:
-    """Leaky ReLU of quantised values, quantised again."""
     slope = node.real("alpha", 0.01)
     y = to.emit("aten.leaky_relu", [_operand(node, to, 0)], negative_slope=slope)
     _rounded(node, to, y, 3)
@@ -125,7 +118,6 @@ def qlinear_leaky_relu(node: OnnxNode, to: Builder) -> None:
 
 @contributed("QLinearAveragePool")
 def qlinear_average_pool(node: OnnxNode, to: Builder) -> None:
-    """Average of windows of quantised values, quantised again."""
     node.require("channels_last", 0)
     count_padding, window = node.flag("count_include_pad"), pooling_window(node)
     x = _operand(node, to, 0)
@@ -135,14 +127,12 @@ def qlinear_average_pool(node: OnnxNode, to: Builder) -> None:
 
 @contributed("QLinearGlobalAveragePool")
 def qlinear_global_average_pool(node: OnnxNode, to: Builder) -> None:
-    """Average of quantised images, quantised again."""
     node.require("channels_last", 0)
     _rounded(node, to, to.emit("braid.global_avg_pool", [_operand(node, to, 0)]), 3)
 
 
 @contributed("QLinearSoftmax")
 def qlinear_softmax(node: OnnxNode, to: Builder) -> None:
-    """Softmax of quantised values along one axis, quantised again."""
     if node.integer("opset") < 13:
         raise UnsupportedUse("softmax over several axes")
     y = to.emit("aten.softmax", [_operand(node, to, 0)], dim=node.integer("axis", -1))

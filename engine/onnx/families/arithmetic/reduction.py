@@ -52,13 +52,11 @@ for _entry in _REDUCTIONS:
 
 @lowers("ArgMax", 1, 13)
 def arg_max(node: OnnxNode, to: Builder) -> None:
-    """Position of the largest element along an axis."""
     _arg_extreme(node, to, "braid.argmax")
 
 
 @lowers("ArgMin", 1, 13)
 def arg_min(node: OnnxNode, to: Builder) -> None:
-    """Position of the smallest element along an axis."""
     _arg_extreme(node, to, "braid.argmin")
 
 
@@ -75,13 +73,11 @@ def _arg_extreme(node: OnnxNode, to: Builder, kind: str) -> None:
 
 @lowers("CumSum", 11, 14)
 def cumsum(node: OnnxNode, to: Builder) -> None:
-    """Running sum along an axis."""
     _running(node, to, "braid.cumsum")
 
 
 @lowers("CumProd", 26, 26)
 def cumprod(node: OnnxNode, to: Builder) -> None:
-    """Running product along an axis."""
     _running(node, to, "braid.cumprod")
 
 
@@ -98,7 +94,6 @@ def _running(node: OnnxNode, to: Builder, kind: str) -> None:
 
 @lowers("TopK", 1, 24, "equal values come in order of position")
 def topk(node: OnnxNode, to: Builder) -> None:
-    """The k largest or smallest along an axis, and their positions."""
     host: dict[str, str] = {}
     attributes: dict[str, int] = {}
     if node.version < 10:

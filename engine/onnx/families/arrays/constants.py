@@ -16,7 +16,6 @@ lowers_to("braid.size", "Size", 1, 25)
 
 @lowers("Constant", 1, 25, "no strings, no sparse tensors")
 def constant(node: OnnxNode, to: Builder) -> None:
-    """Constant tensor from an attribute."""
     to.define_constant(node.outputs[0], _content(node))
 
 
@@ -38,7 +37,6 @@ def _content(node: OnnxNode) -> torch.Tensor:
 
 @lowers("ConstantOfShape", 9, 25)
 def constant_of_shape(node: OnnxNode, to: Builder) -> None:
-    """Tensor of a computed shape filled with one value."""
     proto = node.tensor("value")
     value = to_tensor(proto) if proto is not None else torch.zeros(1)
     if value.numel() != 1:
@@ -55,7 +53,6 @@ def constant_of_shape(node: OnnxNode, to: Builder) -> None:
 
 @lowers("Range", 11, 27, "bounds may be computed")
 def range_(node: OnnxNode, to: Builder) -> None:
-    """Sequence start, start + delta, ... below limit, [n]."""
     node.without_effect("stash_type")  # steps are computed in FP64
     bounds = {name: node.operand(i) for i, name in enumerate(("start", "limit", "delta"))}
     to.emit("braid.range", [bounds["start"]], node.output, host=bounds)
@@ -63,14 +60,12 @@ def range_(node: OnnxNode, to: Builder) -> None:
 
 @lowers("EyeLike", 9, 22)
 def eye_like(node: OnnxNode, to: Builder) -> None:
-    """Matrix with ones on a diagonal, zeros elsewhere."""
     dtype = dtype_name(node.integer("dtype")) if node.has("dtype") else None
     to.emit("braid.eye_like", [node.operand(0)], node.output, k=node.integer("k", 0), dtype=dtype)
 
 
 @lowers("Shape", 1, 25)
 def shape(node: OnnxNode, to: Builder) -> None:
-    """Extents of the operand, all or those from ``start`` up to ``end``, [n]."""
     end = node.integer("end") if node.has("end") else None
     start = node.integer("start", 0)
     to.emit("braid.shape", [node.operand(0)], node.output, start=start, end=end)

@@ -21,14 +21,12 @@ def gather(node: OnnxNode, to: Builder) -> None:
 
 @lowers("GatherElements", 11, 13)
 def gather_elements(node: OnnxNode, to: Builder) -> None:
-    """Pick elements by index along an axis."""
     operands = [node.operand(0), node.operand(1)]
     to.emit("braid.gather_elements", operands, node.output, axis=node.integer("axis", 0))
 
 
 @lowers("GatherND", 11, 13)
 def gather_nd(node: OnnxNode, to: Builder) -> None:
-    """Pick slices by index tuples."""
     operands = [node.operand(0), node.operand(1)]
     batch_dims = node.integer("batch_dims", 0)
     to.emit("braid.gather_nd", operands, node.output, batch_dims=batch_dims)
@@ -50,7 +48,6 @@ lowers("ScatterElements", 11, 18)(_scatter_elements)
 
 @lowers("ScatterND", 11, 18)
 def scatter_nd(node: OnnxNode, to: Builder) -> None:
-    """Place slices by index tuples."""
     reduction = node.choice("reduction", "none", _REDUCTIONS)
     operands = [node.operand(i) for i in range(3)]
     to.emit("braid.scatter_nd", operands, node.output, reduction=reduction)
@@ -58,7 +55,6 @@ def scatter_nd(node: OnnxNode, to: Builder) -> None:
 
 @lowers("OneHot", 9, 28)
 def one_hot(node: OnnxNode, to: Builder) -> None:
-    """Expand indices into rows with one on value and off values elsewhere."""
     operands, host = [node.operand(0), node.operand(2)], {"depth": node.operand(1)}
     axis = node.integer("axis", -1)
     to.emit("braid.one_hot", operands, node.output, host=host, axis=axis)

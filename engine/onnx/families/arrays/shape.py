@@ -12,7 +12,6 @@ from braid.engine.onnx.node import OnnxNode
 
 @lowers("Reshape", 5, 25, "the shape may be computed")
 def reshape(node: OnnxNode, to: Builder) -> None:
-    """View of the same elements in another shape."""
     allow_zero = node.flag("allowzero")
     host = {"shape": node.operand(1)}
     to.emit("braid.reshape", [node.operand(0)], node.output, host=host, allow_zero=allow_zero)
@@ -20,13 +19,11 @@ def reshape(node: OnnxNode, to: Builder) -> None:
 
 @lowers("Flatten", 1, 25)
 def flatten(node: OnnxNode, to: Builder) -> None:
-    """Reshape to two axes: those before ``axis``, and those from ``axis`` on."""
     to.emit("braid.flatten", [node.operand(0)], node.output, axis=node.integer("axis", 1))
 
 
 @lowers("Transpose", 1, 25)
 def transpose(node: OnnxNode, to: Builder) -> None:
-    """Reorder the axes."""
     to.emit("aten.permute", [node.operand(0)], node.output, dims=node.integers("perm"))
 
 
@@ -40,14 +37,12 @@ def _axes(node: OnnxNode, operand_from: int) -> tuple[dict[str, str], dict[str, 
 
 @lowers("Squeeze", 1, 25, "axes may be computed")
 def squeeze(node: OnnxNode, to: Builder) -> None:
-    """Drop axes of extent 1."""
     host, attributes = _axes(node, 13)
     to.emit("braid.squeeze", [node.operand(0)], node.output, host=host, **attributes)
 
 
 @lowers("Unsqueeze", 1, 25, "axes may be computed")
 def unsqueeze(node: OnnxNode, to: Builder) -> None:
-    """Insert axes of extent 1."""
     host, attributes = _axes(node, 13)
     if not (attributes or host.get("axes")):
         raise UnsupportedUse("axes are missing")
@@ -56,13 +51,11 @@ def unsqueeze(node: OnnxNode, to: Builder) -> None:
 
 @lowers("Concat", 4, 13)
 def concat(node: OnnxNode, to: Builder) -> None:
-    """Join the operands along an axis."""
     to.emit("aten.cat", node.all_operands(), node.output, dim=node.integer("axis"))
 
 
 @lowers("Split", 2, 18, "sizes may be computed")
 def split(node: OnnxNode, to: Builder) -> None:
-    """Cut the operand along an axis into the outputs."""
     host: dict[str, str] = {}
     parts = len(node.outputs)
     attributes: dict[str, Any] = {"axis": node.integer("axis", 0), "parts": parts}
@@ -76,7 +69,6 @@ def split(node: OnnxNode, to: Builder) -> None:
 
 @lowers("Slice", 1, 13, "bounds may be computed")
 def slice_(node: OnnxNode, to: Builder) -> None:
-    """Take a range of positions, with a step, of each axis."""
     if node.version < 10:
         bounds: dict[str, Any] = {name: node.integers(name) for name in ("starts", "ends", "axes")}
         if bounds["starts"] is None or bounds["ends"] is None:
@@ -90,19 +82,16 @@ def slice_(node: OnnxNode, to: Builder) -> None:
 
 @lowers("Expand", 8, 13, "the shape may be computed")
 def expand(node: OnnxNode, to: Builder) -> None:
-    """Broadcast the operand and a shape against each other."""
     to.emit("braid.expand", [node.operand(0)], node.output, host={"shape": node.operand(1)})
 
 
 @lowers("Tile", 6, 13, "repeats may be computed")
 def tile(node: OnnxNode, to: Builder) -> None:
-    """Repeat copies along each axis."""
     to.emit("braid.tile", [node.operand(0)], node.output, host={"repeats": node.operand(1)})
 
 
 @lowers("Pad", 2, 25, "all modes; amounts may be computed")
 def pad(node: OnnxNode, to: Builder) -> None:
-    """Pad the operand, or crop it by negative amounts."""
     modes = ("constant", "reflect", "edge") + (("wrap",) if node.version >= 19 else ())
     attributes: dict[str, Any] = {"mode": node.choice("mode", "constant", modes)}
     host: dict[str, str] = {}
@@ -118,7 +107,6 @@ def pad(node: OnnxNode, to: Builder) -> None:
 
 @lowers("DepthToSpace", 1, 28)
 def depth_to_space(node: OnnxNode, to: Builder) -> None:
-    """Move channels into positions: [n, c, h, w] to [n, c / b^2, h * b, w * b]."""
     mode = node.choice("mode", "DCR", ("DCR", "CRD"))
     block = node.integer("blocksize")
     to.emit("braid.depth_to_space", [node.operand(0)], node.output, block=block, mode=mode)
@@ -126,7 +114,6 @@ def depth_to_space(node: OnnxNode, to: Builder) -> None:
 
 @lowers("SpaceToDepth", 1, 28)
 def space_to_depth(node: OnnxNode, to: Builder) -> None:
-    """Move positions into channels: [n, c, h, w] to [n, c * b^2, h / b, w / b]."""
     mode = node.choice("mode", "DCR", ("DCR", "CRD"))
     block = node.integer("blocksize")
     to.emit("braid.space_to_depth", [node.operand(0)], node.output, block=block, mode=mode)
@@ -134,7 +121,6 @@ def space_to_depth(node: OnnxNode, to: Builder) -> None:
 
 @lowers("Trilu", 14, 14)
 def trilu(node: OnnxNode, to: Builder) -> None:
-    """Upper or lower triangle of the last two axes, zeros elsewhere."""
     host = {"k": node.maybe(1)}
     upper = node.flag("upper", True)
     to.emit("braid.trilu", [node.operand(0)], node.output, host=host, upper=upper)
@@ -142,7 +128,6 @@ def trilu(node: OnnxNode, to: Builder) -> None:
 
 @lowers("ReverseSequence", 10, 28)
 def reverse_sequence(node: OnnxNode, to: Builder) -> None:
-    """Reverse the first steps of each sequence of the batch."""
     to.emit(
         "braid.reverse_sequence",
         [node.operand(0), node.operand(1)],

@@ -37,7 +37,6 @@ def attention(node: OnnxNode, to: Builder) -> None:
 
 @lowers("RotaryEmbedding", 23, 23)
 def rotary_embedding(node: OnnxNode, to: Builder) -> None:
-    """Positions written into queries and keys as angles."""
     operands = [node.operand(0), node.operand(1), node.operand(2)]
     operands += [positions] if (positions := node.maybe(3)) else []
     to.emit(

@@ -36,7 +36,6 @@ def split_pads(pads: list[int]) -> Pairs:
 
 
 def _pad_spatial(to: Builder, x: str, pads: Pairs, outputs: Sequence[str] = ("",)) -> str:
-    """Pad (or crop) the spatial axes."""
     return to.emit(
         "braid.pad",
         [x],
@@ -62,7 +61,6 @@ def _window(node: OnnxNode, rank: int, transposed: bool) -> ConvolutionWindow:
 
 @lowers("Conv", 1, 22, "any number of axes; uneven padding becomes an operator of its own")
 def conv(node: OnnxNode, to: Builder) -> None:
-    """Convolution with its padding."""
     operands = node.operand(0), node.operand(1), node.maybe(2)
     lower_convolution(node, to, operands, node.output)
 

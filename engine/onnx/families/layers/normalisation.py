@@ -14,7 +14,6 @@ lowers_to(
 
 @lowers("BatchNormalization", 7, 15, "at inference, with stored statistics")
 def batch_normalization(node: OnnxNode, to: Builder) -> None:
-    """Normalise by stored mean and variance of each channel."""
     node.without_effect("momentum")
     node.require("training_mode", 0)
     node.require("spatial", 1)
@@ -25,7 +24,6 @@ def batch_normalization(node: OnnxNode, to: Builder) -> None:
 
 @lowers("LayerNormalization", 17, 17)
 def layer_normalization(node: OnnxNode, to: Builder) -> None:
-    """Normalise over the last axes."""
     axis, eps = node.integer("axis", -1), node.real("epsilon", 1e-5)
     node.without_effect("stash_type")  # torch computes half types in FP32 anyway
     x, scale, bias = node.operand(0), node.operand(1), node.maybe(2)
@@ -38,7 +36,6 @@ def layer_normalization(node: OnnxNode, to: Builder) -> None:
 
 @lowers("RMSNormalization", 23, 23)
 def rms_normalization(node: OnnxNode, to: Builder) -> None:
-    """Divide by the root mean square over the last axes."""
     axis, eps = node.integer("axis", -1), node.real("epsilon", 1e-5)
     node.without_effect("stash_type")
     operands = [node.operand(0), node.operand(1)]
@@ -63,7 +60,6 @@ def group_normalization(node: OnnxNode, to: Builder) -> None:
 
 @lowers("LRN", 1, 13)
 def lrn(node: OnnxNode, to: Builder) -> None:
-    """Local response normalisation across channels."""
     to.emit(
         "braid.lrn",
         [node.operand(0)],
@@ -77,14 +73,12 @@ def lrn(node: OnnxNode, to: Builder) -> None:
 
 @lowers("LpNormalization", 1, 22)
 def lp_normalization(node: OnnxNode, to: Builder) -> None:
-    """Divide by the p-norm along an axis."""
     axis, p = node.integer("axis", -1), node.integer("p", 2)
     to.emit("braid.lp_normalise", [node.operand(0)], node.output, dim=axis, p=p)
 
 
 @lowers("MeanVarianceNormalization", 9, 13)
 def mean_variance_normalization(node: OnnxNode, to: Builder) -> None:
-    """Normalise to zero mean and unit variance over some axes."""
     axes = node.integers("axes") or [0, 2, 3]
     to.emit("braid.mean_variance_normalise", [node.operand(0)], node.output, axes=axes)
 
@@ -97,13 +91,11 @@ def softmax(node: OnnxNode, to: Builder) -> None:
 
 @lowers("LogSoftmax", 1, 13)
 def log_softmax(node: OnnxNode, to: Builder) -> None:
-    """Logarithm of softmax along an axis."""
     _softmax(node, to, "aten.log_softmax", "log_softmax")
 
 
 @lowers("Hardmax", 1, 13)
 def hardmax(node: OnnxNode, to: Builder) -> None:
-    """One at the first largest element along an axis, zero elsewhere."""
     _softmax(node, to, "braid.hardmax", "hardmax")
 
 

@@ -15,7 +15,6 @@ lowers_to("braid.global_max_pool", "GlobalMaxPool", 1, 22)
 
 
 def pooling_window(node: OnnxNode) -> dict[str, Any]:
-    """Kernel, stride, padding, dilation and rounding of a pooling node."""
     kernel = node.integers("kernel_shape")
     if not kernel:
         raise UnsupportedUse("kernel_shape is missing")
@@ -41,7 +40,6 @@ def pooling_window(node: OnnxNode) -> dict[str, Any]:
 
 @lowers("MaxPool", 1, 22, "1 to 3 axes, with indices")
 def max_pool(node: OnnxNode, to: Builder) -> None:
-    """Largest element of each window, and its position in the flattened operand."""
     window = pooling_window(node)
     column_major = node.flag("storage_order")
     if node.wants(1):
@@ -54,7 +52,6 @@ def max_pool(node: OnnxNode, to: Builder) -> None:
 
 @lowers("AveragePool", 7, 22, "1 to 3 axes")
 def average_pool(node: OnnxNode, to: Builder) -> None:
-    """Average of each window."""
     count_padding = node.flag("count_include_pad")
     to.emit(
         "braid.avg_pool",
@@ -67,13 +64,11 @@ def average_pool(node: OnnxNode, to: Builder) -> None:
 
 @lowers("LpPool", 2, 22, "1 to 3 axes")
 def lp_pool(node: OnnxNode, to: Builder) -> None:
-    """p-norm of each window."""
     p = node.integer("p", 2)
     to.emit("braid.lp_pool", [node.operand(0)], node.output, p=p, **pooling_window(node))
 
 
 @lowers("GlobalLpPool", 2, 22)
 def global_lp_pool(node: OnnxNode, to: Builder) -> None:
-    """p-norm over all spatial axes."""
     p = node.integer("p", 2)
     to.emit("braid.global_lp_pool", [node.operand(0)], node.output, p=p)

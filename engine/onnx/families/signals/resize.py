@@ -18,7 +18,6 @@ _MODES = ("nearest", "linear", "cubic")
 
 @lowers("Upsample", 7, 9)
 def upsample(node: OnnxNode, to: Builder) -> None:
-    """Resample all axes by factors."""
     attributes: dict[str, Any] = {"mode": _mode(node, ("nearest", "linear")), "least": 1.0}
     host = {}
     if node.version < 9:
@@ -42,7 +41,6 @@ def _sample(node: OnnxNode, to: Builder, host: dict[str, str], attributes: dict[
 
 @lowers("Resize", 10, 19, "all modes; scales and sizes may be computed")
 def resize(node: OnnxNode, to: Builder) -> None:
-    """Resample some axes by factors or to sizes."""
     if node.version < 11:
         attributes: dict[str, Any] = {"mode": _mode(node, ("nearest", "linear"))}
         attributes |= {"coordinates": "asymmetric", "rounding": "simple"}

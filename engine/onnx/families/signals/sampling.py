@@ -16,7 +16,6 @@ _MODES = {"linear": "bilinear", "cubic": "bicubic"}
 
 @lowers("GridSample", 16, 22, "2 and 3 axes (cubic: 2)")
 def grid_sample(node: OnnxNode, to: Builder) -> None:
-    """Sample at the positions of a grid."""
     mode = node.choice("mode", "bilinear", ("linear", "bilinear", "nearest", "cubic", "bicubic"))
     padding = node.choice("padding_mode", "zeros", ("zeros", "border", "reflection"))
     to.emit(
@@ -31,7 +30,6 @@ def grid_sample(node: OnnxNode, to: Builder) -> None:
 
 @lowers("AffineGrid", 20, 20, "the size may be computed")
 def affine_grid(node: OnnxNode, to: Builder) -> None:
-    """Positions for GridSample, from affine maps."""
     align_corners, host = node.flag("align_corners"), {"size": node.operand(1)}
     operands = [node.operand(0)]
     to.emit("aten.affine_grid", operands, node.output, host=host, align_corners=align_corners)
@@ -39,7 +37,6 @@ def affine_grid(node: OnnxNode, to: Builder) -> None:
 
 @lowers("DeformConv", 19, 22, "2 axes")
 def deform_conv(node: OnnxNode, to: Builder) -> None:
-    """Convolution whose kernel positions are moved by offsets."""
     weight = node.operand(1)
     if spatial_rank(node, to, weight) not in (0, 2):
         raise UnsupportedUse("other than two axes")
@@ -58,7 +55,6 @@ def deform_conv(node: OnnxNode, to: Builder) -> None:
 
 @lowers("Col2Im", 18, 18, "1 and 2 axes")
 def col2im(node: OnnxNode, to: Builder) -> None:
-    """Sum patches [n, c * block, positions] into images [n, c, *image]."""
     blocks = to.literal(node.operand(2))
     image = to.literal(node.operand(1))
     known = blocks if blocks is not None else image
@@ -78,7 +74,6 @@ def col2im(node: OnnxNode, to: Builder) -> None:
 
 @lowers("MaxUnpool", 9, 22)
 def max_unpool(node: OnnxNode, to: Builder) -> None:
-    """Put values at the positions that pooling took them from, zeros elsewhere."""
     kernel = node.integers("kernel_shape")
     if kernel is None:
         raise UnsupportedUse("kernel_shape is missing")
@@ -96,7 +91,6 @@ def max_unpool(node: OnnxNode, to: Builder) -> None:
 
 @lowers("TensorScatter", 24, 24)
 def tensor_scatter(node: OnnxNode, to: Builder) -> None:
-    """Cache with new values written along an axis."""
     circular = node.choice("mode", "linear", ("linear", "circular")) == "circular"
     operands = [node.operand(0), node.operand(1), node.maybe(2)]
     axis = node.integer("axis", -2)
@@ -105,13 +99,11 @@ def tensor_scatter(node: OnnxNode, to: Builder) -> None:
 
 @lowers("BitCast", 26, 26, "not to or from strings, 8-bit floats or 4-bit integers")
 def bit_cast(node: OnnxNode, to: Builder) -> None:
-    """The same bits as another type of the same size."""
     to.emit("braid.bit_cast", [node.operand(0)], node.output, dtype=dtype_name(node.integer("to")))
 
 
 @lowers("DFT", 17, 20, "length and axis may be computed")
 def dft(node: OnnxNode, to: Builder) -> None:
-    """Discrete Fourier transform."""
     flags = {"inverse": node.flag("inverse"), "onesided": node.flag("onesided")}
     host = {"length": node.maybe(1)}
     if node.version < 20:
@@ -124,7 +116,6 @@ def dft(node: OnnxNode, to: Builder) -> None:
 
 @lowers("STFT", 17, 17, "step and length may be computed")
 def stft(node: OnnxNode, to: Builder) -> None:
-    """Fourier transforms of overlapping frames."""
     host = {"step": node.operand(1), "length": node.maybe(3)}
     onesided = node.flag("onesided", True)
     operands = [node.operand(0), node.maybe(2)]

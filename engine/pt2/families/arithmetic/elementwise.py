@@ -86,19 +86,16 @@ for _name, _kind in _PLAIN_BINARY.items():
 
 @lowers("aten.add.Tensor", "aten.add.Scalar")
 def add(call: CallArguments, to: Builder) -> None:
-    """Sum of two operands, the second one scaled by ``alpha``."""
     emit_sum(to, call.tensor("self"), _scaled(call, to), call.outputs[0])
 
 
 @lowers("aten.sub.Tensor", "aten.sub.Scalar")
 def sub(call: CallArguments, to: Builder) -> None:
-    """Difference of two operands, the second one scaled by ``alpha``."""
     to.emit("aten.sub", [call.tensor("self"), _scaled(call, to)], call.output)
 
 
 @lowers("aten.rsub.Scalar", "aten.rsub.Tensor")
 def rsub(call: CallArguments, to: Builder) -> None:
-    """The second operand less the first."""
     call.require("alpha", 1)
     to.emit("aten.sub", [call.operand("other"), call.tensor("self")], call.output)
 
@@ -110,7 +107,6 @@ def _scaled(call: CallArguments, to: Builder) -> str:
 
 @lowers("aten.div.Tensor", "aten.div.Scalar", "aten.true_divide.Tensor")
 def div(call: CallArguments, to: Builder) -> None:
-    """True division."""
     kinds = {call.dtype_of("self"), call.dtype_of("other") or call.dtype_of("self")}
     floats = all(dtype and torch_dtype(dtype).is_floating_point for dtype in kinds)
     attributes = {"truncate": True} if floats else {}  # as ONNX has it; floats do not care
@@ -120,7 +116,6 @@ def div(call: CallArguments, to: Builder) -> None:
 
 @lowers("aten.div.Tensor_mode", "aten.div.Scalar_mode")
 def div_mode(call: CallArguments, to: Builder) -> None:
-    """Division rounded towards zero or down."""
     mode = call.text("rounding_mode", "")
     x, by = call.tensor("self"), call.operand("other")
     if mode == "floor":
@@ -133,7 +128,6 @@ def div_mode(call: CallArguments, to: Builder) -> None:
 
 @lowers("aten.floor_divide.default")
 def floor_divide(call: CallArguments, to: Builder) -> None:
-    """Division rounded down."""
     _floor_divide(call, to, call.tensor("self"), call.operand("other"))
 
 
@@ -147,7 +141,6 @@ def _floor_divide(call: CallArguments, to: Builder, x: str, by: str) -> None:
 
 @lowers("aten.pow.Tensor_Scalar")
 def pow_scalar(call: CallArguments, to: Builder) -> None:
-    """Power with a fixed exponent."""
     x, value = call.tensor("self"), call.number("exponent")
     if isinstance(value, float):
         x = _as_float(call, to, x)
@@ -157,7 +150,6 @@ def pow_scalar(call: CallArguments, to: Builder) -> None:
 
 @lowers("aten.pow.Tensor_Tensor")
 def pow_tensor(call: CallArguments, to: Builder) -> None:
-    """Power with an exponent for each element."""
     if call.dtype_of("self") != call.dtype_of("exponent"):
         raise UnsupportedUse("base and exponent of different types")
     to.emit("braid.pow", [call.tensor("self"), call.tensor("exponent")], call.output)
@@ -165,7 +157,6 @@ def pow_tensor(call: CallArguments, to: Builder) -> None:
 
 @lowers("aten.clamp.default", "aten.clamp_min.default", "aten.clamp_max.default")
 def clamp(call: CallArguments, to: Builder) -> None:
-    """Limit to [min, max]."""
     low, high = call.number("min", None), call.number("max", None)
     if isinstance(low, float) or isinstance(high, float):
         low, high = (None if b is None else float(b) for b in (low, high))
@@ -176,7 +167,6 @@ def clamp(call: CallArguments, to: Builder) -> None:
 
 @lowers("aten.hardtanh.default", "aten.relu6.default")
 def hardtanh(call: CallArguments, to: Builder) -> None:
-    """Limit to [min_val, max_val]."""
     six = call.target == "aten.relu6.default"
     low = float(call.number("min_val", 0.0 if six else -1.0))
     high = float(call.number("max_val", 6.0 if six else 1.0))
@@ -185,7 +175,6 @@ def hardtanh(call: CallArguments, to: Builder) -> None:
 
 @lowers("aten.elu.default")
 def elu(call: CallArguments, to: Builder) -> None:
-    """x where x >= 0, else alpha * (exp(x) - 1)."""
     call.require("scale", 1)
     call.require("input_scale", 1)
     alpha = float(call.number("alpha", 1.0))
@@ -194,14 +183,12 @@ def elu(call: CallArguments, to: Builder) -> None:
 
 @lowers("aten.selu.default")
 def selu(call: CallArguments, to: Builder) -> None:
-    """Scaled exponential linear unit."""
     alpha, gamma = 1.6732632423543772, 1.0507009873554805
     to.emit("braid.selu", [call.tensor("self")], call.output, alpha=alpha, gamma=gamma)
 
 
 @lowers("aten.gelu.default")
 def gelu(call: CallArguments, to: Builder) -> None:
-    """Gaussian error linear unit."""
     approximate = call.text("approximate", "none")
     to.emit("aten.gelu", [call.tensor("self")], call.output, approximate=approximate)
 
@@ -214,7 +201,6 @@ def hardsigmoid(call: CallArguments, to: Builder) -> None:
 
 @lowers("aten.prelu.default")
 def prelu(call: CallArguments, to: Builder) -> None:
-    """x where x >= 0, else slope * x, a slope for each channel."""
     slope, rank = call.tensor("weight"), call.rank("self")
     if call.shape_of("weight") != (1,) and rank > 2:
         slope = to.emit("braid.reshape", [slope], shape=[-1] + [1] * (rank - 2))
@@ -238,7 +224,6 @@ def _halves(to: Builder, x: str, axis: int) -> tuple[str, str]:
 
 @lowers("aten.where.self", "aten.where.ScalarOther", "aten.where.ScalarSelf", "aten.where.Scalar")
 def where(call: CallArguments, to: Builder) -> None:
-    """Choose elements of two operands by a condition."""
     like = "other" if call.dtype_of("other") else "self"
     operands = [call.operand("self", like), call.operand("other", like)]
     to.emit("aten.where", [call.tensor("condition"), *operands], call.output)
@@ -246,7 +231,6 @@ def where(call: CallArguments, to: Builder) -> None:
 
 @lowers("aten.masked_fill.Scalar", "aten.masked_fill.Tensor")
 def masked_fill(call: CallArguments, to: Builder) -> None:
-    """Replace elements by a value where the mask is true."""
     value = call.operand("value")
     content = to.constant(value)
     dtype = call.dtype_of("self")
@@ -257,7 +241,6 @@ def masked_fill(call: CallArguments, to: Builder) -> None:
 
 @lowers("aten.fill.Scalar", "aten.fill.Tensor")
 def fill(call: CallArguments, to: Builder) -> None:
-    """Tensor of the same shape filled with one value."""
     value = to.literal(call.operand("value"))
     if value is None or isinstance(value, list) or not math.isfinite(value):
         raise UnsupportedUse("a fill value that is not fixed")
@@ -266,7 +249,6 @@ def fill(call: CallArguments, to: Builder) -> None:
 
 @lowers("aten.zero.default")
 def zero(call: CallArguments, to: Builder) -> None:
-    """Tensor of the same shape filled with zeros."""
     to.emit("braid.full_like", [call.tensor("self")], call.output, value=0, dtype=None)
 
 

@@ -10,7 +10,6 @@ from braid.engine.pt2.lowering_table import lowers
 
 @lowers("aten.linear.default")
 def linear(call: CallArguments, to: Builder) -> None:
-    """Product of x [..., in] and the transposed weight [out, in], plus the bias [out]."""
     weight = call.tensor("weight")
     operands = [call.tensor("input"), weight, call.maybe("bias")]
     to.emit("aten.linear", operands, call.output)
@@ -18,14 +17,12 @@ def linear(call: CallArguments, to: Builder) -> None:
 
 @lowers("aten.matmul.default", "aten.mm.default", "aten.bmm.default")
 def matmul(call: CallArguments, to: Builder) -> None:
-    """Matrix product of two operands, batch axes broadcast."""
     other = "other" if call.target == "aten.matmul.default" else "mat2"
     emit_matmul(to, call.tensor("self"), call.tensor(other), call.output)
 
 
 @lowers("aten.addmm.default", "aten.baddbmm.default")
 def addmm(call: CallArguments, to: Builder) -> None:
-    """Sum of a matrix product and another matrix."""
     first, second = ("mat1", "mat2") if "addmm" in call.target else ("batch1", "batch2")
     call.require("alpha", 1)
     call.require("beta", 1)
@@ -39,7 +36,6 @@ def addmm(call: CallArguments, to: Builder) -> None:
 
 @lowers("aten.einsum.default")
 def einsum(call: CallArguments, to: Builder) -> None:
-    """Einstein summation."""
     call.require("path")
     equation = call.text("equation", "").replace(" ", "")
     to.emit("aten.einsum", call.tensors("tensors"), call.output, equation=equation)

@@ -54,7 +54,6 @@ def vector_norm(call: CallArguments, to: Builder) -> None:
 
 @lowers("aten.argmax.default", "aten.argmin.default")
 def arg_extreme(call: CallArguments, to: Builder) -> None:
-    """Position of the largest or smallest element along an axis."""
     kind = "braid." + call.target.split(".")[1]
     x, dim = call.tensor("self"), call.number("dim", None)
     if dim is None:
@@ -67,7 +66,6 @@ def arg_extreme(call: CallArguments, to: Builder) -> None:
 
 @lowers("aten.max.dim", "aten.min.dim")
 def extreme_with_position(call: CallArguments, to: Builder) -> None:
-    """Largest or smallest element along an axis, and its position."""
     word = call.target.split(".")[1]
     x, dim, keepdim = call.tensor("self"), call.integer("dim"), call.flag("keepdim")
     values, places = (*call.outputs, "")[:2]
@@ -80,7 +78,6 @@ def extreme_with_position(call: CallArguments, to: Builder) -> None:
 
 @lowers("aten.cumsum.default")
 def cumsum(call: CallArguments, to: Builder) -> None:
-    """Running sum along an axis."""
     x, dtype, own = call.tensor("self"), call.dtype(), call.dtype_of("self")
     if not dtype and own and not torch_dtype(own).is_floating_point:
         dtype = "INT64"
@@ -92,7 +89,6 @@ def cumsum(call: CallArguments, to: Builder) -> None:
 
 @lowers("aten.topk.default")
 def topk(call: CallArguments, to: Builder) -> None:
-    """The k largest or smallest along an axis, and their positions."""
     call.without_effect("sorted")
     to.emit(
         "braid.topk",
@@ -106,7 +102,6 @@ def topk(call: CallArguments, to: Builder) -> None:
 
 @lowers("aten.any.dim", "aten.any.default", "aten.all.dim", "aten.all.default")
 def truth(call: CallArguments, to: Builder) -> None:
-    """Reduce booleans: true if any, or all, of them are true."""
     if call.dtype_of("self") != "BOOL":
         raise UnsupportedUse("of other than booleans")
     kind = "aten.amax" if call.target.startswith("aten.any") else "aten.amin"

@@ -51,7 +51,6 @@ for _target, _kind in _ARITHMETIC.items():
 
 @lowers("_operator.floordiv")
 def floordiv(call: CallArguments, to: Builder) -> None:
-    """Division rounded down."""
     a, b = _operand(call, "a"), _operand(call, "b")
     rest = to.emit("aten.remainder", [a, b])
     to.emit("aten.div", [to.emit("aten.sub", [a, rest]), b], call.output, truncate=True)
@@ -59,7 +58,6 @@ def floordiv(call: CallArguments, to: Builder) -> None:
 
 @lowers("_operator.neg")
 def neg(call: CallArguments, to: Builder) -> None:
-    """Number with the other sign."""
     to.emit("aten.neg", [_operand(call, "a")], call.output)
 
 

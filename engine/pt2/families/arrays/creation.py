@@ -27,7 +27,6 @@ def constant(call: CallArguments, to: Builder) -> None:
 
 @lowers("aten.full.default", "aten.new_full.default")
 def full(call: CallArguments, to: Builder) -> None:
-    """Tensor filled with one value."""
     value = call.number("fill_value")
     default = "BOOL" if isinstance(value, bool) else "INT64" if isinstance(value, int) else "FP32"
     if call.target == "aten.new_full.default":
@@ -46,7 +45,6 @@ def _filled(call: CallArguments, to: Builder, value: Any, default: str) -> None:
 
 @lowers(*(f"aten.{name}_like.default" for name in ("zeros", "ones", "full", "empty")))
 def like(call: CallArguments, to: Builder) -> None:
-    """Tensor of another tensor's shape filled with one value."""
     call.without_effect("pin_memory")
     name = call.target.split(".")[1]
     value = call.number("fill_value") if name == "full_like" else int(name == "ones_like")
@@ -56,7 +54,6 @@ def like(call: CallArguments, to: Builder) -> None:
 
 @lowers("aten.scalar_tensor.default")
 def scalar_tensor(call: CallArguments, to: Builder) -> None:
-    """Tensor without axes that holds one number."""
     call.without_effect("pin_memory")
     kind = torch_dtype(call.dtype(default="FP32"))
     to.define_constant(call.outputs[0], torch.tensor(call.number("s"), dtype=kind))
@@ -64,7 +61,6 @@ def scalar_tensor(call: CallArguments, to: Builder) -> None:
 
 @lowers("aten.arange.default", "aten.arange.start", "aten.arange.start_step")
 def arange(call: CallArguments, to: Builder) -> None:
-    """Sequence start, start + step, ... below end, [n]."""
     call.without_effect("pin_memory")
     bounds: dict[str, Any] = {"start": 0, "limit": None, "delta": 1}
     host = {}

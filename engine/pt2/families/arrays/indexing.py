@@ -11,7 +11,6 @@ from braid.engine.pt2.lowering_table import lowers
 
 @lowers("aten.embedding.default")
 def embedding(call: CallArguments, to: Builder) -> None:
-    """Pick rows of a table by index."""
     call.without_effect("padding_idx", "scale_grad_by_freq", "sparse")
     operands = [call.tensor("weight"), call.tensor("indices")]
     to.emit("braid.gather", operands, call.output, axis=0, wrap=False)
@@ -19,14 +18,12 @@ def embedding(call: CallArguments, to: Builder) -> None:
 
 @lowers("aten.index_select.default")
 def index_select(call: CallArguments, to: Builder) -> None:
-    """Pick slices along an axis by index."""
     operands = [call.tensor("self"), call.tensor("index")]
     to.emit("braid.gather", operands, call.output, axis=call.integer("dim"), wrap=False)
 
 
 @lowers("aten.gather.default")
 def gather(call: CallArguments, to: Builder) -> None:
-    """Pick elements by index along an axis."""
     call.without_effect("sparse_grad")
     operands = [call.tensor("self"), call.tensor("index")]
     axis = call.axis("dim", call.rank())

@@ -23,7 +23,6 @@ def same(call: CallArguments, to: Builder, name: str = "self") -> None:
     *("aten.lift_fresh_copy.default", "aten.lift_fresh.default", "aten.positive.default"),
 )
 def identity(call: CallArguments, to: Builder) -> None:
-    """Name the operand as the result: the content is the same."""
     same(call, to)
 
 
@@ -37,7 +36,6 @@ def dropout(call: CallArguments, to: Builder) -> None:
 
 @lowers("aten.to.dtype", "aten.to.dtype_layout", "aten._to_copy.default", "aten.to.device")
 def convert(call: CallArguments, to: Builder) -> None:
-    """Convert to the element type that the call names, if it names one."""
     call.without_effect("non_blocking", "copy", "pin_memory")
     dtype = call.dtype()
     if not dtype or dtype == call.dtype_of("self"):
@@ -48,7 +46,6 @@ def convert(call: CallArguments, to: Builder) -> None:
 
 @lowers("aten.type_as.default", "aten.to.other")
 def convert_like(call: CallArguments, to: Builder) -> None:
-    """Convert to the element type of another tensor."""
     call.without_effect("non_blocking", "copy")
     if call.dtype_of("self") == call.dtype_of("other"):
         call.tensor("other")
@@ -59,7 +56,6 @@ def convert_like(call: CallArguments, to: Builder) -> None:
 
 @lowers("aten.view.default", "aten.reshape.default", "aten._unsafe_view.default")
 def view(call: CallArguments, to: Builder) -> None:
-    """View of the same elements in another shape."""
     name = "shape" if call.target == "aten.reshape.default" else "size"
     attributes, host = call.extents(name, "shape")
     allow_zero = 0 in attributes.get("shape", [])
@@ -69,7 +65,6 @@ def view(call: CallArguments, to: Builder) -> None:
 
 @lowers("aten.flatten.using_ints")
 def flatten(call: CallArguments, to: Builder) -> None:
-    """Join neighbouring axes."""
     rank = call.rank()
     start, end = call.axis("start_dim", rank, 0), call.axis("end_dim", rank, -1)
     if rank == 0:
@@ -87,7 +82,6 @@ def flatten(call: CallArguments, to: Builder) -> None:
 
 @lowers("aten.unflatten.int")
 def unflatten(call: CallArguments, to: Builder) -> None:
-    """Split an axis into several."""
     axis = call.axis("dim", call.rank())
     _reshape_middle(call, to, axis, axis + 1, call.integers("sizes"))
 
@@ -113,7 +107,6 @@ def _reshape_middle(
 
 @lowers("aten.permute.default")
 def permute(call: CallArguments, to: Builder) -> None:
-    """Reorder the axes."""
     rank = call.rank()
     dims = [dim % rank for dim in call.integers("dims")]
     to.emit("aten.permute", [call.tensor("self")], call.output, dims=dims)
@@ -121,7 +114,6 @@ def permute(call: CallArguments, to: Builder) -> None:
 
 @lowers("aten.transpose.int", "aten.t.default", "aten.numpy_T.default")
 def transpose(call: CallArguments, to: Builder) -> None:
-    """Swap two axes."""
     rank = call.rank()
     dims = list(range(rank))
     if call.target == "aten.transpose.int":
@@ -149,7 +141,6 @@ def squeeze(call: CallArguments, to: Builder) -> None:
 
 @lowers("aten.unsqueeze.default")
 def unsqueeze(call: CallArguments, to: Builder) -> None:
-    """Insert an axis of extent 1."""
     axis = call.axis("dim", call.rank() + 1)
     to.emit("braid.unsqueeze", [call.tensor("self")], call.output, axes=[axis])
 
@@ -167,7 +158,6 @@ def expand(call: CallArguments, to: Builder) -> None:
 
 @lowers("aten.expand_as.default")
 def expand_as(call: CallArguments, to: Builder) -> None:
-    """Broadcast to another tensor's shape."""
     to.emit("braid.expand_as", [call.tensor("self"), call.tensor("other")], call.output)
 
 
@@ -185,13 +175,11 @@ def repeat(call: CallArguments, to: Builder) -> None:
 
 @lowers("aten.cat.default", "aten.concat.default")
 def cat(call: CallArguments, to: Builder) -> None:
-    """Join the operands along an axis."""
     to.emit("aten.cat", call.tensors("tensors"), call.output, dim=call.integer("dim", 0))
 
 
 @lowers("aten.stack.default")
 def stack(call: CallArguments, to: Builder) -> None:
-    """Join the operands along a new axis."""
     axis = call.integer("dim", 0)
     parts = [to.emit("braid.unsqueeze", [part], axes=[axis]) for part in call.tensors("tensors")]
     to.emit("aten.cat", parts, call.output, dim=axis)
@@ -215,7 +203,6 @@ def split(call: CallArguments, to: Builder) -> None:
 
 @lowers("aten.split_with_sizes.default", "aten.split.sizes")
 def split_with_sizes(call: CallArguments, to: Builder) -> None:
-    """Cut into parts of given sizes."""
     name = "split_size" if call.target == "aten.split.sizes" else "split_sizes"
     attributes, host = call.extents(name, "sizes")
     axis, names = call.integer("dim", 0), call.outputs
@@ -225,7 +212,6 @@ def split_with_sizes(call: CallArguments, to: Builder) -> None:
 
 @lowers("aten.unbind.int")
 def unbind(call: CallArguments, to: Builder) -> None:
-    """Take all slices along an axis, one a result."""
     x, axis = call.tensor("self"), call.integer("dim", 0)
     for index, name in enumerate(call.outputs):
         to.emit("aten.select", [x], [name], dim=axis, index=index)
@@ -233,14 +219,12 @@ def unbind(call: CallArguments, to: Builder) -> None:
 
 @lowers("aten.select.int")
 def select(call: CallArguments, to: Builder) -> None:
-    """Take one slice along an axis."""
     axis, index = call.integer("dim"), call.integer("index")
     to.emit("aten.select", [call.tensor("self")], call.output, dim=axis, index=index)
 
 
 @lowers("aten.slice.Tensor", "aten.narrow.default")
 def slice_(call: CallArguments, to: Builder) -> None:
-    """Take a range of positions, with a step, of one axis."""
     axis, step = call.integer("dim", 0), 1
     start: Any
     end: Any
@@ -268,7 +252,6 @@ def slice_(call: CallArguments, to: Builder) -> None:
 
 @lowers("aten.flip.default")
 def flip(call: CallArguments, to: Builder) -> None:
-    """Reverse axes."""
     axes = call.integers("dims")
     count = len(axes)
     to.emit(
@@ -325,28 +308,24 @@ def pad(call: CallArguments, to: Builder) -> None:
 
 @lowers("aten.pixel_shuffle.default")
 def pixel_shuffle(call: CallArguments, to: Builder) -> None:
-    """Move channels into positions: [n, c, h, w] to [n, c / b^2, h * b, w * b]."""
     block = call.integer("upscale_factor")
     to.emit("braid.depth_to_space", [call.tensor("self")], call.output, block=block, mode="CRD")
 
 
 @lowers("aten.pixel_unshuffle.default")
 def pixel_unshuffle(call: CallArguments, to: Builder) -> None:
-    """Move positions into channels: [n, c, h, w] to [n, c * b^2, h / b, w / b]."""
     block = call.integer("downscale_factor")
     to.emit("braid.space_to_depth", [call.tensor("self")], call.output, block=block, mode="CRD")
 
 
 @lowers("aten.tril.default", "aten.triu.default")
 def triangle(call: CallArguments, to: Builder) -> None:
-    """Lower or upper triangle of the last two axes, zeros elsewhere."""
     upper, k = call.target == "aten.triu.default", call.integer("diagonal", 0)
     to.emit("braid.trilu", [call.tensor("self")], call.output, upper=upper, k=k)
 
 
 @lowers("aten.select_scatter.default")
 def select_scatter(call: CallArguments, to: Builder) -> None:
-    """Replace one slice of the tensor."""
     axis, index = call.axis("dim", call.rank()), call.integer("index")
     operands = [call.tensor("self"), to.emit("braid.unsqueeze", [call.tensor("src")], axes=[axis])]
     end = index + 1 if index != -1 else _FAR
@@ -355,7 +334,6 @@ def select_scatter(call: CallArguments, to: Builder) -> None:
 
 @lowers("aten.slice_scatter.default")
 def slice_scatter(call: CallArguments, to: Builder) -> None:
-    """Replace a range of positions of one axis of the tensor."""
     axis, step = call.axis("dim", call.rank(), 0), call.integer("step", 1)
     start, end = call.number("start", None), call.number("end", None)
     start, end = 0 if start is None else int(start), _FAR if end is None else int(end)

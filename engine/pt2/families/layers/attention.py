@@ -12,7 +12,6 @@ from braid.engine.pt2.lowering_table import lowers
 
 @lowers("aten.scaled_dot_product_attention.default")
 def attention(call: CallArguments, to: Builder) -> None:
-    """Scaled dot product attention as one operator."""
     call.require("dropout_p", 0.0, 0)
     call.require("enable_gqa", False)
     head = call.shape_of("query")[-1]

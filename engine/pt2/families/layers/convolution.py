@@ -18,7 +18,6 @@ def spread(values: list[int], axes: int) -> list[int]:
 
 
 def _operands(call: CallArguments, axes: int) -> list[str]:
-    """Input, weight and bias of a convolution over a number of spatial axes."""
     if call.rank("input") != axes + 2:
         raise UnsupportedUse("an input without a batch axis")
     return [call.tensor("input"), call.tensor("weight"), call.maybe("bias")]
@@ -73,7 +72,6 @@ def _named_padding(
 
 @lowers("aten.convolution.default", "aten._convolution.default")
 def convolution(call: CallArguments, to: Builder) -> None:
-    """Convolution in its general form, transposed or not."""
     call.without_effect("benchmark", "deterministic", "cudnn_enabled", "allow_tf32")
     axes = call.rank("input") - 2
     window = _window(call, axes, transposed=call.flag("transposed"))
@@ -84,7 +82,6 @@ def convolution(call: CallArguments, to: Builder) -> None:
     "aten.conv_transpose1d.default", "aten.conv_transpose2d.input", "aten.conv_transpose3d.input"
 )
 def conv_transpose(call: CallArguments, to: Builder) -> None:
-    """Transposed convolution over one to three axes."""
     axes = int(call.target[len("aten.conv_transpose")])
     window = _window(call, axes, transposed=True)
     emit_convolution(to, _operands(call, axes), call.output, window)

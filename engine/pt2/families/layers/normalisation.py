@@ -29,7 +29,6 @@ def _channels(call: CallArguments) -> int:
 
 @lowers("aten.batch_norm.default", "aten._native_batch_norm_legit_no_training.default")
 def batch_norm(call: CallArguments, to: Builder) -> None:
-    """Normalise by stored mean and variance."""
     call.without_effect("momentum", "cudnn_enabled")
     call.require("training", False)
     if not call.has("running_mean"):
@@ -43,7 +42,6 @@ def batch_norm(call: CallArguments, to: Builder) -> None:
 
 @lowers("aten.layer_norm.default", "aten.native_layer_norm.default")
 def layer_norm(call: CallArguments, to: Builder) -> None:
-    """Normalise over the last axes."""
     call.without_effect("cudnn_enable")
     axis = -len(call.integers("normalized_shape"))
     operands = [call.tensor("input"), call.maybe("weight"), call.maybe("bias")]
@@ -53,7 +51,6 @@ def layer_norm(call: CallArguments, to: Builder) -> None:
 
 @lowers("aten.rms_norm.default")
 def rms_norm(call: CallArguments, to: Builder) -> None:
-    """Divide by the root mean square over the last axes."""
     axis = -len(call.integers("normalized_shape"))
     default = torch.finfo(torch_dtype(call.dtype_of("input"))).eps
     eps = float(call.number("eps", None) or default)
@@ -65,7 +62,6 @@ def rms_norm(call: CallArguments, to: Builder) -> None:
 
 @lowers("aten.group_norm.default")
 def group_norm(call: CallArguments, to: Builder) -> None:
-    """Normalise groups of channels."""
     call.without_effect("cudnn_enabled")
     operands = [call.tensor("input")]
     operands.append(_or_constant(call, to, "weight", _channels(call), 1.0))
@@ -76,7 +72,6 @@ def group_norm(call: CallArguments, to: Builder) -> None:
 
 @lowers("aten.instance_norm.default")
 def instance_norm(call: CallArguments, to: Builder) -> None:
-    """Normalise each channel of each image."""
     call.without_effect("momentum", "cudnn_enabled")
     call.require("use_input_stats", True)
     call.without_effect("running_mean", "running_var")  # not read when the input has its own
@@ -88,13 +83,11 @@ def instance_norm(call: CallArguments, to: Builder) -> None:
 
 @lowers("aten.softmax.int", "aten._softmax.default", "aten._safe_softmax.default")
 def softmax(call: CallArguments, to: Builder) -> None:
-    """Softmax along an axis."""
     _softmax(call, to, "aten.softmax")
 
 
 @lowers("aten.log_softmax.int", "aten._log_softmax.default")
 def log_softmax(call: CallArguments, to: Builder) -> None:
-    """Logarithm of softmax along an axis."""
     _softmax(call, to, "aten.log_softmax")
 
 

@@ -28,7 +28,6 @@ def _window(call: CallArguments, axes: int, dilated: bool) -> dict[str, Any]:
 
 @lowers(*(f"aten.max_pool{n}d.default" for n in (1, 2, 3)))
 def max_pool(call: CallArguments, to: Builder) -> None:
-    """Largest element of each window."""
     axes = int(call.target[len("aten.max_pool")])
     to.emit("braid.max_pool", [call.tensor("self")], call.output, **_window(call, axes, True))
 
@@ -41,7 +40,6 @@ def max_pool_with_indices(call: CallArguments, to: Builder) -> None:
 
 @lowers(*(f"aten.avg_pool{n}d.default" for n in (1, 2, 3)))
 def avg_pool(call: CallArguments, to: Builder) -> None:
-    """Average of each window."""
     axes = int(call.target[len("aten.avg_pool")])
     call.require("divisor_override")
     to.emit(

@@ -74,7 +74,6 @@ def recurrent(call: CallArguments, to: Builder) -> None:
 
 
 def _stack(call: CallArguments) -> _Stack:
-    """The layers that a call asks for."""
     call.without_effect("dropout")
     call.require("train", False)
     kind, layers = _LAYERS[call.target], call.integer("num_layers")

@@ -21,7 +21,6 @@ _FORMS = {
 
 @lowers(*(f"aten.upsample_{mode}{n}d.vec" for mode, ranks in _FORMS.items() for n in ranks))
 def upsample(call: CallArguments, to: Builder) -> None:
-    """Resample the spatial axes to a size or by factors."""
     mode = call.target[len("aten.upsample_") : -len("1d.vec")]
     axes = list(range(2, call.rank("input")))
     attributes: dict[str, Any] = {
@@ -52,7 +51,6 @@ def upsample(call: CallArguments, to: Builder) -> None:
 
 @lowers("aten.grid_sampler.default")
 def grid_sample(call: CallArguments, to: Builder) -> None:
-    """Sample at the positions of a grid."""
     mode = ("bilinear", "nearest", "bicubic")[call.integer("interpolation_mode")]
     padding = ("zeros", "border", "reflection")[call.integer("padding_mode")]
     to.emit(
