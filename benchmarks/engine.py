@@ -44,7 +44,7 @@ from benchmarks.kept_plans import keep, kept
 from benchmarks.networks.export import export_onnx
 from benchmarks.networks.registry import NETWORKS
 from benchmarks.planned import Found, find_plans, imported
-from braid.core.cpu_allowance import cpu_allowance
+from braid.core.allowance import cpu_allowance
 from braid.core.precision import FP32, INT8, PRECISIONS
 from braid.core.runtimes import RUNTIMES
 from braid.core.schedule import SEQUENTIAL

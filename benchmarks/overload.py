@@ -42,8 +42,8 @@ from benchmarks import environment
 from benchmarks.load.children import free_ports, module, running
 from benchmarks.load.results import percentile
 from benchmarks.networks.export import export_onnx
-from braid.core.cpu_allowance import cpu_allowance
-from braid.engine.runtime.allocator import keep_freed_memory
+from braid.core.allowance import cpu_allowance
+from braid.engine.runtime.memory import keep_freed_memory
 from braid.server.devices.cores import leave_cores_to_devices
 from braid_client import Client, Serving, Unavailable
 from braid_client.wire import inference_pb2

@@ -21,7 +21,7 @@ from braid.core.program import PlansToCompare, ProgramKey, static_content
 from braid.core.runtimes import runtimes_in
 from braid.core.tensor import TensorType
 from braid.engine.importer.host.launch import import_model
-from braid.engine.importer.host.limits import ImportLimits
+from braid.engine.importer.host.request import ImportLimits
 from braid.engine.importer.host.report import read_graph, read_report
 from braid.engine.link.options import WorkerOptions
 from braid.scheduler.options import PlannerSettings

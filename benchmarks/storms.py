@@ -40,7 +40,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from benchmarks import environment
 from benchmarks.overload import INFER, OPTIONS, Memory, Seen, closed_loop, served
-from braid.engine.runtime.allocator import keep_freed_memory
+from braid.engine.runtime.memory import keep_freed_memory
 from braid.server.devices.cores import leave_cores_to_devices
 from braid_client import Client
 from braid_client.wire import admin_pb2, inference_pb2

@@ -28,7 +28,7 @@ from benchmarks.environment import describe
 from benchmarks.kept_plans import kept
 from benchmarks.networks.export import export_onnx
 from benchmarks.planned import imported
-from braid.core.cpu_allowance import cpu_allowance
+from braid.core.allowance import cpu_allowance
 from braid.core.graph import OpGraph
 from braid.core.precision import FP32, PRECISIONS
 from braid.core.program import ProgramKey, static_content

@@ -17,7 +17,7 @@ from typing import Any
 import grpc
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from braid.engine.runtime.allocator import keep_freed_memory
+from braid.engine.runtime.memory import keep_freed_memory
 
 
 class Echo(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[misc]

@@ -21,7 +21,7 @@ import numpy as np
 from benchmarks.load.arrivals import poisson
 from benchmarks.load.calls import connected_call
 from benchmarks.load.records import Job, Samples
-from braid.engine.runtime.allocator import keep_freed_memory
+from braid.engine.runtime.memory import keep_freed_memory
 
 Call = Callable[[], Awaitable[np.ndarray]]
 

@@ -27,19 +27,19 @@ from braid.engine.cpu.executor import CpuExecutor
 from braid.engine.cpu.kernels.candidates import bind_on_cpu
 from braid.engine.cpu.lane_plan import LanePlan
 from braid.engine.cpu.lanes import lay_out
-from braid.engine.cpu.measuring.overheads import measure_overheads
-from braid.engine.cpu.measuring.stage_timer import CpuStageTimer
+from braid.engine.cpu.stage_timer import measure_overheads
+from braid.engine.cpu.stage_timer import CpuStageTimer
 from braid.engine.cpu.places import CpuPlace, divided
 from braid.engine.device import AskedStage, FinishedRun, MakeInputs, Prepared, Tensors, Whole
 from braid.engine.passes.specialise import interpret
 from braid.engine.program.kernel import PackedWeights
 from braid.engine.program.onnxruntime_session import OnnxSession
-from braid.engine.program.openvino import library as openvino_library
-from braid.engine.program.openvino.model import OpenVinoModel, OpenVinoPlace
+from braid.engine.program import openvino_library
+from braid.engine.program.openvino_model import OpenVinoModel, OpenVinoPlace
 from braid.engine.program.program import Program
 from braid.engine.program.work import estimated_profile
 from braid.engine.runtime.lost_cores import NoWaits, ThreadWaits
-from braid.engine.runtime.out_of_memory import is_out_of_memory
+from braid.engine.runtime.memory import is_out_of_memory
 from braid.engine.runtime.priority import thread_gives_way
 from braid.engine.runtime.yielding import YieldToRequests, in_thread, no_pause
 from braid.engine.timing.contenders import TimedContender

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 
 from braid.engine.cpu.executor import CpuExecutor
 from braid.engine.device import Backend
-from braid.engine.runtime.pinned_team import PinnedTeam
+from braid.engine.runtime.threads import PinnedTeam
 
 
 class CpuPlace:

@@ -13,14 +13,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
-
 import torch
 from torch import Tensor
-
 from braid.core.errors import InvalidRequest
 from braid.core.graph import Branch, Operator
-from braid.engine.ops.arithmetic.quantised_unit import DEQUANTISE
+from braid.engine.ops.families.quantised_unit import DEQUANTISE
 from braid.engine.ops.evaluation import attempt, meta_like
+
 
 FOLDED_ELEMENTS = 2**22  # most elements of one tensor evaluated at import
 FOLDED_TOTAL = 2**26  # and of all together
@@ -232,3 +231,7 @@ class Builder:
         siblings[index] = replace(linear, inputs=(*linear.inputs[:2], bias))
         self.alias(output, value)
         return True
+
+
+class UnsupportedUse(Exception):
+    """A use of an operator that the lowering tables do not cover; the message is the reason."""

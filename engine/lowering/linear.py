@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 from braid.engine.lowering.builder import Builder
-from braid.engine.ops.layers.convolution import ConvolutionWindow
+from braid.engine.ops.families.linear import ConvolutionWindow
 
 
 def transposed(to: Builder, matrix: str) -> str:

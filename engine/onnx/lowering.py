@@ -19,7 +19,7 @@ from braid.core.graph import Branch, OpGraph
 from braid.core.tensor import TensorType
 from braid.engine.lowering.builder import Builder
 from braid.engine.lowering.finish import finish
-from braid.engine.lowering.unsupported_use import UnsupportedUse
+from braid.engine.lowering.builder import UnsupportedUse
 from braid.engine.onnx.families import TABLE
 from braid.engine.onnx.lowering_table import (
     CONTRIBUTED,

@@ -13,7 +13,7 @@ import onnx
 from onnx import AttributeProto
 
 from braid.core.errors import ModelImportError
-from braid.engine.lowering.unsupported_use import UnsupportedUse
+from braid.engine.lowering.builder import UnsupportedUse
 
 
 def shortest(value: float) -> float:

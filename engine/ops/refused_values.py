@@ -11,7 +11,7 @@ import re
 from collections.abc import Sequence
 
 from braid.core.errors import InvalidRequest
-from braid.engine.runtime.out_of_memory import is_out_of_memory
+from braid.engine.runtime.memory import is_out_of_memory
 
 ADDRESSES = {
     "ConstantOfShape": (0,),

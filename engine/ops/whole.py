@@ -19,7 +19,7 @@ from torch import Tensor
 
 from braid.core.errors import InvalidRequest
 from braid.core.graph import Operator
-from braid.core.usable_memory import usable_memory_bytes
+from braid.core.allowance import usable_memory_bytes
 from braid.engine.ops.dtypes import torch_dtype
 from braid.engine.ops.kinds import op, operator
 from braid.engine.ops.refused_values import refused_values

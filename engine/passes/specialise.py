@@ -21,7 +21,7 @@ from torch import Tensor
 from braid.core.errors import InvalidRequest
 from braid.core.graph import Branch, Literal, Operator, OpGraph
 from braid.core.tensor import TensorType
-from braid.engine.ops.arithmetic.quantised_unit import DEQUANTISE
+from braid.engine.ops.families.quantised_unit import DEQUANTISE
 from braid.engine.ops.dtypes import spec_of, torch_dtype
 from braid.engine.ops.evaluation import (
     TENSOR_BYTES,

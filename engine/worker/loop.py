@@ -48,7 +48,7 @@ from braid.engine.link.messages import (
     WorkerFailure,
     WorkerProgress,
 )
-from braid.engine.runtime.out_of_memory import leaves_interpreter_unsound
+from braid.engine.runtime.memory import leaves_interpreter_unsound
 from braid.engine.runtime.stopping import check_stopped
 from braid.engine.runtime.yielding import YieldToRequests
 from braid.engine.worker.measuring.measurements import Measurements, Task

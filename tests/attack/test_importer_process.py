@@ -11,7 +11,7 @@ import pytest
 
 from braid.core.errors import ModelImportError
 from braid.engine.importer.host.launch import import_model
-from braid.engine.importer.host.limits import ImportLimits
+from braid.engine.importer.host.request import ImportLimits
 from braid.engine.importer.host.process import SpareImporter
 from tests import ROOT
 from tests.models.bad_onnx import cycle

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from braid.core.cpu_allowance import CpuAllowance, cpu_allowance
-from braid.core.usable_memory import usable_memory_bytes
+from braid.core.allowance import CpuAllowance, cpu_allowance
+from braid.core.allowance import usable_memory_bytes
 from tests.control_groups import group_with_quota
 
 CORES = tuple(range(64))
@@ -135,7 +135,7 @@ IN_A_GROUP = """
 import os, sys
 from pathlib import Path
 Path(sys.argv[1], "cgroup.procs").write_text(str(os.getpid()))
-from braid.core.cpu_allowance import cpu_allowance
+from braid.core.allowance import cpu_allowance
 print(cpu_allowance().quota, cpu_allowance().threads)
 """
 

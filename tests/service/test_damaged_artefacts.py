@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from braid.core.errors import DamagedArtefact, InvalidArtefact
 from braid.core.program import PlanToRun, ProgramKey
 from braid.core.tensor import TensorType
-from braid.engine.importer.host.limits import ImportLimits
+from braid.engine.importer.host.request import ImportLimits
 from braid.engine.importer.host.report import check_files
 from braid.engine.importer.host.request import ImportRequest
 from braid.engine.importer.sandbox.pipeline import import_upload

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-from braid.core.python_process import python_environment
+from braid.core.child_process import python_environment
 from braid_client import __version__
 from tests import ROOT
 from tests.models.small import small_cnn

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 from braid.core.errors import ModelImportError, UnsupportedOperators
 from braid.core.regular_file import NoRegularFile, open_file
 from braid.engine.importer.upload.archive import Archive
-from braid.engine.runtime.out_of_memory import raise_out_of_memory
+from braid.engine.runtime.memory import raise_out_of_memory
 
 if TYPE_CHECKING:  # torch is loaded only after the file has proved to be a model
     from onnx import ModelProto

@@ -26,9 +26,9 @@ from braid.engine.pt2.document import (
     Symbol,
     Tensor,
 )
-from braid.engine.pt2.families.arithmetic.symbols import DROPPED
+from braid.engine.pt2.families.symbols import DROPPED
 from braid.engine.pt2.lowering import covered
-from braid.engine.runtime.out_of_memory import raise_out_of_memory
+from braid.engine.runtime.memory import raise_out_of_memory
 
 _PYTHON: Mapping[str, Callable[..., Any]] = {
     **{f"_operator.{n}": getattr(operator, n) for n in ("add", "sub", "mul", "floordiv", "mod")},

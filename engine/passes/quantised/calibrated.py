@@ -19,7 +19,7 @@ from torch import Tensor
 from braid.core.graph import Literal, Operator, OpGraph
 from braid.core.quantisation import Quantisation, Shift
 from braid.core.tensor import TensorType
-from braid.engine.ops.arithmetic.quantised_unit import DEQUANTISE, QUANTISE
+from braid.engine.ops.families.quantised_unit import DEQUANTISE, QUANTISE
 from braid.engine.passes.body import rebuilt, with_constants
 from braid.engine.passes.precision import DerivedConstants
 from braid.engine.passes.quantised.candidates import (

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from braid.core.graph import Operator, OpGraph
 from braid.core.tensor import TensorType
-from braid.engine.ops.arithmetic.quantised_unit import (
+from braid.engine.ops.families.quantised_unit import (
     DEQUANTISE,
     IDENTITY,
     QUANTISE,

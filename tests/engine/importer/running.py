@@ -10,7 +10,7 @@ import onnx
 import psutil
 
 from braid.engine.importer.host.launch import import_model
-from braid.engine.importer.host.limits import ImportLimits
+from braid.engine.importer.host.request import ImportLimits
 from braid.engine.importer.host.messages import OnProgress
 
 Shapes = Mapping[str, tuple[int, ...]]

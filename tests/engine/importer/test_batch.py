@@ -24,7 +24,7 @@ from braid.engine.importer.verification.reference import (
     Words,
     open_reference,
 )
-from braid.engine.importer.verification.rounding_error import in_double
+from braid.engine.importer.verification.compare import in_double
 from braid.engine.importer.verification.verify import Subject
 from braid.engine.onnx.lowering import lower
 from braid.engine.passes import run_passes

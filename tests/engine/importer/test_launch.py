@@ -12,9 +12,9 @@ import pytest
 from onnx import helper
 
 from braid.core.errors import ImportLimitExceeded, ModelImportError
-from braid.engine.importer.host.killed import how_killed
+from braid.engine.importer.host.launch import how_killed
 from braid.engine.importer.host.launch import WORK_PREFIX, import_model
-from braid.engine.importer.host.limits import GIB, ImportLimits
+from braid.engine.importer.host.request import GIB, ImportLimits
 from braid.engine.importer.host.process import SpareImporter
 from braid.engine.importer.host.report import read_report
 from braid.engine.processes.child import is_more, oom_kills
@@ -213,7 +213,7 @@ _SERVER = """
 import asyncio, sys
 from pathlib import Path
 from braid.engine.importer.host.launch import import_model
-from braid.engine.importer.host.limits import ImportLimits
+from braid.engine.importer.host.request import ImportLimits
 folder = Path(sys.argv[1])
 tell = lambda fraction, step: print(step, flush=True)
 asyncio.run(import_model(folder / "upload", folder / "artefact", ImportLimits(), tell))

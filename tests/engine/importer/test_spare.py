@@ -12,7 +12,7 @@ import pytest
 
 from braid.core.errors import ImportLimitExceeded
 from braid.engine.importer.host.launch import import_model
-from braid.engine.importer.host.limits import ImportLimits
+from braid.engine.importer.host.request import ImportLimits
 from braid.engine.importer.host.process import ImporterProcess, SpareImporter
 from braid.engine.importer.host.report import read_report
 from tests.clock import until

@@ -15,7 +15,7 @@ from braid.engine.onednn import integers
 from braid.engine.onednn.integers import AverageWindow, Types
 from braid.engine.onednn.library import POST_OP, SCALES, SRC, SRC_1, ZERO_POINT, PostOp, Primitive
 from braid.engine.onednn.recipe import Buffer, Recipe
-from braid.engine.ops.arithmetic.quantised_unit import Grid, QuantisedUnit
+from braid.engine.ops.families.quantised_unit import Grid, QuantisedUnit
 from braid.engine.ops.dtypes import torch_dtype
 from braid.engine.program.attributes import wholes
 from braid.engine.program.kernel import Kernel

@@ -18,7 +18,7 @@ from torch import Tensor
 from braid.engine.cpu.kernels.epilogues import steps_of
 from braid.engine.cpu.kernels.unit_binding import UnitBinding
 from braid.engine.onednn.library import ADD, PostOp
-from braid.engine.ops.arithmetic.quantised_unit import Grid, QuantisedUnit
+from braid.engine.ops.families.quantised_unit import Grid, QuantisedUnit
 from braid.engine.ops.dtypes import torch_dtype
 
 _RELU: list[PostOp] = [("relu", 0.0, 0.0)]

@@ -1,0 +1,87 @@
+"""Normalisations over batches (with stored statistics), layers, groups and channels."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from braid.engine.ops.kinds import operator
+
+
+@operator("aten.batch_norm")
+def batch_norm(
+    x: Tensor, weight: Tensor, bias: Tensor, mean: Tensor, var: Tensor, *, eps: float
+) -> Tensor:
+    """Compute (x - mean) / sqrt(var + eps) * weight + bias by channel (axis 1), all stored."""
+    return F.batch_norm(x, mean, var, weight, bias, training=False, eps=eps)
+
+
+@operator("aten.layer_norm")
+def layer_norm(
+    x: Tensor, weight: Tensor | None, bias: Tensor | None = None, *, axis: int, eps: float
+) -> Tensor:
+    """Normalise over all axes from ``axis`` on; weight and bias broadcast."""
+    shape = x.shape[axis:]
+    fits = all(t is None or t.shape == shape for t in (weight, bias))
+    if fits:
+        return F.layer_norm(x, shape, weight, bias, eps)
+    y = F.layer_norm(x, shape, None, None, eps)
+    y = y * weight if weight is not None else y
+    return y + bias if bias is not None else y
+
+
+@operator("braid.layer_norm_statistics")
+def layer_norm_statistics(x: Tensor, axis: int, eps: float) -> tuple[Tensor, Tensor]:
+    """Mean and inverse standard deviation, the optional outputs of LayerNormalization."""
+    dims = list(range(axis % x.dim(), x.dim()))
+    wide = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+    var, mean = torch.var_mean(wide, dims, correction=0, keepdim=True)
+    return mean, torch.rsqrt(var + eps)
+
+
+@operator("braid.rms_norm")
+def rms_norm(x: Tensor, weight: Tensor, axis: int, eps: float) -> Tensor:
+    """Compute x / sqrt(mean(x^2) + eps) * weight over all axes from ``axis`` on."""
+    dims = list(range(axis % x.dim(), x.dim()))
+    wide = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+    y = wide * torch.rsqrt(wide.square().mean(dims, keepdim=True) + eps)
+    return y.to(x.dtype) * weight
+
+
+@operator("braid.instance_norm")
+def instance_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
+    """Normalise each channel of each image over its own positions."""
+    return torch.group_norm(x, x.shape[1], weight, bias, eps)  # F refuses single positions
+
+
+@operator("braid.group_norm")
+def group_norm(
+    x: Tensor, weight: Tensor, bias: Tensor, groups: int, eps: float, by_group: bool = False
+) -> Tensor:
+    """Normalise groups of channels; weight and bias are by channel, or by group."""
+    if by_group:
+        repeat = x.shape[1] // groups
+        weight, bias = weight.repeat_interleave(repeat), bias.repeat_interleave(repeat)
+    return torch.group_norm(x, groups, weight, bias, eps)
+
+
+@operator("braid.lrn")
+def lrn(x: Tensor, size: int, alpha: float, beta: float, bias: float) -> Tensor:
+    """Local response normalisation across ``size`` neighbouring channels.
+
+    ONNX centres an even window one channel later than torch does.
+    """
+    before, after = (size - 1) // 2, size // 2
+    channels = x.shape[1]
+    squares = (x * x).reshape(x.shape[0], 1, channels, -1)
+    padded = F.pad(squares, [0, 0, before, after])
+    mean = F.avg_pool2d(padded, (size, 1), stride=1).reshape(x.shape)
+    return x / torch.pow(bias + alpha * mean, beta)
+
+
+@operator("braid.mean_variance_normalise")
+def mean_variance_normalise(x: Tensor, axes: list[int]) -> Tensor:
+    """Compute (x - mean) / (standard deviation + 1e-9) over ``axes``."""
+    mean = x.mean(axes, keepdim=True)
+    deviation = torch.sqrt((x * x).mean(axes, keepdim=True) - mean * mean)
+    return (x - mean) / (deviation + 1e-9)
