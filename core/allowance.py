@@ -9,7 +9,7 @@ they have used it up, also by waiting in a loop.
 Groups are of version 1 or 2 (cgroups(7)):
 
     /proc/self/cgroup     which group, by controller          ┐
-    /proc/self/mountinfo  where its hierarchy is mounted      ┴─> folders, from its own group upwards
+    /proc/self/mountinfo  where its hierarchy is mounted      ┴─> folders, from its own upwards
 
 In a container the outermost group in sight is often the container's own, mounted as if it were the
 root; without a name space of its own for groups, only a part of the hierarchy is mounted.

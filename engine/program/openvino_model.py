@@ -3,8 +3,9 @@
     file that the import kept ──read──> model ──shapes of a run──> compiled for them ──> requests
 
 Compiled code is of static shapes: made for open ones it took 3 to 8 % longer (SqueezeNet,
-GoogLeNet). It computes in the calling thread, with threads beside it (openvino_library.py), and OpenVINO
-looks between operators whether a run is to end. Nothing is cached in files.
+GoogLeNet). It computes in the calling thread, with threads beside it
+(openvino_library.py), and OpenVINO looks between operators whether a run is to end. Nothing is
+cached in files.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Kinds that make tensors from shapes and numbers, and that pick, place, sort and encode elements."""
+"""Kinds that make tensors from numbers, and that pick, place, sort and encode elements."""
 
 from __future__ import annotations
 

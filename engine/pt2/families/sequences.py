@@ -1,4 +1,4 @@
-"""Lowering of attention, and of LSTM, GRU and RNN: one operator a layer, over the whole sequence."""
+"""Lowering of attention, and of LSTM, GRU and RNN, one operator a layer over all steps."""
 
 from __future__ import annotations
 
