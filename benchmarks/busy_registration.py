@@ -33,14 +33,16 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import median
 
+from benchmarks.load.processes import braid_server
+from benchmarks.reports import LOCAL, write_report
 from benchmarks import environment
-from benchmarks.networks.export import export_onnx
+from benchmarks.networks.export import model_file
 from benchmarks.networks.registry import NETWORKS
-from benchmarks.served import Inputs, server
+from benchmarks.served import Inputs
 from braid_client import Client, Job
 
 DEFAULT_NETWORKS = ("squeezenet", "mnasnet", "googlenet", "randwire_small", "resnet50")
-DEFAULT_OUT = environment.REPOSITORY / "benchmarks" / "results" / "local" / "busy_registration.json"
+DEFAULT_OUT = LOCAL / "busy_registration.json"
 
 LONGEST_S = 3600.0  # of a registration
 LOOK_S = 3.0  # between two looks at what is still provisional: each takes the server some time
@@ -236,11 +238,13 @@ def _words(plan: Plan) -> str:
 def hold_round(args: argparse.Namespace, work: Path, models: Mapping[str, Path]) -> list[Case]:
     cases = [Case(name) for name in args.networks]
     cores = Cores(args.state, args.state_wait)
-    with server(work / "busy") as client:
+    with braid_server(work / "busy") as server:
+        client = server.client
         with busy(args.processes):
             register_busily(client, cases, models)
         let_settle(client, cases, args.idle, cores)
-        with server(work / "quiet") as other:
+        with braid_server(work / "quiet") as quiet:
+            other = quiet.client
             register_quietly(other, cases, models, cores)
             for case in cases:
                 compare(client, other, case)
@@ -307,7 +311,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     rounds: list[list[Case]] = []
     with tempfile.TemporaryDirectory(prefix="braid-busy-") as temporary:
         folder = args.models or Path(temporary)
-        models = {name: _file(name, folder) for name in args.networks}
+        models = {name: model_file(name, folder) for name in args.networks}
         for number in range(args.rounds):
             print(f"round {number + 1} of {args.rounds}", flush=True)
             work = Path(temporary) / f"round-{number}"
@@ -329,14 +333,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "judged": len(judged),
         "rounds": [[asdict(case) for case in each] for each in rounds],
     }
-    args.out.parent.mkdir(parents=True, exist_ok=True)
-    args.out.write_text(json.dumps(report, indent=1) + "\n")
+    write_report(args.out, report)
     return 0 if passed == len(judged) else 1
-
-
-def _file(name: str, models: Path) -> Path:
-    path = models / f"{name}.onnx"
-    return path if path.exists() else export_onnx(name, path)
 
 
 if __name__ == "__main__":

@@ -22,8 +22,9 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.reports import write_report
 from benchmarks.environment import describe
-from benchmarks.networks.export import export_onnx
+from benchmarks.networks.export import model_file
 from benchmarks.networks.registry import NETWORKS
 from braid.core.precision import AUTO
 from braid.core.quantisation import quantisation_text
@@ -102,17 +103,13 @@ def main() -> int:
             results[name] = measure(model, samples, args.error)
             print_line(name, results[name])
             document = {"environment": environment, "error": args.error, "networks": results}
-            args.out.mkdir(parents=True, exist_ok=True)
-            (args.out / "calibration.json").write_text(json.dumps(document, indent=1) + "\n")
+            write_report(args.out / "calibration.json", document)
     return 0
 
 
 def _cases(args: argparse.Namespace, folder: Path) -> Iterator[tuple[str, Path, Any]]:
     for name in filter(None, args.networks.split(",")):
-        path = (args.models or folder) / f"{name}.onnx"
-        if not path.exists():
-            export_onnx(name, path)
-        yield name, path, samples_of(name)
+        yield name, model_file(name, args.models or folder), samples_of(name)
     if args.model is not None:
         yield args.model.stem, args.model, args.samples
 

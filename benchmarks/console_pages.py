@@ -22,10 +22,10 @@ from http.client import HTTPConnection
 from pathlib import Path
 from statistics import median
 
+from benchmarks.reports import write_report
 from benchmarks.environment import REPOSITORY, describe
-from benchmarks.load.children import free_ports, running
+from benchmarks.load.processes import braid_server
 from benchmarks.networks.fires import FIRES, Fires
-from benchmarks.registering import wait_until_up
 from braid.server.cli.local.demo_networks.network import classifier
 from braid.server.cli.local.demo_networks.onnx_file import write_onnx
 from braid_client import Client, PlannerOptions
@@ -46,16 +46,9 @@ class Asked:
 @contextmanager
 def served(tree: Path, stores: Path) -> Iterator[tuple[Client, int]]:
     """Serve a checkout's store; yields a client and the HTTP port."""
-    grpc_port, http_port = free_ports(2)
-    command = [str(tree / ".venv/bin/python"), "-m", "braid.server.cli.main", "serve"]
-    command += ["--store", str(stores / tree.name), "--grpc-port", str(grpc_port)]
-    command += ["--http-port", str(http_port)]
-    with (
-        running(command, log=stores / f"{tree.name}.log", cwd=tree),
-        Client(f"127.0.0.1:{grpc_port}") as client,
-    ):
-        wait_until_up(client)
-        yield client, http_port
+    python = str(tree / ".venv/bin/python")
+    with braid_server(stores / tree.name, tree=tree, python=python) as server:
+        yield server.client, server.http_port
 
 
 def fill(client: Client, folder: Path) -> None:
@@ -151,8 +144,7 @@ def main() -> None:
             for tree, pages in found.items()
         }
         document |= {"pages": rows}
-        args.out.mkdir(parents=True, exist_ok=True)
-        (args.out / "console_pages.json").write_text(json.dumps(document, indent=1) + "\n")
+        write_report(args.out / "console_pages.json", document)
 
 
 if __name__ == "__main__":

@@ -8,8 +8,8 @@ import subprocess
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-
-from benchmarks.process_group import end_group
+import os
+import signal
 
 
 class ContenderProcess:
@@ -71,3 +71,10 @@ class ContenderProcess:
         self._reader.join()
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.close()
+
+
+def end_group(leader: subprocess.Popen[str]) -> int:
+    """Kill a group and return its leader's exit status, which is its own if it has ended before."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(leader.pid, signal.SIGKILL)
+    return leader.wait()

@@ -18,7 +18,7 @@ from time import perf_counter_ns
 
 import torch
 
-from benchmarks.networks.registry import NETWORKS
+from benchmarks.networks.registry import NETWORKS, arrays_of, inputs_of
 from braid.core.plan import plan_from_json
 from braid.core.precision import BF16, FP32, PRECISIONS
 from braid.core.program import ProgramKey, sorted_choices
@@ -76,8 +76,7 @@ def _session(network: Network, args: argparse.Namespace, *, parallel: bool) -> R
     session = onnxruntime.InferenceSession(
         str(args.model), options, providers=["CPUExecutionProvider"]
     )
-    inputs = zip(network.input_names, network.example_inputs(args.batch), strict=True)
-    feeds = {name: tensor.numpy() for name, tensor in inputs}
+    feeds = arrays_of(network, args.batch)
     return lambda: session.run(None, feeds)
 
 
@@ -87,8 +86,7 @@ def openvino(network: Network, args: argparse.Namespace) -> Run:
 
     core = openvino.Core()
     model = core.read_model(str(args.model))
-    inputs = zip(network.input_names, network.example_inputs(args.batch), strict=True)
-    feeds = {name: tensor.numpy() for name, tensor in inputs}
+    feeds = arrays_of(network, args.batch)
     model.reshape({name: list(feed.shape) for name, feed in feeds.items()})
     properties = {
         "INFERENCE_PRECISION_HINT": _OPENVINO_TYPES[args.precision],
@@ -103,7 +101,7 @@ def braid(network: Network, args: argparse.Namespace) -> Run:
     """A plan as the device worker runs it, or the runtime that runs instead."""
     keep_freed_memory()
     cpus = usable_cpus()[: args.threads]
-    inputs = dict(zip(network.input_names, network.example_inputs(args.batch), strict=True))
+    inputs = inputs_of(network, args.batch)
     digest = read_report(args.artefact).sha256
     if args.plan is None:
         backend = CpuBackend(CpuExecutor(args.threads, cpus))

@@ -40,8 +40,8 @@ from benchmarks.cuda import run
 from benchmarks.cuda.agenda import PEERS
 from benchmarks.engine_results import PORTFOLIO, Case, print_case, print_ratios, write
 from benchmarks.environment import describe
-from benchmarks.kept_plans import keep, kept
-from benchmarks.networks.export import export_onnx
+from benchmarks.planned import keep, kept
+from benchmarks.networks.export import model_file
 from benchmarks.networks.registry import NETWORKS
 from benchmarks.planned import Found, find_plans, imported
 from braid.core.allowance import cpu_allowance
@@ -134,9 +134,7 @@ def _computed_in(args: argparse.Namespace) -> str:
 
 
 def _model_file(network: str, folder: Path, args: argparse.Namespace) -> Path:
-    model = (args.models or folder) / f"{network}.onnx"
-    if not model.exists():
-        export_onnx(network, model)
+    model = model_file(network, args.models or folder)
     if args.precision != INT8:
         return model
     quantised = folder / f"{network}-{INT8}.onnx"

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import median, quantiles
 
+from benchmarks.reports import write_report
 from benchmarks.contenders import OTHERS
 from braid.core.runtimes import RUNTIMES
 from braid.core.schedule import SEQUENTIAL
@@ -152,6 +153,5 @@ def write(cases: Sequence[Case], environment: object, folder: Path) -> None:
         ],
         "ratios": {batch: ratios([c for c in cases if c.batch == batch]) for batch in batches},
     }
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "engine.json").write_text(json.dumps(document, indent=1) + "\n")
+    write_report(folder / "engine.json", document)
     draw(cases, folder / "engine.svg")

@@ -22,6 +22,7 @@ import numpy as np
 import torch
 
 import braid
+from benchmarks.reports import write_report
 from benchmarks.environment import describe
 from braid.engine.worker.models import seeded_inputs
 from braid.engine.worker.requests import begin_run
@@ -97,10 +98,8 @@ def main() -> None:
         pairs = zip(found[name], found["bare executor"], strict=True)
         more_us = statistics.median(turn - bare for turn, bare in pairs)
         print(f"{name:<14} {median:9.1f} us   {more_us:+.1f} us")
-    options.out.mkdir(parents=True, exist_ok=True)
     document = {**facts, "model": options.model.stem, "plan": plan, "turns_us": found}
-    path = options.out / f"library-{options.model.stem}.json"
-    path.write_text(json.dumps(document, indent=2))
+    write_report(options.out / f"library-{options.model.stem}.json", document)
 
 
 if __name__ == "__main__":

@@ -38,17 +38,18 @@ import grpc
 import numpy as np
 import psutil
 
+from benchmarks.reports import LOCAL, write_report
 from benchmarks import environment
-from benchmarks.load.children import free_ports, module, running
+from benchmarks.load.processes import braid_server
 from benchmarks.load.results import percentile
 from benchmarks.networks.export import export_onnx
 from braid.core.allowance import cpu_allowance
 from braid.engine.runtime.memory import keep_freed_memory
 from braid.server.devices.cores import leave_cores_to_devices
-from braid_client import Client, Serving, Unavailable
+from braid_client import Client, Serving
 from braid_client.wire import inference_pb2
 
-DEFAULT_OUT = environment.REPOSITORY / "benchmarks" / "results" / "local" / "overload.json"
+DEFAULT_OUT = LOCAL / "overload.json"
 INFER = "/braid.v1.InferenceService/Infer"
 QUEUE_REQUESTS = 64
 BOUND = 1.5
@@ -178,38 +179,12 @@ def served(
     model: Path, batch_sizes: Sequence[int], folder: Path, threads: int
 ) -> Iterator[tuple[str, Memory]]:
     """A server with the model scheduled for these batch sizes."""
-    grpc_port, http_port = free_ports(2)
-    address = f"127.0.0.1:{grpc_port}"
-    options = {
-        "--store": folder / "store", "--grpc-port": grpc_port, "--http-port": http_port,
-        "--threads": threads,
-    }  # fmt: skip
-    arguments = [str(part) for option in options.items() for part in option]
-    command = [
-        "env", f"BRAID_MAX_QUEUE_REQUESTS={QUEUE_REQUESTS}", "BRAID_SPARE_WORKER=false",
-        *module("braid.server.cli.main", "serve", *arguments),
-    ]  # fmt: skip
-    with running(command, log=folder / "braid.log") as process:
-        with Client(address) as client:
-            _until_up(client)
-            client.register(
-                "net", model, batch_sizes=batch_sizes, planner="sequential", wait=True,
-                timeout_s=300,
-            )  # fmt: skip
-        yield address, Memory(process.pid)
-
-
-def _until_up(client: Client) -> None:
-    deadline = time.monotonic() + 60
-    while True:
-        try:
-            client.models()
-        except Unavailable:
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(0.1)
-        else:
-            return
+    settings = {"BRAID_MAX_QUEUE_REQUESTS": str(QUEUE_REQUESTS), "BRAID_SPARE_WORKER": "false"}
+    with braid_server(folder / "store", {"--threads": threads}, settings) as server:
+        server.client.register(
+            "net", model, batch_sizes=batch_sizes, planner="sequential", wait=True, timeout_s=300
+        )
+        yield server.address, Memory(server.process.pid)
 
 
 async def measure(address: str, memory: Memory, seconds: float) -> dict[str, object]:
@@ -323,8 +298,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 os.sched_setaffinity(0, cores)  # the next server inherits it
             print(json.dumps({title: rows[title]}, indent=1), file=sys.stderr)
     report.update(rows, verdicts=verdicts(rows["single"], rows["batched"]))
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text(json.dumps(report, indent=1) + "\n")
+    write_report(options.out, report)
     print(json.dumps(report["verdicts"], indent=1))
     return 0
 

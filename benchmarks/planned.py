@@ -14,7 +14,6 @@ from functools import partial
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING
-
 from braid.core.plan import StreamPlan, plan_to_json
 from braid.core.precision import FP32, TOLERANCES, allowed_in
 from braid.core.program import PlansToCompare, ProgramKey, static_content
@@ -29,9 +28,11 @@ from braid.server.devices.device import Device
 from braid.server.jobs.interfaces import StageQuery
 from braid.server.jobs.planner.driver import PlannerProcess
 from braid.server.jobs.scheduling.choose_plan import ComparedPlans, PlanChoice, choose_plan
+from dataclasses import asdict
 
 if TYPE_CHECKING:
     from braid.server.store.store import Store
+
 
 TOLERANCE = 1e-4
 _GIB = 1 << 30
@@ -204,3 +205,20 @@ def _found(
 def _written(path: Path, plan: StreamPlan) -> Path:
     path.write_text(json.dumps(plan_to_json(plan)))
     return path
+
+
+_FILE = "found.json"
+
+
+def keep(found: Found, folder: Path) -> None:
+    document = {**asdict(found), "plans": {name: path.name for name, path in found.plans.items()}}
+    (folder / _FILE).write_text(json.dumps(document, indent=1))
+
+
+def kept(folder: Path) -> Found | None:
+    if not (folder / _FILE).exists():
+        return None
+    document = json.loads((folder / _FILE).read_text())
+    document["plans"] = {name: folder / file for name, file in document["plans"].items()}
+    document["also"] = {name: tuple(others) for name, others in document["also"].items()}
+    return Found(**{**document, "scheduling": Scheduling(**document["scheduling"])})

@@ -27,6 +27,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from statistics import fmean
 
+from benchmarks.reports import write_report
 from benchmarks.environment import describe
 from benchmarks.structures import (
     PAPER_GRAPHS,
@@ -310,8 +311,7 @@ def main() -> None:
         print_table([r for r in report.results if r.network == structure.name])
     print_summary(report.results)
     if args.out is not None:
-        args.out.mkdir(parents=True, exist_ok=True)
-        (args.out / "planners.json").write_text(json.dumps(asdict(report), indent=1) + "\n")
+        write_report(args.out / "planners.json", asdict(report))
         draw(report.results, args.out / "planners.png")
 
 

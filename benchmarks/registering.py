@@ -32,10 +32,11 @@ from statistics import median, quantiles
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.reports import write_report
 from benchmarks.environment import describe
-from benchmarks.load.children import free_ports, module, running
-from benchmarks.networks.export import export_onnx
-from benchmarks.networks.registry import NETWORKS
+from benchmarks.load.processes import braid_server
+from benchmarks.networks.export import model_file
+from benchmarks.networks.registry import NETWORKS, arrays_of
 from braid_client import BraidError, Client
 
 QUIET = "quiet"
@@ -100,7 +101,7 @@ class Load:
 
     client: Client
     model: str
-    inputs: dict[str, NDArray[np.float32]]
+    inputs: dict[str, NDArray[np.generic]]
     rate: float
     clients: int = 0  # without pause, instead of the rate
     phase: str = QUIET
@@ -141,9 +142,7 @@ class Load:
 def measure(client: Client, model: Path, other: Path, args: argparse.Namespace) -> Load:
     """Quiet seconds, then a registration; every request by what the job was doing."""
     client.register(args.served, model, wait=True, timeout_s=600.0)
-    network = NETWORKS[args.served]
-    tensors = zip(network.input_names, network.example_inputs(1), strict=True)
-    inputs = {name: tensor.numpy() for name, tensor in tensors}
+    inputs = arrays_of(NETWORKS[args.served])
     load = Load(client, args.served, inputs, args.rate, args.clients)
     for _ in range(20):
         client.infer(args.served, inputs)
@@ -184,16 +183,11 @@ def main() -> None:
     environment = describe("torch", "onnxruntime")
     with tempfile.TemporaryDirectory() as temporary:
         work = Path(temporary)
-        models = {name: (args.models or work) / f"{name}.onnx" for name in _both(args)}
-        for name, path in models.items():
-            if not path.exists():
-                export_onnx(name, path)
-        grpc_port, http_port = free_ports(2)
-        options = {"--store": work / "store", "--grpc-port": grpc_port, "--http-port": http_port}
-        command = module("braid.server.cli.main", "serve", *map(str, sum(options.items(), ())))
-        with running(command, log=work / "log"), Client(f"127.0.0.1:{grpc_port}") as client:
-            wait_until_up(client)
-            load = measure(client, models[args.served], models[args.registered], args)
+        model, other = (
+            model_file(name, args.models or work) for name in (args.served, args.registered)
+        )
+        with braid_server(work / "store") as server:
+            load = measure(server.client, model, other, args)
     report(load, environment, args)
 
 
@@ -239,23 +233,7 @@ def report(load: Load, environment: object, args: argparse.Namespace) -> None:
             "failed": load.failures,
             "registration": forecast,
         }
-        args.out.mkdir(parents=True, exist_ok=True)
-        (args.out / "registering.json").write_text(json.dumps(document, indent=1) + "\n")
-
-
-def _both(args: argparse.Namespace) -> tuple[str, str]:
-    return args.served, args.registered
-
-
-def wait_until_up(client: Client) -> None:
-    """Return when the server answers; end the program if it does not."""
-    deadline = time.monotonic() + 60.0
-    while time.monotonic() < deadline:
-        with suppress(BraidError):
-            client.models()
-            return
-        time.sleep(0.1)
-    sys.exit("the server did not start")
+        write_report(args.out / "registering.json", document)
 
 
 if __name__ == "__main__":

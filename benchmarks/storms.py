@@ -38,6 +38,7 @@ import onnx
 import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
 
+from benchmarks.reports import LOCAL, write_report
 from benchmarks import environment
 from benchmarks.overload import INFER, OPTIONS, Memory, Seen, closed_loop, served
 from braid.engine.runtime.memory import keep_freed_memory
@@ -45,7 +46,7 @@ from braid.server.devices.cores import leave_cores_to_devices
 from braid_client import Client
 from braid_client.wire import admin_pb2, inference_pb2
 
-DEFAULT_OUT = environment.REPOSITORY / "benchmarks" / "results" / "local" / "storms.json"
+DEFAULT_OUT = LOCAL / "storms.json"
 ADMIN = "/braid.v1.AdminService/"
 SHAPE, CHANNELS, LAYERS = (1, 16, 16, 16), 256, 10
 CONNECTIONS = 8
@@ -373,8 +374,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 client.register("wide", wide, planner="sequential", wait=True)
             leave_cores_to_devices(set(cores[:threads]))  # they are the device's
             report |= asyncio.run(measure(address, model, memory, options))
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text(json.dumps(report, indent=1) + "\n")
+    write_report(options.out, report)
     print("\n".join(table(report)))
     return 0
 

@@ -24,9 +24,10 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from benchmarks.reports import write_report
 from benchmarks.environment import describe
-from benchmarks.kept_plans import kept
-from benchmarks.networks.export import export_onnx
+from benchmarks.planned import kept
+from benchmarks.networks.export import model_file
 from benchmarks.planned import imported
 from braid.core.allowance import cpu_allowance
 from braid.core.graph import OpGraph
@@ -114,9 +115,7 @@ async def run(args: argparse.Namespace, folder: Path) -> None:
     await device.start()
     try:
         for network in args.networks.split(","):
-            model = (args.models or folder) / f"{network}.onnx"
-            if not model.exists():
-                export_onnx(network, model)
+            model = model_file(network, args.models or folder)
             found = kept(args.plans / f"{network}-1-{args.precision}") if args.plans else None
             choices = {} if found is None else dict(found.choices)
             artefact = await imported(model, (args.plans or folder) / model.stem)
@@ -125,8 +124,7 @@ async def run(args: argparse.Namespace, folder: Path) -> None:
             print(f"{network:16} {bound}  gain at most {bound.gain:.3f}", flush=True)
             results[network] = {**asdict(bound), "gain": bound.gain, "units": len(units)}
             document = {**environment, "precision": args.precision, "networks": results}
-            args.out.mkdir(parents=True, exist_ok=True)
-            (args.out / "work_bound.json").write_text(json.dumps(document, indent=1) + "\n")
+            write_report(args.out / "work_bound.json", document)
     finally:
         await device.close()
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from statistics import quantiles
 
 from benchmarks.cuda.record import RIVALS, CudaCase, goals, ratios
-from benchmarks.replacing import replace_text
+from benchmarks.reports import write_report
 
 FILE = "cuda.json"
 
@@ -76,8 +76,7 @@ def write(
         "goals": [asdict(goal) | {"verdict": goal.verdict} for goal in goals(cases)],
         "left_out": list(left_out),
     }
-    folder.mkdir(parents=True, exist_ok=True)
-    replace_text(folder / FILE, json.dumps(_without_nan(document), indent=1) + "\n")
+    write_report(folder / FILE, _without_nan(document))
 
 
 def same_setting(path: Path, environment: Mapping[str, object]) -> bool:

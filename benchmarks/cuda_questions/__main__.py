@@ -21,8 +21,8 @@ from typing import NoReturn
 from benchmarks.cuda_questions.answers import Answer, Row, document, table
 from benchmarks.cuda_questions.questions import QUESTIONS, Question
 from benchmarks.environment import describe
-from benchmarks.process_group import end_group
-from benchmarks.replacing import replace_text
+from benchmarks.contender_process import end_group
+from benchmarks.reports import replace_text
 from braid.engine.processes.environment import cuda_environment
 
 FILE = "cuda_questions.json"

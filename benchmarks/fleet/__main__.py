@@ -17,7 +17,7 @@ from typing import Any
 from benchmarks import environment
 from benchmarks.fleet import following, outages, owners, registering, uploads
 from benchmarks.fleet.stand import Seen, Stand
-from benchmarks.named_cases import cases_parser, write_report
+from benchmarks.reports import cases_parser, write_report
 from tests.child_processes import kill_children_at_exit
 from tests.fleet import alone, fleet
 from tests.fleet.fleet import THREADS, Fleet

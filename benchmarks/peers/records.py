@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from benchmarks.replacing import replace_text
+from benchmarks.reports import write_report
 
 OFF, DYNAMIC = "off", "dynamic"
 BATCHINGS = (OFF, DYNAMIC)
@@ -86,8 +86,7 @@ def path_of(folder: Path, model: str, batching: str) -> Path:
 
 def write_case(case: Case, folder: Path) -> None:
     """Write ``case`` into ``folder``, replacing an earlier one in one step."""
-    path = path_of(folder, case.model, case.batching)
-    replace_text(path, json.dumps(asdict(case), indent=1) + "\n")
+    write_report(path_of(folder, case.model, case.batching), asdict(case))
 
 
 def read_cases(folder: Path) -> Iterator[Case]:

@@ -14,7 +14,7 @@ from benchmarks import environment
 from benchmarks.environment import REPOSITORY
 from benchmarks.fleet.__main__ import Report, table
 from benchmarks.fleet.stand import Seen
-from benchmarks.named_cases import cases_parser, write_report
+from benchmarks.reports import cases_parser, write_report
 from benchmarks.ray import campaigns, ingress, scaling
 from benchmarks.ray.campaigns import CAMPAIGNS
 from tests.child_processes import kill_children_at_exit

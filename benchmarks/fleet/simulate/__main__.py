@@ -13,7 +13,7 @@ from benchmarks.fleet.simulate import tables
 from benchmarks.fleet.simulate.load import OK
 from benchmarks.fleet.simulate.pictures import draw
 from benchmarks.fleet.simulate.studies import STUDIES, Point, Setup
-from benchmarks.named_cases import cases_parser, write_report
+from benchmarks.reports import cases_parser, write_report
 
 
 def main() -> None:

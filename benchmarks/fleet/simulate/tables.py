@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 import onnxruntime
 
+from benchmarks.reports import write_report
 from benchmarks.environment import REPOSITORY, describe
 
 FILE = REPOSITORY / "benchmarks/results/intel-xeon-2core-2026-11-23/batches-on-one-core.json"
@@ -58,8 +59,7 @@ def main() -> None:
         name, _, file = model.partition("=")
         report["networks"] |= {name: measured(Path(file))}
         print(name, report["networks"][name], flush=True)
-    options.json.parent.mkdir(parents=True, exist_ok=True)
-    options.json.write_text(json.dumps(report, indent=1) + "\n")
+    write_report(options.json, report)
 
 
 if __name__ == "__main__":

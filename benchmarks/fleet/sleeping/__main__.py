@@ -19,7 +19,7 @@ from benchmarks.fleet.sleeping.cases import (
     usual_cases,
 )
 from benchmarks.load.processes import load_generators
-from benchmarks.named_cases import cases_parser, write_report
+from benchmarks.reports import cases_parser, write_report
 from tests.child_processes import kill_children_at_exit
 
 ONE_BY_ONE = {1: 50_000.0}

@@ -32,22 +32,6 @@ def _buffer(unit: Operator, binding: UnitBinding) -> Buffer:
     return Buffer(shape, images, dtype=_dtype(result, binding))
 
 
-def _kernel(
-    binding: UnitBinding,
-    describe: Callable[[], Primitive],
-    fixed: Mapping[int, Tensor],
-    arguments: Mapping[int, int],
-    result: Buffer,
-    *,
-    needs_finite: bool = False,
-) -> Kernel:
-    def make(threads: int) -> Recipe:
-        with binding.library.threads(threads):
-            return single(describe(), fixed, arguments, result)
-
-    return Kernel(VARIANT, recipe=make, needs_finite=needs_finite)
-
-
 def _number(value: float) -> Tensor:
     return torch.tensor([value], dtype=torch.float32)
 
@@ -76,7 +60,7 @@ def summed(unit: Operator, read: QuantisedUnit, binding: UnitBinding) -> Kernel 
         return integers.add(library, types, elements, found.chain.post_ops)
 
     fixed = {SCALES | SRC: _number(grids[0].scale), SCALES | SRC_1: _number(grids[1].scale)}
-    return _kernel(binding, describe, fixed, arguments, _buffer(unit, binding))
+    return binding.kernel(describe, arguments, _buffer(unit, binding), fixed=fixed)
 
 
 def _grids(read: QuantisedUnit, binding: UnitBinding) -> list[Steps]:
@@ -93,7 +77,7 @@ def regridded(unit: Operator, read: QuantisedUnit, binding: UnitBinding) -> Kern
     def describe() -> Primitive:
         return integers.with_number(library, types, elements, chain, divide=False)
 
-    return _kernel(binding, describe, {SRC_1: _number(0.0)}, {SRC: 0}, _buffer(unit, binding))
+    return binding.kernel(describe, {SRC: 0}, _buffer(unit, binding), fixed={SRC_1: _number(0.0)})
 
 
 def averaged(unit: Operator, read: QuantisedUnit, binding: UnitBinding) -> Kernel | None:
@@ -110,7 +94,7 @@ def averaged(unit: Operator, read: QuantisedUnit, binding: UnitBinding) -> Kerne
 
     seen_as = None if result == pooled else result
     buffer = Buffer(pooled, images=True, seen_as=seen_as, dtype=types.result)
-    return _kernel(binding, describe, {}, {SRC: 0}, buffer)
+    return binding.kernel(describe, {SRC: 0}, buffer)
 
 
 def _windows(
@@ -173,7 +157,7 @@ def quantised(unit: Operator, binding: UnitBinding) -> Kernel | None:
         return integers.with_number(binding.library, types, elements, post_ops, divide=True)
 
     fixed, buffer = {SRC_1: _number(steps.scale)}, _buffer(unit, binding)
-    return _kernel(binding, describe, fixed, {SRC: 0}, buffer, needs_finite=True)
+    return binding.kernel(describe, {SRC: 0}, buffer, fixed=fixed, needs_finite=True)
 
 
 def dequantised(unit: Operator, binding: UnitBinding) -> Kernel | None:
@@ -191,7 +175,7 @@ def dequantised(unit: Operator, binding: UnitBinding) -> Kernel | None:
         SCALES | SRC: _number(steps.scale),
         ZERO_POINT | SRC: torch.tensor([int(steps.zero)], dtype=torch.int32),
     }
-    return _kernel(binding, describe, fixed, {SRC: 0}, _buffer(unit, binding))
+    return binding.kernel(describe, {SRC: 0}, _buffer(unit, binding), fixed=fixed)
 
 
 def _whole(unit: Operator, scale: str, zero: str, binding: UnitBinding) -> Grid[str] | None:

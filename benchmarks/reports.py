@@ -1,6 +1,8 @@
-"""Command line of a benchmark that consists of named cases, and the file of what they saw.
+"""Report files, and the command line of a benchmark that consists of named cases.
 
-python -m MODULE CASE ... --json FILE
+    python -m MODULE CASE ... --json FILE
+
+Files are complete whenever the machine is taken away.
 """
 
 from __future__ import annotations
@@ -10,6 +12,11 @@ import json
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
+
+from benchmarks.environment import REPOSITORY
+
+LOCAL = REPOSITORY / "benchmarks" / "results" / "local"
+"""Results that git ignores."""
 
 
 def cases_parser(
@@ -35,4 +42,10 @@ def write_report(file: Path | None, report: Any) -> None:
     """Write a report as JSON, its folder as well; do nothing without a file."""
     if file is not None:
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(json.dumps(report, indent=1) + "\n")
+        replace_text(file, json.dumps(report, indent=1) + "\n")
+
+
+def replace_text(path: Path, text: str) -> None:
+    part = path.with_suffix(".part")
+    part.write_text(text)
+    part.replace(path)
