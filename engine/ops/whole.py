@@ -22,8 +22,8 @@ from braid.core.graph import Operator
 from braid.core.allowance import usable_memory_bytes
 from braid.engine.ops.dtypes import torch_dtype
 from braid.engine.ops.kinds import op, operator
-from braid.engine.ops.refused_values import refused_values
-from braid.engine.ops.strings import is_strings, strings_array, strings_tensor
+from braid.engine.ops.value_ranges import refused_values
+from braid.engine.ops.dtypes import is_strings, strings_array, strings_tensor
 from braid.engine.runtime.stopping import stoppable_session_run
 
 KIND = "braid.onnxruntime"

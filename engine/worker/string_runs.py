@@ -19,7 +19,7 @@ from braid.core.errors import InvalidRequest
 from braid.core.graph import OpGraph
 from braid.core.strings import LENGTH
 from braid.engine.link.shared_memory import HEAP_HEAD, SlotLayout
-from braid.engine.ops.strings import is_strings, text_array
+from braid.engine.ops.dtypes import is_strings, text_array
 from braid.engine.ops.whole import KIND, attributes_of, run_arrays
 from braid.engine.program.program import Program
 

@@ -7,17 +7,14 @@ variants(unit) ──> [oneDNN directly, Winograd's method, oneDNN through torch
 from __future__ import annotations
 
 from collections.abc import Mapping, Set
-
 import torch
 from torch import Tensor
-
 from braid.core.graph import Operator, OpGraph
 from braid.core.schedule import USUAL_KERNELS
 from braid.engine.cpu.kernels.elementwise_units import image_values
 from braid.engine.cpu.kernels.epilogues import post_ops
 from braid.engine.cpu.kernels.integers.binding import KINDS as ON_INTEGERS
 from braid.engine.cpu.kernels.integers.binding import bind_on_integers
-from braid.engine.cpu.kernels.merged_units import cut_by_copies
 from braid.engine.cpu.kernels.onednn_units import bind_directly
 from braid.engine.cpu.kernels.unit_binding import UnitBinding
 from braid.engine.cpu.kernels.winograd import bind_winograd
@@ -35,6 +32,14 @@ from braid.engine.program.kernel_choice import (
 )
 from braid.engine.program.program import Binding, Program, bind
 from braid.engine.runtime.yielding import YieldToRequests, no_pause
+import math
+from dataclasses import replace
+from braid.engine.onednn import floats
+from braid.engine.onednn.library import DST, SRC, OneDnn
+from braid.engine.onednn.recipe import Action, Place, Recipe
+from braid.engine.program.kernel import Kernel
+from braid.engine.program.kernel_choice import MergedUnit
+
 
 _ON_BYTES = frozenset({"aten.cat", "braid.max_pool"})
 """Kinds that oneDNN also has on 8-bit integers: they only move them."""
@@ -172,3 +177,37 @@ def _torch_activation(unit: Operator) -> tuple[str, list[float]] | None:
         return "leaky_relu", [float(numbers[0])]
     known, count = _TORCH_NAMES[name]
     return known, [float(number) for number in numbers[:count]]
+
+
+def cut_by_copies(library: OneDnn, kernel: Kernel, merged: MergedUnit) -> Kernel:
+    """``kernel``, which has a recipe for the merged unit, followed by copies of the parts."""
+
+    def make(threads: int) -> Recipe:
+        recipe = kernel.recipe_on(threads)
+        assert recipe is not None
+        with library.threads(threads):
+            return _with_copies(library, recipe, merged)
+
+    return Kernel(f"{kernel.variant}, merged", recipe=make, needs_finite=kernel.needs_finite)
+
+
+def _with_copies(library: OneDnn, recipe: Recipe, merged: MergedUnit) -> Recipe:
+    (first,), (result,) = recipe.actions, recipe.results
+    whole = len(recipe.temporaries)  # where all parts lie together
+    places = {
+        argument: Place("temporary", whole) if place.kind == "result" else place
+        for argument, place in first.places.items()
+    }
+    actions, start = [Action(first.computation, first.fixed, places)], 0
+    for number, shape in enumerate(merged.parts):
+        if result.images:
+            copy = floats.slice_of_channels(library, shape, result.shape[1])
+        else:
+            copy = floats.slice_of_columns(
+                library, math.prod(shape[:-1]), shape[-1], result.shape[-1]
+            )
+        source = Place("temporary", whole, result.dtype.itemsize * start)
+        actions.append(Action(copy, {}, {SRC: source, DST: Place("result", number)}))
+        start += shape[merged.axis]
+    results = tuple(replace(result, shape=shape) for shape in merged.parts)
+    return Recipe(tuple(actions), recipe.operands, results, (*recipe.temporaries, result))

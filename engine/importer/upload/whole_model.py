@@ -31,7 +31,7 @@ from braid.engine.lowering.builder import UnsupportedUse
 from braid.engine.onnx.structure import all_nodes
 from braid.engine.onnx.tensors import input_spec
 from braid.engine.ops.dtypes import spec_of
-from braid.engine.ops.refused_values import ADDRESSES
+from braid.engine.ops.value_ranges import ADDRESSES
 from braid.engine.ops.whole import KIND, open_session
 from braid.engine.runtime.memory import raise_out_of_memory
 

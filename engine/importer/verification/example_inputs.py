@@ -22,7 +22,7 @@ from braid.core.tensor import BYTES, TensorType
 from braid.engine.importer.verification.likely_shapes import shape_candidates, wanted_shapes
 from braid.engine.importer.verification.reference import ReferenceFailed, ReferenceModel, Words
 from braid.engine.ops.dtypes import torch_dtype
-from braid.engine.ops.strings import is_strings, strings_tensor, text_array
+from braid.engine.ops.dtypes import is_strings, strings_tensor, text_array
 from braid.engine.passes.body import Weights
 from braid.engine.passes.specialise import specialise, static_inputs
 

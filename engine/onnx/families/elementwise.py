@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from braid.engine.lowering.builder import Builder
-from braid.engine.lowering.linear import emit_sum
+from braid.engine.lowering.builder import emit_sum
 from braid.engine.lowering.builder import UnsupportedUse
 from braid.engine.onnx.lowering_table import lowers, lowers_to
 from braid.engine.onnx.node import OnnxNode

@@ -18,7 +18,7 @@ from braid.engine.onnx.lowering_table import lowers
 from braid.engine.onnx.node import OnnxNode
 from braid.engine.onnx.tensors import dtype_name
 from collections.abc import Sequence
-from braid.engine.lowering.linear import emit_matmul, transposed
+from braid.engine.lowering.builder import emit_matmul, transposed
 from braid.engine.onnx.families.linear import lower_convolution
 from braid.engine.onnx.families.signals import pooling_window
 from braid.engine.onnx.lowering_table import contributed, lowers

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from braid.engine.lowering.builder import Builder
-from braid.engine.lowering.linear import emit_sum
+from braid.engine.lowering.builder import emit_sum
 from braid.engine.lowering.builder import UnsupportedUse
 from braid.engine.ops.families.elementwise import TORCH_UNARY
 from braid.engine.ops.dtypes import torch_dtype
