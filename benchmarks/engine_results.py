@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import median, quantiles
 
-from benchmarks.reports import write_report
+from benchmarks.reports import draw_bars, write_report
 from benchmarks.contenders import OTHERS
 from braid.core.runtimes import RUNTIMES
 from braid.core.schedule import SEQUENTIAL
@@ -118,14 +118,12 @@ def draw(cases: Sequence[Case], path: Path) -> None:
 
     names = [*OTHERS, f"braid {SEQUENTIAL}", OWN_BEST, PORTFOLIO]
     figure, axes = pyplot.subplots(figsize=(2 + 1.6 * len(cases), 4.5), layout="constrained")
-    width = 0.8 / len(names)
-    for number, name in enumerate(names):
-        heights = [c.median_ms(name) / c.median_ms(f"braid {SEQUENTIAL}") for c in cases]
-        places = [x + (number - len(names) / 2) * width for x in range(len(cases))]
-        axes.bar(places, [0 if math.isnan(h) else h for h in heights], width, label=name)
-    axes.axhline(1.0, color="black", linewidth=0.5)
-    axes.set_xticks(range(len(cases)), [f"{c.network}\nbatch {c.batch}" for c in cases], fontsize=8)
-    axes.set_ylabel("latency, relative to Braid's sequential plan")
+    heights = {
+        name: [c.median_ms(name) / c.median_ms(f"braid {SEQUENTIAL}") for c in cases]
+        for name in names
+    }
+    groups = [f"{case.network}\nbatch {case.batch}" for case in cases]
+    draw_bars(axes, groups, heights, "latency, relative to Braid's sequential plan")
     axes.legend(fontsize=8, ncols=2)
     figure.savefig(path)
 

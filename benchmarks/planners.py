@@ -27,7 +27,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from statistics import fmean
 
-from benchmarks.reports import write_report
+from benchmarks.reports import draw_bars, write_report
 from benchmarks.environment import describe
 from benchmarks.structures import (
     PAPER_GRAPHS,
@@ -220,9 +220,8 @@ def draw(results: Sequence[Result], path: Path) -> None:
         (r.network, r.device, r.seed): r.latency_us for r in results if r.planner == "sequential"
     }
     figure, axes = pyplot.subplots(figsize=(1.6 * len(networks) + 3, 4.5))
-    width = 0.85 / len(planners)
-    for i, planner in enumerate(planners):
-        heights = [
+    heights = {
+        planner: [
             fmean(
                 sequential[r.network, r.device, r.seed] / r.latency_us
                 for r in results
@@ -230,11 +229,10 @@ def draw(results: Sequence[Result], path: Path) -> None:
             )
             for network in networks
         ]
-        positions = [x + (i - (len(planners) - 1) / 2) * width for x in range(len(networks))]
-        axes.bar(positions, heights, width, label=planner)
-    axes.axhline(1.0, color="black", linewidth=0.8)
-    axes.set_xticks(range(len(networks)), networks, rotation=20, ha="right")
-    axes.set_ylabel("speed-up over sequential")
+        for planner in planners
+    }
+    draw_bars(axes, networks, heights, "speed-up over sequential")
+    axes.tick_params("x", rotation=20)
     axes.set_title("Planners on synthetic devices")
     axes.legend(ncols=2, fontsize=8)
     figure.tight_layout()

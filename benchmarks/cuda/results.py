@@ -16,7 +16,7 @@ from pathlib import Path
 from statistics import quantiles
 
 from benchmarks.cuda.record import RIVALS, CudaCase, goals, ratios
-from benchmarks.reports import write_report
+from benchmarks.reports import draw_bars, write_report
 
 FILE = "cuda.json"
 
@@ -121,16 +121,12 @@ def draw(cases: Sequence[CudaCase], path: Path) -> None:
     if not shown:
         return
     figure, axes = pyplot.subplots(figsize=(2 + 1.4 * len(shown), 4.5), layout="constrained")
-    width = 0.8 / len(RIVALS)
-    for number, (name, rival) in enumerate(RIVALS.items()):
-        heights = [rival(case, "gpu") / case.portfolio_ms() for case in shown]
-        places = [x + (number - len(RIVALS) / 2) * width for x in range(len(shown))]
-        axes.bar(places, [0 if math.isnan(h) else h for h in heights], width, label=name)
-    axes.axhline(1.0, color="black", linewidth=0.5)
-    axes.set_xticks(
-        range(len(shown)), [f"{case.network}\nbatch {case.batch}" for case in shown], fontsize=8
-    )
-    axes.set_ylabel("GPU time, relative to the portfolio's plan")
+    heights = {
+        name: [rival(case, "gpu") / case.portfolio_ms() for case in shown]
+        for name, rival in RIVALS.items()
+    }
+    groups = [f"{case.network}\nbatch {case.batch}" for case in shown]
+    draw_bars(axes, groups, heights, "GPU time, relative to the portfolio's plan")
     axes.legend(fontsize=8, ncols=2)
     figure.savefig(path)
     pyplot.close(figure)
