@@ -34,7 +34,6 @@ SEEDS = range(100, 124)
 
 
 def samples_of(name: str) -> dict[str, np.ndarray[Any, Any]]:
-    """Inputs of a network, one a seed."""
     network = NETWORKS[name]
     rows = [network.example_inputs(1, seed=seed) for seed in SEEDS]
     return {

@@ -46,7 +46,6 @@ def torch_eager(network: Network, args: argparse.Namespace) -> Run:
 
 
 def torch_compile(network: Network, args: argparse.Namespace) -> Run:
-    """torch.compile with its weights frozen into the code."""
     import torch._inductor.config as inductor
 
     torch.set_num_threads(args.threads)

@@ -178,7 +178,6 @@ def _module(process: psutil.Process) -> str:
 def served(
     model: Path, batch_sizes: Sequence[int], folder: Path, threads: int
 ) -> Iterator[tuple[str, Memory]]:
-    """A server with the model scheduled for these batch sizes."""
     settings = {"BRAID_MAX_QUEUE_REQUESTS": str(QUEUE_REQUESTS), "BRAID_SPARE_WORKER": "false"}
     with braid_server(folder / "store", {"--threads": threads}, settings) as server:
         server.client.register(
@@ -243,8 +242,6 @@ def perfect_wait_s(capacity_per_s: float, load: float, seconds: float, seed: int
 
 
 def verdicts(single: dict[str, object], batched: dict[str, object]) -> dict[str, object]:
-    """The claims, with what was measured."""
-
     def of(report: dict[str, object], phase: str, name: str) -> float:
         row = report[phase]
         assert isinstance(row, dict)

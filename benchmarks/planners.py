@@ -103,7 +103,6 @@ class Report:
 
 
 def run(structure: Structure, model: DeviceModel, seed: int) -> Iterator[Result]:
-    """All planners on one device."""
     device = SyntheticDevice(model, structure.units, structure.loads, seed)
     for options in CONTENDERS:
         cost = TimedCost(device)

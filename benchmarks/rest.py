@@ -57,7 +57,6 @@ def serve_echo() -> None:
 
 
 def p50_us(client: triton.InferenceServerClient, x: np.ndarray, calls: int) -> float:
-    """Median time of a call, in microseconds."""
     took = []
     for _ in range(calls):
         began = time.perf_counter_ns()

@@ -158,7 +158,6 @@ class Callers:
 
 
 async def ten_times(callers: Callers, capacity: float, seconds: float) -> dict[str, object]:
-    """Arrivals at ten times the capacity."""
     seen = await callers.open(10 * capacity, seconds)
     goodput = len(seen.answered) / seen.seconds
     sent = (len(seen.answered) + len(seen.refused) + seen.other.total()) / seen.seconds
@@ -303,7 +302,6 @@ def grown(
 async def measure(
     address: str, model: Path, memory: Memory, options: argparse.Namespace
 ) -> dict[str, object]:
-    """Measure the capacity, then let all storms rage."""
     callers = Callers(address, model)
     await callers.closed(32, 3.0)
     closed = await callers.closed(32, options.seconds)

@@ -216,7 +216,6 @@ def imported_graph(path: Path) -> Structure:
 
 
 def unit_load(graph: OpGraph, op: Operator) -> UnitLoad:
-    """What one unit of a static graph has to do, from its shapes."""
     result = graph.spec(op.outputs[0])
     reads = [graph.spec(value) for value in op.inputs if value]
     size = sum(spec.size_bytes for spec in [*reads, result])

@@ -131,7 +131,6 @@ def verify_plan(plan: StreamPlan, predecessors: Sequence[Sequence[int]]) -> None
 
 
 def plan_to_json(plan: StreamPlan) -> dict[str, Any]:
-    """JSON form, the inverse of ``plan_from_json``."""
     return {
         "launches": [[launch.unit, launch.stream, list(launch.waits)] for launch in plan.launches],
         "streams": plan.streams,

@@ -100,7 +100,7 @@ class Whole(Protocol):
         """
 
     def run_into(self, inputs: Tensors, outputs: Tensors) -> None:
-        """Run the model and write its outputs into ``outputs``."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,7 +218,7 @@ class Backend(StageTimer, Protocol):
         """Latency of a stage beside its units' own work, measured."""
 
     def contender(self, prepared: Prepared) -> TimedContender:
-        """A contender of comparisons that runs a prepared plan."""
+        ...
 
     def fault(self, error: Exception) -> BraidError | None:
         """The Braid error that an error of the device's libraries stands for; None if unknown.

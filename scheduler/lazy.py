@@ -149,7 +149,6 @@ class Doubt:
         self._factors: dict[int, list[float]] = {}  # number of groups -> excess, relative
 
     def learn(self, bound_us: float, latency_us: float, variant: Variant) -> None:
-        """Note one measurement."""
         if bound_us > 0:
             self._factors.setdefault(len(variant[1]), []).append(latency_us / bound_us - 1)
 

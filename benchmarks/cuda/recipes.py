@@ -58,7 +58,6 @@ class Drawn:
     norm: float
 
     def tensor(self, seeded: Mapping[str, Tensor], factors: Tensor | None) -> Tensor:
-        """The constant."""
         if self.source not in seeded:
             raise NoRecipe(f"the network has no tensor {self.source!r}")
         tensor = _cut(seeded[self.source], self.part)

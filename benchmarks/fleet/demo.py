@@ -68,7 +68,6 @@ class Demo:
         return name, questions(name, file), text
 
     def _answers(self, asked: list[Question]) -> str:
-        """Ask each node past the door."""
         same = 0
         for machine in self._nodes.machines:
             with machine.client() as client:

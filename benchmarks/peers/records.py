@@ -85,7 +85,6 @@ def path_of(folder: Path, model: str, batching: str) -> Path:
 
 
 def write_case(case: Case, folder: Path) -> None:
-    """Write ``case`` into ``folder``, replacing an earlier one in one step."""
     write_report(path_of(folder, case.model, case.batching), asdict(case))
 
 

@@ -164,7 +164,6 @@ def _run(clients: LoadGenerators, job: Job) -> Samples:
 
 
 def _versions(contender: Contender) -> Mapping[str, str]:
-    """Versions of the packages that a contender asks for."""
     installed = versions_in(python_of(contender))
     if contender.requirements is None:
         names = ["grpcio", "numpy", "torch", "onnxruntime"]

@@ -78,7 +78,6 @@ def _write(request: Request, folder: Path) -> Path:
 
 
 def _start(names: Sequence[str], folder: Path, stack: ExitStack) -> str:
-    """Start a server with all models; returns its address."""
     first, *others = (_write(REQUESTS[name], folder) for name in names)
     address = stack.enter_context(braid_endpoint(first, 2.0, [1], folder)).address
     with Client(address) as client:
@@ -90,7 +89,6 @@ def _start(names: Sequence[str], folder: Path, stack: ExitStack) -> str:
 def measure(
     address: str, names: Sequence[str], kinds: Sequence[str], rounds: int, seconds: float
 ) -> list[Row]:
-    """Run all contenders in turns."""
     rows = []
     with ExitStack() as stack:
         command = module("benchmarks.sdk.clients")

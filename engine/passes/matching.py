@@ -125,7 +125,6 @@ def constant(name: str, test: Callable[[Tensor], bool]) -> Pattern:
 
 
 def number(wanted: float | Callable[[float], bool], name: str = "") -> Pattern:
-    """A floating-point constant of one element."""
     return constant(name, lambda t: t.numel() == 1 and t.dim() < 2 and fits(t.item(), wanted))
 
 
@@ -168,7 +167,6 @@ class Op:
 def match_all(
     patterns: Sequence[Pattern], values: Sequence[str], upstream: Upstream, captures: Captures
 ) -> Iterator[Captures]:
-    """Match the first values, each with the pattern at its place."""
     if not patterns:
         yield captures
     elif values:

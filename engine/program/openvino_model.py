@@ -92,7 +92,6 @@ class OpenVinoModel:
             request.infer()
 
     def _at(self, inputs: Mapping[str, Tensor]) -> _Compiled:
-        """The model compiled for the shapes of some inputs."""
         shapes = tuple([(name, tensor.shape) for name, tensor in inputs.items()])
         found = self._compiled.get(shapes)
         if found is None:

@@ -161,11 +161,9 @@ class NetClock(YieldToRequests):
         return self._pause.arrivals
 
     def answer(self) -> bool:
-        """Answer, and count the time."""
         return self._counted(self._pause.answer)
 
     def __call__(self) -> bool:
-        """Pause, and count the time."""
         return self._counted(self._pause)
 
     def _counted(self, pause: Callable[[], bool]) -> bool:

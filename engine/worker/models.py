@@ -103,7 +103,6 @@ class ModelTable:
             self._models[digest] = LoadedModel(artefact, loaded.graph, loaded.weights)
 
     def unload(self, digest: str) -> None:
-        """Forget a model and its executables."""
         self._models.pop(digest, None)
         gone = [n for n, copies in self._executables.items() if copies[0].digest == digest]
         for number in gone:
@@ -217,7 +216,6 @@ class ModelTable:
         self._executables[number] = copies
 
     def executable_of(self, to_run: PlanToRun, place: DevicePart | None) -> ReadyExecutable:
-        """Make a plan ready on all of the device or on one place."""
         key = to_run.program
         program = self.program(key, place)
         session = self._session(to_run, place) if to_run.runtime else None
@@ -287,7 +285,6 @@ def output_specs(graph: OpGraph) -> dict[str, TensorType]:
 
 
 def static_tensors(key: ProgramKey) -> dict[str, Tensor]:
-    """Tensors of a program's static inputs, by name."""
     specs, found = key.specs, dict[str, Tensor]()
     for name, content in key.static:
         dtype, shape = torch_dtype(specs[name].dtype), spec_shape(specs[name])

@@ -127,7 +127,6 @@ class RequestHandlers:
         self._free_ns = 0  # when the device had done the latest run
 
     def begin(self, request: RunExecutable) -> RunUnderway:
-        """Begin to run an executable on its slot."""
         began_ns = perf_counter_ns()
         number = request.number
         (ready,) = self._models.executables(number)

@@ -43,14 +43,12 @@ class Heap:
     """Texts of one slot."""
 
     def __init__(self, arena: mmap.mmap, start: int) -> None:
-        """Use the heap that begins at ``start`` of the arena."""
         self._memory = memoryview(arena)
         self._head = start
         self._start = start + HEAP_HEAD.size
         self._size, self._used = HEAP_HEAD.unpack_from(arena, start)
 
     def texts(self, places: Tensor) -> np.ndarray[Any, Any]:
-        """Return the array of strings that lie at ``places``."""
         spots = _spots(places)
         content = bytes(self._memory[self._start : self._start + self._used])
         found = [str(content[at : at + size], "utf-8") for at, size in spots.tolist()]

@@ -193,7 +193,6 @@ async def _listen(reports: asyncio.StreamReader, on_progress: OnProgress) -> Mes
 
 
 def _post_mortem(end: ChildEnd, limits: ImportLimits) -> ModelImportError:
-    """Return the error for a process that ended without a result."""
     _log.warning("the importer process: %s; it printed:\n%s", end.text, end.output)
     if end.signal_name in _BY_A_LIMIT:
         limit, how = _BY_A_LIMIT[end.signal_name]

@@ -77,8 +77,6 @@ def furthest(expected: Outputs, got: Outputs) -> float:
 
 
 def in_double(template: OpGraph) -> OpGraph:
-    """Return the template with FP64 in the place of FP32."""
-
     def change(op: Operator) -> Operator:
         if "FP32" not in op.attributes.values():
             return op

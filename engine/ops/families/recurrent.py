@@ -143,7 +143,6 @@ def recurrent(
 
 
 def _part(weights: Sequence[Tensor], index: int, count: int) -> Sequence[Tensor]:
-    """Weights of one of ``count`` directions."""
     each = len(weights) // count
     return weights[index * each : (index + 1) * each]
 

@@ -70,7 +70,6 @@ class StepOptions(RecurrentOptions):
     input_forget: bool = False  # an LSTM's forget gate is 1 - its input gate
 
     def functions(self, direction: int, directions: int) -> Sequence[Activation]:
-        """The activations of one direction."""
         count = len(self.activations) // directions
         listed = list(zip(self.activations, self.alphas, self.betas, strict=True))
         return [activation(*entry) for entry in listed[direction * count : (direction + 1) * count]]

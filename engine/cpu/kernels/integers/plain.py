@@ -179,7 +179,6 @@ def dequantised(unit: Operator, binding: UnitBinding) -> Kernel | None:
 
 
 def _whole(unit: Operator, scale: str, zero: str, binding: UnitBinding) -> Grid[str] | None:
-    """Grid of a whole tensor, if its numbers are constants."""
     for name in filter(None, (scale, zero)):
         number = binding.constants.get(name)
         if number is None or number.numel() != 1:
