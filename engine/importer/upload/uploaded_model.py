@@ -110,9 +110,6 @@ class OnnxUpload:
         The checker comes last, because it stops at the first operator it does not know. What it
         finds in a model that lowers (an output without a shape, say) is worth a warning; the
         comparison with the reference decides.
-
-        Raises:
-            ModelImportError: it cannot be lowered.
         """
         from braid.engine.importer.upload.onnx_file import complaint
         from braid.engine.onnx.lowering import lower
