@@ -19,7 +19,6 @@ allows, and what was registered in another one is told, and neither passes nor f
 from __future__ import annotations
 
 import argparse
-import json
 import multiprocessing
 import os
 import shlex
@@ -33,11 +32,11 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import median
 
-from benchmarks.load.processes import braid_server
-from benchmarks.reports import LOCAL, write_report
 from benchmarks import environment
+from benchmarks.load.processes import braid_server
 from benchmarks.networks.export import model_file
 from benchmarks.networks.registry import NETWORKS
+from benchmarks.reports import LOCAL, write_report
 from benchmarks.served import Inputs
 from braid_client import Client, Job
 

@@ -13,7 +13,6 @@ Prints a line for each network and writes calibration.json after each.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -22,10 +21,10 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.reports import write_report
 from benchmarks.environment import describe
 from benchmarks.networks.export import model_file
 from benchmarks.networks.registry import NETWORKS
+from benchmarks.reports import write_report
 from braid.core.precision import AUTO
 from braid.core.quantisation import quantisation_text
 from braid.library.compiling import compile

@@ -11,7 +11,6 @@ without a pause: its slowest answer is how long the page kept requests from the 
 from __future__ import annotations
 
 import argparse
-import json
 import threading
 import time
 from collections.abc import Iterator
@@ -22,10 +21,10 @@ from http.client import HTTPConnection
 from pathlib import Path
 from statistics import median
 
-from benchmarks.reports import write_report
 from benchmarks.environment import REPOSITORY, describe
 from benchmarks.load.processes import braid_server
 from benchmarks.networks.fires import FIRES, Fires
+from benchmarks.reports import write_report
 from braid.server.cli.local.demo_networks.network import classifier
 from braid.server.cli.local.demo_networks.onnx_file import write_onnx
 from braid_client import Client, PlannerOptions

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import queue
+import signal
 import subprocess
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-import os
-import signal
 
 
 class ContenderProcess:

@@ -27,8 +27,8 @@ from braid.engine.cpu.backend import CpuBackend
 from braid.engine.cpu.executor import CpuExecutor
 from braid.engine.importer.host.report import read_report
 from braid.engine.ops.dtypes import spec_of
-from braid.engine.runtime.threads import usable_cpus
 from braid.engine.runtime.memory import keep_freed_memory
+from braid.engine.runtime.threads import usable_cpus
 from braid.engine.worker.models import ModelTable
 from braid.server.cli.local.demo_networks.network import Network
 

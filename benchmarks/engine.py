@@ -40,10 +40,9 @@ from benchmarks.cuda import run
 from benchmarks.cuda.agenda import PEERS
 from benchmarks.engine_results import PORTFOLIO, Case, print_case, print_ratios, write
 from benchmarks.environment import describe
-from benchmarks.planned import keep, kept
 from benchmarks.networks.export import model_file
 from benchmarks.networks.registry import NETWORKS
-from benchmarks.planned import Found, find_plans, imported
+from benchmarks.planned import Found, find_plans, imported, keep, kept
 from braid.core.allowance import cpu_allowance
 from braid.core.precision import FP32, INT8, PRECISIONS
 from braid.core.runtimes import RUNTIMES

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import median, quantiles
 
-from benchmarks.reports import draw_bars, write_report
 from benchmarks.contenders import OTHERS
+from benchmarks.reports import draw_bars, write_report
 from braid.core.runtimes import RUNTIMES
 from braid.core.schedule import SEQUENTIAL
 

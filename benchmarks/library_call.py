@@ -10,7 +10,6 @@ what a call costs more is the median, over the rounds, of its difference to the 
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import tempfile
 from collections.abc import Callable
@@ -22,8 +21,8 @@ import numpy as np
 import torch
 
 import braid
-from benchmarks.reports import write_report
 from benchmarks.environment import describe
+from benchmarks.reports import write_report
 from braid.engine.worker.models import seeded_inputs
 from braid.engine.worker.requests import begin_run
 

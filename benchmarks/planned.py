@@ -9,26 +9,26 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING
+
 from braid.core.plan import StreamPlan, plan_to_json
 from braid.core.precision import FP32, TOLERANCES, allowed_in
 from braid.core.program import PlansToCompare, ProgramKey, static_content
 from braid.core.runtimes import runtimes_in
 from braid.core.tensor import TensorType
 from braid.engine.importer.host.launch import import_model
-from braid.engine.importer.host.request import ImportLimits
 from braid.engine.importer.host.report import read_graph, read_report
+from braid.engine.importer.host.request import ImportLimits
 from braid.engine.link.options import WorkerOptions
 from braid.scheduler.options import PlannerSettings
 from braid.server.devices.device import Device
 from braid.server.jobs.interfaces import StageQuery
 from braid.server.jobs.planner.driver import PlannerProcess
 from braid.server.jobs.scheduling.choose_plan import ComparedPlans, PlanChoice, choose_plan
-from dataclasses import asdict
 
 if TYPE_CHECKING:
     from braid.server.store.store import Store

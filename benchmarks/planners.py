@@ -20,15 +20,14 @@ How to read the columns:
 from __future__ import annotations
 
 import argparse
-import json
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from statistics import fmean
 
-from benchmarks.reports import draw_bars, write_report
 from benchmarks.environment import describe
+from benchmarks.reports import draw_bars, write_report
 from benchmarks.structures import (
     PAPER_GRAPHS,
     Structure,

@@ -11,7 +11,6 @@ runs N loops that never pause beside the server, as a busy machine has them.
 from __future__ import annotations
 
 import argparse
-import json
 import re
 import tempfile
 import time
@@ -21,12 +20,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
 
-from benchmarks.reports import write_report
 from benchmarks.environment import describe
 from benchmarks.load.children import running
 from benchmarks.load.processes import braid_server
 from benchmarks.networks.export import export_onnx
 from benchmarks.networks.fires import FIRES
+from benchmarks.reports import write_report
 from braid.server.cli.local.demo_networks.onnx_file import write_onnx
 from braid_client import Client
 

@@ -17,14 +17,11 @@ time what it said was left should be within a factor of two of what was.
 from __future__ import annotations
 
 import argparse
-import json
-import sys
 import tempfile
 import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import median, quantiles
@@ -32,11 +29,11 @@ from statistics import median, quantiles
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.reports import write_report
 from benchmarks.environment import describe
 from benchmarks.load.processes import braid_server
 from benchmarks.networks.export import model_file
 from benchmarks.networks.registry import NETWORKS, arrays_of
+from benchmarks.reports import write_report
 from braid_client import BraidError, Client
 
 QUIET = "quiet"

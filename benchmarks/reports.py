@@ -59,7 +59,9 @@ def draw_bars(
     width = 0.8 / max(1, len(heights))
     for number, (name, values) in enumerate(heights.items()):
         places = [x + (number - len(heights) / 2) * width for x in range(len(groups))]
-        axes.bar(places, [0.0 if math.isnan(value) else value for value in values], width, label=name)
+        axes.bar(
+            places, [0.0 if math.isnan(value) else value for value in values], width, label=name
+        )
     axes.axhline(1.0, color="black", linewidth=0.5)
     axes.set_xticks(range(len(groups)), groups, fontsize=8)
     axes.set_ylabel(label)

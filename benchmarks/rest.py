@@ -20,11 +20,11 @@ from typing import Any
 import numpy as np
 import tritonclient.http as triton
 
-from benchmarks.networks.one_operator import write_scaled
-from benchmarks.reports import write_report
 from benchmarks.environment import describe
 from benchmarks.load.children import free_ports, read_line, running
 from benchmarks.load.processes import braid_server
+from benchmarks.networks.one_operator import write_scaled
+from benchmarks.reports import write_report
 
 WARM_UP = 50
 

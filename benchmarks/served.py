@@ -17,7 +17,6 @@ and the next request.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import tempfile
 import threading
@@ -31,11 +30,11 @@ from statistics import median, quantiles
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.reports import LOCAL, write_report
 from benchmarks import environment
 from benchmarks.load.processes import braid_server
 from benchmarks.networks.export import model_file
 from benchmarks.networks.registry import NETWORKS, arrays_of
+from benchmarks.reports import LOCAL, write_report
 from braid_client import BraidError, Client, ModelState
 
 DEFAULT_OUT = LOCAL / "served.json"

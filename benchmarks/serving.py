@@ -17,7 +17,6 @@ Reported are medians over the rounds and their ratios to the echo's.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -25,8 +24,6 @@ from contextlib import ExitStack
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from benchmarks.networks.one_operator import write_scaled
-from benchmarks.reports import LOCAL, write_report
 from benchmarks import environment
 from benchmarks.load.processes import (
     LoadGenerators,
@@ -36,6 +33,8 @@ from benchmarks.load.processes import (
 )
 from benchmarks.load.records import Endpoint, Job
 from benchmarks.load.results import Comparison, Load, Turn, compare, progress, summarise, table
+from benchmarks.networks.one_operator import write_scaled
+from benchmarks.reports import LOCAL, write_report
 
 SHAPE = (1, 3, 224, 224)
 SCALE = 2.0

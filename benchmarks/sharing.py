@@ -10,7 +10,6 @@ were on the device; with equal policies they should be equal, however much longe
 from __future__ import annotations
 
 import argparse
-import json
 import tempfile
 import threading
 import time
@@ -18,12 +17,12 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from benchmarks.reports import write_report
 from benchmarks.environment import describe
 from benchmarks.load.processes import braid_server
 from benchmarks.networks.export import model_file
 from benchmarks.networks.registry import NETWORKS, arrays_of
 from benchmarks.registering import Latencies
+from benchmarks.reports import write_report
 from braid_client import Client
 
 UNCOUNTED_S = 1.0  # at the beginning of a phase

@@ -38,9 +38,9 @@ import onnx
 import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
 
-from benchmarks.reports import LOCAL, write_report
 from benchmarks import environment
 from benchmarks.overload import INFER, OPTIONS, Memory, Seen, closed_loop, served
+from benchmarks.reports import LOCAL, write_report
 from braid.engine.runtime.memory import keep_freed_memory
 from braid.server.devices.cores import leave_cores_to_devices
 from braid_client import Client

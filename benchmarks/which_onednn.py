@@ -24,12 +24,12 @@ from statistics import median
 import onnx
 import torch
 
-from benchmarks.reports import write_report
 from benchmarks.contender_process import ContenderProcess
 from benchmarks.environment import describe
 from benchmarks.networks.export import model_file
 from benchmarks.networks.registry import NETWORKS, inputs_of
 from benchmarks.onednn_units import LIBRARIES, PRECISIONS, UnitShape, shapes_of
+from benchmarks.reports import write_report
 from braid.engine.onnx.lowering import lower
 from braid.engine.ops.dtypes import spec_of
 from braid.engine.passes import run_passes

@@ -17,18 +17,16 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from benchmarks.reports import write_report
 from benchmarks.environment import describe
-from benchmarks.planned import kept
 from benchmarks.networks.export import model_file
-from benchmarks.planned import imported
+from benchmarks.planned import imported, kept
+from benchmarks.reports import write_report
 from braid.core.allowance import cpu_allowance
 from braid.core.graph import OpGraph
 from braid.core.precision import FP32, PRECISIONS

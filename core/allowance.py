@@ -17,13 +17,11 @@ root; without a name space of its own for groups, only a part of the hierarchy i
 
 from __future__ import annotations
 
-import re
-from pathlib import Path, PurePosixPath
 import math
 import os
+import re
 from dataclasses import dataclass
-from pathlib import Path
-
+from pathlib import Path, PurePosixPath
 
 ROOT = Path("/")
 _ESCAPE = re.compile(r"\\([0-7]{3})")

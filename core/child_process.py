@@ -14,10 +14,9 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
-from collections.abc import Mapping
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-
 
 _PR_SET_PDEATHSIG = 1
 

@@ -99,8 +99,7 @@ class Whole(Protocol):
             PreconditionFailed: the model does not run at these shapes.
         """
 
-    def run_into(self, inputs: Tensors, outputs: Tensors) -> None:
-        ...
+    def run_into(self, inputs: Tensors, outputs: Tensors) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,8 +216,7 @@ class Backend(StageTimer, Protocol):
     def overheads(self) -> Generator[None, None, StageOverheads]:
         """Latency of a stage beside its units' own work, measured."""
 
-    def contender(self, prepared: Prepared) -> TimedContender:
-        ...
+    def contender(self, prepared: Prepared) -> TimedContender: ...
 
     def fault(self, error: Exception) -> BraidError | None:
         """The Braid error that an error of the device's libraries stands for; None if unknown.
@@ -226,5 +224,4 @@ class Backend(StageTimer, Protocol):
         DeviceLost: this process is done, it ends and another takes over.
         """
 
-    def close(self) -> None:
-        ...
+    def close(self) -> None: ...

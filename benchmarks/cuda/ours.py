@@ -10,8 +10,8 @@ from time import perf_counter_ns
 
 from torch import Tensor
 
-from benchmarks.networks.registry import inputs_of
 from benchmarks.cuda.clock import delay_us, hold_up
+from benchmarks.networks.registry import inputs_of
 from braid.core.plan import plan_from_json
 from braid.core.program import ProgramKey, sorted_choices
 from braid.engine.cuda.driver.interface import ORIGIN

@@ -18,10 +18,10 @@ from pathlib import Path
 from time import monotonic
 from typing import NoReturn
 
+from benchmarks.contender_process import end_group
 from benchmarks.cuda_questions.answers import Answer, Row, document, table
 from benchmarks.cuda_questions.questions import QUESTIONS, Question
 from benchmarks.environment import describe
-from benchmarks.contender_process import end_group
 from benchmarks.reports import replace_text
 from braid.engine.processes.environment import cuda_environment
 

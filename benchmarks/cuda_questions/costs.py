@@ -6,11 +6,12 @@ import resource
 from collections.abc import Iterator
 from statistics import median
 from time import perf_counter_ns
+
 import torch
+
 from benchmarks.cuda_questions.answers import Row
 from benchmarks.cuda_questions.lab import Job, Lab
 from braid.engine.cuda.stage_timer import DRIFT, SlopeOptions
-
 
 NODES = (1, 10, 100, 1000)
 LONG_LAUNCH_US = 3000.0

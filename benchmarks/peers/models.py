@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import onnxruntime
 
-from benchmarks.networks.registry import arrays_of
-from benchmarks.networks.one_operator import write_scaled
 from benchmarks.networks import NETWORKS
 from benchmarks.networks.export import export_onnx
+from benchmarks.networks.one_operator import write_scaled
+from benchmarks.networks.registry import arrays_of
 from benchmarks.peers.load.tensors import Question, write_questions
 
 IDENTITY = "identity"

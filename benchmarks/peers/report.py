@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from benchmarks.reports import draw_bars
 from benchmarks.peers.models import IDENTITY, NAMES
 from benchmarks.peers.records import BATCHINGS, DYNAMIC, ECHO, OFF, Case, Load
 from benchmarks.peers.results import (
@@ -20,6 +19,7 @@ from benchmarks.peers.results import (
     real,
     tally,
 )
+from benchmarks.reports import draw_bars
 
 _LEGEND = """\
 Cells: p50 ms / p99 ms / requests per second from the client, medians over the rounds; the best of a

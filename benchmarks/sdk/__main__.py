@@ -20,12 +20,12 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from benchmarks.networks.one_operator import write_scaled
-from benchmarks.reports import LOCAL, write_report
 from benchmarks import environment
 from benchmarks.load.children import module, read_line, running
 from benchmarks.load.processes import braid_endpoint
 from benchmarks.networks.export import export_onnx
+from benchmarks.networks.one_operator import write_scaled
+from benchmarks.reports import LOCAL, write_report
 from benchmarks.sdk.clients import AIO, SYNC, Job, Turn
 from braid_client import Client
 

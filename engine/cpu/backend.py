@@ -27,14 +27,13 @@ from braid.engine.cpu.executor import CpuExecutor
 from braid.engine.cpu.kernels.candidates import bind_on_cpu
 from braid.engine.cpu.lane_plan import LanePlan
 from braid.engine.cpu.lanes import lay_out
-from braid.engine.cpu.stage_timer import measure_overheads
-from braid.engine.cpu.stage_timer import CpuStageTimer
 from braid.engine.cpu.places import CpuPlace, divided
+from braid.engine.cpu.stage_timer import CpuStageTimer, measure_overheads
 from braid.engine.device import AskedStage, FinishedRun, MakeInputs, Prepared, Tensors, Whole
 from braid.engine.passes.specialise import interpret
+from braid.engine.program import openvino_library
 from braid.engine.program.kernel import PackedWeights
 from braid.engine.program.onnxruntime_session import OnnxSession
-from braid.engine.program import openvino_library
 from braid.engine.program.openvino_model import OpenVinoModel, OpenVinoPlace
 from braid.engine.program.program import Program
 from braid.engine.program.work import estimated_profile

@@ -33,10 +33,8 @@ from braid.engine.cpu.segments import (
     run_native,
 )
 from braid.engine.program.program import Environment, Program
-from braid.engine.runtime.threads import make_pinned_team, usable_cpus
-from braid.engine.runtime.threads import PinnedTeam
 from braid.engine.runtime.stopping import check_stopped, stop_signal
-from braid.engine.runtime.threads import on_one_thread
+from braid.engine.runtime.threads import PinnedTeam, make_pinned_team, on_one_thread, usable_cpus
 from braid.engine.runtime.yielding import YieldToRequests, no_pause
 
 SLICE_US = 1000.0

@@ -21,14 +21,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import replace
+from functools import partial
+from statistics import median
 from time import monotonic, perf_counter_ns
-from braid.core.measurement import StageLatency
+
+import torch
+
+from braid.core.measurement import StageLatency, StageOverheads
 from braid.engine.cpu.executor import CpuExecutor, StageRun
+from braid.engine.cpu.kernels.candidates import bind_on_cpu
 from braid.engine.cpu.lanes import lay_out_stage
 from braid.engine.device import AskedStage, MakeInputs
+from braid.engine.program.kernel import PackedWeights
 from braid.engine.program.program import Program
 from braid.engine.runtime.lost_cores import ThreadWaits
-from braid.engine.runtime.yielding import NetClock, NetTime, YieldToRequests
+from braid.engine.runtime.yielding import NetClock, NetTime, YieldToRequests, waited_part
+from braid.engine.timing.overheads import CHAIN, tiny_graph
 from braid.engine.timing.recorded_inputs import Activations
 from braid.engine.timing.samples import (
     MOST_WAITED,
@@ -39,17 +47,6 @@ from braid.engine.timing.samples import (
     reduce_samples,
     steady,
 )
-from functools import partial
-from statistics import median
-import torch
-from braid.core.measurement import StageOverheads
-from braid.engine.cpu.executor import CpuExecutor
-from braid.engine.cpu.kernels.candidates import bind_on_cpu
-from braid.engine.program.kernel import PackedWeights
-from braid.engine.runtime.yielding import waited_part
-from braid.engine.timing.overheads import CHAIN, tiny_graph
-from braid.engine.timing.samples import MOST_WAITED
-
 
 LONG_US = 10_000.0
 """A stage that takes longer is warm after one run."""

@@ -11,18 +11,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
+
 import torch
 from torch import Tensor
+
 from braid.core.errors import InvalidRequest
 from braid.core.graph import Branch, Operator
-from braid.engine.ops.families.quantised_unit import DEQUANTISE
 from braid.engine.ops.evaluation import attempt, meta_like
-from collections.abc import Sequence
-from dataclasses import asdict
 from braid.engine.ops.families.linear import ConvolutionWindow
-
+from braid.engine.ops.families.quantised_unit import DEQUANTISE
 
 FOLDED_ELEMENTS = 2**22  # most elements of one tensor evaluated at import
 FOLDED_TOTAL = 2**26  # and of all together

@@ -12,13 +12,14 @@ All others stay in floats: integers would gain nothing there.
 from __future__ import annotations
 
 from collections.abc import Mapping
+
 from torch import Tensor
+
 from braid.core.errors import InvalidArtefact, ModelImportError
-from braid.core.graph import OpGraph
+from braid.core.graph import Operator, OpGraph
 from braid.core.tensor import TensorType
 from braid.engine.lowering.builder import Builder
 from braid.engine.ops.dtypes import spec_of
-from braid.core.graph import Operator
 from braid.engine.ops.families.quantised_unit import DEQUANTISE
 
 

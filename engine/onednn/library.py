@@ -263,8 +263,7 @@ class Computation(ABC):
     handles: tuple[int, int]  # the first two that it takes
 
     @abstractmethod
-    def layout(self, argument: int) -> _Pointer:
-        ...
+    def layout(self, argument: int) -> _Pointer: ...
 
     def scratch(self) -> Tensor:
         """Scratch memory of an execution; empty if it needs none."""

@@ -17,9 +17,8 @@ from torch import Tensor
 from braid.core.errors import ModelImportError, UnsupportedOperators
 from braid.core.graph import Branch, OpGraph
 from braid.core.tensor import TensorType
-from braid.engine.lowering.builder import Builder
+from braid.engine.lowering.builder import Builder, UnsupportedUse
 from braid.engine.lowering.finish import finish
-from braid.engine.lowering.builder import UnsupportedUse
 from braid.engine.onnx.families import TABLE
 from braid.engine.onnx.lowering_table import (
     CONTRIBUTED,

@@ -8,16 +8,16 @@ plan, not requests.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
 import torch
+from torch import Tensor
+
 from braid.core.errors import InvalidArtefact
 from braid.core.tensor import BYTES, TensorType
-import threading
-from typing import Any
-import numpy as np
-from torch import Tensor
-from braid.core.tensor import BYTES
-
 
 TORCH_DTYPES: Mapping[str, torch.dtype] = {
     "BOOL": torch.bool,

@@ -13,17 +13,17 @@ request that is wrong (``refused_values``).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
 import torch
 from torch import Tensor
+
 from braid.core.errors import InvalidRequest
 from braid.core.graph import Operator
-import re
-from collections.abc import Sequence
 from braid.engine.runtime.memory import is_out_of_memory
-
 
 MOST = (1 << 63) - 1
 

@@ -17,13 +17,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from braid.core.allowance import usable_memory_bytes
 from braid.core.errors import InvalidRequest
 from braid.core.graph import Operator
-from braid.core.allowance import usable_memory_bytes
-from braid.engine.ops.dtypes import torch_dtype
+from braid.engine.ops.dtypes import is_strings, strings_array, strings_tensor, torch_dtype
 from braid.engine.ops.kinds import op, operator
 from braid.engine.ops.value_ranges import refused_values
-from braid.engine.ops.dtypes import is_strings, strings_array, strings_tensor
 from braid.engine.runtime.stopping import stoppable_session_run
 
 KIND = "braid.onnxruntime"

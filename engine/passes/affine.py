@@ -12,12 +12,13 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 from typing import TypeVar
+
 import torch
 from torch import Tensor
+
 from braid.core.graph import Operator, OpGraph
 from braid.engine.passes.body import Weights, fresh
 from braid.engine.passes.matching import Upstream, rewrite
-
 
 _T = TypeVar("_T", float, Tensor)
 _CONVOLUTION, _LINEAR, _NORM = "aten.convolution", "aten.linear", "aten.batch_norm"

@@ -11,13 +11,13 @@ import dataclasses
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+
 from torch import Tensor
+
 from braid.core.graph import Branch, Operator, OpGraph
 from braid.core.tensor import TensorType
 from braid.engine.ops.dtypes import spec_of
-from collections.abc import Mapping
 from braid.engine.ops.kinds import OPS
-
 
 Weights = Mapping[str, Tensor]
 Pass = Callable[[OpGraph, Weights], tuple[OpGraph, Weights]]

@@ -1,28 +1,25 @@
 """Folding of constants, concatenations, padding and views.
 
-    operators on constants                        evaluated once, at import
-    cat(cat(a, b), c)                             cat(a, b, c): same axis, the inner one read once
-    pad(x, 1 all round) ─> conv(padding 0)        conv(padding 1)
-    average ─> flatten; permute ─> permute; ...   one operator
+operators on constants                        evaluated once, at import
+cat(cat(a, b), c)                             cat(a, b, c): same axis, the inner one read once
+pad(x, 1 all round) ─> conv(padding 0)        conv(padding 1)
+average ─> flatten; permute ─> permute; ...   one operator
 """
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
+
 from torch import Tensor
+
 from braid.core.errors import InvalidRequest
 from braid.core.graph import Literal, Operator, OpGraph
-from braid.engine.ops.families.quantised_unit import DEQUANTISE
 from braid.engine.ops.evaluation import attempt, meta_like
-from braid.engine.passes.body import Body, Weights, everywhere
-from braid.core.graph import Operator, OpGraph
+from braid.engine.ops.families.quantised_unit import DEQUANTISE
 from braid.engine.ops.kinds import EPILOGUE
-from braid.engine.passes.body import Weights
-from braid.engine.passes.matching import Upstream, rewrite
-from collections.abc import Mapping
-from braid.engine.passes.matching import Captures, Op, Upstream, rewrite, rule, value
+from braid.engine.passes.body import Body, Weights, everywhere
 from braid.engine.passes.matching import Captures, Op, Upstream, either, rewrite, rule, value
-
 
 _FREE_BYTES = 1 << 20  # results up to this size are folded whatever they come from
 _MAX_HOST_ELEMENTS = 4096
@@ -108,9 +105,9 @@ def _flattened(op: Operator, upstream: Upstream) -> Operator | None:
     if op.kind != _CAT or EPILOGUE in op.attributes:
         return None
     parts: list[str] = []
-    for value in op.inputs:
-        inner = upstream.only_read(value, _CAT)
-        parts += inner.inputs if inner and inner.attributes == op.attributes else (value,)
+    for name in op.inputs:
+        inner = upstream.only_read(name, _CAT)
+        parts += inner.inputs if inner and inner.attributes == op.attributes else (name,)
     return dataclasses.replace(op, inputs=tuple(parts))
 
 

@@ -30,22 +30,16 @@ several passes over memory become one. The unit stands where the last sum did.
 from __future__ import annotations
 
 import dataclasses
-from braid.core.graph import Literal, Operator, OpGraph
-from braid.engine.ops.kinds import EPILOGUE, OPS
-from braid.engine.passes.body import Weights, scalar
-from braid.engine.passes.affine import scale_and_shift
-from braid.engine.passes.matching import Upstream, rewrite
-from functools import partial
-from braid.core.graph import Operator, OpGraph
-from braid.engine.ops.kinds import EPILOGUE, WITH_SUM
-from braid.engine.passes.matching import Upstream, rewrite_static
-from torch import Tensor
-from braid.engine.ops.kinds import EPILOGUE
-from braid.engine.passes.body import Weights, fresh
 from collections.abc import Mapping
-from braid.engine.ops.kinds import EPILOGUE, WEIGHTED_SUM
-from braid.engine.passes.body import scalar
+from functools import partial
 
+from torch import Tensor
+
+from braid.core.graph import Literal, Operator, OpGraph
+from braid.engine.ops.kinds import EPILOGUE, OPS, WEIGHTED_SUM, WITH_SUM
+from braid.engine.passes.affine import scale_and_shift
+from braid.engine.passes.body import Weights, fresh, scalar
+from braid.engine.passes.matching import Upstream, rewrite, rewrite_static
 
 _ROOTS = frozenset(
     {

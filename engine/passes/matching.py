@@ -22,8 +22,7 @@ from torch import Tensor
 
 from braid.core.graph import Literal, Operator, OpGraph
 from braid.engine.ops.kinds import EPILOGUE
-from braid.engine.passes.body import Body, Weights, everywhere, live, rebuilt
-from braid.engine.passes.body import ranks
+from braid.engine.passes.body import Body, Weights, everywhere, live, ranks, rebuilt
 
 _COMMUTATIVE = frozenset({"aten.add", "aten.mul"})
 

@@ -16,22 +16,9 @@ import math
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import permutations
+
 from braid.core.graph import Operator, OpGraph
 from braid.engine.passes.body import Weights, scalar
-from braid.engine.passes.matching import (
-    Captures,
-    Op,
-    Pattern,
-    Upstream,
-    becomes,
-    either,
-    fits,
-    match_all,
-    number,
-    rewrite,
-    rule,
-    value,
-)
 from braid.engine.passes.matching import (
     Build,
     Captures,
@@ -41,12 +28,13 @@ from braid.engine.passes.matching import (
     becomes,
     constant,
     either,
+    fits,
+    match_all,
     number,
     rewrite,
     rule,
     value,
 )
-
 
 _MOST_FACTORS = 4
 

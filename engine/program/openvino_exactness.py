@@ -12,9 +12,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
-from torch import Tensor
-from braid.core.errors import PreconditionFailed
 
+from torch import Tensor
+
+from braid.core.errors import PreconditionFailed
 
 INT32 = (-(1 << 31), (1 << 31) - 1)
 

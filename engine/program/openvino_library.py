@@ -13,15 +13,14 @@ thread.
 from __future__ import annotations
 
 import logging
-import sys
-from functools import cache
-from importlib.util import find_spec
-from typing import Any
 import os
+import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-
+from functools import cache
+from importlib.util import find_spec
+from typing import Any
 
 log = logging.getLogger("braid.worker")
 

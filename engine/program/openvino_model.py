@@ -16,17 +16,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
 import numpy as np
 import torch
 from torch import Tensor
+
 from braid.core.errors import BraidError, PreconditionFailed
 from braid.core.precision import BF16, FP32
-from braid.engine.program.model_file import checked_file, first_line
 from braid.engine.program import openvino_library as library
+from braid.engine.program.model_file import checked_file, first_line
 from braid.engine.program.openvino_exactness import Bounds, exact_within
 from braid.engine.program.openvino_library import tbb_threads
 from braid.engine.runtime.stopping import stop_signal
-
 
 MAX_COMPILED = 64
 """Shapes that a model is compiled for at the same time, at most."""

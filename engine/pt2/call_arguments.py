@@ -8,8 +8,7 @@ from typing import Any
 import torch
 
 from braid.core.tensor import Dim
-from braid.engine.lowering.builder import Builder
-from braid.engine.lowering.builder import UnsupportedUse
+from braid.engine.lowering.builder import Builder, UnsupportedUse
 from braid.engine.ops.dtypes import torch_dtype
 from braid.engine.pt2.document import (
     Argument,

@@ -15,10 +15,9 @@ Needs no torch.
 
 from __future__ import annotations
 
-import re
 import ctypes
+import re
 import sys
-
 
 _SIGNS = (
     "allocate memory",  # torch, ONNX Runtime's arena, the system

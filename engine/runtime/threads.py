@@ -18,15 +18,14 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Sequence
-import torch
-from collections.abc import Iterator
-from contextlib import contextmanager
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from queue import SimpleQueue
-from braid.engine.runtime.stopping import StopSignal, stop_signal
 
+import torch
+
+from braid.engine.runtime.stopping import StopSignal, stop_signal
 
 _SPREAD_ELEMENTS = 1 << 22  # an elementwise operator of this size uses every thread
 

@@ -31,8 +31,7 @@ from braid.engine.importer.artefact import load_artefact
 from braid.engine.link.messages import ModelMemory
 from braid.engine.link.shared_memory import SlotLayout, slot_layout
 from braid.engine.ops.dtypes import torch_dtype
-from braid.engine.passes.fusion import fuse_residuals
-from braid.engine.passes.fusion import fuse_weighted_sums
+from braid.engine.passes.fusion import fuse_residuals, fuse_weighted_sums
 from braid.engine.passes.precision import in_precision
 from braid.engine.passes.quantised.calibrated import quantised_by
 from braid.engine.passes.quantised.fusing import fuse_quantised

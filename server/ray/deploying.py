@@ -19,8 +19,8 @@ from ray.dashboard.modules.serve.sdk import ServeSubmissionClient
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from braid.core.allowance import cpu_allowance
-from braid.core.errors import StartupError
 from braid.core.child_process import python_program
+from braid.core.errors import StartupError
 from braid.server.ray.application import NAME
 from braid.server.ray.environment import RESOURCE, missing, with_braid
 from braid.server.settings import Settings

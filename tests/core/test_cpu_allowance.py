@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from braid.core.allowance import CpuAllowance, cpu_allowance
-from braid.core.allowance import usable_memory_bytes
+from braid.core.allowance import CpuAllowance, cpu_allowance, usable_memory_bytes
 from tests.control_groups import group_with_quota
 
 CORES = tuple(range(64))

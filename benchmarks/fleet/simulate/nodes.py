@@ -94,11 +94,9 @@ class SleepingDevice:
 class _Unwatched:
     """Observer that records nothing."""
 
-    def queue_is(self, requests: int, rows: int) -> None:
-        ...
+    def queue_is(self, requests: int, rows: int) -> None: ...
 
-    def batch_ran(self, batch_size: int, rows: int, compute_us: int) -> None:
-        ...
+    def batch_ran(self, batch_size: int, rows: int, compute_us: int) -> None: ...
 
 
 @dataclass(slots=True)

@@ -17,8 +17,8 @@ from pathlib import Path
 import numpy as np
 import onnxruntime
 
-from benchmarks.reports import write_report
 from benchmarks.environment import REPOSITORY, describe
+from benchmarks.reports import write_report
 
 FILE = REPOSITORY / "benchmarks/results/intel-xeon-2core-2026-11-23/batches-on-one-core.json"
 BATCH_SIZES = (1, 2, 4, 8)

@@ -6,9 +6,13 @@ variants(unit) ──> [oneDNN directly, Winograd's method, oneDNN through torch
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Set
+from dataclasses import replace
+
 import torch
 from torch import Tensor
+
 from braid.core.graph import Operator, OpGraph
 from braid.core.schedule import USUAL_KERNELS
 from braid.engine.cpu.kernels.elementwise_units import image_values
@@ -18,7 +22,9 @@ from braid.engine.cpu.kernels.integers.binding import bind_on_integers
 from braid.engine.cpu.kernels.onednn_units import bind_directly
 from braid.engine.cpu.kernels.unit_binding import UnitBinding
 from braid.engine.cpu.kernels.winograd import bind_winograd
-from braid.engine.onednn.library import find_onednn
+from braid.engine.onednn import floats
+from braid.engine.onednn.library import DST, SRC, OneDnn, find_onednn
+from braid.engine.onednn.recipe import Action, Place, Recipe
 from braid.engine.ops.dtypes import torch_dtype
 from braid.engine.ops.kinds import bound
 from braid.engine.program.attributes import image_window
@@ -32,14 +38,6 @@ from braid.engine.program.kernel_choice import (
 )
 from braid.engine.program.program import Binding, Program, bind
 from braid.engine.runtime.yielding import YieldToRequests, no_pause
-import math
-from dataclasses import replace
-from braid.engine.onednn import floats
-from braid.engine.onednn.library import DST, SRC, OneDnn
-from braid.engine.onednn.recipe import Action, Place, Recipe
-from braid.engine.program.kernel import Kernel
-from braid.engine.program.kernel_choice import MergedUnit
-
 
 _ON_BYTES = frozenset({"aten.cat", "braid.max_pool"})
 """Kinds that oneDNN also has on 8-bit integers: they only move them."""

@@ -19,8 +19,8 @@ from braid.engine.cpu.kernels.unit_binding import UnitBinding
 from braid.engine.onednn import floats
 from braid.engine.onednn.library import ADD, DTYPES, POST_OP, SCALES, SRC, SRC_1, PostOp
 from braid.engine.onednn.recipe import Buffer
-from braid.engine.ops.families.quantised_unit import DEQUANTISE, IDENTITY, QUANTISE
 from braid.engine.ops.dtypes import torch_dtype
+from braid.engine.ops.families.quantised_unit import DEQUANTISE, IDENTITY, QUANTISE
 from braid.engine.ops.kinds import EPILOGUE, WEIGHTED_SUM
 from braid.engine.passes.fusion import weights_of
 from braid.engine.program.kernel import Kernel

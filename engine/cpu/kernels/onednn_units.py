@@ -36,8 +36,8 @@ from braid.engine.onednn.library import (
     Primitive,
 )
 from braid.engine.onednn.recipe import Recipe
-from braid.engine.ops.kinds import WEIGHTED_SUM
 from braid.engine.ops.families.linear import same_padding
+from braid.engine.ops.kinds import WEIGHTED_SUM
 from braid.engine.program.attributes import image_window, wholes
 from braid.engine.program.kernel import Kernel
 

@@ -17,12 +17,12 @@ import tempfile
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
+
 from braid.core.background import to_the_end
 from braid.core.disk import disk_failure
 from braid.core.errors import DiskFailure, InvalidArtefact, ModelImportError, Unavailable
 from braid.core.removal import remove_folder
 from braid.core.shortage import shortage
-from braid.engine.importer.host.request import ImportLimits, limit_exceeded
 from braid.engine.importer.host.messages import (
     MAX_REPORT_BYTES,
     Done,
@@ -35,10 +35,9 @@ from braid.engine.importer.host.messages import (
 )
 from braid.engine.importer.host.process import ImporterProcess, SpareImporter
 from braid.engine.importer.host.report import read_report, sync_folder, verify_files
-from braid.engine.importer.host.request import ImportRequest
+from braid.engine.importer.host.request import ImportLimits, ImportRequest, limit_exceeded
 from braid.engine.processes.child import ChildEnd, ChildProcess
 from braid.engine.runtime.memory import says_out_of_memory
-
 
 _log = logging.getLogger(__name__)
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from braid.core.errors import ImportLimitExceeded
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from braid.core.errors import ImportLimitExceeded
 
 GIB = 1 << 30
 

@@ -23,9 +23,8 @@ from pathlib import Path
 from braid.core.disk import disk_failure
 from braid.core.errors import BraidError, InvalidRequest, ModelImportError
 from braid.core.json_form import from_json
-from braid.engine.importer.host.request import ImportLimits, limit_exceeded
 from braid.engine.importer.host.messages import Done, Failed, Message, OnProgress, Progress, encode
-from braid.engine.importer.host.request import ImportRequest
+from braid.engine.importer.host.request import ImportLimits, ImportRequest, limit_exceeded
 from braid.engine.importer.sandbox.confinement import give_up_rights, set_limits
 from braid.engine.importer.sandbox.landlock import keep_to
 from braid.engine.importer.sandbox.run_limit import bound_trials

@@ -8,13 +8,12 @@ hosts whose kernel has no filters, go without.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 import ctypes
 import errno
 import os
 import platform
 import struct
-
+from collections.abc import Mapping
 
 ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 """As a filter sees them."""

@@ -5,15 +5,16 @@ Templates in double precision measure the rounding error of single precision.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
+
 import torch
 from torch import Tensor
+
 from braid.core.errors import BraidError
-import dataclasses
 from braid.core.graph import Operator, OpGraph
 from braid.core.tensor import TensorType
 from braid.engine.passes.body import map_operators
-
 
 TOLERANCE = 1e-4
 _INTEGER_MISMATCHES = 0.01  # most elements of an integer output (argmax) that may differ

@@ -31,11 +31,13 @@ from braid.engine.importer.verification.compare import (
     Disagreement,
     Outputs,
     compare,
+    double_spec,
     furthest,
+    in_double,
+    widened,
 )
 from braid.engine.importer.verification.example_inputs import Example, check_memory
 from braid.engine.importer.verification.reference import ReferenceFailed, ReferenceModel
-from braid.engine.importer.verification.compare import double_spec, in_double, widened
 from braid.engine.ops.families.quantised_unit import QUANTISE
 from braid.engine.passes.body import Weights
 from braid.engine.passes.specialise import interpret, specialise

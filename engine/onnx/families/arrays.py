@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
-from braid.engine.lowering.builder import Builder
-from braid.engine.lowering.builder import UnsupportedUse
+
+from braid.engine.lowering.builder import Builder, UnsupportedUse
 from braid.engine.onnx.lowering_table import lowers, lowers_to
 from braid.engine.onnx.node import OnnxNode
 from braid.engine.onnx.tensors import dtype_name, to_tensor
 from braid.engine.ops.dtypes import DTYPE_NAMES
-from braid.engine.onnx.lowering_table import lowers
-from typing import Any
-
 
 lowers_to("braid.size", "Size", 1, 25)
 

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import math
-from braid.engine.lowering.builder import Builder
-from braid.engine.lowering.builder import emit_sum
-from braid.engine.lowering.builder import UnsupportedUse
+
+from braid.engine.lowering.builder import Builder, UnsupportedUse, emit_sum
 from braid.engine.onnx.lowering_table import lowers, lowers_to
 from braid.engine.onnx.node import OnnxNode
 from braid.engine.onnx.tensors import dtype_name
-
 
 # Since-versions, first and last, of unary operators whose kind is aten and the name in lower case.
 _UNARY = {

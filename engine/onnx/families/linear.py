@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from braid.engine.lowering.builder import Builder
-from braid.engine.lowering.builder import emit_matmul, transposed
-from braid.engine.onnx.lowering_table import lowers, lowers_to
-from braid.engine.onnx.node import OnnxNode
 from collections.abc import Sequence
 from dataclasses import replace
-from braid.engine.lowering.builder import emit_convolution
-from braid.engine.lowering.builder import UnsupportedUse
-from braid.engine.onnx.lowering_table import lowers
-from braid.engine.ops.families.linear import ConvolutionWindow, halves
 
+from braid.engine.lowering.builder import (
+    Builder,
+    UnsupportedUse,
+    emit_convolution,
+    emit_matmul,
+    transposed,
+)
+from braid.engine.onnx.lowering_table import lowers, lowers_to
+from braid.engine.onnx.node import OnnxNode
+from braid.engine.ops.families.linear import ConvolutionWindow, halves
 
 lowers_to("aten.det", "Det", 11, 22)
 

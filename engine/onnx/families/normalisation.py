@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from braid.engine.lowering.builder import Builder
-from braid.engine.lowering.builder import UnsupportedUse
+from braid.engine.lowering.builder import Builder, UnsupportedUse
 from braid.engine.onnx.lowering_table import lowers, lowers_to
 from braid.engine.onnx.node import OnnxNode
-
 
 lowers_to(
     *("braid.instance_norm", "InstanceNormalization", 6, 22), operands=3, eps=("epsilon", 1e-5)

@@ -10,18 +10,15 @@ So they run as the same network written with QuantizeLinear and DequantizeLinear
 
 from __future__ import annotations
 
-from typing import Any
-from braid.engine.lowering.builder import Builder
-from braid.engine.lowering.builder import UnsupportedUse
-from braid.engine.onnx.families.linear import AUTO_PADS, spatial_rank, split_pads
-from braid.engine.onnx.lowering_table import lowers
-from braid.engine.onnx.node import OnnxNode
-from braid.engine.onnx.tensors import dtype_name
 from collections.abc import Sequence
-from braid.engine.lowering.builder import emit_matmul, transposed
-from braid.engine.onnx.families.linear import lower_convolution
+from typing import Any
+
+from braid.engine.lowering.builder import Builder, UnsupportedUse, emit_matmul, transposed
+from braid.engine.onnx.families.linear import AUTO_PADS, lower_convolution, spatial_rank, split_pads
 from braid.engine.onnx.families.signals import pooling_window
 from braid.engine.onnx.lowering_table import contributed, lowers
+from braid.engine.onnx.node import OnnxNode
+from braid.engine.onnx.tensors import dtype_name
 
 
 def _grid(node: OnnxNode) -> dict[str, Any]:

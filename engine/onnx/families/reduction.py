@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from typing import Any
-from braid.engine.lowering.builder import Builder
-from braid.engine.lowering.builder import UnsupportedUse
+
+from braid.engine.lowering.builder import Builder, UnsupportedUse
 from braid.engine.onnx.lowering_table import lowers
 from braid.engine.onnx.node import OnnxNode
-
 
 # Name, last form, the form from which the axes are an operand, kind.
 _REDUCTIONS = (

@@ -6,13 +6,13 @@ layer runs step by step with ONNX's own formulas.
 
 from __future__ import annotations
 
-from braid.engine.lowering.builder import Builder
-from braid.engine.lowering.builder import UnsupportedUse
+from collections.abc import Mapping
+from typing import Any
+
+from braid.engine.lowering.builder import Builder, UnsupportedUse
 from braid.engine.onnx.lowering_table import lowers
 from braid.engine.onnx.node import OnnxNode
 from braid.engine.onnx.tensors import dtype_name
-from collections.abc import Mapping
-from typing import Any
 
 
 @lowers("Attention", 23, 25, "caches, masks, windows, caps and grouped heads")

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from typing import Any
-from braid.engine.lowering.builder import Builder
-from braid.engine.lowering.builder import UnsupportedUse
-from braid.engine.onnx.families.linear import AUTO_PADS
+
+from onnx import TensorProto
+
+from braid.engine.lowering.builder import Builder, UnsupportedUse
+from braid.engine.onnx.families.linear import AUTO_PADS, spatial_rank
 from braid.engine.onnx.lowering_table import lowers, lowers_to
 from braid.engine.onnx.node import OnnxNode
-from braid.engine.onnx.lowering_table import lowers
-from onnx import TensorProto
-from braid.engine.onnx.families.linear import spatial_rank
 from braid.engine.onnx.tensors import dtype_name
-
 
 lowers_to("braid.global_avg_pool", "GlobalAveragePool", 1, 22)
 lowers_to("braid.global_max_pool", "GlobalMaxPool", 1, 22)

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from braid.engine.ops.families.unsigned import with_unsigned
+
 from braid.engine.ops.dtypes import torch_dtype
+from braid.engine.ops.families.unsigned import with_unsigned
 from braid.engine.ops.kinds import WEIGHTED_SUM, operator
 from braid.engine.ops.value_ranges import divisors, is_readable
-from braid.engine.ops.kinds import operator
-
 
 # Kinds that are exactly torch's function of that name, with its arguments as attributes.
 TORCH_UNARY = (

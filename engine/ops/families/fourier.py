@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+
 import torch
 from torch import Tensor
-from braid.engine.ops.families.shape import normal_axis, scalar
+
 from braid.engine.ops.dtypes import torch_dtype
+from braid.engine.ops.families.shape import normal_axis, scalar
 from braid.engine.ops.kinds import operator
 
 

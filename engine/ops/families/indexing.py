@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-import torch
-from torch import Tensor
-from braid.engine.ops.families.shape import Number, scalar
-from braid.engine.ops.dtypes import torch_dtype
-from braid.engine.ops.kinds import operator
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate, groupby, pairwise
 from typing import Any
-import torch.nn.functional as F
-from braid.engine.ops.families.shape import Number, check_shape, normal_axis, scalar
-from braid.engine.ops.value_ranges import Shape, ValueRange, along_axis, index_tuples
 
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from braid.engine.ops.dtypes import torch_dtype
+from braid.engine.ops.families.shape import Number, check_shape, normal_axis, scalar
+from braid.engine.ops.kinds import operator
+from braid.engine.ops.value_ranges import Shape, ValueRange, along_axis, index_tuples
 
 Ints = Sequence[int]
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from braid.engine.ops.kinds import operator
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+
 from braid.engine.ops.families.shape import check_shape
+from braid.engine.ops.kinds import operator
 
 
 @operator("aten.linear")

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from braid.engine.ops.kinds import operator
-from braid.engine.ops.families.linear import same_padding
 
+from braid.engine.ops.families.linear import same_padding
+from braid.engine.ops.kinds import operator
 
 Ints = Sequence[int]
 Pairs = list[tuple[int, int]]  # padding before and after each spatial axis

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+
 import torch
 from torch import Tensor
+
 from braid.engine.ops.dtypes import torch_dtype
-from braid.engine.ops.kinds import operator
 from braid.engine.ops.families.linear import ConvolutionWindow, convolution
+from braid.engine.ops.kinds import operator
 
 
 def _along(parameter: Tensor, x: Tensor, axis: int, block: int) -> Tensor:

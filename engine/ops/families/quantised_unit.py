@@ -13,11 +13,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
+
 from torch import Tensor
+
 from braid.core.graph import Literal, Operator
 from braid.engine.ops.families.quantised import dequantise, quantise
 from braid.engine.ops.kinds import WITH_SUM, epilogue_steps, op, operator
-
 
 KIND = "braid.quantised_unit"
 

@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
 import torch
 from torch import Tensor
+
 from braid.engine.ops.families.shape import check_shape
 from braid.engine.ops.kinds import operator
 from braid.engine.ops.value_ranges import Shape, ValueRange, Values

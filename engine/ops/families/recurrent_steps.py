@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from braid.engine.ops.families.recurrent import RecurrentOptions, lengths_at
 from braid.engine.ops.families.shape import check_shape
 from braid.engine.ops.kinds import operator
-from braid.engine.ops.families.recurrent import RecurrentOptions, lengths_at
-
 
 Activation = Callable[[Tensor], Tensor]
 

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+
 import torch
 from torch import Tensor
+
 from braid.engine.ops.families.shape import normal_axis, scalar
 from braid.engine.ops.kinds import operator
-
 
 Dims = Sequence[int] | None
 Fold = Callable[[Tensor, list[int], bool], Tensor]

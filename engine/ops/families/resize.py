@@ -10,12 +10,13 @@ import math
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
 from braid.engine.ops.families.shape import different_axes
 from braid.engine.ops.kinds import operator
-
 
 _TIE = 1e-6  # coordinates this close to the middle of two neighbours count as the middle
 

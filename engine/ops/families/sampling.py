@@ -6,13 +6,14 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
 from braid.engine.ops.families.shape import check_shape, normal_axis
 from braid.engine.ops.kinds import operator
 from braid.engine.ops.value_ranges import MOST, Shape, ValueRange
-
 
 Ints = Sequence[int]
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
 from braid.engine.ops.kinds import operator
 from braid.engine.ops.value_ranges import Shape, ValueRange
-
 
 Ints = Sequence[int]
 Number = float | list[float]  # a scalar operand; some models make it a list of one

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
+
 import torch
 from torch import Tensor
-from braid.engine.ops.value_ranges import is_readable
 
+from braid.engine.ops.value_ranges import is_readable
 
 Run = Callable[..., Tensor]
 

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from braid.core.graph import Literal, Operator, OpGraph
 from braid.core.tensor import TensorType
+from braid.engine.ops.dtypes import spec_of
 from braid.engine.ops.families.quantised import dequantise
 from braid.engine.ops.families.quantised_unit import DEQUANTISE, Grid
-from braid.engine.ops.dtypes import spec_of
 from braid.engine.passes.body import live, rebuilt, with_constants
 from braid.engine.passes.precision import DerivedConstants
 

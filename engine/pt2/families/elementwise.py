@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from braid.engine.lowering.builder import Builder
-from braid.engine.lowering.builder import emit_sum
-from braid.engine.lowering.builder import UnsupportedUse
-from braid.engine.ops.families.elementwise import TORCH_UNARY
+
+from braid.engine.lowering.builder import Builder, UnsupportedUse, emit_sum
 from braid.engine.ops.dtypes import torch_dtype
+from braid.engine.ops.families.elementwise import TORCH_UNARY
 from braid.engine.pt2.call_arguments import CallArguments
 from braid.engine.pt2.lowering_table import lowers
-
 
 _UNARY = (*TORCH_UNARY, "bitwise_not", "hardswish", "isnan", "logical_not", "mish", "silu")
 # aten name -> kind, and its attributes by the names of the arguments, with their default values

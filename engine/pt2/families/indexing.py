@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from typing import Any
+
 import torch
-from braid.engine.lowering.builder import Builder
-from braid.engine.lowering.builder import UnsupportedUse
+
+from braid.engine.lowering.builder import Builder, UnsupportedUse
 from braid.engine.ops.dtypes import torch_dtype
 from braid.engine.pt2.call_arguments import CallArguments
-from braid.engine.pt2.lowering_table import lowers
 from braid.engine.pt2.document import Tensor
-
+from braid.engine.pt2.lowering_table import lowers
 
 _FIXED = {"zeros": 0, "ones": 1, "new_zeros": 0, "new_ones": 1, "empty": 0, "new_empty": 0}
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from braid.engine.lowering.builder import Builder
-from braid.engine.lowering.builder import emit_matmul, transposed
+from braid.engine.lowering.builder import (
+    Builder,
+    UnsupportedUse,
+    emit_convolution,
+    emit_matmul,
+    transposed,
+)
+from braid.engine.ops.families.linear import ConvolutionWindow
 from braid.engine.pt2.call_arguments import CallArguments
 from braid.engine.pt2.lowering_table import lowers
-from braid.engine.lowering.builder import emit_convolution
-from braid.engine.lowering.builder import UnsupportedUse
-from braid.engine.ops.families.linear import ConvolutionWindow
 
 
 @lowers("aten.linear.default")

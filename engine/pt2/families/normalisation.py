@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import torch
-from braid.engine.lowering.builder import Builder
-from braid.engine.lowering.builder import UnsupportedUse
+
+from braid.engine.lowering.builder import Builder, UnsupportedUse
 from braid.engine.ops.dtypes import torch_dtype
 from braid.engine.pt2.call_arguments import CallArguments
 from braid.engine.pt2.lowering_table import lowers

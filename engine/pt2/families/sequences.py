@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from braid.engine.lowering.builder import Builder
-from braid.engine.lowering.builder import UnsupportedUse
-from braid.engine.pt2.call_arguments import CallArguments
-from braid.engine.pt2.lowering_table import lowers
 from collections.abc import Sequence
 from dataclasses import dataclass
+
+from braid.engine.lowering.builder import Builder, UnsupportedUse
+from braid.engine.pt2.call_arguments import CallArguments
+from braid.engine.pt2.lowering_table import lowers
 
 
 @lowers("aten.scaled_dot_product_attention.default")

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from typing import Any
-from braid.engine.lowering.builder import Builder
-from braid.engine.lowering.builder import UnsupportedUse
+
+from braid.engine.lowering.builder import Builder, UnsupportedUse
 from braid.engine.pt2.call_arguments import CallArguments
 from braid.engine.pt2.document import Symbol
 from braid.engine.pt2.lowering_table import lowers
-
 
 _FAR = 1 << 62  # ends beyond any extent
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from typing import Any
-from braid.engine.lowering.builder import Builder
-from braid.engine.lowering.builder import UnsupportedUse
+
+from braid.engine.lowering.builder import Builder, UnsupportedUse
 from braid.engine.pt2.call_arguments import CallArguments
+from braid.engine.pt2.document import Symbol
 from braid.engine.pt2.families.linear import spread
 from braid.engine.pt2.lowering_table import lowers
-from braid.engine.pt2.document import Symbol
 
 
 def _window(call: CallArguments, axes: int, dilated: bool) -> dict[str, Any]:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import torch
-from braid.engine.lowering.builder import Builder
-from braid.engine.lowering.builder import UnsupportedUse
+
+from braid.engine.lowering.builder import Builder, UnsupportedUse
 from braid.engine.pt2.call_arguments import CallArguments
 from braid.engine.pt2.document import Symbol
 from braid.engine.pt2.lowering_table import lowers
-
 
 _ARITHMETIC = {
     "_operator.add": "aten.add",

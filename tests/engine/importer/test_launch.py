@@ -12,11 +12,10 @@ import pytest
 from onnx import helper
 
 from braid.core.errors import ImportLimitExceeded, ModelImportError
-from braid.engine.importer.host.launch import how_killed
-from braid.engine.importer.host.launch import WORK_PREFIX, import_model
-from braid.engine.importer.host.request import GIB, ImportLimits
+from braid.engine.importer.host.launch import WORK_PREFIX, how_killed, import_model
 from braid.engine.importer.host.process import SpareImporter
 from braid.engine.importer.host.report import read_report
+from braid.engine.importer.host.request import GIB, ImportLimits
 from braid.engine.processes.child import is_more, oom_kills
 from tests.engine.importer.running import imported, importers, left_in, map_much_with_torch
 from tests.models.bad_onnx import KEEPS, loop_body, slow

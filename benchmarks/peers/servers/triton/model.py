@@ -14,8 +14,7 @@ Arrays = Sequence[NDArray[np.generic]]
 class Engine(Protocol):
     """A model that is loaded."""
 
-    def run(self, feeds: Mapping[str, NDArray[np.generic]]) -> Arrays:
-        ...
+    def run(self, feeds: Mapping[str, NDArray[np.generic]]) -> Arrays: ...
 
 
 class OnnxRuntime:

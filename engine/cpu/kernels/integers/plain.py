@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
 
 from braid.core.graph import Operator
 from braid.engine.cpu.kernels.integers.rounding import Chain, Steps, rounded, steps_of_grid
-from braid.engine.cpu.kernels.unit_binding import VARIANT, UnitBinding, single
+from braid.engine.cpu.kernels.unit_binding import UnitBinding
 from braid.engine.onednn import integers
 from braid.engine.onednn.integers import AverageWindow, Types
 from braid.engine.onednn.library import POST_OP, SCALES, SRC, SRC_1, ZERO_POINT, PostOp, Primitive
-from braid.engine.onednn.recipe import Buffer, Recipe
-from braid.engine.ops.families.quantised_unit import Grid, QuantisedUnit
+from braid.engine.onednn.recipe import Buffer
 from braid.engine.ops.dtypes import torch_dtype
+from braid.engine.ops.families.quantised_unit import Grid, QuantisedUnit
 from braid.engine.program.attributes import wholes
 from braid.engine.program.kernel import Kernel
 

@@ -18,8 +18,8 @@ from torch import Tensor
 from braid.engine.cpu.kernels.epilogues import steps_of
 from braid.engine.cpu.kernels.unit_binding import UnitBinding
 from braid.engine.onednn.library import ADD, PostOp
-from braid.engine.ops.families.quantised_unit import Grid, QuantisedUnit
 from braid.engine.ops.dtypes import torch_dtype
+from braid.engine.ops.families.quantised_unit import Grid, QuantisedUnit
 
 _RELU: list[PostOp] = [("relu", 0.0, 0.0)]
 

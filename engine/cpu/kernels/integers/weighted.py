@@ -25,8 +25,8 @@ from braid.engine.onednn.library import (
     Primitive,
 )
 from braid.engine.onednn.recipe import Buffer, Recipe
-from braid.engine.ops.families.quantised_unit import QuantisedUnit
 from braid.engine.ops.dtypes import torch_dtype
+from braid.engine.ops.families.quantised_unit import QuantisedUnit
 from braid.engine.program.attributes import image_window
 from braid.engine.program.kernel import Kernel
 
