@@ -19,7 +19,6 @@ allows, and what was registered in another one is told, and neither passes nor f
 from __future__ import annotations
 
 import argparse
-import json
 import multiprocessing
 import os
 import shlex
@@ -34,13 +33,15 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks import environment
-from benchmarks.networks.export import export_onnx
+from benchmarks.load.processes import braid_server
+from benchmarks.networks.export import model_file
 from benchmarks.networks.registry import NETWORKS
-from benchmarks.served import Inputs, server
+from benchmarks.reports import LOCAL, write_report
+from benchmarks.served import Inputs
 from braid_client import Client, Job
 
 DEFAULT_NETWORKS = ("squeezenet", "mnasnet", "googlenet", "randwire_small", "resnet50")
-DEFAULT_OUT = environment.REPOSITORY / "benchmarks" / "results" / "local" / "busy_registration.json"
+DEFAULT_OUT = LOCAL / "busy_registration.json"
 
 LONGEST_S = 3600.0  # of a registration
 LOOK_S = 3.0  # between two looks at what is still provisional: each takes the server some time
@@ -61,7 +62,6 @@ class Plan:
 
     @staticmethod
     def of(client: Client, name: str) -> Plan:
-        """The plan of batch size 1."""
         (found,) = client.model(name).schedules
         return Plan(found.plan_id, found.planner, found.promoted, found.provisional, found.speedup)
 
@@ -235,14 +235,15 @@ def _words(plan: Plan) -> str:
 
 
 def hold_round(args: argparse.Namespace, work: Path, models: Mapping[str, Path]) -> list[Case]:
-    """One round; returns what was seen of each network."""
     cases = [Case(name) for name in args.networks]
     cores = Cores(args.state, args.state_wait)
-    with server(work / "busy") as client:
+    with braid_server(work / "busy") as server:
+        client = server.client
         with busy(args.processes):
             register_busily(client, cases, models)
         let_settle(client, cases, args.idle, cores)
-        with server(work / "quiet") as other:
+        with braid_server(work / "quiet") as quiet:
+            other = quiet.client
             register_quietly(other, cases, models, cores)
             for case in cases:
                 compare(client, other, case)
@@ -251,7 +252,6 @@ def hold_round(args: argparse.Namespace, work: Path, models: Mapping[str, Path])
 
 
 def text(case: Case, within: float) -> str:
-    """One line of the table."""
     settled = "   -" if case.settled_s is None else f"{case.settled_s:4.0f}"
     verdict = "passes" if case.passes(within) else "FAILS"
     if not case.is_comparable:
@@ -310,7 +310,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     rounds: list[list[Case]] = []
     with tempfile.TemporaryDirectory(prefix="braid-busy-") as temporary:
         folder = args.models or Path(temporary)
-        models = {name: _file(name, folder) for name in args.networks}
+        models = {name: model_file(name, folder) for name in args.networks}
         for number in range(args.rounds):
             print(f"round {number + 1} of {args.rounds}", flush=True)
             work = Path(temporary) / f"round-{number}"
@@ -332,14 +332,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "judged": len(judged),
         "rounds": [[asdict(case) for case in each] for each in rounds],
     }
-    args.out.parent.mkdir(parents=True, exist_ok=True)
-    args.out.write_text(json.dumps(report, indent=1) + "\n")
+    write_report(args.out, report)
     return 0 if passed == len(judged) else 1
-
-
-def _file(name: str, models: Path) -> Path:
-    path = models / f"{name}.onnx"
-    return path if path.exists() else export_onnx(name, path)
 
 
 if __name__ == "__main__":

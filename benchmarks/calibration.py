@@ -13,7 +13,6 @@ Prints a line for each network and writes calibration.json after each.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -23,8 +22,9 @@ from typing import Any
 import numpy as np
 
 from benchmarks.environment import describe
-from benchmarks.networks.export import export_onnx
+from benchmarks.networks.export import model_file
 from benchmarks.networks.registry import NETWORKS
+from benchmarks.reports import write_report
 from braid.core.precision import AUTO
 from braid.core.quantisation import quantisation_text
 from braid.library.compiling import compile
@@ -33,7 +33,6 @@ SEEDS = range(100, 124)
 
 
 def samples_of(name: str) -> dict[str, np.ndarray[Any, Any]]:
-    """Inputs of a network, one a seed."""
     network = NETWORKS[name]
     rows = [network.example_inputs(1, seed=seed) for seed in SEEDS]
     return {
@@ -75,7 +74,6 @@ def measure(model: Path, samples: Any, error: float) -> dict[str, Any]:
 
 
 def print_line(name: str, found: dict[str, Any]) -> None:
-    """Print what serves, and latency and error in each precision."""
     cells = [
         f"{precision} {_number(each['ms'], '.2f')} ms {_number(each['error'], '.2g')}"
         for precision, each in found["candidates"].items()
@@ -88,7 +86,6 @@ def _number(value: float | None, how: str) -> str:
 
 
 def main() -> int:
-    """Run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--networks", default="")
     parser.add_argument("--model", type=Path)
@@ -104,18 +101,13 @@ def main() -> int:
             results[name] = measure(model, samples, args.error)
             print_line(name, results[name])
             document = {"environment": environment, "error": args.error, "networks": results}
-            args.out.mkdir(parents=True, exist_ok=True)
-            (args.out / "calibration.json").write_text(json.dumps(document, indent=1) + "\n")
+            write_report(args.out / "calibration.json", document)
     return 0
 
 
 def _cases(args: argparse.Namespace, folder: Path) -> Iterator[tuple[str, Path, Any]]:
-    """Names, model files and samples of what is to be measured."""
     for name in filter(None, args.networks.split(",")):
-        path = (args.models or folder) / f"{name}.onnx"
-        if not path.exists():
-            export_onnx(name, path)
-        yield name, path, samples_of(name)
+        yield name, model_file(name, args.models or folder), samples_of(name)
     if args.model is not None:
         yield args.model.stem, args.model, args.samples
 

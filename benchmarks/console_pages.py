@@ -11,7 +11,6 @@ without a pause: its slowest answer is how long the page kept requests from the 
 from __future__ import annotations
 
 import argparse
-import json
 import threading
 import time
 from collections.abc import Iterator
@@ -23,9 +22,9 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks.environment import REPOSITORY, describe
-from benchmarks.load.children import free_ports, running
+from benchmarks.load.processes import braid_server
 from benchmarks.networks.fires import FIRES, Fires
-from benchmarks.registering import wait_until_up
+from benchmarks.reports import write_report
 from braid.server.cli.local.demo_networks.network import classifier
 from braid.server.cli.local.demo_networks.onnx_file import write_onnx
 from braid_client import Client, PlannerOptions
@@ -46,16 +45,9 @@ class Asked:
 @contextmanager
 def served(tree: Path, stores: Path) -> Iterator[tuple[Client, int]]:
     """Serve a checkout's store; yields a client and the HTTP port."""
-    grpc_port, http_port = free_ports(2)
-    command = [str(tree / ".venv/bin/python"), "-m", "braid.server.cli.main", "serve"]
-    command += ["--store", str(stores / tree.name), "--grpc-port", str(grpc_port)]
-    command += ["--http-port", str(http_port)]
-    with (
-        running(command, log=stores / f"{tree.name}.log", cwd=tree),
-        Client(f"127.0.0.1:{grpc_port}") as client,
-    ):
-        wait_until_up(client)
-        yield client, http_port
+    python = str(tree / ".venv/bin/python")
+    with braid_server(stores / tree.name, tree=tree, python=python) as server:
+        yield server.client, server.http_port
 
 
 def fill(client: Client, folder: Path) -> None:
@@ -73,7 +65,6 @@ def fill(client: Client, folder: Path) -> None:
 
 
 def get(connection: HTTPConnection, path: str) -> bytes:
-    """Return a page."""
     connection.request("GET", path)
     response = connection.getresponse()
     body = response.read()
@@ -110,7 +101,6 @@ def ask(port: int, page: str, asked: Asked) -> None:
 
 
 def report(found: dict[str, dict[str, Asked]]) -> None:
-    """Print a table, one row a page and checkout."""
     print(f"{'page':22} {'checkout':14} {'KiB':>6} {'page ms':>9} {'delay ms':>9} {'worst':>7}")
     for page in PAGES:
         for tree, pages in found.items():
@@ -122,7 +112,6 @@ def report(found: dict[str, dict[str, Asked]]) -> None:
 
 
 def main() -> None:
-    """Measure and print a table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--stores", type=Path, required=True, help="folder of the stores")
     parser.add_argument("--tree", type=Path, action="append", help="a checkout with its .venv")
@@ -154,8 +143,7 @@ def main() -> None:
             for tree, pages in found.items()
         }
         document |= {"pages": rows}
-        args.out.mkdir(parents=True, exist_ok=True)
-        (args.out / "console_pages.json").write_text(json.dumps(document, indent=1) + "\n")
+        write_report(args.out / "console_pages.json", document)
 
 
 if __name__ == "__main__":

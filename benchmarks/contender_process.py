@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import queue
+import signal
 import subprocess
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-
-from benchmarks.process_group import end_group
 
 
 class ContenderProcess:
@@ -58,7 +58,6 @@ class ContenderProcess:
         return line.rstrip("\n")
 
     def ask(self, text: str, timeout_s: float | None = None) -> str:
-        """Tell it something, and hear what it answers."""
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):  # the next line says why
             self._process.stdin.write(f"{text}\n")
@@ -72,3 +71,10 @@ class ContenderProcess:
         self._reader.join()
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.close()
+
+
+def end_group(leader: subprocess.Popen[str]) -> int:
+    """Kill a group and return its leader's exit status, which is its own if it has ended before."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(leader.pid, signal.SIGKILL)
+    return leader.wait()

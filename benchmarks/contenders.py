@@ -18,7 +18,7 @@ from time import perf_counter_ns
 
 import torch
 
-from benchmarks.networks.registry import NETWORKS
+from benchmarks.networks.registry import NETWORKS, arrays_of, inputs_of
 from braid.core.plan import plan_from_json
 from braid.core.precision import BF16, FP32, PRECISIONS
 from braid.core.program import ProgramKey, sorted_choices
@@ -27,8 +27,8 @@ from braid.engine.cpu.backend import CpuBackend
 from braid.engine.cpu.executor import CpuExecutor
 from braid.engine.importer.host.report import read_report
 from braid.engine.ops.dtypes import spec_of
-from braid.engine.runtime.affinity import usable_cpus
-from braid.engine.runtime.allocator import keep_freed_memory
+from braid.engine.runtime.memory import keep_freed_memory
+from braid.engine.runtime.threads import usable_cpus
 from braid.engine.worker.models import ModelTable
 from braid.server.cli.local.demo_networks.network import Network
 
@@ -40,14 +40,12 @@ _OPENVINO_TYPES = {FP32: "f32", "fp16": "f16", BF16: "bf16"}
 
 
 def torch_eager(network: Network, args: argparse.Namespace) -> Run:
-    """The module as it is, in inference mode."""
     torch.set_num_threads(args.threads)
     model, inputs = network.build(), network.example_inputs(args.batch)
     return lambda: model(*inputs)
 
 
 def torch_compile(network: Network, args: argparse.Namespace) -> Run:
-    """torch.compile with its weights frozen into the code."""
     import torch._inductor.config as inductor
 
     torch.set_num_threads(args.threads)
@@ -58,7 +56,6 @@ def torch_compile(network: Network, args: argparse.Namespace) -> Run:
 
 
 def onnxruntime_sequential(network: Network, args: argparse.Namespace) -> Run:
-    """A session with default settings."""
     return _session(network, args, parallel=False)
 
 
@@ -78,8 +75,7 @@ def _session(network: Network, args: argparse.Namespace, *, parallel: bool) -> R
     session = onnxruntime.InferenceSession(
         str(args.model), options, providers=["CPUExecutionProvider"]
     )
-    inputs = zip(network.input_names, network.example_inputs(args.batch), strict=True)
-    feeds = {name: tensor.numpy() for name, tensor in inputs}
+    feeds = arrays_of(network, args.batch)
     return lambda: session.run(None, feeds)
 
 
@@ -89,8 +85,7 @@ def openvino(network: Network, args: argparse.Namespace) -> Run:
 
     core = openvino.Core()
     model = core.read_model(str(args.model))
-    inputs = zip(network.input_names, network.example_inputs(args.batch), strict=True)
-    feeds = {name: tensor.numpy() for name, tensor in inputs}
+    feeds = arrays_of(network, args.batch)
     model.reshape({name: list(feed.shape) for name, feed in feeds.items()})
     properties = {
         "INFERENCE_PRECISION_HINT": _OPENVINO_TYPES[args.precision],
@@ -105,7 +100,7 @@ def braid(network: Network, args: argparse.Namespace) -> Run:
     """A plan as the device worker runs it, or the runtime that runs instead."""
     keep_freed_memory()
     cpus = usable_cpus()[: args.threads]
-    inputs = dict(zip(network.input_names, network.example_inputs(args.batch), strict=True))
+    inputs = inputs_of(network, args.batch)
     digest = read_report(args.artefact).sha256
     if args.plan is None:
         backend = CpuBackend(CpuExecutor(args.threads, cpus))
@@ -133,7 +128,6 @@ OTHERS: Mapping[str, Callable[[Network, argparse.Namespace], Run]] = {
 
 @torch.inference_mode()
 def main() -> None:
-    """Warm up, then run when told."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--network", choices=NETWORKS, required=True)
     parser.add_argument("--batch", type=int, required=True)

@@ -40,11 +40,10 @@ from benchmarks.cuda import run
 from benchmarks.cuda.agenda import PEERS
 from benchmarks.engine_results import PORTFOLIO, Case, print_case, print_ratios, write
 from benchmarks.environment import describe
-from benchmarks.kept_plans import keep, kept
-from benchmarks.networks.export import export_onnx
+from benchmarks.networks.export import model_file
 from benchmarks.networks.registry import NETWORKS
-from benchmarks.planned import Found, find_plans, imported
-from braid.core.cpu_allowance import cpu_allowance
+from benchmarks.planned import Found, find_plans, imported, keep, kept
+from braid.core.allowance import cpu_allowance
 from braid.core.precision import FP32, INT8, PRECISIONS
 from braid.core.runtimes import RUNTIMES
 from braid.core.schedule import SEQUENTIAL
@@ -61,16 +60,13 @@ class Contender:
         self._process = ContenderProcess(name, command, log, environment)
 
     def wait_until_ready(self) -> None:
-        """Return when it is warm."""
         assert self._process.line() == "ready"
 
     def run(self, count: int) -> list[float]:
-        """Milliseconds of this many runs."""
         samples: list[float] = json.loads(self._process.ask(str(count)))
         return samples
 
     def end(self) -> None:
-        """End the process."""
         self._process.end()
 
 
@@ -114,7 +110,6 @@ def measure(
 def commands_of(
     case: Case, found: Found, model: Path, artefact: Path, args: argparse.Namespace
 ) -> dict[str, list[str]]:
-    """How each contender is started."""
     base = [sys.executable, "-m", "benchmarks.contenders", "--network", case.network]
     base += ["--batch", str(case.batch), "--threads", str(args.threads), "--model", str(model)]
     base += ["--artefact", str(artefact), "--precision", _computed_in(args)]
@@ -138,10 +133,7 @@ def _computed_in(args: argparse.Namespace) -> str:
 
 
 def _model_file(network: str, folder: Path, args: argparse.Namespace) -> Path:
-    """ONNX file of a network, made if it is missing."""
-    model = (args.models or folder) / f"{network}.onnx"
-    if not model.exists():
-        export_onnx(network, model)
+    model = model_file(network, args.models or folder)
     if args.precision != INT8:
         return model
     quantised = folder / f"{network}-{INT8}.onnx"
@@ -153,7 +145,6 @@ def _model_file(network: str, folder: Path, args: argparse.Namespace) -> Path:
 
 
 def _planned(network: str, batch: int, artefact: Path, args: argparse.Namespace) -> Found:
-    """Plans of a network, as kept or found now."""
     folder = artefact.parent / f"{network}-{batch}-{args.precision}"
     found = kept(folder)
     if found is None:
@@ -173,7 +164,6 @@ def _numbers(text: str) -> list[int]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    """Parser of the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -217,7 +207,6 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def main() -> int:
-    """Run the benchmark."""
     args = _parser().parse_args()
     if args.device == "cuda":
         return run.main(args)

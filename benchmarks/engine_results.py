@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -10,6 +9,7 @@ from pathlib import Path
 from statistics import median, quantiles
 
 from benchmarks.contenders import OTHERS
+from benchmarks.reports import draw_bars, write_report
 from braid.core.runtimes import RUNTIMES
 from braid.core.schedule import SEQUENTIAL
 
@@ -37,12 +37,10 @@ class Case:
 
     @property
     def winner(self) -> str:
-        """The contender with the least median."""
         return min(self.samples_ms, key=self.median_ms)
 
 
 def _braid_name(case: Case, contender: str) -> str:
-    """The name under which a contender was measured."""
     if contender == OWN_BEST:
         return f"braid {case.own}"
     if contender == PORTFOLIO and case.portfolio not in RUNTIMES:
@@ -100,7 +98,6 @@ def ratios(cases: Sequence[Case]) -> dict[str, dict[str, float]]:
 
 
 def print_case(case: Case) -> None:
-    """A table of one case, fastest first, and who won."""
     print(f"\n{case.network}, batch {case.batch}")
     best = case.median_ms(case.winner)
     for name in sorted(case.samples_ms, key=case.median_ms):
@@ -120,20 +117,17 @@ def draw(cases: Sequence[Case], path: Path) -> None:
 
     names = [*OTHERS, f"braid {SEQUENTIAL}", OWN_BEST, PORTFOLIO]
     figure, axes = pyplot.subplots(figsize=(2 + 1.6 * len(cases), 4.5), layout="constrained")
-    width = 0.8 / len(names)
-    for number, name in enumerate(names):
-        heights = [c.median_ms(name) / c.median_ms(f"braid {SEQUENTIAL}") for c in cases]
-        places = [x + (number - len(names) / 2) * width for x in range(len(cases))]
-        axes.bar(places, [0 if math.isnan(h) else h for h in heights], width, label=name)
-    axes.axhline(1.0, color="black", linewidth=0.5)
-    axes.set_xticks(range(len(cases)), [f"{c.network}\nbatch {c.batch}" for c in cases], fontsize=8)
-    axes.set_ylabel("latency, relative to Braid's sequential plan")
+    heights = {
+        name: [c.median_ms(name) / c.median_ms(f"braid {SEQUENTIAL}") for c in cases]
+        for name in names
+    }
+    groups = [f"{case.network}\nbatch {case.batch}" for case in cases]
+    draw_bars(axes, groups, heights, "latency, relative to Braid's sequential plan")
     axes.legend(fontsize=8, ncols=2)
     figure.savefig(path)
 
 
 def print_ratios(cases: Sequence[Case]) -> None:
-    """By what factor Braid is faster, by batch size."""
     for batch in sorted({case.batch for case in cases}):
         print(f"\nbatch {batch}: how many times as fast")
         for name, values in ratios([case for case in cases if case.batch == batch]).items():
@@ -141,7 +135,6 @@ def print_ratios(cases: Sequence[Case]) -> None:
 
 
 def write(cases: Sequence[Case], environment: object, folder: Path) -> None:
-    """Write engine.json and engine.svg."""
     batches = sorted({case.batch for case in cases})
     document = {
         "environment": environment,
@@ -157,6 +150,5 @@ def write(cases: Sequence[Case], environment: object, folder: Path) -> None:
         ],
         "ratios": {batch: ratios([c for c in cases if c.batch == batch]) for batch in batches},
     }
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "engine.json").write_text(json.dumps(document, indent=1) + "\n")
+    write_report(folder / "engine.json", document)
     draw(cases, folder / "engine.svg")

@@ -35,7 +35,6 @@ def describe(*packages: str) -> dict[str, object]:
 
 
 def cpu_model() -> str:
-    """The processor's name, as the system gives it."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

@@ -10,7 +10,6 @@ what a call costs more is the median, over the rounds, of its difference to the 
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import tempfile
 from collections.abc import Callable
@@ -23,6 +22,7 @@ import torch
 
 import braid
 from benchmarks.environment import describe
+from benchmarks.reports import write_report
 from braid.engine.worker.models import seeded_inputs
 from braid.engine.worker.requests import begin_run
 
@@ -31,7 +31,6 @@ Turn = Callable[[], float]
 
 
 def median_us(run: Callable[[], object], calls: int) -> float:
-    """Median latency of a call in microseconds."""
     found = []
     for _ in range(calls):
         began = perf_counter_ns()
@@ -71,7 +70,6 @@ def turns_of(net: braid.Network, calls: int) -> dict[str, Turn]:
 
 
 def main() -> None:
-    """Run the command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.library_call")
     parser.add_argument("model", type=Path)
     parser.add_argument("--rounds", type=int, default=60)
@@ -99,10 +97,8 @@ def main() -> None:
         pairs = zip(found[name], found["bare executor"], strict=True)
         more_us = statistics.median(turn - bare for turn, bare in pairs)
         print(f"{name:<14} {median:9.1f} us   {more_us:+.1f} us")
-    options.out.mkdir(parents=True, exist_ok=True)
     document = {**facts, "model": options.model.stem, "plan": plan, "turns_us": found}
-    path = options.out / f"library-{options.model.stem}.json"
-    path.write_text(json.dumps(document, indent=2))
+    write_report(options.out / f"library-{options.model.stem}.json", document)
 
 
 if __name__ == "__main__":

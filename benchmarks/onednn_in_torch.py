@@ -53,11 +53,6 @@ class InsideTorch:
         return function
 
     def functions(self) -> Functions:
-        """oneDNN's C interface.
-
-        Raises:
-            OSError: it is of another major version.
-        """
         set_handle = self._addresses["dnnl_memory_set_data_handle"]
         return checked(self, ctypes.PYFUNCTYPE(ctypes.c_int)(set_handle))
 

@@ -57,7 +57,6 @@ class UnitShape(NamedTuple):
 
 
 def shapes_of(graph: OpGraph) -> Iterator[UnitShape]:
-    """Convolutions and linear layers of a static graph."""
     for unit in graph.operators:
         shapes = [tuple(map(int, graph.spec(name).shape)) for name in unit.inputs[:2] if name]
         relu = "relu" in str(unit.attributes.get(EPILOGUE))
@@ -85,11 +84,7 @@ class Direct:
         self._wait = functions.by_name.dnnl_stream_wait
 
     def run_of(self, unit: UnitShape) -> Callable[[], None]:
-        """A function that executes a unit.
-
-        Raises:
-            Unsupported: the library has no fast kernel for it.
-        """
+        """A function that executes a unit."""
         primitive = self._convolution(unit) if unit.window else self._matmul(unit)
         library, sizes = self._library, self._library.size_bytes
         data = {
@@ -138,7 +133,6 @@ class Operators:
         self._dtype = dtype
 
     def run_of(self, unit: UnitShape) -> Callable[[], None]:
-        """A function that executes a unit."""
         ops, relu = torch.ops.mkldnn, "relu" if unit.relu else "none"
         source = torch.zeros(unit.source, dtype=self._dtype)
         bias = torch.zeros(unit.result[1], dtype=self._dtype)
@@ -177,7 +171,6 @@ def _made(contender: Direct | Operators, unit: UnitShape) -> Callable[[], object
 
 @torch.inference_mode()
 def main() -> None:
-    """Make and warm up all units, then run them when told."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("units", type=Path, help="JSON")
     parser.add_argument("precision", choices=PRECISIONS)

@@ -39,16 +39,17 @@ import numpy as np
 import psutil
 
 from benchmarks import environment
-from benchmarks.load.children import free_ports, module, running
+from benchmarks.load.processes import braid_server
 from benchmarks.load.results import percentile
 from benchmarks.networks.export import export_onnx
-from braid.core.cpu_allowance import cpu_allowance
-from braid.engine.runtime.allocator import keep_freed_memory
+from benchmarks.reports import LOCAL, write_report
+from braid.core.allowance import cpu_allowance
+from braid.engine.runtime.memory import keep_freed_memory
 from braid.server.devices.cores import leave_cores_to_devices
-from braid_client import Client, Serving, Unavailable
+from braid_client import Client, Serving
 from braid_client.wire import inference_pb2
 
-DEFAULT_OUT = environment.REPOSITORY / "benchmarks" / "results" / "local" / "overload.json"
+DEFAULT_OUT = LOCAL / "overload.json"
 INFER = "/braid.v1.InferenceService/Infer"
 QUEUE_REQUESTS = 64
 BOUND = 1.5
@@ -67,7 +68,6 @@ class Seen:
     other: Counter[str] = field(default_factory=Counter)
 
     def row(self) -> dict[str, object]:
-        """The phase in numbers."""
         return {
             "answers_per_s": round(len(self.answered) / self.seconds, 1),
             "p50_ms": _ms(self.answered, 50),
@@ -115,7 +115,6 @@ class Clients:
         self._calls: list[Any] = [channel.unary_unary(INFER) for channel in self._channels]
 
     async def one(self, number: int, due: float, seen: Seen) -> None:
-        """Send one request and note how it ended."""
         try:
             await self._calls[number % CHANNELS](self._message, timeout=30)
         except grpc.aio.AioRpcError as error:
@@ -127,11 +126,9 @@ class Clients:
             seen.answered.append(time.perf_counter() - due)
 
     async def closed(self, clients: int, seconds: float) -> Seen:
-        """Each client waits for its answer before it sends again."""
         return await closed_loop(self.one, clients, seconds)
 
     async def open(self, rate_per_s: float, seconds: float, seed: int) -> Seen:
-        """Requests begin at Poisson moments, whatever became of the others."""
         seen, running = Seen(), set()
         random = np.random.default_rng(seed)
         due = began = time.perf_counter()
@@ -149,7 +146,6 @@ class Clients:
         return seen
 
     async def close(self) -> None:
-        """Close the connections."""
         for channel in self._channels:
             await channel.close()
 
@@ -161,7 +157,6 @@ class Memory:
         self._process = psutil.Process(pid)
 
     def mib(self) -> int:
-        """Now, of all together."""
         return sum(mib for mib, _ in self.by_process().values())
 
     def by_process(self) -> dict[str, tuple[int, int]]:
@@ -175,7 +170,6 @@ class Memory:
 
 
 def _module(process: psutil.Process) -> str:
-    """Return what it was started to run."""
     arguments = process.cmdline()
     return next((each for each in arguments if each.startswith("braid.")), process.name())
 
@@ -184,43 +178,15 @@ def _module(process: psutil.Process) -> str:
 def served(
     model: Path, batch_sizes: Sequence[int], folder: Path, threads: int
 ) -> Iterator[tuple[str, Memory]]:
-    """A server with the model scheduled for these batch sizes."""
-    grpc_port, http_port = free_ports(2)
-    address = f"127.0.0.1:{grpc_port}"
-    options = {
-        "--store": folder / "store", "--grpc-port": grpc_port, "--http-port": http_port,
-        "--threads": threads,
-    }  # fmt: skip
-    arguments = [str(part) for option in options.items() for part in option]
-    command = [
-        "env", f"BRAID_MAX_QUEUE_REQUESTS={QUEUE_REQUESTS}", "BRAID_SPARE_WORKER=false",
-        *module("braid.server.cli.main", "serve", *arguments),
-    ]  # fmt: skip
-    with running(command, log=folder / "braid.log") as process:
-        with Client(address) as client:
-            _until_up(client)
-            client.register(
-                "net", model, batch_sizes=batch_sizes, planner="sequential", wait=True,
-                timeout_s=300,
-            )  # fmt: skip
-        yield address, Memory(process.pid)
-
-
-def _until_up(client: Client) -> None:
-    deadline = time.monotonic() + 60
-    while True:
-        try:
-            client.models()
-        except Unavailable:
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(0.1)
-        else:
-            return
+    settings = {"BRAID_MAX_QUEUE_REQUESTS": str(QUEUE_REQUESTS), "BRAID_SPARE_WORKER": "false"}
+    with braid_server(folder / "store", {"--threads": threads}, settings) as server:
+        server.client.register(
+            "net", model, batch_sizes=batch_sizes, planner="sequential", wait=True, timeout_s=300
+        )
+        yield server.address, Memory(server.process.pid)
 
 
 async def measure(address: str, memory: Memory, seconds: float) -> dict[str, object]:
-    """All phases on one server."""
     clients = Clients(address, "net", (1, 3, 224, 224))
     await clients.closed(1, 1.0)
     unloaded = await clients.closed(1, seconds / 2)
@@ -276,8 +242,6 @@ def perfect_wait_s(capacity_per_s: float, load: float, seconds: float, seed: int
 
 
 def verdicts(single: dict[str, object], batched: dict[str, object]) -> dict[str, object]:
-    """The claims, with what was measured."""
-
     def of(report: dict[str, object], phase: str, name: str) -> float:
         row = report[phase]
         assert isinstance(row, dict)
@@ -304,7 +268,6 @@ def verdicts(single: dict[str, object], batched: dict[str, object]) -> dict[str,
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the benchmark and print the claims with their numbers."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.overload")
     parser.add_argument("--out", type=Path, default=DEFAULT_OUT)
     parser.add_argument("--seconds", type=float, default=8.0, help="of each phase")
@@ -332,8 +295,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 os.sched_setaffinity(0, cores)  # the next server inherits it
             print(json.dumps({title: rows[title]}, indent=1), file=sys.stderr)
     report.update(rows, verdicts=verdicts(rows["single"], rows["batched"]))
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text(json.dumps(report, indent=1) + "\n")
+    write_report(options.out, report)
     print(json.dumps(report["verdicts"], indent=1))
     return 0
 

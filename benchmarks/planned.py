@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from time import monotonic
@@ -21,8 +21,8 @@ from braid.core.program import PlansToCompare, ProgramKey, static_content
 from braid.core.runtimes import runtimes_in
 from braid.core.tensor import TensorType
 from braid.engine.importer.host.launch import import_model
-from braid.engine.importer.host.limits import ImportLimits
 from braid.engine.importer.host.report import read_graph, read_report
+from braid.engine.importer.host.request import ImportLimits
 from braid.engine.link.options import WorkerOptions
 from braid.scheduler.options import PlannerSettings
 from braid.server.devices.device import Device
@@ -32,6 +32,7 @@ from braid.server.jobs.scheduling.choose_plan import ComparedPlans, PlanChoice, 
 
 if TYPE_CHECKING:
     from braid.server.store.store import Store
+
 
 TOLERANCE = 1e-4
 _GIB = 1 << 30
@@ -204,3 +205,20 @@ def _found(
 def _written(path: Path, plan: StreamPlan) -> Path:
     path.write_text(json.dumps(plan_to_json(plan)))
     return path
+
+
+_FILE = "found.json"
+
+
+def keep(found: Found, folder: Path) -> None:
+    document = {**asdict(found), "plans": {name: path.name for name, path in found.plans.items()}}
+    (folder / _FILE).write_text(json.dumps(document, indent=1))
+
+
+def kept(folder: Path) -> Found | None:
+    if not (folder / _FILE).exists():
+        return None
+    document = json.loads((folder / _FILE).read_text())
+    document["plans"] = {name: folder / file for name, file in document["plans"].items()}
+    document["also"] = {name: tuple(others) for name, others in document["also"].items()}
+    return Found(**{**document, "scheduling": Scheduling(**document["scheduling"])})

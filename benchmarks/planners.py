@@ -20,7 +20,6 @@ How to read the columns:
 from __future__ import annotations
 
 import argparse
-import json
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -28,6 +27,7 @@ from pathlib import Path
 from statistics import fmean
 
 from benchmarks.environment import describe
+from benchmarks.reports import draw_bars, write_report
 from benchmarks.structures import (
     PAPER_GRAPHS,
     Structure,
@@ -70,7 +70,6 @@ class TimedCost:
     seconds: float = 0.0
 
     def stage_latency_us(self, stage: Stage) -> float:
-        """Latency of one stage."""
         started = time.process_time()
         latency = self.device.stage_latency_us(stage)
         self.seconds += time.process_time() - started
@@ -103,7 +102,6 @@ class Report:
 
 
 def run(structure: Structure, model: DeviceModel, seed: int) -> Iterator[Result]:
-    """All planners on one device."""
     device = SyntheticDevice(model, structure.units, structure.loads, seed)
     for options in CONTENDERS:
         cost = TimedCost(device)
@@ -146,7 +144,6 @@ def _name(options: PlannerSettings) -> str:
 
 
 def print_table(results: Sequence[Result]) -> None:
-    """One network: the mean over devices and seeds for each planner."""
     ios = {(r.device, r.seed): r for r in results if r.planner == "ios"}
     sequential = {(r.device, r.seed): r for r in results if r.planner == "sequential"}
     print(f"\n{results[0].network}: mean of {len(ios)} devices and seeds")
@@ -221,9 +218,8 @@ def draw(results: Sequence[Result], path: Path) -> None:
         (r.network, r.device, r.seed): r.latency_us for r in results if r.planner == "sequential"
     }
     figure, axes = pyplot.subplots(figsize=(1.6 * len(networks) + 3, 4.5))
-    width = 0.85 / len(planners)
-    for i, planner in enumerate(planners):
-        heights = [
+    heights = {
+        planner: [
             fmean(
                 sequential[r.network, r.device, r.seed] / r.latency_us
                 for r in results
@@ -231,11 +227,10 @@ def draw(results: Sequence[Result], path: Path) -> None:
             )
             for network in networks
         ]
-        positions = [x + (i - (len(planners) - 1) / 2) * width for x in range(len(networks))]
-        axes.bar(positions, heights, width, label=planner)
-    axes.axhline(1.0, color="black", linewidth=0.8)
-    axes.set_xticks(range(len(networks)), networks, rotation=20, ha="right")
-    axes.set_ylabel("speed-up over sequential")
+        for planner in planners
+    }
+    draw_bars(axes, networks, heights, "speed-up over sequential")
+    axes.tick_params("x", rotation=20)
     axes.set_title("Planners on synthetic devices")
     axes.legend(ncols=2, fontsize=8)
     figure.tight_layout()
@@ -285,7 +280,6 @@ def structures_of(args: argparse.Namespace) -> list[Structure]:
 
 
 def main() -> None:
-    """Run the benchmark."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -313,8 +307,7 @@ def main() -> None:
         print_table([r for r in report.results if r.network == structure.name])
     print_summary(report.results)
     if args.out is not None:
-        args.out.mkdir(parents=True, exist_ok=True)
-        (args.out / "planners.json").write_text(json.dumps(asdict(report), indent=1) + "\n")
+        write_report(args.out / "planners.json", asdict(report))
         draw(report.results, args.out / "planners.png")
 
 

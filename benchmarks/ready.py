@@ -11,7 +11,6 @@ runs N loops that never pause beside the server, as a busy machine has them.
 from __future__ import annotations
 
 import argparse
-import json
 import re
 import tempfile
 import time
@@ -22,10 +21,11 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks.environment import describe
-from benchmarks.load.children import free_ports, module, running
+from benchmarks.load.children import running
+from benchmarks.load.processes import braid_server
 from benchmarks.networks.export import export_onnx
 from benchmarks.networks.fires import FIRES
-from benchmarks.registering import wait_until_up
+from benchmarks.reports import write_report
 from braid.server.cli.local.demo_networks.onnx_file import write_onnx
 from braid_client import Client
 
@@ -112,13 +112,9 @@ def register(client: Client, subject: Subject, path: Path) -> Timeline:
 @contextmanager
 def served(work: Path, settle_s: float) -> Iterator[Client]:
     """A server on an empty store, up and idle for some seconds."""
-    grpc_port, http_port = free_ports(2)
-    options = {"--store": work / "store", "--grpc-port": grpc_port, "--http-port": http_port}
-    command = module("braid.server.cli.main", "serve", *map(str, sum(options.items(), ())))
-    with running(command, log=work / "log"), Client(f"127.0.0.1:{grpc_port}") as client:
-        wait_until_up(client)
+    with braid_server(work / "store") as server:
         time.sleep(settle_s)
-        yield client
+        yield server.client
 
 
 def measure(subject: Subject, path: Path, settle_s: float, beside: int) -> Timeline:
@@ -159,7 +155,6 @@ def files(folder: Path, names: Sequence[str]) -> dict[str, Path]:
 
 
 def main() -> None:
-    """Run the benchmark."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -191,8 +186,7 @@ def main() -> None:
                 for subject in subjects
             ],
         }
-        args.out.mkdir(parents=True, exist_ok=True)
-        (args.out / "ready.json").write_text(json.dumps(document, indent=1) + "\n")
+        write_report(args.out / "ready.json", document)
 
 
 if __name__ == "__main__":

@@ -17,14 +17,11 @@ time what it said was left should be within a factor of two of what was.
 from __future__ import annotations
 
 import argparse
-import json
-import sys
 import tempfile
 import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import median, quantiles
@@ -33,9 +30,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.environment import describe
-from benchmarks.load.children import free_ports, module, running
-from benchmarks.networks.export import export_onnx
-from benchmarks.networks.registry import NETWORKS
+from benchmarks.load.processes import braid_server
+from benchmarks.networks.export import model_file
+from benchmarks.networks.registry import NETWORKS, arrays_of
+from benchmarks.reports import write_report
 from braid_client import BraidError, Client
 
 QUIET = "quiet"
@@ -54,7 +52,6 @@ class Latencies:
 
     @staticmethod
     def of(samples_ms: Sequence[float]) -> Latencies:
-        """Of at least two samples."""
         percentiles = quantiles(samples_ms, n=100, method="inclusive")
         return Latencies(len(samples_ms), median(samples_ms), percentiles[98], max(samples_ms))
 
@@ -101,7 +98,7 @@ class Load:
 
     client: Client
     model: str
-    inputs: dict[str, NDArray[np.float32]]
+    inputs: dict[str, NDArray[np.generic]]
     rate: float
     clients: int = 0  # without pause, instead of the rate
     phase: str = QUIET
@@ -113,7 +110,6 @@ class Load:
     stopped: threading.Event = field(default_factory=threading.Event)
 
     def run(self) -> None:
-        """Send until stopped."""
         if self.clients:
             with ThreadPoolExecutor(self.clients) as pool:
                 for _ in range(self.clients):
@@ -143,9 +139,7 @@ class Load:
 def measure(client: Client, model: Path, other: Path, args: argparse.Namespace) -> Load:
     """Quiet seconds, then a registration; every request by what the job was doing."""
     client.register(args.served, model, wait=True, timeout_s=600.0)
-    network = NETWORKS[args.served]
-    tensors = zip(network.input_names, network.example_inputs(1), strict=True)
-    inputs = {name: tensor.numpy() for name, tensor in tensors}
+    inputs = arrays_of(NETWORKS[args.served])
     load = Load(client, args.served, inputs, args.rate, args.clients)
     for _ in range(20):
         client.infer(args.served, inputs)
@@ -171,7 +165,6 @@ def measure(client: Client, model: Path, other: Path, args: argparse.Namespace) 
 
 
 def main() -> None:
-    """Run the benchmark."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -187,21 +180,15 @@ def main() -> None:
     environment = describe("torch", "onnxruntime")
     with tempfile.TemporaryDirectory() as temporary:
         work = Path(temporary)
-        models = {name: (args.models or work) / f"{name}.onnx" for name in _both(args)}
-        for name, path in models.items():
-            if not path.exists():
-                export_onnx(name, path)
-        grpc_port, http_port = free_ports(2)
-        options = {"--store": work / "store", "--grpc-port": grpc_port, "--http-port": http_port}
-        command = module("braid.server.cli.main", "serve", *map(str, sum(options.items(), ())))
-        with running(command, log=work / "log"), Client(f"127.0.0.1:{grpc_port}") as client:
-            wait_until_up(client)
-            load = measure(client, models[args.served], models[args.registered], args)
+        model, other = (
+            model_file(name, args.models or work) for name in (args.served, args.registered)
+        )
+        with braid_server(work / "store") as server:
+            load = measure(server.client, model, other, args)
     report(load, environment, args)
 
 
 def report(load: Load, environment: object, args: argparse.Namespace) -> None:
-    """Print a table; write the results."""
     busy = [ms for phase, found in load.samples_ms.items() for ms in found
             if phase not in (QUIET, "after")]  # fmt: skip
     phases = {**load.samples_ms, "registering": busy}
@@ -243,23 +230,7 @@ def report(load: Load, environment: object, args: argparse.Namespace) -> None:
             "failed": load.failures,
             "registration": forecast,
         }
-        args.out.mkdir(parents=True, exist_ok=True)
-        (args.out / "registering.json").write_text(json.dumps(document, indent=1) + "\n")
-
-
-def _both(args: argparse.Namespace) -> tuple[str, str]:
-    return args.served, args.registered
-
-
-def wait_until_up(client: Client) -> None:
-    """Return when the server answers; end the program if it does not."""
-    deadline = time.monotonic() + 60.0
-    while time.monotonic() < deadline:
-        with suppress(BraidError):
-            client.models()
-            return
-        time.sleep(0.1)
-    sys.exit("the server did not start")
+        write_report(args.out / "registering.json", document)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
     python -m benchmarks.rest [--bytes 602112] [--rounds 7] [--calls 200] [--json FILE]
 
 Both servers run from the beginning to the end; the client calls them in turns, one call at a time.
-The model adds its input to itself: its answer is as long as its input, and little is computed.
+The model doubles its input: its answer is as long as its input, and little is computed.
 """
 
 from __future__ import annotations
@@ -19,11 +19,12 @@ from typing import Any
 
 import numpy as np
 import tritonclient.http as triton
-from onnx import TensorProto, helper, save
 
 from benchmarks.environment import describe
 from benchmarks.load.children import free_ports, read_line, running
-from benchmarks.load.processes import braid_endpoint
+from benchmarks.load.processes import braid_server
+from benchmarks.networks.one_operator import write_scaled
+from benchmarks.reports import write_report
 
 WARM_UP = 50
 
@@ -55,17 +56,7 @@ def serve_echo() -> None:
     uvicorn.run(echo, port=port, log_level="critical", http="httptools", loop="uvloop")
 
 
-def doubling(path: Path, columns: int) -> Path:
-    """Write a model: x [batch, columns] -> y = x + x."""
-    shape: list[str | int | None] = ["batch", columns]
-    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name in "xy")
-    graph = helper.make_graph([helper.make_node("Add", ["x", "x"], ["y"])], "doubling", [x], [y])
-    save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10), path)
-    return path
-
-
 def p50_us(client: triton.InferenceServerClient, x: np.ndarray, calls: int) -> float:
-    """Median time of a call, in microseconds."""
     took = []
     for _ in range(calls):
         began = time.perf_counter_ns()
@@ -89,9 +80,10 @@ def compare(sizes: list[int], rounds: int, calls: int) -> list[dict[str, float]]
             ) as process,
         ):
             echo = triton.InferenceServerClient(f"127.0.0.1:{read_line(process).strip()}")
-            model = doubling(Path(name) / "doubling.onnx", columns)
-            with braid_endpoint(model, 1.0, [1], Path(name)):
-                served = triton.InferenceServerClient(http_address(Path(name)))
+            model = write_scaled(Path(name) / "doubling.onnx", [columns], 2.0)
+            with braid_server(Path(name) / "store") as server:
+                server.client.register(model.stem, model, wait=True, timeout_s=120.0)
+                served = triton.InferenceServerClient(f"127.0.0.1:{server.http_port}")
                 for client in (echo, served):
                     p50_us(client, x, WARM_UP)
                 pairs = [(p50_us(echo, x, calls), p50_us(served, x, calls)) for _ in range(rounds)]
@@ -101,16 +93,7 @@ def compare(sizes: list[int], rounds: int, calls: int) -> list[dict[str, float]]
     return rows
 
 
-def http_address(folder: Path) -> str:
-    """Address of the HTTP port, as the server's log in ``folder`` tells."""
-    ready = next(
-        line for line in (folder / "braid.log").read_text().splitlines() if " ready " in line
-    )
-    return ready.split("http=")[1].split()[0]
-
-
 def main() -> None:
-    """Run, print a table, and write JSON if asked to."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--bytes", type=int, nargs="+", default=[4096, 602_112])
     parser.add_argument("--rounds", type=int, default=7)
@@ -122,8 +105,7 @@ def main() -> None:
     print(f"{'bytes':>10} {'echo p50 us':>12} {'braid p50 us':>13} {'ratio':>6}")
     for row in rows:
         print("{bytes:>10} {echo_us:>12.0f} {braid_us:>13.0f} {ratio:>6.2f}".format(**row))
-    if args.json:
-        args.json.write_text(json.dumps({"environment": environment, "rows": rows}, indent=1))
+    write_report(args.json, {"environment": environment, "rows": rows})
 
 
 if __name__ == "__main__":

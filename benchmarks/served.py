@@ -17,7 +17,6 @@ and the next request.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import tempfile
 import threading
@@ -32,13 +31,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks import environment
-from benchmarks.load.children import free_ports, module, running
-from benchmarks.networks.export import export_onnx
-from benchmarks.networks.registry import NETWORKS
-from benchmarks.registering import wait_until_up
+from benchmarks.load.processes import braid_server
+from benchmarks.networks.export import model_file
+from benchmarks.networks.registry import NETWORKS, arrays_of
+from benchmarks.reports import LOCAL, write_report
 from braid_client import BraidError, Client, ModelState
 
-DEFAULT_OUT = environment.REPOSITORY / "benchmarks" / "results" / "local" / "served.json"
+DEFAULT_OUT = LOCAL / "served.json"
 WARM_UPS = 20
 LONGEST_S = 600.0
 
@@ -84,9 +83,7 @@ def requests(
 
 def observe(client: Client, served: Served, pause_s: float, is_over: Callable[[], bool]) -> Phase:
     """Ask a served network until ``is_over`` and reduce the samples."""
-    network = NETWORKS[served.network]
-    tensors = zip(network.input_names, network.example_inputs(1), strict=True)
-    inputs = {name: tensor.numpy() for name, tensor in tensors}
+    inputs = arrays_of(NETWORKS[served.network])
     for _ in range(WARM_UPS):
         served.plan_id = client.infer(served.network, inputs).plan_id
     samples = list(requests(client, served.network, inputs, pause_s, is_over))
@@ -140,39 +137,26 @@ def beside_a_registration(client: Client, name: str, model: Path) -> Iterator[Ca
             client.delete(f"{name}_beside")
 
 
-@contextmanager
-def server(store: Path) -> Iterator[Client]:
-    """``braid serve`` on a store, and a client of it."""
-    grpc_port, http_port = free_ports(2)
-    options = {"--store": store, "--grpc-port": grpc_port, "--http-port": http_port}
-    arguments = [str(part) for option in options.items() for part in option]
-    command = module("braid.server.cli.main", "serve", *arguments)
-    with (
-        running(command, log=store.with_suffix(".log")),
-        Client(f"127.0.0.1:{grpc_port}") as client,
-    ):
-        wait_until_up(client)
-        yield client
-
-
 def measure(args: argparse.Namespace, store: Path, models: Path) -> list[Served]:
-    """All networks, one after the other, in the states that were asked for."""
     found = []
     for name in args.networks:
-        with server(store) as client:
-            served = register(client, name, _file(name, models))
+        with braid_server(store) as server:
+            client = server.client
+            served = register(client, name, model_file(name, models))
             found.append(served)
             if "after" in args.phases:
                 served.phases["after"] = observe(client, served, args.pause, _for(args.seconds))
             if args.during:
-                other = _file(args.during, models)
+                other = model_file(args.during, models)
                 with beside_a_registration(client, args.during, other) as is_over:
                     is_over = _first(is_over, _for(args.during_seconds))
                     served.phases["during"] = observe(client, served, args.pause, is_over)
         if "quiet" in args.phases:
-            with server(store) as client:
-                _wait_until_serving(client, name)
-                served.phases["quiet"] = observe(client, served, args.pause, _for(args.seconds))
+            with braid_server(store) as server:
+                _wait_until_serving(server.client, name)
+                served.phases["quiet"] = observe(
+                    server.client, served, args.pause, _for(args.seconds)
+                )
         print(text(served), flush=True)
     return found
 
@@ -194,13 +178,7 @@ def _wait_until_serving(client: Client, name: str) -> None:
         time.sleep(0.1)
 
 
-def _file(name: str, models: Path) -> Path:
-    path = models / f"{name}.onnx"
-    return path if path.exists() else export_onnx(name, path)
-
-
 def text(served: Served) -> str:
-    """One line for each phase."""
     first = f"{served.network} ({served.planner}), compared {served.compared_us / 1e3:.2f} ms"
     lines = [f"{first}, registered in {served.registered_s:.1f} s"]
     for name, seen in served.phases.items():
@@ -231,7 +209,6 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the benchmark."""
     args = _options(arguments)
     facts = environment.describe("torch", "onnxruntime", "grpcio")
     with tempfile.TemporaryDirectory(prefix="braid-served-") as temporary:
@@ -243,8 +220,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "pause_s": args.pause,
         "networks": [asdict(served) for served in found],
     }
-    args.out.parent.mkdir(parents=True, exist_ok=True)
-    args.out.write_text(json.dumps(report, indent=1) + "\n")
+    write_report(args.out, report)
     return 0
 
 

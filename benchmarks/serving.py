@@ -1,7 +1,7 @@
-"""What serving costs: latency and throughput beside a bare gRPC echo, MLServer and others.
+"""What serving costs: latency and throughput beside a bare gRPC echo and others.
 
     python -m benchmarks.serving --out benchmarks/results/serving.json
-    python -m benchmarks.serving --mlserver VENV/bin/python --endpoint triton=HOST:8001/doubling
+    python -m benchmarks.serving --endpoint triton=HOST:8001/doubling
 
 A model that does next to nothing (1x3x224x224 float32 times 2) is served by ``braid serve`` on a
 temporary store; the same message goes to a grpc.aio server that returns it, and to every other
@@ -17,7 +17,6 @@ Reported are medians over the rounds and their ratios to the echo's.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -25,11 +24,7 @@ from contextlib import ExitStack
 from dataclasses import asdict, replace
 from pathlib import Path
 
-import onnx
-from onnx import TensorProto, helper
-
 from benchmarks import environment
-from benchmarks.load.mlserver import mlserver_endpoint
 from benchmarks.load.processes import (
     LoadGenerators,
     braid_endpoint,
@@ -38,32 +33,17 @@ from benchmarks.load.processes import (
 )
 from benchmarks.load.records import Endpoint, Job
 from benchmarks.load.results import Comparison, Load, Turn, compare, progress, summarise, table
+from benchmarks.networks.one_operator import write_scaled
+from benchmarks.reports import LOCAL, write_report
 
 SHAPE = (1, 3, 224, 224)
 SCALE = 2.0
-DEFAULT_OUT = environment.REPOSITORY / "benchmarks" / "results" / "local" / "serving.json"
-
-
-def identity_like(path: Path) -> Path:
-    """Write an ONNX model y = x * 2 with an open batch."""
-    dims: list[str | int | None] = ["batch", *SHAPE[1:]]
-    graph = helper.make_graph(
-        [helper.make_node("Mul", ["x", "scale"], ["y"])],
-        "identity_like",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, dims)],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, dims)],
-        [helper.make_tensor("scale", TensorProto.FLOAT, [], [SCALE])],
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    onnx.checker.check_model(model)
-    onnx.save(model, path)
-    return path
+DEFAULT_OUT = LOCAL / "serving.json"
 
 
 def measure(
     endpoints: Sequence[Endpoint], generators: LoadGenerators, options: argparse.Namespace
 ) -> list[Turn]:
-    """Load the endpoints in turns, for each pattern of load."""
     turns = []
     for load in _loads(options):
         for number in range(options.rounds):
@@ -93,19 +73,13 @@ def _loads(options: argparse.Namespace) -> Iterator[Load]:
 
 
 def _endpoints(options: argparse.Namespace, folder: Path, stack: ExitStack) -> list[Endpoint]:
-    """Start what is to be loaded."""
-    model = identity_like(folder / "identity_like.onnx")
+    model = write_scaled(folder / "identity_like.onnx", SHAPE[1:], SCALE)
     braid = stack.enter_context(braid_endpoint(model, SCALE, options.batch_sizes, folder))
     endpoints = [stack.enter_context(echo_endpoint()), braid]
     if options.untuned_echo:
         endpoints.append(stack.enter_context(echo_endpoint(keeps_freed_memory=False)))
     if options.shared_memory:
         endpoints.append(replace(braid, name="braid-shm", shared_memory=True))
-    if options.mlserver:
-        endpoints += [
-            stack.enter_context(mlserver_endpoint(options.mlserver, SCALE, workers, folder))
-            for workers in (1, 0)
-        ]
     return [*endpoints, *options.endpoint]
 
 
@@ -134,7 +108,6 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--batch-sizes", type=_numbers, default=[1, 4, 16], help="to schedule")
     parser.add_argument("--shared-memory", action="store_true", help="Braid that way, too")
     parser.add_argument("--untuned-echo", action="store_true", help="an echo as a user writes it")
-    parser.add_argument("--mlserver", type=Path, help="python of an environment with mlserver")
     parser.add_argument(
         "--endpoint",
         type=_endpoint,
@@ -163,8 +136,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "comparisons": [asdict(each) for each in comparisons],
         "turns": [asdict(turn) for turn in turns],
     }
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text(json.dumps(report, indent=1) + "\n")
+    write_report(options.out, report)
     print(table(comparisons))
     return 1 if _failed(comparisons, options.target) else 0
 

@@ -10,7 +10,6 @@ were on the device; with equal policies they should be equal, however much longe
 from __future__ import annotations
 
 import argparse
-import json
 import tempfile
 import threading
 import time
@@ -19,10 +18,11 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from benchmarks.environment import describe
-from benchmarks.load.children import free_ports, module, running
-from benchmarks.networks.export import export_onnx
-from benchmarks.networks.registry import NETWORKS
-from benchmarks.registering import Latencies, wait_until_up
+from benchmarks.load.processes import braid_server
+from benchmarks.networks.export import model_file
+from benchmarks.networks.registry import NETWORKS, arrays_of
+from benchmarks.registering import Latencies
+from benchmarks.reports import write_report
 from braid_client import Client
 
 UNCOUNTED_S = 1.0  # at the beginning of a phase
@@ -49,16 +49,13 @@ class Loop:
     answers: list[tuple[float, float, int]] = field(default_factory=list)  # ended, ms, device us
 
     def start(self) -> list[threading.Thread]:
-        """Begin to send."""
         threads = [threading.Thread(target=self._send) for _ in range(self.clients)]
         for thread in threads:
             thread.start()
         return threads
 
     def _send(self) -> None:
-        network = NETWORKS[self.model]
-        tensors = zip(network.input_names, network.example_inputs(1), strict=True)
-        inputs = {name: tensor.numpy() for name, tensor in tensors}
+        inputs = arrays_of(NETWORKS[self.model])
         while not self.stopped.is_set():
             began = time.monotonic()
             result = self.client.infer(self.model, inputs, timeout_s=60.0)
@@ -66,7 +63,6 @@ class Loop:
             self.answers.append((ended, (ended - began) * 1e3, result.timing.compute_us))
 
     def use(self, began: float, ended: float) -> Use:
-        """What the model got between two moments."""
         counted = [(ms, us) for at, ms, us in self.answers if began <= at < ended]
         seconds = ended - began
         return Use(
@@ -78,7 +74,6 @@ class Loop:
 
 
 def measure(client: Client, models: Sequence[str], clients: int, seconds: float) -> list[Use]:
-    """Load models at once."""
     loops = [Loop(client, model, clients) for model in models]
     threads = [thread for loop in loops for thread in loop.start()]
     time.sleep(UNCOUNTED_S)
@@ -93,7 +88,6 @@ def measure(client: Client, models: Sequence[str], clients: int, seconds: float)
 
 
 def main() -> None:
-    """Run the benchmark."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -108,15 +102,10 @@ def main() -> None:
     environment = describe("torch")
     with tempfile.TemporaryDirectory() as temporary:
         work = Path(temporary)
-        grpc_port, http_port = free_ports(2)
-        options = {"--store": work / "store", "--grpc-port": grpc_port, "--http-port": http_port}
-        command = module("braid.server.cli.main", "serve", *map(str, sum(options.items(), ())))
-        with running(command, log=work / "log"), Client(f"127.0.0.1:{grpc_port}") as client:
-            wait_until_up(client)
+        with braid_server(work / "store") as server:
+            client = server.client
             for model in args.models:
-                path = (args.files or work) / f"{model}.onnx"
-                if not path.exists():
-                    export_onnx(model, path)
+                path = model_file(model, args.files or work)
                 client.register(model, path, planner="sequential", wait=True, timeout_s=600.0)
             phases = [*([model] for model in args.models), args.models]
             found = [measure(client, phase, args.clients, args.seconds) for phase in phases]
@@ -129,10 +118,9 @@ def main() -> None:
                 f"  p50 {use.latencies.median_ms:7.1f} ms  p99 {use.latencies.p99_ms:7.1f} ms"
             )
     if args.out is not None:
-        args.out.mkdir(parents=True, exist_ok=True)
         phases_json = [[asdict(use) for use in phase] for phase in found]
         document = {"environment": environment, "clients": args.clients, "phases": phases_json}
-        (args.out / "sharing.json").write_text(json.dumps(document, indent=1) + "\n")
+        write_report(args.out / "sharing.json", document)
 
 
 if __name__ == "__main__":

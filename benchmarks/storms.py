@@ -40,12 +40,13 @@ from onnx import TensorProto, helper, numpy_helper
 
 from benchmarks import environment
 from benchmarks.overload import INFER, OPTIONS, Memory, Seen, closed_loop, served
-from braid.engine.runtime.allocator import keep_freed_memory
+from benchmarks.reports import LOCAL, write_report
+from braid.engine.runtime.memory import keep_freed_memory
 from braid.server.devices.cores import leave_cores_to_devices
 from braid_client import Client
 from braid_client.wire import admin_pb2, inference_pb2
 
-DEFAULT_OUT = environment.REPOSITORY / "benchmarks" / "results" / "local" / "storms.json"
+DEFAULT_OUT = LOCAL / "storms.json"
 ADMIN = "/braid.v1.AdminService/"
 SHAPE, CHANNELS, LAYERS = (1, 16, 16, 16), 256, 10
 CONNECTIONS = 8
@@ -107,7 +108,6 @@ class Callers:
         self._calls: list[Any] = [each.unary_unary(INFER) for each in self.channels]
 
     async def one(self, number: int, due: float, seen: Seen, timeout_s: float = 30.0) -> None:
-        """Send the request and note how it ended."""
         try:
             answer = await self._calls[number % CONNECTIONS](self.message, timeout=timeout_s)
         except grpc.aio.AioRpcError as error:
@@ -126,7 +126,6 @@ class Callers:
         return np.allclose(y, self._right, rtol=1e-3, atol=1e-4)
 
     async def closed(self, clients: int, seconds: float) -> Seen:
-        """Each client waits for its answer before it sends again."""
         return await closed_loop(self.one, clients, seconds)
 
     async def open(self, rate_per_s: float, seconds: float, timeout_s: float = 30.0) -> Seen:
@@ -147,7 +146,6 @@ class Callers:
         return seen
 
     async def until_right(self) -> float:
-        """Seconds until a request is answered right."""
         began, seen = time.perf_counter(), Seen()
         while not seen.answered or seen.other["WRONG"]:
             await self.one(0, time.perf_counter(), seen, timeout_s=1.0)
@@ -160,7 +158,6 @@ class Callers:
 
 
 async def ten_times(callers: Callers, capacity: float, seconds: float) -> dict[str, object]:
-    """Arrivals at ten times the capacity."""
     seen = await callers.open(10 * capacity, seconds)
     goodput = len(seen.answered) / seen.seconds
     sent = (len(seen.answered) + len(seen.refused) + seen.other.total()) / seen.seconds
@@ -305,7 +302,6 @@ def grown(
 async def measure(
     address: str, model: Path, memory: Memory, options: argparse.Namespace
 ) -> dict[str, object]:
-    """Measure the capacity, then let all storms rage."""
     callers = Callers(address, model)
     await callers.closed(32, 3.0)
     closed = await callers.closed(32, options.seconds)
@@ -336,7 +332,6 @@ async def measure(
 
 
 def table(report: dict[str, Any]) -> list[str]:
-    """Return the storms as lines of Markdown."""
     lines = [
         "| storm | answers/s | p99 | refused, p99, longest | other ends | over after | more |",
         "|---|---|---|---|---|---|---|",
@@ -354,7 +349,6 @@ def table(report: dict[str, Any]) -> list[str]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run all storms and print what became of the server."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.storms")
     parser.add_argument("--out", type=Path, default=DEFAULT_OUT)
     parser.add_argument("--seconds", type=float, default=10.0, help="of measuring the capacity")
@@ -378,8 +372,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 client.register("wide", wide, planner="sequential", wait=True)
             leave_cores_to_devices(set(cores[:threads]))  # they are the device's
             report |= asyncio.run(measure(address, model, memory, options))
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text(json.dumps(report, indent=1) + "\n")
+    write_report(options.out, report)
     print("\n".join(table(report)))
     return 0
 

@@ -46,21 +46,18 @@ class Builder:
     _loads: list[UnitLoad] = field(default_factory=list)
 
     def conv(self, value: int, channels: int, kernel: int, stride: int = 1) -> int:
-        """A convolution with its activation, padded to keep the size."""
         features, height, width = self.shape(value)
         shape = (channels, math.ceil(height / stride), math.ceil(width / stride))
         flops = 2.0 * math.prod(shape) * features * kernel * kernel
         return self.add("conv", [value], shape, flops, str((kernel, stride)))
 
     def pool(self, value: int, kernel: int, stride: int = 1) -> int:
-        """A pooling window."""
         channels, height, width = self.shape(value)
         shape = (channels, math.ceil(height / stride), math.ceil(width / stride))
         flops = float(math.prod(shape)) * kernel * kernel
         return self.add("pool", [value], shape, flops, str((kernel, stride)))
 
     def concat(self, values: Sequence[int]) -> int:
-        """Joins channels."""
         first = self.shape(values[0])
         channels = sum(self.shape(value)[0] for value in values)
         return self.add("concat", values, (channels, *first[1:]), 0.0)
@@ -84,11 +81,9 @@ class Builder:
         return len(self._kinds) - 1
 
     def shape(self, value: int) -> Shape:
-        """Shape of a value."""
         return self.input_shape if value < 0 else self._shapes[value]
 
     def build(self) -> Structure:
-        """The finished network."""
         names = tuple(f"{kind}{i}" for i, kind in enumerate(self._kinds))
         units = UnitGraph(
             self.name, names, tuple(self._kinds), tuple(self._signatures), tuple(self._operands)
@@ -221,7 +216,6 @@ def imported_graph(path: Path) -> Structure:
 
 
 def unit_load(graph: OpGraph, op: Operator) -> UnitLoad:
-    """What one unit of a static graph has to do, from its shapes."""
     result = graph.spec(op.outputs[0])
     reads = [graph.spec(value) for value in op.inputs if value]
     size = sum(spec.size_bytes for spec in [*reads, result])

@@ -77,7 +77,6 @@ class SyntheticDevice:
         self, model: DeviceModel, graph: UnitGraph, loads: Sequence[UnitLoad], seed: int
     ) -> None:
         self.model = model
-        self.stages_run = 0
         self._bodies = [
             _body(model, load, _fraction(seed, signature))
             for load, signature in zip(loads, graph.signatures, strict=True)
@@ -101,7 +100,6 @@ class SyntheticDevice:
 
     def stage_latency_us(self, stage: Stage) -> float:
         """Latency of one stage, barrier included."""
-        self.stages_run += 1
         return self._fixed_us(len(stage.groups)) + self._run(stage.groups, {})
 
     def plan_latency_us(self, plan: StreamPlan) -> float:

@@ -26,9 +26,10 @@ import torch
 
 from benchmarks.contender_process import ContenderProcess
 from benchmarks.environment import describe
-from benchmarks.networks.export import export_onnx
-from benchmarks.networks.registry import NETWORKS
+from benchmarks.networks.export import model_file
+from benchmarks.networks.registry import NETWORKS, inputs_of
 from benchmarks.onednn_units import LIBRARIES, PRECISIONS, UnitShape, shapes_of
+from benchmarks.reports import write_report
 from braid.engine.onnx.lowering import lower
 from braid.engine.ops.dtypes import spec_of
 from braid.engine.passes import run_passes
@@ -43,13 +44,9 @@ PATIENCE_S = 90.0
 
 def units_of(network: str, models: Path) -> Counter[UnitShape]:
     """Convolutions and linear layers of a network at batch 1, and how often each one is there."""
-    path = models / f"{network}.onnx"
-    if not path.exists():
-        export_onnx(network, path)
-    drawn = NETWORKS[network]
-    inputs = zip(drawn.input_names, drawn.example_inputs(1), strict=True)
-    template, weights = run_passes(*lower(onnx.load(path)))
-    graph, _ = specialise(template, weights, {name: spec_of(tensor) for name, tensor in inputs})
+    template, weights = run_passes(*lower(onnx.load(model_file(network, models))))
+    inputs = {name: spec_of(tensor) for name, tensor in inputs_of(NETWORKS[network]).items()}
+    graph, _ = specialise(template, weights, inputs)
     return Counter(shapes_of(graph))
 
 
@@ -117,7 +114,6 @@ def of_networks(
 
 
 def print_table(figures: Figures) -> None:
-    """One line for each network and precision."""
     for precision, networks in figures.items():
         for network, by_library in networks.items():
             base = next(iter(by_library.values())) or 1.0
@@ -126,7 +122,6 @@ def print_table(figures: Figures) -> None:
 
 
 def main() -> int:
-    """Run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--networks", default="squeezenet,mnasnet,googlenet,resnet50,bert_base")
     parser.add_argument("--precisions", default=",".join(PRECISIONS))
@@ -147,9 +142,8 @@ def main() -> int:
         measured = measure(units, libraries, precision, args.rounds)
         figures[precision] = of_networks(networks, units, measured)
     print_table(figures)
-    args.out.mkdir(parents=True, exist_ok=True)
     document = {"environment": environment, "units": len(units), "us": figures}
-    (args.out / "which_onednn.json").write_text(json.dumps(document, indent=1) + "\n")
+    write_report(args.out / "which_onednn.json", document)
     return 0
 
 

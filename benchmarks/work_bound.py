@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -25,10 +24,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from benchmarks.environment import describe
-from benchmarks.kept_plans import kept
-from benchmarks.networks.export import export_onnx
-from benchmarks.planned import imported
-from braid.core.cpu_allowance import cpu_allowance
+from benchmarks.networks.export import model_file
+from benchmarks.planned import imported, kept
+from benchmarks.reports import write_report
+from braid.core.allowance import cpu_allowance
 from braid.core.graph import OpGraph
 from braid.core.precision import FP32, PRECISIONS
 from braid.core.program import ProgramKey, static_content
@@ -109,15 +108,12 @@ async def measure(
 
 
 async def run(args: argparse.Namespace, folder: Path) -> None:
-    """Measure networks on one device."""
     environment, results = describe("torch", "onednn-cpu-gomp"), {}
     device = Device("cpu", WorkerOptions(args.threads, _GIB, 2 * _GIB, 7, keep_spare=False))
     await device.start()
     try:
         for network in args.networks.split(","):
-            model = (args.models or folder) / f"{network}.onnx"
-            if not model.exists():
-                export_onnx(network, model)
+            model = model_file(network, args.models or folder)
             found = kept(args.plans / f"{network}-1-{args.precision}") if args.plans else None
             choices = {} if found is None else dict(found.choices)
             artefact = await imported(model, (args.plans or folder) / model.stem)
@@ -126,14 +122,12 @@ async def run(args: argparse.Namespace, folder: Path) -> None:
             print(f"{network:16} {bound}  gain at most {bound.gain:.3f}", flush=True)
             results[network] = {**asdict(bound), "gain": bound.gain, "units": len(units)}
             document = {**environment, "precision": args.precision, "networks": results}
-            args.out.mkdir(parents=True, exist_ok=True)
-            (args.out / "work_bound.json").write_text(json.dumps(document, indent=1) + "\n")
+            write_report(args.out / "work_bound.json", document)
     finally:
         await device.close()
 
 
 def main() -> int:
-    """Run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--networks", default="googlenet")
     parser.add_argument("--models", type=Path, help="folder with NETWORK.onnx")

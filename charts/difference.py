@@ -53,7 +53,6 @@ class Difference:
 
 
 def compare(first: Schedule, second: Schedule) -> Difference:
-    """Compare two schedules."""
     mine, theirs = set(first.unit_names), set(second.unit_names)
     return Difference(
         first,

@@ -19,7 +19,6 @@ STAGES_THREAD = 1000
 def perfetto_trace(
     tracks: Sequence[Timeline], graphs: Sequence[OpGraph], heading: str
 ) -> dict[str, Any]:
-    """The trace as a JSON object."""
     events: list[dict[str, Any]] = []
     for number, (track, graph) in enumerate(zip(tracks, graphs, strict=True), start=1):
         events += _names(track, number)

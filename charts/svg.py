@@ -95,7 +95,6 @@ def timeline_svg(
 
 
 def _track(track: Timeline, graph: OpGraph, y: float, scale: float) -> Iterator[str]:
-    """Draw one timeline: its title, stages, lanes and bars."""
     total = f"makespan {time_text(track.makespan_us)}"
     if track.measured_us is not None:
         total += f", measured as a whole {time_text(track.measured_us)}"
@@ -158,7 +157,6 @@ def _stage(span: StageSpan, top: float, bottom: float, scale: float) -> Iterator
 
 
 def _axis(longest: float, scale: float, y: float, ticks: int) -> Iterator[str]:
-    """Ticks at round times, with lines through all tracks."""
     step = _round_step(longest / ticks)
     for number in range(floor(longest / step) + 1):
         x = GUTTER + number * step * scale
@@ -184,7 +182,6 @@ def _families(tracks: Sequence[Timeline], graphs: Sequence[OpGraph]) -> list[Fam
 
 
 def _legend(families: Sequence[Family], y: float) -> Iterator[str]:
-    """Draw the legend of the fills."""
     x = float(GUTTER)
     for family in families:
         box = f'x="{x:.0f}" y="{y:.0f}" width="22" height="14" stroke="#222"'

@@ -82,7 +82,6 @@ class UnitTimes:
         return max(self.known.get(unit, self._guess), 1e-3)
 
     def cover(self, units: Iterable[int]) -> bool:
-        """True if all of ``units`` were measured."""
         return all(unit in self.known for unit in units)
 
 

@@ -50,7 +50,6 @@ class BackgroundTasks:
         task.add_done_callback(log_failure)
 
     def cancel(self) -> None:
-        """Cancel all running tasks."""
         for task in self._running:
             task.cancel()
 

@@ -1,9 +1,12 @@
-"""The environment of a child process of the server, and its end with its parent.
+"""Child processes of the server: command line, environment, and end with their parent.
 
     server ──child_environment──> device workers, benches, planners ──end_with_parent──> gone
+    braid demo ──> a server, an exporter                     (each: python -P -m MODULE ...)
 
 A child runs uploaded models, in libraries that have bugs. The server's environment may hold tokens
-and credentials, so a child gets the variables that are listed here and no others.
+and credentials, so a child gets the variables that are listed here and no others. A child that runs
+Python finds Braid among the installed packages, as its parent did, and imports nothing from the
+working folder, which may hold a ``core/`` or a ``numpy.py`` of the user's own.
 """
 
 from __future__ import annotations
@@ -11,7 +14,9 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+import sys
 from collections.abc import Mapping
+from pathlib import Path
 
 _PR_SET_PDEATHSIG = 1
 
@@ -55,3 +60,24 @@ def end_with_parent(parent: int) -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # it ended before the line above
         os._exit(1)
+
+
+def python_program() -> Path:
+    """Path of the Python that this process runs; scripts of its packages lie beside it."""
+    return Path(sys.executable)
+
+
+def python_command(module: str, *arguments: str) -> list[str]:
+    """Command that runs ``python -m module`` without the working folder among its paths."""
+    return [sys.executable, "-P", "-m", module, *arguments]
+
+
+def python_environment(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """``environment`` for a child, and for the Python processes that its libraries start.
+
+    ``PYTHONPATH`` is kept, without its empty entries, which mean the working folder; its relative
+    entries are made absolute, as a child may have another working folder.
+    """
+    entries = environment.get("PYTHONPATH", "").split(os.pathsep)
+    path = os.pathsep.join(os.path.abspath(entry) for entry in entries if entry)
+    return {**environment, "PYTHONPATH": path, "PYTHONSAFEPATH": "1"}

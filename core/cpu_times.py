@@ -24,7 +24,6 @@ class CpuTimes:
     stolen: int = 0  # the host gave the core to another machine
 
     def since(self, before: CpuTimes) -> CpuTimes:
-        """Ticks between two moments."""
         return CpuTimes(
             self.ticks - before.ticks, self.idle - before.idle, self.stolen - before.stolen
         )
@@ -41,7 +40,6 @@ class CpuTimes:
 
 
 def read_cpu_times(cores: Collection[int] = ()) -> CpuTimes:
-    """Read the times of some cores; of all if none is named."""
     try:
         lines = STATISTICS.read_text().splitlines()
     except OSError:  # another system

@@ -40,7 +40,6 @@ class Descriptor:
             raise ValueError("the descriptor is closed") from None
 
     def close(self) -> None:
-        """Close the file unless that was done; an error does not leave it open."""
         try:
             number = self._open.pop()  # of several threads, one gets it
         except IndexError:

@@ -154,7 +154,6 @@ def _verify_operators(operators: Iterable[Operator], known: set[str], names: set
 
 
 def graph_to_json(graph: OpGraph) -> dict[str, Any]:
-    """JSON form of a graph, the inverse of ``graph_from_json``."""
     return {
         "format": GRAPH_FORMAT,
         "name": graph.name,

@@ -43,7 +43,6 @@ def use_own_form(kind: type[T], write: Callable[[T], Any], read: Callable[[Any],
 
 
 def to_json(value: Any) -> dict[str, Any]:
-    """JSON form of a dataclass."""
     kind: Any = type(value)
     document: dict[str, Any] = _writer(kind)(value)
     return document

@@ -16,9 +16,7 @@ class KeyedLocks:
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     def of(self, key: str) -> asyncio.Lock:
-        """Lock of ``key``."""
         return self._locks.setdefault(key, asyncio.Lock())
 
     def __len__(self) -> int:
-        """Number of keys in use."""
         return len(self._locks)

@@ -131,7 +131,6 @@ def verify_plan(plan: StreamPlan, predecessors: Sequence[Sequence[int]]) -> None
 
 
 def plan_to_json(plan: StreamPlan) -> dict[str, Any]:
-    """JSON form, the inverse of ``plan_from_json``."""
     return {
         "launches": [[launch.unit, launch.stream, list(launch.waits)] for launch in plan.launches],
         "streams": plan.streams,
@@ -141,11 +140,6 @@ def plan_to_json(plan: StreamPlan) -> dict[str, Any]:
 
 
 def plan_from_json(document: Mapping[str, Any]) -> StreamPlan:
-    """Read a plan.
-
-    Raises:
-        InvalidArtefact: a missing field or a broken invariant.
-    """
     try:
         return StreamPlan(
             launches=tuple(

@@ -89,7 +89,6 @@ class UnitKernels:
 
 
 def sorted_choices(choices: Mapping[str, str]) -> Choices:
-    """Choices of kernels, sorted as a ``ProgramKey`` holds them."""
     return tuple(sorted(choices.items()))
 
 

@@ -142,7 +142,6 @@ class Contender:
 
 
 def contender_from_json(document: Mapping[str, Any]) -> Contender:
-    """Read one contender."""
     also = tuple(document.get("also", ()))
     return Contender(**{**possible(document, "latency_us", "speedup"), "also": also})
 
@@ -168,7 +167,6 @@ class Provisional:
 
     @property
     def text(self) -> str:
-        """Text for people."""
         return f"provisional, to be compared again when the machine is quieter: {self.reason}"
 
 
@@ -248,7 +246,6 @@ class Schedule:
 
     @property
     def precision(self) -> str:
-        """Precision that the plan computes in."""
         return self.provenance.precision or self.key.precision
 
     @property
@@ -343,7 +340,6 @@ def _ran_in(runtime: str) -> dict[str, Any]:
 
 
 def schedule_to_json(schedule: Schedule) -> dict[str, Any]:
-    """JSON form with a checksum over everything else."""
     body = {
         "format": SCHEDULE_FORMAT,
         "key": schedule.key.to_json(),

@@ -33,11 +33,9 @@ class Strings:
     ends: array[int]  # where each element ends in ``data``
 
     def __len__(self) -> int:
-        """Size in bytes."""
         return len(self.data)
 
     def __bytes__(self) -> bytes:
-        """Copy of the content."""
         return bytes(self.data)
 
     def part(self, first: int, last: int) -> tuple[memoryview, int]:

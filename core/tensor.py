@@ -61,7 +61,6 @@ class TensorType:
 
     @property
     def elements(self) -> int:
-        """Number of elements. Static shapes only."""
         assert self.is_static, f"shape {self.shape} is symbolic"
         return math.prod(dim for dim in self.shape if isinstance(dim, int))
 

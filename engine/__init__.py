@@ -2,5 +2,5 @@
 
 The only package that imports torch, onnx, onnxruntime and openvino. The modules that the front end
 uses (``braid.engine.link.supervisor``, ``braid.engine.importer.host.launch``,
-``braid.engine.runtime.allocator`` and what they import) load none of them.
+``braid.engine.runtime.memory`` and what they import) load none of them.
 """

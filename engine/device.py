@@ -51,11 +51,9 @@ class FinishedRun:
     outputs: Tensors
 
     def is_done(self) -> bool:
-        """Always true: the run was over when it was begun."""
         return True
 
     def finish(self) -> Tensors:
-        """Outputs of the run."""
         return self.outputs
 
 
@@ -101,8 +99,7 @@ class Whole(Protocol):
             PreconditionFailed: the model does not run at these shapes.
         """
 
-    def run_into(self, inputs: Tensors, outputs: Tensors) -> None:
-        """Run the model and write its outputs into ``outputs``."""
+    def run_into(self, inputs: Tensors, outputs: Tensors) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,8 +216,7 @@ class Backend(StageTimer, Protocol):
     def overheads(self) -> Generator[None, None, StageOverheads]:
         """Latency of a stage beside its units' own work, measured."""
 
-    def contender(self, prepared: Prepared) -> TimedContender:
-        """A contender of comparisons that runs a prepared plan."""
+    def contender(self, prepared: Prepared) -> TimedContender: ...
 
     def fault(self, error: Exception) -> BraidError | None:
         """The Braid error that an error of the device's libraries stands for; None if unknown.
@@ -228,5 +224,4 @@ class Backend(StageTimer, Protocol):
         DeviceLost: this process is done, it ends and another takes over.
         """
 
-    def close(self) -> None:
-        """Release the device."""
+    def close(self) -> None: ...

@@ -63,7 +63,6 @@ class BoundTable(dict[int, float]):
         return "concurrent", self._space.endings.groups(ending)
 
     def measured(self, variant: Variant) -> bool:
-        """True if the latency of a variant is known."""
         return self._space.key(variant) in self._memo.latency_us
 
     def measure(self, ending: int, variant: Variant) -> float:

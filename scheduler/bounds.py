@@ -63,7 +63,6 @@ class LatencyBounds:
         return beyond + self._price(groups)
 
     def _price(self, groups: int) -> float:
-        """The fixed price of a stage with this many groups."""
         if self._overheads is None:
             return 0.0
         return self._overheads.stage_us + self._overheads.group_us * (groups - 1)

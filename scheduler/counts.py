@@ -16,7 +16,6 @@ class SearchCounts:
     stages_measured: int = 0  # distinct stages whose latency was asked
 
     def __add__(self, block: SearchCounts) -> SearchCounts:
-        """Add the states and transitions of one more block."""
         return replace(
             self,
             states=self.states + block.states,

@@ -41,12 +41,10 @@ class Dag:
 
     @property
     def everything(self) -> int:
-        """The set of all units."""
         return (1 << len(self.before)) - 1
 
 
 def mask_of(units: Iterable[int]) -> int:
-    """The set of the given units."""
     mask = 0
     for unit in units:
         mask |= 1 << unit
@@ -54,7 +52,6 @@ def mask_of(units: Iterable[int]) -> int:
 
 
 def bits(mask: int) -> Iterator[int]:
-    """The units of a set, ascending."""
     while mask:
         low = mask & -mask
         yield low.bit_length() - 1

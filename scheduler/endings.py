@@ -60,7 +60,6 @@ class Endings:
 
     @property
     def everything(self) -> int:
-        """The set of all units: the state to schedule."""
         return self._dag.everything
 
     @property

@@ -56,7 +56,6 @@ class LazySearch:
 
     @property
     def counts(self) -> SearchCounts:
-        """Size of the block; its schedules are not counted."""
         transitions = sum(map(len, self._last.values()))
         return SearchCounts(states=len(self._cost), transitions=transitions)
 
@@ -150,7 +149,6 @@ class Doubt:
         self._factors: dict[int, list[float]] = {}  # number of groups -> excess, relative
 
     def learn(self, bound_us: float, latency_us: float, variant: Variant) -> None:
-        """Note one measurement."""
         if bound_us > 0:
             self._factors.setdefault(len(variant[1]), []).append(latency_us / bound_us - 1)
 
@@ -190,7 +188,6 @@ class Budget:
         return upper <= lower * (1 + self.gap) or self.is_over
 
     def close(self, lower_us: float, upper_us: float) -> None:
-        """Add a finished block."""
         self.lower_us += lower_us
         self.upper_us += upper_us
 

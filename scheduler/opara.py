@@ -23,7 +23,6 @@ COMPUTE_BOUND_KINDS = frozenset(
 
 
 def opara(problem: Problem) -> StreamSchedule:
-    """Streams by Algorithm 1, launch order by Algorithm 2."""
     predecessors = problem.units.predecessors
     profiles = problem.facts.profiles or _assumed_profiles(problem)
     return StreamSchedule(launch_order(predecessors, profiles), allocate_streams(predecessors))

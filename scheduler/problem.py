@@ -53,7 +53,6 @@ class Problem:
         return Stage(ordered, latency_us=latency)
 
     def unit_latencies_us(self) -> list[float]:
-        """Latency of each unit alone."""
         stages = [self.stage([[unit]]) for unit in range(len(self.units))]
         return [stage.latency_us or 0.0 for stage in stages]
 

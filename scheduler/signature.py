@@ -80,7 +80,6 @@ class StageKeys:
         self._described = _Descriptions(block, numbers)
 
     def key(self, groups: Sequence[int], strategy: Strategy = "concurrent") -> StageKey:
-        """The key of one stage."""
         described = self._described
         mark = _MARKS[strategy]
         if len(groups) == 1:

@@ -74,7 +74,6 @@ class StageSpace:
         strategies: Strategies,
         group_numbers: dict[str, int],
     ) -> None:
-        """Open the block that consists of ``units`` of the whole graph."""
         self.endings = endings
         self.keys = StageKeys(graph.restrict(units), group_numbers)
         self._named = _Named(units)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sqlalchemy import URL
 
-from braid.engine.importer.host.limits import ImportLimits
+from braid.engine.importer.host.request import ImportLimits
 from braid.server.inference.call_memory import MemoryLimits
 from braid.server.security.addresses import EVERY, HostNames
 from braid.server.settings import Settings

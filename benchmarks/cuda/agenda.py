@@ -63,9 +63,7 @@ class Budget:
 
     @property
     def left_s(self) -> float:
-        """What is left, never less than nothing."""
         return max(0.0, self._ends - monotonic())
 
     def at_most(self, seconds: float) -> float:
-        """``seconds``, or what is left."""
         return min(seconds, self.left_s)

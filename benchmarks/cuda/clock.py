@@ -50,7 +50,6 @@ def times(timed: Timed, count: int) -> Times:
 
 
 def quick_ms(timed: Timed) -> float:
-    """A first look at the device time."""
     return median(timed.gpu_ms() for _ in range(5))
 
 

@@ -23,13 +23,12 @@ import torch
 from benchmarks.cuda.agenda import BRAID
 from benchmarks.cuda.clock import Timed, times
 from benchmarks.cuda.peers import PEERS, fastest
-from benchmarks.networks.registry import NETWORKS
+from benchmarks.networks.registry import NETWORKS, inputs_of
 from braid.core.precision import FP32, PRECISIONS
 from braid.engine.timing.samples import TimerOptions
 
 
 def main() -> None:
-    """Warm up, then run when told."""
     args = _arguments()
     warnings.simplefilter("ignore")  # of compilers, about things that nobody here can change
     answers = os.fdopen(os.dup(1), "w", buffering=1)
@@ -64,7 +63,6 @@ def _arguments() -> argparse.Namespace:
 
 
 def _contenders(args: argparse.Namespace) -> tuple[Mapping[str, Timed], Mapping[str, object]]:
-    """What this process runs, by name, and notes on each."""
     network = NETWORKS[args.network]
     if args.contender == BRAID:
         from benchmarks.cuda.ours import our_program, prepared_plans
@@ -76,8 +74,7 @@ def _contenders(args: argparse.Namespace) -> tuple[Mapping[str, Timed], Mapping[
         program = our_program(
             backend, network, args.batch, args.artefact, args.precision, found["choices"]
         )
-        inputs = zip(network.input_names, network.example_inputs(args.batch), strict=True)
-        return prepared_plans(backend, program, dict(inputs), plans)
+        return prepared_plans(backend, program, inputs_of(network, args.batch), plans)
     peer, seen = fastest(network, args.contender, args.batch, args.precision, args.patience)
     return {args.contender: peer}, {args.contender: seen}
 

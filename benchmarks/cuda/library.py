@@ -54,7 +54,6 @@ class Library:
         return await asyncio.shield(self._tasks[name])
 
     async def close(self) -> None:
-        """Stop what is under way."""
         for task in self._tasks.values():
             task.cancel()
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)

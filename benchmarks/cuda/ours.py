@@ -11,6 +11,7 @@ from time import perf_counter_ns
 from torch import Tensor
 
 from benchmarks.cuda.clock import delay_us, hold_up
+from benchmarks.networks.registry import inputs_of
 from braid.core.plan import plan_from_json
 from braid.core.program import ProgramKey, sorted_choices
 from braid.engine.cuda.driver.interface import ORIGIN
@@ -73,8 +74,7 @@ def our_program(
     digest = read_report(artefact).sha256
     table = ModelTable(backend)
     table.load(digest, artefact)
-    inputs = zip(network.input_names, network.example_inputs(batch), strict=True)
-    specs = tuple((name, spec_of(tensor)) for name, tensor in inputs)
+    specs = tuple((name, spec_of(tensor)) for name, tensor in inputs_of(network, batch).items())
     key = ProgramKey(digest, specs, precision=precision, choices=sorted_choices(choices))
     return table.program(key)
 

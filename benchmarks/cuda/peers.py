@@ -33,8 +33,6 @@ cuda: Any = torch.cuda  # typed in some builds only
 
 
 def eager(model: nn.Module, inputs: Sequence[Tensor]) -> Call:
-    """The module as it is."""
-
     def call() -> Tensor:
         result: Tensor = model(*inputs)
         return result

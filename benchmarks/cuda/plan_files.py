@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.replacing import replace_text
+from benchmarks.reports import replace_text
 
 FILE = "cuda_plans.json"
 
@@ -25,7 +25,6 @@ PlanFiles = dict[tuple[str, int], Planned]
 
 
 def write_plans(plans: PlanFiles, folder: Path) -> None:
-    """Gather the plans of a run."""
     document = [
         {
             "network": network,

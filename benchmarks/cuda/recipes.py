@@ -58,11 +58,6 @@ class Drawn:
     norm: float
 
     def tensor(self, seeded: Mapping[str, Tensor], factors: Tensor | None) -> Tensor:
-        """The constant.
-
-        Raises:
-            NoRecipe: the seeded network has another tensor than when the recipe was written.
-        """
         if self.source not in seeded:
             raise NoRecipe(f"the network has no tensor {self.source!r}")
         tensor = _cut(seeded[self.source], self.part)
@@ -74,7 +69,6 @@ class Drawn:
 
 
 def recipe_folder(name: str, folder: Path) -> Path:
-    """Where the recipe of a network lies."""
     return folder / f"{name}.recipe"
 
 

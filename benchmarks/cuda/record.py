@@ -47,7 +47,6 @@ class CudaCase:
         return min((ms for ms in found if not math.isnan(ms)), default=math.nan)
 
     def portfolio_ms(self, clock: Clock = "gpu") -> float:
-        """Of the plan that would serve."""
         return self.median_ms(self.portfolio, clock)
 
     @property
@@ -57,7 +56,6 @@ class CudaCase:
 
 
 def contender_name(plan: str) -> str:
-    """The name under which a plan of ours is measured."""
     return f"{BRAID} {plan}"
 
 
@@ -112,12 +110,10 @@ SCHEDULING_S = {"inception_v3": 20.0, "nasnet_large": 90.0}
 
 
 def goals(cases: Sequence[CudaCase]) -> list[Goal]:
-    """The engine's goals, and how far they are."""
     return [*_speed_goals(cases), *(_scheduling_goal(cases, name) for name in SCHEDULING_S)]
 
 
 def _scheduling_goal(cases: Sequence[CudaCase], network: str) -> Goal:
-    """By what factor scheduling is quicker than it must be."""
     took = [case.scheduling["total_s"] for case in cases_at(cases, 1)
             if case.network == network and case.scheduling]  # fmt: skip
     limit_s = SCHEDULING_S[network]
@@ -158,5 +154,4 @@ def _speed_goals(cases: Sequence[CudaCase]) -> list[Goal]:
 
 
 def cases_at(cases: Sequence[CudaCase], batch: int) -> list[CudaCase]:
-    """Those of one batch size."""
     return [case for case in cases if case.batch == batch]

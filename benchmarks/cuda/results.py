@@ -16,13 +16,12 @@ from pathlib import Path
 from statistics import quantiles
 
 from benchmarks.cuda.record import RIVALS, CudaCase, goals, ratios
-from benchmarks.replacing import replace_text
+from benchmarks.reports import draw_bars, write_report
 
 FILE = "cuda.json"
 
 
 def print_case(case: CudaCase) -> None:
-    """All contenders of one case, fastest first."""
     print(f"\n{case.network}, batch {case.batch}: milliseconds on the GPU, end to end")
     best = case.median_ms(case.winner)
     for name in sorted(case.gpu_ms, key=case.median_ms):
@@ -61,7 +60,6 @@ def write(
     left_out: Sequence[str],
     folder: Path,
 ) -> None:
-    """Write ``cuda.json``."""
     batches = sorted({case.batch for case in cases})
     document = {
         "environment": environment,
@@ -78,8 +76,7 @@ def write(
         "goals": [asdict(goal) | {"verdict": goal.verdict} for goal in goals(cases)],
         "left_out": list(left_out),
     }
-    folder.mkdir(parents=True, exist_ok=True)
-    replace_text(folder / FILE, json.dumps(_without_nan(document), indent=1) + "\n")
+    write_report(folder / FILE, _without_nan(document))
 
 
 def same_setting(path: Path, environment: Mapping[str, object]) -> bool:
@@ -89,7 +86,6 @@ def same_setting(path: Path, environment: Mapping[str, object]) -> bool:
 
 
 def read(path: Path) -> list[CudaCase]:
-    """The cases of an earlier run."""
     known = set(CudaCase.__slots__)
     return [
         CudaCase(**{name: value for name, value in document.items() if name in known})
@@ -98,7 +94,6 @@ def read(path: Path) -> list[CudaCase]:
 
 
 def _without_nan(value: object) -> object:
-    """JSON has no NaN."""
     match value:
         case dict():
             return {str(key): _without_nan(each) for key, each in value.items()}
@@ -126,16 +121,12 @@ def draw(cases: Sequence[CudaCase], path: Path) -> None:
     if not shown:
         return
     figure, axes = pyplot.subplots(figsize=(2 + 1.4 * len(shown), 4.5), layout="constrained")
-    width = 0.8 / len(RIVALS)
-    for number, (name, rival) in enumerate(RIVALS.items()):
-        heights = [rival(case, "gpu") / case.portfolio_ms() for case in shown]
-        places = [x + (number - len(RIVALS) / 2) * width for x in range(len(shown))]
-        axes.bar(places, [0 if math.isnan(h) else h for h in heights], width, label=name)
-    axes.axhline(1.0, color="black", linewidth=0.5)
-    axes.set_xticks(
-        range(len(shown)), [f"{case.network}\nbatch {case.batch}" for case in shown], fontsize=8
-    )
-    axes.set_ylabel("GPU time, relative to the portfolio's plan")
+    heights = {
+        name: [rival(case, "gpu") / case.portfolio_ms() for case in shown]
+        for name, rival in RIVALS.items()
+    }
+    groups = [f"{case.network}\nbatch {case.batch}" for case in shown]
+    draw_bars(axes, groups, heights, "GPU time, relative to the portfolio's plan")
     axes.legend(fontsize=8, ncols=2)
     figure.savefig(path)
     pyplot.close(figure)

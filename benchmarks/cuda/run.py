@@ -63,7 +63,6 @@ class Benchmark:
         self.cases: list[CudaCase] = []
 
     async def run(self) -> None:
-        """All steps for which there is time."""
         args, cores = self._args, len(os.sched_getaffinity(0))
         networks = args.networks or NETWORKS
         library = Library(args.models or self._work / "models", networks)
@@ -107,7 +106,6 @@ class Benchmark:
         return next((case for case in self.cases if (case.network, case.batch) == where), None)
 
     async def _attempt(self, step: Step, library: Library) -> None:
-        """One step; whatever goes wrong is noted, and the next one goes on."""
         if self._budget.left_s < LEAST_S:
             self.left_out.append(str(step))
             return

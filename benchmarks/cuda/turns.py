@@ -55,7 +55,6 @@ def measure(case: CudaCase, setting: Setting) -> None:
 
 
 def _count(case: CudaCase, turn: Turn, turn_s: float) -> int:
-    """Runs in one turn; 0 if it fails."""
     try:
         first = _ask(turn, 2)
     except RuntimeError as error:

@@ -32,7 +32,6 @@ def missing(listed: Path = PACKAGES) -> list[str]:
 
 
 def main() -> int:
-    """Print what there is."""
     import torch
 
     if not torch.cuda.is_available():

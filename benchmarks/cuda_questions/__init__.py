@@ -4,5 +4,5 @@ Seven questions that decisions about the CUDA engine rest on, a minute or less e
 is asked in a process of its own with a time limit: one that crashes, hangs or poisons its context
 costs its own answers only, and what it had found by then is kept.
 
-    __main__ ──a process a question──> device, costs, kernels, plans, priorities ──> rows
+    __main__ ──a process a question──> device, costs, kernels, plans ──> rows
 """

@@ -18,11 +18,11 @@ from pathlib import Path
 from time import monotonic
 from typing import NoReturn
 
+from benchmarks.contender_process import end_group
 from benchmarks.cuda_questions.answers import Answer, Row, document, table
 from benchmarks.cuda_questions.questions import QUESTIONS, Question
 from benchmarks.environment import describe
-from benchmarks.process_group import end_group
-from benchmarks.replacing import replace_text
+from benchmarks.reports import replace_text
 from braid.engine.processes.environment import cuda_environment
 
 FILE = "cuda_questions.json"
@@ -30,7 +30,6 @@ NO_GPU = "no NVIDIA GPU (or no torch that sees one) here: nothing was asked"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line."""
     args = _parser().parse_args(arguments)
     if args.ask is not None:
         _ask(args.ask, args.models)

@@ -17,7 +17,6 @@ class Row:
     figures: Mapping[str, Figure]
 
     def to_line(self) -> str:
-        """As one line of JSON."""
         return json.dumps(asdict(self))
 
     @staticmethod
@@ -63,6 +62,5 @@ def _shown(value: Figure) -> str:
 
 
 def document(environment: Mapping[str, object], answers: Sequence[Answer]) -> str:
-    """All answers as JSON."""
     found = {"environment": environment, "answers": [asdict(answer) for answer in answers]}
     return json.dumps(found, indent=1) + "\n"

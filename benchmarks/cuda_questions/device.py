@@ -18,7 +18,6 @@ EAGER_STREAMS = range(8, 24)
 
 
 def facts(identity: GpuIdentity) -> Iterator[Row]:
-    """The device key's facts."""
     figures: dict[str, Figure] = {
         "capability": ".".join(map(str, identity.capability)),
         "memory_gib": identity.memory_bytes / 2**30,

@@ -122,7 +122,6 @@ class _Messages(logging.Handler):
         self.messages: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep one."""
         self.messages.append(record.getMessage()[:200])
 
 

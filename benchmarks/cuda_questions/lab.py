@@ -117,7 +117,6 @@ class Lab:
         return self.driver.elapsed_us(start, end)
 
     def timing(self, captured: Captured, delay_us: float = LAUNCH_US) -> StageLatency:
-        """Median over some replays."""
         for _ in range(WARM_UPS):
             self.replay_us(captured, delay_us)
         return reduce_samples([self.replay_us(captured, delay_us) for _ in range(REPLAYS)])

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from benchmarks.cuda.library import artefact_of
 from benchmarks.cuda_questions.answers import Figure, Row
-from benchmarks.networks.registry import NETWORKS
+from benchmarks.networks.registry import NETWORKS, inputs_of
 from braid.core.program import ProgramKey
 from braid.core.schedule import Stage
 from braid.engine.cuda.backend import CudaBackend
@@ -63,9 +63,8 @@ def program_of(backend: CudaBackend, network: str, folder: Path) -> Program:
     table = ModelTable(backend)
     digest = read_report(artefact).sha256
     table.load(digest, artefact)
-    described = NETWORKS[network]
-    inputs = zip(described.input_names, described.example_inputs(1), strict=True)
-    specs = tuple((name, spec_of(tensor)) for name, tensor in inputs)
+    inputs = inputs_of(NETWORKS[network])
+    specs = tuple((name, spec_of(tensor)) for name, tensor in inputs.items())
     return table.program(ProgramKey(digest, specs))
 
 

@@ -84,9 +84,9 @@ def _inductor(_: Path) -> Iterator[Row]:
 
 
 def _priorities(_: Path) -> Iterator[Row]:
-    from benchmarks.cuda_questions import priorities
+    from benchmarks.cuda_questions import costs
 
-    yield from priorities.priorities(_lab())
+    yield from costs.priorities(_lab())
 
 
 def _memory(folder: Path) -> Iterator[Row]:

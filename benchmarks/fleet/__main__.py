@@ -17,7 +17,7 @@ from typing import Any
 from benchmarks import environment
 from benchmarks.fleet import following, outages, owners, registering, uploads
 from benchmarks.fleet.stand import Seen, Stand
-from benchmarks.named_cases import cases_parser, write_report
+from benchmarks.reports import cases_parser, write_report
 from tests.child_processes import kill_children_at_exit
 from tests.fleet import alone, fleet
 from tests.fleet.fleet import THREADS, Fleet
@@ -43,7 +43,6 @@ class Campaign:
     environment: Mapping[str, str] = field(default_factory=dict)
 
     def runs(self, stand: Stand, times: int, chance: random.Random) -> Iterator[Seen]:
-        """Make the runs, one after the other."""
         for _ in range(times if self.is_alone else 1):
             with stand.fleet(self.threads, self.skews, self.environment) as fleet:
                 for _ in range(1 if self.is_alone else times):

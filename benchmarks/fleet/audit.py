@@ -47,7 +47,6 @@ class Write:
 
     @property
     def after(self) -> dict[str, Any]:
-        """The row as written."""
         assert self.row is not None
         return self.row
 

@@ -44,7 +44,6 @@ class Demo:
         self.failed = 0  # calls that ended otherwise than they may
 
     def run(self) -> Iterator[str]:
-        """Do all steps; yields a line about each."""
         machines = self._nodes.machines
         yield f"{len(machines)} nodes, PostgreSQL and S3 are up; HAProxy is at {self._door}"
         name, asked, line = self._upload()
@@ -69,7 +68,6 @@ class Demo:
         return name, questions(name, file), text
 
     def _answers(self, asked: list[Question]) -> str:
-        """Ask each node past the door."""
         same = 0
         for machine in self._nodes.machines:
             with machine.client() as client:
@@ -90,7 +88,6 @@ class Demo:
         )
 
     def _killed(self, machine: Machine, name: str, asked: list[Question]) -> Iterator[str]:
-        """Kill a node while clients ask, and start it again."""
         load = self._load(asked)
         time.sleep(2)
         machine.power_off()
@@ -176,7 +173,6 @@ def run(folder: Path, postgres: Postgres, s3: S3) -> Iterator[str]:
 
 
 def main() -> None:
-    """Run the demo, in namespaces of its own."""
     if alone.missing():
         if "--is-alone" in sys.argv:
             sys.exit(alone.missing())

@@ -94,7 +94,6 @@ class _Watch:
 
     @property
     def is_done(self) -> bool:
-        """True once all have been seen."""
         return len(self._first) == len(FOLLOWED_SIZES)
 
     def _loop(self) -> None:
@@ -106,7 +105,6 @@ class _Watch:
                         self._first.setdefault(size, time.time())
 
     def stop(self) -> Mapping[int, float]:
-        """End, and say what was seen."""
         self._stop.set()
         self._thread.join()
         return self._first

@@ -92,7 +92,6 @@ def serve(stand: Stand, fleet: Fleet) -> tuple[Path, list[Question]]:
 
 
 def answers(client: Client, question: Question) -> bool:
-    """Return whether a server answers a question right."""
     with suppress(BraidError):
         result = client.infer(question.model, {"x": question.x}, timeout_s=10)
         return question.is_answered_by(result.outputs["y"])

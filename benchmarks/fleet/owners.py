@@ -49,7 +49,6 @@ class Struck:
 
     @property
     def lease(self) -> str:
-        """Name of the job's lease."""
         return f"job:{self.job}"
 
 
@@ -109,7 +108,6 @@ def _caught(
 
 
 def _has_peer(fleet: Fleet, machine: Machine) -> bool:
-    """True if another machine has a device of the same type."""
     return sum(each.arguments == machine.arguments for each in fleet.machines) > 1
 
 

@@ -58,12 +58,10 @@ def keys_once(
 
 
 def types_of(fleet: Fleet) -> int:
-    """Number of device types."""
     return len({tuple(machine.arguments) for machine in fleet.machines})
 
 
 def unended(fleet: Fleet) -> int:
-    """Number of jobs that have not ended."""
     return int(fleet.value(f"select count(*) from jobs where state not in {ENDED}"))
 
 

@@ -36,7 +36,6 @@ class Seen:
     broken: list[str] = field(default_factory=list)
 
     def check(self, is_well: bool, what: str) -> None:
-        """Note ``what`` unless all is well."""
         if not is_well:
             self.broken.append(what)
 
@@ -75,7 +74,6 @@ class Stand:
             yield fleet
 
     def model(self, *, branches: int = 3, size: int = 8) -> tuple[str, Path]:
-        """Name and file of a small network that no other run has."""
         name = f"net-{next(_numbers)}"
         file = small_cnn(self.folder / f"{name}.onnx", branches=branches, size=size)
         model = onnx.load(file)
@@ -96,5 +94,4 @@ def eventually(look: Callable[[], T], seconds: float) -> tuple[T, float]:
 
 
 def machine_named(fleet: Fleet, name: str) -> Machine:
-    """The machine whose node is called ``name``."""
     return next(machine for machine in fleet.machines if machine.name == name)

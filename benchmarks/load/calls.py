@@ -29,7 +29,6 @@ Call = Callable[[], Awaitable[np.ndarray]]
 
 @asynccontextmanager
 async def connected_call(job: Job, values: np.ndarray, number: int) -> AsyncIterator[Call]:
-    """Connect client ``number``; its call brings the output."""
     async with AsyncExitStack() as stack:
         channel = grpc.aio.insecure_channel(job.address, options=_CHANNEL_OPTIONS)
         await stack.enter_async_context(channel)

@@ -46,7 +46,6 @@ def running(
 
 
 def module(name: str, *arguments: str) -> list[str]:
-    """The command that runs ``python -m name``."""
     return [sys.executable, "-m", name, *arguments]
 
 
@@ -64,7 +63,6 @@ def read_line(process: subprocess.Popen[str]) -> str:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nothing listens on at the moment."""
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for each in sockets:

@@ -17,14 +17,13 @@ from typing import Any
 import grpc
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from braid.engine.runtime.allocator import keep_freed_memory
+from braid.engine.runtime.memory import keep_freed_memory
 
 
 class Echo(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[misc]
     """Answers at once, with the request's contents as output."""
 
     async def ModelInfer(self, request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
-        """Return the input."""
         given = request.inputs[0]
         response = service_pb2.ModelInferResponse(
             model_name=request.model_name, raw_output_contents=request.raw_input_contents

@@ -21,7 +21,7 @@ import numpy as np
 from benchmarks.load.arrivals import poisson
 from benchmarks.load.calls import connected_call
 from benchmarks.load.records import Job, Samples
-from braid.engine.runtime.allocator import keep_freed_memory
+from braid.engine.runtime.memory import keep_freed_memory
 
 Call = Callable[[], Awaitable[np.ndarray]]
 
@@ -102,7 +102,6 @@ async def connected(job: Job) -> AsyncIterator[list[Call]]:
 
 
 async def run(job: Job) -> Samples:
-    """Connect, check one answer, warm up, measure."""
     async with connected(job) as calls:
         if job.rate_per_s is None:
             return await closed_loop(calls, job.warmup_s, job.measure_s)

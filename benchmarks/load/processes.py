@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 
+from benchmarks.environment import REPOSITORY
 from benchmarks.load.children import ChildFailed, free_ports, module, read_line, running
 from benchmarks.load.records import Endpoint, LoadJob, Samples
 from braid_client import Client, Unavailable
@@ -26,23 +29,48 @@ def echo_endpoint(keeps_freed_memory: bool = True) -> Iterator[Endpoint]:
         yield Endpoint(name, f"127.0.0.1:{read_line(process).strip()}", "echo", scale=1.0)
 
 
+@dataclass(frozen=True, slots=True)
+class BraidServer:
+    """A ``braid serve`` that is up."""
+
+    client: Client
+    address: str  # of its gRPC port
+    http_port: int
+    process: subprocess.Popen[str]
+
+
+@contextmanager
+def braid_server(
+    store: Path,
+    options: Mapping[str, object] = MappingProxyType({}),
+    environment: Mapping[str, str] = MappingProxyType({}),
+    tree: Path = REPOSITORY,
+    python: str = sys.executable,
+) -> Iterator[BraidServer]:
+    """``braid serve`` of a checkout on a store, on free ports; its log lies beside the store."""
+    grpc_port, http_port = free_ports(2)
+    address = f"127.0.0.1:{grpc_port}"
+    flags = {"--store": store, "--grpc-port": grpc_port, "--http-port": http_port, **options}
+    command = ["env", *(f"{name}={value}" for name, value in environment.items())]
+    command += [python, "-m", "braid.server.cli.main", "serve"]
+    command += [str(part) for flag in flags.items() for part in flag]
+    log = store.parent / f"{store.name}.log"
+    with running(command, cwd=tree, log=log) as process, Client(address) as client:
+        _wait_until_up(client, process, log)
+        yield BraidServer(client, address, http_port, process)
+
+
 @contextmanager
 def braid_endpoint(
     model: Path, scale: float, batch_sizes: Sequence[int], folder: Path
 ) -> Iterator[Endpoint]:
     """``braid serve`` on a store in ``folder``, with ``model`` registered and scheduled."""
-    grpc_port, http_port = free_ports(2)
-    address = f"127.0.0.1:{grpc_port}"
-    log = folder / "braid.log"
-    options = {"--store": folder / "store", "--grpc-port": grpc_port, "--http-port": http_port}
-    arguments = [str(part) for option in options.items() for part in option]
-    command = ["env", "BRAID_SYSTEM_SHARED_MEMORY=true"]
-    command += module("braid.server.cli.main", "serve", *arguments)
-    with running(command, log=log) as process:
-        with Client(address) as client:
-            _wait_until_up(client, process, log)
-            client.register(model.stem, model, batch_sizes=batch_sizes, wait=True, timeout_s=120.0)
-        yield Endpoint("braid", address, model.stem, scale)
+    shared_memory = {"BRAID_SYSTEM_SHARED_MEMORY": "true"}
+    with braid_server(folder / "store", environment=shared_memory) as server:
+        server.client.register(
+            model.stem, model, batch_sizes=batch_sizes, wait=True, timeout_s=120.0
+        )
+        yield Endpoint("braid", server.address, model.stem, scale)
 
 
 def _wait_until_up(client: Client, process: subprocess.Popen[str], log: Path) -> None:

@@ -61,12 +61,10 @@ class Samples:
 
     @classmethod
     def from_json(cls, text: str) -> Samples:
-        """What ``to_json`` of another process wrote."""
         said = json.loads(text)
         return cls(**{**said, "errors": Counter(said["errors"])})
 
     def to_json(self) -> str:
-        """All fields in one line."""
         fields = {name: getattr(self, name) for name in self.__dataclass_fields__}
         return json.dumps(fields)
 

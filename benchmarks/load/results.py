@@ -112,7 +112,6 @@ def _compare(load: Load, name: str, rounds: list[Turn], base: list[Turn]) -> Com
 
 
 def progress(turn: Turn) -> str:
-    """One turn in one line."""
     text = (
         f"{turn.load}, round {turn.round + 1}: {turn.endpoint:12} p50 {turn.p50_us:7.0f} us"
         f"  p99 {turn.p99_us:7.0f} us  {turn.requests_per_s:6.0f} /s"
@@ -121,7 +120,6 @@ def progress(turn: Turn) -> str:
 
 
 def table(comparisons: Sequence[Comparison]) -> str:
-    """The result for people."""
     header = f"{'load':24} {'endpoint':13} p50 us  p99 us p99.9 us  requests/s  p50/echo  by round"
     lines = [header]
     for row in comparisons:

@@ -85,7 +85,6 @@ class Layer(nn.Module):
         self.norm = nn.LayerNorm(config.hidden, eps=1e-12)
 
     def forward(self, x: Tensor, bias: Tensor) -> Tensor:
-        """Map [batch, sequence, hidden] to the same shape."""
         x = self.attention(x, bias)
         normed: Tensor = self.norm(self.narrow(functional.gelu(self.widen(x))) + x)
         return normed
@@ -101,7 +100,6 @@ class BertEncoder(nn.Module):
         self.layers = nn.ModuleList(Layer(config) for _ in range(config.layers))
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        """Return the last hidden state."""
         bias = (1.0 - attention_mask.to(torch.float32))[:, None, None, :] * -10000.0
         x: Tensor = self.embeddings(input_ids)
         for layer in self.layers:

@@ -52,7 +52,6 @@ class DeepFM(nn.Module):
         )
 
     def forward(self, categories: Tensor, numbers: Tensor) -> Tensor:
-        """Return the logit [batch, 1]."""
         weights = [table(categories[:, i]) for i, table in enumerate(self.category_weight)]
         weights += [line(numbers[:, i : i + 1]) for i, line in enumerate(self.number_weight)]
         vectors = [table(categories[:, i]) for i, table in enumerate(self.category)]

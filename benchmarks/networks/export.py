@@ -28,6 +28,12 @@ def export_onnx(name: str, path: Path, *, seed: int = 0) -> Path:
     return write_onnx(_network(name), path, seed=seed)
 
 
+def model_file(name: str, folder: Path) -> Path:
+    """The ONNX file of a network in ``folder``, written unless it is there."""
+    path = folder / f"{name}.onnx"
+    return path if path.exists() else export_onnx(name, path)
+
+
 def export_pt2(name: str, path: Path, *, seed: int = 0) -> Path:
     """Write network ``name`` as torch.export saves it, dimension 0 of every input open.
 
@@ -54,7 +60,6 @@ def _network(name: str) -> Network:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.networks.export")
     parser.add_argument("names", nargs="+", metavar="NAME", choices=[*NETWORKS, "all"])
     parser.add_argument("--out", type=Path, required=True, help="folder to write into")

@@ -21,7 +21,6 @@ class Fires(nn.Module):
         self.head = nn.Linear(64, classes)
 
     def forward(self, image: Tensor) -> Tensor:
-        """Map images [batch, 3, 32, 32] to logits [batch, classes]."""
         return self.head(self.pool(self.fires(image)).flatten(1))  # type: ignore[no-any-return]
 
 

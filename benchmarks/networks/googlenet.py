@@ -60,6 +60,5 @@ class GoogLeNet(nn.Module):
         self.classifier = Classifier(1024, classes)
 
     def forward(self, image: Tensor) -> Tensor:
-        """Return logits [batch, classes]."""
         logits: Tensor = self.classifier(self.features(image))
         return logits

@@ -77,6 +77,5 @@ class MnasNet(nn.Module):
         self.classifier = Classifier(1280, classes)
 
     def forward(self, image: Tensor) -> Tensor:
-        """Return logits [batch, classes]."""
         logits: Tensor = self.classifier(self.head(self.blocks(self.stem(image))))
         return logits

@@ -95,7 +95,6 @@ class NormalCell(nn.Module):
         self.current3 = _separable(width, width, 3)
 
     def forward(self, previous: Tensor, current: Tensor) -> Tensor:
-        """Combine the outputs of the two cells before this one."""
         p, c = self.previous(previous), self.current(current)
         return torch.cat(
             [
@@ -134,7 +133,6 @@ class ReductionCell(nn.Module):
         self.current_max_b = nn.MaxPool2d(3, stride=2, padding=1)
 
     def forward(self, previous: Tensor, current: Tensor) -> Tensor:
-        """Combine the outputs of the two cells before this one."""
         p, c = self.previous(previous), self.current(current)
         first = self.current5(c) + self.previous7(p)
         second = self.current_max(c) + self.previous7b(p)
@@ -189,7 +187,6 @@ class NasNet(nn.Module):
         self.classifier = Classifier(penultimate, classes)
 
     def forward(self, image: Tensor) -> Tensor:
-        """Return logits [batch, classes]."""
         stem = self.stem_norm(self.stem_conv(image))
         previous = self.stem0(stem, stem)
         current = self.stem1(stem, previous)
@@ -203,10 +200,8 @@ class NasNet(nn.Module):
 
 
 def nasnet_mobile() -> NasNet:
-    """NASNet-A (4 @ 1056)."""
     return NasNet(4, 1056, 32, skip_reduction=False)
 
 
 def nasnet_large() -> NasNet:
-    """NASNet-A (6 @ 4032)."""
     return NasNet(6, 4032, 96, skip_reduction=True)

@@ -40,7 +40,6 @@ class _SeededInputs(CalibrationDataReader):  # type: ignore[misc]  # has no type
         ]
 
     def get_next(self) -> dict[str, np.ndarray] | None:
-        """Return the next inputs; None after the last."""
         return self._left.pop() if self._left else None
 
 

@@ -86,7 +86,6 @@ class WeightedSum(nn.Module):
         uniform(self.weight, middle - 0.3, middle + 0.3)
 
     def forward(self, inputs: Sequence[Tensor]) -> Tensor:
-        """Add up tensors of equal shape."""
         scale = torch.sigmoid(self.weight)
         total = scale[0] * inputs[0]
         for index, x in enumerate(inputs[1:], start=1):
@@ -171,7 +170,6 @@ class RandWire(nn.Module):
         self.classifier = Classifier(1280, classes)
 
     def forward(self, image: Tensor) -> Tensor:
-        """Return logits [batch, classes]."""
         x = self.stages(self.stem_norm(self.stem_conv(image)))
         x = torch.relu(self.head_norm(self.head_conv(torch.relu(x))))
         logits: Tensor = self.classifier(x)

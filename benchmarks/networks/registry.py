@@ -5,7 +5,9 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from benchmarks.networks import deepfm
@@ -64,3 +66,13 @@ NETWORKS: Mapping[str, Network] = {
         Network("deepfm", deepfm.DeepFM, _clicks, ("categories", "numbers"), ("logit",)),
     )
 }
+
+
+def inputs_of(network: Network, batch: int = 1, seed: int = 0) -> dict[str, Tensor]:
+    """Example inputs by name."""
+    return dict(zip(network.input_names, network.example_inputs(batch, seed=seed), strict=True))
+
+
+def arrays_of(network: Network, batch: int = 1, seed: int = 0) -> dict[str, NDArray[np.generic]]:
+    """``inputs_of`` for libraries that take numpy."""
+    return {name: tensor.numpy() for name, tensor in inputs_of(network, batch, seed).items()}

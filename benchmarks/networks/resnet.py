@@ -62,6 +62,5 @@ class ResNet50(nn.Module):
         self.classifier = Classifier(channels, classes)
 
     def forward(self, image: Tensor) -> Tensor:
-        """Return logits [batch, classes]."""
         logits: Tensor = self.classifier(self.blocks(self.stem(image)))
         return logits

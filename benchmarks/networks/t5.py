@@ -44,11 +44,9 @@ class RootMeanSquareNorm(nn.Module):
         self.weight = nn.Parameter(torch.empty(hidden))
 
     def draw_weights(self, uniform: Callable[[Tensor, float, float], None]) -> None:
-        """Draw scales around 1."""
         uniform(self.weight, 0.8, 1.2)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map [batch, sequence, hidden] to the same shape."""
         return self.weight * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6))
 
 
@@ -134,7 +132,6 @@ class T5Encoder(nn.Module):
         self.norm = RootMeanSquareNorm(config.hidden)
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        """Return the last hidden state."""
         masked = (1.0 - attention_mask.to(torch.float32))[:, None, None, :] * -10000.0
         bias = self.position_bias() + masked
         x: Tensor = self.embedding(input_ids)

@@ -21,14 +21,13 @@ from benchmarks.peers.records import BATCHINGS, DYNAMIC, Case, path_of, read_cas
 from benchmarks.peers.report import write_report
 from benchmarks.peers.rounds import Course, run_course, started
 from benchmarks.peers.stands import Stand
-from braid.core.cpu_allowance import cpu_allowance
+from braid.core.allowance import cpu_allowance
 
 DEFAULT_OUT = environment.REPOSITORY / "benchmarks" / "results" / "local" / "peers"
 CLIENT_PROGRAM = "benchmarks.peers.load.client"
 
 
 def measure(model: str, batching: str, options: argparse.Namespace) -> Case:
-    """Compare all contenders that serve ``model``."""
     prepared = prepare(model, options.model_files)
     facts = environment.describe("grpcio", "numpy", "onnxruntime", "tritonclient")
     case = Case(model, batching, facts, options.threads)

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import onnx
 import onnxruntime
-from onnx import TensorProto, helper
 
 from benchmarks.networks import NETWORKS
 from benchmarks.networks.export import export_onnx
+from benchmarks.networks.one_operator import write_scaled
+from benchmarks.networks.registry import arrays_of
 from benchmarks.peers.load.tensors import Question, write_questions
 
 IDENTITY = "identity"
@@ -41,25 +41,11 @@ def prepare(name: str, folder: Path) -> Model:
     folder.mkdir(parents=True, exist_ok=True)
     file, questions = folder / f"{name}.onnx", folder / f"{name}.npz"
     if not file.exists():
-        write_identity(file) if name == IDENTITY else export_onnx(name, file)
+        write_scaled(file, _SHAPE) if name == IDENTITY else export_onnx(name, file)
     if not questions.exists():
         tolerance = 0.0 if name == IDENTITY else TOLERANCE
         write_questions(questions, [_question(name, file, n, tolerance) for n in range(QUESTIONS)])
     return Model(name, file, questions)
-
-
-def write_identity(path: Path) -> None:
-    """Write an ONNX model y = x of 600 KB a row, its batch open."""
-    dims: list[str | int | None] = ["batch", *_SHAPE]
-    graph = helper.make_graph(
-        [helper.make_node("Identity", ["x"], ["y"])],
-        IDENTITY,
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, dims)],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, dims)],
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    onnx.checker.check_model(model)
-    onnx.save(model, path)
 
 
 def _question(name: str, file: Path, seed: int, tolerance: float) -> Question:
@@ -67,8 +53,7 @@ def _question(name: str, file: Path, seed: int, tolerance: float) -> Question:
         x = np.random.default_rng(seed).standard_normal((1, *_SHAPE), dtype=np.float32)
         return Question({"x": x}, {"y": x}, tolerance)
     network = NETWORKS[name]
-    tensors = network.example_inputs(1, seed=seed)
-    inputs = {n: t.numpy() for n, t in zip(network.input_names, tensors, strict=True)}
+    inputs = arrays_of(network, seed=seed)
     session = onnxruntime.InferenceSession(file)
     outputs = session.run(list(network.output_names), inputs)
     return Question(inputs, dict(zip(network.output_names, outputs, strict=True)), tolerance)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from benchmarks.replacing import replace_text
+from benchmarks.reports import write_report
 
 OFF, DYNAMIC = "off", "dynamic"
 BATCHINGS = (OFF, DYNAMIC)
@@ -77,23 +77,18 @@ class Case:
 
     @property
     def loads(self) -> list[Load]:
-        """Loads of the turns, in their order."""
         return list(dict.fromkeys(turn.load for turn in self.turns))
 
 
 def path_of(folder: Path, model: str, batching: str) -> Path:
-    """The file of a case."""
     return folder / f"{model}-{batching}.json"
 
 
 def write_case(case: Case, folder: Path) -> None:
-    """Write ``case`` into ``folder``, replacing an earlier one in one step."""
-    path = path_of(folder, case.model, case.batching)
-    replace_text(path, json.dumps(asdict(case), indent=1) + "\n")
+    write_report(path_of(folder, case.model, case.batching), asdict(case))
 
 
 def read_cases(folder: Path) -> Iterator[Case]:
-    """The cases in ``folder``, ordered by name."""
     for path in sorted(folder.glob("*-*.json")):
         said = json.loads(path.read_text())
         said["rows"] = {

@@ -19,6 +19,7 @@ from benchmarks.peers.results import (
     real,
     tally,
 )
+from benchmarks.reports import draw_bars
 
 _LEGEND = """\
 Cells: p50 ms / p99 ms / requests per second from the client, medians over the rounds; the best of a
@@ -29,7 +30,6 @@ later."""
 
 
 def write_report(cases: Sequence[Case], folder: Path) -> str:
-    """Write peers.md and peers.svg; returns the Markdown."""
     ordered = sorted(cases, key=_rank)
     text = "\n".join([*_summary(ordered), "", *_tables(ordered)]) + "\n"
     (folder / "peers.md").write_text(text)
@@ -123,14 +123,8 @@ def draw(cases: Sequence[Case], path: Path) -> None:
     figure, rows = pyplot.subplots(len(panels), 1, figsize=(12, 8), layout="constrained")
     for axes, (batching, metric, title) in zip(rows, panels, strict=True):
         shown = [case for case in cases if case.batching == batching and case.loads]
-        width = 0.8 / max(1, len(names))
-        for number, name in enumerate(names):
-            places = [x + (number - len(names) / 2) * width for x in range(len(shown))]
-            heights = [_to_braid(case, metric, name) for case in shown]
-            axes.bar(places, heights, width, label=name)
-        axes.axhline(1.0, color="black", linewidth=0.5)
-        axes.set_xticks(range(len(shown)), [case.model for case in shown])
-        axes.set_ylabel("relative to Braid")
+        heights = {name: [_to_braid(case, metric, name) for case in shown] for name in names}
+        draw_bars(axes, [case.model for case in shown], heights, "relative to Braid")
         axes.set_title(title)
     rows[0].legend(fontsize=8, ncols=3)
     figure.savefig(path)
@@ -140,9 +134,8 @@ def draw(cases: Sequence[Case], path: Path) -> None:
 def _to_braid(case: Case, metric: str, name: str) -> float:
     closed = sorted((load for load in case.loads if not load.part), key=lambda each: each.clients)
     if not closed:
-        return 0.0
+        return math.nan
     cells = cells_of(case, closed[0] if metric == "p50_us" else closed[-1])
     if name not in cells or BRAID not in cells:
-        return 0.0
-    ratio = cells[name].value(metric) / cells[BRAID].value(metric)
-    return 0.0 if math.isnan(ratio) else ratio
+        return math.nan
+    return cells[name].value(metric) / cells[BRAID].value(metric)

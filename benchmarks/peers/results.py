@@ -46,7 +46,6 @@ class Comparison:
 
     @property
     def winner(self) -> str:
-        """The contender with the best median."""
         return max(self.standing, key=lambda name: self.standing[name])
 
     def __str__(self) -> str:
@@ -55,7 +54,6 @@ class Comparison:
 
 
 def cells_of(case: Case, load: Load) -> dict[str, Cell]:
-    """Contenders that were measured under ``load``."""
     cells = {}
     for name in case.rows:
         turns = [t for t in case.turns if t.contender == name and t.load == load]

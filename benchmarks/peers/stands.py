@@ -71,7 +71,6 @@ class Stand:
             self.row.best_speed_s = round(best_speed_s, 3) if has_upload else None
 
     def stop(self) -> None:
-        """End all processes of the server."""
         self._server = None
         self._stack.close()
 
@@ -82,7 +81,6 @@ class Stand:
 
     @property
     def cpu_s(self) -> float:
-        """Processor time that the server has used, in seconds."""
         return self._server.cpu_s() if self._server else 0.0
 
     def turn(self, load: Load, round_number: int, pace: Pace, clients: LoadGenerators) -> Turn:
@@ -166,7 +164,6 @@ def _run(clients: LoadGenerators, job: Job) -> Samples:
 
 
 def _versions(contender: Contender) -> Mapping[str, str]:
-    """Versions of the packages that a contender asks for."""
     installed = versions_in(python_of(contender))
     if contender.requirements is None:
         names = ["grpcio", "numpy", "torch", "onnxruntime"]

@@ -14,9 +14,9 @@ from benchmarks import environment
 from benchmarks.environment import REPOSITORY
 from benchmarks.fleet.__main__ import Report, table
 from benchmarks.fleet.stand import Seen
-from benchmarks.named_cases import cases_parser, write_report
 from benchmarks.ray import campaigns, ingress, scaling
 from benchmarks.ray.campaigns import CAMPAIGNS
+from benchmarks.reports import cases_parser, write_report
 from tests.child_processes import kill_children_at_exit
 from tests.fleet import alone
 from tests.fleet.postgres import Postgres

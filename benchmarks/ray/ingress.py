@@ -33,7 +33,6 @@ _SERVER = re.compile(r"^\s*server \S*SERVE_REPLICA\S* (\S+):(4\d{4}) proto h2 ch
 
 
 def register(cluster: Cluster, folder: Path) -> None:
-    """Have the node serve an identity."""
     shape = ("n", *SHAPE[1:])
     nodes = [helper.make_node("Identity", ["x"], ["y"])]
     file = save(graph(nodes, tensors(x=shape), tensors(y=shape)), folder / "identity.onnx")

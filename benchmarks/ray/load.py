@@ -23,7 +23,6 @@ PAUSE_S = 0.02
 
 
 def request(model: str, shape: Sequence[int]) -> service_pb2.ModelInferRequest:
-    """A request of random numbers."""
     x = np.random.default_rng(0).normal(size=shape).astype(np.float32)
     made = service_pb2.ModelInferRequest(model_name=model, raw_input_contents=[x.tobytes()])
     made.inputs.add(name="x", datatype="FP32", shape=shape)
@@ -55,7 +54,6 @@ class Load:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def count(self, began: float, status: str, words: str = "") -> None:
-        """Count a call that has ended."""
         with self._lock:
             self.outcomes[status] += 1
             now = time.monotonic()

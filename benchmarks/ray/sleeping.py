@@ -17,7 +17,6 @@ BUILD = "benchmarks.ray.sleeping:build"
 
 
 def build(args: Mapping[str, str]) -> Application:
-    """Return the application; Ray Serve calls it."""
     return application_with(sleeping_host, args)
 
 

@@ -20,20 +20,19 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-import onnx
-from onnx import TensorProto, helper
-
 from benchmarks import environment
 from benchmarks.load.children import module, read_line, running
 from benchmarks.load.processes import braid_endpoint
 from benchmarks.networks.export import export_onnx
+from benchmarks.networks.one_operator import write_scaled
+from benchmarks.reports import LOCAL, write_report
 from benchmarks.sdk.clients import AIO, SYNC, Job, Turn
 from braid_client import Client
 
 SDKS = ("braid", "triton")
 KINDS = tuple(dict.fromkeys(kind for _, kind in (*SYNC, *AIO)))
 WARMUP_PART = 0.2  # of a turn's requests
-DEFAULT_OUT = environment.REPOSITORY / "benchmarks" / "results" / "local" / "sdk.json"
+DEFAULT_OUT = LOCAL / "sdk.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,21 +64,6 @@ class Row:
     ratio_by_round: Sequence[float]
 
 
-def doubling(path: Path, shape: tuple[int, ...]) -> Path:
-    """Write an ONNX model y = x * 2 with an open batch."""
-    dims: list[str | int | None] = ["batch", *shape[1:]]
-    graph = helper.make_graph(
-        [helper.make_node("Mul", ["x", "scale"], ["y"])],
-        "doubling",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, dims)],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, dims)],
-        [helper.make_tensor("scale", TensorProto.FLOAT, [], [2.0])],
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    onnx.save(model, path)
-    return path
-
-
 def p50_us(turn: Turn) -> float:
     """Median latency after the warm-up."""
     return statistics.median(turn.latency_us[int(len(turn.latency_us) * WARMUP_PART) :])
@@ -90,11 +74,10 @@ def _write(request: Request, folder: Path) -> Path:
     if request.model == "squeezenet":
         export_onnx("squeezenet", path, seed=0)
         return path
-    return doubling(path, request.shape)
+    return write_scaled(path, request.shape[1:], 2.0)
 
 
 def _start(names: Sequence[str], folder: Path, stack: ExitStack) -> str:
-    """Start a server with all models; returns its address."""
     first, *others = (_write(REQUESTS[name], folder) for name in names)
     address = stack.enter_context(braid_endpoint(first, 2.0, [1], folder)).address
     with Client(address) as client:
@@ -106,7 +89,6 @@ def _start(names: Sequence[str], folder: Path, stack: ExitStack) -> str:
 def measure(
     address: str, names: Sequence[str], kinds: Sequence[str], rounds: int, seconds: float
 ) -> list[Row]:
-    """Run all contenders in turns."""
     rows = []
     with ExitStack() as stack:
         command = module("benchmarks.sdk.clients")
@@ -151,7 +133,6 @@ def _line(row: Row) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the benchmark and print the table."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.sdk")
     parser.add_argument("--out", type=Path, default=DEFAULT_OUT, help="JSON file to write")
     parser.add_argument("--requests", default=",".join(REQUESTS), help="of " + ", ".join(REQUESTS))
@@ -167,8 +148,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         address = options.address or _start(names, folder, stack)
         rows = measure(address, names, kinds, options.rounds, options.seconds)
     report = {"benchmark": "sdk", "environment": facts, "rows": [asdict(row) for row in rows]}
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text(json.dumps(report, indent=1) + "\n")
+    write_report(options.out, report)
     print(f"{'request':10} {'kind':10} {'braid us':>8} {'triton us':>9} {'ratio':>6}   by round")
     print("\n".join(map(_line, rows)))
     return 0

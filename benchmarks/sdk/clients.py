@@ -203,7 +203,6 @@ def _checksum(outputs: Arrays, job: Job) -> float:
 
 
 def main() -> None:
-    """Run the jobs that come on standard input, until it ends."""
     with asyncio.Runner() as runner:  # grpc.aio wants one event loop for the whole process
         for line in sys.stdin:
             given = json.loads(line)

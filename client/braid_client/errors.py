@@ -197,7 +197,6 @@ def make_error(
     request_id: str | None = None,
     retry_after_s: float | None = None,
 ) -> BraidError:
-    """Return the error that stands for a status code."""
     kind = ERROR_CLASSES.get(code, ServerError)
     if kind is NotFound:
         kind = not_found

@@ -57,7 +57,6 @@ def result_html(result: InferResult) -> str:
 
 
 def job_html(job: Job) -> str:
-    """HTML of a registration: how far it is and what it says."""
     row = (job.model, job.version, job.state, f"{job.progress:.0%}", job.message or job.detail)
     return table(("model", "version", "state", "progress", ""), [row], f"job {job.id}")
 

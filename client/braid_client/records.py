@@ -247,7 +247,6 @@ def version_text(version: str | int | None) -> str:
 
 
 def job_from_wire(message: admin_pb2.Job) -> Job:
-    """Read a job."""
     return Job(
         **_same(message, Job)
         | {
@@ -258,7 +257,6 @@ def job_from_wire(message: admin_pb2.Job) -> Job:
 
 
 def node_from_wire(message: admin_pb2.Node) -> Node:
-    """Read a node."""
     return Node(
         **_same(message, Node)
         | {
@@ -283,7 +281,6 @@ def accepted_job(message: admin_pb2.RegisterModelResponse) -> Job:
 
 
 def model_from_wire(message: admin_pb2.Model) -> Model:
-    """Read a model."""
     return Model(
         **_same(message, Model)
         | {
@@ -304,7 +301,6 @@ def register_header(
     precision: str = "",
     accepted_error: float | None = None,
 ) -> admin_pb2.RegisterModelHeader:
-    """Make the first message of an upload."""
     options = PlannerOptions(planner) if isinstance(planner, str) else planner
     return admin_pb2.RegisterModelHeader(
         name=name,

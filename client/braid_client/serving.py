@@ -34,7 +34,6 @@ BATCHING = (
 
 
 def serving_to_wire(model: str, serving: Serving) -> admin_pb2.ServingConfig:
-    """Convert to the message of the wire."""
     batching = {name: getattr(serving, name) for name in BATCHING}
     return admin_pb2.ServingConfig(
         model=model,
@@ -45,7 +44,6 @@ def serving_to_wire(model: str, serving: Serving) -> admin_pb2.ServingConfig:
 
 
 def serving_from_wire(message: admin_pb2.ServingConfig) -> Serving:
-    """Read the message of the wire."""
     given = message.batching
     batching = {name: getattr(given, name) for name in BATCHING if given.HasField(name)}
     return Serving(

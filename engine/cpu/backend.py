@@ -27,19 +27,18 @@ from braid.engine.cpu.executor import CpuExecutor
 from braid.engine.cpu.kernels.candidates import bind_on_cpu
 from braid.engine.cpu.lane_plan import LanePlan
 from braid.engine.cpu.lanes import lay_out
-from braid.engine.cpu.measuring.overheads import measure_overheads
-from braid.engine.cpu.measuring.stage_timer import CpuStageTimer
 from braid.engine.cpu.places import CpuPlace, divided
+from braid.engine.cpu.stage_timer import CpuStageTimer, measure_overheads
 from braid.engine.device import AskedStage, FinishedRun, MakeInputs, Prepared, Tensors, Whole
 from braid.engine.passes.specialise import interpret
+from braid.engine.program import openvino_library
 from braid.engine.program.kernel import PackedWeights
 from braid.engine.program.onnxruntime_session import OnnxSession
-from braid.engine.program.openvino import library as openvino_library
-from braid.engine.program.openvino.model import OpenVinoModel, OpenVinoPlace
+from braid.engine.program.openvino_model import OpenVinoModel, OpenVinoPlace
 from braid.engine.program.program import Program
 from braid.engine.program.work import estimated_profile
 from braid.engine.runtime.lost_cores import NoWaits, ThreadWaits
-from braid.engine.runtime.out_of_memory import is_out_of_memory
+from braid.engine.runtime.memory import is_out_of_memory
 from braid.engine.runtime.priority import thread_gives_way
 from braid.engine.runtime.yielding import YieldToRequests, in_thread, no_pause
 from braid.engine.timing.contenders import TimedContender
@@ -61,7 +60,6 @@ class LaidOut:
         return self.plan.arena_bytes or None
 
     def run(self, inputs: Tensors, pause: YieldToRequests | None = None) -> Tensors:
-        """Run the whole graph."""
         return self.executor.run(self.program, self.plan, inputs, pause)
 
     def begin(self, inputs: Tensors, outputs: Tensors | None = None) -> FinishedRun:
@@ -99,25 +97,20 @@ class CpuBackend:
 
     @property
     def threads(self) -> int:
-        """Threads of the executor."""
         return self._executor.threads
 
     @property
     def precisions(self) -> tuple[str, ...]:
-        """FP32, and BF16 where the CPU has instructions for it."""
         return offered_precisions()
 
     @property
     def computes_on_integers(self) -> bool:
-        """Whether the CPU sums 8-bit products in one instruction."""
         return has_integer_kernels()
 
     def device_key(self) -> str:
-        """Model name, cores, instruction set, threads, versions."""
         return cpu_device_key(self.threads, self._executor.usable_cores, self._cpu_quota)
 
     def software(self) -> dict[str, str]:
-        """Versions of torch, oneDNN and Python."""
         return software_versions()
 
     def reserved_bytes(self) -> None:
@@ -132,13 +125,11 @@ class CpuBackend:
         precision: str = FP32,
         choices: Mapping[str, str] = USUAL_KERNELS,
     ) -> Program:
-        """Choose kernels and reorder weights."""
         return bind_on_cpu(graph, constants, packed, self.threads, choices, pause)
 
     def prepare(
         self, program: Program, plan: StreamPlan, pause: YieldToRequests = no_pause
     ) -> LaidOut:
-        """Assign launches to threads."""
         return LaidOut(self._executor, program, LanePlan(lay_out(program, plan, self.threads)))
 
     def places(self, count: int) -> Sequence[CpuPlace]:
@@ -168,13 +159,11 @@ class CpuBackend:
 
     @property
     def runtimes(self) -> Sequence[str]:
-        """ONNX Runtime, and OpenVINO if it is installed."""
         return (ONNXRUNTIME, OPENVINO) if openvino_library.is_installed() else (ONNXRUNTIME,)
 
     def open_whole(
         self, runtime: str, artefact: Path, digest: str, callers: int = 1, precision: str = FP32
     ) -> Whole:
-        """Open a model on the executor's cores."""
         threads, cpus = self.threads, self._executor.cpus
         if not runtimes_in(precision, [runtime]):
             raise PreconditionFailed(f"{RUNTIMES[runtime]} does not compute in {precision}")
@@ -184,21 +173,17 @@ class CpuBackend:
         return OnnxSession(artefact, digest, threads, cpus, spins=not self._cpu_quota)
 
     def profile(self, unit: Operator, graph: OpGraph) -> UnitProfile:
-        """Estimate a unit's use of the device by the rates of one thread of a server CPU."""
         return estimated_profile(unit, graph)
 
     def overheads(self) -> Generator[None, None, StageOverheads]:
-        """Measure overheads with units that do next to nothing."""
         return measure_overheads(self._executor, self._waits)
 
     def measure(
         self, program: Program, inputs: MakeInputs, stage: AskedStage, pause: YieldToRequests
     ) -> Generator[None, None, StageLatency]:
-        """Measure a stage with the ``CpuStageTimer``."""
         return self._timer.measure(program, inputs, stage, pause)
 
     def forget(self) -> None:
-        """Free what the timer kept."""
         self._timer.forget()
 
     def contender(self, prepared: Prepared) -> TimedContender:
@@ -208,7 +193,6 @@ class CpuBackend:
         )
 
     def fault(self, error: Exception) -> BraidError | None:
-        """DeviceOutOfMemory if memory has run out, None for any other error."""
         if is_out_of_memory(error):
             return DeviceOutOfMemory(
                 "the device has no memory left for this; send fewer rows or smaller ones, or raise "
@@ -217,7 +201,6 @@ class CpuBackend:
         return None
 
     def close(self) -> None:
-        """End the threads."""
         for places in self._places.values():
             for place in places:
                 place.close()

@@ -213,7 +213,6 @@ class _Values:
         return {slot} if slot in self.sizes else self.seen_through.get(slot, set())
 
     def lifetimes(self) -> dict[int, Lifetime]:
-        """Lifetimes of all values in activation memory."""
         return {
             value: Lifetime(size, self._touched[value], self._before[value])
             for value, size in self.sizes.items()

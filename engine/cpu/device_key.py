@@ -64,7 +64,6 @@ def _cpu_model() -> str:
 
 
 def _cpu_fact(name: str) -> str | None:
-    """What the system says of its first processor."""
     try:
         text = CPU_INFORMATION.read_text()
     except OSError:
@@ -74,7 +73,6 @@ def _cpu_fact(name: str) -> str | None:
 
 
 def software_versions() -> dict[str, str]:
-    """Versions that a schedule's provenance names."""
     return {
         "torch": torch.__version__,
         "onednn": onednn_version(),

@@ -4,7 +4,7 @@ torch operators release the GIL, so lanes overlap. A *team* is a Python thread a
 of fixed size, each thread pinned to a core of its own; teams that grow and shrink would lose
 threads and pins. The calling thread leads the team of all cores; with one thread it can also be
 a lane by itself, without touching its team. Other teams are made when a segment first needs them
-(engine/runtime/pinned_team.py).
+(engine/runtime/threads.py).
 
     2 threads, lanes 1 + 1:   caller on core 0 (its team on core 1 sleeps) │ team of core 1
 """
@@ -33,10 +33,8 @@ from braid.engine.cpu.segments import (
     run_native,
 )
 from braid.engine.program.program import Environment, Program
-from braid.engine.runtime.affinity import make_pinned_team, usable_cpus
-from braid.engine.runtime.pinned_team import PinnedTeam
 from braid.engine.runtime.stopping import check_stopped, stop_signal
-from braid.engine.runtime.threads import on_one_thread
+from braid.engine.runtime.threads import PinnedTeam, make_pinned_team, on_one_thread, usable_cpus
 from braid.engine.runtime.yielding import YieldToRequests, no_pause
 
 SLICE_US = 1000.0
@@ -156,7 +154,6 @@ class CpuExecutor:
         return run
 
     def forget(self) -> None:
-        """Free the activation memory of runs with pauses."""
         self._arena_with_pauses.free()
 
     def _run_compiled(
@@ -234,7 +231,6 @@ class CpuExecutor:
             env[slot] = None
 
     def close(self) -> None:
-        """End the teams."""
         for team in self._teams.values():
             team.close()
         self._teams.clear()
@@ -291,7 +287,6 @@ def _outside(arena: ActivationMemory, tensor: Tensor) -> Tensor:
 def _copied_into(
     outputs: Mapping[str, Tensor], found: Mapping[str, Tensor]
 ) -> Mapping[str, Tensor]:
-    """``outputs``, with a copy of what was found elsewhere."""
     elsewhere = [name for name, tensor in found.items() if tensor is not outputs[name]]
     if elsewhere:
         with on_one_thread(sum(outputs[name].nbytes for name in elsewhere)):

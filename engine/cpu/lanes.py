@@ -33,7 +33,6 @@ class Step:
 
     @property
     def run(self) -> Run:
-        """Function that computes the unit's outputs from its inputs."""
         return self.unit.kernel.run_on(self.threads)
 
 

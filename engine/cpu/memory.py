@@ -80,15 +80,12 @@ class ActivationMemory:
             self.generation += 1
 
     def free(self) -> None:
-        """Free all memory."""
         self._memory = torch.empty(0, dtype=torch.uint8)
         self.generation += 1
 
     def holds(self, tensor: Tensor) -> bool:
-        """Whether a tensor lies in this memory."""
         start = self._memory.data_ptr()
         return start <= tensor.data_ptr() < start + self._memory.numel()
 
     def at(self, offset_bytes: int, size_bytes: int) -> Tensor:
-        """The ``size_bytes`` bytes from ``offset_bytes`` on."""
         return self._memory[offset_bytes : offset_bytes + size_bytes]

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 
 from braid.engine.cpu.executor import CpuExecutor
 from braid.engine.device import Backend
-from braid.engine.runtime.pinned_team import PinnedTeam
+from braid.engine.runtime.threads import PinnedTeam
 
 
 class CpuPlace:
@@ -40,7 +40,6 @@ class CpuPlace:
         self._team.start(work)
 
     def close(self) -> None:
-        """End the threads."""
         self._wait()
         self._team.close()
         self._executor.close()

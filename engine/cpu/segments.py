@@ -103,7 +103,6 @@ class Runner:
         return images
 
     def interleaves(self, tensor: Tensor) -> bool:
-        """Whether ``interleave`` takes these images."""
         few = tensor.shape[1] <= MOST_INTERLEAVED
         return few and tensor.dtype == torch.float32 and tensor.is_contiguous()
 

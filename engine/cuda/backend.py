@@ -89,12 +89,10 @@ class CudaBackend:
 
     @property
     def threads(self) -> int:
-        """Streams that a plan may have."""
         return MAX_STREAMS
 
     @property
     def precisions(self) -> tuple[str, ...]:
-        """Precisions of the GPU's generation."""
         return offered_precisions(self._identity.capability)
 
     @property
@@ -103,15 +101,12 @@ class CudaBackend:
         return False
 
     def device_key(self) -> str:
-        """Text that names the GPU, its driver, CUDA, cuDNN and torch."""
         return self._identity.device_key
 
     def software(self) -> dict[str, str]:
-        """Versions of the software that the latency of kernels depends on."""
         return self._identity.software
 
     def reserved_bytes(self) -> int:
-        """Bytes of the GPU's memory that torch's allocator has reserved."""
         return self._driver.memory().reserved
 
     def bind(
@@ -123,7 +118,6 @@ class CudaBackend:
         precision: str = FP32,
         choices: Mapping[str, str] = USUAL_KERNELS,
     ) -> Program:
-        """Choose kernels and put the constants on the device."""
         binding = Binding(self._kernels(precision), 1, packed, choices)
         return self._with_room(
             f"loading {graph.name!r}",
@@ -173,7 +167,6 @@ class CudaBackend:
 
     @property
     def runtimes(self) -> Sequence[str]:
-        """ONNX Runtime."""
         return (ONNXRUNTIME,)
 
     def open_whole(
@@ -189,7 +182,6 @@ class CudaBackend:
         return estimated_profile(unit, graph, FLOP_PER_BYTE)
 
     def overheads(self) -> Generator[None, None, StageOverheads]:
-        """Measure stages of kernels that do next to nothing, inside graphs."""
         one = yield from self._tiny_us([1])
         chain = yield from self._tiny_us([CHAIN])
         pair = yield from self._tiny_us([1, 1])
@@ -223,7 +215,6 @@ class CudaBackend:
         return flop / saved / self._identity.fp32_flop_per_us
 
     def forget(self) -> None:
-        """Free what the timer kept."""
         self._timer.forget()
 
     def contender(self, prepared: Prepared) -> TimedContender:
@@ -234,9 +225,7 @@ class CudaBackend:
         )
 
     def fault(self, error: Exception) -> BraidError | None:
-        """The Braid error that an error of CUDA stands for; None if unknown."""
         return classify(error, "serving")
 
     def close(self) -> None:
-        """Free all graphs."""
         self._executor.close()

@@ -214,7 +214,6 @@ class CudaExecutor:
         self._drop_empty_pool()
 
     def close(self) -> None:
-        """Free everything."""
         for prepared in list(self._plans):
             prepared.staging.clear()
             self.release(prepared)

@@ -52,7 +52,6 @@ class GpuIdentity:
 
     @property
     def software(self) -> dict[str, str]:
-        """Versions that a schedule's provenance names."""
         return {
             "torch": self.torch,
             "cuda": self.cuda,
@@ -68,7 +67,6 @@ class GpuIdentity:
 
 
 def read_identity(index: int = 0) -> GpuIdentity:
-    """Read the identity of the GPU with this index."""
     facts = torch.cuda.get_device_properties(index)
     clock_khz = float(getattr(facts, "clock_rate", 0) or 0)  # newer versions of torch tell it
     return GpuIdentity(

@@ -20,7 +20,6 @@ class GpuRun:
     run: StagedRun
 
     def is_done(self) -> bool:
-        """Whether the outputs have arrived."""
         return self.executor.is_done(self.run)
 
     def finish(self) -> Tensors:
@@ -59,5 +58,4 @@ class OnGpu:
         return self.executor.device_us(self.plan)
 
     def release(self) -> None:
-        """Free the graph and its memory."""
         self.executor.release(self.plan)

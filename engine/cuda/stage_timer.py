@@ -116,7 +116,6 @@ class CudaStageTimer:
             pair.destroy()
 
     def forget(self) -> None:
-        """Free all memory."""
         self._activations = None
         self._known_us.clear()
         if self._pace is not None:

@@ -107,7 +107,6 @@ class WorkerProcess(asyncio.Protocol):
 
     @property
     def pid(self) -> int:
-        """Process id."""
         return self._child.pid
 
     @property

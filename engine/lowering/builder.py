@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
@@ -19,8 +19,9 @@ from torch import Tensor
 
 from braid.core.errors import InvalidRequest
 from braid.core.graph import Branch, Operator
-from braid.engine.ops.arithmetic.quantised_unit import DEQUANTISE
 from braid.engine.ops.evaluation import attempt, meta_like
+from braid.engine.ops.families.linear import ConvolutionWindow
+from braid.engine.ops.families.quantised_unit import DEQUANTISE
 
 FOLDED_ELEMENTS = 2**22  # most elements of one tensor evaluated at import
 FOLDED_TOTAL = 2**26  # and of all together
@@ -68,7 +69,6 @@ class Builder:
         return None
 
     def defined_here(self, source_name: str) -> bool:
-        """True if the innermost scope defines the name."""
         return source_name in self._scopes[-1]
 
     def alias(self, source_name: str, value: str) -> None:
@@ -77,7 +77,6 @@ class Builder:
         self._reads[value] += self._uses.get(source_name, 0) - 1
 
     def define(self, source_name: str) -> str:
-        """Return a new value for a source name."""
         value = self._unused(source_name)
         self._scopes[-1][source_name] = value
         self._reads[value] = self._uses.get(source_name, 0)
@@ -110,13 +109,11 @@ class Builder:
     # Constants
 
     def add_constant(self, wish: str, tensor: Tensor) -> str:
-        """Enter an intermediate constant; returns its value name."""
         value = self._unused(wish)
         self.constants[value] = tensor
         return value
 
     def add_transposed(self, matrix: str) -> str:
-        """Enter the transpose of a constant matrix; returns its value name."""
         value = self.add_constant(f"{matrix}/transposed", self.constants[matrix].t())
         if (integers := self.quantised.get(matrix)) is not None:
             turned, axis = integers.values.t(), 1 - integers.axis % 2
@@ -124,11 +121,9 @@ class Builder:
         return value
 
     def define_constant(self, source_name: str, tensor: Tensor) -> None:
-        """Let a source name stand for a new constant."""
         self.constants[self.define(source_name)] = tensor
 
     def constant(self, value: str) -> Tensor | None:
-        """Tensor of a constant; None if the value is no constant."""
         return self.constants.get(value)
 
     def literal(self, value: str) -> Any:
@@ -238,3 +233,35 @@ class Builder:
         siblings[index] = replace(linear, inputs=(*linear.inputs[:2], bias))
         self.alias(output, value)
         return True
+
+
+class UnsupportedUse(Exception):
+    """A use of an operator that the lowering tables do not cover; the message is the reason."""
+
+
+def transposed(to: Builder, matrix: str) -> str:
+    """A matrix with its axes swapped: at once if it is a constant."""
+    if to.constant(matrix) is not None:
+        return to.add_transposed(matrix)
+    return to.emit("aten.permute", [matrix], dims=[1, 0])
+
+
+def emit_matmul(to: Builder, a: str, b: str, outputs: Sequence[str]) -> str:
+    """Matrix product; by a constant matrix, a linear operator with the weight transposed."""
+    weight = to.constant(b)
+    if weight is not None and weight.dim() == 2 and weight.is_floating_point():
+        return to.emit("aten.linear", [a, transposed(to, b), ""], outputs)
+    return to.emit("aten.matmul", [a, b], outputs)
+
+
+def emit_sum(to: Builder, a: str, b: str, output: str) -> None:
+    """Sum of two values; one is the bias of a linear operator where it can be."""
+    if not (to.give_bias(a, b, output) or to.give_bias(b, a, output)):
+        to.emit("aten.add", [a, b], [output])
+
+
+def emit_convolution(
+    to: Builder, operands: Sequence[str], outputs: Sequence[str], window: ConvolutionWindow
+) -> str:
+    """Convolution of [x, weight, bias or ""]; returns the value of its result."""
+    return to.emit("aten.convolution", operands, outputs, **asdict(window))

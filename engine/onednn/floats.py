@@ -132,7 +132,6 @@ def add(
 def elementwise(
     library: OneDnn, elements: int, function: PostOp, post_ops: Sequence[PostOp]
 ) -> Primitive:
-    """An elementwise function."""
     flat, (name, alpha, beta) = library.dense([elements]), function
     handle = library.make(
         "eltwise_forward_primitive_desc_create",
@@ -184,5 +183,4 @@ def slice_of_columns(library: OneDnn, rows: int, columns: int, width: int) -> Pr
 
 
 def cast(library: OneDnn, elements: int, source: torch.dtype) -> Primitive:
-    """Convert elements of type ``source``, in any order."""
     return library.copy(library.on(source).dense([elements]), library.dense([elements]))

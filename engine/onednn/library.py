@@ -82,7 +82,6 @@ class Unsupported(Exception):
 
 
 def dims(extents: Sequence[int]) -> ctypes.Array[ctypes.c_int64]:
-    """Extents as oneDNN takes them."""
     return _Dims(*extents)
 
 
@@ -90,7 +89,6 @@ class OneDnn:
     """The library, with one engine for the CPU."""
 
     def __init__(self, functions: Functions) -> None:
-        """Use ``functions``, of a library of major version 3."""
         self._c = functions.by_name  # these release the interpreter lock
         self.dtype = torch.float32
         self._views: dict[torch.dtype, OneDnn] = {}
@@ -135,7 +133,6 @@ class OneDnn:
 
     @contextmanager
     def threads(self, count: int) -> Iterator[None]:
-        """Make primitives for this many threads."""
         before = self._c.omp_get_max_threads()
         self._c.omp_set_num_threads(count)
         try:
@@ -159,7 +156,6 @@ class OneDnn:
         return packed
 
     def same(self, left: _Pointer, right: _Pointer) -> bool:
-        """Whether two descriptors mean the same layout."""
         return bool(self._c.dnnl_memory_desc_equal(left, right))
 
     def argument(self, description: _Pointer, argument: int) -> _Pointer:
@@ -167,11 +163,9 @@ class OneDnn:
         return _Pointer(self._c.dnnl_primitive_desc_query_md(description, _ARGUMENT, argument))
 
     def size_bytes(self, layout: _Pointer) -> int:
-        """Bytes of memory that a layout takes."""
         return int(self._c.dnnl_memory_desc_get_size(layout)) if layout.value else 0
 
     def memory(self, layout: _Pointer) -> _Pointer:
-        """A memory object without data."""
         return self.make("memory_create", layout, self.engine, None)
 
     def stream(self) -> _Pointer:
@@ -193,7 +187,6 @@ class OneDnn:
         return self.owned(made, "memory_desc", made)
 
     def like(self, tensor: Tensor, shape: Sequence[int]) -> _Pointer:
-        """Dense data of this shape, of the type of ``tensor``."""
         return self.on(tensor.dtype).dense(shape)
 
     def images(self, shape: Sequence[int]) -> _Pointer:
@@ -209,7 +202,6 @@ class OneDnn:
         )
 
     def dense(self, shape: Sequence[int]) -> _Pointer:
-        """Row-major layout."""
         strides = [1] * len(shape)
         for axis in reversed(range(len(shape) - 1)):
             strides[axis] = strides[axis + 1] * shape[axis + 1]
@@ -271,8 +263,7 @@ class Computation(ABC):
     handles: tuple[int, int]  # the first two that it takes
 
     @abstractmethod
-    def layout(self, argument: int) -> _Pointer:
-        """Layout that an argument must have."""
+    def layout(self, argument: int) -> _Pointer: ...
 
     def scratch(self) -> Tensor:
         """Scratch memory of an execution; empty if it needs none."""
@@ -315,11 +306,9 @@ class Primitive(Computation):
         self._scratch: Tensor | None = None
 
     def layout(self, argument: int) -> _Pointer:
-        """Layout that an argument must have."""
         return self.library.argument(self.description, argument)
 
     def scratch(self) -> Tensor:
-        """Scratch memory of an execution; empty if it needs none."""
         if self._scratch is None:
             size = self.library.size_bytes(self.layout(SCRATCH))
             self._scratch = torch.empty(size, dtype=torch.uint8)
@@ -375,6 +364,5 @@ def onednn_version() -> str:
 
 @cache
 def find_onednn() -> OneDnn | None:
-    """The library, if there is one here."""
     functions = find_functions()
     return None if functions is None else OneDnn(functions)

@@ -28,7 +28,6 @@ class Buffer:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of data."""
         return self.dtype.itemsize * math.prod(self.shape)
 
     @property
@@ -38,11 +37,9 @@ class Buffer:
 
     @property
     def layout(self) -> torch.memory_format:
-        """Memory format of the tensor."""
         return torch.channels_last if self.images else torch.contiguous_format
 
     def empty(self) -> Tensor:
-        """A new tensor of ``shape``."""
         return torch.empty(self.shape, dtype=self.dtype, memory_format=self.layout)
 
     def fresh(self) -> Tensor:
@@ -163,5 +160,4 @@ class _Shifted:
         self._address = tensor.data_ptr() + offset_bytes
 
     def data_ptr(self) -> int:
-        """Address of the first byte."""
         return self._address

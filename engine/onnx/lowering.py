@@ -17,9 +17,8 @@ from torch import Tensor
 from braid.core.errors import ModelImportError, UnsupportedOperators
 from braid.core.graph import Branch, OpGraph
 from braid.core.tensor import TensorType
-from braid.engine.lowering.builder import Builder
+from braid.engine.lowering.builder import Builder, UnsupportedUse
 from braid.engine.lowering.finish import finish
-from braid.engine.lowering.unsupported_use import UnsupportedUse
 from braid.engine.onnx.families import TABLE
 from braid.engine.onnx.lowering_table import (
     CONTRIBUTED,
@@ -192,11 +191,7 @@ def _covered(proto: onnx.NodeProto, version: int) -> Lower:
 
 
 def opset_of(model: onnx.ModelProto) -> int:
-    """Version of the default operator set.
-
-    Raises:
-        ModelImportError: none, or one that is too old or too new.
-    """
+    """Version of the default operator set."""
     versions = [o.version for o in model.opset_import if o.domain in DEFAULT_DOMAINS]
     if not versions:
         raise ModelImportError("the model does not say which ONNX operator set it uses")

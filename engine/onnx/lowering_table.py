@@ -44,8 +44,6 @@ TABLE: Mapping[str, Lowering] = MappingProxyType(_TABLE)
 
 
 def lowers(op_type: str, first: int, last: int, remarks: str = "") -> Callable[[Lower], Lower]:
-    """Enter the decorated function into the table."""
-
     def enter(lower: Lower) -> Lower:
         assert op_type not in _TABLE, f"{op_type} is lowered twice"
         _TABLE[op_type] = Lowering(op_type, lower, first, last, remarks)

@@ -13,7 +13,7 @@ import onnx
 from onnx import AttributeProto
 
 from braid.core.errors import ModelImportError
-from braid.engine.lowering.unsupported_use import UnsupportedUse
+from braid.engine.lowering.builder import UnsupportedUse
 
 
 def shortest(value: float) -> float:
@@ -68,17 +68,14 @@ class OnnxNode:
         return value
 
     def all_operands(self) -> list[str]:
-        """Value names of all operands of a variadic node."""
         if not self._inputs:
             raise UnsupportedUse("it has no operands")
         return [self.operand(index) for index in range(len(self._inputs))]
 
     def wants(self, index: int) -> bool:
-        """True if output ``index`` is named."""
         return index < len(self.outputs) and bool(self.outputs[index])
 
     def has(self, attribute: str) -> bool:
-        """True if the attribute is given."""
         return attribute in self._attributes
 
     def _get(self, attribute: str, kind: int) -> AttributeProto | None:
@@ -93,7 +90,6 @@ class OnnxNode:
         return proto
 
     def integer(self, attribute: str, default: int | None = None) -> int:
-        """Value of an integer attribute."""
         proto = self._get(attribute, AttributeProto.INT)
         value = default if proto is None else int(proto.i)
         if value is None:
@@ -101,11 +97,9 @@ class OnnxNode:
         return value
 
     def flag(self, attribute: str, default: bool = False) -> bool:
-        """Value of an integer attribute as a bool."""
         return bool(self.integer(attribute, int(default)))
 
     def real(self, attribute: str, default: float | None = None) -> float:
-        """Value of a float attribute."""
         proto = self._get(attribute, AttributeProto.FLOAT)
         value = default if proto is None else shortest(proto.f)
         if value is None:
@@ -113,7 +107,6 @@ class OnnxNode:
         return value
 
     def text(self, attribute: str, default: str | None = None) -> str:
-        """Value of a string attribute."""
         proto = self._get(attribute, AttributeProto.STRING)
         value = default if proto is None else proto.s.decode("utf-8", "replace")
         if value is None:
@@ -128,27 +121,22 @@ class OnnxNode:
         return value
 
     def integers(self, attribute: str) -> list[int] | None:
-        """Value of an attribute that is a list of integers, None if absent."""
         proto = self._get(attribute, AttributeProto.INTS)
         return None if proto is None else [int(value) for value in proto.ints]
 
     def reals(self, attribute: str) -> list[float] | None:
-        """Value of an attribute that is a list of floats, None if absent."""
         proto = self._get(attribute, AttributeProto.FLOATS)
         return None if proto is None else [shortest(value) for value in proto.floats]
 
     def texts(self, attribute: str) -> list[str] | None:
-        """Value of an attribute that is a list of strings, None if absent."""
         proto = self._get(attribute, AttributeProto.STRINGS)
         return None if proto is None else [s.decode("utf-8", "replace") for s in proto.strings]
 
     def tensor(self, attribute: str) -> onnx.TensorProto | None:
-        """Value of a tensor attribute, None if absent."""
         proto = self._get(attribute, AttributeProto.TENSOR)
         return None if proto is None else proto.t
 
     def graph(self, attribute: str) -> onnx.GraphProto:
-        """Value of a graph attribute."""
         proto = self._get(attribute, AttributeProto.GRAPH)
         if proto is None:
             raise UnsupportedUse(f"attribute {attribute} is missing")

@@ -11,7 +11,7 @@ from braid.core.errors import BraidError, InvalidRequest
 from braid.core.graph import Operator
 from braid.engine.ops.dtypes import spec_of
 from braid.engine.ops.kinds import call
-from braid.engine.runtime.out_of_memory import raise_out_of_memory
+from braid.engine.runtime.memory import raise_out_of_memory
 
 TENSOR_BYTES = 2**36
 """A tensor larger than this comes from a broken or hostile model."""
@@ -47,7 +47,6 @@ def call_in_fp32(
 
 
 def meta_like(tensor: Tensor) -> Tensor:
-    """Return a meta tensor of the same element type and shape."""
     return torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
 
 

@@ -17,13 +17,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from braid.core.allowance import usable_memory_bytes
 from braid.core.errors import InvalidRequest
 from braid.core.graph import Operator
-from braid.core.usable_memory import usable_memory_bytes
-from braid.engine.ops.dtypes import torch_dtype
+from braid.engine.ops.dtypes import is_strings, strings_array, strings_tensor, torch_dtype
 from braid.engine.ops.kinds import op, operator
-from braid.engine.ops.refused_values import refused_values
-from braid.engine.ops.strings import is_strings, strings_array, strings_tensor
+from braid.engine.ops.value_ranges import refused_values
 from braid.engine.runtime.stopping import stoppable_session_run
 
 KIND = "braid.onnxruntime"
@@ -147,7 +146,6 @@ def run_arrays(
 
 
 def attributes_of(unit: Operator) -> WholeModel:
-    """Return the attributes of an operator of this kind."""
     found: WholeModel = op(KIND).bound(unit.attributes).keywords["whole"]  # type: ignore[attr-defined]
     return found
 

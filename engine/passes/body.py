@@ -17,6 +17,7 @@ from torch import Tensor
 from braid.core.graph import Branch, Operator, OpGraph
 from braid.core.tensor import TensorType
 from braid.engine.ops.dtypes import spec_of
+from braid.engine.ops.kinds import OPS
 
 Weights = Mapping[str, Tensor]
 Pass = Callable[[OpGraph, Weights], tuple[OpGraph, Weights]]
@@ -39,7 +40,6 @@ class Body:
         return Counter(name for op in self.operators for name in op.reads()) + Counter(self.results)
 
     def renamed(self, names: Mapping[str, str]) -> Body:
-        """The body reading ``names[v]`` wherever it read ``v``."""
         if not names:
             return self
         return dataclasses.replace(
@@ -99,7 +99,6 @@ def with_constants(graph: OpGraph, weights: Weights) -> tuple[OpGraph, dict[str,
 
 
 def live(operators: Sequence[Operator], results: Iterable[str]) -> tuple[Operator, ...]:
-    """Operators on which ``results`` depend."""
     wanted, kept = set(results), []
     for op in reversed(operators):
         if wanted.intersection(op.outputs):
@@ -151,3 +150,37 @@ def scalar(weights: Weights, name: str) -> float | None:
     if tensor is None or tensor.numel() != 1 or tensor.dim() > 1 or not tensor.is_floating_point():
         return None
     return float(tensor.item())
+
+
+_SAME_AS_FIRST = frozenset(
+    {
+        *("aten.batch_norm", "aten.linear", "aten.layer_norm", "aten.softmax", "aten.cat"),
+        *("braid.max_pool", "braid.avg_pool", "braid.global_avg_pool", "braid.global_max_pool"),
+        *("braid.lrn", "braid.resize", "braid.pad", "braid.pad_same", "braid.instance_norm"),
+        *("braid.group_norm", "braid.slice", "braid.identity", "braid.prelu", "braid.cast"),
+    }
+)
+_BROADCAST = frozenset({"aten.add", "aten.sub", "aten.mul", "aten.div"})
+
+
+def ranks(body: Body, weights: Weights) -> Mapping[str, int]:
+    """Rank of each value of ``body`` where it is certain; the others are missing."""
+    found = dict(body.ranks) | {name: tensor.dim() for name, tensor in weights.items()}
+    for op in body.operators:
+        first = op.inputs[0] if op.inputs else ""
+        rank = found.get(first)
+        shape = op.attributes.get("shape")
+        if op.kind == "aten.convolution":
+            rank = found.get(op.inputs[1])
+        elif op.kind == "braid.reshape":
+            rank = len(shape) if isinstance(shape, list) else None
+        elif op.kind == "braid.flatten":
+            rank = 2
+        elif op.kind in _BROADCAST:
+            both = [found.get(name) for name in op.inputs]
+            rank = None if None in both else max(r for r in both if r is not None)
+        elif op.kind not in _SAME_AS_FIRST and not (op.kind in OPS and OPS[op.kind].pointwise):
+            rank = None
+        if rank is not None:
+            found[op.outputs[0]] = rank
+    return found

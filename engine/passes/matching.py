@@ -22,8 +22,7 @@ from torch import Tensor
 
 from braid.core.graph import Literal, Operator, OpGraph
 from braid.engine.ops.kinds import EPILOGUE
-from braid.engine.passes.body import Body, Weights, everywhere, live, rebuilt
-from braid.engine.passes.ranks import ranks
+from braid.engine.passes.body import Body, Weights, everywhere, live, ranks, rebuilt
 
 _COMMUTATIVE = frozenset({"aten.add", "aten.mul"})
 
@@ -106,8 +105,6 @@ and the pattern's own."""
 
 
 def value(name: str) -> Pattern:
-    """Any value."""
-
     def match(value: str, upstream: Upstream, captures: Captures) -> Iterator[Captures]:
         if captures.get(name, value) == value:
             yield {**captures, name: value}
@@ -127,7 +124,6 @@ def constant(name: str, test: Callable[[Tensor], bool]) -> Pattern:
 
 
 def number(wanted: float | Callable[[float], bool], name: str = "") -> Pattern:
-    """A floating-point constant of one element."""
     return constant(name, lambda t: t.numel() == 1 and t.dim() < 2 and fits(t.item(), wanted))
 
 
@@ -137,7 +133,6 @@ def fits(literal: Any, wanted: Any) -> bool:
 
 
 def either(*patterns: Pattern) -> Pattern:
-    """What fits one of several patterns."""
     return lambda *given: chain.from_iterable(pattern(*given) for pattern in patterns)
 
 
@@ -171,7 +166,6 @@ class Op:
 def match_all(
     patterns: Sequence[Pattern], values: Sequence[str], upstream: Upstream, captures: Captures
 ) -> Iterator[Captures]:
-    """Match the first values, each with the pattern at its place."""
     if not patterns:
         yield captures
     elif values:

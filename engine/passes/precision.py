@@ -147,11 +147,9 @@ class _Narrowing:
         return found if any(wide) and wide == narrowed else None
 
     def _is_wide(self, value: str) -> bool:
-        """True if a value is FP32 in the given graph."""
         return self._graph.spec(value).dtype == WIDE
 
     def _is_narrow(self, value: str) -> bool:
-        """True if a value was made narrow."""
         return bool(value) and self._specs[value].dtype == self._narrow
 
     def _meta(self, value: str, dtype: str) -> Tensor:

@@ -10,17 +10,18 @@ from braid.core.errors import InvalidArtefact
 from braid.core.graph import Operator, OpGraph
 from braid.engine.ops.dtypes import spec_of
 from braid.engine.ops.kinds import EPILOGUE, epilogue_steps, op
+from braid.engine.passes.affine import fold_affine, matmul_to_linear
 from braid.engine.passes.body import Pass, Weights
 from braid.engine.passes.clean import drop_dead, drop_no_ops, merge_duplicates
-from braid.engine.passes.folding.affine import fold_affine, matmul_to_linear
-from braid.engine.passes.folding.concat import flatten_concats
-from braid.engine.passes.folding.constants import fold_constants
-from braid.engine.passes.folding.pads import fold_pads
-from braid.engine.passes.folding.views import fold_pooled_views, fold_view_chains
-from braid.engine.passes.fusion.epilogues import fuse_epilogues
-from braid.engine.passes.fusion.split_concat_convolutions import convolve_parts
-from braid.engine.passes.patterns.activations import recognise_activations
-from braid.engine.passes.patterns.normalisations import recognise_norms
+from braid.engine.passes.folding import (
+    flatten_concats,
+    fold_constants,
+    fold_pads,
+    fold_pooled_views,
+    fold_view_chains,
+)
+from braid.engine.passes.fusion import convolve_parts, fuse_epilogues
+from braid.engine.passes.patterns import recognise_activations, recognise_norms
 
 PASSES: tuple[Pass, ...] = (
     drop_no_ops,

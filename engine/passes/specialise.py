@@ -21,7 +21,6 @@ from torch import Tensor
 from braid.core.errors import InvalidRequest
 from braid.core.graph import Branch, Literal, Operator, OpGraph
 from braid.core.tensor import TensorType
-from braid.engine.ops.arithmetic.quantised_unit import DEQUANTISE
 from braid.engine.ops.dtypes import spec_of, torch_dtype
 from braid.engine.ops.evaluation import (
     TENSOR_BYTES,
@@ -30,6 +29,7 @@ from braid.engine.ops.evaluation import (
     call_in_fp32,
     meta_like,
 )
+from braid.engine.ops.families.quantised_unit import DEQUANTISE
 from braid.engine.ops.kinds import op
 from braid.engine.passes.body import live, with_constants
 from braid.engine.runtime.stopping import check_stopped

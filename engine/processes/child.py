@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Self
 
 from braid.core.background import to_the_end
-from braid.core.python_process import python_command, python_environment
+from braid.core.child_process import python_command, python_environment
 
 MAX_LINE_BYTES = 256 << 20  # all the stages of a large graph in one question
 TAIL_BYTES = 8 << 10
@@ -122,7 +122,6 @@ class ChildProcess:
 
     @property
     def pid(self) -> int:
-        """Process id."""
         return self._process.pid
 
     @property

@@ -6,13 +6,11 @@ from braid.core.graph import Operator
 
 
 def whole(value: object) -> int:
-    """The attribute ``value`` as an int."""
     assert isinstance(value, int)
     return value
 
 
 def wholes(value: object) -> list[int]:
-    """The attribute ``value`` as a list of ints."""
     assert isinstance(value, list)
     return [whole(item) for item in value]
 

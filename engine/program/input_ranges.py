@@ -39,7 +39,6 @@ class InputRange:
     values: ValueRange
 
     def check(self, tensor: Tensor) -> None:
-        """Raise InvalidRequest if an element is out of range."""
         wrong = self.values.wrong_value(tensor)
         if wrong is not None:
             raise InvalidRequest(
@@ -80,6 +79,5 @@ def _used(unit: Operator, graph: OpGraph) -> Iterator[tuple[str, ValueRange]]:
 
 
 def check_inputs(ranges: tuple[InputRange, ...], inputs: Mapping[str, Tensor]) -> None:
-    """Raise InvalidRequest if an input holds a value out of its range."""
     for wanted in ranges:
         wanted.check(inputs[wanted.name])

@@ -68,7 +68,6 @@ class PackedWeights:
         return packed
 
     def once(self, key: tuple[Any, ...], pack: Callable[[], Tensor]) -> Tensor:
-        """Tensor that ``pack`` makes, made once for each ``key``."""
         if key not in self._by_key:
             self._by_key[key] = pack()
         return self._by_key[key]

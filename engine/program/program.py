@@ -113,11 +113,9 @@ class Program:
         return replace(self, units=tuple(units), merged={})
 
     def kept(self) -> frozenset[int]:
-        """Slots of the graph's outputs."""
         return frozenset(self.slots[name] for name in self.graph.outputs.values())
 
     def kinds(self) -> dict[int, str]:
-        """Slot -> kind of the operator that fills it."""
         return {
             self.slots[name]: unit.kind for unit in self.graph.operators for name in unit.outputs
         }
@@ -140,12 +138,10 @@ class Program:
         return env
 
     def constants(self) -> dict[str, Tensor]:
-        """The tensor of each of the graph's constants."""
         tensors = {name: self.template[self.slots[name]] for name in self.graph.constants}
         return {name: tensor for name, tensor in tensors.items() if tensor is not None}
 
     def results(self, env: Environment) -> dict[str, Tensor]:
-        """The graph's outputs after a run."""
         found: dict[str, Tensor] = {}
         for name, value in self.graph.outputs.items():
             tensor = env[self.slots[value]]

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from braid.core.graph import Operator, OpGraph
 from braid.core.measurement import UnitProfile
-from braid.engine.ops.arithmetic.quantised_unit import KIND
+from braid.engine.ops.families.quantised_unit import KIND
 
 _FLOP_PER_US = 50_000.0  # one thread of a server CPU, fp32
 _BYTES_PER_US = 10_000.0

@@ -8,8 +8,7 @@ from typing import Any
 import torch
 
 from braid.core.tensor import Dim
-from braid.engine.lowering.builder import Builder
-from braid.engine.lowering.unsupported_use import UnsupportedUse
+from braid.engine.lowering.builder import Builder, UnsupportedUse
 from braid.engine.ops.dtypes import torch_dtype
 from braid.engine.pt2.document import (
     Argument,
@@ -75,7 +74,6 @@ class CallArguments:
         return self._call.arguments.get(name) is not None
 
     def tensor(self, name: str) -> str:
-        """Value name of a tensor argument; refused if absent."""
         value = self.maybe(name)
         if not value:
             raise UnsupportedUse(f"argument {name} is missing")
@@ -103,7 +101,6 @@ class CallArguments:
         return self._program.dtypes.get(value.name, "") if isinstance(value, Tensor) else ""
 
     def dtype_of_name(self, tensor: str) -> str:
-        """Element type of a tensor of the graph, "" if unknown."""
         return self._program.dtypes.get(tensor, "")
 
     def hidden_size(self, name: str) -> int:
@@ -123,7 +120,6 @@ class CallArguments:
         return self._program.shapes[value.name]
 
     def rank(self, name: str = "self") -> int:
-        """Number of axes of a tensor argument."""
         return len(self.shape_of(name))
 
     def axis(self, name: str, rank: int, default: Any = _MISSING) -> int:
@@ -155,25 +151,21 @@ class CallArguments:
         return torch.tensor(float(value), dtype=torch.float64 if dtype == "FP64" else torch.float32)
 
     def number(self, name: str, default: Any = _MISSING) -> Any:
-        """Number given as a literal."""
         value = self._take(name, default)
         if value is not default and not isinstance(value, bool | int | float):
             raise UnsupportedUse(f"argument {name} is not a fixed number")
         return value
 
     def integer(self, name: str, default: Any = _MISSING) -> int:
-        """Integer given as a literal."""
         value = self.number(name, default)
         if isinstance(value, bool) or not isinstance(value, int):
             raise UnsupportedUse(f"argument {name} is not a fixed integer")
         return value
 
     def flag(self, name: str, default: bool = False) -> bool:
-        """Bool given as a literal."""
         return bool(self.number(name, default))
 
     def text(self, name: str, default: str) -> str:
-        """String argument."""
         value = self._take(name, default)
         if not isinstance(value, str):
             raise UnsupportedUse(f"argument {name} is not text")
@@ -223,7 +215,6 @@ class CallArguments:
         return parts[0] if len(parts) == 1 else self.to.emit("aten.cat", parts, dim=0)
 
     def argument(self, name: str) -> Argument:
-        """Argument as the file has it, None if absent."""
         value: Argument = self._take(name, None)
         return value
 

@@ -14,8 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from braid.engine.lowering.builder import Builder
-from braid.engine.lowering.unsupported_use import UnsupportedUse
+from braid.engine.lowering.builder import Builder, UnsupportedUse
 from braid.engine.pt2.document import OperatorCall, Tensor
 
 _VIEWS = frozenset(

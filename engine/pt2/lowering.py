@@ -17,14 +17,13 @@ import torch
 
 from braid.core.errors import ModelImportError, UnsupportedOperators
 from braid.core.graph import OpGraph
-from braid.engine.lowering.builder import Builder
+from braid.engine.lowering.builder import Builder, UnsupportedUse
 from braid.engine.lowering.finish import finish
-from braid.engine.lowering.unsupported_use import UnsupportedUse
 from braid.engine.pt2.call_arguments import CallArguments
 from braid.engine.pt2.current_values import CurrentValues
 from braid.engine.pt2.document import Argument, ExportedProgram, OperatorCall, Symbol, Tensor
 from braid.engine.pt2.families import TABLE
-from braid.engine.pt2.families.arithmetic.symbols import DROPPED
+from braid.engine.pt2.families.symbols import DROPPED
 from braid.engine.pt2.lowering_table import Lower, functional
 
 

@@ -6,7 +6,7 @@ import sys
 from collections import defaultdict
 
 from braid.engine.pt2.families import TABLE
-from braid.engine.pt2.families.arithmetic.symbols import DROPPED
+from braid.engine.pt2.families.symbols import DROPPED
 
 
 def as_markdown() -> str:

@@ -37,7 +37,6 @@ class NoWaits(ThreadWaits):
     def __init__(self) -> None: ...
 
     def by_thread_ns(self) -> list[int]:
-        """Nothing."""
         return []
 
 

@@ -1,17 +1,54 @@
-"""Small work on the calling thread alone, so that it wakes no team of threads.
+"""Threads of a device, pinned to cores: OpenMP teams, threads that lead one, work without a team.
 
-A team's other threads spin when their part is done, in case there is more
-(docs/decisions/0007-pinned-threads.md): after the last operator of a request that is most of a
-millisecond on a core which the front end wants. Seen on a 2-core AMD EPYC virtual machine: to copy
-a tensor of 600 KB takes 5 us with two threads, 10 us with one, and 440 and 50 us of CPU.
+Left to the kernel, two threads of one OpenMP team can end up on one core while another process
+uses the other: then each waits out its whole spin while the other one cannot run, and a 3 ms
+model takes 30 to 400 ms (docs/decisions/0007-pinned-threads.md). So every thread is pinned.
+OpenMP threads cannot be asked to pin themselves from Python: a team is made by running an
+operator large enough for all its threads, and the threads that appeared are pinned from outside.
+
+A team's other threads spin when their part is done, in case there is more: after the last operator
+of a request that is most of a millisecond on a core which the front end wants. Seen on a 2-core AMD
+EPYC virtual machine: to copy a tensor of 600 KB takes 5 us with two threads, 10 us with one, and
+440 and 50 us of CPU. So small work is done on the calling thread alone.
+
+States of a ``PinnedTeam``: waiting (on a queue) ──work──> running ──done──> waiting; or closed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import contextlib
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from queue import SimpleQueue
 
 import torch
+
+from braid.engine.runtime.stopping import StopSignal, stop_signal
+
+_SPREAD_ELEMENTS = 1 << 22  # an elementwise operator of this size uses every thread
+
+
+def usable_cpus() -> tuple[int, ...]:
+    return tuple(sorted(os.sched_getaffinity(0)))
+
+
+def make_pinned_team(cpus: Sequence[int]) -> None:
+    """Give the calling thread an OpenMP team of ``len(cpus)`` threads, one on each core.
+
+    The calling thread itself stays on ``cpus[0]``. Must be the first operator that this thread
+    runs with more than one thread. A kernel that refuses to pin leaves threads where they are.
+    """
+    before = set(os.listdir("/proc/self/task"))
+    torch.set_num_threads(len(cpus))
+    torch.ones(_SPREAD_ELEMENTS).add_(1)
+    made = sorted(map(int, set(os.listdir("/proc/self/task")) - before))
+    with contextlib.suppress(OSError):
+        os.sched_setaffinity(0, {cpus[0]})
+        for thread, cpu in zip(made, cpus[1:], strict=False):
+            os.sched_setaffinity(thread, {cpu})
+
 
 SMALL_BYTES = 8 << 20
 """Most bytes that one thread moves in a time that is short beside the rest of a request."""
@@ -29,3 +66,51 @@ def on_one_thread(size_bytes: int) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(threads)
+
+
+Work = Callable[[], None]
+
+
+class PinnedTeam:
+    """A thread, the leader of an OpenMP team of fixed size, that does one work at a time."""
+
+    def __init__(self, name: str, threads: int, cpus: Sequence[int]) -> None:
+        """Start ``threads`` threads, each on its core of ``cpus``; empty leaves them unpinned."""
+        self._work: SimpleQueue[tuple[Work, StopSignal | None] | None] = SimpleQueue()
+        self._done: SimpleQueue[BaseException | None] = SimpleQueue()
+        self._thread = threading.Thread(
+            target=self._loop, args=(threads, cpus), name=name, daemon=True
+        )
+        self._thread.start()
+        self._done.get()  # its team is complete
+
+    def start(self, work: Work) -> None:
+        """Begin ``work``, which ends when the calling thread's run is to end."""
+        self._work.put((work, stop_signal.get()))
+
+    def join(self) -> BaseException | None:
+        """Wait for the work; returns what it raised."""
+        return self._done.get()
+
+    def close(self) -> None:
+        self._work.put(None)
+        self._thread.join()
+
+    @torch.inference_mode()
+    def _loop(self, threads: int, cpus: Sequence[int]) -> None:
+        torch.set_num_threads(threads)
+        if len(cpus) > 1:
+            make_pinned_team(cpus)
+        elif cpus:
+            os.sched_setaffinity(0, set(cpus))
+        self._done.put(None)
+        while (item := self._work.get()) is not None:
+            work, signal = item
+            stop_signal.set(signal)
+            try:
+                work()
+            except BaseException as error:
+                self._done.put(error)
+            else:
+                self._done.put(None)
+            del item, work, signal  # with the tensors that the work holds

@@ -158,15 +158,12 @@ class NetClock(YieldToRequests):
 
     @property
     def arrivals(self) -> int | None:
-        """Descriptor of the wrapped ``YieldToRequests``."""
         return self._pause.arrivals
 
     def answer(self) -> bool:
-        """Answer, and count the time."""
         return self._counted(self._pause.answer)
 
     def __call__(self) -> bool:
-        """Pause, and count the time."""
         return self._counted(self._pause)
 
     def _counted(self, pause: Callable[[], bool]) -> bool:

@@ -48,7 +48,7 @@ from braid.engine.link.messages import (
     WorkerFailure,
     WorkerProgress,
 )
-from braid.engine.runtime.out_of_memory import leaves_interpreter_unsound
+from braid.engine.runtime.memory import leaves_interpreter_unsound
 from braid.engine.runtime.stopping import check_stopped
 from braid.engine.runtime.yielding import YieldToRequests
 from braid.engine.worker.measuring.measurements import Measurements, Task
@@ -261,7 +261,6 @@ class Worker(YieldToRequests):
         return True
 
     def answer(self) -> bool:
-        """Answer inference requests that have arrived."""
         return self.receive(0)
 
     def __call__(self) -> bool:

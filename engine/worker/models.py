@@ -31,8 +31,7 @@ from braid.engine.importer.artefact import load_artefact
 from braid.engine.link.messages import ModelMemory
 from braid.engine.link.shared_memory import SlotLayout, slot_layout
 from braid.engine.ops.dtypes import torch_dtype
-from braid.engine.passes.fusion.residual import fuse_residuals
-from braid.engine.passes.fusion.weighted_sums import fuse_weighted_sums
+from braid.engine.passes.fusion import fuse_residuals, fuse_weighted_sums
 from braid.engine.passes.precision import in_precision
 from braid.engine.passes.quantised.calibrated import quantised_by
 from braid.engine.passes.quantised.fusing import fuse_quantised
@@ -103,7 +102,6 @@ class ModelTable:
             self._models[digest] = LoadedModel(artefact, loaded.graph, loaded.weights)
 
     def unload(self, digest: str) -> None:
-        """Forget a model and its executables."""
         self._models.pop(digest, None)
         gone = [n for n, copies in self._executables.items() if copies[0].digest == digest]
         for number in gone:
@@ -198,7 +196,6 @@ class ModelTable:
         return fuse_weighted_sums(fuse_residuals(graph), constants), constants
 
     def has_places(self, count: int) -> bool:
-        """Whether the device can be divided into ``count`` places."""
         return count > 1 and bool(self._backend.places(count))
 
     def places(self, count: int) -> Sequence[DevicePart | None]:
@@ -215,11 +212,9 @@ class ModelTable:
         return places
 
     def prepare(self, number: int, copies: Sequence[ReadyExecutable]) -> None:
-        """Keep an executable, once or once for each place, under ``number``."""
         self._executables[number] = copies
 
     def executable_of(self, to_run: PlanToRun, place: DevicePart | None) -> ReadyExecutable:
-        """Make a plan ready on all of the device or on one place."""
         key = to_run.program
         program = self.program(key, place)
         session = self._session(to_run, place) if to_run.runtime else None
@@ -289,7 +284,6 @@ def output_specs(graph: OpGraph) -> dict[str, TensorType]:
 
 
 def static_tensors(key: ProgramKey) -> dict[str, Tensor]:
-    """Tensors of a program's static inputs, by name."""
     specs, found = key.specs, dict[str, Tensor]()
     for name, content in key.static:
         dtype, shape = torch_dtype(specs[name].dtype), spec_shape(specs[name])
@@ -321,6 +315,5 @@ def seeded_inputs(
 
 
 def spec_shape(spec: TensorType) -> Sequence[int]:
-    """Shape of a static spec as integers."""
     assert spec.is_static, f"{spec} is symbolic"
     return [dim for dim in spec.shape if isinstance(dim, int)]

@@ -79,16 +79,13 @@ class SlotViews:
         return self._kept[key]
 
     def heap(self, offset: int, layout: SlotLayout) -> Heap:
-        """Texts of the slot at ``offset``."""
         return Heap(self._arena, offset + layout.size_bytes)
 
     def forget(self, number: int) -> None:
-        """Drop the views of one executable."""
         for key in [key for key in self._kept if key[0] == number]:
             del self._kept[key]
 
     def clear(self) -> None:
-        """Drop all views."""
         self._kept.clear()
 
     def _view(self, field: Field, offset: int) -> Tensor:
@@ -130,7 +127,6 @@ class RequestHandlers:
         self._free_ns = 0  # when the device had done the latest run
 
     def begin(self, request: RunExecutable) -> RunUnderway:
-        """Begin to run an executable on its slot."""
         began_ns = perf_counter_ns()
         number = request.number
         (ready,) = self._models.executables(number)
@@ -172,12 +168,10 @@ class RequestHandlers:
         return run
 
     def load(self, request: LoadModel) -> Acknowledged:
-        """Load an artefact."""
         self._models.load(request.digest, Path(request.path))
         return Acknowledged()
 
     def unload(self, request: UnloadModel) -> Acknowledged:
-        """Forget a model and everything prepared for it."""
         self._measurements.forget()
         self._slots.clear()
         self._models.unload(request.digest)
@@ -229,7 +223,6 @@ class RequestHandlers:
         return pause.net_time(start_ns, perf_counter_ns()).us / 1e6
 
     def release(self, request: ReleaseExecutable) -> Acknowledged:
-        """Forget an executable."""
         self._models.release(request.number)
         self._slots.forget(request.number)
         return Acknowledged()
@@ -239,7 +232,6 @@ class RequestHandlers:
         return ProgramDescription(self._models.program(request.program).graph)
 
     def describe_device(self, _: DescribeDevice) -> DeviceDescription:
-        """Describe the device and its software."""
         return DeviceDescription(
             self._backend.device_key(),
             self._backend.threads,

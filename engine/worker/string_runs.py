@@ -19,7 +19,7 @@ from braid.core.errors import InvalidRequest
 from braid.core.graph import OpGraph
 from braid.core.strings import LENGTH
 from braid.engine.link.shared_memory import HEAP_HEAD, SlotLayout
-from braid.engine.ops.strings import is_strings, text_array
+from braid.engine.ops.dtypes import is_strings, text_array
 from braid.engine.ops.whole import KIND, attributes_of, run_arrays
 from braid.engine.program.program import Program
 
@@ -43,14 +43,12 @@ class Heap:
     """Texts of one slot."""
 
     def __init__(self, arena: mmap.mmap, start: int) -> None:
-        """Use the heap that begins at ``start`` of the arena."""
         self._memory = memoryview(arena)
         self._head = start
         self._start = start + HEAP_HEAD.size
         self._size, self._used = HEAP_HEAD.unpack_from(arena, start)
 
     def texts(self, places: Tensor) -> np.ndarray[Any, Any]:
-        """Return the array of strings that lie at ``places``."""
         spots = _spots(places)
         content = bytes(self._memory[self._start : self._start + self._used])
         found = [str(content[at : at + size], "utf-8") for at, size in spots.tolist()]

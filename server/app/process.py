@@ -13,7 +13,7 @@ import uvloop
 from braid.core.background import ends_before
 from braid.core.errors import BraidError
 from braid.core.own_threads import OwnThreads
-from braid.engine.runtime.allocator import keep_freed_memory
+from braid.engine.runtime.memory import keep_freed_memory
 from braid.server.app.front_end import FrontEnd
 from braid.server.devices.cores import leave_cores_to_devices, pinned_cores
 from braid.server.devices.measuring.host import MakeMeasuringHost

@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from braid.core.cpu_allowance import CpuAllowance, cpu_allowance
+from braid.core.allowance import CpuAllowance, cpu_allowance, usable_memory_bytes
 from braid.core.errors import StartupError
-from braid.core.usable_memory import usable_memory_bytes
 from braid.engine.link.options import WatchLimits, WorkerOptions
 from braid.server.device_names import DeviceName, parse_devices
 from braid.server.settings import Settings

@@ -18,12 +18,11 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from braid.core.cpu_allowance import cpu_allowance
+from braid.core.allowance import cpu_allowance, usable_memory_bytes
 from braid.core.errors import ImportLimitExceeded
-from braid.core.usable_memory import usable_memory_bytes
 from braid.engine.importer.host.launch import ImporterCrashed
-from braid.engine.importer.host.limits import GIB, ImportLimits
 from braid.engine.importer.host.messages import OnProgress
+from braid.engine.importer.host.request import GIB, ImportLimits
 from braid.server.jobs.interfaces import ExampleShapes
 
 FIRST_MEMORY_BYTES = 3 * GIB  # beyond what the libraries take

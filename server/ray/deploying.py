@@ -18,9 +18,9 @@ import ray
 from ray.dashboard.modules.serve.sdk import ServeSubmissionClient
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from braid.core.cpu_allowance import cpu_allowance
+from braid.core.allowance import cpu_allowance
+from braid.core.child_process import python_program
 from braid.core.errors import StartupError
-from braid.core.python_process import python_program
 from braid.server.ray.application import NAME
 from braid.server.ray.environment import RESOURCE, missing, with_braid
 from braid.server.settings import Settings

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from braid.core.python_process import python_program
+from braid.core.child_process import python_program
 from braid.server.ports.grpc_port import largest_message_bytes
 from braid.server.settings import Settings
 

@@ -22,7 +22,7 @@ from starlette.responses import PlainTextResponse
 
 from braid.core.background import BackgroundTasks
 from braid.core.errors import StartupError
-from braid.engine.runtime.allocator import keep_freed_memory
+from braid.engine.runtime.memory import keep_freed_memory
 from braid.server.app.front_end import FrontEnd
 from braid.server.devices.cores import leave_cores_to_devices, pinned_cores
 from braid.server.devices.measuring.host import MakeMeasuringHost

@@ -24,7 +24,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from braid.engine.importer.host.limits import GIB, ImportLimits
+from braid.engine.importer.host.request import GIB, ImportLimits
 from braid.engine.importer.sandbox.confinement import confine
 
 LIMITS = ImportLimits(memory_bytes=GIB, file_bytes=1 << 20, open_files=64)

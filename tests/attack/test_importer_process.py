@@ -11,8 +11,8 @@ import pytest
 
 from braid.core.errors import ModelImportError
 from braid.engine.importer.host.launch import import_model
-from braid.engine.importer.host.limits import ImportLimits
 from braid.engine.importer.host.process import SpareImporter
+from braid.engine.importer.host.request import ImportLimits
 from tests import ROOT
 from tests.models.bad_onnx import cycle
 

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from benchmarks.cuda_questions import __main__ as command
-from benchmarks.cuda_questions import costs, device, kernels, plans, priorities
+from benchmarks.cuda_questions import costs, device, kernels, plans
 from benchmarks.cuda_questions.__main__ import NO_GPU, listen, main
 from benchmarks.cuda_questions.answers import Answer, Row, document, table
 from benchmarks.cuda_questions.lab import Job, Lab
@@ -47,7 +47,7 @@ def test_questions_about_the_device_find_rows(lab: Lab) -> None:
     two_spins = next(device.overlap(lab))
     one_node, forked = next(costs.graph_costs(lab)), next(costs.fork_costs(lab))
     (pace,) = costs.pace_steadiness(lab, size=2)
-    (row,) = priorities.priorities(lab, small=2, large=2)
+    (row,) = costs.priorities(lab, small=2, large=2)
 
     assert identity.figures["driver"] == GPU.driver
     assert float(two_spins.figures["times_as_fast"] or 0) > 1

@@ -11,7 +11,7 @@ from collections import Counter
 
 import onnx
 
-from braid.core.cpu_allowance import cpu_allowance
+from braid.core.allowance import cpu_allowance
 from tests.conformance.cases import KINDS, load_cases
 from tests.conformance.document import DOCUMENT, as_markdown, unexplained
 from tests.conformance.results import Result, Run, Verdict, read_run, write_run

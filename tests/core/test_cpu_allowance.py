@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from braid.core.cpu_allowance import CpuAllowance, cpu_allowance
-from braid.core.usable_memory import usable_memory_bytes
+from braid.core.allowance import CpuAllowance, cpu_allowance, usable_memory_bytes
 from tests.control_groups import group_with_quota
 
 CORES = tuple(range(64))
@@ -135,7 +134,7 @@ IN_A_GROUP = """
 import os, sys
 from pathlib import Path
 Path(sys.argv[1], "cgroup.procs").write_text(str(os.getpid()))
-from braid.core.cpu_allowance import cpu_allowance
+from braid.core.allowance import cpu_allowance
 print(cpu_allowance().quota, cpu_allowance().threads)
 """
 

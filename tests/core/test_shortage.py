@@ -16,9 +16,9 @@ import pytest
 from braid.core.errors import DamagedArtefact, InvalidArtefact, SystemShortage, Unavailable
 from braid.core.shortage import shortage, unreadable
 from braid.engine.importer.host.launch import import_model
-from braid.engine.importer.host.limits import ImportLimits
 from braid.engine.importer.host.process import ImporterProcess
 from braid.engine.importer.host.report import check_files
+from braid.engine.importer.host.request import ImportLimits
 from braid.server.jobs.imported_model import read_imported
 from braid.server.rpc.status import status_code, status_message
 from braid.server.store.records import ModelVersion, RegistrationOptions

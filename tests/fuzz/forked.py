@@ -18,8 +18,7 @@ from pathlib import Path
 
 from braid.core.errors import ModelImportError
 from braid.engine.importer.artefact import load_artefact
-from braid.engine.importer.host.limits import GIB, ImportLimits
-from braid.engine.importer.host.request import ImportRequest
+from braid.engine.importer.host.request import GIB, ImportLimits, ImportRequest
 from braid.engine.importer.sandbox import pipeline
 from braid.engine.importer.sandbox.__main__ import _as_import_error
 from braid.engine.importer.sandbox.confinement import confine

@@ -20,8 +20,7 @@ import psutil
 import torch
 
 from braid.core.schedule import schedule_from_json
-from braid.engine.importer.host.limits import ImportLimits
-from braid.engine.importer.host.request import ImportRequest
+from braid.engine.importer.host.request import ImportLimits, ImportRequest
 from braid.engine.importer.sandbox.pipeline import import_upload
 from braid.engine.importer.upload.uploaded_model import open_upload
 from braid_client import Client

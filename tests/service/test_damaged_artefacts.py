@@ -15,9 +15,8 @@ from numpy.typing import NDArray
 from braid.core.errors import DamagedArtefact, InvalidArtefact
 from braid.core.program import PlanToRun, ProgramKey
 from braid.core.tensor import TensorType
-from braid.engine.importer.host.limits import ImportLimits
 from braid.engine.importer.host.report import check_files
-from braid.engine.importer.host.request import ImportRequest
+from braid.engine.importer.host.request import ImportLimits, ImportRequest
 from braid.engine.importer.sandbox.pipeline import import_upload
 from braid.engine.importer.upload.uploaded_model import open_upload
 from braid.server.devices.device import Device, DeviceEvents

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-from braid.core.python_process import python_environment
+from braid.core.child_process import python_environment
 from braid_client import __version__
 from tests import ROOT
 from tests.models.small import small_cnn
@@ -205,4 +205,4 @@ def test_one_module_alone_knows_how_a_python_child_is_started() -> None:
 
     knowing = [path.name for path in sources if "sys.executable" in path.read_text()]
 
-    assert knowing == ["python_process.py"]
+    assert knowing == ["child_process.py"]

@@ -13,11 +13,10 @@ from benchmarks.fleet.simulate import tables
 from benchmarks.fleet.simulate.load import OK
 from benchmarks.fleet.simulate.pictures import draw
 from benchmarks.fleet.simulate.studies import STUDIES, Point, Setup
-from benchmarks.named_cases import cases_parser, write_report
+from benchmarks.reports import cases_parser, write_report
 
 
 def main() -> None:
-    """Run studies, print a table, write JSON and pictures."""
     options = _options()
     batch_us = tables.latency_table(options.network)
     report: dict[str, Any] = {
@@ -40,7 +39,6 @@ def main() -> None:
 
 
 def study(name: str, setup: Setup) -> list[Point]:
-    """Return all points of a study."""
     return list(STUDIES[name](setup))
 
 
@@ -51,7 +49,6 @@ HEAD = (
 
 
 def row(point: Point) -> str:
-    """Return a point as a row of the table."""
     seen = point.report
     failed = seen.sent - seen.outcomes[OK]
     used = [node.utilisation for node in seen.nodes]

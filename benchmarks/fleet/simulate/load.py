@@ -124,7 +124,6 @@ class Clients:
                 await asyncio.sleep(pause_s)
 
     async def _request(self) -> float:
-        """Send one request; returns the seconds after which to try again, 0 if it was answered."""
         began = asyncio.get_running_loop().time()
         counts = self._tally.begin <= began < self._tally.end
         self._tally.sent += counts

@@ -37,12 +37,10 @@ class Device:
     noise: Callable[[], float] = lambda: 1.0  # factor on the latency of one batch
 
     def expected_s(self, size: int) -> float:
-        """Return the seconds of a batch without noise."""
         return self.batch_us[size] * self.slowness / 1e6
 
     @property
     def rows_per_s(self) -> float:
-        """Most rows that it computes in a second."""
         return max(size / self.expected_s(size) for size in self.batch_us)
 
 
@@ -60,7 +58,6 @@ class SimulatedModel:
             self._table.expect(size, device.expected_s(size))
 
     def latencies(self, shape_class: ShapeClass) -> LatencyTable:
-        """Return the expected latencies, which follow what batches take."""
         return self._table
 
 
@@ -97,11 +94,9 @@ class SleepingDevice:
 class _Unwatched:
     """Observer that records nothing."""
 
-    def queue_is(self, requests: int, rows: int) -> None:
-        """Record nothing."""
+    def queue_is(self, requests: int, rows: int) -> None: ...
 
-    def batch_ran(self, batch_size: int, rows: int, compute_us: int) -> None:
-        """Record nothing."""
+    def batch_ran(self, batch_size: int, rows: int, compute_us: int) -> None: ...
 
 
 @dataclass(slots=True)
@@ -154,37 +149,30 @@ class Node:
             life.open.discard(task)
 
     def expected_s(self) -> float:
-        """Return the seconds in which one more row is expected to be answered."""
         life = self._lives[-1]
         return life.batcher.expected_s(life.model, _request(1))
 
     def backlog_s(self) -> float:
-        """Return the seconds of work that its device has."""
         return self._lives[-1].batcher.backlog_s()
 
     @property
     def takes_requests(self) -> bool:
-        """Whether a door may choose this node."""
         return self.is_up and not self.is_leaving
 
     @property
     def open(self) -> int:
-        """Requests that it has."""
         return len(self._lives[-1].open)
 
     @property
     def busy_s(self) -> float:
-        """Seconds of batches that ended."""
         return sum(life.execution.busy_s for life in self._lives)
 
     @property
     def mean_rows(self) -> float:
-        """Mean number of rows in a batch."""
         batches = sum(life.execution.batches for life in self._lives)
         return sum(life.execution.rows for life in self._lives) / max(1, batches)
 
     def kill(self) -> None:
-        """End all that it has at once."""
         life = self._lives[-1]
         self.is_up, life.is_over, life.execution.is_off = False, True, True
         for task in life.open:

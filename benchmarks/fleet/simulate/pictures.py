@@ -34,7 +34,6 @@ SCALED = Axes("Four times the load from 60 s to 150 s", "seconds", "nodes that t
 
 
 def draw(points: Sequence[Point], folder: Path) -> list[Path]:
-    """Write a file for each study that has a picture; returns their paths."""
     folder.mkdir(parents=True, exist_ok=True)
     written = []
     for study, axes in PICTURES.items():

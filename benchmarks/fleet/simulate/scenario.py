@@ -27,12 +27,10 @@ def no_noise(chance: random.Random) -> float:
 
 
 def exponential(chance: random.Random) -> float:
-    """Return an exponential factor of mean 1."""
     return chance.expovariate(1.0)
 
 
 def lognormal(chance: random.Random, sigma: float = 0.1) -> float:
-    """Return a log-normal factor of mean 1."""
     return chance.lognormvariate(0.0, sigma) / exp(sigma * sigma / 2)
 
 
@@ -83,7 +81,6 @@ class Report:
     sizes: tuple[tuple[float, int], ...]  # (second, nodes), of a fleet that is scaled
 
     def to_json(self) -> dict[str, Any]:
-        """Return all but the single answers."""
         facts = asdict(self)
         del facts["finished"]
         return facts
@@ -166,7 +163,6 @@ def _report(
 
 
 def percentile_ms(latencies_s: list[float], share: float) -> float:
-    """Return the latency in milliseconds that ``share`` of all are not above; nan without any."""
     if not latencies_s:
         return nan
     ordered = sorted(latencies_s)

@@ -47,7 +47,6 @@ class Point:
     report: Report
 
     def to_json(self) -> dict[str, Any]:
-        """Return the point without its single nodes."""
         facts = self.report.to_json()
         nodes = facts.pop("nodes")
         facts["utilisation"] = [round(node["utilisation"], 4) for node in nodes]

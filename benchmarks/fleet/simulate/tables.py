@@ -18,6 +18,7 @@ import numpy as np
 import onnxruntime
 
 from benchmarks.environment import REPOSITORY, describe
+from benchmarks.reports import write_report
 
 FILE = REPOSITORY / "benchmarks/results/intel-xeon-2core-2026-11-23/batches-on-one-core.json"
 BATCH_SIZES = (1, 2, 4, 8)
@@ -25,13 +26,11 @@ RUNS = 10
 
 
 def latency_table(network: str) -> dict[int, float]:
-    """Return the stored microseconds of a batch of a network, by rows."""
     known = json.loads(FILE.read_text())["networks"][network]
     return {int(rows): float(us) for rows, us in known.items()}
 
 
 def measured(model: Path) -> dict[int, float]:
-    """Return the microseconds of a batch of a model with one input, by rows."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     session = onnxruntime.InferenceSession(str(model), options, ["CPUExecutionProvider"])
@@ -51,7 +50,6 @@ def _cpu_us(session: onnxruntime.InferenceSession, x: dict[str, np.ndarray]) -> 
 
 
 def main() -> None:
-    """Measure models, print their tables and write JSON."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.fleet.simulate.tables")
     parser.add_argument("models", nargs="+", metavar="NAME=FILE")
     parser.add_argument("--json", type=Path, required=True)
@@ -61,8 +59,7 @@ def main() -> None:
         name, _, file = model.partition("=")
         report["networks"] |= {name: measured(Path(file))}
         print(name, report["networks"][name], flush=True)
-    options.json.parent.mkdir(parents=True, exist_ok=True)
-    options.json.write_text(json.dumps(report, indent=1) + "\n")
+    write_report(options.json, report)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,6 @@ class _SkippingSelector(selectors.SelectSelector):
     now_s = 0.0
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        """Skip ``timeout`` seconds."""
         if timeout is None:
             raise RuntimeError("a simulated program waits for something that never happens")
         self.now_s += max(0.0, timeout)
@@ -37,7 +36,6 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         super().__init__(self._skipping)
 
     def time(self) -> float:
-        """Return the virtual time in seconds."""
         return self._skipping.now_s
 
 
@@ -45,11 +43,9 @@ class LoopClock:
     """Clock of the running event loop, as a batcher takes it."""
 
     def now(self) -> float:
-        """Return the loop's time in seconds."""
         return asyncio.get_running_loop().time()
 
     def call_at(self, when: float, callback: Callable[[], object]) -> Handle:
-        """Call back at ``when``."""
         return asyncio.get_running_loop().call_at(when, callback)
 
 

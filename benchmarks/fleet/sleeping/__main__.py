@@ -19,7 +19,7 @@ from benchmarks.fleet.sleeping.cases import (
     usual_cases,
 )
 from benchmarks.load.processes import load_generators
-from benchmarks.named_cases import cases_parser, write_report
+from benchmarks.reports import cases_parser, write_report
 from tests.child_processes import kill_children_at_exit
 
 ONE_BY_ONE = {1: 50_000.0}
@@ -34,7 +34,6 @@ FLEETS = {
 
 
 def main() -> None:
-    """Run fleets, print a table, write JSON."""
     options = _options()
     kill_children_at_exit()
     report: dict[str, Any] = {"environment": describe("grpcio"), "cases": []}
@@ -66,7 +65,6 @@ def main() -> None:
 
 
 def table_of(cases: list[dict[str, Any]]) -> str:
-    """Markdown: a row for each case."""
     head = [
         "| fleet | load | answers a second: real, simulated, of the ideal | p50, ms | p99, ms | "
         "p99 of the slowest node over its largest batch |",

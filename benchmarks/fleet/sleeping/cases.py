@@ -83,7 +83,6 @@ def mixed_cases(fleet: Fleet, batch_us: Mapping[int, float]) -> list[Case]:
 
 
 def ideal_per_s(fleet: Fleet, batch_us: Mapping[int, float]) -> float:
-    """Return the rows that all devices together compute in a second."""
     return sum(Device(batch_us, slowness).rows_per_s for slowness in fleet.slowness)
 
 

@@ -99,7 +99,6 @@ class SleepingWorker:
 
 
 def serve(channel: BlockingChannel, worker: SleepingWorker) -> None:
-    """Answer calls until the link closes."""
     poller = select.poll()
     poller.register(channel.fileno(), select.POLLIN)
     while True:
@@ -119,7 +118,6 @@ def serve(channel: BlockingChannel, worker: SleepingWorker) -> None:
 
 
 def main() -> None:
-    """Serve one link; its descriptors are inherited from the front end."""
     arguments = arguments_of_worker()
     end_with_parent(arguments.parent)
     answer_status(socket.socket(fileno=arguments.control_fd), CurrentWork())

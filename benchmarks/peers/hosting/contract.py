@@ -47,7 +47,6 @@ class Contender:
         return path if path.exists() else None
 
     def serves(self, model: str) -> bool:
-        """Whether ``model`` is for it."""
         return not self.models or model in self.models
 
 

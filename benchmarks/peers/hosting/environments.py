@@ -44,7 +44,6 @@ def python_of(contender: Contender, cache: Path = CACHE) -> Path:
 
 
 def versions_in(python: Path) -> dict[str, str]:
-    """Installed packages and their versions in the environment of ``python``."""
     if python == Path(sys.executable):
         return _versions(distributions())
     sites = [str(path) for path in python.parents[1].glob("lib/python*/site-packages")]

@@ -59,12 +59,10 @@ class Server:
             time.sleep(_POLL_S)
 
     def failure(self, reason: str) -> str:
-        """``reason`` with the server's last messages."""
         tail = self._log.read_text(errors="replace")[-3000:]
         return f"{self.contender.name}: {reason}\n{tail}"
 
     def check(self) -> None:
-        """Raise ChildFailed if the server has ended."""
         if self._process.poll() is not None:
             raise ChildFailed(self.failure(f"ended with status {self._process.returncode}"))
 

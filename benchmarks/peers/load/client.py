@@ -20,7 +20,7 @@ from benchmarks.peers.load.calls import Target, connected
 from benchmarks.peers.load.loops import closed_loop, open_loop
 from benchmarks.peers.load.tensors import read_questions
 from braid.core.child_process import end_with_parent
-from braid.engine.runtime.allocator import keep_freed_memory
+from braid.engine.runtime.memory import keep_freed_memory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +35,6 @@ class Job(LoadJob):
 
 
 def run(job: Job) -> Samples:
-    """Connect, warm up, measure."""
     questions = read_questions(Path(job.questions))
     target = Target(job.transport, job.address, job.model, job.path, job.timeout_s)
     with ExitStack() as stack:

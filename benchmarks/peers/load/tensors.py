@@ -37,7 +37,6 @@ class Question:
 
 
 def write_questions(path: Path, questions: Sequence[Question]) -> Path:
-    """Write ``questions`` to ``path``, which ends in .npz."""
     arrays: dict[str, np.ndarray] = {}
     for number, question in enumerate(questions):
         arrays[f"{number}/tolerance"] = np.array(question.tolerance)
@@ -48,7 +47,6 @@ def write_questions(path: Path, questions: Sequence[Question]) -> Path:
 
 
 def read_questions(path: Path) -> list[Question]:
-    """The questions in a file of ``write_questions``."""
     found: dict[int, Question] = {}
     with np.load(path) as arrays:
         for key in arrays.files:

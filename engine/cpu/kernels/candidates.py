@@ -6,7 +6,9 @@ variants(unit) ──> [oneDNN directly, Winograd's method, oneDNN through torch
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Set
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -17,11 +19,12 @@ from braid.engine.cpu.kernels.elementwise_units import image_values
 from braid.engine.cpu.kernels.epilogues import post_ops
 from braid.engine.cpu.kernels.integers.binding import KINDS as ON_INTEGERS
 from braid.engine.cpu.kernels.integers.binding import bind_on_integers
-from braid.engine.cpu.kernels.merged_units import cut_by_copies
 from braid.engine.cpu.kernels.onednn_units import bind_directly
 from braid.engine.cpu.kernels.unit_binding import UnitBinding
 from braid.engine.cpu.kernels.winograd import bind_winograd
-from braid.engine.onednn.library import find_onednn
+from braid.engine.onednn import floats
+from braid.engine.onednn.library import DST, SRC, OneDnn, find_onednn
+from braid.engine.onednn.recipe import Action, Place, Recipe
 from braid.engine.ops.dtypes import torch_dtype
 from braid.engine.ops.kinds import bound
 from braid.engine.program.attributes import image_window
@@ -59,7 +62,6 @@ class CpuKernels:
     def variants(
         self, unit: Operator, graph: OpGraph, constants: Mapping[str, Tensor], packed: PackedWeights
     ) -> list[Kernel]:
-        """All kernels that can run ``unit``, the one that is usually fastest first."""
         library = find_onednn()
         direct = winograd = None
         if library is not None:
@@ -110,12 +112,10 @@ def bind_on_cpu(
     choices: Mapping[str, str] = USUAL_KERNELS,
     pause: YieldToRequests = no_pause,
 ) -> Program:
-    """``graph`` bound to kernels for ``threads`` threads of a CPU; see ``bind``."""
     return bind(graph, constants, Binding(CPU_KERNELS, threads, packed, choices), pause)
 
 
 def _data_type(unit: Operator, graph: OpGraph) -> torch.dtype:
-    """Type of the data on which a unit's primitives work."""
     results = {torch_dtype(graph.spec(name).dtype) for name in unit.outputs}
     (dtype, *others) = results
     on_bytes = dtype in (torch.uint8, torch.int8) and unit.kind in _ON_BYTES
@@ -175,3 +175,37 @@ def _torch_activation(unit: Operator) -> tuple[str, list[float]] | None:
         return "leaky_relu", [float(numbers[0])]
     known, count = _TORCH_NAMES[name]
     return known, [float(number) for number in numbers[:count]]
+
+
+def cut_by_copies(library: OneDnn, kernel: Kernel, merged: MergedUnit) -> Kernel:
+    """``kernel``, which has a recipe for the merged unit, followed by copies of the parts."""
+
+    def make(threads: int) -> Recipe:
+        recipe = kernel.recipe_on(threads)
+        assert recipe is not None
+        with library.threads(threads):
+            return _with_copies(library, recipe, merged)
+
+    return Kernel(f"{kernel.variant}, merged", recipe=make, needs_finite=kernel.needs_finite)
+
+
+def _with_copies(library: OneDnn, recipe: Recipe, merged: MergedUnit) -> Recipe:
+    (first,), (result,) = recipe.actions, recipe.results
+    whole = len(recipe.temporaries)  # where all parts lie together
+    places = {
+        argument: Place("temporary", whole) if place.kind == "result" else place
+        for argument, place in first.places.items()
+    }
+    actions, start = [Action(first.computation, first.fixed, places)], 0
+    for number, shape in enumerate(merged.parts):
+        if result.images:
+            copy = floats.slice_of_channels(library, shape, result.shape[1])
+        else:
+            copy = floats.slice_of_columns(
+                library, math.prod(shape[:-1]), shape[-1], result.shape[-1]
+            )
+        source = Place("temporary", whole, result.dtype.itemsize * start)
+        actions.append(Action(copy, {}, {SRC: source, DST: Place("result", number)}))
+        start += shape[merged.axis]
+    results = tuple(replace(result, shape=shape) for shape in merged.parts)
+    return Recipe(tuple(actions), recipe.operands, results, (*recipe.temporaries, result))

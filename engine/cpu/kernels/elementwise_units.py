@@ -19,10 +19,10 @@ from braid.engine.cpu.kernels.unit_binding import UnitBinding
 from braid.engine.onednn import floats
 from braid.engine.onednn.library import ADD, DTYPES, POST_OP, SCALES, SRC, SRC_1, PostOp
 from braid.engine.onednn.recipe import Buffer
-from braid.engine.ops.arithmetic.quantised_unit import DEQUANTISE, IDENTITY, QUANTISE
 from braid.engine.ops.dtypes import torch_dtype
+from braid.engine.ops.families.quantised_unit import DEQUANTISE, IDENTITY, QUANTISE
 from braid.engine.ops.kinds import EPILOGUE, WEIGHTED_SUM
-from braid.engine.passes.fusion.weighted_sums import weights_of
+from braid.engine.passes.fusion import weights_of
 from braid.engine.program.kernel import Kernel
 
 _KINDS = frozenset(
@@ -31,7 +31,6 @@ _KINDS = frozenset(
 
 
 def summed(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> Kernel | None:
-    """Kernel of a sum of two values of one shape."""
     left, right = unit.inputs
     shape = binding.shape(unit.outputs[0])
     same = binding.is_plain(right) and binding.shape(left) == binding.shape(right) == shape
@@ -66,7 +65,6 @@ def weighted(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> Kerne
 
 
 def pointwise(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> Kernel | None:
-    """Kernel of a function of one value."""
     attributes = {name: value for name, value in unit.attributes.items() if name != EPILOGUE}
     first = post_op(unit.kind, attributes)
     shape = binding.shape(unit.outputs[0])
@@ -77,7 +75,6 @@ def pointwise(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> Kern
 
 
 def scaled(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> Kernel | None:
-    """Kernel of a product with one number that is a constant."""
     if set(unit.attributes) - {EPILOGUE}:
         return None
     shape = binding.shape(unit.outputs[0])
@@ -95,7 +92,6 @@ def scaled(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> Kernel 
 
 
 def cast(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> Kernel | None:
-    """Kernel of a conversion between types; None where there is nothing to convert."""
     source = torch_dtype(binding.graph.spec(unit.inputs[0]).dtype)
     shape = binding.shape(unit.outputs[0])
     if steps or source not in DTYPES or source == binding.library.dtype:

@@ -62,7 +62,6 @@ def post_ops(unit: Operator) -> list[PostOp] | None:
 
 
 def steps_of(literal: Literal) -> list[PostOp] | None:
-    """Epilogue steps as oneDNN's post-operations; None if some step is not among them."""
     found = []
     for definition, given in epilogue_steps(literal):
         step = post_op(definition.kind, given)

@@ -13,7 +13,7 @@ from braid.engine.cpu.kernels.unit_binding import VARIANT, UnitBinding, single
 from braid.engine.onednn import floats
 from braid.engine.onednn.library import BIAS, SRC, WEIGHTS, PostOp
 from braid.engine.onednn.recipe import Recipe
-from braid.engine.ops.arrays.shape import sliced_positions
+from braid.engine.ops.families.shape import sliced_positions
 from braid.engine.program.attributes import wholes
 from braid.engine.program.kernel import Kernel
 

@@ -36,8 +36,8 @@ from braid.engine.onednn.library import (
     Primitive,
 )
 from braid.engine.onednn.recipe import Recipe
+from braid.engine.ops.families.linear import same_padding
 from braid.engine.ops.kinds import WEIGHTED_SUM
-from braid.engine.ops.layers.convolution import same_padding
 from braid.engine.program.attributes import image_window, wholes
 from braid.engine.program.kernel import Kernel
 
@@ -212,12 +212,10 @@ _BINDERS: Mapping[str, Callable[[Operator, UnitBinding, list[PostOp]], Kernel | 
 
 
 def weights_and_bias(packed: Tensor, bias: Tensor | None) -> dict[int, Tensor]:
-    """Arguments of a computation that stay where they are."""
     return {WEIGHTS: packed, **({BIAS: bias} if bias is not None else {})}
 
 
 def constants_of(unit: Operator, binding: UnitBinding) -> tuple[Tensor, Tensor | None] | None:
-    """Weight and bias, if there is one; None if either is computed at run time."""
     weight_name, bias_name = (*unit.inputs, "")[1:3]
     weight, bias = binding.constant(weight_name), binding.constant(bias_name)
     return None if weight is None or (bias_name and bias is None) else (weight, bias)

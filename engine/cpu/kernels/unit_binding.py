@@ -28,7 +28,6 @@ class UnitBinding:
     images: Set[str]  # values of four axes that lie as images where units leave it open
 
     def shape(self, value: str) -> tuple[int, ...]:
-        """Static extents of a value."""
         return tuple(int(extent) for extent in self.graph.spec(value).shape)
 
     def is_plain(self, value: str, rank: int | None = None) -> bool:
@@ -48,7 +47,6 @@ class UnitBinding:
     def buffer(
         self, shape: tuple[int, ...], *, images: bool, seen_as: tuple[int, ...] | None = None
     ) -> Buffer:
-        """Memory for a tensor of the unit's type."""
         return Buffer(shape, images, seen_as, self.library.dtype)
 
     def kernel(

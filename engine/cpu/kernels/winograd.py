@@ -123,7 +123,6 @@ class Winograd(Computation):
         self.handles = ctypes.addressof(self._convolution), 0
 
     def layout(self, argument: int) -> ctypes.c_void_p:
-        """Layout of an argument."""
         return self._layouts[argument]
 
 

@@ -133,6 +133,5 @@ def _code(error: BaseException) -> int | None:
 
 
 def first_line(error: BaseException) -> str:
-    """First line of an error's message, or its class."""
     line = str(error).strip().partition("\n")[0]
     return (line or type(error).__name__)[:200]

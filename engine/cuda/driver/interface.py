@@ -86,8 +86,7 @@ class Driver(Protocol):
     def launch(self, stream: Stream, run: Run, inputs: Sequence[Tensor | None]) -> list[Tensor]:
         """Put the kernels of ``run(*inputs)`` on a stream; returns at once."""
 
-    def event(self, *, timed: bool = False) -> Event:
-        """A new event."""
+    def event(self, *, timed: bool = False) -> Event: ...
 
     def record(self, event: Event, stream: Stream) -> None:
         """Let an event stand for all work on ``stream`` so far."""
@@ -116,8 +115,7 @@ class Driver(Protocol):
     def abort_capture(self, joined: Sequence[Stream]) -> None:
         """Drop a capture that failed, whose work so far reached these streams; never raises."""
 
-    def replay(self, graph: Graph, stream: Stream) -> None:
-        """Put a whole graph on a stream."""
+    def replay(self, graph: Graph, stream: Stream) -> None: ...
 
     def destroy(self, graph: Graph) -> None:
         """Free a graph at once. It is not running and will not be replayed."""
@@ -134,8 +132,7 @@ class Driver(Protocol):
     def synchronise(self, event: Event | None = None) -> None:
         """Block until an event, or all work on the device, is done."""
 
-    def memory(self) -> MemoryUse:
-        """Memory in use now."""
+    def memory(self) -> MemoryUse: ...
 
     def reset_peak(self) -> None:
         """Start a new measurement of ``MemoryUse.peak_allocated``."""

@@ -116,7 +116,6 @@ class Captures:
         self._use(origin)
 
     def end(self) -> Graph:
-        """Instantiate what was captured."""
         assert self._underway is not None, "no capture is under way"
         home = self._underway.home
         graph = self._end()
@@ -125,7 +124,6 @@ class Captures:
         return graph
 
     def destroy(self, graph: Graph) -> None:
-        """Free a graph at once."""
         graph.handle.reset()
         home = self._homes.pop(graph.handle)
         home.graphs -= 1
@@ -143,7 +141,6 @@ class Captures:
         return graph
 
     def abort(self, joined: Sequence[torch.cuda.Stream]) -> None:
-        """Drop a capture that failed, whose work so far reached these streams; never raises."""
         failed = self._underway
         if failed is not None and self._drop(joined):
             with suppress(RuntimeError):  # else with the next capture
@@ -184,7 +181,6 @@ class Captures:
 
 
 def _order(first: torch.cuda.Stream, then: torch.cuda.Stream) -> None:
-    """Let further work on one stream begin after the work of another."""
     event = torch.cuda.Event()
     event.record(first)
     event.wait(then)

@@ -33,7 +33,6 @@ class TorchDriver:
     """A ``Driver`` over torch.cuda."""
 
     def __init__(self, index: int = 0) -> None:
-        """Take a GPU that engine/cuda/opening.py has checked."""
         self.device = torch.device("cuda", index)
         torch.cuda.set_device(self.device)
         self._streams: dict[tuple[int, bool], Stream] = {}
@@ -58,81 +57,64 @@ class TorchDriver:
             self._current = stream
 
     def launch(self, stream: Stream, run: Run, inputs: Sequence[Tensor | None]) -> list[Tensor]:
-        """Put the kernels of ``run(*inputs)`` on a stream; returns at once."""
         self._use(stream.handle)
         results = run(*inputs)
         return [results] if isinstance(results, Tensor) else list(results)
 
     def event(self, *, timed: bool = False) -> Event:
-        """A new event."""
         return Event(timed, torch.cuda.Event(enable_timing=timed))
 
     def record(self, event: Event, stream: Stream) -> None:
-        """Let an event stand for all work on ``stream`` so far."""
         event.handle.record(stream.handle)
 
     def wait(self, event: Event, stream: Stream) -> None:
-        """Further work on ``stream`` begins after what the event stands for."""
         event.handle.wait(stream.handle)
 
     def reached(self, event: Event) -> bool:
-        """Whether all that an event stands for is done; does not wait."""
         return bool(event.handle.query())
 
     def elapsed_us(self, start: Event, end: Event) -> float:
-        """Device time between two timed events that have been reached."""
         return float(start.handle.elapsed_time(end.handle)) * 1e3
 
     def pool(self) -> Pool:
-        """A new pool, kept until ``release_pool`` even if no graph uses it."""
         return self._captures.pool(self.stream(ORIGIN).handle)
 
     def release_pool(self, pool: Pool) -> None:
-        """Give a pool's memory back; its graphs have been destroyed."""
         self._captures.release(pool)
 
     def begin_capture(self, origin: Stream, pool: Pool) -> None:
-        """Record work instead of doing it, on ``origin`` and what waits for it, until the end."""
         self._captures.begin(origin.handle, pool)
 
     def end_capture(self) -> Graph:
-        """Instantiate what was captured. All other streams have been joined."""
         graph = self._captures.end()
         self._use(self.stream(ORIGIN).handle)
         return graph
 
     def abort_capture(self, joined: Sequence[Stream]) -> None:
-        """Drop a capture that failed, whose work so far reached these streams; never raises."""
         self._captures.abort([stream.handle for stream in joined])
         with suppress(RuntimeError):
             self._use(self.stream(ORIGIN).handle)
 
     def replay(self, graph: Graph, stream: Stream) -> None:
-        """Put a whole graph on a stream."""
         self._use(stream.handle)
         graph.handle.replay()
 
     def destroy(self, graph: Graph) -> None:
-        """Free a graph at once."""
         self._captures.destroy(graph)
 
     def empty(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-        """Uninitialised contiguous memory on the device, owned by the origin stream."""
         self._use(self.stream(ORIGIN).handle)
         return torch.empty(tuple(shape), dtype=dtype, device=self.device)
 
     def pinned(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-        """Uninitialised page-locked host memory."""
         # On the CPU even where the GPU is torch's default device.
         return torch.empty(tuple(shape), dtype=dtype, device="cpu", pin_memory=True)
 
     def copy(self, target: Tensor, source: Tensor, stream: Stream) -> None:
-        """Put a copy on a stream."""
         self._use(stream.handle)
         target.copy_(source, non_blocking=True)
 
     def synchronise(self, event: Event | None = None) -> None:
-        """Block until an event, or all work on the device, is done."""
         if event is not None:
             event.handle.synchronize()
         else:
@@ -140,7 +122,6 @@ class TorchDriver:
             self._use(self.stream(ORIGIN).handle)
 
     def memory(self) -> MemoryUse:
-        """Memory in use now."""
         known = torch.cuda.memory_stats(self.device)
         free, total = torch.cuda.mem_get_info(self.device)
         return MemoryUse(
@@ -152,10 +133,8 @@ class TorchDriver:
         )
 
     def reset_peak(self) -> None:
-        """Start a new measurement of ``MemoryUse.peak_allocated``."""
         torch.cuda.reset_peak_memory_stats(self.device)
 
     def trim(self) -> None:
-        """Give memory that no tensor uses back to the device."""
         gc.collect()
         torch.cuda.empty_cache()

@@ -111,7 +111,6 @@ def _critical_path(calls: Sequence[StreamCall], first: int) -> set[int]:
 
 
 def _members(bits: int) -> Iterator[int]:
-    """Indices of the set bits, ascending."""
     while bits:
         low = bits & -bits
         yield low.bit_length() - 1

@@ -41,7 +41,6 @@ class ReadyStage:
     makes: tuple[int, ...]  # slots
 
     def issue(self, copies: int) -> None:
-        """Put copies of the stage on the streams."""
         for _ in range(copies):
             issue(self.commands, self.env, self.driver, self.streams)
             for slot in self.makes:  # all streams are joined: the next copy may have the memory
@@ -65,7 +64,6 @@ class Copies:
             driver.replay(self.graph, driver.stream(ORIGIN))
 
     def destroy(self) -> None:
-        """Free the graph."""
         if self.graph is not None:
             self.stage.driver.destroy(self.graph)
 

@@ -58,7 +58,6 @@ class Staging:
 
 
 def make_staging(driver: Driver, graph: OpGraph) -> Staging:
-    """Staging for the inputs and outputs of a static graph."""
     outputs = {name: graph.spec(value) for name, value in graph.outputs.items()}
     return Staging(_pinned(driver, graph.inputs), _pinned(driver, outputs), driver.event())
 

@@ -84,7 +84,6 @@ class CudaKernels:
         }
 
     def cut(self, kernel: Kernel, merged: MergedUnit, threads: int) -> Kernel:
-        """Cut by torch."""
         return cut_output(kernel, merged, threads)
 
     def _placed(self, name: str, tensor: Tensor, packed: PackedWeights) -> Tensor:
@@ -99,7 +98,6 @@ class CudaKernels:
     def variants(
         self, unit: Operator, graph: OpGraph, constants: Mapping[str, Tensor], packed: PackedWeights
     ) -> list[Kernel]:
-        """All kernels that can run ``unit``, the one that is usually fastest first."""
         if unit.kind == ON_HOST:
             return [Kernel("host", self._on_host(bound(unit)))]
         plain = self._registry(unit)

@@ -64,7 +64,6 @@ class TorchFusedOps:
         return result
 
     def depthwise(self, x: Tensor, weight: Tensor, bias: Tensor | None, window: Window) -> Tensor:
-        """Depthwise convolution of contiguous images."""
         stride, padding, dilation, _ = window
         result: Tensor = torch.ops.aten._conv_depthwise2d(
             x, weight, list(weight.shape[2:]), bias, stride, padding, dilation
@@ -72,6 +71,5 @@ class TorchFusedOps:
         return result
 
     def linear_activation(self, rows: Tensor, weight: Tensor, bias: Tensor, gelu: bool) -> Tensor:
-        """Linear layer with cuBLASLt's epilogue."""
         result: Tensor = torch.ops.aten._addmm_activation(bias, rows, weight.t(), use_gelu=gelu)
         return result

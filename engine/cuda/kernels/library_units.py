@@ -49,12 +49,10 @@ class CudaSite:
 
     @property
     def steps(self) -> list[tuple[str, dict[str, object]]]:
-        """Kind and attributes of each step of the epilogue."""
         literal = self.unit.attributes.get(EPILOGUE)
         return [(definition.kind, given) for definition, given in epilogue_steps(literal)]
 
     def weight_in(self, layout: str) -> Tensor:
-        """The weight of a convolution in a memory layout."""
         key = "layout", self.unit.inputs[1], layout
         return self.packed.derived(
             key, self.weight, lambda: self.weight.contiguous(memory_format=FORMATS[layout])

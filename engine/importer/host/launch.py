@@ -23,8 +23,6 @@ from braid.core.disk import disk_failure
 from braid.core.errors import DiskFailure, InvalidArtefact, ModelImportError, Unavailable
 from braid.core.removal import remove_folder
 from braid.core.shortage import shortage
-from braid.engine.importer.host.killed import how_killed
-from braid.engine.importer.host.limits import ImportLimits, limit_exceeded
 from braid.engine.importer.host.messages import (
     MAX_REPORT_BYTES,
     Done,
@@ -37,9 +35,9 @@ from braid.engine.importer.host.messages import (
 )
 from braid.engine.importer.host.process import ImporterProcess, SpareImporter
 from braid.engine.importer.host.report import read_report, sync_folder, verify_files
-from braid.engine.importer.host.request import ImportRequest
+from braid.engine.importer.host.request import ImportLimits, ImportRequest, limit_exceeded
 from braid.engine.processes.child import ChildEnd, ChildProcess
-from braid.engine.runtime.out_of_memory import says_out_of_memory
+from braid.engine.runtime.memory import says_out_of_memory
 
 _log = logging.getLogger(__name__)
 
@@ -194,7 +192,6 @@ async def _listen(reports: asyncio.StreamReader, on_progress: OnProgress) -> Mes
 
 
 def _post_mortem(end: ChildEnd, limits: ImportLimits) -> ModelImportError:
-    """Return the error for a process that ended without a result."""
     _log.warning("the importer process: %s; it printed:\n%s", end.text, end.output)
     if end.signal_name in _BY_A_LIMIT:
         limit, how = _BY_A_LIMIT[end.signal_name]
@@ -226,3 +223,23 @@ def _accept(written: Path, artefact: Path) -> None:
         return
     written.rename(artefact)
     sync_folder(artefact.parent)
+
+
+def how_killed(*, short_of_memory: bool | None) -> str:
+    """Return the end of the sentence about an importer that got SIGKILL.
+
+    ``short_of_memory`` tells whether the kernel killed processes for want of memory at that time;
+    None: unknown.
+    """
+    if short_of_memory is None:
+        return (
+            "by the kernel because the machine or container ran out of memory, or by another "
+            "process; register the file again, and if that ends the same way, lower "
+            "BRAID_IMPORT_MEMORY_BYTES or give the server more memory"
+        )
+    if short_of_memory:
+        return (
+            "by the kernel, because the machine or container ran out of memory; give it more, or "
+            "let imports use less (BRAID_IMPORT_MEMORY_BYTES, BRAID_IMPORT_TOGETHER_BYTES)"
+        )
+    return "by another process, not for want of memory; register the file again"

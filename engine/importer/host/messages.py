@@ -24,7 +24,7 @@ from braid.core.errors import (
     ModelImportError,
     UnsupportedOperators,
 )
-from braid.engine.importer.host.limits import SETTINGS
+from braid.engine.importer.host.request import SETTINGS
 
 MAX_LINE_BYTES = 256 << 10
 MAX_REPORT_BYTES = 4 << 20

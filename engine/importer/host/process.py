@@ -79,7 +79,6 @@ class _Reports(asyncio.StreamReaderProtocol):
     """Feeds a reader, for which a process that was killed is one whose reports have ended."""
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """End the reports."""
         super().connection_lost(None)
 
 
@@ -124,7 +123,6 @@ class SpareImporter:
 
 
 def _has_failed(starting: asyncio.Task[ImporterProcess]) -> bool:
-    """Whether a process could not be started."""
     return starting.done() and starting.exception() is not None
 
 

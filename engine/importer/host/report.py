@@ -94,7 +94,6 @@ def report_from_json(document: Any) -> Report:
 
 
 def report_to_json(report: Report) -> dict[str, Any]:
-    """Return a document for JSON, the inverse of ``report_from_json``."""
     return {"format": REPORT_FORMAT, **to_json(report)}
 
 
@@ -223,7 +222,6 @@ def _checksum(document: Mapping[str, Any]) -> str:
 
 
 def file_digest(path: Path) -> str:
-    """SHA-256 of a file, in hex."""
     with open_file(path) as file:
         return _digest_of(file)
 

@@ -1,4 +1,4 @@
-"""Request for one import, which the importer process gets in its command line."""
+"""Request for one import, and its limits. Crossing one ends the import, never the server."""
 
 from __future__ import annotations
 
@@ -6,7 +6,48 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from braid.engine.importer.host.limits import ImportLimits
+from braid.core.errors import ImportLimitExceeded
+
+GIB = 1 << 30
+
+# limit -> the setting of the server that raises it
+SETTINGS = {
+    "memory_bytes": "BRAID_IMPORT_MEMORY_BYTES",
+    "cpu_seconds": "BRAID_IMPORT_CPU_SECONDS",
+    "run_seconds": "BRAID_IMPORT_RUN_SECONDS",
+    "wall_seconds": "BRAID_IMPORT_WALL_SECONDS",
+    "file_bytes": "BRAID_IMPORT_FILE_BYTES",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ImportLimits:
+    """Bounds of one importer process; the kernel holds all but the wall clock."""
+
+    memory_bytes: int = 12 * GIB  # address space beyond that of the libraries
+    cpu_seconds: int = 600  # of all threads together
+    wall_seconds: float = 900.0
+    run_seconds: float = 30.0  # CPU time of any one run of the model; more for large files
+    file_bytes: int = 4 * GIB  # of any one file written
+    open_files: int = 256
+    is_first: bool = False  # the server tries again with more where this is not enough
+
+    def __post_init__(self) -> None:
+        for name in self.__slots__:
+            value = getattr(self, name)
+            if name == "is_first":
+                continue
+            if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
+                raise ValueError(f"import limit {name} must be a positive number, got {value!r}")
+
+
+def limit_exceeded(limit: str, limits: ImportLimits, what: str) -> ImportLimitExceeded:
+    value = getattr(limits, limit)
+    return ImportLimitExceeded(
+        f"the import was stopped: {what} (limit {value:g}); if the model is sound, raise "
+        f"{SETTINGS[limit]} on the server, or upload a smaller model",
+        limit,
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,18 +23,16 @@ from pathlib import Path
 from braid.core.disk import disk_failure
 from braid.core.errors import BraidError, InvalidRequest, ModelImportError
 from braid.core.json_form import from_json
-from braid.engine.importer.host.limits import ImportLimits, limit_exceeded
 from braid.engine.importer.host.messages import Done, Failed, Message, OnProgress, Progress, encode
-from braid.engine.importer.host.request import ImportRequest
+from braid.engine.importer.host.request import ImportLimits, ImportRequest, limit_exceeded
 from braid.engine.importer.sandbox.confinement import give_up_rights, set_limits
 from braid.engine.importer.sandbox.landlock import keep_to
 from braid.engine.importer.sandbox.run_limit import bound_trials
 from braid.engine.importer.upload.uploaded_model import open_upload
-from braid.engine.runtime.out_of_memory import is_out_of_memory
+from braid.engine.runtime.memory import is_out_of_memory
 
 
 def main() -> None:
-    """Import one upload as the request says and report the outcome."""
     parser = argparse.ArgumentParser(prog="braid.engine.importer.sandbox")
     parser.add_argument("--link-fd", type=int, required=True)
     parser.add_argument("--parent", type=int, required=True)

@@ -19,7 +19,7 @@ from pathlib import Path
 from time import process_time
 
 from braid.core.child_process import end_with_parent
-from braid.engine.importer.host.limits import ImportLimits
+from braid.engine.importer.host.request import ImportLimits
 from braid.engine.importer.sandbox.landlock import keep_to
 from braid.engine.importer.sandbox.seccomp import forbid_calls
 from braid.engine.runtime.priority import process_gives_way

@@ -44,7 +44,6 @@ class Archive:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of all files in the archive."""
         return tuple(self._members)
 
     def size(self, name: str) -> int:

@@ -52,8 +52,6 @@ def without_batch_symbol(template: OpGraph) -> OpGraph:
 
 
 def rename_symbol(template: OpGraph, old: str, new: str) -> OpGraph:
-    """The template with one symbol renamed everywhere."""
-
     def renamed(table: Mapping[str, TensorType]) -> dict[str, TensorType]:
         return {
             name: TensorType(spec.dtype, tuple(new if d == old else d for d in spec.shape))

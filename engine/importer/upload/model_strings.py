@@ -64,7 +64,6 @@ def words_of(model: onnx.ModelProto) -> dict[str, tuple[str, ...]]:
 
 
 def is_text(info: onnx.ValueInfoProto) -> bool:
-    """Whether an input or output is a tensor of strings."""
     return bool(info.type.tensor_type.elem_type == TensorProto.STRING)
 
 

@@ -58,7 +58,6 @@ def unpack_bundle(archive: Archive, work: Path) -> tuple[ModelProto, Path]:
 
 
 def _fill(model: ModelProto, folder: Path, names: frozenset[str]) -> None:
-    """Put external data into the tensors of the model."""
     used = set()
     for tensor in all_tensors(model):
         if tensor.data_location != TensorProto.EXTERNAL:

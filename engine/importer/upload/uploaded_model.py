@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 from braid.core.errors import ModelImportError, UnsupportedOperators
 from braid.core.regular_file import NoRegularFile, open_file
 from braid.engine.importer.upload.archive import Archive
-from braid.engine.runtime.out_of_memory import raise_out_of_memory
+from braid.engine.runtime.memory import raise_out_of_memory
 
 if TYPE_CHECKING:  # torch is loaded only after the file has proved to be a model
     from onnx import ModelProto
@@ -100,7 +100,6 @@ class OnnxUpload:
 
     @property
     def opset(self) -> int:
-        """Version of the default operator set."""
         from braid.engine.onnx.lowering import opset_of
 
         return opset_of(self._model)
@@ -111,9 +110,6 @@ class OnnxUpload:
         The checker comes last, because it stops at the first operator it does not know. What it
         finds in a model that lowers (an output without a shape, say) is worth a warning; the
         comparison with the reference decides.
-
-        Raises:
-            ModelImportError: it cannot be lowered.
         """
         from braid.engine.importer.upload.onnx_file import complaint
         from braid.engine.onnx.lowering import lower
@@ -134,21 +130,11 @@ class OnnxUpload:
     def whole(
         self, refusal: UnsupportedOperators, given: Mapping[str, tuple[int, ...]]
     ) -> tuple[OpGraph, Mapping[str, Tensor]]:
-        """Return a template of one operator, run by ONNX Runtime.
-
-        Raises:
-            UnsupportedOperators: that is not safe, or it refuses as well.
-        """
         from braid.engine.importer.upload.whole_model import as_one_unit
 
         return as_one_unit(self._model, refusal.reasons, self.reference, given)
 
     def reference(self) -> ReferenceModel:
-        """Return ONNX Runtime on the file, or onnx's own implementation.
-
-        Raises:
-            ModelImportError: neither takes it.
-        """
         from braid.engine.importer.upload.model_strings import words_of
         from braid.engine.importer.verification.reference import open_reference
 
@@ -167,15 +153,9 @@ class Pt2Upload:
 
     @property
     def opset(self) -> int:
-        """Version of the aten operator set."""
         return self._program.opset
 
     def lowered(self) -> tuple[OpGraph, Mapping[str, Tensor], str]:
-        """Lower through the allow-list.
-
-        Raises:
-            ModelImportError: it cannot be lowered.
-        """
         from braid.engine.pt2.lowering import lower
 
         try:
@@ -188,15 +168,10 @@ class Pt2Upload:
     def whole(
         self, refusal: UnsupportedOperators, given: Mapping[str, tuple[int, ...]]
     ) -> tuple[OpGraph, Mapping[str, Tensor]]:
-        """Refuse: no other library runs a ``.pt2`` safely.
-
-        Raises:
-            UnsupportedOperators: always.
-        """
+        """Refuse: no other library runs a ``.pt2`` safely."""
         raise refusal
 
     def reference(self) -> ReferenceModel:
-        """Return the program run node by node."""
         from braid.engine.importer.verification.pt2_reference import EagerReference
 
         return EagerReference(self._program, self._weights)

@@ -27,13 +27,13 @@ from braid.engine.importer.upload.loops import loops_against
 from braid.engine.importer.upload.model_strings import longest_string
 from braid.engine.importer.verification.probe import FoundAxes, Probe
 from braid.engine.importer.verification.reference import ReferenceModel
-from braid.engine.lowering.unsupported_use import UnsupportedUse
+from braid.engine.lowering.builder import UnsupportedUse
 from braid.engine.onnx.structure import all_nodes
 from braid.engine.onnx.tensors import input_spec
 from braid.engine.ops.dtypes import spec_of
-from braid.engine.ops.refused_values import ADDRESSES
+from braid.engine.ops.value_ranges import ADDRESSES
 from braid.engine.ops.whole import KIND, open_session
-from braid.engine.runtime.out_of_memory import raise_out_of_memory
+from braid.engine.runtime.memory import raise_out_of_memory
 
 DOMAINS = ("", "ai.onnx", "ai.onnx.ml", "com.microsoft")
 _LOOPS = frozenset({"Loop", "Scan", "SequenceMap"})

@@ -1,13 +1,20 @@
-"""Relative error between the outputs of two runs, and the tolerance."""
+"""Relative error between the outputs of two runs, and the tolerance.
+
+Templates in double precision measure the rounding error of single precision.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 
 import torch
 from torch import Tensor
 
 from braid.core.errors import BraidError
+from braid.core.graph import Operator, OpGraph
+from braid.core.tensor import TensorType
+from braid.engine.passes.body import map_operators
 
 TOLERANCE = 1e-4
 _INTEGER_MISMATCHES = 0.01  # most elements of an integer output (argmax) that may differ
@@ -68,3 +75,22 @@ def relative_error(expected: Tensor, got: Tensor) -> float:
 def furthest(expected: Outputs, got: Outputs) -> float:
     """Largest relative error over all outputs, without a limit."""
     return max(relative_error(expected[name], got[name]) for name in expected)
+
+
+def in_double(template: OpGraph) -> OpGraph:
+    def change(op: Operator) -> Operator:
+        if "FP32" not in op.attributes.values():
+            return op
+        wide = {key: "FP64" if v == "FP32" else v for key, v in op.attributes.items()}
+        return dataclasses.replace(op, attributes=wide)
+
+    inputs = {name: double_spec(spec) for name, spec in template.inputs.items()}
+    return dataclasses.replace(map_operators(template, change), inputs=inputs)
+
+
+def double_spec(spec: TensorType) -> TensorType:
+    return TensorType("FP64" if spec.dtype == "FP32" else spec.dtype, spec.shape)
+
+
+def widened(tensor: Tensor) -> Tensor:
+    return tensor.double() if tensor.dtype == torch.float32 else tensor

@@ -21,8 +21,7 @@ from braid.core.graph import OpGraph
 from braid.core.tensor import BYTES, TensorType
 from braid.engine.importer.verification.likely_shapes import shape_candidates, wanted_shapes
 from braid.engine.importer.verification.reference import ReferenceFailed, ReferenceModel, Words
-from braid.engine.ops.dtypes import torch_dtype
-from braid.engine.ops.strings import is_strings, strings_tensor, text_array
+from braid.engine.ops.dtypes import is_strings, strings_tensor, text_array, torch_dtype
 from braid.engine.passes.body import Weights
 from braid.engine.passes.specialise import specialise, static_inputs
 
@@ -253,7 +252,6 @@ def _try(
 
 
 def drawable(reference: ReferenceModel, specs: Mapping[str, TensorType]) -> Example | str:
-    """Return an example at these shapes that the reference runs, or its reason against all."""
     return _content(reference, specs, {})
 
 

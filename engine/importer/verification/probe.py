@@ -17,8 +17,7 @@ from braid.core.tensor import TensorType
 from braid.engine.importer.verification.example_inputs import Example, drawable
 from braid.engine.importer.verification.likely_shapes import shape_candidates, wanted_shapes
 from braid.engine.importer.verification.reference import ReferenceFailed, ReferenceModel
-from braid.engine.ops.dtypes import spec_of
-from braid.engine.ops.strings import is_strings
+from braid.engine.ops.dtypes import is_strings, spec_of
 
 _MOST_TRIALS = 100
 

@@ -26,9 +26,9 @@ from braid.engine.pt2.document import (
     Symbol,
     Tensor,
 )
-from braid.engine.pt2.families.arithmetic.symbols import DROPPED
+from braid.engine.pt2.families.symbols import DROPPED
 from braid.engine.pt2.lowering import covered
-from braid.engine.runtime.out_of_memory import raise_out_of_memory
+from braid.engine.runtime.memory import raise_out_of_memory
 
 _PYTHON: Mapping[str, Callable[..., Any]] = {
     **{f"_operator.{n}": getattr(operator, n) for n in ("add", "sub", "mul", "floordiv", "mod")},
@@ -53,11 +53,6 @@ class EagerReference:
 
     @trial()
     def run(self, inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Return the outputs by name.
-
-        Raises:
-            ReferenceFailed: an operator refuses its operands.
-        """
         values: dict[str, Any] = {name: tensor.clone() for name, tensor in inputs.items()}
         values |= self._weights
         last = _last_reads(self._program)
@@ -72,11 +67,7 @@ class EagerReference:
         }
 
     def reordered(self, inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Refuse: torch has no second way to compute the same.
-
-        Raises:
-            ReferenceFailed: always.
-        """
+        """Refuse: torch has no second way to compute the same."""
         raise ReferenceFailed("it computes in one way only")
 
     def _step(self, call: OperatorCall, values: dict[str, Any]) -> None:

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from braid.core.errors import ModelImportError
 from braid.engine.importer.sandbox.run_limit import trial
-from braid.engine.ops.strings import is_strings, strings_array, strings_tensor
+from braid.engine.ops.dtypes import is_strings, strings_array, strings_tensor
 
 THREADS = 1
 

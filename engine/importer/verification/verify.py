@@ -31,15 +31,17 @@ from braid.engine.importer.verification.compare import (
     Disagreement,
     Outputs,
     compare,
+    double_spec,
     furthest,
+    in_double,
+    widened,
 )
 from braid.engine.importer.verification.example_inputs import Example, check_memory
 from braid.engine.importer.verification.reference import ReferenceFailed, ReferenceModel
-from braid.engine.importer.verification.rounding_error import double_spec, in_double, widened
-from braid.engine.ops.arithmetic.quantised_unit import QUANTISE
+from braid.engine.ops.families.quantised_unit import QUANTISE
 from braid.engine.passes.body import Weights
 from braid.engine.passes.specialise import interpret, specialise
-from braid.engine.runtime.out_of_memory import raise_out_of_memory
+from braid.engine.runtime.memory import raise_out_of_memory
 
 _HALF_TOLERANCE = {torch.float16: 2e-2, torch.bfloat16: 1e-1}  # where weights are that coarse
 CHECKED_BATCHES = (3, 5)

@@ -19,7 +19,7 @@ from torch import Tensor
 from braid.core.graph import Literal, Operator, OpGraph
 from braid.core.quantisation import Quantisation, Shift
 from braid.core.tensor import TensorType
-from braid.engine.ops.arithmetic.quantised_unit import DEQUANTISE, QUANTISE
+from braid.engine.ops.families.quantised_unit import DEQUANTISE, QUANTISE
 from braid.engine.passes.body import rebuilt, with_constants
 from braid.engine.passes.precision import DerivedConstants
 from braid.engine.passes.quantised.candidates import (
@@ -80,7 +80,6 @@ class _Inserting:
         }
 
     def take(self, op: Operator) -> None:
-        """Add an operator, and the quantisation of what it makes."""
         chosen = op.name in self._chosen
         data = set(data_operands(op)) if chosen else set()
         inputs = tuple(self._operand(name, as_integers=name in data) for name in op.inputs)
@@ -153,7 +152,6 @@ class _Inserting:
         return corrected
 
     def result(self) -> tuple[OpGraph, dict[str, Tensor]]:
-        """The graph, and the constants that it reads."""
         return with_constants(rebuilt(self._graph, self._operators, self._specs), self._constants)
 
 
@@ -173,7 +171,6 @@ def weight_scales(weight: Tensor) -> Tensor:
 
 
 def rounded_weights(weight: Tensor, scales: Tensor) -> Tensor:
-    """Weights as signed integers."""
     by_channel = scales.reshape(-1, *[1] * (weight.dim() - 1))
     return torch.round(weight / by_channel).clamp(-127, 127).to(torch.int8)
 

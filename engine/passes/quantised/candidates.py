@@ -120,7 +120,6 @@ def _has_functions(op: Operator) -> bool:
 def on_integers(
     graph: OpGraph, constants: Mapping[str, Tensor], how: Quantisation
 ) -> frozenset[str]:
-    """Names of the operators that compute on integers."""
     found, ranges = Candidates(graph, constants), how.ranges
     weighted = {
         op.name

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from braid.core.graph import Operator, OpGraph
 from braid.core.tensor import TensorType
-from braid.engine.ops.arithmetic.quantised_unit import (
+from braid.engine.ops.families.quantised_unit import (
     DEQUANTISE,
     IDENTITY,
     QUANTISE,
@@ -80,7 +80,6 @@ class _Fusing:
             self._plain(op)
 
     def take(self, op: Operator) -> None:
-        """Add an operator, or what stands for it."""
         if op.name in self._taken_in or (op.kind == DEQUANTISE and self._noted(op)):
             return
         if op.kind == QUANTISE and self._brought_to_grid(op):

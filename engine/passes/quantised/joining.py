@@ -5,7 +5,7 @@
     unit(global average) ─> flatten            unit(mean of two axes)
 
 The rounding in between stays: results are those of the parts. Sums only where the other summand is
-computed before the unit could start anyway, as in engine/passes/fusion/residual.py.
+computed before the unit could start anyway, as in engine/passes/fusion.py.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import dataclasses
 from functools import partial
 
 from braid.core.graph import Literal, Operator, OpGraph
-from braid.engine.ops.arithmetic.quantised_unit import (
+from braid.engine.ops.families.quantised_unit import (
     IDENTITY,
     KIND,
     Parts,

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from braid.core.graph import Literal, Operator, OpGraph
 from braid.core.tensor import TensorType
-from braid.engine.ops.arithmetic.quantised import dequantise
-from braid.engine.ops.arithmetic.quantised_unit import DEQUANTISE, Grid
 from braid.engine.ops.dtypes import spec_of
+from braid.engine.ops.families.quantised import dequantise
+from braid.engine.ops.families.quantised_unit import DEQUANTISE, Grid
 from braid.engine.passes.body import live, rebuilt, with_constants
 from braid.engine.passes.precision import DerivedConstants
 
@@ -46,7 +46,6 @@ class Rewrite:
         self._taken = {*self._specs, *(op.name for op in graph.operators)}
 
     def spec(self, value: str) -> TensorType:
-        """Spec of a value."""
         return self._specs[value]
 
     def name(self, value: str) -> str:
@@ -54,11 +53,9 @@ class Rewrite:
         return self._names.get(value, value)
 
     def equal(self, value: str, other: str) -> None:
-        """Let ``other`` stand for ``value``."""
         self._names[value] = other
 
     def fresh(self, wish: str, spec: TensorType) -> str:
-        """A new value of this spec."""
         while wish in self._taken:
             wish += "~"
         self._taken.add(wish)
@@ -66,7 +63,6 @@ class Rewrite:
         return wish
 
     def add_constant(self, wish: str, tensor: Tensor) -> str:
-        """A new constant."""
         name = self.fresh(wish, spec_of(tensor))
         self.constants[name] = tensor
         return name
@@ -114,7 +110,6 @@ class Rewrite:
         return Grid(scale, zero)
 
     def same(self, one: Grid[str], other: Grid[str]) -> bool:
-        """Whether two grids of whole tensors are equal."""
         zeros = [self.number(grid.zero) if grid.zero else 0.0 for grid in (one, other)]
         return self.number(one.scale) == self.number(other.scale) and zeros[0] == zeros[1]
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from braid.core.graph import Operator, OpGraph
 from braid.core.quantisation import Quantisation
-from braid.engine.ops.arithmetic.quantised import dequantise, quantise
+from braid.engine.ops.families.quantised import dequantise, quantise
 from braid.engine.passes.quantised.calibrated import (
     corrected_bias,
     grid_of,

@@ -24,8 +24,8 @@ from braid.engine.link.frames import BlockingChannel
 from braid.engine.link.messages import DeviceIsLost, WorkerCall, WorkerFailure
 from braid.engine.link.options import LOST_EXIT_CODE, WorkerOptions
 from braid.engine.ops.meta_kernels import leave_compiler_out
-from braid.engine.runtime.affinity import usable_cpus
-from braid.engine.runtime.allocator import keep_freed_memory
+from braid.engine.runtime.memory import keep_freed_memory
+from braid.engine.runtime.threads import usable_cpus
 from braid.engine.timing.samples import TimerOptions
 from braid.engine.worker.loop import Worker
 from braid.engine.worker.process.current_work import CurrentWork

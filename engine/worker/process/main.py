@@ -28,7 +28,6 @@ def main() -> None:
 
 
 def arguments_of_worker() -> argparse.Namespace:
-    """Parse the arguments that a server starts a worker with."""
     parser = argparse.ArgumentParser(description="Braid device worker (started by the server)")
     parser.add_argument("--link-fd", type=int, required=True)
     parser.add_argument("--control-fd", type=int, required=True)

@@ -6,7 +6,7 @@ reserved, and the memory shared with the front end. It counts the data of librar
 written to, 100 MB with a CPU build of torch and 530 with a CUDA build, which is added to the limit.
 On a GPU there is no limit here: CUDA reserves without end.
 
-An allocation over the limit fails, and with it one request (engine/runtime/out_of_memory.py);
+An allocation over the limit fails, and with it one request (engine/runtime/memory.py);
 without a limit the kernel would look for a process to kill.
 """
 

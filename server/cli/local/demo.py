@@ -26,9 +26,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from braid.core.cpu_allowance import cpu_allowance
+from braid.core.allowance import cpu_allowance
+from braid.core.child_process import python_command, python_environment
 from braid.core.errors import BraidError
-from braid.core.python_process import python_command, python_environment
 from braid.server.cli.connection import Subparsers
 from braid.server.cli.progress import JobProgress
 from braid.server.cli.remote.infer import random_array

@@ -11,10 +11,10 @@ from braid.core.graph import Literal, Operator, OpGraph
 from braid.core.tensor import TensorType
 from braid.engine.cpu.backend import CpuBackend
 from braid.engine.cpu.executor import CpuExecutor
-from braid.engine.cpu.measuring.stage_timer import LONG_US, SCALING
+from braid.engine.cpu.stage_timer import LONG_US, SCALING
 from braid.engine.device import AskedStage
 from braid.engine.program.kernel import PackedWeights
-from braid.engine.runtime.affinity import usable_cpus
+from braid.engine.runtime.threads import usable_cpus
 from braid.engine.runtime.yielding import no_pause
 from tests.engine.timing.running import finish
 

@@ -32,7 +32,7 @@ from braid.engine.onnx.lowering import lower
 from braid.engine.ops.dtypes import spec_of
 from braid.engine.ops.kinds import call
 from braid.engine.passes import run_passes
-from braid.engine.passes.fusion.residual import fuse_residuals
+from braid.engine.passes.fusion import fuse_residuals
 from braid.engine.passes.precision import in_precision
 from braid.engine.passes.specialise import specialise
 from braid.engine.program.kernel import PackedWeights

@@ -10,7 +10,7 @@ import torch
 from braid.core.errors import PreconditionFailed
 from braid.engine.cpu.executor import CpuExecutor
 from braid.engine.cpu.kernels.candidates import bind_on_cpu
-from braid.engine.cpu.measuring.stage_timer import CpuStageTimer
+from braid.engine.cpu.stage_timer import CpuStageTimer
 from braid.engine.device import AskedStage
 from braid.engine.passes.specialise import interpret
 from braid.engine.program.kernel import PackedWeights

@@ -15,7 +15,7 @@ from torch import Tensor
 from braid.core.graph import Literal
 from braid.engine.cpu import device_key
 from braid.engine.cpu.device_key import has_integer_kernels
-from braid.engine.ops.arithmetic.quantised_unit import DEQUANTISE, KIND, QUANTISE
+from braid.engine.ops.families.quantised_unit import DEQUANTISE, KIND, QUANTISE
 from tests.engine.cpu.test_kernels import all_kernels, unit_graph
 
 Array = NDArray[Any]

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from braid.engine.ops.arithmetic.quantised_unit import QUANTISE
+from braid.engine.ops.families.quantised_unit import QUANTISE
 from tests.engine.cpu.test_integers import TYPES, WINDOW, needs_instructions, number, rounded, run
 
 RANDOM = np.random.default_rng(0)

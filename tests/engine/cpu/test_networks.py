@@ -26,7 +26,7 @@ from braid.engine.cpu.lanes import lay_out
 from braid.engine.onnx.lowering import lower
 from braid.engine.ops.dtypes import spec_of
 from braid.engine.passes import run_passes
-from braid.engine.passes.fusion.residual import fuse_residuals
+from braid.engine.passes.fusion import fuse_residuals
 from braid.engine.passes.specialise import specialise
 from braid.engine.program.kernel import PackedWeights
 from braid.engine.program.merge import merge_groups

@@ -14,8 +14,7 @@ from braid.core.tensor import TensorType
 from braid.engine.cpu.executor import CpuExecutor
 from braid.engine.cpu.kernels.candidates import bind_on_cpu
 from braid.engine.cpu.lanes import Segment
-from braid.engine.cpu.measuring.overheads import measure_overheads
-from braid.engine.cpu.measuring.stage_timer import CpuStageTimer
+from braid.engine.cpu.stage_timer import CpuStageTimer, measure_overheads
 from braid.engine.device import AskedStage
 from braid.engine.ops.kinds import operator
 from braid.engine.program.kernel import PackedWeights

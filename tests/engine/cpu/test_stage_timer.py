@@ -15,7 +15,7 @@ from braid.core.measurement import StageLatency
 from braid.core.tensor import TensorType
 from braid.engine.cpu.executor import CpuExecutor
 from braid.engine.cpu.kernels.candidates import bind_on_cpu
-from braid.engine.cpu.measuring.stage_timer import CpuStageTimer
+from braid.engine.cpu.stage_timer import CpuStageTimer
 from braid.engine.device import AskedStage
 from braid.engine.ops.kinds import operator
 from braid.engine.program.kernel import PackedWeights

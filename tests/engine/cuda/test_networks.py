@@ -16,7 +16,7 @@ from braid.engine.cuda.executor import CudaExecutor
 from braid.engine.onnx.lowering import lower
 from braid.engine.ops.dtypes import spec_of
 from braid.engine.passes import run_passes
-from braid.engine.passes.fusion.residual import fuse_residuals
+from braid.engine.passes.fusion import fuse_residuals
 from braid.engine.passes.specialise import interpret, specialise
 from braid.engine.program.kernel import PackedWeights
 from braid.engine.program.merge import merge_groups

@@ -10,8 +10,8 @@ import onnx
 import psutil
 
 from braid.engine.importer.host.launch import import_model
-from braid.engine.importer.host.limits import ImportLimits
 from braid.engine.importer.host.messages import OnProgress
+from braid.engine.importer.host.request import ImportLimits
 
 Shapes = Mapping[str, tuple[int, ...]]
 

@@ -16,7 +16,7 @@ from braid.core.errors import ModelImportError
 from braid.core.tensor import BATCH, TensorType
 from braid.engine.importer.sandbox.pipeline import Study, study_batch, verify_elsewhere
 from braid.engine.importer.upload.batch_axis import guess_batch, without_batch_symbol
-from braid.engine.importer.verification.compare import relative_error
+from braid.engine.importer.verification.compare import in_double, relative_error
 from braid.engine.importer.verification.example_inputs import find_example
 from braid.engine.importer.verification.reference import (
     NO_WORDS,
@@ -24,7 +24,6 @@ from braid.engine.importer.verification.reference import (
     Words,
     open_reference,
 )
-from braid.engine.importer.verification.rounding_error import in_double
 from braid.engine.importer.verification.verify import Subject
 from braid.engine.onnx.lowering import lower
 from braid.engine.passes import run_passes

@@ -12,11 +12,10 @@ import pytest
 from onnx import helper
 
 from braid.core.errors import ImportLimitExceeded, ModelImportError
-from braid.engine.importer.host.killed import how_killed
-from braid.engine.importer.host.launch import WORK_PREFIX, import_model
-from braid.engine.importer.host.limits import GIB, ImportLimits
+from braid.engine.importer.host.launch import WORK_PREFIX, how_killed, import_model
 from braid.engine.importer.host.process import SpareImporter
 from braid.engine.importer.host.report import read_report
+from braid.engine.importer.host.request import GIB, ImportLimits
 from braid.engine.processes.child import is_more, oom_kills
 from tests.engine.importer.running import imported, importers, left_in, map_much_with_torch
 from tests.models.bad_onnx import KEEPS, loop_body, slow
@@ -213,7 +212,7 @@ _SERVER = """
 import asyncio, sys
 from pathlib import Path
 from braid.engine.importer.host.launch import import_model
-from braid.engine.importer.host.limits import ImportLimits
+from braid.engine.importer.host.request import ImportLimits
 folder = Path(sys.argv[1])
 tell = lambda fraction, step: print(step, flush=True)
 asyncio.run(import_model(folder / "upload", folder / "artefact", ImportLimits(), tell))

@@ -12,9 +12,9 @@ import pytest
 
 from braid.core.errors import ImportLimitExceeded
 from braid.engine.importer.host.launch import import_model
-from braid.engine.importer.host.limits import ImportLimits
 from braid.engine.importer.host.process import ImporterProcess, SpareImporter
 from braid.engine.importer.host.report import read_report
+from braid.engine.importer.host.request import ImportLimits
 from tests.clock import until
 from tests.engine.importer.running import importers, left_in
 from tests.engine.importer.test_launch import RELU

@@ -6,7 +6,7 @@ import pytest
 
 from braid.engine.passes import run_passes
 from braid.engine.passes.clean import drop_dead
-from braid.engine.passes.patterns.activations import recognise_activations
+from braid.engine.passes.patterns import recognise_activations
 from tests.engine.passes.drawing import Drawing, assert_same_numbers, kinds
 
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from braid.engine.passes.folding.affine import fold_affine, matmul_to_linear
+from braid.engine.passes.affine import fold_affine, matmul_to_linear
 from tests.engine.passes.drawing import CONV, Drawing, assert_same_numbers, kinds
 
 

@@ -7,9 +7,8 @@ import pytest
 from braid.core.graph import Literal
 from braid.engine.passes.body import Pass
 from braid.engine.passes.clean import drop_dead
-from braid.engine.passes.folding.concat import flatten_concats
-from braid.engine.passes.folding.pads import fold_pads
-from braid.engine.passes.patterns.normalisations import recognise_norms
+from braid.engine.passes.folding import flatten_concats, fold_pads
+from braid.engine.passes.patterns import recognise_norms
 from tests.engine.passes.drawing import Drawing, assert_same_numbers, kinds
 
 

@@ -5,7 +5,7 @@ import dataclasses
 import torch
 
 from braid.core.graph import Operator
-from braid.engine.passes.folding.constants import fold_constants
+from braid.engine.passes.folding import fold_constants
 from tests.engine.passes.drawing import Drawing, assert_same_numbers, kinds
 
 

@@ -9,7 +9,7 @@ from braid.core.errors import InvalidArtefact
 from braid.core.graph import Branch, Operator, OpGraph
 from braid.engine.passes import run_passes
 from braid.engine.passes.body import Weights
-from braid.engine.passes.fusion.epilogues import fuse_epilogues
+from braid.engine.passes.fusion import fuse_epilogues
 from tests.engine.passes.drawing import Drawing, assert_same_numbers, epilogue, kinds
 
 

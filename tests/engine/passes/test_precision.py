@@ -9,7 +9,7 @@ from torch import Tensor
 from braid.core.graph import Literal, Operator, OpGraph
 from braid.core.precision import TOLERANCES
 from braid.core.tensor import TensorType
-from braid.engine.passes.fusion.residual import fuse_residuals
+from braid.engine.passes.fusion import fuse_residuals
 from braid.engine.passes.precision import in_precision
 from braid.engine.passes.specialise import interpret, specialise
 from braid.engine.program.kernel import PackedWeights

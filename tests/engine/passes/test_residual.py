@@ -6,7 +6,7 @@ import torch
 
 from braid.core.graph import Literal, Operator, OpGraph
 from braid.core.tensor import TensorType
-from braid.engine.passes.fusion.residual import fuse_residuals
+from braid.engine.passes.fusion import fuse_residuals
 from braid.engine.passes.specialise import interpret
 
 SPEC = TensorType("FP32", (1, 4, 5, 5))

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from braid.engine.passes.clean import drop_dead
-from braid.engine.passes.fusion.epilogues import fuse_epilogues
-from braid.engine.passes.fusion.split_concat_convolutions import convolve_parts
+from braid.engine.passes.fusion import convolve_parts, fuse_epilogues
 from tests.engine.passes.drawing import Drawing, assert_same_numbers, kinds
 
 

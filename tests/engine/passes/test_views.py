@@ -4,7 +4,7 @@ import pytest
 
 from braid.core.graph import Literal
 from braid.engine.passes.clean import drop_dead, drop_no_ops
-from braid.engine.passes.folding.views import fold_pooled_views, fold_view_chains
+from braid.engine.passes.folding import fold_pooled_views, fold_view_chains
 from tests.engine.passes.drawing import Drawing, assert_same_numbers, kinds
 
 

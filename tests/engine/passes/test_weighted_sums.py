@@ -7,7 +7,7 @@ import torch
 
 from braid.core.graph import Literal, Operator, OpGraph
 from braid.core.tensor import TensorType
-from braid.engine.passes.fusion.weighted_sums import MAX_TERMS, fuse_weighted_sums
+from braid.engine.passes.fusion import MAX_TERMS, fuse_weighted_sums
 from braid.engine.passes.specialise import interpret
 
 SPEC = TensorType("FP32", (1, 4, 5, 5))

@@ -24,8 +24,8 @@ from braid.engine.cpu.backend import CpuBackend
 from braid.engine.cpu.device_key import offered_precisions
 from braid.engine.cpu.executor import CpuExecutor
 from braid.engine.importer.host.report import MODEL_FILE, file_digest
-from braid.engine.program.openvino import library
-from braid.engine.program.openvino.model import OpenVinoModel, OpenVinoPlace
+from braid.engine.program import openvino_library as library
+from braid.engine.program.openvino_model import OpenVinoModel, OpenVinoPlace
 from braid.engine.runtime.stopping import StopSignal, stop_signal
 from tests.models.graphs import graph, save, tensors
 from tests.models.small import doubling, embedding, small_cnn
@@ -262,8 +262,8 @@ def test_it_writes_no_files_and_loads_nothing_that_reports(cnn: Path, tmp_path: 
     code = f"""
 import sys, torch
 from pathlib import Path
-from braid.engine.program.openvino import library
-from braid.engine.program.openvino.model import OpenVinoModel, OpenVinoPlace
+from braid.engine.program import openvino_library as library
+from braid.engine.program.openvino_model import OpenVinoModel, OpenVinoPlace
 assert "openvino" not in sys.modules
 model = OpenVinoModel(Path({str(cnn.parent)!r}), {file_digest(cnn)!r}, OpenVinoPlace(1))
 model.run({{"x": torch.zeros(1, 3, 16, 16)}})
@@ -285,8 +285,8 @@ def test_its_threads_keep_off_the_core_of_the_thread_that_calls_it(cnn: Path) ->
     code = f"""
 import os, torch
 from pathlib import Path
-from braid.engine.program.openvino import library
-from braid.engine.program.openvino.model import OpenVinoModel, OpenVinoPlace
+from braid.engine.program import openvino_library as library
+from braid.engine.program.openvino_model import OpenVinoModel, OpenVinoPlace
 os.sched_setaffinity(0, {{{cpus[0]}}})
 before = set(os.listdir("/proc/self/task"))
 model = OpenVinoModel(Path({str(cnn.parent)!r}), {file_digest(cnn)!r}, OpenVinoPlace(2, {cpus}))

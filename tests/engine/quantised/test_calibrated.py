@@ -22,11 +22,10 @@ from braid.engine.cpu.device_key import has_integer_kernels
 from braid.engine.cpu.kernels.candidates import bind_on_cpu
 from braid.engine.onnx.lowering import lower
 from braid.engine.onnx.prepare import prepare
-from braid.engine.ops.arithmetic.quantised_unit import KIND
+from braid.engine.ops.families.quantised_unit import KIND
 from braid.engine.ops.kinds import call
 from braid.engine.passes import run_passes
-from braid.engine.passes.fusion.residual import fuse_residuals
-from braid.engine.passes.fusion.weighted_sums import fuse_weighted_sums
+from braid.engine.passes.fusion import fuse_residuals, fuse_weighted_sums
 from braid.engine.passes.quantised.calibrated import quantised_by
 from braid.engine.passes.quantised.candidates import Candidates
 from braid.engine.passes.quantised.fusing import fuse_quantised

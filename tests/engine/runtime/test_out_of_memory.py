@@ -16,7 +16,7 @@ from braid.engine.onednn.library import OneDnn
 from braid.engine.onnx import prepare
 from braid.engine.onnx.lowering_table import OLDEST_OPSET
 from braid.engine.ops import evaluation
-from braid.engine.runtime.out_of_memory import is_out_of_memory, leaves_interpreter_unsound
+from braid.engine.runtime.memory import is_out_of_memory, leaves_interpreter_unsound
 from tests.models.small import small_cnn
 
 LACKS = [

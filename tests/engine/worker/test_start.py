@@ -22,7 +22,7 @@ time.sleep(600)
 
 STARTS_A_WORKER = """
 import os, subprocess, sys, time
-from braid.core.python_process import python_command
+from braid.core.child_process import python_command
 numbers = ("link-fd", "control-fd", "arena-fd")
 arguments = [f"--{name}=1" for name in numbers]
 worker = subprocess.Popen([

@@ -14,8 +14,8 @@ from braid.core.runtimes import ONNXRUNTIME
 from braid.core.schedule import Stage
 from braid.core.tensor import TensorType
 from braid.engine.importer.host.launch import import_model
-from braid.engine.importer.host.limits import ImportLimits
 from braid.engine.importer.host.report import file_digest
+from braid.engine.importer.host.request import ImportLimits
 from braid.engine.link.options import WorkerOptions
 from braid.server.devices.device import Device
 from braid.server.devices.executables import Executable

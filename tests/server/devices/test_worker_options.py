@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from braid.core.cpu_allowance import CpuAllowance
+from braid.core.allowance import CpuAllowance
 from braid.engine.link import worker_process
 from braid.server.device_names import parse_device
 from braid.server.devices.worker_options import worker_options

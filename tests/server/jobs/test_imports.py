@@ -10,8 +10,8 @@ import pytest
 
 from braid.core.errors import ImportLimitExceeded, ModelImportError
 from braid.engine.importer.host.launch import ImporterCrashed
-from braid.engine.importer.host.limits import GIB, ImportLimits
 from braid.engine.importer.host.messages import OnProgress
+from braid.engine.importer.host.request import GIB, ImportLimits
 from braid.server.jobs.imports import Imports, MemoryBudget, first_limits
 
 

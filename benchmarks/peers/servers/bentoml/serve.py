@@ -11,7 +11,6 @@ from urllib.request import urlopen
 
 
 def main() -> int:
-    """Serve until SIGTERM."""
     parser = argparse.ArgumentParser()
     for name in ("--model", "--name", "--port", "--threads", "--batch-sizes", "--folder"):
         parser.add_argument(name, required=True)

@@ -51,12 +51,10 @@ class Bodies(IORootModel[list[bytes]]):  # type: ignore[misc]
 
     @classmethod
     async def from_http_request(cls, request: Request, serde: object) -> "Bodies":
-        """A request's body."""
         return cls([await request.body()])
 
     @classmethod
     async def to_http_response(cls, obj: list[bytes], serde: object) -> Response:
-        """An answer's body."""
         return Response(obj[0])
 
 
@@ -66,7 +64,6 @@ class Onnx(Session):
 
     @bentoml.api(route="/infer")
     def infer(self, body: bytes, /) -> bytes:
-        """Run the session on one row."""
         return self.answer([body])[0]
 
 
@@ -82,5 +79,4 @@ class Batched(Session):
         output_spec=Bodies,
     )
     def infer(self, bodies: list[bytes]) -> list[bytes]:
-        """Run the session on several rows."""
         return self.answer(bodies)

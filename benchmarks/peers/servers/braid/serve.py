@@ -16,7 +16,6 @@ BRAID = [sys.executable, "-m", "braid.server.cli.main"]
 
 
 def main() -> int:
-    """Serve until SIGTERM."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--model", type=Path, required=True)
     for name in ("--name", "--port", "--threads", "--batch-sizes", "--folder"):

@@ -8,7 +8,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[4]))
 
 from benchmarks.load import echo
-from braid.engine.runtime.allocator import keep_freed_memory
+from braid.engine.runtime.memory import keep_freed_memory
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()

@@ -34,13 +34,11 @@ class OnnxApi(litserve.LitAPI):  # type: ignore[misc]
         self.model, self.threads = model, threads
 
     def setup(self, device: str) -> None:
-        """Make the session, in the worker's process."""
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = self.threads
         self.session = onnxruntime.InferenceSession(self.model, options)
 
     def decode_request(self, request: Annotated[bytes, Body()]) -> Feeds:
-        """Arrays of one row."""
         feeds, start = {}, 0
         for port in self.session.get_inputs():
             shape, dtype = (1, *port.shape[1:]), DTYPES[port.type]
@@ -50,20 +48,16 @@ class OnnxApi(litserve.LitAPI):  # type: ignore[misc]
         return feeds
 
     def batch(self, inputs: list[Feeds]) -> Feeds:
-        """Concatenate the rows of several requests."""
         return {name: np.concatenate([feeds[name] for feeds in inputs]) for name in inputs[0]}
 
     def predict(self, x: Feeds) -> Arrays:
-        """Run the session once."""
         arrays: Arrays = self.session.run(None, x)
         return arrays
 
     def unbatch(self, output: Arrays) -> list[Arrays]:
-        """Split the answer by rows."""
         return [[array[row] for array in output] for row in range(len(output[0]))]
 
     def encode_response(self, output: Arrays) -> Response:
-        """Bytes of the outputs, one after the other."""
         return Response(b"".join(array.tobytes() for array in output))
 
 
@@ -79,7 +73,6 @@ def say_when_ready(port: int) -> None:
 
 
 def main() -> None:
-    """Serve until SIGTERM."""
     parser = argparse.ArgumentParser()
     for name in ("--model", "--name", "--batch-sizes", "--folder"):
         parser.add_argument(name, required=True)

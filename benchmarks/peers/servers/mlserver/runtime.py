@@ -12,7 +12,6 @@ class OnnxModel(MLModel):  # type: ignore[misc]
     """The model at ``parameters.uri``."""
 
     async def load(self) -> bool:
-        """Make the session."""
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = self.settings.parameters.extra["threads"]
         self.session = onnxruntime.InferenceSession(self.settings.parameters.uri, options)
@@ -20,7 +19,6 @@ class OnnxModel(MLModel):  # type: ignore[misc]
         return True
 
     async def predict(self, payload: InferenceRequest) -> InferenceResponse:
-        """Run the session once."""
         feeds = {tensor.name: NumpyCodec.decode_input(tensor) for tensor in payload.inputs}
         arrays = await asyncio.to_thread(self.session.run, None, feeds)
         outputs = [

@@ -16,7 +16,6 @@ BATCH_WAIT_S = 0.002
 
 
 def main() -> int:
-    """Serve until SIGTERM."""
     parser = argparse.ArgumentParser()
     for name in ("--model", "--name", "--port", "--batch-sizes", "--folder"):
         parser.add_argument(name, required=True)
@@ -60,7 +59,6 @@ def main() -> int:
 
 
 def free_port() -> int:
-    """Return a port of the loopback interface that is free at the moment."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port: int = listener.getsockname()[1]
     return port

@@ -28,7 +28,6 @@ class Onnx:
         self.run_several.set_max_batch_size(largest)
 
     async def ModelInfer(self, request: pb.ModelInferRequest) -> pb.ModelInferResponse:
-        """Run the session on one row or as part of a batch."""
         feeds = {
             tensor.name: np.frombuffer(raw, DTYPES[tensor.datatype]).reshape(tensor.shape)
             for tensor, raw in zip(request.inputs, request.raw_input_contents, strict=True)
@@ -41,7 +40,6 @@ class Onnx:
         return answer
 
     async def run(self, feeds: Feeds) -> Arrays:
-        """All outputs."""
         return await asyncio.to_thread(self.session.run, None, feeds)
 
     @serve.batch(batch_wait_timeout_s=BATCH_WAIT_S)

@@ -16,7 +16,6 @@ SERVICER = "tritonclient.grpc.service_pb2_grpc.add_GRPCInferenceServiceServicer_
 
 
 def main() -> None:
-    """Serve until SIGTERM."""
     parser = argparse.ArgumentParser()
     for name in ("--model", "--name", "--batch-sizes", "--folder"):
         parser.add_argument(name, required=True)

@@ -56,7 +56,6 @@ class Servicer(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[m
 
 
 async def main() -> None:
-    """Serve until SIGTERM."""
     parser = argparse.ArgumentParser()
     for name in ("--model", "--name", "--port", "--threads", "--batch-sizes", "--folder"):
         parser.add_argument(name, required=True)

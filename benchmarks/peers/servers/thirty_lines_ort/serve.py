@@ -22,7 +22,6 @@ class Servicer(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[m
         self.outputs = [output.name for output in self.session.get_outputs()]
 
     async def ModelInfer(self, request: pb.ModelInferRequest, context: object) -> object:
-        """Run the model once."""
         feeds = {
             tensor.name: np.frombuffer(raw, DTYPES[tensor.datatype]).reshape(tensor.shape)
             for tensor, raw in zip(request.inputs, request.raw_input_contents, strict=True)
@@ -36,7 +35,6 @@ class Servicer(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[m
 
 
 async def main() -> None:
-    """Serve until SIGTERM."""
     parser = argparse.ArgumentParser()
     for name in ("--model", "--name", "--port", "--threads", "--batch-sizes", "--folder"):
         parser.add_argument(name, required=True)

@@ -14,8 +14,7 @@ Arrays = Sequence[NDArray[np.generic]]
 class Engine(Protocol):
     """A model that is loaded."""
 
-    def run(self, feeds: Mapping[str, NDArray[np.generic]]) -> Arrays:
-        """All outputs, in the model's order."""
+    def run(self, feeds: Mapping[str, NDArray[np.generic]]) -> Arrays: ...
 
 
 class OnnxRuntime:
@@ -29,7 +28,6 @@ class OnnxRuntime:
         self.session = onnxruntime.InferenceSession(model, options)
 
     def run(self, feeds: Mapping[str, NDArray[np.generic]]) -> Arrays:
-        """All outputs, in the model's order."""
         arrays: Arrays = self.session.run(None, feeds)
         return arrays
 
@@ -52,7 +50,6 @@ class OpenVino:
         self.one = core.compile_model(network, "CPU", settings).create_infer_request()
 
     def run(self, feeds: Mapping[str, NDArray[np.generic]]) -> Arrays:
-        """All outputs, in the model's order."""
         rows = len(next(iter(feeds.values())))
         answer = (self.one if rows == 1 else self.several).infer(feeds, share_inputs=True)
         return list(answer.to_tuple())
@@ -62,7 +59,6 @@ class TritonPythonModel:
     """What Triton calls, in a process per instance."""
 
     def initialize(self, args: Mapping[str, str]) -> None:
-        """Load the model as the parameters of the configuration say."""
         configuration = json.loads(args["model_config"])
         said = {key: value["string_value"] for key, value in configuration["parameters"].items()}
         engine = OpenVino if said["engine"] == "openvino" else OnnxRuntime
@@ -71,7 +67,6 @@ class TritonPythonModel:
         self.outputs = [port["name"] for port in configuration["output"]]
 
     def execute(self, requests: "list[pb_utils.InferenceRequest]") -> list[object]:
-        """Answer the requests with one run."""
         feeds = {}
         for name in self.inputs:
             parts = [pb_utils.get_input_tensor_by_name(r, name).as_numpy() for r in requests]

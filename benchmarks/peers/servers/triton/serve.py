@@ -97,7 +97,6 @@ def wait_until_listening(port: int, server: "subprocess.Popen[bytes]") -> None:
 
 
 def main() -> int:
-    """Serve until SIGTERM."""
     parser = argparse.ArgumentParser()
     for name in ("--model", "--name", "--port", "--batch-sizes", "--folder", "--engine"):
         parser.add_argument(name, required=True)

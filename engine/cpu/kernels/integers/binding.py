@@ -20,7 +20,7 @@ from braid.engine.cpu.kernels.integers.plain import (
 )
 from braid.engine.cpu.kernels.integers.weighted import convolution, linear
 from braid.engine.cpu.kernels.unit_binding import UnitBinding
-from braid.engine.ops.arithmetic.quantised_unit import (
+from braid.engine.ops.families.quantised_unit import (
     DEQUANTISE,
     IDENTITY,
     KIND,

@@ -37,7 +37,6 @@ _BYTES = (torch.uint8, torch.int8)
 
 
 def product(unit: Operator, binding: UnitBinding) -> Kernel | None:
-    """Kernel of a product by constant weights."""
     weight, zero = _weights(unit, binding), _zero(unit.inputs[2:3], binding)
     source, result = binding.shape(unit.inputs[0]), binding.shape(unit.outputs[0])
     if weight is None or zero is None or weight.dim() != 2 or len(source) < 2 or 0 in source:
@@ -53,7 +52,6 @@ def product(unit: Operator, binding: UnitBinding) -> Kernel | None:
 
 
 def convolution(unit: Operator, binding: UnitBinding) -> Kernel | None:
-    """Kernel of a convolution with constant weights."""
     weight, zero = _weights(unit, binding), _zero(unit.inputs[2:3], binding)
     source, result = binding.shape(unit.inputs[0]), binding.shape(unit.outputs[0])
     if weight is None or zero is None or len(source) != 4 or 0 in source:

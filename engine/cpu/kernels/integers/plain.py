@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
 
 from braid.core.graph import Operator
 from braid.engine.cpu.kernels.integers.rounding import Chain, Steps, rounded, steps_of_grid
-from braid.engine.cpu.kernels.unit_binding import VARIANT, UnitBinding, single
+from braid.engine.cpu.kernels.unit_binding import UnitBinding
 from braid.engine.onednn import integers
 from braid.engine.onednn.integers import AverageWindow, Types
 from braid.engine.onednn.library import POST_OP, SCALES, SRC, SRC_1, ZERO_POINT, PostOp, Primitive
-from braid.engine.onednn.recipe import Buffer, Recipe
-from braid.engine.ops.arithmetic.quantised_unit import Grid, QuantisedUnit
+from braid.engine.onednn.recipe import Buffer
 from braid.engine.ops.dtypes import torch_dtype
+from braid.engine.ops.families.quantised_unit import Grid, QuantisedUnit
 from braid.engine.program.attributes import wholes
 from braid.engine.program.kernel import Kernel
 
@@ -32,28 +31,11 @@ def _buffer(unit: Operator, binding: UnitBinding) -> Buffer:
     return Buffer(shape, images, dtype=_dtype(result, binding))
 
 
-def _kernel(
-    binding: UnitBinding,
-    describe: Callable[[], Primitive],
-    fixed: Mapping[int, Tensor],
-    arguments: Mapping[int, int],
-    result: Buffer,
-    *,
-    needs_finite: bool = False,
-) -> Kernel:
-    def make(threads: int) -> Recipe:
-        with binding.library.threads(threads):
-            return single(describe(), fixed, arguments, result)
-
-    return Kernel(VARIANT, recipe=make, needs_finite=needs_finite)
-
-
 def _number(value: float) -> Tensor:
     return torch.tensor([value], dtype=torch.float32)
 
 
 def summed(unit: Operator, read: QuantisedUnit, binding: UnitBinding) -> Kernel | None:
-    """Kernel of a sum of values of one shape, each times a weight if there are weights."""
     values, given = read.parts.values, read.attributes.get("weights")
     weights = given if isinstance(given, list) else [1.0] * len(values)
     grids = [
@@ -77,7 +59,7 @@ def summed(unit: Operator, read: QuantisedUnit, binding: UnitBinding) -> Kernel 
         return integers.add(library, types, elements, found.chain.post_ops)
 
     fixed = {SCALES | SRC: _number(grids[0].scale), SCALES | SRC_1: _number(grids[1].scale)}
-    return _kernel(binding, describe, fixed, arguments, _buffer(unit, binding))
+    return binding.kernel(describe, arguments, _buffer(unit, binding), fixed=fixed)
 
 
 def _grids(read: QuantisedUnit, binding: UnitBinding) -> list[Steps]:
@@ -85,7 +67,6 @@ def _grids(read: QuantisedUnit, binding: UnitBinding) -> list[Steps]:
 
 
 def regridded(unit: Operator, read: QuantisedUnit, binding: UnitBinding) -> Kernel | None:
-    """Kernel of a change of grid."""
     chain = _after_integers(unit, read, binding)
     if chain is None:
         return None
@@ -95,11 +76,10 @@ def regridded(unit: Operator, read: QuantisedUnit, binding: UnitBinding) -> Kern
     def describe() -> Primitive:
         return integers.with_number(library, types, elements, chain, divide=False)
 
-    return _kernel(binding, describe, {SRC_1: _number(0.0)}, {SRC: 0}, _buffer(unit, binding))
+    return binding.kernel(describe, {SRC: 0}, _buffer(unit, binding), fixed={SRC_1: _number(0.0)})
 
 
 def averaged(unit: Operator, read: QuantisedUnit, binding: UnitBinding) -> Kernel | None:
-    """Kernel of an average over whole images, or over windows."""
     chain, source = _after_integers(unit, read, binding), binding.shape(unit.inputs[0])
     result = binding.shape(unit.outputs[0])
     window = _windows(read, source, binding)
@@ -113,7 +93,7 @@ def averaged(unit: Operator, read: QuantisedUnit, binding: UnitBinding) -> Kerne
 
     seen_as = None if result == pooled else result
     buffer = Buffer(pooled, images=True, seen_as=seen_as, dtype=types.result)
-    return _kernel(binding, describe, {}, {SRC: 0}, buffer)
+    return binding.kernel(describe, {SRC: 0}, buffer)
 
 
 def _windows(
@@ -160,7 +140,6 @@ def _after_integers(
 
 
 def quantised(unit: Operator, binding: UnitBinding) -> Kernel | None:
-    """Kernel of a quantisation of a whole FP32 tensor to 8 bits."""
     data, scale, zero = (*unit.inputs, "")[:3]
     grid = _whole(unit, scale, zero, binding)
     result = _dtype(unit.outputs[0], binding)
@@ -177,11 +156,10 @@ def quantised(unit: Operator, binding: UnitBinding) -> Kernel | None:
         return integers.with_number(binding.library, types, elements, post_ops, divide=True)
 
     fixed, buffer = {SRC_1: _number(steps.scale)}, _buffer(unit, binding)
-    return _kernel(binding, describe, fixed, {SRC: 0}, buffer, needs_finite=True)
+    return binding.kernel(describe, {SRC: 0}, buffer, fixed=fixed, needs_finite=True)
 
 
 def dequantised(unit: Operator, binding: UnitBinding) -> Kernel | None:
-    """Kernel of a dequantisation of a whole tensor of 8 bits to FP32."""
     data, scale, zero = (*unit.inputs, "")[:3]
     grid, source = _whole(unit, scale, zero, binding), _dtype(data, binding)
     is_plain = _dtype(unit.outputs[0], binding) == torch.float32 and 0 not in binding.shape(data)
@@ -196,11 +174,10 @@ def dequantised(unit: Operator, binding: UnitBinding) -> Kernel | None:
         SCALES | SRC: _number(steps.scale),
         ZERO_POINT | SRC: torch.tensor([int(steps.zero)], dtype=torch.int32),
     }
-    return _kernel(binding, describe, fixed, {SRC: 0}, _buffer(unit, binding))
+    return binding.kernel(describe, {SRC: 0}, _buffer(unit, binding), fixed=fixed)
 
 
 def _whole(unit: Operator, scale: str, zero: str, binding: UnitBinding) -> Grid[str] | None:
-    """Grid of a whole tensor, if its numbers are constants."""
     for name in filter(None, (scale, zero)):
         number = binding.constants.get(name)
         if number is None or number.numel() != 1:

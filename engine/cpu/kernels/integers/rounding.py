@@ -18,8 +18,8 @@ from torch import Tensor
 from braid.engine.cpu.kernels.epilogues import steps_of
 from braid.engine.cpu.kernels.unit_binding import UnitBinding
 from braid.engine.onednn.library import ADD, PostOp
-from braid.engine.ops.arithmetic.quantised_unit import Grid, QuantisedUnit
 from braid.engine.ops.dtypes import torch_dtype
+from braid.engine.ops.families.quantised_unit import Grid, QuantisedUnit
 
 _RELU: list[PostOp] = [("relu", 0.0, 0.0)]
 
@@ -70,7 +70,6 @@ class Chain:
             self.then(*steps)
 
     def round(self, grid: Steps, limits: torch.iinfo, *, not_negative: bool) -> None:
-        """Round to a grid."""
         self.move(1 / grid.scale, 0.0)
         least = 0.0 if not_negative else limits.min - grid.zero
         self.then(("clip", max(limits.min - grid.zero, least), limits.max - grid.zero))

@@ -25,8 +25,8 @@ from braid.engine.onednn.library import (
     Primitive,
 )
 from braid.engine.onednn.recipe import Buffer, Recipe
-from braid.engine.ops.arithmetic.quantised_unit import QuantisedUnit
 from braid.engine.ops.dtypes import torch_dtype
+from braid.engine.ops.families.quantised_unit import QuantisedUnit
 from braid.engine.program.attributes import image_window
 from braid.engine.program.kernel import Kernel
 
@@ -108,7 +108,6 @@ def _types(unit: Operator, read: QuantisedUnit, binding: UnitBinding) -> Types:
 
 
 def convolution(unit: Operator, read: QuantisedUnit, binding: UnitBinding) -> Kernel | None:
-    """Kernel of a convolution, also with a sum."""
     chain = rounded(read, unit.outputs[0], binding, Chain())
     if chain is None:
         return None
@@ -132,7 +131,6 @@ def convolution(unit: Operator, read: QuantisedUnit, binding: UnitBinding) -> Ke
 
 
 def linear(unit: Operator, read: QuantisedUnit, binding: UnitBinding) -> Kernel | None:
-    """Kernel of a linear layer, also with a sum."""
     chain = rounded(read, unit.outputs[0], binding, Chain())
     if chain is None:
         return None

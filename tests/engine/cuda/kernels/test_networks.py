@@ -18,7 +18,7 @@ from braid.engine.cuda.kernels.candidates import CudaKernels
 from braid.engine.cuda.kernels.fused import FusedOps
 from braid.engine.onnx.lowering import lower
 from braid.engine.ops.dtypes import spec_of
-from braid.engine.passes.fusion.residual import fuse_residuals
+from braid.engine.passes.fusion import fuse_residuals
 from braid.engine.passes.precision import in_precision
 from braid.engine.passes.run import run_passes
 from braid.engine.passes.specialise import interpret, specialise

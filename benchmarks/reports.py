@@ -1,0 +1,67 @@
+"""Report files, bars, and the command line of a benchmark that consists of named cases.
+
+    python -m MODULE CASE ... --json FILE
+
+Files are complete whenever the machine is taken away.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.environment import REPOSITORY
+
+LOCAL = REPOSITORY / "benchmarks" / "results" / "local"
+"""Results that git ignores."""
+
+
+def cases_parser(
+    module: str, cases: Collection[str], *, is_all_usual: bool = False
+) -> argparse.ArgumentParser:
+    """Return a parser of ``cases`` and ``json``; without a case it takes all or refuses."""
+
+    def known(name: str) -> str:
+        if name not in cases:
+            raise argparse.ArgumentTypeError(f"unknown: {name}; known are {', '.join(cases)}")
+        return name
+
+    parser = argparse.ArgumentParser(prog=f"python -m {module}")
+    number: dict[str, Any] = {"nargs": "+"}
+    if is_all_usual:
+        number = {"nargs": "*", "default": list(cases)}
+    parser.add_argument("cases", type=known, metavar="CASE", help=", ".join(cases), **number)
+    parser.add_argument("--json", type=Path, help="write all figures here (JSON)")
+    return parser
+
+
+def write_report(file: Path | None, report: Any) -> None:
+    """Write a report as JSON, its folder as well; do nothing without a file."""
+    if file is not None:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        replace_text(file, json.dumps(report, indent=1) + "\n")
+
+
+def replace_text(path: Path, text: str) -> None:
+    part = path.with_suffix(".part")
+    part.write_text(text)
+    part.replace(path)
+
+
+def draw_bars(
+    axes: Any, groups: Sequence[str], heights: Mapping[str, Sequence[float]], label: str
+) -> None:
+    """Draw ratios on matplotlib's axes: a bar for each name in each group, none for NaN."""
+    width = 0.8 / max(1, len(heights))
+    for number, (name, values) in enumerate(heights.items()):
+        places = [x + (number - len(heights) / 2) * width for x in range(len(groups))]
+        axes.bar(
+            places, [0.0 if math.isnan(value) else value for value in values], width, label=name
+        )
+    axes.axhline(1.0, color="black", linewidth=0.5)
+    axes.set_xticks(range(len(groups)), groups, fontsize=8)
+    axes.set_ylabel(label)

@@ -1,0 +1,225 @@
+"""Measures stages on the device: one as it will run inside a plan, and the fixed prices of all.
+
+    warm up ─> [reference, sweep the caches, stage] x 3 to 7 ─> drop drifted samples ─> median
+
+Inside a plan a stage finds its weights in no near cache, and its inputs where another core may have
+left them. Repeated in a loop it would find both at hand, and lanes side by side would look better
+than they are. So before each sample a sweep empties the near caches. What counts is the time from
+its first kernel to its last (``CpuExecutor.stage``): in a plan there is nothing between two stages.
+
+A series ends when its samples agree; if too many of them were taken while the reference ran at
+another speed, it is repeated.
+A measurement most of whose samples were taken while threads waited for their cores is disturbed.
+
+Fixed prices are measured with units that do next to nothing. Planners use them in lower bounds
+(scheduler/cost.py, ``Overheads``), so the price of a group is the lowest that was seen; the price
+of a stage, which is safe when too large, is the median. What threads waited for their cores is in
+none of them: where no sample is without, nothing is promised.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import replace
+from functools import partial
+from statistics import median
+from time import monotonic, perf_counter_ns
+
+import torch
+
+from braid.core.measurement import StageLatency, StageOverheads
+from braid.engine.cpu.executor import CpuExecutor, StageRun
+from braid.engine.cpu.kernels.candidates import bind_on_cpu
+from braid.engine.cpu.lanes import lay_out_stage
+from braid.engine.device import AskedStage, MakeInputs
+from braid.engine.program.kernel import PackedWeights
+from braid.engine.program.program import Program
+from braid.engine.runtime.lost_cores import ThreadWaits
+from braid.engine.runtime.yielding import NetClock, NetTime, YieldToRequests, waited_part
+from braid.engine.timing.overheads import CHAIN, tiny_graph
+from braid.engine.timing.recorded_inputs import Activations
+from braid.engine.timing.samples import (
+    MOST_WAITED,
+    ReferenceWork,
+    Sampler,
+    Sweep,
+    TimerOptions,
+    reduce_samples,
+    steady,
+)
+
+LONG_US = 10_000.0
+"""A stage that takes longer is warm after one run."""
+
+SCALING = 0.9
+"""Least part of all threads' time on a long unit that the unit takes on one thread."""
+
+
+class CpuStageTimer:
+    """Times stages of one program at a time on one device."""
+
+    def __init__(
+        self,
+        executor: CpuExecutor,
+        activation_bytes: int,
+        options: TimerOptions,
+        waits: Callable[[], ThreadWaits] = ThreadWaits,
+    ) -> None:
+        """Use ``executor``; keep at most ``activation_bytes`` of a program's values.
+
+        ``waits`` begins to count what threads wait for their cores.
+        """
+        self._waits = waits
+        self._executor = executor
+        self._activation_bytes = activation_bytes
+        self._options = options
+        self._sampler = Sampler()
+        self._reference = ReferenceWork()
+        self._sweep = Sweep(executor.threads)
+        self._activations: Activations | None = None
+        self._long_us: dict[int, float] = {}  # units of that program that take long
+
+    def measure(
+        self, program: Program, inputs: MakeInputs, stage: AskedStage, pause: YieldToRequests
+    ) -> Generator[None, None, StageLatency]:
+        """Latency of one stage, on the values that its producers really give.
+
+        A unit that takes long on all threads is not measured on one: it can neither pause there nor
+        be far from what is known of it.
+        """
+        activations = yield from self._values(program, inputs, pause)
+        alone = stage.groups[0][0] if sum(map(len, stage.groups)) == 1 else None
+        if stage.threads == 1 and alone in self._long_us:
+            return StageLatency(SCALING * self._executor.threads * self._long_us[alone], 0.0, 1)
+        latency = yield from self._series(self._ready(activations, stage), stage, pause)
+        if alone is not None and stage.threads is None and latency.latency_us > LONG_US:
+            self._long_us[alone] = latency.latency_us
+        return latency
+
+    def forget(self) -> None:
+        self._activations = None
+        self._long_us.clear()
+        self._executor.forget()
+
+    def _values(
+        self, program: Program, inputs: MakeInputs, pause: YieldToRequests
+    ) -> Generator[None, None, Activations]:
+        if self._activations is None or not self._activations.serve(program):
+            self._activations = None  # free before the next ones are made
+            self._long_us.clear()
+            yield
+            self._activations = Activations(
+                program, inputs(), self._executor, self._activation_bytes, pause
+            )
+            yield
+        return self._activations
+
+    def _ready(self, activations: Activations, stage: AskedStage) -> StageRun:
+        threads = stage.threads or self._executor.threads
+        program, groups = activations.program, stage.groups
+        segment = lay_out_stage(program, groups, threads, stage.strategy)
+        env = activations.environment(tuple(unit for group in groups for unit in group))
+        return self._executor.stage(program, segment, env)
+
+    def _series(
+        self, run: StageRun, stage: AskedStage, pause: YieldToRequests
+    ) -> Generator[None, None, StageLatency]:
+        """Warm up, then samples until enough of them are steady."""
+        for _ in range(2):
+            first = self._sample(run, pause)
+            yield
+            if first.us > LONG_US:
+                break
+        is_hopeless = stage.hopeless_us is not None and first.us > stage.hopeless_us
+        if is_hopeless and first.waited <= MOST_WAITED:
+            return StageLatency(first.us, 0.0, 1)
+        kept: list[float] = []
+        waits: list[float] = []
+        samples: list[float] = []
+        until, before = monotonic() + self._options.most_s, self._sampler.interruptions
+        for _ in range(self._options.max_series):
+            samples, references = [], []
+            while len(samples) < self._options.repeats and not self._options.agree(samples):
+                is_disturbed = self._sampler.interruptions > before
+                if len(samples) >= self._options.agreeing and is_disturbed and monotonic() >= until:
+                    return _reduced(samples, waits)
+                references.append(self._sample_reference())
+                sample = self._sample(run, pause)
+                samples.append(sample.us)
+                waits.append(sample.waited)
+                yield
+            kept += steady(samples, references)
+            if len(kept) > len(samples) // 2:
+                break
+        return _reduced(kept or samples, waits)
+
+    def _sample(self, run: StageRun, pause: YieldToRequests) -> NetTime:
+        def sample() -> NetTime:
+            # From before the sweep: a thread that lost its core in it may not have it back.
+            waits = self._waits()
+            self._sweep.run()
+            clock = NetClock(pause)
+            return clock.net_time(*run(clock)).beside(waits.longest_ns())
+
+        return self._sampler.uninterrupted(sample)
+
+    def _sample_reference(self) -> float:
+        start = perf_counter_ns()
+        self._reference.run()
+        return (perf_counter_ns() - start) / 1e3
+
+
+def _reduced(samples_us: Sequence[float], waits: Sequence[float]) -> StageLatency:
+    """Latency of a stage, by samples and what threads waited in all that were taken."""
+    in_vain = sum(waited > MOST_WAITED for waited in waits)
+    return replace(reduce_samples(samples_us), is_disturbed=2 * in_vain > len(waits))
+
+
+_SAMPLES = 9
+_MOST_SAMPLES = 4 * _SAMPLES  # with those in which threads waited for their cores
+_INNER = 50  # runs of an idle stage in one sample: each takes some microseconds
+
+
+def measure_overheads(
+    executor: CpuExecutor, begin_waits: Callable[[], ThreadWaits] = ThreadWaits
+) -> Generator[None, None, StageOverheads]:
+    """Measure the overheads of stages, in some milliseconds; yields between samples.
+
+    ``begin_waits`` begins to count what threads wait for their cores.
+    """
+    groups = {"single": [1], "chain": [CHAIN], "pair": [1] * min(2, executor.threads)}
+    stages = {name: _stage(executor, counts) for name, counts in groups.items()}
+    samples: dict[str, list[float]] = {name: [] for name in stages}
+    for stage in stages.values():
+        _sample_us(stage)
+    for _ in range(_MOST_SAMPLES):
+        waits = begin_waits()
+        taken = {name: _sample_us(stage) for name, stage in stages.items()}
+        if waited_part(waits.longest_ns(), sum(taken.values()) * _INNER * 1e3) <= MOST_WAITED:
+            for name, sample_us in taken.items():
+                samples[name].append(sample_us)
+        yield
+        if len(samples["single"]) == _SAMPLES:
+            break
+    else:
+        return StageOverheads(stage_us=max(taken.values()))
+    one = median(samples["single"])
+    launch = max(0.0, (median(samples["chain"]) - one) / (CHAIN - 1))
+    return StageOverheads(
+        stage_us=max(0.0, one - launch),
+        group_us=max(0.0, min(samples["pair"]) - max(samples["single"])),
+        launch_us=launch,
+    )
+
+
+def _stage(executor: CpuExecutor, groups: Sequence[int]) -> Callable[[], tuple[int, int]]:
+    graph, members = tiny_graph(groups)
+    program = bind_on_cpu(graph, {}, PackedWeights(), executor.threads)
+    segment = lay_out_stage(program, members, executor.threads)
+    run = executor.stage(program, segment, program.environment({"x": torch.zeros(16)}))
+    return partial(run, None)
+
+
+def _sample_us(stage: Callable[[], tuple[int, int]]) -> float:
+    spans = [stage() for _ in range(_INNER)]
+    return sum(end - start for start, end in spans) / _INNER / 1e3

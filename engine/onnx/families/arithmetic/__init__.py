@@ -1,1 +1,0 @@
-"""Lowering of element-wise operators, matrix products, logic, reductions, quantisation."""

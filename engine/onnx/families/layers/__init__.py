@@ -1,1 +1,0 @@
-"""Lowering of the layers of networks."""

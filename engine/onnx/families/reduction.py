@@ -1,0 +1,113 @@
+"""Lowering of reductions, running sums, positions of extremes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from braid.engine.lowering.builder import Builder, UnsupportedUse
+from braid.engine.onnx.lowering_table import lowers
+from braid.engine.onnx.node import OnnxNode
+
+# Name, last form, the form from which the axes are an operand, kind.
+_REDUCTIONS = (
+    ("ReduceL1", 18, 18, "braid.l1_norm"),
+    ("ReduceL2", 18, 18, "braid.l2_norm"),
+    ("ReduceLogSum", 28, 18, "braid.log_sum"),
+    ("ReduceLogSumExp", 28, 18, "aten.logsumexp"),
+    ("ReduceMax", 20, 18, "aten.amax"),
+    ("ReduceMean", 18, 18, "aten.mean"),
+    ("ReduceMin", 20, 18, "aten.amin"),
+    ("ReduceProd", 18, 18, "braid.prod"),
+    ("ReduceSum", 13, 13, "aten.sum"),
+    ("ReduceSumSquare", 18, 18, "braid.sum_square"),
+)
+
+
+def _enter_reduction(op_type: str, last: int, operand_from: int, kind: str) -> None:
+    @lowers(op_type, 1, last, "axes may be computed")
+    def reduction(node: OnnxNode, to: Builder) -> None:
+        keepdim = node.flag("keepdims", True)
+        if node.version < operand_from:
+            dims = node.integers("axes")
+            to.emit(kind, [node.operand(0)], node.output, dims=dims, keepdim=keepdim)
+            return
+        axes, noop = node.maybe(1), node.flag("noop_with_empty_axes")
+        attributes: dict[str, Any] = {"dims": [] if noop else None} if not axes else {}
+        if noop:
+            attributes["noop"] = True
+        to.emit(
+            kind,
+            [node.operand(0)],
+            node.output,
+            host={"dims": axes},
+            keepdim=keepdim,
+            **attributes,
+        )
+
+
+for _entry in _REDUCTIONS:
+    _enter_reduction(*_entry)
+
+
+@lowers("ArgMax", 1, 13)
+def arg_max(node: OnnxNode, to: Builder) -> None:
+    _arg_extreme(node, to, "braid.argmax")
+
+
+@lowers("ArgMin", 1, 13)
+def arg_min(node: OnnxNode, to: Builder) -> None:
+    _arg_extreme(node, to, "braid.argmin")
+
+
+def _arg_extreme(node: OnnxNode, to: Builder, kind: str) -> None:
+    to.emit(
+        kind,
+        [node.operand(0)],
+        node.output,
+        dim=node.integer("axis", 0),
+        keepdim=node.flag("keepdims", True),
+        select_last=node.flag("select_last_index"),
+    )
+
+
+@lowers("CumSum", 11, 14)
+def cumsum(node: OnnxNode, to: Builder) -> None:
+    _running(node, to, "braid.cumsum")
+
+
+@lowers("CumProd", 26, 26)
+def cumprod(node: OnnxNode, to: Builder) -> None:
+    _running(node, to, "braid.cumprod")
+
+
+def _running(node: OnnxNode, to: Builder, kind: str) -> None:
+    to.emit(
+        kind,
+        [node.operand(0)],
+        node.output,
+        host={"dim": node.operand(1)},
+        exclusive=node.flag("exclusive"),
+        reverse=node.flag("reverse"),
+    )
+
+
+@lowers("TopK", 1, 24, "equal values come in order of position")
+def topk(node: OnnxNode, to: Builder) -> None:
+    host: dict[str, str] = {}
+    attributes: dict[str, int] = {}
+    if node.version < 10:
+        attributes["k"] = node.integer("k")
+    else:
+        host["k"] = node.operand(1)
+    if len(node.outputs) > 2:
+        raise UnsupportedUse("more than two outputs")
+    node.without_effect("sorted")  # a sorted answer is a legal unsorted one
+    to.emit(
+        "braid.topk",
+        [node.operand(0)],
+        (*node.outputs, "")[:2],
+        host=host,
+        dim=node.integer("axis", -1),
+        largest=node.flag("largest", True),
+        **attributes,
+    )

@@ -1,0 +1,273 @@
+"""Lowering of pooling, resizing, sampling at computed positions, Fourier transforms."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from onnx import TensorProto
+
+from braid.engine.lowering.builder import Builder, UnsupportedUse
+from braid.engine.onnx.families.linear import AUTO_PADS, spatial_rank
+from braid.engine.onnx.lowering_table import lowers, lowers_to
+from braid.engine.onnx.node import OnnxNode
+from braid.engine.onnx.tensors import dtype_name
+
+lowers_to("braid.global_avg_pool", "GlobalAveragePool", 1, 22)
+lowers_to("braid.global_max_pool", "GlobalMaxPool", 1, 22)
+
+
+def pooling_window(node: OnnxNode) -> dict[str, Any]:
+    kernel = node.integers("kernel_shape")
+    if not kernel:
+        raise UnsupportedUse("kernel_shape is missing")
+    if len(kernel) > 3:
+        raise UnsupportedUse(f"pooling over {len(kernel)} axes")
+    rank = len(kernel)
+    auto_pad = node.choice("auto_pad", "NOTSET", AUTO_PADS)
+    pads: list[int] | str = node.integers("pads") or [0] * 2 * rank
+    if auto_pad == "VALID":
+        pads = [0] * 2 * rank
+    elif auto_pad != "NOTSET":
+        pads = auto_pad.lower()
+    if not isinstance(pads, str) and min(pads) < 0:
+        raise UnsupportedUse(f"pads={pads}")
+    return {
+        "kernel": kernel,
+        "stride": node.integers("strides") or [1] * rank,
+        "pads": pads,
+        "dilation": node.integers("dilations") or [1] * rank,
+        "ceil_mode": node.flag("ceil_mode"),
+    }
+
+
+@lowers("MaxPool", 1, 22, "1 to 3 axes, with indices")
+def max_pool(node: OnnxNode, to: Builder) -> None:
+    window = pooling_window(node)
+    column_major = node.flag("storage_order")
+    if node.wants(1):
+        outputs = [*node.outputs[:1], node.outputs[1]]
+        kind = "braid.max_pool_with_indices"
+        to.emit(kind, [node.operand(0)], outputs, column_major=column_major, **window)
+    else:
+        to.emit("braid.max_pool", [node.operand(0)], node.outputs[:1], **window)
+
+
+@lowers("AveragePool", 7, 22, "1 to 3 axes")
+def average_pool(node: OnnxNode, to: Builder) -> None:
+    count_padding = node.flag("count_include_pad")
+    to.emit(
+        "braid.avg_pool",
+        [node.operand(0)],
+        node.output,
+        count_padding=count_padding,
+        **pooling_window(node),
+    )
+
+
+@lowers("LpPool", 2, 22, "1 to 3 axes")
+def lp_pool(node: OnnxNode, to: Builder) -> None:
+    p = node.integer("p", 2)
+    to.emit("braid.lp_pool", [node.operand(0)], node.output, p=p, **pooling_window(node))
+
+
+@lowers("GlobalLpPool", 2, 22)
+def global_lp_pool(node: OnnxNode, to: Builder) -> None:
+    p = node.integer("p", 2)
+    to.emit("braid.global_lp_pool", [node.operand(0)], node.output, p=p)
+
+
+_COORDINATES = (
+    *("half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "align_corners"),
+    *("asymmetric", "tf_half_pixel_for_nn", "tf_crop_and_resize"),
+)
+_ROUNDINGS = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
+_MODES = ("nearest", "linear", "cubic")
+
+
+@lowers("Upsample", 7, 9)
+def upsample(node: OnnxNode, to: Builder) -> None:
+    attributes: dict[str, Any] = {"mode": _mode(node, ("nearest", "linear")), "least": 1.0}
+    host = {}
+    if node.version < 9:
+        attributes["scales"] = node.reals("scales")
+    else:
+        host["scales"] = node.operand(1)
+    _sample(node, to, host, attributes | {"coordinates": "asymmetric", "rounding": "floor"})
+
+
+def _mode(node: OnnxNode, allowed: tuple[str, ...]) -> str:
+    return (
+        "linear"
+        if node.text("mode", "nearest") == "bilinear"
+        else node.choice("mode", "nearest", allowed)
+    )
+
+
+def _sample(node: OnnxNode, to: Builder, host: dict[str, str], attributes: dict[str, Any]) -> None:
+    to.emit("braid.resize", [node.operand(0)], node.output, host=host, **attributes)
+
+
+@lowers("Resize", 10, 19, "all modes; scales and sizes may be computed")
+def resize(node: OnnxNode, to: Builder) -> None:
+    if node.version < 11:
+        attributes: dict[str, Any] = {"mode": _mode(node, ("nearest", "linear"))}
+        attributes |= {"coordinates": "asymmetric", "rounding": "simple"}
+        _sample(node, to, {"scales": node.operand(1)}, attributes)
+        return
+    coordinates = node.choice("coordinate_transformation_mode", "half_pixel", _COORDINATES)
+    attributes = {
+        "mode": node.choice("mode", "nearest", _MODES),
+        "coordinates": coordinates,
+        "rounding": node.choice("nearest_mode", "round_prefer_floor", _ROUNDINGS),
+        "cubic": node.real("cubic_coeff_a", -0.75),
+        "exclude_outside": node.flag("exclude_outside"),
+        "extrapolation": node.real("extrapolation_value", 0.0),
+    }
+    if node.version >= 18:
+        policy = ("stretch", "not_larger", "not_smaller")
+        attributes |= {
+            "antialias": node.flag("antialias"),
+            "axes": node.integers("axes"),
+            "policy": node.choice("keep_aspect_ratio_policy", "stretch", policy),
+        }
+    roi = node.maybe(1)
+    host = {"scales": node.maybe(2), "sizes": node.maybe(3)}
+    if coordinates == "tf_crop_and_resize":
+        host["roi"] = roi
+    _sample(node, to, host, attributes)
+
+
+_GRID_MODES = {"linear": "bilinear", "cubic": "bicubic"}
+
+
+@lowers("GridSample", 16, 22, "2 and 3 axes (cubic: 2)")
+def grid_sample(node: OnnxNode, to: Builder) -> None:
+    mode = node.choice("mode", "bilinear", ("linear", "bilinear", "nearest", "cubic", "bicubic"))
+    padding = node.choice("padding_mode", "zeros", ("zeros", "border", "reflection"))
+    to.emit(
+        "aten.grid_sample",
+        [node.operand(0), node.operand(1)],
+        node.output,
+        mode=_GRID_MODES.get(mode, mode),
+        padding=padding,
+        align_corners=node.flag("align_corners"),
+    )
+
+
+@lowers("AffineGrid", 20, 20, "the size may be computed")
+def affine_grid(node: OnnxNode, to: Builder) -> None:
+    align_corners, host = node.flag("align_corners"), {"size": node.operand(1)}
+    operands = [node.operand(0)]
+    to.emit("aten.affine_grid", operands, node.output, host=host, align_corners=align_corners)
+
+
+@lowers("DeformConv", 19, 22, "2 axes")
+def deform_conv(node: OnnxNode, to: Builder) -> None:
+    weight = node.operand(1)
+    if spatial_rank(node, to, weight) not in (0, 2):
+        raise UnsupportedUse("other than two axes")
+    node.integers("kernel_shape")
+    to.emit(
+        "braid.deformable_convolution",
+        [node.operand(0), weight, node.operand(2), node.maybe(3), node.maybe(4)],
+        node.output,
+        stride=node.integers("strides") or [1, 1],
+        pads=node.integers("pads") or [0] * 4,
+        dilation=node.integers("dilations") or [1, 1],
+        groups=node.integer("group", 1),
+        offset_groups=node.integer("offset_group", 1),
+    )
+
+
+@lowers("Col2Im", 18, 18, "1 and 2 axes")
+def col2im(node: OnnxNode, to: Builder) -> None:
+    blocks = to.literal(node.operand(2))
+    image = to.literal(node.operand(1))
+    known = blocks if blocks is not None else image
+    axes = len(known) if known is not None else len(node.integers("strides") or [1, 1])
+    if axes > 2:
+        raise UnsupportedUse(f"{axes} axes")
+    to.emit(
+        "braid.col2im",
+        [node.operand(0)],
+        node.output,
+        host={"image": node.operand(1), "block": node.operand(2)},
+        stride=node.integers("strides") or [1] * axes,
+        pads=node.integers("pads") or [0] * 2 * axes,
+        dilation=node.integers("dilations") or [1] * axes,
+    )
+
+
+@lowers("MaxUnpool", 9, 22)
+def max_unpool(node: OnnxNode, to: Builder) -> None:
+    kernel = node.integers("kernel_shape")
+    if kernel is None:
+        raise UnsupportedUse("kernel_shape is missing")
+    rank = len(kernel)
+    to.emit(
+        "braid.max_unpool",
+        [node.operand(0), node.operand(1)],
+        node.output,
+        host={"output_shape": node.maybe(2)},
+        kernel=kernel,
+        stride=node.integers("strides") or [1] * rank,
+        pads=node.integers("pads") or [0] * 2 * rank,
+    )
+
+
+@lowers("TensorScatter", 24, 24)
+def tensor_scatter(node: OnnxNode, to: Builder) -> None:
+    circular = node.choice("mode", "linear", ("linear", "circular")) == "circular"
+    operands = [node.operand(0), node.operand(1), node.maybe(2)]
+    axis = node.integer("axis", -2)
+    to.emit("braid.cache_update", operands, node.output, axis=axis, circular=circular)
+
+
+@lowers("BitCast", 26, 26, "not to or from strings, 8-bit floats or 4-bit integers")
+def bit_cast(node: OnnxNode, to: Builder) -> None:
+    to.emit("braid.bit_cast", [node.operand(0)], node.output, dtype=dtype_name(node.integer("to")))
+
+
+@lowers("DFT", 17, 20, "length and axis may be computed")
+def dft(node: OnnxNode, to: Builder) -> None:
+    flags = {"inverse": node.flag("inverse"), "onesided": node.flag("onesided")}
+    host = {"length": node.maybe(1)}
+    if node.version < 20:
+        axis = node.integer("axis", 1)
+        to.emit("braid.dft", [node.operand(0)], node.output, host=host, axis=axis, **flags)
+        return
+    host["axis"] = node.maybe(2)
+    to.emit("braid.dft", [node.operand(0)], node.output, host=host, **flags)
+
+
+@lowers("STFT", 17, 17, "step and length may be computed")
+def stft(node: OnnxNode, to: Builder) -> None:
+    host = {"step": node.operand(1), "length": node.maybe(3)}
+    onesided = node.flag("onesided", True)
+    operands = [node.operand(0), node.maybe(2)]
+    to.emit("braid.stft", operands, node.output, host=host, onesided=onesided)
+
+
+_WINDOWS = {
+    "BlackmanWindow": [0.42, 0.5, 0.08],
+    "HammingWindow": [25 / 46, 21 / 46, 0.0],
+    "HannWindow": [0.5, 0.5, 0.0],
+}
+
+
+def _enter_window(op_type: str, coefficients: list[float]) -> None:
+    @lowers(op_type, 17, 17, "the size may be computed")
+    def window(node: OnnxNode, to: Builder) -> None:
+        to.emit(
+            "braid.window",
+            [],
+            node.output,
+            host={"size": node.operand(0)},
+            coefficients=coefficients,
+            periodic=node.flag("periodic", True),
+            dtype=dtype_name(node.integer("output_datatype", TensorProto.FLOAT)),
+        )
+
+
+for _name, _coefficients in _WINDOWS.items():
+    _enter_window(_name, _coefficients)

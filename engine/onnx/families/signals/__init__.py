@@ -1,1 +1,0 @@
-"""Lowering of resizing, sampling and Fourier transforms."""

@@ -1,1 +1,0 @@
-"""Element-wise kinds, matrix products, logic, reductions, integer arithmetic."""

@@ -1,1 +1,0 @@
-"""Kinds that make, move, pick and place elements."""

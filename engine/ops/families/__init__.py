@@ -1,0 +1,37 @@
+"""Operator kinds, one file a family. Importing the package fills the table of kinds."""
+
+from braid.engine.ops.families import (
+    attention,
+    elementwise,
+    fourier,
+    indexing,
+    linear,
+    normalisation,
+    pooling,
+    quantised,
+    quantised_unit,
+    recurrent,
+    recurrent_steps,
+    reduction,
+    resize,
+    sampling,
+    shape,
+)
+
+__all__ = [
+    "attention",
+    "elementwise",
+    "fourier",
+    "indexing",
+    "linear",
+    "normalisation",
+    "pooling",
+    "quantised",
+    "quantised_unit",
+    "recurrent",
+    "recurrent_steps",
+    "reduction",
+    "resize",
+    "sampling",
+    "shape",
+]

@@ -1,0 +1,208 @@
+"""Scaled dot product attention with everything ONNX's operator knows, as one unit.
+
+The plain case runs as torch's fused kernel; caps, caches, asked-for scores and masks that may hide
+a whole row run step by step.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from braid.engine.ops.dtypes import torch_dtype
+from braid.engine.ops.families.shape import check_shape
+from braid.engine.ops.kinds import operator
+from braid.engine.ops.value_ranges import Shape, ValueRange
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionOptions:
+    """Attributes of ``braid.attention``."""
+
+    q_heads: int | None = None  # heads of three-dimensional queries
+    kv_heads: int | None = None  # heads of three-dimensional keys and values
+    scale: float | None = None  # of the scores, 1 / sqrt(head) if None
+    causal: bool = False  # a query sees keys up to its own position
+    softcap: float = 0.0  # scores become softcap * tanh(scores / softcap); 0 for none
+    left: int = -1  # how many keys before its position a query sees, -1 for all
+    right: int = -1  # the same behind its position
+    precision: str | None = None  # element type of the softmax
+    scores: int | None = None  # fourth result: 0 raw, 1 capped, 2 masked scores, 3 probabilities
+
+
+def _valid_keys(shapes: Sequence[Shape | None], _: Mapping[str, Any]) -> Iterable[ValueRange]:
+    if len(shapes) > 6 and shapes[6] is not None:
+        keys, past = shapes[1], shapes[4]
+        assert keys is not None
+        yield ValueRange(6, "length", 0, keys[-2] + (past[-2] if past is not None else 0))
+
+
+@operator("braid.attention", values=_valid_keys, options=AttentionOptions)
+def attention(
+    q: Tensor, k: Tensor, v: Tensor, *context: Tensor | None, options: AttentionOptions
+) -> tuple[Tensor, ...]:
+    """Attention over [batch, heads, length, head] or [batch, length, heads * head].
+
+    Args:
+        q, k, v: queries, keys, values; fewer heads of keys than of queries are shared.
+        context: up to four tensors, each None if absent. A mask, boolean (True takes part) or
+            added to the scores, whose short last axis hides the rest; past keys and past values,
+            which go before the keys and values; the number of keys of each row that are not
+            padding, [batch].
+        options: the operator's attributes.
+
+    Returns:
+        The attended values, the keys and the values with their cache, and the scores asked for.
+    """
+    mask, past_k, past_v, valid = (*context, None, None, None, None)[:4]
+    check_shape("lengths", valid, q.shape[:1])
+    flat = q.dim() == 3
+    if flat:
+        if not options.q_heads or not options.kv_heads:
+            raise ValueError("three-dimensional operands need the numbers of heads")
+        q, k, v = (
+            _split(x, heads)
+            for x, heads in ((q, options.q_heads), (k, options.kv_heads), (v, options.kv_heads))
+        )
+    if past_k is not None and past_v is not None:
+        k, v = torch.cat([past_k, k], 2), torch.cat([past_v, v], 2)
+    hidden = _hidden(q, k, past_k, valid, options)
+    plain = mask is None and hidden is None and not options.softcap
+    if plain and options.precision is None and options.scores is None:
+        scale = options.scale or 1 / math.sqrt(q.shape[-1])
+        shared = q.shape[1] // k.shape[1] > 1
+        y = F.scaled_dot_product_attention(q, k, v, scale=scale, enable_gqa=shared)
+        return (_join(y) if flat else y, k, v)
+    y, stages = _step_by_step((q, k, v), mask, hidden, options)
+    results = (_join(y) if flat else y, k, v)
+    return results if options.scores is None else (*results, stages[options.scores])
+
+
+def _step_by_step(
+    qkv: tuple[Tensor, Tensor, Tensor],
+    mask: Tensor | None,
+    hidden: Tensor | None,
+    options: AttentionOptions,
+) -> tuple[Tensor, list[Tensor]]:
+    """The attended values, and the scores: raw, capped, masked, as probabilities."""
+    q, k, v = qkv
+    root = math.sqrt(options.scale or 1 / math.sqrt(q.shape[-1]))
+    shared = q.shape[1] // k.shape[1]
+    if shared > 1:
+        k, v = k.repeat_interleave(shared, 1), v.repeat_interleave(shared, 1)
+    raw = torch.matmul(q * root, (k * root).transpose(-1, -2))
+    cap = options.softcap
+    capped = cap * torch.tanh(raw / cap) if cap else raw
+    masked = _masked(capped, mask, hidden)
+    wide = masked.to(torch_dtype(options.precision)) if options.precision else masked
+    nothing = (wide == -torch.inf).all(-1, keepdim=True)
+    odds = torch.where(nothing, torch.zeros_like(wide), torch.softmax(wide, -1)).to(q.dtype)
+    return torch.matmul(odds, v), [raw, capped, masked, odds]
+
+
+def _split(x: Tensor, heads: int) -> Tensor:
+    """Reshape [batch, length, heads * head] to [batch, heads, length, head]."""
+    return x.reshape(*x.shape[:2], heads, -1).transpose(1, 2)
+
+
+def _join(x: Tensor) -> Tensor:
+    """Reshape [batch, heads, length, head] to [batch, length, heads * head]."""
+    return x.transpose(1, 2).flatten(2)
+
+
+def _hidden(
+    q: Tensor, k: Tensor, past_k: Tensor | None, valid: Tensor | None, options: AttentionOptions
+) -> Tensor | None:
+    """True where a query may not see a key, [batch or 1, 1, queries, keys]; None if it sees all."""
+    left, right = options.left, options.right
+    if not options.causal and left < 0 and right < 0 and valid is None:
+        return None
+    queries, keys = q.shape[2], k.shape[2]
+    key = torch.arange(keys, device=q.device)
+    place = torch.arange(queries, device=q.device).reshape(1, 1, queries, 1)
+    hidden = torch.zeros((1, 1, queries, keys), dtype=torch.bool, device=q.device)
+    if past_k is not None:
+        place = place + past_k.shape[2]
+    elif valid is not None:
+        place = place + (valid.reshape(-1, 1, 1, 1) - queries)
+    if options.causal:
+        hidden = hidden | (key > place)
+    if left >= 0:
+        hidden = hidden | (key < place - left)
+    if right >= 0:
+        hidden = hidden | (key > place + right)
+    if valid is not None:
+        hidden = hidden | (key >= valid.reshape(-1, 1, 1, 1))
+    return hidden
+
+
+def _masked(scores: Tensor, mask: Tensor | None, hidden: Tensor | None) -> Tensor:
+    """Scores with the mask added and -inf where a key is hidden."""
+    if mask is not None:
+        missing = scores.shape[-1] - mask.shape[-1] if mask.dim() and mask.shape[-1] > 1 else 0
+        if mask.dtype == torch.bool:
+            mask = torch.zeros_like(mask, dtype=scores.dtype).masked_fill(~mask, -torch.inf)
+        if missing:
+            mask = F.pad(mask, [0, missing], value=-torch.inf)
+        scores = scores + mask
+    return scores if hidden is None else scores.masked_fill(hidden, -torch.inf)
+
+
+@operator("aten.scaled_dot_product_attention")
+def scaled_dot_product_attention(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, *, causal: bool, scale: float
+) -> Tensor:
+    """torch's fused attention over [batch, heads, length, head]."""
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=causal, scale=scale)
+
+
+def _positions(shapes: Sequence[Shape | None], _: Mapping[str, Any]) -> Iterable[ValueRange]:
+    if len(shapes) > 3:
+        assert shapes[1] is not None
+        yield ValueRange(3, "position", 0, shapes[1][0] - 1)
+
+
+@operator("braid.rotary_embedding", values=_positions)
+def rotary_embedding(
+    x: Tensor,
+    cosines: Tensor,
+    sines: Tensor,
+    positions: Tensor | None = None,
+    *,
+    heads: int = 0,
+    extent: int = 0,
+    interleaved: bool = False,
+) -> Tensor:
+    """Turn pairs of elements of queries or keys by angles that depend on their position.
+
+    Args:
+        x: [batch, heads, length, head] or [batch, length, heads * head].
+        cosines: of the angles, [batch, length, pairs]; with ``positions`` [places, pairs].
+        sines: the same.
+        positions: places of the elements, [batch, length].
+        heads: number of heads of a three-dimensional x.
+        extent: elements at the start of each head that are turned, 0 for all.
+        interleaved: neighbours are a pair; without it, halves are.
+    """
+    flat = x.dim() == 3
+    if flat and not heads:
+        raise ValueError("three-dimensional operands need the number of heads")
+    split = _split(x, heads) if flat else x
+    check_shape("positions", positions, (split.shape[0], split.shape[2]))
+    turned = split[..., : extent or None]
+    if positions is not None:
+        cosines, sines = cosines[positions.long()], sines[positions.long()]
+    if 2 * cosines.shape[-1] != turned.shape[-1]:
+        raise ValueError(f"{cosines.shape[-1]} angles for {turned.shape[-1]} elements")
+    cosines, sines = cosines.unsqueeze(1), sines.unsqueeze(1)
+    a, b = (turned[..., ::2], turned[..., 1::2]) if interleaved else turned.chunk(2, -1)
+    pair = cosines * a - sines * b, sines * a + cosines * b
+    joined = torch.stack(pair, -1).flatten(-2) if interleaved else torch.cat(pair, -1)
+    y = torch.cat([joined, split[..., turned.shape[-1] :]], -1)
+    return _join(y) if flat else y

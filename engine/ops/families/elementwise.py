@@ -1,0 +1,195 @@
+"""Elementwise kinds: activations, arithmetic with broadcasting, casts, logic, selection."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from braid.engine.ops.dtypes import torch_dtype
+from braid.engine.ops.families.unsigned import with_unsigned
+from braid.engine.ops.kinds import WEIGHTED_SUM, operator
+from braid.engine.ops.value_ranges import divisors, is_readable
+
+# Kinds that are exactly torch's function of that name, with its arguments as attributes.
+TORCH_UNARY = (
+    *("relu", "sigmoid", "tanh", "erf", "exp", "expm1", "log", "log1p", "sqrt", "rsqrt"),
+    *("reciprocal", "square", "abs", "neg", "sign", "floor", "ceil", "round"),
+    *("sin", "cos", "tan", "asin", "acos", "atan"),
+    *("sinh", "cosh", "asinh", "acosh", "atanh"),
+)
+_ACTIVATIONS = (
+    *("hardswish", "silu", "mish", "leaky_relu", "elu", "celu", "softplus", "softsign"),
+    *("hardtanh", "logsigmoid"),
+)
+_BINARY = (
+    *("add", "sub", "mul", "maximum", "minimum", "atan2"),
+    *("bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_left_shift", "bitwise_right_shift"),
+)
+for _name in TORCH_UNARY:
+    operator(f"aten.{_name}", pointwise=True)(getattr(torch, _name))
+for _name in _ACTIVATIONS:
+    operator(f"aten.{_name}", pointwise=True)(getattr(F, _name))
+for _name in _BINARY:
+    operator(f"aten.{_name}")(with_unsigned(_name, getattr(torch, _name)))
+for _name in ("remainder", "fmod"):
+    _run = with_unsigned(_name, getattr(torch, _name))
+    operator(f"aten.{_name}", values=divisors, fails=True)(_run)
+operator("aten.bitwise_not")(with_unsigned("bitwise_not", torch.bitwise_not))
+
+
+@operator("braid.identity")
+def identity(x: Tensor) -> Tensor:
+    return x
+
+
+@operator(WEIGHTED_SUM)
+def weighted_sum(*terms: Tensor, weights: Sequence[float]) -> Tensor:
+    """Sum of tensors of one shape, each times a number; in fp32 at least, rounded once."""
+    first = terms[0]
+    wide = torch.promote_types(first.dtype, torch.float32)
+    total = first.to(wide) * weights[0]
+    for term, weight in zip(terms[1:], weights[1:], strict=True):
+        total = total + term.to(wide) * weight
+    return total.to(first.dtype)
+
+
+@operator("aten.gelu", pointwise=True)
+def gelu(x: Tensor, approximate: str = "none") -> Tensor:
+    return F.gelu(x, approximate=approximate)
+
+
+@operator("aten.clamp", pointwise=True)
+def clamp(
+    x: Tensor,
+    lower: Tensor | None = None,
+    upper: Tensor | None = None,
+    *,
+    min: float | None = None,
+    max: float | None = None,
+) -> Tensor:
+    """Limit x to bounds: attributes or, where the model computes them, scalar operands."""
+    low, high = (min if lower is None else lower), (max if upper is None else upper)
+    if low is not None:
+        x = torch.clamp(x, min=low)
+    if high is not None:
+        x = torch.clamp(x, max=high)
+    return x
+
+
+@operator("braid.hardsigmoid", pointwise=True)
+def hardsigmoid(x: Tensor, alpha: float, beta: float) -> Tensor:
+    """Line clipped to [0, 1]: max(0, min(1, alpha * x + beta))."""
+    if abs(alpha - 1 / 6) < 1e-6 and beta == 0.5:
+        return F.hardsigmoid(x)
+    return torch.clamp(x * alpha + beta, 0, 1)
+
+
+@operator("braid.softplus", pointwise=True)
+def softplus(x: Tensor) -> Tensor:
+    """Compute log(1 + exp(x)), without torch's straight line for large x."""
+    return torch.logaddexp(x, torch.zeros_like(x))
+
+
+@operator("braid.selu", pointwise=True)
+def selu(x: Tensor, alpha: float, gamma: float) -> Tensor:
+    """Compute gamma * (x if x > 0 else alpha * (exp(x) - 1))."""
+    return gamma * torch.where(x > 0, x, alpha * torch.expm1(x))
+
+
+@operator("braid.thresholded_relu", pointwise=True)
+def thresholded_relu(x: Tensor, alpha: float) -> Tensor:
+    """Keep x where x > alpha, zero elsewhere."""
+    return torch.where(x > alpha, x, torch.zeros_like(x))
+
+
+@operator("braid.shrink", pointwise=True)
+def shrink(x: Tensor, lambd: float, bias: float) -> Tensor:
+    """Pull values towards zero by ``bias``; zero within ``lambd`` of it."""
+    inner = torch.where(x > lambd, x - bias, torch.zeros_like(x))
+    return torch.where(x < -lambd, x + bias, inner).to(x.dtype)
+
+
+@operator("braid.affine", pointwise=True)
+def affine(x: Tensor, scale: float, shift: float) -> Tensor:
+    """Compute scale * x + shift in the element type of x."""
+    return (x * scale + shift).to(x.dtype)
+
+
+@operator("braid.prelu")
+def prelu(x: Tensor, slope: Tensor) -> Tensor:
+    """Keep x where x >= 0, slope * x elsewhere; the slope broadcasts as in ONNX."""
+    return torch.where(x < 0, x * slope, x)
+
+
+def _divide(a: Tensor, b: Tensor) -> Tensor:
+    """Divide integers as in C, but the least number by -1 gives itself, not a SIGFPE."""
+    if a.dtype in _TRAPPING and is_readable(b) and bool((b == -1).any()):
+        return torch.where(
+            b == -1, -a, torch.div(a, b.masked_fill(b == -1, 1), rounding_mode="trunc")
+        )
+    return torch.div(a, b, rounding_mode="trunc")
+
+
+_TRAPPING = frozenset({torch.int32, torch.int64})
+"""Types whose least number the processor does not divide by -1."""
+
+_truncated = with_unsigned("div", _divide)
+
+
+@operator("aten.div", values=divisors, fails=True)
+def div(a: Tensor, b: Tensor, truncate: bool = False) -> Tensor:
+    """True division; with ``truncate``, integers divide as in C."""
+    if truncate and not a.is_floating_point():
+        return _truncated(a, b)
+    return torch.div(a, b)
+
+
+@operator("braid.pow")
+def power(base: Tensor, exponent: Tensor | None = None, *, value: float | None = None) -> Tensor:
+    """Power in the element type of the base; a constant exponent is the attribute ``value``."""
+    if exponent is None:
+        return torch.pow(base, value).to(base.dtype)  # type: ignore[arg-type]
+    return torch.pow(base, exponent).to(base.dtype)
+
+
+@operator("braid.cast")
+def cast(x: Tensor, dtype: str) -> Tensor:
+    """Convert; floats go to integers towards zero."""
+    return x.to(torch_dtype(dtype))
+
+
+@operator("braid.bit_cast")
+def bit_cast(x: Tensor, dtype: str) -> Tensor:
+    """The same bits as another type of the same size."""
+    kind = torch_dtype(dtype)
+    if kind.itemsize != x.dtype.itemsize:
+        raise ValueError(f"{x.dtype} and {kind} differ in size")
+    return x.view(kind)
+
+
+@operator("braid.cast_like")
+def cast_like(x: Tensor, target: Tensor) -> Tensor:
+    return x.to(target.dtype)
+
+
+_SAME_AS_TORCH = (
+    *("eq", "ne", "lt", "le", "gt", "ge", "isnan"),
+    *("logical_and", "logical_or", "logical_xor", "logical_not"),
+)
+for _name in _SAME_AS_TORCH:
+    operator(f"aten.{_name}")(with_unsigned(_name, getattr(torch, _name)))
+operator("aten.where")(torch.where)
+
+
+@operator("braid.isinf")
+def isinf(x: Tensor, negative: bool = True, positive: bool = True) -> Tensor:
+    if negative and positive:
+        return torch.isinf(x)
+    if positive:
+        return torch.isposinf(x)
+    if negative:
+        return torch.isneginf(x)
+    return torch.zeros_like(x, dtype=torch.bool)

@@ -1,0 +1,178 @@
+"""Pooling over any number of spatial axes, with ONNX's paddings and rounding."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from braid.engine.ops.families.linear import same_padding
+from braid.engine.ops.kinds import operator
+
+Ints = Sequence[int]
+Pairs = list[tuple[int, int]]  # padding before and after each spatial axis
+
+_MAX_POOL = {1: F.max_pool1d, 2: F.max_pool2d, 3: F.max_pool3d}
+_AVG_POOL = {2: F.avg_pool2d, 3: F.avg_pool3d}
+
+
+@dataclass(frozen=True, slots=True)
+class PoolingWindow:
+    """Windows that slide over the spatial axes; each list has one entry an axis."""
+
+    kernel: Ints
+    stride: Ints
+    pads: Ints | str  # all begins then all ends, or "same_upper" or "same_lower"
+    dilation: Ints
+    ceil_mode: bool = False  # a last window may reach beyond the data
+
+    def pairs(self, x: Tensor) -> Pairs:
+        """Padding before and after each spatial axis of x."""
+        if isinstance(self.pads, str):
+            upper = self.pads == "same_upper"
+            return same_padding(x.shape[2:], self.kernel, self.stride, self.dilation, upper)
+        rank = len(self.kernel)
+        return list(zip(self.pads[:rank], self.pads[rank:], strict=True))
+
+    def grown(self, x: Tensor) -> Pairs:
+        """Padding after the data grown so that rounding down gives what ``ceil_mode`` asks for.
+
+        A last window that would begin behind the data and its padding does not count.
+        """
+        pairs = self.pairs(x)
+        if not self.ceil_mode:
+            return pairs
+        grown = []
+        for extent, k, s, d, (before, after) in zip(
+            x.shape[2:], self.kernel, self.stride, self.dilation, pairs, strict=True
+        ):
+            span = (k - 1) * d + 1
+            windows = -(-(extent + before + after - span) // s) + 1
+            if (windows - 1) * s >= extent + before:
+                windows -= 1
+            grown.append((before, max(after, (windows - 1) * s + span - extent - before)))
+        return grown
+
+    def fits_torch(self, pairs: Pairs) -> bool:
+        """True if torch's pooling takes this padding: even, at most half of the kernel."""
+        return all(b == a and 2 * b <= k for (b, a), k in zip(pairs, self.kernel, strict=True))
+
+    def sums(self, x: Tensor) -> Tensor:
+        """Sum of each window, one axis at a time."""
+        for axis, (k, s, d) in enumerate(
+            zip(self.kernel, self.stride, self.dilation, strict=True), start=2
+        ):
+            windows = x.unfold(axis, (k - 1) * d + 1, s)
+            x = (windows[..., ::d] if d > 1 else windows).sum(-1)
+        return x
+
+
+def _flat(pairs: Pairs) -> list[int]:
+    """Padding as ``F.pad`` takes it, the last axis first."""
+    return [amount for pair in reversed(pairs) for amount in pair]
+
+
+@operator("braid.max_pool", window=PoolingWindow)
+def max_pool(x: Tensor, window: PoolingWindow) -> Tensor:
+    if not x.is_floating_point():
+        return max_pool(x.double(), window).to(x.dtype)
+    pairs = window.grown(x)
+    if window.fits_torch(pairs):
+        padding = [before for before, _ in pairs]
+    else:
+        x, padding = F.pad(x, _flat(pairs), value=float("-inf")), [0] * len(pairs)
+    pool = _MAX_POOL[len(pairs)]
+    y: Tensor = pool(x, list(window.kernel), list(window.stride), padding, list(window.dilation))
+    return y
+
+
+@operator("braid.max_pool_with_indices", window=PoolingWindow)
+def max_pool_with_indices(
+    x: Tensor, window: PoolingWindow, column_major: bool = False
+) -> tuple[Tensor, Tensor]:
+    """``max_pool`` and the position of each maximum in the flattened input."""
+    pairs = window.grown(x)
+    extents = list(x.shape[2:])
+    wide = x if x.is_floating_point() else x.double()
+    padded = F.pad(wide, _flat(pairs), value=float("-inf"))
+    y, places = _MAX_POOL[len(pairs)](
+        padded,
+        list(window.kernel),
+        list(window.stride),
+        0,
+        list(window.dilation),
+        return_indices=True,
+    )
+    coordinates = []
+    for extent, (before, _) in zip(reversed(padded.shape[2:]), reversed(pairs), strict=True):
+        coordinates.append(places % extent - before)  # last axis first
+        places = places // extent
+    order = list(zip(coordinates, reversed(extents), strict=True))
+    flat, scale = torch.zeros_like(places), 1
+    for coordinate, extent in order[::-1] if column_major else order:
+        flat, scale = flat + coordinate * scale, scale * extent
+    images = torch.arange(x.shape[0] * x.shape[1], device=x.device)
+    flat = flat + images.reshape(x.shape[0], x.shape[1], *[1] * len(pairs)) * scale
+    return y.to(x.dtype), flat
+
+
+@operator("braid.avg_pool", window=PoolingWindow)
+def avg_pool(x: Tensor, window: PoolingWindow, count_padding: bool = False) -> Tensor:
+    """Average of each window; ``count_padding`` counts the padding as zeros."""
+    pairs, grown = window.pairs(x), window.grown(x)
+    rank = len(pairs)
+    plain = grown == pairs and all(d == 1 for d in window.dilation) and rank in _AVG_POOL
+    if plain and window.fits_torch(pairs):
+        padding = [before for before, _ in pairs]
+        y: Tensor = _AVG_POOL[rank](
+            x, list(window.kernel), list(window.stride), padding, count_include_pad=count_padding
+        )
+        return y
+    counted = F.pad(torch.ones_like(x[:1, :1]), _flat(pairs), value=float(count_padding))
+    surplus = [(0, g[1] - p[1]) for g, p in zip(grown, pairs, strict=True)]
+    return window.sums(F.pad(x, _flat(grown))) / window.sums(F.pad(counted, _flat(surplus)))
+
+
+@operator("braid.lp_pool", window=PoolingWindow)
+def lp_pool(x: Tensor, window: PoolingWindow, p: int = 2) -> Tensor:
+    """Norm of order p of each window; padding counts as zeros."""
+    powers = F.pad(x.abs().pow(p), _flat(window.grown(x)))
+    return window.sums(powers).pow(1.0 / p)
+
+
+@operator("braid.global_avg_pool")
+def global_avg_pool(x: Tensor) -> Tensor:
+    """Average over all spatial axes, which stay with extent 1."""
+    return x.mean(list(range(2, x.dim())), keepdim=True)
+
+
+@operator("braid.global_max_pool")
+def global_max_pool(x: Tensor) -> Tensor:
+    """Maximum over all spatial axes, which stay with extent 1."""
+    return x.amax(list(range(2, x.dim())), keepdim=True)
+
+
+_ADAPTIVE: dict[str, tuple[Callable[..., Tensor], ...]] = {
+    "avg": (F.adaptive_avg_pool1d, F.adaptive_avg_pool2d, F.adaptive_avg_pool3d),
+    "max": (F.adaptive_max_pool1d, F.adaptive_max_pool2d, F.adaptive_max_pool3d),
+}
+
+
+@operator("aten.adaptive_avg_pool")
+def adaptive_avg_pool(x: Tensor, size: Ints) -> Tensor:
+    return _ADAPTIVE["avg"][len(size) - 1](x, list(size))
+
+
+@operator("aten.adaptive_max_pool")
+def adaptive_max_pool(x: Tensor, size: Ints) -> Tensor:
+    return _ADAPTIVE["max"][len(size) - 1](x, list(size))
+
+
+@operator("braid.global_lp_pool")
+def global_lp_pool(x: Tensor, p: int = 2) -> Tensor:
+    """Norm of order p over all spatial axes, which stay with extent 1."""
+    y: Tensor = torch.linalg.vector_norm(x, p, list(range(2, x.dim())), keepdim=True)
+    return y

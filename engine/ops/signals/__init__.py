@@ -1,1 +1,0 @@
-"""Resizing, sampling and Fourier transforms."""

@@ -1,1 +1,0 @@
-"""Passes that join operators into one schedule unit."""

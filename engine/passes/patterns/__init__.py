@@ -1,1 +1,0 @@
-"""Passes that recognise what exporters write as several operators."""

@@ -1,1 +1,0 @@
-"""Whole models in OpenVINO, in FP32 on a CPU."""

@@ -1,0 +1,95 @@
+"""The OpenVINO library: whether it is there, how it is loaded, and its threads on a device's cores.
+
+Loaded in a process when its first model is opened, which takes 0.2 s. Its converters stay out:
+they bring a package that reports on use to its maker (openvino_telemetry).
+
+Its threads are those of TBB, which has one pool of them in a process. It counts cores once, by
+those that the process's first thread may use; on a device with pinned threads that is one. And
+OpenVINO, told to pin, puts its threads there, too. So threads of the pool are made while the first
+thread may use all of the device's cores, and pinned from here: to all cores but that of the calling
+thread.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import cache
+from importlib.util import find_spec
+from typing import Any
+
+log = logging.getLogger("braid.worker")
+
+_CONVERTERS = "openvino.tools.ovc"
+
+
+@cache
+def is_installed() -> bool:
+    """Whether OpenVINO can be loaded here; does not load it."""
+    found = find_spec("openvino") is not None
+    if not found:
+        log.debug("OpenVINO takes no part: pip install 'braid-serve[openvino]'")
+    return found
+
+
+def load() -> Any:
+    """Import OpenVINO without its converters."""
+    if "openvino" not in sys.modules:
+        sys.modules.setdefault(_CONVERTERS, None)  # type: ignore[arg-type]  # import refuses it
+    import openvino
+
+    return openvino
+
+
+class TbbThreads:
+    """The pool of TBB in this process; its threads end with the last model."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._has_counted = False  # whether TBB has counted the cores
+        self._pool: set[int] = set()  # by the kernel's numbers
+
+    @contextmanager
+    def on(self, cpus: Sequence[int], device_cpus: Sequence[int]) -> Iterator[None]:
+        """Let the body make the threads that work with the calling one.
+
+        Args:
+            cpus: of all that work at once, the calling thread's first; one: it works alone.
+            device_cpus: all cores of the device; empty: nothing is pinned.
+        """
+        if not device_cpus:
+            yield
+            return
+        with self._lock:
+            before = _threads()
+            widened = {threading.get_native_id()}
+            if not self._has_counted:
+                widened.add(os.getpid())
+            masks = {thread: os.sched_getaffinity(thread) for thread in widened}
+            for thread in masks:
+                os.sched_setaffinity(thread, device_cpus)
+            try:
+                yield
+                self._has_counted = True
+            finally:
+                for thread, mask in masks.items():
+                    os.sched_setaffinity(thread, mask)
+                self._pin(_threads() - before, cpus[1:])
+
+    def _pin(self, made: set[int], cpus: Sequence[int]) -> None:
+        """Pin the pool, with the threads that were made, to these cores, if any."""
+        self._pool = (self._pool | made) & _threads()
+        for thread in self._pool if cpus else ():
+            with suppress(OSError):  # it has ended, or the kernel refuses to pin
+                os.sched_setaffinity(thread, cpus)
+
+
+tbb_threads = TbbThreads()
+
+
+def _threads() -> set[int]:
+    return set(map(int, os.listdir("/proc/self/task")))

@@ -1,0 +1,232 @@
+"""A whole model in OpenVINO, as one more way to run it on a CPU, in FP32 or BF16.
+
+    file that the import kept ──read──> model ──shapes of a run──> compiled for them ──> requests
+
+Compiled code is of static shapes: made for open ones it took 3 to 8 % longer (SqueezeNet,
+GoogLeNet). It computes in the calling thread, with threads beside it
+(openvino_library.py), and OpenVINO looks between operators whether a run is to end. Nothing is
+cached in files.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from braid.core.errors import BraidError, PreconditionFailed
+from braid.core.precision import BF16, FP32
+from braid.engine.program import openvino_library as library
+from braid.engine.program.model_file import checked_file, first_line
+from braid.engine.program.openvino_exactness import Bounds, exact_within
+from braid.engine.program.openvino_library import tbb_threads
+from braid.engine.runtime.stopping import stop_signal
+
+MAX_COMPILED = 64
+"""Shapes that a model is compiled for at the same time, at most."""
+
+_TYPES = {FP32: "f32", BF16: "bf16"}
+
+_CANNOT = "OpenVINO cannot run it"
+
+_CANCEL_AGAIN_S = 0.001
+
+_Shapes = tuple[tuple[str, torch.Size], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class OpenVinoPlace:
+    """Threads and cores that a model runs on."""
+
+    threads: int  # of one run, the caller's included
+    cpus: Sequence[int] = ()  # the core of each one; empty leaves them to the kernel
+    device_cpus: Sequence[int] = ()  # those of all of the device, if ``cpus`` is a part of it
+    callers: int = 1  # threads that run it at once
+
+
+class OpenVinoModel:
+    """One model, compiled for each shapes that it runs at first. Several threads may run it."""
+
+    def __init__(
+        self, artefact: Path, digest: str, on: OpenVinoPlace, precision: str = FP32
+    ) -> None:
+        """Read the model that an artefact keeps.
+
+        Args:
+            artefact: the folder.
+            digest: SHA-256 of the upload, which the file must still have.
+            on: threads and cores.
+            precision: that it computes in, of ``core.runtimes``.
+
+        Raises:
+            PreconditionFailed: the artefact keeps no model file, or OpenVINO refuses it.
+            InvalidArtefact: the file was changed after the import.
+        """
+        path = checked_file(artefact, digest)
+        self._cpus, self._device_cpus = tuple(on.cpus), tuple(on.device_cpus or on.cpus)
+        self._properties = _properties(on.threads * on.callers, on.callers, precision)
+        self._compiled: dict[_Shapes, _Compiled] = {}
+        self._lock = threading.Lock()
+        with _refused("OpenVINO refuses the model"):
+            self._library = library.load()
+            self._core = self._library.Core()
+            self._model = self._core.read_model(str(path))
+
+    def run(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        dense = {name: tensor.contiguous() for name, tensor in inputs.items()}
+        outputs = self._at(dense).new_outputs()
+        self.run_into(dense, outputs)
+        return outputs
+
+    def run_into(self, inputs: Mapping[str, Tensor], outputs: Mapping[str, Tensor]) -> None:
+        compiled = self._at(inputs)
+        compiled.bounds.check(inputs)
+        with compiled.request() as request, _ended_by(request.cancel), _refused(_CANNOT):
+            request.bind(inputs, outputs)
+            request.infer()
+
+    def _at(self, inputs: Mapping[str, Tensor]) -> _Compiled:
+        shapes = tuple([(name, tensor.shape) for name, tensor in inputs.items()])
+        found = self._compiled.get(shapes)
+        if found is None:
+            with self._lock:
+                found = self._compiled.get(shapes) or self._compile(shapes)
+                if len(self._compiled) >= MAX_COMPILED:
+                    self._compiled.pop(next(iter(self._compiled)))
+                self._compiled[shapes] = found
+        return found
+
+    def _compile(self, shapes: _Shapes) -> _Compiled:
+        if not all(shape.numel() for _, shape in shapes):
+            raise PreconditionFailed("OpenVINO gets no empty tensors")
+        with _refused(_CANNOT):
+            model = self._model.clone()
+            model.reshape({name: list(shape) for name, shape in shapes})
+            from openvino.passes import ConstantFolding, Manager
+
+            manager = Manager()
+            manager.register_pass(ConstantFolding())
+            manager.run_passes(model)
+            if any(port.get_partial_shape().is_dynamic for port in model.outputs):
+                raise PreconditionFailed("the shapes of its outputs depend on content")
+            bounds = exact_within(model)
+            with tbb_threads.on(self._cpus, self._device_cpus):
+                compiled = self._core.compile_model(model, "CPU", self._properties)
+                found = _Compiled(self._library, compiled, bounds)
+                found.warm_up()
+        return found
+
+
+class _Compiled:
+    """A model for one set of shapes, and the requests that are not in use."""
+
+    def __init__(self, library: Any, compiled: Any, bounds: Bounds) -> None:
+        self.bounds = bounds
+        self._library = library
+        self._compiled = compiled
+        self._idle: list[_Request] = []
+
+    def warm_up(self) -> None:
+        """Run on zeros, which makes the threads that are to work with this one."""
+        request = self._compiled.create_infer_request()
+        for tensor in request.input_tensors:
+            tensor.data[...] = 0
+        request.infer()
+
+    def new_outputs(self) -> dict[str, Tensor]:
+        made: dict[str, Tensor] = {}
+        for port in self._compiled.outputs:
+            memory = np.empty(tuple(port.get_shape()), port.get_element_type().to_dtype())
+            made |= dict.fromkeys(port.get_names(), torch.from_numpy(memory))
+        return made
+
+    @contextmanager
+    def request(self) -> Iterator[_Request]:
+        """A request for the body alone; one that failed is not used again."""
+        try:
+            request = self._idle.pop()
+        except IndexError:
+            request = _Request(self._library, self._compiled.create_infer_request())
+        yield request
+        self._idle.append(request)
+
+
+class _Request:
+    """A request of OpenVINO, bound to the memory of the tensors that it ran on last."""
+
+    def __init__(self, library: Any, request: Any) -> None:
+        self._library = library
+        self._request = request
+        self._bound: dict[str, tuple[int, Any]] = {}  # address, tensor of OpenVINO
+        self.infer = request.infer
+        self.cancel = request.cancel
+
+    def bind(self, inputs: Mapping[str, Tensor], outputs: Mapping[str, Tensor]) -> None:
+        for name, tensor in (*inputs.items(), *outputs.items()):
+            address = tensor.data_ptr()
+            if name not in self._bound or self._bound[name][0] != address:
+                shared = self._library.Tensor(tensor.numpy(), shared_memory=True)
+                self._request.set_tensor(name, shared)
+                self._bound[name] = address, shared
+
+
+@contextmanager
+def _ended_by(cancel: Callable[[], None]) -> Iterator[None]:
+    """Let ``cancel`` end the body when the calling thread's run is to end.
+
+    A request that does not run yet is not cancelled by it, so it is called until the body ends.
+
+    Raises:
+        RunStopped: the run was to end, whatever OpenVINO said of that.
+    """
+    signal = stop_signal.get()
+    if signal is None:
+        yield
+        return
+    over = threading.Event()
+
+    def cancel_until_over() -> None:
+        while not over.wait(_CANCEL_AGAIN_S):
+            cancel()
+
+    def end() -> None:
+        threading.Thread(target=cancel_until_over, name="openvino-cancel", daemon=True).start()
+
+    with signal.ending_by(end):
+        try:
+            signal.check()
+            yield
+        finally:
+            over.set()
+
+
+@contextmanager
+def _refused(doing: str) -> Iterator[None]:
+    """Turn errors of OpenVINO, which share no class, into PreconditionFailed."""
+    try:
+        yield
+    except BraidError:
+        raise
+    except Exception as error:
+        raise PreconditionFailed(f"{doing}: {first_line(error)}") from error
+
+
+def _properties(threads: int, streams: int, precision: str) -> dict[str, object]:
+    return {
+        "INFERENCE_PRECISION_HINT": _TYPES[precision],
+        "EXECUTION_MODE_HINT": "ACCURACY",
+        "DYNAMIC_QUANTIZATION_GROUP_SIZE": 0,
+        "CPU_DENORMALS_OPTIMIZATION": False,
+        "INFERENCE_NUM_THREADS": threads,
+        "NUM_STREAMS": streams,
+        "ENABLE_HYPER_THREADING": True,  # a device's threads may share cores: they are counted
+        "ENABLE_CPU_PINNING": False,
+        "CACHE_DIR": "",
+    }

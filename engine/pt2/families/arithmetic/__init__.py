@@ -1,1 +1,0 @@
-"""Lowering of element-wise operators, matrix products, reductions, symbols."""

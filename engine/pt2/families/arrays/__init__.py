@@ -1,1 +1,0 @@
-"""Lowering of operators that make, move, pick and place elements."""

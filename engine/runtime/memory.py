@@ -1,0 +1,99 @@
+"""Memory of a process: a lack of it in the errors of libraries, and freed memory that is kept.
+
+    importer process, device worker ──error──> is_out_of_memory ──> the limit to raise
+    device worker ──error──> leaves_interpreter_unsound ──> it ends, and another one starts
+    verdict on a model ──error──> raise_out_of_memory: it says nothing of the model
+    front end ──last output of an importer──> says_out_of_memory ──^
+
+Tensors of the same sizes come and go all the time. glibc gives large blocks back to the kernel as
+soon as they are freed, and gets zeroed pages again for the next tensor: for 600 KB that costs more
+than all copies together (about 2 ms of system time a request was seen; see
+docs/decisions/0005-allocator.md). So freed memory is kept. Other C libraries are left alone.
+
+Needs no torch.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import sys
+
+_SIGNS = (
+    "allocate memory",  # torch, ONNX Runtime's arena, the system
+    "not enough memory",  # torch
+    "bad allocation",  # ONNX Runtime otherwise
+    "bad_alloc",
+    "oneDNN answered 1 ",  # dnnl_out_of_memory
+    "can't start new thread",  # its stack finds no room
+)
+
+_WHOLE_ENDS = re.compile(
+    r"(could not create a primitive|failed to map segment from shared object)$", re.MULTILINE
+)
+"""Signs only at the end of a line. torch says the first where oneDNN has a kernel and could not
+make it, whatever it answered; that there is no kernel is said of "a primitive descriptor". The
+dynamic linker says the second of a library that found no room; it names other reasons behind a
+colon."""
+
+
+def says_out_of_memory(text: str) -> bool:
+    """Whether the text of a library says that there was no memory left."""
+    return any(sign in text for sign in _SIGNS) or _WHOLE_ENDS.search(text) is not None
+
+
+def is_out_of_memory(error: BaseException | None) -> bool:
+    """Whether an error, or what caused it, says that there was no memory left."""
+    while error is not None:
+        if isinstance(error, MemoryError) or says_out_of_memory(str(error)):
+            return True
+        error = error.__cause__
+    return False
+
+
+def leaves_interpreter_unsound(error: BaseException | None) -> bool:
+    """Whether the interpreter itself met the lack of memory, so that it cannot be relied on.
+
+    An allocation that a library asks for may fail and nothing else is harmed. Where there is none
+    even for the interpreter's own objects, code of others does not always put back what it took:
+    seen were a function that stood in for another one, and errors without an exception.
+    """
+    while error is not None:
+        if isinstance(error, SystemError) or (type(error) is MemoryError and not error.args):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def raise_out_of_memory(error: Exception) -> None:
+    """Raise MemoryError if ``error`` is one in any form.
+
+    For those who take any error of a library for a property of the model: a lack of memory is none.
+    """
+    if is_out_of_memory(error):
+        raise MemoryError(str(error)) from error
+
+
+_M_TRIM_THRESHOLD = -1  # <malloc.h>
+_M_TOP_PAD = -2
+_M_MMAP_THRESHOLD = -3
+
+KEEP_BYTES = 256 << 20  # free memory at the top of the heap that is kept
+LARGEST_HEAP_BLOCK_BYTES = 32 << 20  # larger ones are mapped, and unmapped when freed
+TOP_PAD_BYTES = 16 << 20  # how much more is fetched than asked for
+
+
+def keep_freed_memory() -> bool:
+    """Set glibc's limits for giving memory back; returns whether glibc accepted them."""
+    if not sys.platform.startswith("linux"):
+        return False
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except AttributeError:
+        return False
+    settings = (
+        (_M_TRIM_THRESHOLD, KEEP_BYTES),
+        (_M_MMAP_THRESHOLD, LARGEST_HEAP_BLOCK_BYTES),
+        (_M_TOP_PAD, TOP_PAD_BYTES),
+    )
+    return all(bool(mallopt(option, value)) for option, value in settings)
