@@ -40,7 +40,7 @@ class Followed(Protocol):
     """Observer of what was made equal."""
 
     def applied(self, lag_s: float | None) -> None:
-        """Take the seconds from a change to its end here; None: when it was made is not known."""
+        """Record a change that was applied ``lag_s`` seconds after it was made; None: unknown."""
 
     def failed(self) -> None:
         """Count changes that could not be applied now."""
