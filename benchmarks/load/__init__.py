@@ -2,7 +2,6 @@
 
     serving.py ──> processes ──starts──> echo        a bare grpc.aio server: the floor
                        │                 braid serve
-                   mlserver ──starts──>  MLServer    from an environment of its own
                        └──────starts──> generator    the clients: raw grpc.aio stubs (calls)
     records   what they tell each other (Endpoint, Job, Samples)
     results   from samples to rows, ratios and text

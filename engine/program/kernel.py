@@ -83,7 +83,7 @@ class PackedWeights:
         return known[1]
 
     def tensors(self) -> Iterator[Tensor]:
-        """All that is kept; a tensor may come more than once."""
+        """Yield every tensor that is kept, some of them more than once."""
         for known in self._by_layout.values():
             yield from (packed for _, packed in known)
         yield from self._by_key.values()

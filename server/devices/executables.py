@@ -119,7 +119,7 @@ class Executables:
         return ready
 
     def _count(self, digest: str, memory: ModelMemory) -> None:
-        """Keep the memory of a model; activations are the most that one executable takes."""
+        """Remember a model's memory, with the activations of its largest executable."""
         known = self.memory.get(digest, memory)
         most = max(known.activations, memory.activations)
         self.memory[digest] = replace(memory, activations=most)

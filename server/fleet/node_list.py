@@ -40,7 +40,7 @@ class NodeList:
         device_keys: Callable[[], str],
         grpc_port: Callable[[], int],
     ) -> None:
-        """Look at nothing yet; what may change is asked for at each look."""
+        """Read nothing yet; each look calls ``device_keys`` and ``grpc_port`` again."""
         self._store = store
         self._settings = settings
         self._device_keys = device_keys

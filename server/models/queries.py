@@ -132,8 +132,8 @@ class ModelQueries:
     async def graph(self, model: ModelVersion, placed: Placed) -> OpGraph:
         """Units that a schedule's indices refer to: its static graph.
 
-        It is stored with the schedule. That of a schedule of an earlier version is asked of the
-        device once, and stored.
+        It is stored with the schedule. An earlier version stored none: then the device makes it
+        once, and it is stored.
         """
         stored = await self._store.call(self._store.find_graph, placed.schedule)
         if stored is not None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
+import textwrap
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from braid.engine.onnx.lowering_table import NEWEST_OPSET, OLDEST_OPSET
 from braid.engine.onnx.operator_docs import rows
@@ -23,6 +25,8 @@ EXPLAINED: Mapping[str, str] = {
 }
 """Cases that give other numbers than onnx expects, on purpose, and why."""
 
+Table = Mapping[str, tuple[int, int, str]]  # operator -> first and last set, remark
+ELEMENT = "element type "
 _COUNTED = (Verdict.PASSED, Verdict.REFUSED, Verdict.FAILED, Verdict.WRONG)
 
 
@@ -37,49 +41,74 @@ def as_markdown(run: Run) -> str:
     lines = [
         "# ONNX operators",
         "",
-        f"{len(table)} operators of the default domain, operator sets {OLDEST_OPSET} to "
-        f"{NEWEST_OPSET}. An attribute, operand, output or element",
-        "type that is not covered is refused by name, never ignored. Written by "
-        "`make onnx-backend`, which runs the",
-        "backend tests of the onnx package through the importer, the passes and the CPU executor; "
-        "after a change of",
-        "the table alone, `python -m tests.conformance --redraw` writes it from the kept results "
-        "(`onnx-backend.json`).",
+        *_wrapped(
+            f"{len(table)} operators of the default domain are covered, in operator sets "
+            f"{OLDEST_OPSET} to {NEWEST_OPSET}. An attribute, operand, output or element type that "
+            "is not covered is refused by name, never ignored."
+        ),
         "",
-        "## Silently wrong",
+        *_wrapped(
+            "`make onnx-backend` writes this page: it runs the backend tests of the onnx package "
+            "through the importer, the passes and the CPU executor, and keeps each result in "
+            "`onnx-backend.json`. `python -m tests.conformance --redraw` writes it from these."
+        ),
         "",
-        *_wrong(run.results),
+        "## Covered",
+        "",
+        f"| from set | operators (to set {NEWEST_OPSET}, unless another is named) |",
+        "| --- | --- |",
+        *_by_first_set(table),
+        "",
+        "| remark | operators |",
+        "| --- | --- |",
+        *_by_remark(table),
+        "",
+        "## Not covered",
+        "",
+        *_wrapped(f"{', '.join(_uncovered(run.results, table))}."),
         "",
         "## Results",
         "",
-        f"With {run.versions}. *Refused*: at import, with a reason. *Failed*: an error while "
-        "running, a crash or a hang.",
+        *_wrapped(
+            f"With {run.versions}. *Refused*: at import, with a reason. *Failed*: an error while "
+            "running, a crash or a hang. *Wrong*: other numbers than onnx expects."
+        ),
         "",
         "| tests | passed | refused | failed | wrong |",
         "| --- | --- | --- | --- | --- |",
         *_by_kind(run.results),
         "",
-        "## By operator",
+        "Wrong:",
         "",
-        "| operator | operator sets | passed | refused | failed | remarks |",
-        "| --- | --- | --- | --- | --- | --- |",
-        *_by_operator(run.results, table),
+        *_wrong(run.results),
         "",
-        "## Not passed",
+        "Refused or failed, of covered operators and whole models:",
         "",
-        *_not_passed(run.results),
+        "| operator | tests | why |",
+        "| --- | --- | --- |",
+        *_not_passed(run.results, table),
     ]
     return "\n".join(lines) + "\n"
 
 
+def _wrapped(text: str, hanging: str = "") -> list[str]:
+    return textwrap.wrap(
+        text, 100, subsequent_indent=hanging, break_long_words=False, break_on_hyphens=False
+    )
+
+
 def _wrong(results: Sequence[Result]) -> list[str]:
-    wrong = [result for result in results if result.verdict is Verdict.WRONG]
-    if not wrong:
-        return ["None."]
-    return [
-        f"- `{r.name}` ({r.operator}): {r.reason}. {EXPLAINED.get(r.name, '**Not explained.**')}"
-        for r in wrong
-    ]
+    by_reason: dict[str, list[Result]] = defaultdict(list)
+    for result in results:
+        if result.verdict is Verdict.WRONG:
+            by_reason[EXPLAINED.get(result.name, "**Not explained.**")].append(result)
+    lines = []
+    for reason, group in by_reason.items():
+        lines += _wrapped(
+            f"- {', '.join(f'`{r.name}` ({r.operator}): {r.reason}' for r in group)}. {reason}",
+            "  ",
+        )
+    return lines or ["None."]
 
 
 def _counts(results: Sequence[Result]) -> list[int]:
@@ -95,28 +124,48 @@ def _by_kind(results: Sequence[Result]) -> list[str]:
     ]
 
 
-def _by_operator(results: Sequence[Result], table: Mapping[str, tuple[int, int, str]]) -> list[str]:
-    groups: dict[str, list[Result]] = defaultdict(list)
-    for result in results:
-        groups[result.operator].append(result)
-    lines = []
-    for name in sorted({*groups, *table} - {WHOLE}):
-        first, last, remarks = table.get(name, (0, 0, "not in the table"))
-        sets = f"{first} to {last}" if first else "–"
-        passed, refused, failed, wrong = _counts(groups[name])
-        lines.append(f"| {name} | {sets} | {passed} | {refused} | {failed + wrong} | {remarks} |")
-    passed, refused, failed, wrong = _counts(groups[WHOLE])
-    lines.append(f"| {WHOLE} | – | {passed} | {refused} | {failed + wrong} | whole models |")
-    return lines
+def _by_first_set(table: Table) -> list[str]:
+    names: dict[int, list[str]] = defaultdict(list)
+    for name, (first, last, _) in sorted(table.items()):
+        names[first].append(name if last == NEWEST_OPSET else f"{name} (to {last})")
+    return [f"| {first} | {', '.join(group)} |" for first, group in sorted(names.items())]
 
 
-def _not_passed(results: Sequence[Result]) -> list[str]:
-    """One line a reason, with how many cases it stopped."""
-    reasons: dict[tuple[str, str], list[str]] = defaultdict(list)
+def _by_remark(table: Table) -> list[str]:
+    names: dict[str, list[str]] = defaultdict(list)
+    for name, (_, _, remark) in sorted(table.items()):
+        if remark:
+            names[remark].append(name)
+    return [f"| {remark} | {', '.join(group)} |" for remark, group in sorted(names.items())]
+
+
+def _uncovered(results: Sequence[Result], table: Table) -> Iterable[str]:
+    return sorted({result.operator for result in results} - {*table, WHOLE})
+
+
+def _not_passed(results: Sequence[Result], table: Table) -> list[str]:
+    """One row an operator: how many tests did not pass, and all reasons."""
+    reasons: dict[str, list[str]] = defaultdict(list)
     for result in results:
-        if result.verdict in (Verdict.REFUSED, Verdict.FAILED):
-            reasons[result.verdict, result.operator].append(result.reason)
+        if result.verdict in (Verdict.REFUSED, Verdict.FAILED) and result.operator in {
+            *table,
+            WHOLE,
+        }:
+            reasons[result.operator].append(result.reason)
     return [
-        f"- {operator}: {len(found)} {verdict}, e.g. {min(found, key=len)}"
-        for (verdict, operator), found in sorted(reasons.items())
+        f"| {operator} | {len(texts)} | {_why(operator, texts)} |"
+        for operator, texts in sorted(reasons.items())
     ]
+
+
+def _why(operator: str, reasons: Iterable[str]) -> str:
+    """Reasons without what all of them say, element types as one list."""
+    parts = {
+        re.sub(rf"^(?:input '\w+'|{operator} \([^)]*\)|operator .* cannot run on [^:]*): ", "", part)
+        for reason in reasons
+        for part in re.sub(r"^the model .* reason\(s\): |\. Export it .*", "", reason).split("; ")
+    }
+    parts = {re.sub(r"'\w+' (?=is not a)| \([^)]*\)(?=:)", "", part) for part in parts}
+    types = sorted(part.removeprefix(ELEMENT) for part in parts if part.startswith(ELEMENT))
+    others = sorted(part for part in parts if ELEMENT not in part)
+    return "; ".join([*([ELEMENT + ", ".join(types)] if types else []), *others])

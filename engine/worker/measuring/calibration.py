@@ -165,9 +165,9 @@ class _Calibration:
     def _measured(
         self, how: Quantisation, samples: Sequence[Tensors], enough: float = math.inf
     ) -> Generator[float | None, None, Quantisation]:
-        """Run the model on integers; returns ``how`` with the largest error on some samples.
+        """Return ``how`` with the largest error of the model on integers over ``samples``.
 
-        Ends when an error is above ``enough``.
+        Stops at the first sample whose error is above ``enough``.
         """
         model, key = self._model, self._model.request.program
         program = model.models.bound(replace(key, precision=INT8, quantisation=how.text))

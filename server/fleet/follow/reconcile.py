@@ -4,9 +4,9 @@
                  wanted state of the name ─> load what is missing, and look again
                                           ─> labels and batching ─> unload, remove ─> schedules
 
-Level-triggered: nothing is remembered of what was notified, and each step can be done twice. What
-is new serves before what is old stops, which goes on while files or devices are away. Versions that
-a job of this node works on are left to it.
+Each look compares all names with the database, so a lost notification costs time only, and every
+step may run twice. A new version serves before the old one stops; while files or devices are away,
+the old one serves on. Versions that a job of this node works on are left to that job.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Followed(Protocol):
     """Observer of what was made equal."""
 
     def applied(self, lag_s: float | None) -> None:
-        """Take the seconds from a change to its end here; None: when it was made is not known."""
+        """Record a change that was applied ``lag_s`` seconds after it was made; None: unknown."""
 
     def failed(self) -> None:
         """Count changes that could not be applied now."""

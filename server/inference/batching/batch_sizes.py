@@ -127,7 +127,10 @@ class CompletionPlan:
         return self._latency[way] * busy + self._total[busy - taken]
 
     def _on_parts_s(self, way: Way, free_s: Sequence[float], rows: int, busy: int) -> float:
-        """Return the sum of completion times of ``busy`` rows, batch by batch on free parts."""
+        """Return the sum of completion times of ``busy`` rows on parts of the threads.
+
+        Each batch goes to the part that is free first; ``free_s`` tells when each thread is.
+        """
         threads = len(free_s) // way.beside
         ends = [free_s[last] for last in range(threads - 1, len(free_s), threads)]
         heapify(ends)

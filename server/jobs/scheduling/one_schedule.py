@@ -59,7 +59,7 @@ class _Compared:
 
     @property
     def chosen(self) -> Contender:
-        """Contender that the schedule is about."""
+        """Contender whose plan and figures the schedule keeps."""
         return self.choice.contenders[self.choice.chosen]
 
     @property

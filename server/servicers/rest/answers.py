@@ -41,7 +41,7 @@ class Written:
 
 
 def measured(pieces: Iterator[Part]) -> Work[int]:
-    """Return the bytes of pieces."""
+    """Count the bytes of all pieces, as work that yields after each piece."""
     size = 0
     for piece in pieces:
         size += len(piece)

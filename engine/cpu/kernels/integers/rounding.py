@@ -1,8 +1,8 @@
 """Post-operations of a unit on integers: from sums to the numbers that are stored.
 
-A number ``t`` in the chain stands for a real ``r``: ``t = scale * r + shift``. Where nothing has
-happened yet, scale and shift go into the scales and the bias of the primitive; later, moving to
-others is a multiplication and an addition in the chain:
+A number ``t`` in the chain stands for a real ``r``: ``t = scale * r + shift``. At the start of the
+chain, the primitive's own scales and bias apply ``scale`` and ``shift``. Later in the chain, a
+change of ``scale`` and ``shift`` costs one multiplication and one addition ("move"):
 
     conv, relu, Q            scales and bias          nothing, or a limit at the zero point
     conv, Q, DQ, add, Q      scales and bias          clip, round, move, add, move
