@@ -7,10 +7,10 @@ from collections.abc import Iterator
 import grpc
 import pytest
 
+from campaigns.noise import methods_of
 from tests.attack.messages import admin, inference, open_inference, parts
 from tests.attack.messages.grpc_calls import LONGEST_MESSAGE, GrpcCall, ended
 from tests.attack.messages.tensors import MISTAKES, calls_of
-from tests.attack.noise import methods_of
 from tests.attack.target import Target
 
 pytestmark = pytest.mark.ci
