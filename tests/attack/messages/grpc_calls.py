@@ -36,6 +36,18 @@ class GrpcCall:
     status: str
     words: Sequence[str] = ()
     metadata: Sequence[tuple[str, str | bytes]] = ()
+    goes_on: bool = False
+    """A stream of two: "bad" is refused, "right" answered all the same."""
+
+
+def check(channel: grpc.Channel, call: GrpcCall, metadata: Sequence[tuple[str, str]]) -> None:
+    """Make a call; raises AssertionError unless it ends as the table says."""
+    status, message = ended(channel, call, metadata)
+    assert status == call.status, message
+    for words in call.words:
+        assert words in message
+    assert message.isprintable()
+    assert len(message) <= LONGEST_MESSAGE
 
 
 def ended(
@@ -51,11 +63,12 @@ def ended(
     try:
         answers = begin(sent, timeout=DEADLINE_S, metadata=(*metadata, *call.metadata))
         if call.method in STREAM_STREAM:
-            return _of_answers(call.method, answers)
+            return _of_answers(call, answers)
         if streams_out:
             return _of_first_answer(answers)
     except grpc.RpcError as error:
         told: Any = error
+        assert "braid-request-id" in dict(told.trailing_metadata())
         return told.code().name, told.details() or ""
     return "OK", ""
 
@@ -68,14 +81,31 @@ def _of_first_answer(answers: Any) -> tuple[str, str]:
     return answers.code().name, answers.details() or ""
 
 
-def _of_answers(method: str, answers: Any) -> tuple[str, str]:
-    for data in answers:
-        if method == f"{OIP}ModelStreamInfer":
-            if told := oip.ModelStreamInferResponse.FromString(data).error_message:
-                return IN_STREAM, told
-        elif method == f"{BRAID}InferStream":
-            answer = inference_pb2.InferStreamResponse.FromString(data)
-            if answer.HasField("error"):
-                codes = {code.value[0]: code.name for code in grpc.StatusCode}
-                return codes[answer.error.code], answer.error.message
-    return answers.code().name, answers.details() or ""
+def _of_answers(call: GrpcCall, answers: Any) -> tuple[str, str]:
+    ends = [_of_answer(call.method, data) for data in answers]
+    if call.goes_on:
+        assert [(request_id, status == "OK") for request_id, status, _ in ends] == [
+            (_id_of(call.sent[0]), False),
+            ("right", True),
+        ]
+    refused = next(((status, words) for _, status, words in ends if status != "OK"), None)
+    return refused or (answers.code().name, answers.details() or "")
+
+
+def _id_of(message: Any) -> str:
+    return str(message.id if isinstance(message, oip.ModelInferRequest) else message.request_id)
+
+
+def _of_answer(method: str, data: bytes) -> tuple[str, str, str]:
+    """Id, status and message of one answer in a stream."""
+    if method == f"{OIP}ModelStreamInfer":
+        other = oip.ModelStreamInferResponse.FromString(data)
+        status = IN_STREAM if other.error_message else "OK"
+        return other.infer_response.id, status, other.error_message
+    if method == f"{BRAID}InferStream":
+        answer = inference_pb2.InferStreamResponse.FromString(data)
+        if answer.HasField("error"):
+            codes = {code.value[0]: code.name for code in grpc.StatusCode}
+            return answer.request_id, codes[answer.error.code], answer.error.message
+        return answer.request_id, "OK", ""
+    return "", "OK", ""
