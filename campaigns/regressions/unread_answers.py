@@ -24,7 +24,6 @@ from tests.service.unread_connections import unread_connections
 
 COLUMNS = 1 << 18
 ROWS = 4
-ANSWER_BYTES = ROWS * COLUMNS * 4
 STREAMS = 15  # of each protocol
 REQUESTS = 64  # of each stream
 SINGLE_CALLS = 300
