@@ -47,8 +47,10 @@ CALLS: dict[str, GrpcCall] = {
         for what, bad in BAD.items()
         for call in calls(bad)
     },
-    **{f"load: {what}": load_call(*load) for what, load in LOADS.items()},
     **{f"region: {what}": region_call(region) for what, region in REGIONS.items()},
+}
+UPLOADS: dict[str, GrpcCall] = {
+    **{f"load: {what}": load_call(*load) for what, load in LOADS.items()},
     **dict(admin.uploads()),
 }
 REQUESTS: dict[str, HttpRequest] = dict(_rest_requests())
@@ -61,8 +63,15 @@ def channel(target: Target) -> Iterator[grpc.Channel]:
     target.check()
 
 
-@pytest.fixture
-def _nothing_is_left(target: Target, channel: grpc.Channel) -> Iterator[None]:
+@pytest.mark.parametrize("name", CALLS)
+def test_a_bad_call_is_refused(name: str, target: Target, channel: grpc.Channel) -> None:
+    check(channel, CALLS[name], target.metadata)
+
+
+@pytest.mark.parametrize("name", UPLOADS)
+def test_a_bad_upload_is_refused_and_leaves_nothing(
+    name: str, target: Target, channel: grpc.Channel
+) -> None:
     stub = admin_pb2_grpc.AdminServiceStub(channel)
 
     def jobs() -> int:
@@ -70,19 +79,13 @@ def _nothing_is_left(target: Target, channel: grpc.Channel) -> Iterator[None]:
         return len(stub.ListJobs(asked, metadata=target.metadata).jobs)
 
     before = jobs()
-    yield
+    check(channel, UPLOADS[name], target.metadata)
+
     assert list((target.server.store / "uploads").iterdir()) == []
     assert jobs() == before
 
 
-@pytest.mark.parametrize("name", CALLS)
-@pytest.mark.usefixtures("_nothing_is_left")
-def test_a_bad_call_is_refused(name: str, target: Target, channel: grpc.Channel) -> None:
-    check(channel, CALLS[name], target.metadata)
-
-
 @pytest.mark.parametrize("name", REQUESTS)
-@pytest.mark.usefixtures("_nothing_is_left")
 def test_a_bad_request_of_http_is_refused(name: str, target: Target) -> None:
     check_answer(answered_with(TOKEN, target.server.http_port, REQUESTS[name]), REQUESTS[name])
 

@@ -12,6 +12,7 @@ from tests.attack.messages import admin, inference, open_inference, parts
 from tests.attack.messages.grpc_calls import GrpcCall, check
 from tests.attack.target import Target
 from tests.attack.test_bad_requests import CALLS as BAD_CALLS
+from tests.attack.test_bad_requests import UPLOADS
 
 pytestmark = pytest.mark.ci
 
@@ -40,4 +41,6 @@ def test_a_message_is_refused_as_its_table_says(
 def test_every_method_has_cases(target: Target) -> None:
     there = {method.path for method in methods_of(target.address, target.metadata)}
 
-    assert there == {call.method for call in (*CALLS.values(), *BAD_CALLS.values())}
+    assert there == {
+        call.method for call in (*CALLS.values(), *BAD_CALLS.values(), *UPLOADS.values())
+    }

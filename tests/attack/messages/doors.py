@@ -55,7 +55,7 @@ class Input:
     typed: Mapping[str, Any] | None = None  # contents by field, which only the protocol has
 
     @property
-    def bytes(self) -> bytes | None:
+    def binary(self) -> bytes | None:
         return None if self.elements is not None or self.typed is not None else self.data
 
 
@@ -92,7 +92,7 @@ def expressible(bad: Bad, door: str, wanted: bool, why: str) -> None:
 
 def braid(bad: Bad, request_id: str = "") -> inference_pb2.InferRequest:
     """Return the request of ``braid.v1``, with an id unless it has one."""
-    has_data = all(x.bytes is not None and not x.parameters for x in bad.inputs)
+    has_data = all(x.binary is not None and not x.parameters for x in bad.inputs)
     expressible(bad, "braid", has_data and bad.raw is None, "tensors are bytes, and nothing else")
     names = [output.name for output in bad.outputs if not output.parameters]
     expressible(bad, "braid", len(names) == len(bad.outputs), "outputs have no parameters")
@@ -100,7 +100,7 @@ def braid(bad: Bad, request_id: str = "") -> inference_pb2.InferRequest:
     are_known = all(name in given and type(x) is int for name, x in bad.parameters.items())
     expressible(bad, "braid", are_known, "it has a priority and a timeout, which are integers")
     inputs = [
-        inference_pb2.Tensor(name=x.name, dtype=x.dtype, shape=x.shape, data=x.bytes or b"")
+        inference_pb2.Tensor(name=x.name, dtype=x.dtype, shape=x.shape, data=x.binary or b"")
         for x in bad.inputs
     ]
     fields: dict[str, Any] = {given[name]: value for name, value in bad.parameters.items()}
@@ -129,7 +129,7 @@ def oip(bad: Bad, request_id: str = "") -> service_pb2.ModelInferRequest:
         )  # fmt: skip
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise Inexpressible(f"oip: {error!r}") from None
-    contents = [x.bytes for x in bad.inputs if x.bytes is not None]
+    contents = [x.binary for x in bad.inputs if x.binary is not None]
     request.raw_input_contents.extend(contents if bad.raw is None else bad.raw)
     return request
 
@@ -163,8 +163,8 @@ def rest(bad: Bad) -> HttpRequest:
     inputs, binary = [], b""
     for x in bad.inputs:
         shown = {"name": x.name, "datatype": x.dtype, "shape": list(x.shape)}
-        size = {} if x.bytes is None else {"binary_data_size": len(x.bytes)}
-        binary += x.bytes or b""
+        size = {} if x.binary is None else {"binary_data_size": len(x.binary)}
+        binary += x.binary or b""
         elements = {} if x.elements is None else {"data": x.elements}
         inputs.append({**shown, **elements, **_rest_parameters({**size, **x.parameters})})
     document: dict[str, Any] = {"inputs": inputs, **_rest_parameters(bad.parameters)}

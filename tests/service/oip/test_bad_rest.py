@@ -12,6 +12,12 @@ from tests.service.server_process import ServerProcess
 INFER = "/v2/models/fp32/infer"
 
 
+def test_another_host_hears_of_health_only(oip_server: ServerProcess) -> None:
+    assert call(oip_server, "/v2/health/live", Host="evil.example").status == 200
+    refused = call(oip_server, INFER, inputs(), Host="evil.example")
+    assert (refused.status, set(refused.json)) == (421, {"error"})
+
+
 def raw(server: ServerProcess, *parts: bytes) -> socket.socket:
     host, _, port = server.http_address.rpartition(":")
     connection = socket.create_connection((host, int(port)), timeout=120)
