@@ -30,7 +30,7 @@ test: $(READY)
 
 # The same while six test processes are stopped most of the time, at random by SEED: tests that depend on speed fail.
 test-paused: $(READY)
-	$(BIN)/python -m tests.paused --seed $(SEED)
+	$(BIN)/python -m campaigns paused --seed $(SEED)
 
 # What takes seconds each: larger networks, processes that are killed or run into their limits.
 test-ci: $(READY)
@@ -96,13 +96,13 @@ onnx-backend: $(READY)
 # Random graphs and damaged files through the importer, MINUTES of each.
 MINUTES ?= 10
 fuzz: $(READY)
-	$(BIN)/python -m tests.fuzz --minutes $(MINUTES)
+	$(BIN)/python -m campaigns fuzz --minutes $(MINUTES)
 
-# Blows at random to a server under load (tests/chaos), by SEED for MINUTES; docs/reliability.md has results.
+# Blows at random to a server under load (campaigns/chaos), by SEED for MINUTES; docs/reliability.md has results.
 # Needs cc; a disk that can be filled needs namespaces, as test-fleet does.
 SEED ?= 1
 RELIABILITY_OUT := $(or $(OUT),build/reliability)
-CHAOS = $(BIN)/python -m tests.fleet.alone $(BIN)/python -m tests.chaos --seed $(SEED)
+CHAOS = $(BIN)/python -m tests.fleet.alone $(BIN)/python -m campaigns chaos --seed $(SEED)
 chaos: $(READY)
 	$(CHAOS) --minutes $(MINUTES) --out $(RELIABILITY_OUT)/chaos.json
 
@@ -112,16 +112,16 @@ chaos-short: $(READY)
 
 # Mixed load for MINUTES, and before it on a server that leaks on purpose, which has to be noticed.
 soak: $(READY)
-	$(BIN)/python -m tests.soak --seed $(SEED) --minutes $(MINUTES) --out $(RELIABILITY_OUT)/soak.json
+	$(BIN)/python -m campaigns soak --seed $(SEED) --minutes $(MINUTES) --out $(RELIABILITY_OUT)/soak.json
 
 # The same in a minute, for .ci/run: what leaks by megabytes a second.
 soak-short: $(READY)
-	$(BIN)/python -m tests.soak --minutes 0.3 --control-minutes 0.3 --leak 8388608 --limit 50
+	$(BIN)/python -m campaigns soak --seed $(SEED) --minutes 0.3 --control-minutes 0.3 --leak 8388608 --limit 50
 
 # Hostile files, messages and code (tests/attack), then random messages for MINUTES and at least MESSAGES.
 MESSAGES ?= 0
 attack: $(READY)
-	$(BIN)/python -m tests.attack --seed $(SEED) --minutes $(MINUTES) --messages $(MESSAGES) --out $(RELIABILITY_OUT)/attack.json
+	$(BIN)/python -m campaigns attack --seed $(SEED) --minutes $(MINUTES) --messages $(MESSAGES) --out $(RELIABILITY_OUT)/attack.json
 
 # Licences and known vulnerabilities of what is delivered; without a network it says in one line what it left out.
 AUDIT := .venv/audit

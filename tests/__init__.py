@@ -1,12 +1,12 @@
 """Tests of Braid: a folder for each package, with the packages' names.
 
-core  scheduler  charts  client  benchmarks  library    tests of the packages of those names
+core  scheduler  charts  client  benchmarks  library  campaigns    tests of these packages
 engine  server                                 without a server process; some start a worker
 service                                        start ``braid serve`` and speak to it
 fleet                                          several servers, in namespaces of their own
 deploy  docs                                   tests of those folders' files
 models                                         makers of model files, for all tests
-chaos  conformance  fuzz  paused  regressions  programs: ``python -m tests.fuzz``
+chaos  conformance  fuzz  paused  regressions  programs: ``python -m campaigns.fuzz``
 """
 
 from pathlib import Path

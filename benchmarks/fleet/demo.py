@@ -19,7 +19,7 @@ from urllib.request import urlopen
 
 from benchmarks.fleet.outages import answers
 from benchmarks.fleet.stand import PLANNER, Stand, eventually
-from tests.chaos.traffic import Question, Traffic, questions
+from campaigns.traffic import Question, Traffic, questions
 from tests.child_processes import kill_children_at_exit
 from tests.deploy.haproxy import Addresses, haproxy
 from tests.fleet import alone, fleet

@@ -15,7 +15,7 @@ from benchmarks.fleet.audit import Audit
 from benchmarks.fleet.outages import answers, serve
 from benchmarks.fleet.registering import types_of, unended
 from benchmarks.fleet.stand import PLANNER, Seen, Stand, eventually
-from tests.chaos.traffic import Question, questions
+from campaigns.traffic import Question, questions
 from tests.fleet.fleet import Fleet
 from tests.fleet.machine import Machine
 

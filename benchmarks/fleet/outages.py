@@ -13,7 +13,7 @@ import grpc
 from benchmarks.fleet.registering import unended
 from benchmarks.fleet.stand import PLANNER, Seen, Stand, eventually
 from braid_client import BraidError, Client
-from tests.chaos.traffic import Question, Tally, Traffic, questions
+from campaigns.traffic import Question, Tally, Traffic, questions
 from tests.fleet.fleet import Fleet
 from tests.fleet.postgres import Postgres
 from tests.fleet.s3 import S3

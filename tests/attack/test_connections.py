@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from braid.server.http2.frames import ErrorCode
+from campaigns.noise import methods_of
 from tests.attack.messages import connections
 from tests.attack.messages.connections import FLOODS, Wire, bomb, half_message, head
-from tests.attack.noise import methods_of
 from tests.attack.target import CALLS_MEMORY_BYTES, Target
 
 pytestmark = pytest.mark.ci

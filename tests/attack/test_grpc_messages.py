@@ -7,11 +7,12 @@ from collections.abc import Iterator
 import grpc
 import pytest
 
+from campaigns.noise import methods_of
 from tests.attack.messages import admin, inference, open_inference, parts
-from tests.attack.messages.grpc_calls import LONGEST_MESSAGE, GrpcCall, ended
-from tests.attack.messages.tensors import MISTAKES, calls_of
-from tests.attack.noise import methods_of
+from tests.attack.messages.grpc_calls import GrpcCall, check
 from tests.attack.target import Target
+from tests.attack.test_bad_requests import CALLS as BAD_CALLS
+from tests.attack.test_bad_requests import UPLOADS
 
 pytestmark = pytest.mark.ci
 
@@ -20,11 +21,6 @@ CALLS: dict[str, GrpcCall] = {
     **dict(open_inference.calls()),
     **dict(admin.calls()),
     **dict(parts.calls()),
-    **{
-        f"{call.method.rpartition('/')[2]}: {name}": call
-        for name, mistake in MISTAKES.items()
-        for call in calls_of(mistake)
-    },
 }
 
 
@@ -39,18 +35,12 @@ def channel(target: Target) -> Iterator[grpc.Channel]:
 def test_a_message_is_refused_as_its_table_says(
     name: str, target: Target, channel: grpc.Channel
 ) -> None:
-    call = CALLS[name]
-
-    status, message = ended(channel, call, target.metadata)
-
-    assert status == call.status, message
-    for words in call.words:
-        assert words in message
-    assert message.isprintable()
-    assert len(message) <= LONGEST_MESSAGE
+    check(channel, CALLS[name], target.metadata)
 
 
 def test_every_method_has_cases(target: Target) -> None:
     there = {method.path for method in methods_of(target.address, target.metadata)}
 
-    assert there == {call.method for call in CALLS.values()}
+    assert there == {
+        call.method for call in (*CALLS.values(), *BAD_CALLS.values(), *UPLOADS.values())
+    }

@@ -80,7 +80,7 @@ def test_names_in_messages_stay_data(target: Target) -> None:
     with grpc.insecure_channel(target.address) as channel:
         for name in NAMES:
             for method, message in messages(name):
-                status, said = ended(channel, GrpcCall(method, [message], ""), target.metadata)
+                status, said, _ = ended(channel, GrpcCall(method, [message], ""), target.metadata)
                 assert status in ("INVALID_ARGUMENT", "NOT_FOUND", "UNIMPLEMENTED"), said
                 assert said.isprintable()
 

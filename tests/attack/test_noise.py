@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from tests.attack.noise import Outcomes, Sender, messages, methods_of
+from campaigns.noise import Outcomes, Sender, messages, methods_of
 from tests.attack.target import Target
 
 pytestmark = pytest.mark.ci

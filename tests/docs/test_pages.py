@@ -45,6 +45,7 @@ def test_files_that_are_named_exist() -> None:
                 "docs",
                 "deploy",
                 "benchmarks",
+                "campaigns",
                 "protos",
                 "tests",
                 ".ci",

@@ -9,7 +9,6 @@ from braid.scheduler.planners import plan, stages_to_measure
 from tests.scheduler.oracle import RandomCost, best_latency, every_schedule, graph_of, random_graph
 
 ONE_BLOCK = PlannerSettings("ios", max_block_ops=None)
-UNPRUNED = PlannerSettings("ios", max_group_ops=None, max_groups=None, max_block_ops=None)
 
 #   0 ──> 1 ──> 3      1 and 2 are independent
 #    └──> 2 ──┘

@@ -1,8 +1,8 @@
 """Hostile messages as data: what is sent, the status that it must get, and words of the answer.
 
-tensors         mistakes about inputs, each sent through every protocol that takes tensors
-inference       other mistakes of requests to ``braid.v1.InferenceService``
-open_inference  every RPC of the Open Inference Protocol
+bad_requests    mistakes of requests to infer, each through every door that can express it (doors)
+inference       calls of ``braid.v1.InferenceService`` that are no request
+open_inference  every other RPC of the Open Inference Protocol; loads and regions over REST, too
 admin           every RPC of ``braid.v1.AdminService``, uploads among them, health and reflection
 parts           requests of millions of parts, and those for very large answers
 rest, console   the HTTP port, byte by byte

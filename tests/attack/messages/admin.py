@@ -11,8 +11,9 @@ from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
 
 from braid_client.wire import admin_pb2 as wire
+from tests.attack.messages.bad_requests import MEGABYTE
+from tests.attack.messages.doors import INVALID, MISSING
 from tests.attack.messages.grpc_calls import ADMIN, GrpcCall
-from tests.attack.messages.inference import INVALID, MEGABYTE, MISSING
 from tests.attack.target import PREY
 
 NAN, INFINITE = float("nan"), float("inf")
@@ -171,10 +172,13 @@ def _of_nobody() -> Iterator[tuple[str, Message, str]]:
             yield "GetSchedule", wire.GetScheduleRequest(model=PREY, device=name), what
 
 
-def calls() -> Iterator[tuple[str, GrpcCall]]:
-    """Yield all cases by name."""
+def uploads() -> Iterator[tuple[str, GrpcCall]]:
     for what, (parts, words) in UPLOADS.items():
         yield f"upload: {what}", GrpcCall(f"{ADMIN}RegisterModel", parts, INVALID, words)
+
+
+def calls() -> Iterator[tuple[str, GrpcCall]]:
+    """Yield all other cases by name."""
     for what, (config, words) in CONFIGURATIONS.items():
         yield f"SetServing: {what}", GrpcCall(f"{ADMIN}SetServing", [config], INVALID, words)
     for number, (method, message, what) in enumerate(_of_nobody()):

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import html
+import json
+import re
 import socket
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 DEADLINE_S = 30.0
 LONGEST_ERROR = 16_000  # body of an answer that is no 200, in bytes
@@ -17,6 +20,7 @@ class HttpRequest:
     data: bytes
     status: int
     words: Sequence[str] = ()
+    is_of_protocol: bool = False  # an answer that is no 200 is JSON with an error
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +46,11 @@ def post(
     return HttpRequest(_head("POST", path, told) + data, status, words)
 
 
+def of_protocol(request: HttpRequest) -> HttpRequest:
+    """Say that REST answers a request, not the port below it."""
+    return replace(request, is_of_protocol=True)
+
+
 def _head(method: str, path: str, headers: Mapping[str, str]) -> bytes:
     lines = [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
     text = "\r\n".join([f"{method} {path} HTTP/1.1", *lines, "Connection: close", "", ""])
@@ -62,6 +71,13 @@ def answered(port: int, data: bytes, source: str = "127.0.0.1") -> HttpAnswer:
     return _parsed(bytes(received))
 
 
+def answered_with(token: str, port: int, request: HttpRequest, *source: str) -> HttpAnswer:
+    """Send a request with a token."""
+    first, _, after = request.data.partition(b"\r\n")
+    data = first + f"\r\nAuthorization: Bearer {token}\r\n".encode() + after
+    return answered(port, data, *source)
+
+
 def _parsed(received: bytes) -> HttpAnswer:
     head, _, body = received.partition(b"\r\n\r\n")
     first, *lines = head.decode("latin-1").split("\r\n")
@@ -73,3 +89,24 @@ def _parsed(received: bytes) -> HttpAnswer:
         assert name.lower() not in headers, f"{name} is said twice"
         headers[name.lower()] = value
     return HttpAnswer(int(first.split(" ")[1]), headers, body)
+
+
+def check(answer: HttpAnswer, request: HttpRequest) -> None:
+    """Raise AssertionError unless an answer is as the table says, and nothing else is in it."""
+    text = answer.body.decode()
+    assert answer.status == request.status, text[:1000]
+    is_json = answer.headers.get("content-type") == "application/json"
+    said = str(json.loads(text).get("error", "")) if is_json else ""
+    for words in request.words:
+        assert words in text or words in html.unescape(text) or words in said
+    if answer.status != 200:
+        assert text.replace("\n", "").isprintable()
+        assert len(answer.body) <= LONGEST_ERROR
+    if request.is_of_protocol and answer.status != 200:
+        assert is_json
+        assert set(json.loads(text)) == {"error"}
+        if re.match(rb"POST \S+/infer ", request.data):
+            assert answer.headers["braid-request-id"]
+    assert "<script>" not in text.lower()
+    assert "set-cookie" not in answer.headers
+    assert "Traceback" not in text

@@ -1,210 +1,155 @@
-"""Calls of every RPC of the Open Inference Protocol; inputs that are wrong: see ``tensors``."""
+"""Calls of every RPC of the Open Inference Protocol but those to infer: see ``bad_requests``."""
 
 from __future__ import annotations
 
 import json
+from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from google.protobuf.message import Message
 from tritonclient.grpc import service_pb2 as oip
 
 from tests.attack.messages.admin import NAMES
-from tests.attack.messages.grpc_calls import IN_STREAM, OIP, GrpcCall
-from tests.attack.messages.inference import INVALID, MEGABYTE, MISSING
-from tests.attack.messages.tensors import ROW
+from tests.attack.messages.bad_requests import BEYOND, MEGABYTE, MOST
+from tests.attack.messages.doors import HTTP_STATUS, INVALID, MISSING, Inexpressible
+from tests.attack.messages.grpc_calls import OIP, GrpcCall
+from tests.attack.messages.http_requests import HttpRequest, of_protocol, post
 from tests.attack.target import PREY
 
-BEYOND = 1 << 62
-LONGEST = (1 << 63) - 1
+
+def configured(**fields: Any) -> Mapping[str, str | bytes]:
+    """Parameters of a load: a configuration of Triton."""
+    return {"config": json.dumps(fields)}
 
 
-def value(given: Any) -> oip.InferParameter:
-    """Return a parameter."""
-    kinds = {bool: "bool_param", int: "int64_param", float: "double_param", str: "string_param"}
-    return oip.InferParameter(**{kinds[type(given)]: given})
+LOADS: Mapping[str, tuple[Mapping[str, str | bytes], Sequence[str]]] = {
+    "an unknown parameter": ({"color": "red"}, ["'color'"]),
+    "a configuration as bytes": ({"config": b"{}"}, ["must be a string"]),
+    "a configuration that is no JSON": ({"config": "{"}, ["JSON"]),
+    "a configuration in a list": ({"config": "[1]"}, ["config"]),
+    "a configuration 5,000 deep": ({"config": "[" * 5000}, ["JSON"]),
+    "a word for a batch": (configured(max_batch_size="many"), ["max_batch_size"]),
+    "a batch of -1": (configured(max_batch_size=-1), ["max_batch_size"]),
+    "a batch of 100,000": (configured(max_batch_size=100_000), ["batch sizes"]),
+    "a batch of 2^62": (configured(max_batch_size=BEYOND), ["max_batch_size"]),
+    "a library as the backend": (configured(backend="../../lib.so"), ["backend"]),
+    "an unknown platform": (configured(platform="tensorrt_plan"), ["platform", "tensorrt"]),
+    "a field of nowhere": (configured(color="red"), ["color"]),
+    "sequences": (configured(sequence_batching={}), ["sequence_batching"]),
+    "another name": (configured(name="b"), ["'b'"]),
+    "two instances": (
+        configured(instance_group=[{"count": 2, "kind": "KIND_CPU"}]),
+        ["one instance on each device"],
+    ),
+    "instances on a GPU": (
+        configured(instance_group=[{"kind": "KIND_GPU", "gpus": [0]}]),
+        ["KIND_GPU on gpus [0] is not what this server has, which is cpu"],
+    ),
+    "passive instances": (
+        configured(instance_group=[{"passive": True}]),
+        ["passive: not offered here"],
+    ),
+    "versions that are none": (
+        configured(version_policy={"specific": {"versions": [0]}}),
+        ["versions by their numbers"],
+    ),
+    "version 0": ({"file:0/model.onnx": b"x"}, ["file:0/model.onnx"]),
+    "version -1": ({"file:-1/model.onnx": b"x"}, ["file:-1/model.onnx"]),
+    "a version beyond 64 bits": ({f"file:{'9' * 30}/m": b"x"}, ["file:999"]),
+    "no version": ({"file:model.onnx": b"x"}, ["file:1/model.onnx"]),
+    "a path for a file": ({"file:1/../../m": b"x"}, ["file:1/../../m"]),
+    "a file outside": ({"file:../../etc/passwd": b"x"}, ["file:1/model.onnx"]),
+    "a file without a name": ({"file:1/": b"x"}, ["file:1/"]),
+    "a file as a string": ({"file:1/model.onnx": "x"}, ["bytes"]),
+    "two files of a version": ({"file:1/a": b"x", "file:1/b": b"y"}, ["two files", "1"]),
+    "a script": ({"config": "{}", "file:1/model.onnx": b"#!/bin/sh"}, ["model"]),
+    "a file that is no model": ({"file:1/model.onnx": b"this is no model"}, ["ONNX"]),
+    "no file": ({"config": "{}", "file:1/model.onnx": b""}, ["version 1 is empty"]),
+    "an empty file": ({"file:1/model.onnx": b""}, ["empty"]),
+}
+"""Parameters of a request to load a model, and words of the refusal: all are INVALID_ARGUMENT."""
 
 
-def parameters(given: Mapping[str, Any]) -> dict[str, oip.InferParameter]:
-    """Return parameters by name."""
-    return {name: value(each) for name, each in given.items()}
+def load_call(parameters: Mapping[str, str | bytes], words: Sequence[str]) -> GrpcCall:
+    request = oip.RepositoryModelLoadRequest(model_name="loaded")
+    for name, value in parameters.items():
+        kind = "bytes_param" if isinstance(value, bytes) else "string_param"
+        request.parameters[name].CopyFrom(oip.ModelRepositoryParameter(**{kind: value}))
+    return GrpcCall(f"{OIP}RepositoryModelLoad", [request], INVALID, words)
 
 
-def x(
-    contents: Mapping[str, Any] | None = None, **fields: Any
-) -> oip.ModelInferRequest.InferInputTensor:
-    """Return an input, with typed contents if there are any."""
-    made = oip.ModelInferRequest.InferInputTensor(
-        **{"name": "x", "datatype": "FP32", "shape": (1, 3), **fields}
+def load_request(parameters: Mapping[str, str | bytes], words: Sequence[str]) -> HttpRequest:
+    """The same over REST, where a file is text in base64 and nothing else can be bytes.
+
+    Raises:
+        Inexpressible: something is of the other kind.
+    """
+    shown = {}
+    for name, value in parameters.items():
+        if isinstance(value, bytes) != name.startswith("file:"):
+            raise Inexpressible("rest: files are bytes, and only these")
+        shown[name] = b64encode(value).decode() if isinstance(value, bytes) else value
+    body = json.dumps({"parameters": shown})
+    return of_protocol(post("/v2/repository/models/loaded/load", body, 400, words))
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """Shared memory to register, of an object that is not there unless ``key`` says another."""
+
+    words: Sequence[str]
+    status: str = INVALID
+    key: str = "/braid_not_there"
+    name: str = "hostile"
+    offset: int = 0
+    byte_size: int = 64
+
+
+def no_object(key: str) -> Region:
+    return Region(["is not the name of a shared memory object"], key=key)
+
+
+REGIONS: Mapping[str, Region] = {
+    "no name": Region(["name"], name=""),
+    "a name of a megabyte": Region(["name"], name=MEGABYTE),
+    "no key": no_object(""),
+    "a path out of the folder": no_object("/../etc/passwd"),
+    "a path into a folder": no_object("/a/b"),
+    "the folder": no_object("/."),
+    "the folder above": no_object("/.."),
+    "the folder above without a slash": no_object(".."),
+    "a key with a NUL": no_object("/a\x00b"),
+    "a key of 300": no_object("k" * 300),
+    "a key of a megabyte": no_object(f"/{MEGABYTE}"),
+    "no bytes": Region(["at least 1 byte"], byte_size=0),
+    "an object that is not there": Region(["'/braid_not_there'"], MISSING),
+    "2^64 bytes of it": Region(["no shared memory object"], MISSING, byte_size=(1 << 64) - 1),
+    "a part that overflows": Region([], MISSING, offset=MOST, byte_size=MOST),
+}
+
+
+def region_call(region: Region) -> GrpcCall:
+    request = oip.SystemSharedMemoryRegisterRequest(
+        name=region.name, key=region.key, offset=region.offset, byte_size=region.byte_size
     )
-    if contents is not None:
-        made.contents.CopyFrom(oip.InferTensorContents(**contents))
-    return made
+    method = f"{OIP}SystemSharedMemoryRegister"
+    return GrpcCall(method, [request], region.status, region.words)
 
 
-def request(*raw: bytes, **fields: Any) -> oip.ModelInferRequest:
-    """Return a request with raw contents, right but for ``fields``."""
-    made = {"model_name": PREY, "inputs": [x()], **fields}
-    return oip.ModelInferRequest(**made, raw_input_contents=raw)
+def region_request(region: Region) -> HttpRequest:
+    """The same over REST.
 
-
-def typed(contents: Mapping[str, Any], **fields: Any) -> oip.ModelInferRequest:
-    """Return a request with typed contents."""
-    return request(inputs=[x(contents, **fields)])
-
-
-def asked(**given: Any) -> oip.ModelInferRequest:
-    """Return a right request with parameters."""
-    return request(ROW, parameters=parameters(given))
-
-
-def placed(**given: Any) -> oip.ModelInferRequest:
-    """Return a request whose input has parameters."""
-    return request(inputs=[x(parameters=parameters(given))])
-
-
-def wanted(*names: str, **given: Any) -> oip.ModelInferRequest:
-    """Return a request for outputs with parameters."""
-    outputs = [
-        oip.ModelInferRequest.InferRequestedOutputTensor(name=name, parameters=parameters(given))
-        for name in names
-    ]
-    return request(ROW, outputs=outputs)
-
-
-FLOATS = {"fp32_contents": [0.0, 1.0, 2.0]}
-REGION, SIZE, OFFSET = "shared_memory_region", "shared_memory_byte_size", "shared_memory_offset"
-
-REQUESTS: Mapping[str, tuple[oip.ModelInferRequest, tuple[str, ...]]] = {
-    "two contents for one input": (request(ROW, ROW), ("2 entries for 1 inputs",)),
-    "ten thousand contents": (request(*[b""] * 10_000), ("10000 entries for 1 inputs",)),
-    "contents for no input": (request(ROW, inputs=[]), ("1 entries for 0 inputs",)),
-    "raw and typed contents": (request(ROW, inputs=[x(FLOATS)]), ("typed contents beside",)),
-    "no contents": (request(), ("0 bytes of data",)),
-    "too few typed": (typed({"fp32_contents": [1.0]}), ("4 bytes of data",)),
-    "too many typed": (typed({"fp32_contents": [1.0] * 100_000}), ("400000 bytes of data",)),
-    "typed as another": (typed({"int_contents": [1, 2, 3]}), ("belong in fp32_contents",)),
-    "typed as two": (typed({**FLOATS, "int_contents": [1]}), ("belong in fp32_contents",)),
-    "typed FP16": (typed(FLOATS, datatype="FP16"), ("'FP16' has no typed contents",)),
-    "typed BF16": (typed(FLOATS, datatype="BF16"), ("'BF16' has no typed contents",)),
-    "typed without a datatype": (typed(FLOATS, datatype=""), ("'' has no typed contents",)),
-    "typed of a megabyte": (typed(FLOATS, datatype=MEGABYTE), ("input 'x' of datatype 'mmm",)),
-    "an INT8 of 128": (typed({"int_contents": [128]}, datatype="INT8"), ("the range of INT8",)),
-    "a UINT8 of 256": (typed({"uint_contents": [256]}, datatype="UINT8"), ("the range of UINT8",)),
-    "an output twice": (wanted("y", "y"), ("requested twice",)),
-    "an output that is none": (wanted("z"), ("no output 'z'",)),
-    "an unknown parameter of an output": (wanted("y", color=1), ("unknown parameter 'color'",)),
-    "-1 classes": (wanted("y", classification=-1), ("'classification' is -1",)),
-    "2^62 classes": (wanted("y", classification=BEYOND), ("'classification' is 4611",)),
-    "a word for classes": (wanted("y", classification="all"), ("must be an integer",)),
-    "truth for classes": (wanted("y", classification=True), ("must be an integer",)),
-    "classes to nowhere": (
-        wanted("y", **{REGION: "gone", SIZE: 12, "classification": 1}),
-        ("classification",),
-    ),
-    "an unknown parameter of an input": (placed(color=1), ("unknown parameter 'color'",)),
-    "a parameter of a megabyte": (placed(**{MEGABYTE: 1}), ("unknown parameter 'mmm",)),
-    "a number for a region": (placed(**{REGION: 7, SIZE: 12}), ("must name a registered region",)),
-    "no name of a region": (placed(**{REGION: "", SIZE: 12}), ("must name a registered region",)),
-    "a region without a size": (placed(**{REGION: "gone"}), ("is missing beside",)),
-    "a size without a region": (placed(**{SIZE: 12}), ("must name a registered region",)),
-    "a region of -1": (placed(**{REGION: "gone", SIZE: -1}), (f"'{SIZE}' is -1",)),
-    "a region of 2^63": (placed(**{REGION: "gone", SIZE: LONGEST}), (f"'{SIZE}' is 9223",)),
-    "a region before its begin": (
-        placed(**{REGION: "g", SIZE: 1, OFFSET: -1}),
-        (f"'{OFFSET}' is -1",),
-    ),
-    "priority as a word": (asked(priority="high"), ("'priority' must be an integer",)),
-    "priority 11": (asked(priority=11), ("'priority' is 11",)),
-    "priority -1": (asked(priority=-1), ("'priority' is -1",)),
-    "a timeout of -1": (asked(timeout=-1), ("'timeout' is -1",)),
-    "a timeout of 2^63": (asked(timeout=LONGEST), ("'timeout' is 9223",)),
-    "a reserved parameter": (asked(triton_x=1), ("'triton_x' is reserved",)),
-    "a header": (asked(headers="x"), ("'headers' is reserved",)),
-    "an id of a megabyte": (request(ROW, id=MEGABYTE), ("longer than 128 bytes",)),
-}
-"""A request to ModelInfer, and words of the refusal: all are INVALID_ARGUMENT."""
-
-OTHERS: Mapping[str, tuple[oip.ModelInferRequest, str, tuple[str, ...]]] = {
-    "a sequence": (asked(sequence_id=7), "UNIMPLEMENTED", ("models with state",)),
-    "a sequence by name": (asked(sequence_id="s"), "UNIMPLEMENTED", ("models with state",)),
-    "a region that is gone": (placed(**{REGION: "gone", SIZE: 12}), MISSING, ("'gone'",)),
-    "an output to a region that is gone": (
-        wanted("y", **{REGION: "gone", SIZE: 12}),
-        MISSING,
-        ("'gone'",),
-    ),
-    "an unknown model": (request(ROW, model_name="nobody"), MISSING, ("'nobody'",)),
-    "an unknown version": (request(ROW, model_version="7"), MISSING, ("no version '7'",)),
-}
-"""A request to ModelInfer, the status, and words of the message."""
-
-
-def load(**given: Any) -> oip.RepositoryModelLoadRequest:
-    """Return a request to load a model."""
-    made = oip.RepositoryModelLoadRequest(model_name="loaded")
-    for name, each in given.items():
-        kind = "bytes_param" if isinstance(each, bytes) else "string_param"
-        made.parameters[name].CopyFrom(oip.ModelRepositoryParameter(**{kind: each}))
-    return made
-
-
-def configured(**fields: Any) -> oip.RepositoryModelLoadRequest:
-    """Return a request to load a model with a configuration."""
-    return load(config=json.dumps(fields))
-
-
-LOADS: Mapping[str, tuple[oip.RepositoryModelLoadRequest, tuple[str, ...]]] = {
-    "an unknown parameter": (load(color="red"), ("'color'",)),
-    "a configuration as bytes": (load(config=b"{}"), ("must be a string",)),
-    "a configuration that is no JSON": (load(config="{"), ("JSON",)),
-    "a configuration in a list": (load(config="[1]"), ("config",)),
-    "a configuration 5,000 deep": (load(config="[" * 5000), ("JSON",)),
-    "a word for a batch": (configured(max_batch_size="many"), ("max_batch_size",)),
-    "a batch of -1": (configured(max_batch_size=-1), ("max_batch_size",)),
-    "a batch of 2^62": (configured(max_batch_size=BEYOND), ("max_batch_size",)),
-    "a library as the backend": (configured(backend="../../lib.so"), ("backend",)),
-    "an unknown platform": (configured(platform="python"), ("platform",)),
-    "a field of nowhere": (configured(color="red"), ("color",)),
-    "version 0": (load(**{"file:0/model.onnx": b"x"}), ("file:0/model.onnx",)),
-    "version -1": (load(**{"file:-1/model.onnx": b"x"}), ("file:-1/model.onnx",)),
-    "a version beyond 64 bits": (load(**{f"file:{'9' * 30}/m": b"x"}), ("file:999",)),
-    "a path for a file": (load(**{"file:1/../../m": b"x"}), ("file:1/../../m",)),
-    "a file without a name": (load(**{"file:1/": b"x"}), ("file:1/",)),
-    "a file as a string": (load(**{"file:1/model.onnx": "x"}), ("bytes",)),
-    "two files of a version": (load(**{"file:1/a": b"x", "file:1/b": b"y"}), ("1",)),
-    "a file that is no model": (
-        load(**{"config": "{}", "file:1/model.onnx": b"#!/bin/sh"}),
-        ("model",),
-    ),
-    "no file": (load(**{"config": "{}", "file:1/model.onnx": b""}), ("version 1 is empty",)),
-}
-"""A request to RepositoryModelLoad, and words of the refusal: all are INVALID_ARGUMENT."""
-
-
-def region(**fields: Any) -> oip.SystemSharedMemoryRegisterRequest:
-    """Return a request to register shared memory, of an object that is not there."""
-    made = {"name": "hostile", "key": "/braid_not_there", "byte_size": 64, **fields}
-    return oip.SystemSharedMemoryRegisterRequest(**made)
-
-
-NO_OBJECT = ("is not the name of a shared memory object",)
-REGIONS: Mapping[str, tuple[oip.SystemSharedMemoryRegisterRequest, str, tuple[str, ...]]] = {
-    "no name": (region(name=""), INVALID, ("name",)),
-    "a name of a megabyte": (region(name=MEGABYTE), INVALID, ("name",)),
-    "no key": (region(key=""), INVALID, NO_OBJECT),
-    "a path out of the folder": (region(key="/../etc/passwd"), INVALID, NO_OBJECT),
-    "a path into a folder": (region(key="/a/b"), INVALID, NO_OBJECT),
-    "the folder": (region(key="/."), INVALID, NO_OBJECT),
-    "the folder above": (region(key="/.."), INVALID, NO_OBJECT),
-    "a key with a NUL": (region(key="/a\x00b"), INVALID, NO_OBJECT),
-    "a key of a megabyte": (region(key=f"/{MEGABYTE}"), INVALID, NO_OBJECT),
-    "no bytes": (region(byte_size=0), INVALID, ("at least 1 byte",)),
-    "an object that is not there": (region(), MISSING, ("'/braid_not_there'",)),
-    "2^64 bytes of it": (region(byte_size=(1 << 64) - 1), MISSING, ("no shared memory object",)),
-    "a part that overflows": (region(offset=LONGEST, byte_size=LONGEST), MISSING, ()),
-}
-"""A request to register shared memory, the status, and words of the message."""
+    Raises:
+        Inexpressible: the name is no part of a path, or JSON has no such number here.
+    """
+    if not region.name or len(region.name) > 10_000 or region.byte_size > MOST:
+        raise Inexpressible("rest: a name is part of a path, and numbers end at 2^63")
+    path = f"/v2/systemsharedmemory/region/{region.name}/register"
+    body = {"key": region.key, "offset": region.offset, "byte_size": region.byte_size}
+    status = HTTP_STATUS[region.status]
+    return of_protocol(post(path, json.dumps(body), status, region.words))
 
 
 def settings(kind: Any, **given: Any) -> Any:
@@ -247,17 +192,7 @@ SETTINGS: Mapping[str, tuple[str, Message, Sequence[str]]] = {
 
 
 def calls() -> Iterator[tuple[str, GrpcCall]]:
-    """Yield all cases by name."""
-    infer, stream = f"{OIP}ModelInfer", f"{OIP}ModelStreamInfer"
-    table = {what: (message, INVALID, words) for what, (message, words) in REQUESTS.items()}
-    for what, (message, status, words) in {**table, **OTHERS}.items():
-        yield f"ModelInfer: {what}", GrpcCall(infer, [message], status, words)
-        yield f"ModelStreamInfer: {what}", GrpcCall(stream, [message], IN_STREAM, words)
-    for what, (message, words) in LOADS.items():
-        yield f"load: {what}", GrpcCall(f"{OIP}RepositoryModelLoad", [message], INVALID, words)
-    for what, (message, status, words) in REGIONS.items():
-        register = f"{OIP}SystemSharedMemoryRegister"
-        yield f"region: {what}", GrpcCall(register, [message], status, words)
+    """Yield all cases by name that only gRPC has."""
     for what, (method, setting, told) in SETTINGS.items():
         yield f"settings: {what}", GrpcCall(OIP + method, [setting], INVALID, told)
     yield from _of_nobody()

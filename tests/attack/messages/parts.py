@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
@@ -11,12 +12,10 @@ from tritonclient.grpc import service_pb2 as oip
 
 from braid_client.wire import admin_pb2, inference_pb2
 from braid_client.wire_fields import field
+from tests.attack.messages.doors import INVALID, ROW
 from tests.attack.messages.grpc_calls import ADMIN, BRAID, OIP, GrpcCall
 from tests.attack.messages.http_requests import HttpRequest, post
-from tests.attack.messages.inference import INVALID
-from tests.attack.messages.open_inference import request
 from tests.attack.messages.rest import INFER
-from tests.attack.messages.tensors import ROW
 from tests.attack.target import GROWN, PREY
 
 MILLIONS = 7 << 20
@@ -29,6 +28,12 @@ METHODS = [
 TOO_MANY = ("more than 131072 fields and messages; send fewer",)
 ANY = oip.InferParameter(int64_param=1)
 ENTRY = oip.ModelInferRequest(parameters={"a": ANY}).SerializeToString()
+
+
+def request(*raw: bytes, **fields: Any) -> oip.ModelInferRequest:
+    """A request that is right but for ``fields``."""
+    given = {"model_name": PREY, "inputs": [{"name": "x", "datatype": "FP32", "shape": (1, 3)}]}
+    return oip.ModelInferRequest(**{**given, **fields}, raw_input_contents=raw)
 
 
 def typed(name: str, number: bytes, count: int) -> bytes:

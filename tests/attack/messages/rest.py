@@ -1,4 +1,4 @@
-"""Requests to REST and to the paths beside it; inputs that are wrong: see ``tensors``."""
+"""Requests to REST and to the paths beside it; what every door can say: see ``bad_requests``."""
 
 from __future__ import annotations
 
@@ -7,12 +7,11 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from tests.attack.messages.http_requests import HttpRequest, get, post
-from tests.attack.messages.open_inference import REGION, SIZE
+from tests.attack.messages.doors import LENGTH
+from tests.attack.messages.http_requests import HttpRequest, get, of_protocol, post
 from tests.attack.target import PREY
 
 INFER = f"/v2/models/{PREY}/infer"
-LENGTH = "Inference-Header-Content-Length"
 BOMB = gzip.compress(bytes(100 << 20))  # 100 KB that are 100 MB
 
 RIGHT: Mapping[str, Any] = {"name": "x", "datatype": "FP32", "shape": [1, 3], "data": [0, 1, 2]}
@@ -29,70 +28,48 @@ def around(**fields: Any) -> str:
     return json.dumps({"inputs": [RIGHT], **fields})
 
 
-def asked(**given: Any) -> str:
-    return around(parameters=given)
-
-
-def wanted(**given: Any) -> str:
-    return around(outputs=[{"name": "y", "parameters": given}])
-
-
 BODIES: Mapping[str, tuple[str | bytes, Sequence[str]]] = {
     "nothing": ("", ["'inputs' must be a list"]),
+    "an empty object": ("{}", ["'inputs' must be a list"]),
     "no JSON": ("{", ["not JSON"]),
     "two objects": ("{}{}", ["not JSON"]),
     "JSON and a NUL": ("{}\x00", ["not JSON"]),
     "no text": (b'{"inputs": "\xff\xfe"}', ["not JSON"]),
+    "noise": (b"\xff\xfe", ["not JSON"]),
     "a list": ("[]", ["no object"]),
     "a number beyond all": ('{"inputs": 1e999}', ["not JSON"]),
     "5,000 lists": ("[" * 5000, ["not JSON"]),
+    "100,000 lists": ("[" * 100_000, ["not JSON"]),
     "a million lists": ("[" * 1_000_000 + "]" * 1_000_000, ["65536 lists and objects"]),
     "objects in objects": ('{"a":' * 5000 + "1" + "}" * 5000, ["not JSON"]),
     "NaN 5,000 deep": ('{"inputs":' + "[" * 5000 + "NaN" + "]" * 5000 + "}", ["not JSON"]),
     "an object for inputs": ('{"inputs": {}}', ["'inputs' must be a list"]),
+    "a number for inputs": ('{"inputs": 1}', ["'inputs' must be a list"]),
     "numbers for inputs": ('{"inputs": [1]}', ["'inputs' must be a list"]),
     "an input of nothing": ('{"inputs": [{}]}', ["'name' of an input must be a string"]),
     "a number for a name": (body(name=7), ["'name' of an input must be a string"]),
     "half a letter": ('{"inputs": [{"name": "\\ud800"}]}', ["not JSON"]),
     "half a letter beside NaN": ('{"inputs": [{"name": "\\ud800"}], "a": NaN}', ["no Unicode"]),
     "a number for a datatype": (body(datatype=7), ["'datatype' of input 'x' must be a string"]),
-    "an unknown datatype": (body(datatype="float"), ["unknown datatype 'float'"]),
     "no shape": (body(shape=None), ["no list of integers"]),
     "a word for a shape": (body(shape="13"), ["no list of integers"]),
     "truths for a shape": (body(shape=[True, 3]), ["no list of integers"]),
     "a fraction for an extent": (body(shape=[1.5, 3]), ["no list of integers"]),
     "an extent of 2^63": (body(shape=[1 << 63, 3]), ["no list of integers"]),
-    "an extent of 2^62": (body(shape=[1 << 62, 3]), ["12 bytes of data"]),
-    "an extent of -1": (body(shape=[-1, 3]), ["extent -1 at axis 0"]),
-    "no data": (body(data=None), ["neither 'data' nor"]),
-    "a word for data": (body(data="012"), ["no list of elements"]),
-    "words in data": (body(data=["0", "1", "2"]), ["no FP32"]),
-    "nothing in data": (body(data=[None, 1, 2]), ["no FP32"]),
-    "objects in data": (body(data=[{}, 1, 2]), ["no FP32"]),
-    "ragged data": (body(data=[[0, 1], [2]]), ["nested unevenly"]),
-    "too little data": (body(data=[0, 1]), ["8 bytes of data"]),
-    "an element beyond FP32": (body(data=[1e300, 0, 0]), ["outside the range of FP32"]),
-    "a fraction for INT8": (body(datatype="INT8", data=[0.5, 1, 2]), ["no INT8"]),
-    "an INT8 of 128": (body(datatype="INT8", data=[128, 1, 2]), ["the range of INT8"]),
-    "an INT64 of 2^80": (body(datatype="INT64", data=[1 << 80, 1, 2]), ["no INT64"]),
     "data and a binary size": (body(parameters={"binary_data_size": 12}), ["choose one"]),
     "a list of parameters": (around(parameters=[]), ["'parameters' of the request is no object"]),
-    "an object for a parameter": (asked(priority={}), ["'priority' has a value"]),
-    "2^80 for a parameter": (asked(priority=1 << 80), ["'priority' must be an integer"]),
-    "a priority of 11": (asked(priority=11), ["'priority' is 11"]),
-    "a reserved parameter": (asked(triton_x=1), ["'triton_x' is reserved"]),
-    "a word for a flag": (asked(binary_data_output="yes"), ["must be true or false"]),
-    "-1 classes": (wanted(classification=-1), ["'classification' is -1"]),
-    "an unknown parameter": (wanted(color="red"), ["unknown parameter 'color'"]),
-    "a number for an output": (around(outputs=[7]), ["'outputs' must be a list of objects"]),
-    "an output that is none": (around(outputs=[{"name": "z"}]), ["no output 'z'"]),
-    "a number for an id": (around(id=7), ["'id' of the request must be a string"]),
-    "an id of 129": (around(id="a" * 129), ["longer than 128 bytes"]),
-    "a region without a size": (
-        body(data=None, parameters={REGION: "gone"}),
-        ["is missing beside"],
+    "an object for a parameter": (
+        around(parameters={"priority": {}}),
+        ["'priority' has a value that is not offered"],
     ),
-    "a region of -1": (body(data=None, parameters={REGION: "g", SIZE: -1}), [f"'{SIZE}' is -1"]),
+    "a list for a parameter": (around(parameters={"x": [1]}), ["value that is not offered"]),
+    "a word for a flag": (
+        around(parameters={"binary_data_output": "yes"}),
+        ["must be true or false"],
+    ),
+    "a number for a flag": (around(parameters={"binary_data_output": 1}), ["true or false"]),
+    "a number for an output": (around(outputs=[7]), ["'outputs' must be a list of objects"]),
+    "a number for an id": (around(id=7), ["'id' of the request must be a string"]),
 }
 """Body of a request to infer, and words of the refusal: all are 400."""
 
@@ -143,7 +120,6 @@ PATHS: Mapping[str, int] = {
     "/metrics/../../etc/passwd": 404,
     "/%2e%2e/%2e%2e/etc/passwd": 404,
     "/..%5c..%5cetc%5cpasswd": 404,
-    "/v2/repository/index": 405,
     "/healthz%00": 404,
 }
 """What is asked for by GET, and the status."""
@@ -157,14 +133,19 @@ CHANGES: Mapping[str, tuple[str, str, int, Sequence[str]]] = {
         '{"parameters": {"config": "{}", "file:1/model.onnx": "***"}}',
         *(400, ["is not base64"]),
     ),
+    "load by an odd parameter": (
+        "repository/models/x/load",
+        '{"parameters": {"odd": "1"}}',
+        *(400, ["'odd'"]),
+    ),
     "load by a list": ("repository/models/loaded/load", '{"parameters": [1]}', 400, ["no object"]),
+    "unload by an odd parameter": (
+        f"repository/models/{PREY}/unload",
+        '{"parameters": {"odd": true}}',
+        *(400, ["'odd'"]),
+    ),
     "unload what is not there": ("repository/models/nobody/unload", "", 404, ["'nobody'"]),
     "an index by a word": ("repository/index", '{"ready": "yes"}', 400, ["'ready' must be"]),
-    "a region by a path": (
-        "systemsharedmemory/region/r/register",
-        '{"key": "/../etc/passwd", "byte_size": 1}',
-        *(400, ["shared memory object"]),
-    ),
     "a region of a word": (
         "systemsharedmemory/region/r/register",
         '{"key": "/k", "byte_size": "1"}',
@@ -208,34 +189,44 @@ CHANGES: Mapping[str, tuple[str, str, int, Sequence[str]]] = {
 def requests() -> Iterator[tuple[str, HttpRequest]]:
     """Yield all cases by name."""
     for what, (data, words) in BODIES.items():
-        yield f"infer: {what}", post(INFER, data, 400, words)
+        yield f"infer: {what}", of_protocol(post(INFER, data, 400, words))
     for what, (size, told) in SIZES.items():
         head = body(data=None, parameters={"binary_data_size": size})
         length = {LENGTH: str(len(head))}
-        yield f"a binary size: {what}", post(INFER, head + "\0" * 12, 400, told, **length)
+        request = post(INFER, head + "\0" * 12, 400, told, **length)
+        yield f"a binary size: {what}", of_protocol(request)
+    length = {LENGTH: str(len(body()))}
+    told = ["1 bytes after the JSON belong to no input"]
+    yield "bytes of no input", of_protocol(post(INFER, body() + "\0", 400, told, **length))
     for what, (claimed, told) in LENGTHS.items():
-        yield f"a length: {what}", post(INFER, body(), 400, told, **{LENGTH: claimed})
+        request = post(INFER, body(), 400, told, **{LENGTH: claimed})
+        yield f"a length: {what}", of_protocol(request)
     for path, status in PATHS.items():
         yield f"GET {path[:60]}", get(path, status)
     for what, (path, data, status, words) in CHANGES.items():
-        yield what, post(f"/v2/{path}", data, status, words)
+        yield what, of_protocol(post(f"/v2/{path}", data, status, words))
+    late = around(parameters={"timeout": 1})
+    yield "a timeout of a microsecond", of_protocol(post(INFER, late, 504))
     yield from _encodings()
     yield from _heads()
-    yield "infer by nobody", post("/v2/models/nobody/infer", body(), 404, ["'nobody'"])
-    yield "infer by version 7", post(f"/v2/models/{PREY}/versions/7/infer", body(), 404)
 
 
 def _encodings() -> Iterator[tuple[str, HttpRequest]]:
+    whole = gzip.compress(body().encode())
     for what, data, encoding, status in (
+        ("a right stream", whole, "gzip", 200),
+        ("two streams", whole + whole, "gzip", 400),
         ("a bomb", BOMB, "gzip", 413),
-        ("half a stream", gzip.compress(body().encode())[:-9], "gzip", 400),
-        ("a stream and more", gzip.compress(body().encode()) + b"more", "gzip", 400),
+        ("a bomb cut short", BOMB[:-9], "gzip", 413),
+        ("half a stream", whole[:-9], "gzip", 400),
+        ("a stream and more", whole + b"more", "gzip", 400),
         ("no stream", body().encode(), "gzip", 400),
         ("another encoding", body().encode(), "br", 415),
         ("two encodings", BOMB, "gzip, gzip", 415),
         ("an encoding of 5,000", b"{}", "x" * 5000, 415),
     ):
-        yield f"encoded: {what}", post(INFER, data, status, Content_Encoding=encoding)
+        request = post(INFER, data, status, Content_Encoding=encoding)
+        yield f"encoded: {what}", of_protocol(request)
 
 
 def _heads() -> Iterator[tuple[str, HttpRequest]]:
@@ -260,7 +251,21 @@ def _heads() -> Iterator[tuple[str, HttpRequest]]:
         yield f"head: {what}", HttpRequest(data, status)
     for origin in ("https://evil.example", "null", "http://[x", "http://a b"):
         told = ["another site"]
-        yield f"head: from {origin}", post(INFER, body(), 403, told, Origin=origin)
+        yield f"head: from {origin}", of_protocol(post(INFER, body(), 403, told, Origin=origin))
+    for what, status, headers in (
+        ("from another page", 403, {"Sec_Fetch_Site": "cross-site"}),
+        ("of 10,000 bytes", 200, {"X_Long": "x" * 10_000}),
+    ):
+        yield f"head: {what}", of_protocol(post(INFER, body(), status, **headers))
+    yield "head: of 20,000 bytes", post(INFER, body(), 431, X_Long="x" * 20_000)
+    for path, status in (
+        ("models/nobody", 404),
+        ("nothing", 404),
+        (f"models/{PREY}/infer", 405),
+        ("repository/index", 405),
+        ("cudasharedmemory/status", 501),
+    ):
+        yield f"GET /v2/{path} by REST", of_protocol(get(f"/v2/{path}", status))
     for method in ("PUT", "DELETE", "PATCH", "OPTIONS"):
         data = f"{method} {INFER} HTTP/1.1\r\nConnection: close\r\n\r\n".encode()
         yield f"method {method}", HttpRequest(data, 405)

@@ -8,8 +8,8 @@ import pytest
 from onnx import helper
 
 from braid.core.errors import ModelImportError, UnsupportedOperators
+from campaigns.fuzz.forked import run_importer
 from tests.engine.importer.running import imported, left_in
-from tests.fuzz.forked import run_importer
 from tests.models.bad_onnx import BAD, unsupported
 from tests.models.graphs import model
 

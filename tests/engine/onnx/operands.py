@@ -9,6 +9,9 @@ import pytest
 
 from tests.engine.onnx.oracle import Array, Const, Operand, assert_agrees, node_model
 
+Node = tuple[str, int, list[Operand], int, dict[str, Any]]
+"""Operator and its set, operands, number of outputs, attributes."""
+
 
 class Random:
     """Operands of one seed; each file has its own, so that they are the same whatever runs."""
@@ -44,15 +47,11 @@ def shape(*values: int) -> Const:
 
 def case(op_type: str, opset: int, *operands: Operand, **attributes: Any) -> Any:
     outputs = attributes.pop("outputs", 1)
-    return pytest.param(
-        op_type, opset, list(operands), outputs, attributes, id=f"{op_type}-{opset}"
-    )
+    node: Node = (op_type, opset, list(operands), outputs, attributes)
+    return pytest.param(node, id=f"{op_type}-{opset}")
 
 
 def check(
     op_type: str, opset: int, operands: list[Operand], outputs: int, attributes: dict[str, Any]
 ) -> None:
     assert_agrees(*node_model(op_type, operands, opset, outputs, **attributes))
-
-
-ARGUMENTS = ("op_type", "opset", "operands", "outputs", "attributes")

@@ -11,7 +11,7 @@ import onnx
 import onnxruntime
 import torch
 from numpy.typing import NDArray
-from onnx import defs, helper, numpy_helper
+from onnx import helper, numpy_helper
 
 from braid.core.graph import OpGraph
 from braid.engine.onnx.lowering import lower
@@ -129,8 +129,3 @@ def assert_same(ours: Arrays, reference: Arrays, tolerance: float) -> None:
             atol=tolerance * float(scale or 1),
             err_msg=name,
         )
-
-
-def newest_for_onnxruntime() -> int:
-    """The newest operator set that both onnx and the installed ONNX Runtime know well."""
-    return min(defs.onnx_opset_version(), 21)

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 
-from tests.engine.onnx.operands import ARGUMENTS, Random, case, check, const, ints
-from tests.engine.onnx.oracle import Operand
+from tests.engine.onnx.operands import Node, Random, case, check, const, ints
 
 RANDOM = Random(0)
 real, positive, whole = RANDOM.real, RANDOM.positive, RANDOM.whole
@@ -43,7 +40,7 @@ def test_arithmetic_broadcasts(op_type: str, opset: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ARGUMENTS,
+    "node",
     [
         case("Div", 14, ints(-7, 7, -7, 7), ints(2, 2, -2, -2)),
         case("Div", 14, whole(5, dtype=np.int32), np.array([1, 2, 3, -2, 5], np.int32)),
@@ -80,14 +77,12 @@ def test_arithmetic_broadcasts(op_type: str, opset: int) -> None:
         case("Softplus", 7, np.array([-100, -1, 0, 1, 19, 21, 100], np.float32)),
     ],
 )  # fmt: skip
-def test_arithmetic(
-    op_type: str, opset: int, operands: list[Operand], outputs: int, attributes: dict[str, Any]
-) -> None:
-    check(op_type, opset, operands, outputs, attributes)
+def test_arithmetic(node: Node) -> None:
+    check(*node)
 
 
 @pytest.mark.parametrize(
-    ARGUMENTS,
+    "node",
     [
         case("Clip", 7, 3 * real(9), min=-1.0, max=2.0),
         case("Clip", 7, 3 * real(9), max=0.5),
@@ -125,7 +120,5 @@ def test_arithmetic(
         case("IsInf", 10, np.array([1, np.inf, -np.inf], np.float32), detect_positive=0),
     ],
 )
-def test_bounds_casts_and_logic(
-    op_type: str, opset: int, operands: list[Operand], outputs: int, attributes: dict[str, Any]
-) -> None:
-    check(op_type, opset, operands, outputs, attributes)
+def test_bounds_casts_and_logic(node: Node) -> None:
+    check(*node)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.engine.onnx.operands import ARGUMENTS, Random, case, check, const, ints, shape
+from tests.engine.onnx.operands import Node, Random, case, check, const, ints, shape
 from tests.engine.onnx.oracle import Operand
 
 RANDOM = Random(0)
@@ -15,7 +15,7 @@ real, positive, whole = RANDOM.real, RANDOM.positive, RANDOM.whole
 
 
 @pytest.mark.parametrize(
-    ARGUMENTS,
+    "node",
     [
         case("Reshape", 7, real(2, 3, 4), shape(0, -1)),
         case("Reshape", 13, real(2, 3, 4), shape(4, 0, 2)),
@@ -86,10 +86,8 @@ real, positive, whole = RANDOM.real, RANDOM.positive, RANDOM.whole
         case("EyeLike", 9, whole(3, 4), dtype=1),
     ],
 )
-def test_shapes(
-    op_type: str, opset: int, operands: list[Operand], outputs: int, attributes: dict[str, Any]
-) -> None:
-    check(op_type, opset, operands, outputs, attributes)
+def test_shapes(node: Node) -> None:
+    check(*node)
 
 
 @pytest.mark.parametrize("keepdims", [0, 1])
@@ -112,7 +110,7 @@ def test_reductions(op_type: str, opset: int, axes: list[int] | None, keepdims: 
 
 
 @pytest.mark.parametrize(
-    ARGUMENTS,
+    "node",
     [
         case("ReduceSum", 13, real(2, 3), ints(1)),
         case("ReduceSum", 13, real(2, 3), shape(), noop_with_empty_axes=1),
@@ -157,7 +155,5 @@ def test_reductions(op_type: str, opset: int, axes: list[int] | None, keepdims: 
         case("NonZero", 13, const(whole(3, 4, low=0, high=2))),
     ],
 )  # fmt: skip
-def test_reducing_and_indexing(
-    op_type: str, opset: int, operands: list[Operand], outputs: int, attributes: dict[str, Any]
-) -> None:
-    check(op_type, opset, operands, outputs, attributes)
+def test_reducing_and_indexing(node: Node) -> None:
+    check(*node)

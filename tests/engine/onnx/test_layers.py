@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.engine.onnx.operands import ARGUMENTS, Random, case, check, const
+from tests.engine.onnx.operands import Node, Random, case, check, const
 from tests.engine.onnx.oracle import Operand, assert_agrees, node_model
 
 RANDOM = Random(0)
@@ -16,7 +16,7 @@ IMAGE, SIGNAL, VOLUME = real(2, 4, 9, 10), real(2, 4, 13), real(1, 4, 5, 6, 7)
 
 
 @pytest.mark.parametrize(
-    ARGUMENTS,
+    "node",
     [
         case("Conv", 7, IMAGE, const(real(6, 4, 3, 3))),
         case("Conv", 11, IMAGE, const(real(6, 4, 3, 3)), const(real(6)), pads=[1, 1, 1, 1]),
@@ -55,10 +55,8 @@ IMAGE, SIGNAL, VOLUME = real(2, 4, 9, 10), real(2, 4, 13), real(1, 4, 5, 6, 7)
         case("ConvTranspose", 11, VOLUME, real(4, 2, 2, 2, 2)),
     ],
 )  # fmt: skip
-def test_convolutions(
-    op_type: str, opset: int, operands: list[Operand], outputs: int, attributes: dict[str, Any]
-) -> None:
-    check(op_type, opset, operands, outputs, attributes)
+def test_convolutions(node: Node) -> None:
+    check(*node)
 
 
 @pytest.mark.parametrize("ceil_mode", [0, 1])
@@ -79,7 +77,7 @@ def test_pooling_windows(op_type: str, window: dict[str, Any], ceil_mode: int) -
 
 
 @pytest.mark.parametrize(
-    ARGUMENTS,
+    "node",
     [
         *(
             case(op_type, 12, IMAGE, kernel_shape=[k, k], strides=[s, s], auto_pad=mode)
@@ -112,17 +110,15 @@ def test_pooling_windows(op_type: str, window: dict[str, Any], ceil_mode: int) -
         case("GlobalLpPool", 7, IMAGE, p=3),
     ],
 )  # fmt: skip
-def test_pooling(
-    op_type: str, opset: int, operands: list[Operand], outputs: int, attributes: dict[str, Any]
-) -> None:
-    check(op_type, opset, operands, outputs, attributes)
+def test_pooling(node: Node) -> None:
+    check(*node)
 
 
 CHANNELS = [const(positive(4)), const(real(4)), const(real(4)), const(positive(4))]
 
 
 @pytest.mark.parametrize(
-    ARGUMENTS,
+    "node",
     [
         case("BatchNormalization", 7, IMAGE, *CHANNELS),
         case("BatchNormalization", 9, IMAGE, *CHANNELS, epsilon=0.01, momentum=0.5),
@@ -152,14 +148,12 @@ CHANNELS = [const(positive(4)), const(real(4)), const(real(4)), const(positive(4
         case("Softmax", 13, real(2, 3, 4), axis=-2),
     ],
 )
-def test_normalisations(
-    op_type: str, opset: int, operands: list[Operand], outputs: int, attributes: dict[str, Any]
-) -> None:
-    check(op_type, opset, operands, outputs, attributes)
+def test_normalisations(node: Node) -> None:
+    check(*node)
 
 
 @pytest.mark.parametrize(
-    ARGUMENTS,
+    "node",
     [
         case("MatMul", 9, real(2, 3, 4), const(real(4, 5))),
         case("MatMul", 13, real(2, 3, 4), real(4, 5)),
@@ -184,10 +178,8 @@ def test_normalisations(
         case("Det", 11, real(2, 3, 3)),
     ],
 )
-def test_products(
-    op_type: str, opset: int, operands: list[Operand], outputs: int, attributes: dict[str, Any]
-) -> None:
-    check(op_type, opset, operands, outputs, attributes)
+def test_products(node: Node) -> None:
+    check(*node)
 
 
 def recurrent(gates: int, directions: int, bias: bool, lengths: bool, state: int) -> list[Operand]:
@@ -246,7 +238,7 @@ def test_recurrent_layers(
 
 
 @pytest.mark.parametrize(
-    ARGUMENTS,
+    "node",
     [
         case("Attention", 23, real(2, 3, 4, 8), real(2, 3, 6, 8), real(2, 3, 6, 5)),
         case("Attention", 23, real(2, 4, 24), real(2, 6, 24), real(2, 6, 24), q_num_heads=3,
@@ -260,7 +252,5 @@ def test_recurrent_layers(
              real(2, 3, 5, 8), real(2, 3, 5, 8), outputs=3),
     ],
 )  # fmt: skip
-def test_attention(
-    op_type: str, opset: int, operands: list[Operand], outputs: int, attributes: dict[str, Any]
-) -> None:
-    check(op_type, opset, operands, outputs, attributes)
+def test_attention(node: Node) -> None:
+    check(*node)

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 
-from tests.engine.onnx.operands import ARGUMENTS, Random, case, check, const
-from tests.engine.onnx.oracle import Operand
+from tests.engine.onnx.operands import Node, Random, case, check, const
 
 RANDOM = Random(0)
 real, positive, whole = RANDOM.real, RANDOM.positive, RANDOM.whole
@@ -18,7 +15,7 @@ ZERO, SIGNED_ZERO = const(120, np.uint8), const(-3, np.int8)
 
 
 @pytest.mark.parametrize(
-    ARGUMENTS,
+    "node",
     [
         case("QuantizeLinear", 10, 3 * real(3, 4), const(0.05), ZERO),
         case("QuantizeLinear", 13, 3 * real(2, 3, 4), const(positive(3)), const([1, 2, 3], np.int8),
@@ -45,7 +42,5 @@ ZERO, SIGNED_ZERO = const(120, np.uint8), const(-3, np.int8)
              pads=[1, 1, 1, 1], strides=[2, 1]),
     ],
 )  # fmt: skip
-def test_quantised_integers(
-    op_type: str, opset: int, operands: list[Operand], outputs: int, attributes: dict[str, Any]
-) -> None:
-    check(op_type, opset, operands, outputs, attributes)
+def test_quantised_integers(node: Node) -> None:
+    check(*node)

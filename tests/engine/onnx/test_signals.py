@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.engine.onnx.operands import ARGUMENTS, Random, case, check, const, ints, shape
+from tests.engine.onnx.operands import Node, Random, case, check, const, ints, shape
 from tests.engine.onnx.oracle import Operand, assert_agrees, node_model
 
 RANDOM = Random(0)
@@ -43,7 +43,7 @@ def test_nearest_resize(rounding: str, coordinates: str, scales: list[float]) ->
 
 
 @pytest.mark.parametrize(
-    ARGUMENTS,
+    "node",
     [
         case("Upsample", 7, IMAGE, scales=[1.0, 1.0, 2.0, 3.0]),
         case("Upsample", 9, IMAGE, const([1, 1, 1.5, 2])),
@@ -69,10 +69,8 @@ def test_nearest_resize(rounding: str, coordinates: str, scales: list[float]) ->
              coordinate_transformation_mode="asymmetric", nearest_mode="round_prefer_ceil"),
     ],
 )  # fmt: skip
-def test_resize(
-    op_type: str, opset: int, operands: list[Operand], outputs: int, attributes: dict[str, Any]
-) -> None:
-    check(op_type, opset, operands, outputs, attributes)
+def test_resize(node: Node) -> None:
+    check(*node)
 
 
 @pytest.mark.parametrize("align_corners", [0, 1])
@@ -84,7 +82,7 @@ def test_grid_samples(mode: str, padding: str, align_corners: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ARGUMENTS,
+    "node",
     [
         case("DeformConv", 19, real(2, 4, 6, 7), const(real(6, 4, 3, 3)), real(2, 18, 4, 5)),
         case("DeformConv", 19, real(1, 4, 6, 7), const(real(6, 2, 3, 3)), real(1, 36, 3, 4),

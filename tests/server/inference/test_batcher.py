@@ -38,7 +38,7 @@ from braid.server.inference.requests import (
 from braid.server.jobs.imported_model import ImportedModel
 from braid.server.store.records import ModelVersion, RegistrationOptions
 from braid.server.store.serving_config import BatchPolicy
-from tests.server.inference.batching import settle
+from tests.server.inference.batching import Watcher, settle
 
 WIDTH = 3
 
@@ -115,17 +115,6 @@ class StillClock:
     def call_at(self, when: float, callback: Callable[[], None]) -> asyncio.Handle:
         loop = asyncio.get_running_loop()
         return loop.call_soon(callback) if when <= 0 else loop.call_later(1e6, callback)
-
-
-class Watcher:
-    def __init__(self) -> None:
-        self.waiting = (0, 0)
-
-    def queue_is(self, requests: int, rows: int) -> None:
-        self.waiting = (requests, rows)
-
-    def batch_ran(self, batch_size: int, rows: int, compute_us: int) -> None:
-        assert 0 < rows <= batch_size
 
 
 @pytest.fixture

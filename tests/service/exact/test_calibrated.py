@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.service.exact.calibrated import Calibrated, samples_of
-from tests.service.exact.checking import compared
-from tests.service.exact.drawing import Drawn, draw, rows
-from tests.service.exact.steps import Array, Interval, evaluated
+from campaigns.exact.calibrated import Calibrated, samples_of
+from campaigns.exact.checking import compared
+from campaigns.exact.drawing import Drawn, draw, rows
+from campaigns.exact.steps import Array, Interval, evaluated
 
 SEEDS = (0, 2, 4, 6)  # networks that answer with each step's result
 

@@ -12,11 +12,11 @@ from onnx import helper
 
 from braid.core.precision import BF16
 from braid_client import Client
+from campaigns.exact.campaign import answers_of, offered, served
+from campaigns.exact.checking import compared
+from campaigns.exact.drawing import rows
+from campaigns.exact.steps import Array
 from tests.models.graphs import graph, save, tensors
-from tests.service.exact.campaign import answers_of, offered, served
-from tests.service.exact.checking import compared
-from tests.service.exact.drawing import rows
-from tests.service.exact.steps import Array
 from tests.service.exact.test_random_requests import EACH_FORM
 from tests.service.server_process import ServerProcess
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.service.exact.campaign import FORMS, Amount, offered, run
-from tests.service.exact.checking import NOTHING, Found
+from campaigns.exact.campaign import FORMS, Amount, answered, offered
+from campaigns.exact.checking import NOTHING, Found
 from tests.service.server_process import ServerProcess
 
 EACH_FORM = [form if form == "fp32" else pytest.param(form, marks=pytest.mark.ci) for form in FORMS]
@@ -18,7 +18,7 @@ def found_by(shared: ServerProcess, form: str, amount: Amount, folder: Path) -> 
     if not offered(form):
         pytest.skip(f"the CPU does not compute in {form}")
     found = NOTHING
-    for part in run(shared, form, amount, folder):
+    for part in answered(shared, form, amount, folder):
         assert part.outside == 0, part
         found = found.plus(part)
     return found

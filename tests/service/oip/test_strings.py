@@ -17,7 +17,7 @@ import tritonclient.http as http
 import tritonclient.http.aio as http_aio
 from tritonclient.grpc import service_pb2
 
-from braid.core.strings import MAX_STRINGS, length_prefixed
+from braid.core.strings import length_prefixed
 from braid_client import AsyncClient, InferRequest, InvalidArgument
 from tests.service.oip.conftest import SHM_KEY
 from tests.service.oip.rest import call
@@ -184,49 +184,13 @@ async def test_a_string_that_a_model_refuses_does_not_fail_its_neighbours(
     assert found == ["refused" if number % 10 == 3 else "lime" for number in range(40)]
 
 
-@pytest.mark.parametrize(
-    ("request_", "reason"),
-    [
-        (raw(b"\x01\0\0\0a"), "has 1 strings; its shape takes 2"),
-        (raw(*[b"\x01\0\0\0a"] * 3), "more than the 2 strings"),
-        (raw(b"\x01\0\0\0a", b"\x01\0"), "ends within the length of element 1"),
-        (raw(b"\xff\xff\xff\xffa"), "has the length 4294967295 before element 0, but 1 bytes"),
-        (raw(b"\x02\0\0\0\xc3\x28", bytes(4)), "has no UTF-8 in element 0"),
-        (raw(b"\x03\0\0\0\xed\xa0\x80", bytes(4)), "has no UTF-8 in element 0"),  # a surrogate
-        (raw(bytes(8), shape=(1, 3)), "axis 1 must be 2"),
-        (raw(bytes(8), shape=(MAX_STRINGS, 2)), f"a request may have {MAX_STRINGS}"),
-    ],
-)
-def test_what_is_wrong_with_strings_is_named(
-    oip_server: ServerProcess, request_: service_pb2.ModelInferRequest, reason: str
-) -> None:
-    with grpc.insecure_channel(oip_server.address) as channel:
-        stub = triton.service_pb2_grpc.GRPCInferenceServiceStub(channel)
-
-        with pytest.raises(grpc.RpcError) as refused:
-            stub.ModelInfer(request_, timeout=120)
-
-    assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-    assert reason in str(refused.value.details())
-    assert "'x'" in str(refused.value.details())
-
-
-def test_json_says_what_is_wrong_with_strings(oip_server: ServerProcess) -> None:
+def test_json_has_strings_in_one_list_or_nested(oip_server: ServerProcess) -> None:
     def ask(data: object) -> Any:
         tensor = {"name": "x", "datatype": "BYTES", "shape": [1, 2], "data": data}
         return call(oip_server, "/v2/models/greeting/infer", {"inputs": [tensor]})
 
     assert ask(["a", "b"]).json["outputs"][0]["data"] == ["hello a!", "hello b!"]
     assert ask([["a", "b"]]).status == 200
-    for data, reason in (
-        (["a"], "has 1 strings"),
-        (["a", 1], "no string"),
-        (["a", "\ud800"], "surrogate"),
-        ("ab", "no list"),
-    ):
-        answer = ask(data)
-        assert answer.status == 400
-        assert reason in answer.json["error"]
 
 
 def test_strings_stay_out_of_shared_memory(oip_server: ServerProcess) -> None:

@@ -1,0 +1,13 @@
+"""Programs that look for faults by minutes and seeds: ``python -m campaigns NAME --help``.
+
+attack         the tables of tests/attack, then random messages to every method (noise)
+chaos          random blows to a server under load
+exact          random requests to random networks, compared with plain arithmetic
+fuzz           random graphs, damaged model files, damaged bytes of HTTP/2
+paused         the fast suite while its processes are stopped at random
+regressions    faults that were found once, shown from outside on the server of any checkout
+soak           mixed load for long: memory stays flat, latencies steady
+
+traffic and registrations are clients that chaos, soak and benchmarks of fleets share. Tests of the
+campaigns' parts are in tests/campaigns.
+"""
