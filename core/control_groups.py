@@ -51,7 +51,7 @@ def control_groups(controller: str, root: Path = ROOT) -> list[Path]:
 
 
 def _upwards(mounted_at: Path, group: str, shown: str) -> list[Path]:
-    """Folders from a group up to its mount point, which shows group ``shown`` of the hierarchy."""
+    """Folders from a group to the top of its mount, which shows the hierarchy from ``shown`` on."""
     try:
         below = PurePosixPath(group).relative_to(shown)
     except ValueError:  # the group lies outside of what is mounted

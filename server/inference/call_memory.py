@@ -167,7 +167,7 @@ class _Queue:
             raise
 
     def let_in(self) -> bool:
-        """Let in the requests at the head that fit; returns whether others still wait."""
+        """Let in the requests at the head that fit; returns bool: some wait still."""
         while self._waiting and self._account.fits(self._waiting[0][0]):
             size_bytes, entered = self._waiting.popleft()
             if not entered.done():

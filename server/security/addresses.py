@@ -90,7 +90,7 @@ class HostNames:
         self._names = {name.lower() for name in names}
 
     def include(self, host: str) -> bool:
-        """Return whether a ``Host`` header gives an IP address, or a name of this server."""
+        """Bool: a ``Host`` header gives a name of this server, or any address."""
         if EVERY in self._names:
             return True
         found = _HOST.fullmatch(host)
