@@ -39,7 +39,7 @@ def as_markdown() -> str:
         "",
         "| overloads | operators of `aten` |",
         "| --- | --- |",
-        *(f"| {covered} | {', '.join(names)} |" for covered, names in groups.items() if covered),
+        *(f"| {covered} | `{', '.join(names)}` |" for covered, names in groups.items() if covered),
         "",
         *_wrapped("Of Python, for computed extents: " + _listed(groups[""])),
         "",

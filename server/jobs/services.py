@@ -92,7 +92,7 @@ class JobServices:
     def tolerated_in(self, precision: str, options: RegistrationOptions) -> float:
         """Allowed error of one of the precisions that ``auto`` chooses from.
 
-        FP32 must stay within the server's tolerance, whatever error the registration accepts.
+        FP32 is held to what it is held to without ``auto``, whatever error is accepted.
         """
         if precision == FP32:
             return self.tolerance

@@ -2,15 +2,17 @@
 
     Ray Serve ──> braid-haproxy -f FILE ... ──changes FILE──> haproxy -f FILE ...
 
-Ray Serve has HAProxy answer 500 where no replica can be reached or one died with a call, which
-clients of gRPC read as UNKNOWN. HAProxy's own 502, 503 and 504 read UNAVAILABLE. It lets calls wait
-for ever that were sent to a machine that has lost its power or its cable: their connections are
-checked. And it takes a replica for down that is late with two answers, of which the second one has
-250 ms: on a busy machine that says nothing about the replica, so both have longer.
+Four things change in FILE:
 
-It also tells HAProxy that there is no replica while it builds an application anew, seconds in which
-all replicas answer, and calls would read that no node is up. A backend that loses all of its
-replicas at once keeps those of the start before; HAProxy's checks find out which of them answer.
+- Where no replica can be reached, or one died with a call, HAProxy answers its own 502, 503 or 504,
+  which clients of gRPC read as UNAVAILABLE. They read Ray Serve's 500 as UNKNOWN.
+- Connections to replicas are checked, so that calls to a machine without power or cable end.
+- Each health check waits for ``ANSWER_SECONDS``. Ray Serve gives the second one 250 ms, which a
+  healthy replica on a busy machine exceeds.
+- A backend that loses all of its replicas at once keeps those of the start before, and HAProxy's
+  checks find out which of them answer. Ray Serve names none for seconds while it builds an
+  application anew, though all of them answer.
+
 Ray Serve has no settings for that, but one for the program that it starts.
 """
 

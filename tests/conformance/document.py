@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import textwrap
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from braid.engine.onnx.lowering_table import NEWEST_OPSET, OLDEST_OPSET
 from braid.engine.onnx.operator_docs import rows
@@ -27,6 +27,8 @@ EXPLAINED: Mapping[str, str] = {
 
 Table = Mapping[str, tuple[int, int, str]]  # operator -> first and last set, remark
 ELEMENT = "element type "
+_FRAME = re.compile(r"^the model .* reason\(s\): |\. Export it .*")  # the same in every message
+_NAME = re.compile(r"'\w+' (?=is not a)| \([^)]*\)(?=:)")
 _COUNTED = (Verdict.PASSED, Verdict.REFUSED, Verdict.FAILED, Verdict.WRONG)
 
 
@@ -159,13 +161,15 @@ def _not_passed(results: Sequence[Result], table: Table) -> list[str]:
 
 
 def _why(operator: str, reasons: Iterable[str]) -> str:
-    """Reasons without what all of them say, element types as one list."""
-    parts = {
-        re.sub(rf"^(?:input '\w+'|{operator} \([^)]*\)|operator .* cannot run on [^:]*): ", "", part)
-        for reason in reasons
-        for part in re.sub(r"^the model .* reason\(s\): |\. Export it .*", "", reason).split("; ")
-    }
-    parts = {re.sub(r"'\w+' (?=is not a)| \([^)]*\)(?=:)", "", part) for part in parts}
+    """All reasons as one text, element types as one list."""
+    parts = {part for reason in reasons for part in _parts(operator, reason)}
     types = sorted(part.removeprefix(ELEMENT) for part in parts if part.startswith(ELEMENT))
     others = sorted(part for part in parts if ELEMENT not in part)
     return "; ".join([*([ELEMENT + ", ".join(types)] if types else []), *others])
+
+
+def _parts(operator: str, reason: str) -> Iterator[str]:
+    """Reasons of one message, without the names that a test gives to inputs and nodes."""
+    for part in _FRAME.sub("", reason).split("; "):
+        named = rf"^(input '\w+'|{operator} \([^)]*\)|operator .* cannot run on [^:]*): "
+        yield _NAME.sub("", re.sub(named, "", part))
