@@ -36,7 +36,7 @@ from benchmarks import environment
 from benchmarks.load.processes import braid_server
 from benchmarks.networks.export import model_file
 from benchmarks.networks.registry import NETWORKS
-from benchmarks.reports import LOCAL, write_report
+from benchmarks.reports import LOCAL, parser_of, write_report
 from benchmarks.served import Inputs
 from braid_client import Client, Job
 
@@ -271,11 +271,7 @@ def _plan_id(plan: Plan | None) -> str:
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.busy_registration",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = parser_of("benchmarks.busy_registration", __doc__)
     parser.add_argument(
         "networks", nargs="*", metavar="NETWORK", help=f"default: {' '.join(DEFAULT_NETWORKS)}"
     )

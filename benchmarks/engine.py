@@ -43,6 +43,7 @@ from benchmarks.environment import describe
 from benchmarks.networks.export import model_file
 from benchmarks.networks.registry import NETWORKS
 from benchmarks.planned import Found, find_plans, imported, keep, kept
+from benchmarks.reports import names, numbers, parser_of
 from braid.core.allowance import cpu_allowance
 from braid.core.precision import FP32, INT8, PRECISIONS
 from braid.core.runtimes import RUNTIMES
@@ -155,28 +156,18 @@ def _planned(network: str, batch: int, artefact: Path, args: argparse.Namespace)
     return found
 
 
-def _names(text: str) -> list[str]:
-    return text.split(",")
-
-
-def _numbers(text: str) -> list[int]:
-    return [int(part) for part in text.split(",")]
-
-
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of("benchmarks.engine", __doc__)
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
-    parser.add_argument("--networks", type=_names, help="default: all that matter")
-    parser.add_argument("--batches", type=_numbers, help="default: 1,8; on a GPU 1,8,32")
+    parser.add_argument("--networks", type=names, help="default: all that matter")
+    parser.add_argument("--batches", type=numbers, help="default: 1,8; on a GPU 1,8,32")
     parser.add_argument("--threads", type=int, default=cpu_allowance().threads)
     parser.add_argument(
         "--planner", default="", help="e.g. 'portfolio(gap=0.005,time_budget_s=60)'"
     )
     parser.add_argument(
         "--without",
-        type=lambda text: text.split(","),
+        type=names,
         default=[],
         help=", ".join([*OTHERS, *PEERS]),
     )

@@ -27,7 +27,7 @@ from pathlib import Path
 from statistics import fmean
 
 from benchmarks.environment import describe
-from benchmarks.reports import draw_bars, write_report
+from benchmarks.reports import draw_bars, parser_of, write_report
 from benchmarks.structures import (
     PAPER_GRAPHS,
     Structure,
@@ -280,9 +280,7 @@ def structures_of(args: argparse.Namespace) -> list[Structure]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of("benchmarks.planners", __doc__)
     parser.add_argument("--out", type=Path, help="folder for planners.json and planners.png")
     parser.add_argument("--graphs", type=Path, default=PAPER_GRAPHS, metavar="DIR")
     parser.add_argument("--graph", type=Path, action="append", default=[], metavar="FILE")

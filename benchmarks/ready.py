@@ -10,7 +10,6 @@ runs N loops that never pause beside the server, as a busy machine has them.
 
 from __future__ import annotations
 
-import argparse
 import re
 import tempfile
 import time
@@ -25,7 +24,7 @@ from benchmarks.load.children import running
 from benchmarks.load.processes import braid_server
 from benchmarks.networks.export import export_onnx
 from benchmarks.networks.fires import FIRES
-from benchmarks.reports import write_report
+from benchmarks.reports import parser_of, write_report
 from braid.server.cli.local.demo_networks.onnx_file import write_onnx
 from braid_client import Client
 
@@ -155,9 +154,7 @@ def files(folder: Path, names: Sequence[str]) -> dict[str, Path]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of("benchmarks.ready", __doc__)
     names = [subject.name for subject in SUBJECTS]
     parser.add_argument("--only", nargs="+", choices=names, default=names)
     parser.add_argument("--rounds", type=int, default=1, help="registrations of each, in turns")

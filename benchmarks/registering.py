@@ -33,7 +33,7 @@ from benchmarks.environment import describe
 from benchmarks.load.processes import braid_server
 from benchmarks.networks.export import model_file
 from benchmarks.networks.registry import NETWORKS, arrays_of
-from benchmarks.reports import write_report
+from benchmarks.reports import numbers, parser_of, write_report
 from braid_client import BraidError, Client
 
 QUIET = "quiet"
@@ -165,12 +165,10 @@ def measure(client: Client, model: Path, other: Path, args: argparse.Namespace) 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of("benchmarks.registering", __doc__)
     parser.add_argument("--served", choices=NETWORKS, default="squeezenet")
     parser.add_argument("--registered", choices=NETWORKS, default="inception_v3")
-    parser.add_argument("--batches", type=lambda s: [*map(int, s.split(","))], default=[1, 8])
+    parser.add_argument("--batches", type=numbers, default=[1, 8])
     parser.add_argument("--rate", type=float, default=20.0, help="requests a second; 0: none")
     parser.add_argument("--clients", type=int, default=0, help="that never pause; no rate then")
     parser.add_argument("--quiet", type=float, default=20.0, help="seconds before registering")

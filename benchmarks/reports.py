@@ -20,6 +20,23 @@ LOCAL = REPOSITORY / "benchmarks" / "results" / "local"
 """Results that git ignores."""
 
 
+def parser_of(module: str, header: str | None) -> argparse.ArgumentParser:
+    """Return a parser of ``python -m module`` that shows the module's header as its help."""
+    return argparse.ArgumentParser(
+        prog=f"python -m {module}",
+        description=header,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+
+
+def names(text: str) -> list[str]:
+    return [part for part in text.split(",") if part]
+
+
+def numbers(text: str) -> list[int]:
+    return [int(part) for part in names(text)]
+
+
 def cases_parser(
     module: str, cases: Collection[str], *, is_all_usual: bool = False
 ) -> argparse.ArgumentParser:

@@ -34,7 +34,7 @@ from benchmarks import environment
 from benchmarks.load.processes import braid_server
 from benchmarks.networks.export import model_file
 from benchmarks.networks.registry import NETWORKS, arrays_of
-from benchmarks.reports import LOCAL, write_report
+from benchmarks.reports import LOCAL, names, parser_of, write_report
 from braid_client import BraidError, Client, ModelState
 
 DEFAULT_OUT = LOCAL / "served.json"
@@ -191,15 +191,11 @@ def text(served: Served) -> str:
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.served",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = parser_of("benchmarks.served", __doc__)
     parser.add_argument("networks", nargs="+", choices=NETWORKS, metavar="NETWORK")
     parser.add_argument("--models", type=Path, help="folder with NETWORK.onnx; exported if missing")
     parser.add_argument("--store", type=Path, help="of the server, kept; what it has is not made")
-    parser.add_argument("--phases", type=lambda s: s.split(","), default=["after", "quiet"])
+    parser.add_argument("--phases", type=names, default=["after", "quiet"])
     parser.add_argument("--during", choices=NETWORKS, help="to register beside the requests")
     parser.add_argument("--during-seconds", type=float, default=60.0, help="then it is cancelled")
     parser.add_argument("--seconds", type=float, default=10.0, help="of requests, each phase")

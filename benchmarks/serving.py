@@ -34,7 +34,7 @@ from benchmarks.load.processes import (
 from benchmarks.load.records import Endpoint, Job
 from benchmarks.load.results import Comparison, Load, Turn, compare, progress, summarise, table
 from benchmarks.networks.one_operator import write_scaled
-from benchmarks.reports import LOCAL, write_report
+from benchmarks.reports import LOCAL, numbers, write_report
 
 SHAPE = (1, 3, 224, 224)
 SCALE = 2.0
@@ -83,10 +83,6 @@ def _endpoints(options: argparse.Namespace, folder: Path, stack: ExitStack) -> l
     return [*endpoints, *options.endpoint]
 
 
-def _numbers(text: str) -> list[int]:
-    return [int(part) for part in text.split(",") if part]
-
-
 def _endpoint(text: str) -> Endpoint:
     name, _, rest = text.partition("=")
     address, _, model = rest.partition("/")
@@ -98,14 +94,14 @@ def _endpoint(text: str) -> Endpoint:
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.serving")
     parser.add_argument("--out", type=Path, default=DEFAULT_OUT, help="JSON file to write")
-    parser.add_argument("--clients", type=_numbers, default=[1, 16], help="closed loop: 1,4,64")
-    parser.add_argument("--rates", type=_numbers, default=[], help="open loop: requests/s: 100,400")
+    parser.add_argument("--clients", type=numbers, default=[1, 16], help="closed loop: 1,4,64")
+    parser.add_argument("--rates", type=numbers, default=[], help="open loop: requests/s: 100,400")
     parser.add_argument("--open-clients", type=int, default=16, help="connections of the open loop")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=2.0, help="measured, per turn")
     parser.add_argument("--warmup", type=float, default=0.5, help="seconds before that")
     parser.add_argument("--generators", type=int, default=1, help="processes of clients")
-    parser.add_argument("--batch-sizes", type=_numbers, default=[1, 4, 16], help="to schedule")
+    parser.add_argument("--batch-sizes", type=numbers, default=[1, 4, 16], help="to schedule")
     parser.add_argument("--shared-memory", action="store_true", help="Braid that way, too")
     parser.add_argument("--untuned-echo", action="store_true", help="an echo as a user writes it")
     parser.add_argument(

@@ -9,7 +9,6 @@ were on the device; with equal policies they should be equal, however much longe
 
 from __future__ import annotations
 
-import argparse
 import tempfile
 import threading
 import time
@@ -22,7 +21,7 @@ from benchmarks.load.processes import braid_server
 from benchmarks.networks.export import model_file
 from benchmarks.networks.registry import NETWORKS, arrays_of
 from benchmarks.registering import Latencies
-from benchmarks.reports import write_report
+from benchmarks.reports import names, parser_of, write_report
 from braid_client import Client
 
 UNCOUNTED_S = 1.0  # at the beginning of a phase
@@ -88,12 +87,8 @@ def measure(client: Client, models: Sequence[str], clients: int, seconds: float)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument(
-        "--models", type=lambda s: s.split(","), default=["squeezenet", "googlenet"]
-    )
+    parser = parser_of("benchmarks.sharing", __doc__)
+    parser.add_argument("--models", type=names, default=["squeezenet", "googlenet"])
     parser.add_argument("--clients", type=int, default=4, help="of each model")
     parser.add_argument("--seconds", type=float, default=10.0, help="of each phase")
     parser.add_argument("--files", type=Path, help="folder with NETWORK.onnx; exported if missing")

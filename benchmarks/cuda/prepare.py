@@ -9,7 +9,6 @@ of an earlier recipe goes.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import shutil
 import sys
@@ -21,15 +20,12 @@ from benchmarks.cuda.agenda import CNNS
 from benchmarks.cuda.library import artefact_of
 from benchmarks.cuda.recipes import NoRecipe, write_recipe
 from benchmarks.networks.registry import NETWORKS
+from benchmarks.reports import parser_of
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; 1 if a network has no recipe."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.cuda.prepare",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = parser_of("benchmarks.cuda.prepare", __doc__)
     parser.add_argument(
         "--networks", nargs="+", choices=NETWORKS, default=CNNS, help="default: the five CNNs"
     )

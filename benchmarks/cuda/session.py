@@ -15,7 +15,6 @@ Networks come from ``--models`` (``benchmarks.cuda.prepare``).
 
 from __future__ import annotations
 
-import argparse
 import os
 import subprocess
 import sys
@@ -27,6 +26,7 @@ from time import monotonic
 from benchmarks.cuda.agenda import EAGER, MAX_AUTOTUNE, REDUCE_OVERHEAD
 from benchmarks.cuda.versions import NO_GPU
 from benchmarks.peers.hosting import keeper
+from benchmarks.reports import parser_of
 
 MARGIN_S = 15.0
 """For a benchmark or pytest to end by itself, with the step or test that it is at."""
@@ -196,11 +196,7 @@ def _lines(log: Path, start: int) -> list[str]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one part; 0 if all its steps ended well, or there is no GPU."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.cuda.session",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = parser_of("benchmarks.cuda.session", __doc__)
     parser.add_argument("part", choices=PARTS)
     out = os.environ.get("OUT", "benchmarks/results/local")
     parser.add_argument("--out", type=Path, default=Path(out), help="default: $OUT")

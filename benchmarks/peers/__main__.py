@@ -21,6 +21,7 @@ from benchmarks.peers.records import BATCHINGS, DYNAMIC, Case, path_of, read_cas
 from benchmarks.peers.report import write_report
 from benchmarks.peers.rounds import Course, run_course, started
 from benchmarks.peers.stands import Stand
+from benchmarks.reports import names, numbers
 from braid.core.allowance import cpu_allowance
 
 DEFAULT_OUT = environment.REPOSITORY / "benchmarks" / "results" / "local" / "peers"
@@ -50,26 +51,18 @@ def _batch_sizes(contender: Contender, batching: str, options: argparse.Namespac
     return tuple(options.batch_sizes) if is_dynamic else (1,)
 
 
-def _numbers(text: str) -> list[int]:
-    return [int(part) for part in text.split(",") if part]
-
-
 def _parts(text: str) -> list[float]:
     return [int(part) / 100 for part in text.split(",") if part]
-
-
-def _names(text: str) -> list[str]:
-    return [part for part in text.split(",") if part]
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.peers")
     parser.add_argument("--out", type=Path, default=DEFAULT_OUT, help="folder of the results")
-    parser.add_argument("--models", type=_names, default=list(NAMES), help=",".join(NAMES))
-    parser.add_argument("--peers", type=_names, default=[], help="contenders; default: all")
-    parser.add_argument("--batching", type=_names, default=list(BATCHINGS), help="off,dynamic")
-    parser.add_argument("--batch-sizes", type=_numbers, default=[1, 2, 4, 8], help="if dynamic")
-    parser.add_argument("--clients", type=_numbers, default=[1, 4, 16], help="of closed loops")
+    parser.add_argument("--models", type=names, default=list(NAMES), help=",".join(NAMES))
+    parser.add_argument("--peers", type=names, default=[], help="contenders; default: all")
+    parser.add_argument("--batching", type=names, default=list(BATCHINGS), help="off,dynamic")
+    parser.add_argument("--batch-sizes", type=numbers, default=[1, 2, 4, 8], help="if dynamic")
+    parser.add_argument("--clients", type=numbers, default=[1, 4, 16], help="of closed loops")
     parser.add_argument("--parts", type=_parts, default=[0.5, 0.8], help="open loops: 50,80 %%")
     parser.add_argument("--threads", type=int, default=cpu_allowance().threads)
     parser.add_argument("--rounds", type=int, help="5; 1 if quick")
