@@ -87,7 +87,7 @@ def lines(result: Mapping[str, Any], path: str = "") -> Iterator[str]:
         if name in HIDDEN:
             continue
         if not isinstance(value, dict):
-            yield f"| {path}{name} | {value or 'none'} |"
+            yield f"| {path}{name} | {'none' if value == [] else value} |"
         elif any(isinstance(part, dict) for part in value.values()):
             yield from lines(value, f"{path}{name}: ")
         else:

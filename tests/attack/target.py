@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import socket
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -24,7 +25,7 @@ from braid_client.wire import inference_pb2, inference_pb2_grpc
 from tests.clock import until
 from tests.models.small import by_values, doubling, repeating
 from tests.models.strings import greeting
-from tests.service.server_process import ServerProcess
+from tests.service.server_process import FOR_TESTS, ServerProcess
 
 KEPT = "kept"  # the model that no attack names
 PREY = "prey"  # the one that they name
@@ -90,11 +91,14 @@ class Target:
     _log_at: int = 0
 
     @classmethod
-    def start(cls, folder: Path) -> Target:
+    def start(
+        cls, folder: Path, command: Sequence[str] = FOR_TESTS, grpc_port: str = "0"
+    ) -> Target:
         """Start a server in a folder of its own."""
         canaries = Canaries(folder / "canaries")
         server = ServerProcess(
             folder / "store",
+            command=command,
             BRAID_ADMIN_TOKEN=TOKEN,
             BRAID_SYSTEM_SHARED_MEMORY="true",
             BRAID_LOG_LEVEL="INFO",
@@ -104,7 +108,7 @@ class Target:
             BRAID_IMPORT_RUN_SECONDS="10",
             BRAID_UPLOAD_IDLE_SECONDS="20",
             BRAID_SPARE_WORKER="false",
-        ).start()
+        ).start(grpc_port)
         target = cls(server, canaries)
         try:
             target._register(folder)

@@ -57,29 +57,29 @@ REQUESTS: dict[str, HttpRequest] = dict(_rest_requests())
 
 
 @pytest.fixture(scope="module")
-def channel(target: Target) -> Iterator[grpc.Channel]:
+def attacked(target: Target) -> Iterator[grpc.Channel]:
     with grpc.insecure_channel(target.address) as made:
         yield made
     target.check()
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_a_bad_call_is_refused(name: str, target: Target, channel: grpc.Channel) -> None:
-    check(channel, CALLS[name], target.metadata)
+def test_a_bad_call_is_refused(name: str, target: Target, attacked: grpc.Channel) -> None:
+    check(attacked, CALLS[name], target.metadata)
 
 
 @pytest.mark.parametrize("name", UPLOADS)
 def test_a_bad_upload_is_refused_and_leaves_nothing(
-    name: str, target: Target, channel: grpc.Channel
+    name: str, target: Target, attacked: grpc.Channel
 ) -> None:
-    stub = admin_pb2_grpc.AdminServiceStub(channel)
+    stub = admin_pb2_grpc.AdminServiceStub(attacked)
 
     def jobs() -> int:
         asked = admin_pb2.ListJobsRequest(limit=1000)
         return len(stub.ListJobs(asked, metadata=target.metadata).jobs)
 
     before = jobs()
-    check(channel, UPLOADS[name], target.metadata)
+    check(attacked, UPLOADS[name], target.metadata)
 
     assert list((target.server.store / "uploads").iterdir()) == []
     assert jobs() == before

@@ -17,14 +17,18 @@ import pytest
 from onnx import TensorProto, helper
 
 from braid_client import Client, RetryPolicy, Unavailable
+from tests.attack.target import Target
+from tests.attack.test_bad_requests import (  # noqa: F401
+    attacked,
+    test_a_bad_call_is_refused,
+    test_a_bad_upload_is_refused_and_leaves_nothing,
+)
 from tests.clock import until
 from tests.models.graphs import graph, save, tensors
 from tests.models.small import doubling, embedding, small_cnn, two_inputs
 from tests.service.oip.test_bad_requests import (  # noqa: F401
     stub,
-    test_a_bad_request_is_named,
     test_a_request_s_own_parameters_are_ignored,
-    test_on_a_stream_an_error_is_an_answer_and_the_stream_goes_on,
 )
 from tests.service.oip.test_other_clients import (  # noqa: F401
     test_a_client_that_knows_only_reflection_infers,
@@ -34,11 +38,7 @@ from tests.service.server_process import ServerProcess, free_port, serving
 from tests.service.test_bad_requests import (  # noqa: F401
     channel,
     test_a_file_that_is_no_model_fails_its_job_only,
-    test_a_malformed_upload_is_refused_and_leaves_nothing,
     test_a_message_over_the_limit_is_refused_and_the_server_goes_on,
-    test_a_wrong_tensor_is_named,
-    test_an_unknown_model_or_version_is_not_found,
-    test_an_unknown_output_is_named,
     test_asking_for_what_is_not_there_is_not_found,
 )
 from tests.service.test_requests_in_time import (  # noqa: F401
@@ -93,6 +93,16 @@ def shared(
     server.start(grpc_port=str(free_port()))
     with serving(server, models):
         yield server
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
+    """A replica that takes a token, with the models of the table of bad requests."""
+    made = Target.start(tmp_path_factory.mktemp("attacked"), REPLICA, str(free_port()))
+    try:
+        yield made
+    finally:
+        made.end()
 
 
 @pytest.fixture(scope="module")

@@ -34,7 +34,6 @@ from tests.service.oip.test_strings import (  # noqa: F401
     test_the_sdk_takes_arrays_of_strings_and_gives_objects,
     test_triton_clients_send_and_take_strings,
     test_typed_contents_are_the_same_as_raw_ones,
-    test_what_is_wrong_with_strings_is_named,
 )
 from tests.service.server_process import ServerProcess, free_port, serving
 

@@ -16,8 +16,7 @@ DECODE = ("cannot be decoded",)
 def calls() -> Iterator[tuple[str, GrpcCall]]:
     """Yield all cases by name."""
     longest = braid(Bad([], parameters={"timeout": (1 << 63) - 1}))
-    sent: Sequence[Message | bytes]
-    for what, method, sent, status, words in (
+    cases: Sequence[tuple[str, str, Sequence[Message | bytes], str, Sequence[str]]] = (
         ("the longest timeout", INFER, [longest], "OK", ()),
         ("the longest timeout in a stream", STREAM, [longest], "OK", ()),
         ("no bytes", INFER, [b""], MISSING, ("no model named ''",)),
@@ -26,5 +25,6 @@ def calls() -> Iterator[tuple[str, GrpcCall]]:
         ("a name that is no text", INFER, [b"\x0a\x02\xff\xfe"], INVALID, DECODE),
         ("an empty stream", STREAM, [], "OK", ()),
         ("noise in a stream", STREAM, [braid(RIGHT), b"\xff"], INVALID, DECODE),
-    ):
+    )
+    for what, method, sent, status, words in cases:
         yield what, GrpcCall(method, sent, status, words)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.engine.onnx.operands import Node, Random, case, check, const, ints, shape
-from tests.engine.onnx.oracle import Operand, assert_agrees, node_model
+from tests.engine.onnx.oracle import assert_agrees, node_model
 
 RANDOM = Random(0)
 real, positive = RANDOM.real, RANDOM.positive
@@ -102,8 +102,5 @@ def test_grid_samples(mode: str, padding: str, align_corners: int) -> None:
         case("STFT", 17, real(2, 40, 1), const(ints(8).reshape(())), const(positive(16))),
     ],
 )  # fmt: skip
-def test_sampling_and_transforms(
-    op_type: str, opset: int, operands: list[Operand], outputs: int, attributes: dict[str, Any]
-) -> None:
-    model, inputs = node_model(op_type, operands, opset, outputs, **attributes)
-    assert_agrees(model, inputs)
+def test_sampling_and_transforms(node: Node) -> None:
+    check(*node)

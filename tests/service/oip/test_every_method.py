@@ -9,7 +9,7 @@ import asyncio
 import inspect
 import json
 import queue
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -106,7 +106,14 @@ def get_model_repository_index(client: Client, _: Path) -> None:
 
 
 def load_model(client: Client, onnx_file: Path) -> None:
-    config = json.dumps({"max_batch_size": 2, "platform": "onnxruntime_onnx"})
+    config = json.dumps(
+        {
+            "max_batch_size": 2,
+            "platform": "onnxruntime_onnx",
+            "instance_group": [{"count": 1, "kind": "KIND_CPU"}],
+            "version_policy": {"latest": {"num_versions": 1}},
+        }
+    )
     files = {"file:3/model.onnx": onnx_file.read_bytes()}
     client.load_model("loaded", config=config, files=files)
     assert client.is_model_ready("loaded", "3")
@@ -156,6 +163,7 @@ def get_trace_settings(client: Client, _: Path) -> None:
 
 
 def update_trace_settings(client: Client, _: Path) -> None:
+    client.update_trace_settings()
     wanted = {"trace_level": "TIMESTAMPS"}
     refused(lambda: client.update_trace_settings(settings=wanted), "FAILED_PRECONDITION")
     refused(lambda: client.update_trace_settings("cnn", wanted), "UNIMPLEMENTED")
@@ -166,6 +174,7 @@ def get_log_settings(client: Client, _: Path) -> None:
 
 
 def update_log_settings(client: Client, _: Path) -> None:
+    client.update_log_settings({"log_info": None})
     changed = client.update_log_settings({"log_verbose_level": 0, "log_info": False})
     assert not changed.settings["log_info"].bool_param
     assert changed.settings["log_warning"].bool_param
@@ -177,13 +186,13 @@ def update_log_settings(client: Client, _: Path) -> None:
 
 
 def register_system_shared_memory(client: Client, _: Path) -> None:
-    handle = shm.create_shared_memory_region("sync", SHM_KEY, 24)
+    handle = shm.create_shared_memory_region("region", SHM_KEY, 24)
     try:
-        client.register_system_shared_memory("sync", SHM_KEY, 24)
+        client.register_system_shared_memory("region", SHM_KEY, 24)
         shm.set_shared_memory_region(handle, [ramp(1)])
         x, y = triton.InferInput("x", [1, 3], "FP32"), triton.InferRequestedOutput("y")
-        x.set_shared_memory("sync", 12)
-        y.set_shared_memory("sync", 12, offset=12)
+        x.set_shared_memory("region", 12)
+        y.set_shared_memory("region", 12, offset=12)
         result = client.infer("fp32", [x], outputs=[y])
         placed = result.get_output("y").parameters
         assert placed["shared_memory_byte_size"].int64_param == 12
@@ -195,14 +204,14 @@ def register_system_shared_memory(client: Client, _: Path) -> None:
 
 
 def get_system_shared_memory_status(client: Client, _: Path) -> None:
-    region = client.get_system_shared_memory_status().regions["sync"]
+    region = client.get_system_shared_memory_status().regions["region"]
     assert (region.key, region.byte_size) == (SHM_KEY, 24)
     refused(lambda: client.get_system_shared_memory_status("nobody"), "NOT_FOUND")
 
 
 def unregister_system_shared_memory(client: Client, _: Path) -> None:
-    client.unregister_system_shared_memory("sync")
-    client.unregister_system_shared_memory("sync")
+    client.unregister_system_shared_memory("region")
+    client.unregister_system_shared_memory("region")
     client.unregister_system_shared_memory()
     assert not client.get_system_shared_memory_status().regions
 
@@ -266,26 +275,42 @@ def stop_stream(client: Client, _: Path) -> None:
     client.stop_stream()
 
 
-SYNC: list[Callable[[Client, Path], None]] = [
+METHODS: list[Callable[[Client, Path], None]] = [
     is_server_live, is_server_ready, is_model_ready, get_server_metadata, get_model_metadata,
     get_model_config, get_model_repository_index, load_model, unload_model,
     get_inference_statistics, get_trace_settings, update_trace_settings, get_log_settings,
     update_log_settings, register_system_shared_memory, get_system_shared_memory_status,
     unregister_system_shared_memory, get_cuda_shared_memory_status, register_cuda_shared_memory,
-    unregister_cuda_shared_memory, infer, async_infer, start_stream, stop_stream,
+    unregister_cuda_shared_memory, infer,
 ]  # fmt: skip
+"""Of both clients, in this order: later ones use what earlier ones made."""
+NAMES = {method.__name__ for method in METHODS}
 
 
 def test_every_method_of_the_client_works(client: Client, model_files: dict[str, Path]) -> None:
-    """One connection, in this order: later ones use what earlier ones made."""
-    assert {each.__name__ for each in SYNC} | {"async_stream_infer"} == methods(
-        triton.InferenceServerClient
-    )
-    for method in SYNC:
+    streams = (async_infer, start_stream, stop_stream)
+    names = NAMES | {"async_stream_infer", *(method.__name__ for method in streams)}
+    assert names == methods(triton.InferenceServerClient)
+    for method in (*METHODS, *streams):
         method(client, model_files["fp32"])
 
 
-async def _stream(client: Any) -> None:
+class Waiting:
+    """The aio client, each call of which is waited for."""
+
+    def __init__(self, client: triton_aio.InferenceServerClient, runner: asyncio.Runner) -> None:
+        self._client, self._runner = client, runner
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        method = getattr(self._client, name)
+
+        async def call(*args: Any, **options: Any) -> Any:
+            return await method(*args, **options)
+
+        return lambda *args, **options: self._runner.run(call(*args, **options))
+
+
+async def stream_infer(client: triton_aio.InferenceServerClient) -> None:
     async def requests() -> AsyncIterator[dict[str, Any]]:
         for index in range(10):
             name = "nobody" if index == 3 else "fp32"
@@ -303,91 +328,16 @@ async def _stream(client: Any) -> None:
     assert index == 10
 
 
-async def _answers(call: Awaitable[Any], check: Callable[[Any], object] = lambda _: True) -> None:
-    assert check(await call)
-
-
-async def _unimplemented(call: Awaitable[Any]) -> None:
-    with pytest.raises(InferenceServerException) as error:
-        await call
-    assert error.value.status() == "StatusCode.UNIMPLEMENTED"
-
-
-CONFIG = (
-    '{"instance_group": [{"count": 1, "kind": "KIND_CPU"}], '
-    '"version_policy": {"latest": {"num_versions": 1}}}'
-)
-
-
-def _aio_calls(client: Any, onnx_file: Path) -> dict[str, Callable[[], Awaitable[None]]]:
-    files = {"file:1/model.onnx": onnx_file.read_bytes()}
-    two = [tensor(ramp(1), "a"), tensor(ramp(1), "b")]
-    return {
-        "is_server_live": lambda: _answers(client.is_server_live(), bool),
-        "is_server_ready": lambda: _answers(client.is_server_ready(), bool),
-        "is_model_ready": lambda: _answers(client.is_model_ready("cnn"), bool),
-        "get_server_metadata": lambda: _answers(
-            client.get_server_metadata(), lambda found: found.name == "braid"
-        ),
-        "get_model_metadata": lambda: _answers(
-            client.get_model_metadata("cnn"), lambda found: found.name == "cnn"
-        ),
-        "get_model_config": lambda: _answers(
-            client.get_model_config("cnn"), lambda found: found.config.name == "cnn"
-        ),
-        "get_model_repository_index": lambda: _answers(
-            client.get_model_repository_index(), lambda found: len(found.models) > 3
-        ),
-        "load_model": lambda: _answers(
-            client.load_model("aio", config=CONFIG, files=files), lambda _: True
-        ),
-        "unload_model": lambda: _answers(client.unload_model("aio")),
-        "get_inference_statistics": lambda: _answers(
-            client.get_inference_statistics("cnn"), lambda found: len(found.model_stats) == 1
-        ),
-        "update_trace_settings": lambda: _answers(client.update_trace_settings()),
-        "get_trace_settings": lambda: _answers(client.get_trace_settings()),
-        "update_log_settings": lambda: _answers(client.update_log_settings({"log_info": None})),
-        "get_log_settings": lambda: _answers(
-            client.get_log_settings(), lambda found: "log_info" in found.settings
-        ),
-        "register_system_shared_memory": lambda: _answers(
-            client.register_system_shared_memory("aio", SHM_KEY, 24)
-        ),
-        "get_system_shared_memory_status": lambda: _answers(
-            client.get_system_shared_memory_status("aio"), lambda found: len(found.regions) == 1
-        ),
-        "unregister_system_shared_memory": lambda: _answers(
-            client.unregister_system_shared_memory("aio")
-        ),
-        "get_cuda_shared_memory_status": lambda: _unimplemented(
-            client.get_cuda_shared_memory_status()
-        ),
-        "register_cuda_shared_memory": lambda: _unimplemented(
-            client.register_cuda_shared_memory("a", b"", 0, 1)
-        ),
-        "unregister_cuda_shared_memory": lambda: _unimplemented(
-            client.unregister_cuda_shared_memory()
-        ),
-        "infer": lambda: _answers(
-            client.infer("two", two), lambda found: not found.as_numpy("minus").any()
-        ),
-        "stream_infer": lambda: _stream(client),
-    }
-
-
 def test_every_method_of_the_aio_client_works(
     oip_server: ServerProcess, model_files: dict[str, Path]
 ) -> None:
-    async def scenario() -> None:
-        async with triton_aio.InferenceServerClient(oip_server.address) as client:
-            calls = _aio_calls(client, model_files["fp32"])
-            assert set(calls) == methods(triton_aio.InferenceServerClient)
-            for call in calls.values():
-                await call()
+    async def connect() -> triton_aio.InferenceServerClient:
+        return triton_aio.InferenceServerClient(oip_server.address)
 
-    handle = shm.create_shared_memory_region("aio", SHM_KEY, 24)
-    try:
-        asyncio.run(scenario())
-    finally:
-        shm.destroy_shared_memory_region(handle)
+    assert NAMES | {"stream_infer"} == methods(triton_aio.InferenceServerClient)
+    with asyncio.Runner() as runner:
+        client = runner.run(connect())
+        for method in METHODS:
+            method(Waiting(client, runner), model_files["fp32"])
+        runner.run(stream_infer(client))
+        runner.run(client.close())
