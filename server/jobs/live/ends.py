@@ -1,8 +1,8 @@
-"""Ends of jobs: stored before anyone sees them, once, and only by the node that has the job.
+"""Ends of jobs: stored before anyone sees them, once, and only by the server that has the job.
 
 On one machine, an end that the disk does not take is shown, and stored when the disk takes it; a
-crash before that lets the job go on. Where several nodes share the store, an end is shown once it
-is stored; a node that lost the job stores none.
+crash before that lets the job go on. Where several servers share the store, an end is shown once
+it is stored; a server that lost the job stores none.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import time
 from dataclasses import replace
 
 from braid.core.background import log_failure
-from braid.core.errors import DiskFailure, LeaseLost, ResourceExhausted
+from braid.core.errors import DiskFailure, ResourceExhausted, TakenOver
 from braid.server.jobs.live.live_jobs import LiveJob
 from braid.server.jobs.progress import UNKNOWN
 from braid.server.jobs.services import JobServices
@@ -53,7 +53,7 @@ class JobEnds:
         """Store a job's last state, and let go of what only the job needed.
 
         Raises:
-            LeaseLost: the job is another node's.
+            TakenOver: the job is another server's.
         """
         try:
             model = await self._stored(live, job)
@@ -62,20 +62,20 @@ class JobEnds:
                 await live.store.call(live.store.discard_artefact, live.model.sha256)
             if model is not None:
                 self._services.models.register(model)
-        except LeaseLost:
+        except TakenOver:
             raise
         except Exception:  # watchers of the job must see its end all the same
             log.exception("a job's end could not be stored", extra={"job": job.id})
 
     async def _stored(self, live: LiveJob, job: JobRecord) -> ModelVersion | None:
-        """Store the last state; that of a job with a lease until the database takes it."""
-        if live.lease is None:
-            return await live.store.call(live.store.end_job, job)
+        """Store the last state; if another server may take the job over, until that is stored."""
         tries = 0
         while True:
             try:
-                return await live.store.call(live.store.end_leased_job, job, live.lease)
+                return await live.store.call(live.store.end_job, job)
             except ResourceExhausted:  # of the database's disk; ``call`` waits while it is away
+                if not live.store.is_revocable:
+                    raise
                 tries += 1
                 await self._services.retry_pauses.pause(tries)
 

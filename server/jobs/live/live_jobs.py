@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterator
 
 from braid.server.jobs.interfaces import CheckImported, JobObserver
-from braid.server.store.records import JobRecord, JobStatus, Lease, ModelVersion
+from braid.server.store.records import JobRecord, JobStatus, ModelVersion
 from braid.server.store.store import Store
 
 
@@ -23,15 +23,15 @@ class LiveJob:
     ) -> None:
         self.job = job
         self.model = model
-        self.store = store  # that refuses writes once the job is another node's
+        self.store = store  # that refuses writes once the job is another server's
         self.check: CheckImported = check or (lambda imported: None)
         self.replaces = replaces  # a version serves other bytes, until these do
-        self.lease: Lease | None = None  # where several nodes share the store
+        self.grant: object = None  # for the registry
         self.changed = asyncio.Event()  # set, and replaced, at each change
         self.task: asyncio.Task[None] | None = None
         self.canceller: asyncio.Task[None] | None = None
         self.is_ending = False  # the last state is decided, and being stored
-        self.is_gone = False  # another node works on it; what is here is not its state any more
+        self.is_gone = False  # another server works on it; what is here is not its state any more
         self.saved_at = 0.0
 
     def publish(self, job: JobRecord) -> None:

@@ -1,12 +1,11 @@
 """Looks at jobs, for any caller: at live ones here, at others as they are stored.
 
 live here ──each change──────────────────────────────> watcher
-another node's ──stored, at notifications, each second──┘
+another server's ──stored, at each ``Registry.changed``─┘
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import replace
@@ -16,16 +15,13 @@ from braid.server.jobs.live.live_jobs import LiveJob, LiveJobs
 from braid.server.jobs.services import JobServices
 from braid.server.store.records import JobRecord
 
-BETWEEN_S = 0.2
-"""Seconds between two looks at a job that is stored and not live, on a server without a fleet."""
-
 
 class JobViews:
     """Looks at jobs. Belongs to one event loop."""
 
     def __init__(self, services: JobServices, live: LiveJobs) -> None:
         self._store = services.store
-        self._leases = services.leases
+        self._registry = services.registry
         self._live = live
         self._is_watchable = True
 
@@ -95,10 +91,7 @@ class JobViews:
             if job.state.has_ended or self._live.find(job_id) is not None:
                 return
             self._check_watchable()
-            if self._leases is None:  # it is about to be live, or to be stored with its end
-                await asyncio.sleep(BETWEEN_S)
-            else:
-                await self._leases.changed()
+            await self._registry.changed()
 
     def _check_watchable(self) -> None:
         if not self._is_watchable:

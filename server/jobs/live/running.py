@@ -1,14 +1,14 @@
-"""Tasks of live jobs: each runs its registration to one end, unless another node takes it over.
+"""Tasks of live jobs: each runs its registration to one end, unless another server takes it over.
 
     begin ──> register_model ──outcome──> end stored ──> shown
                  │    ▲  │
-           lapsed│    │  └─ LeaseLost, lost: gone, nothing is stored
-                 ▼    │renewed
+           paused│    │  └─ TakenOver, lost: gone, nothing is stored
+                 ▼    │resumed
                suspended
 
-A lease lapses when this node could not renew it in time: another may work on the job already, so
-this one stops, and stores nothing. If none took it, the job begins again at its top, and finds the
-artefact, the measurements and the schedules that were stored.
+A job is paused when another server may work on it already (``Registry``): this one stops, and
+stores nothing. If none took it, the job begins again at its top, and finds the artefact, the
+measurements and the schedules that were stored.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dataclasses import replace
 from functools import partial
 
 from braid.core.background import log_failure
-from braid.core.errors import BraidError, DiskFailure, LeaseLost, StoreUnavailable
+from braid.core.errors import BraidError, DiskFailure, StoreUnavailable, TakenOver
 from braid.core.shortage import shortage
 from braid.server.jobs.live.ends import JobEnds, ended
 from braid.server.jobs.live.live_jobs import LiveJob, LiveJobs
@@ -33,7 +33,7 @@ from braid.server.store.records import JobStatus
 log = logging.getLogger("braid.jobs")
 
 END_SECONDS = 3.0
-"""Time that the end of a job may still take at a stop; then another node does the rest again."""
+"""Time that the end of a job may still take at a stop; then another server does the rest again."""
 
 SAVE_SECONDS = 1.0  # progress inside one state is stored this often at most
 
@@ -49,26 +49,25 @@ class RunningJobs:
         self._store = services.store
         self._live = live
         self._one_ended = one_ended
+        self._registry = services.registry
         self._ends = JobEnds(services)
         self._is_stopping = False
 
     def begin(self, live: LiveJob) -> None:
-        """Run a job to its end; while its lease lasts, if it has one."""
+        """Run a job to its end, or until another server may."""
         self._live.add(live)
-        if live.lease is not None and self._services.leases is not None:
-            live.store = self._store.fenced(live.lease)
-            self._services.leases.hold(live.lease, _HeldJob(self, live))
+        live.store = self._registry.begin(live.grant, self._store, _JobWork(self, live))
         self._start(live)
 
     async def stop(self) -> None:
-        """Stop working. Jobs that have not ended go on at the next start, or on another node."""
+        """Stop working. Jobs that have not ended go on at the next start, or on another server."""
         self._is_stopping = True
         stopped = list(self._live)
         for live in stopped:
             if live.task is not None and not live.is_ending:
                 live.task.cancel()
         ending = [task for live in stopped for task in (live.task, live.canceller) if task]
-        if ending and self._services.leases is not None:  # which may wait for the database
+        if ending and self._registry.is_shared:  # they may wait for the database
             _, waiting = await asyncio.wait(ending, timeout=END_SECONDS)
             for task in waiting:
                 task.cancel()
@@ -94,23 +93,22 @@ class RunningJobs:
         job = ended(before, state, message)
         try:
             await self._ends.store(live, job)
-        except LeaseLost:
+        except TakenOver:
             self.gone(live, was_refused=True)
             return
-        if live.lease is not None and self._services.leases is not None:
-            self._services.leases.drop(live.lease)
+        self._registry.end(live.grant)
         self._live.count(before.state, state)
         live.publish(job)
         self._live.remove(live)
         self._one_ended()
         self._ends.store_later()
 
-    # How leases fare.
+    # What the registry tells.
 
     def suspend(self, live: LiveJob) -> None:
-        """Stop working on a job that another node may have; its end, if decided, is tried on."""
+        """Stop working on a job that another server may have; its end, if decided, is tried on."""
         if live.task is not None and not live.is_ending and live.canceller is None:
-            log.warning("job is suspended: its lease could not be renewed", extra=_facts(live))
+            log.warning("job is suspended: another node may have it", extra=_facts(live))
             live.task.cancel()
 
     async def resume(self, live: LiveJob) -> None:
@@ -124,15 +122,14 @@ class RunningJobs:
             self._start(live)
 
     def gone(self, live: LiveJob, *, was_refused: bool = False) -> None:
-        """Forget a job that another node works on; nothing of it is stored here any more."""
+        """Forget a job that another server works on; nothing of it is stored here any more."""
         if live.is_gone:
             return
         log.warning("job is another node's now", extra=_facts(live))
         live.is_gone = True
         if live.task is not None and live.task is not asyncio.current_task():
             live.task.cancel()
-        if live.lease is not None and self._services.leases is not None:
-            self._services.leases.drop(live.lease, was_refused=was_refused)
+        self._registry.end(live.grant, was_refused=was_refused)
         self._live.remove(live)
         live.wake()
 
@@ -146,13 +143,11 @@ class RunningJobs:
         """Run a job to its end; the end of a cancelled job is stored by its canceller."""
         where = _facts(live)
         log.info("job begins", extra=where)
-        services = self._services
-        if live.lease is not None:
-            services = replace(services, store=live.store)
+        services = replace(self._services, store=live.store)
         try:
             report = partial(self._report, live)
             outcome = await register_model(live.model, services, report, live.check)
-        except LeaseLost:
+        except TakenOver:
             await self._lost(live)
         except DiskFailure as error:
             log.error("job failed: %s", error, extra=where)
@@ -170,10 +165,9 @@ class RunningJobs:
             await self.end(live, *_end_of(outcome))
 
     async def _lost(self, live: LiveJob) -> None:
-        """Leave a job under whose leases a write was refused to any node; this one may be it."""
+        """Leave a job of which a write was refused to any server; this one may be it."""
         self.gone(live, was_refused=True)
-        if live.lease is not None and self._services.leases is not None:
-            await self._services.leases.release(live.lease)
+        await self._registry.give_back(live.grant)
 
     def _report(self, live: LiveJob, now: ProgressReport) -> None:
         """Take a report from a running job."""
@@ -203,7 +197,7 @@ class RunningJobs:
         """Log why a job's progress could not be stored, if it could not."""
         if saved.cancelled() or (error := saved.exception()) is None:
             return
-        if isinstance(error, LeaseLost):
+        if isinstance(error, TakenOver):
             self.gone(live, was_refused=True)
         elif not isinstance(error, DiskFailure | StoreUnavailable):  # those are logged already
             log.error("a job's progress could not be stored", exc_info=error)
@@ -224,18 +218,18 @@ class RunningJobs:
             await self.end(live, JobStatus.CANCELLED, "cancelled by request")
 
 
-class _HeldJob:
-    """Tells the runner how the lease of one job fares: a ``LeaseHolder``."""
+class _JobWork:
+    """Tells the runner what the registry says of one job: a ``Work``."""
 
     def __init__(self, running: RunningJobs, live: LiveJob) -> None:
         self._running = running
         self._live = live
         self._resuming: asyncio.Task[None] | None = None
 
-    def lapsed(self) -> None:
+    def paused(self) -> None:
         self._running.suspend(self._live)
 
-    def renewed(self) -> None:
+    def resumed(self) -> None:
         self._resuming = asyncio.create_task(self._running.resume(self._live))
         self._resuming.add_done_callback(log_failure)
 
