@@ -42,7 +42,6 @@ class UnfinishedJob:
     """A job that has not ended, and whether there is a node that works on it."""
 
     job: JobRecord
-    device_keys: str
     cancel_requested: bool
     is_free: bool  # its lease was given back, or never given
     has_expired: bool  # or was not renewed in time

@@ -21,7 +21,7 @@ from braid.server.fleet.leases import Leases
 from braid.server.fleet.records import DELETE, SCHEDULE, ClaimedJob, Lease, UnfinishedJob
 from braid.server.fleet.same_speed import SameSpeed
 from braid.server.fleet.store import FleetStore
-from braid.server.jobs.live.live_jobs import LiveJob
+from braid.server.jobs.live_jobs import LiveJob
 from braid.server.jobs.registry import Registry, Work
 from braid.server.jobs.runner import JobRunner
 from braid.server.store.records import JobRecord, JobStatus, ModelStatus, ModelVersion
@@ -158,21 +158,16 @@ class FleetRegistry(Registry):
         lacking = self._store.models_lacking_job
         if self.runner.takes_jobs:
             for model in await self._store.call(lacking, self.runner.device_keys):
-                await self.add_missing_job(model)
+                await self._add_job(model)
 
-    async def add_missing_job(self, model: ModelVersion) -> JobRecord | None:
-        """Add a job for a model that serves, if no node with these devices had one for it.
-
-        Returns the job that was added; None if there is one, or the next try is not due yet.
-        """
+    async def _add_job(self, model: ModelVersion) -> None:
+        """Add a job for a model, if no node with these devices had one, or the next try is due."""
         made = await self._store.call(
             self._store.add_job_for_devices, model.name, model.version, self.runner.device_keys
         )
-        if made is None:
-            return None
-        log.info("job added for the devices of this node", extra={"job": made.job.id})
-        self._begin(made.job, made.model, made.grant)
-        return made.job
+        if made is not None:
+            log.info("job added for the devices of this node", extra={"job": made.job.id})
+            self._begin(made.job, made.model, made.grant)
 
     def _begin(self, job: JobRecord, model: ModelVersion, grant: object) -> None:
         live = LiveJob(job, model, self._store)

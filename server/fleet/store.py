@@ -20,7 +20,6 @@ from braid.server.fleet.records import Claimant, ClaimedJob, Lease
 from braid.server.fleet.tables import claims, objects
 from braid.server.fleet.tables import leases as leases_table
 from braid.server.fleet.tables import nodes as nodes_table
-from braid.server.store.database.transactions import Guard
 from braid.server.store.records import (
     JobRecord,
     ModelVersion,
@@ -94,15 +93,10 @@ class FleetStore(Store):
 
         Raises TakenOver then. Its ``call`` waits while the database is away.
         """
-        other = self.guarded(partial(_check, (*self._fences, lease)))
-        other._fences = (*self._fences, lease)
-        other.is_revocable = True
-        return other
-
-    def guarded(self, guard: Guard) -> Self:
-        """This store, whose writes ``guard`` may refuse: it looks at a lease, and locks it."""
         other = copy.copy(self)
-        other._transactions = self._transactions.guarded(guard)
+        other.is_revocable = True
+        other._fences = (*self._fences, lease)
+        other._transactions = self._transactions.guarded(partial(_check, other._fences))
         return other
 
     def acquire(self, name: str, takes_expired: bool = True) -> Lease | None:

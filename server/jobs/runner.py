@@ -33,10 +33,10 @@ from braid.core.errors import (
 )
 from braid.core.schedule import Provisional
 from braid.server.jobs.interfaces import CheckImported
-from braid.server.jobs.live.live_jobs import LiveJob, LiveJobs
-from braid.server.jobs.live.looking import JobViews
-from braid.server.jobs.live.running import RunningJobs
+from braid.server.jobs.job_views import JobViews
+from braid.server.jobs.live_jobs import LiveJob, LiveJobs
 from braid.server.jobs.progress import UNKNOWN
+from braid.server.jobs.running_jobs import RunningJobs
 from braid.server.jobs.services import JobServices, check_offered, check_samples
 from braid.server.store.records import (
     DEVICE_KEYS_SEPARATOR,

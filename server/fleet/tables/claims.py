@@ -43,13 +43,7 @@ def unfinished(connection: Connection) -> list[UnfinishedJob]:
         select(jobs, free, over).select_from(joined).where(_unfinished()).order_by(jobs.c.sequence)
     )
     return [
-        UnfinishedJob(
-            jobs_table.from_row(row),
-            row.device_keys,
-            row.cancel_requested,
-            row.is_free,
-            row.has_expired,
-        )
+        UnfinishedJob(jobs_table.from_row(row), row.cancel_requested, row.is_free, row.has_expired)
         for row in connection.execute(query)
     ]
 

@@ -14,8 +14,8 @@ from braid.core.errors import (
     PreconditionFailed,
 )
 from braid.server.jobs.interfaces import JobObserver
-from braid.server.jobs.live.live_jobs import LiveJobs
-from braid.server.jobs.live.looking import JobViews
+from braid.server.jobs.job_views import JobViews
+from braid.server.jobs.live_jobs import LiveJobs
 from braid.server.jobs.registry import Registry
 from braid.server.jobs.services import JobServices
 from braid.server.store.records import JobRecord, JobStatus, ModelStatus

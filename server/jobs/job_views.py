@@ -11,7 +11,7 @@ from contextlib import aclosing
 from dataclasses import replace
 
 from braid.core.errors import Draining
-from braid.server.jobs.live.live_jobs import LiveJob, LiveJobs
+from braid.server.jobs.live_jobs import LiveJob, LiveJobs
 from braid.server.jobs.services import JobServices
 from braid.server.store.records import JobRecord
 

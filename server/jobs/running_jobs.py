@@ -23,8 +23,8 @@ from functools import partial
 from braid.core.background import log_failure
 from braid.core.errors import BraidError, DiskFailure, StoreUnavailable, TakenOver
 from braid.core.shortage import shortage
-from braid.server.jobs.live.ends import JobEnds, ended
-from braid.server.jobs.live.live_jobs import LiveJob, LiveJobs
+from braid.server.jobs.job_ends import JobEnds, ended
+from braid.server.jobs.live_jobs import LiveJob, LiveJobs
 from braid.server.jobs.progress import LOAD_ENDS, UNKNOWN, ProgressReport
 from braid.server.jobs.registration import RegistrationOutcome, register_model
 from braid.server.jobs.services import JobServices
