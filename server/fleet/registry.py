@@ -53,7 +53,7 @@ class FleetRegistry(Registry):
         self._look_s = min(leases.seconds / LOOKS_A_LEASE, poll_seconds)
         self._poll_s = poll_seconds
         self.runner: JobRunner
-        self.same_speed: SameSpeed
+        self.same_speed: SameSpeed | None = None  # None: nothing that was found is timed
         self._turn = asyncio.Lock()
         self._woken = asyncio.Event()
         self._is_away = False
@@ -227,7 +227,8 @@ class FleetRegistry(Registry):
                 await self.cancel(one.job.id, self._store)
 
     def found(self, model: ModelVersion, device: str, schedule: Schedule) -> None:
-        self.same_speed.taken_over(model, device, schedule)
+        if self.same_speed is not None:
+            self.same_speed.taken_over(model, device, schedule)
 
     async def changed(self) -> None:
         await self._leases.changed()
