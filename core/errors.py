@@ -35,7 +35,7 @@
     ├── PreconditionFailed          legal, but not in the present state
     │   ├── ModelQuarantined
     │   └── DamagedArtefact
-    ├── LeaseLost
+    ├── TakenOver
     ├── NotOffered
     ├── Unauthenticated
     ├── PermissionDenied
@@ -265,7 +265,7 @@ class DamagedArtefact(PreconditionFailed):
         super().__init__(f"its artefact is damaged ({why}): register the same file again")
 
 
-class LeaseLost(BraidError):
+class TakenOver(BraidError):
     """Another server works on this now: what this one wanted to store was refused."""
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from benchmarks.fleet.stand import PLANNER, Seen, Stand, eventually
-from braid.server.store.shared_files.object_store.place import MARKER
+from braid.server.fleet.files.place import MARKER
 from braid_client import BraidError, Job
 from tests.fleet.fleet import Fleet
 from tests.fleet.machine import Machine

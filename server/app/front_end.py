@@ -11,6 +11,10 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING
+
+from prometheus_client import CollectorRegistry
 
 from braid.core.background import BackgroundTasks
 from braid.core.errors import BraidError, DamagedArtefact
@@ -23,7 +27,6 @@ from braid.server.devices.device import Device, DeviceEvents
 from braid.server.devices.measuring.host import MakeMeasuringHost
 from braid.server.devices.measuring.serving import measuring_host
 from braid.server.devices.pool import Devices
-from braid.server.fleet.membership import Membership
 from braid.server.inference.call_memory import CallMemory
 from braid.server.limits import memory_limits, store_database, store_limits
 from braid.server.models.preload import preload
@@ -38,7 +41,11 @@ from braid.server.ports.ready_line import ModelToTry, ready_facts
 from braid.server.repository.repository import watch
 from braid.server.servicers.health import Health
 from braid.server.settings import Settings
+from braid.server.store.shared_files import Files
 from braid.server.store.store import Store
+
+if TYPE_CHECKING:
+    from braid.server.fleet.fleet import Fleet
 
 log = logging.getLogger("braid.frontend")
 
@@ -66,14 +73,12 @@ class FrontEnd:
         """
         self.settings = settings
         self._background = BackgroundTasks()
-        self.store = Store.open(
-            settings.store, store_limits(settings), store_database(settings), settings.node_name
-        )
         memory = CallMemory(memory_limits(settings))
         self.metrics = _metrics(settings, memory)
-        self._membership = Membership(
-            settings, self.store, self.metrics.registry, lambda: self.models.serving.digests()
+        self.store, self._fleet = open_store(
+            settings, self.metrics.registry, lambda: self.models.serving.digests()
         )
+        self._files = Files() if self._fleet is None else self._fleet.files
         self.drift = DriftWatch(
             self.metrics.drift, settings.drift_ratio, settings.drift_seconds, self._plan_drifted
         )
@@ -88,7 +93,8 @@ class FrontEnd:
             settings,
             self.store,
             self.metrics,
-            self._membership,
+            self._fleet,
+            self._files,
             self.devices,
             self.drift,
             self._spare_importer,
@@ -121,7 +127,7 @@ class FrontEnd:
         Raises:
             StartupError: a port is taken, or no device can be used.
         """
-        await self._membership.files.start()
+        await self._files.start()
         await self.devices.start()
         for device in self.devices.all:
             self.metrics.add_device(device.name)
@@ -129,10 +135,11 @@ class FrontEnd:
         await self.models.restore.know()
         await self._interfaces.listen()
         await self.models.restore.serve()
-        grpc_port = self._interfaces.grpc_port
-        await self._membership.start_leases(self.models.runner.device_keys, grpc_port)
+        if self._fleet is not None:
+            await self._fleet.join(self.models.runner.device_keys, self._interfaces.grpc_port)
         await self.models.runner.start()
-        self._membership.start_following()
+        if self._fleet is not None:
+            self._fleet.start()
         self._background.start(self.drift.run())
         if self.settings.compare_again:
             self._background.start(self.models.provisional.run())
@@ -169,15 +176,17 @@ class FrontEnd:
             log.error("requests are cut off: BRAID_DRAIN_SECONDS is over")
         await asyncio.sleep(LINGER_SECONDS)
         self._background.cancel()
-        await self._membership.stop_following()
+        if self._fleet is not None:
+            await self._fleet.stop()
         if self._repository is not None:
             self._repository.stop()
         await self.models.runner.stop()
-        await self._membership.stop_leases()
+        if self._fleet is not None:
+            await self._fleet.leave()
         await self._spare_importer.close()
         await self._interfaces.stop_http()
         await self.devices.close()
-        await self._membership.files.stop()
+        await self._files.stop()
         self.store.close()
 
     async def close_ports(self) -> None:
@@ -254,6 +263,29 @@ class FrontEnd:
 
     def _worker_ended(self, device: str, end: WorkerEnd) -> None:
         self.metrics.devices.worker_restarted(device, end.reason)
+
+
+def open_store(
+    settings: Settings,
+    metrics: CollectorRegistry,
+    serving_digests: Callable[[], Collection[str]],
+) -> tuple[Store, Fleet | None]:
+    """Open the store of a server; with the fleet, if other servers may share it.
+
+    ``serving_digests`` are those of models that answer.
+
+    Raises:
+        StartupError: the store cannot be used, or the files that servers share.
+    """
+    where = settings.store, store_limits(settings), store_database(settings), settings.node_name
+    if not settings.is_fleet:
+        return Store.open(*where), None
+    from braid.server.fleet.store import FleetStore
+
+    store = FleetStore.open(*where)  # says what is missing, if that is psycopg
+    from braid.server.fleet.fleet import Fleet
+
+    return store, Fleet(settings, store, metrics, serving_digests)
 
 
 def _metrics(settings: Settings, memory: CallMemory) -> Metrics:

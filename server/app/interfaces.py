@@ -21,9 +21,9 @@ from braid.server.console.facts import Facts
 from braid.server.console.sessions import Sessions
 from braid.server.console.site import Console
 from braid.server.devices.pool import Devices
-from braid.server.fleet.node_list import NodeList
 from braid.server.inference.call_memory import CallMemory
 from braid.server.inference.shared_regions import SharedRegions
+from braid.server.jobs.node_list import NodeList
 from braid.server.limits import host_names
 from braid.server.observability.metrics import Metrics
 from braid.server.observability.tracing import Sampling

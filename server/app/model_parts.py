@@ -11,15 +11,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
 from braid.core.cpu_times import read_cpu_times
 from braid.engine.importer.host.launch import import_model
 from braid.engine.importer.host.process import SpareImporter
 from braid.server.devices.pool import Devices
-from braid.server.fleet.membership import Membership
 from braid.server.jobs.imports import Imports
 from braid.server.jobs.planner.driver import PlannerProcess
 from braid.server.jobs.provisional_schedules import ProvisionalSchedules
+from braid.server.jobs.registry import Registry
 from braid.server.jobs.runner import JobRunner
 from braid.server.jobs.services import JobServices
 from braid.server.limits import batch_policy, import_limits, store_database
@@ -34,7 +35,11 @@ from braid.server.repository.model_sync import ModelSync
 from braid.server.repository.placing import Placing
 from braid.server.repository.repository import ModelRepository
 from braid.server.settings import Settings
+from braid.server.store.shared_files import Files
 from braid.server.store.store import Store
+
+if TYPE_CHECKING:
+    from braid.server.fleet.fleet import Fleet
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +49,8 @@ class MadeFrom:
     settings: Settings
     store: Store
     metrics: Metrics
-    membership: Membership
+    fleet: Fleet | None  # None: this server is alone
+    files: Files
     devices: Devices
     drift: DriftWatch
     importer: SpareImporter
@@ -65,10 +71,10 @@ class ModelParts:
 
 def make_model_parts(made_from: MadeFrom, on_answers: Callable[[str, bool], None]) -> ModelParts:
     """Put the parts together; ``on_answers`` is told when a model begins or ends to answer."""
-    settings, store, membership = made_from.settings, made_from.store, made_from.membership
+    settings, store, fleet = made_from.settings, made_from.store, made_from.fleet
 
     def version_serves(name: str, version: int) -> None:
-        if not settings.is_fleet or runner.is_working_on(name, version):  # else it follows
+        if fleet is None or runner.is_working_on(name, version):  # else it follows
             policies.version_serves(name)
 
     serving = ServingModels(
@@ -79,13 +85,14 @@ def make_model_parts(made_from: MadeFrom, on_answers: Callable[[str, bool], None
     )
     services = _job_services(made_from, serving, provisional)
     runner = JobRunner(services)
-    loader = ModelLoader(
-        store, runner, serving, settings.max_upload_bytes, catch_up=membership.catch_up
-    )
+    catch_up = None if fleet is None else fleet.catch_up
+    loader = ModelLoader(store, runner, serving, settings.max_upload_bytes, catch_up)
     policies = VersionPolicies(store, serving, loader)
-    queries = ModelQueries(store, membership.files, serving, made_from.devices)
-    restore = Restore(services, serving, is_shared=settings.is_fleet)
-    membership.join(store_database(settings), services, serving, runner, loader)
+    queries = ModelQueries(store, made_from.files, serving, made_from.devices)
+    restore = Restore(services, serving, is_shared=fleet is not None)
+    database = store_database(settings)
+    if fleet is not None and database is not None:
+        fleet.follow(database, services, serving, loader.turns)
     return ModelParts(serving, runner, loader, policies, queries, restore, provisional)
 
 
@@ -98,7 +105,7 @@ def _job_services(
     made_from: MadeFrom, serving: ServingModels, provisional: ProvisionalSchedules
 ) -> JobServices:
     settings, metrics, importer = made_from.settings, made_from.metrics, made_from.importer
-    devices, membership = made_from.devices, made_from.membership
+    devices, fleet = made_from.devices, made_from.fleet
     imports = partial(import_model, spare=importer)
 
     def prepare_job() -> None:
@@ -109,7 +116,8 @@ def _job_services(
 
     return JobServices(
         store=made_from.store,
-        files=membership.files,
+        files=made_from.files,
+        registry=Registry() if fleet is None else fleet.registry,
         import_model=Imports(imports, import_limits(settings), settings.import_together_bytes),
         prepare_job=prepare_job,
         quiet=serving.quiet,
@@ -124,8 +132,6 @@ def _job_services(
         ),
         tolerance=settings.tolerance,
         side_by_side=settings.side_by_side,
-        taken_over=membership.taken_over,
-        leases=membership.leases,
     )
 
 
@@ -136,7 +142,7 @@ def make_repository(
 
     ``on_change`` is called when the models that are missing may have changed.
     """
-    settings, store, files = made_from.settings, made_from.store, made_from.membership.files
+    settings, store, files = made_from.settings, made_from.store, made_from.files
     if settings.model_repository is None:
         return None
     placing = Placing(store, files, models.runner, settings.max_upload_bytes)

@@ -10,8 +10,8 @@ from braid.core.measurement import Speed
 from braid.server.console.pictures import Drawn
 from braid.server.console.rates import Key, ModelRates, Rates
 from braid.server.devices.pool import Devices
-from braid.server.fleet.node_list import NodeList
 from braid.server.inference.replica import ModelReplica
+from braid.server.jobs.node_list import NodeList
 from braid.server.jobs.runner import JobRunner
 from braid.server.models.policies import VersionPolicies
 from braid.server.models.queries import ModelQueries, Placed

@@ -1,13 +1,16 @@
-"""Parts of a server that shares its database with others: composed here, run by the front end.
+"""One node among the servers that share a store: its leases, files and jobs, and what it follows.
 
-Notifications ──> Following ──> Reconciler ──> models of this node
-schedules that were found ──> SameSpeed
+    front end ──> Fleet ──> files, registry          what a single server has of its own
+                        ──> Notifications ──> Following ──> Reconciler ──> models of this node
+    schedules that were found in the store ──> SameSpeed
+
+Loaded only by servers whose settings say that there may be others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
-from dataclasses import dataclass
+import socket
+from collections.abc import Callable, Collection, Coroutine
 from typing import Any
 
 from prometheus_client import CollectorRegistry
@@ -15,79 +18,104 @@ from sqlalchemy import URL
 
 from braid.core.background import BackgroundTasks
 from braid.core.keyed_locks import KeyedLocks
-from braid.core.schedule import Schedule
-from braid.server.fleet.claims import ClaimLoop
-from braid.server.fleet.follow.following import Following
-from braid.server.fleet.follow.loads import Loads
-from braid.server.fleet.follow.reconcile import Reconciler
-from braid.server.fleet.follow.same_speed import SameSpeed
-from braid.server.fleet.leases import Leases
+from braid.server.fleet.files.opening import open_files
+from braid.server.fleet.following import Following
+from braid.server.fleet.leases import Leases, StandingTask
+from braid.server.fleet.loads import Loads
+from braid.server.fleet.metrics import FileMetrics, FollowMetrics, NodeMetrics
 from braid.server.fleet.notifications import ANYTHING, Change, Notifications
-from braid.server.jobs.runner import JobRunner
+from braid.server.fleet.reconcile import Reconciler
+from braid.server.fleet.registry import FleetRegistry
+from braid.server.fleet.same_speed import SameSpeed
+from braid.server.fleet.store import FleetStore
 from braid.server.jobs.services import JobServices
 from braid.server.models.serving_models import ServingModels
-from braid.server.observability.series.following import FollowMetrics
-from braid.server.store.records import ModelVersion
+from braid.server.settings import Settings
+from braid.server.store.records import NodeRecord
+from braid_client.version import __version__
 
 OF_JOBS = (ANYTHING, "jobs", "nodes")
 """Changes after which there may be a job to take over, or to end."""
 
 
-@dataclass(frozen=True, slots=True)
-class FleetParts:
-    """What a fleet needs of the rest of a server."""
-
-    database: URL
-    poll_seconds: float
-    services: JobServices
-    models: ServingModels
-    runner: JobRunner
-    turns: KeyedLocks  # of ModelLoader
-    leases: Leases
-    registry: CollectorRegistry
-
-
 class Fleet:
     """This node among the others. Belongs to the event loop."""
 
-    def __init__(self, parts: FleetParts) -> None:
-        """Connect to nothing yet."""
-        metrics = FollowMetrics(parts.registry)
-        services, models, runner = parts.services, parts.models, parts.runner
+    def __init__(
+        self,
+        settings: Settings,
+        store: FleetStore,
+        metrics: CollectorRegistry,
+        serving_digests: Callable[[], Collection[str]],
+    ) -> None:
+        """Connect to nothing yet; ``serving_digests`` are those of files that stay cached.
+
+        Raises:
+            StartupError: the shared files cannot be used as they are set.
+        """
+        self._settings = settings
+        self._metrics = metrics
+        self._leases = Leases(store, settings.lease_seconds, NodeMetrics(metrics))
+        self.registry = FleetRegistry(store, self._leases, settings.poll_seconds)
+        self.files = open_files(
+            settings.files,
+            store,
+            FileMetrics(metrics),
+            serving_digests,
+            credentials=settings.files_credentials_file,
+            cache_bytes=settings.max_cache_bytes or settings.max_store_bytes // 2,
+            grace_s=settings.files_grace_seconds,
+            may_sweep=StandingTask(self._leases, "sweep").is_ours,
+        )
+        self._reconciler: Reconciler
+        self._work: tuple[Callable[[], Coroutine[Any, Any, None]], ...] = ()
+        self._background = BackgroundTasks("fleet")
+
+    def follow(
+        self, database: URL, services: JobServices, models: ServingModels, turns: KeyedLocks
+    ) -> None:
+        """Make what follows the other nodes; ``start`` begins it. ``turns``: of ``ModelLoader``."""
+        metrics, poll_s = FollowMetrics(self._metrics), self._settings.poll_seconds
         for device in services.devices:
             metrics.add_device(device.name)
-        self.notifications = Notifications(parts.database, parts.poll_seconds)
-        self._same_speed = SameSpeed(services, models, metrics)
+        same_speed = self.registry.same_speed = SameSpeed(services, models, metrics)
         loads = Loads(services, models)
-        self._reconciler = Reconciler(models, runner, parts.turns, loads, metrics)
-        self._following = Following(self._reconciler, metrics, parts.poll_seconds)
-        self._leases = parts.leases
-        self._claims = ClaimLoop(runner, parts.leases.seconds, parts.poll_seconds)
-        self.notifications.subscribe(self._following.hear)
-        self.notifications.subscribe(self._hear_of_jobs)
-        self._background = BackgroundTasks("fleet")
+        self._reconciler = Reconciler(models, self.registry.runner, turns, loads, metrics)
+        following = Following(self._reconciler, metrics, poll_s)
+        notifications = Notifications(database, poll_s)
+        notifications.subscribe(following.hear)
+        notifications.subscribe(self._hear_of_jobs)
+        self._work = notifications.run, following.run, self.registry.run, same_speed.run
+
+    async def join(self, device_keys: str, grpc_port: int) -> None:
+        """Become one of the nodes.
+
+        Raises:
+            Unavailable: the database is away.
+        """
+        settings = self._settings
+        address = settings.node_address or f"{socket.gethostname()}:{grpc_port}"
+        await self._leases.start(NodeRecord(settings.node_name, address, device_keys, __version__))
 
     def start(self) -> None:
         """Begin to follow; the models that served before serve already."""
-        work: tuple[Coroutine[Any, Any, None], ...] = (
-            self.notifications.run(),
-            self._following.run(),
-            self._claims.run(),
-            self._same_speed.run(),
-        )
-        for each in work:
-            self._background.start(each)
+        for run in self._work:
+            self._background.start(run())
 
     async def stop(self) -> None:
         """Stop following."""
         self._background.cancel()
         await self._background.ended()
 
+    async def leave(self) -> None:
+        """Let other nodes have what this one worked on; its jobs are stopped before."""
+        await self._leases.stop()
+
     def _hear_of_jobs(self, change: Change) -> None:
         """Look at jobs of other nodes: whoever watches one, and what is to be taken over."""
         self._leases.notified()
         if change.what in OF_JOBS:
-            self._claims.wake()
+            self.registry.wake()
 
     async def catch_up(self, name: str, *, has_turn: bool = False) -> None:
         """Let a model be as it is stored before a call changes it.
@@ -96,7 +124,3 @@ class Fleet:
             StoreUnavailable: the database is away.
         """
         await self._reconciler.catch_up(name, has_turn=has_turn)
-
-    def taken_over(self, model: ModelVersion, device: str, schedule: Schedule) -> None:
-        """Take a schedule that serves here and was found in the store."""
-        self._same_speed.taken_over(model, device, schedule)

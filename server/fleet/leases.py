@@ -1,4 +1,4 @@
-"""Leases that this node holds: who is told when one lapses, is renewed, or is another node's.
+"""Leases that this node holds: work is told when one lapses, is renewed, or is another node's.
 
     hold ──> held ──beat──> held ...
               │ └──not renewed within its time──> lapsed ──beat──> renewed
@@ -6,7 +6,7 @@
 
 Time is counted from before the database was asked, by a clock that nobody sets: a lease lapses
 here no later than it does there, whatever the clocks of node and database say. What a node writes
-is refused by the fence all the same (``Store.fenced``).
+is refused by the fence all the same (``FleetStore.fenced``).
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from typing import Protocol
 
 from braid.core.errors import BraidError, ResourceExhausted, Unavailable
 from braid.core.keyed_locks import KeyedLocks
-from braid.server.fleet.node import BEATS_A_LEASE, Beat, BeatThread, NodeBeats
-from braid.server.jobs.interfaces import LeaseHolder
+from braid.server.fleet.beats import BEATS_A_LEASE, Beat, BeatThread, NodeBeats
+from braid.server.fleet.records import Lease
+from braid.server.fleet.store import FleetStore
+from braid.server.jobs.registry import Work
 from braid.server.store.database.opening import beat_engine
-from braid.server.store.fleet.leases import NodeRecord
-from braid.server.store.records import Lease
-from braid.server.store.store import Store
+from braid.server.store.records import NodeRecord
 
 log = logging.getLogger("braid.fleet")
 
@@ -68,15 +68,15 @@ class _Held:
     """A lease that this node holds."""
 
     lease: Lease
-    holder: LeaseHolder | None
+    work: Work | None
     until: float  # monotonic clock
-    has_lapsed: bool = False  # and the holder was told
+    has_lapsed: bool = False  # and the work was paused
 
 
 class Leases:
-    """Leases of this node: a ``JobLeases``. Belongs to the event loop, but for the beat's part."""
+    """Leases of this node. Belongs to the event loop, but for the beat's part."""
 
-    def __init__(self, store: Store, lease_seconds: float, observer: LeaseObserver) -> None:
+    def __init__(self, store: FleetStore, lease_seconds: float, observer: LeaseObserver) -> None:
         """Hold nothing yet."""
         self.seconds = lease_seconds
         self._store = store
@@ -122,12 +122,10 @@ class Leases:
             await asyncio.gather(self._lapses, return_exceptions=True)
             await asyncio.to_thread(self._beats.stop, LEAVE_SECONDS)
 
-    # What jobs ask for: see ``JobLeases``.
-
-    def hold(self, lease: Lease, holder: LeaseHolder | None = None) -> None:
-        """Renew a lease from now on."""
+    def hold(self, lease: Lease, work: Work | None = None) -> None:
+        """Renew a lease from now on; ``work`` is told how it fares."""
         with self._lock:
-            self._held[lease.name] = _Held(lease, holder, lease.asked_at + self.seconds)
+            self._held[lease.name] = _Held(lease, work, lease.asked_at + self.seconds)
         self._observer.leases_held(len(self._held))
 
     def drop(self, lease: Lease, *, was_refused: bool = False) -> None:
@@ -223,7 +221,7 @@ class Leases:
     # In the event loop again.
 
     def _tell(self, asked: Collection[Lease], beat: Beat) -> None:
-        """Tell the holders of leases that are renewed after they lapsed, and of lost ones."""
+        """Resume work whose lease had lapsed and is renewed; end work whose lease is lost."""
         self._observer.nodes_alive(beat.alive)
         for lease in asked:
             held = self._held.get(lease.name)
@@ -232,14 +230,14 @@ class Leases:
             if lease in beat.renewed:
                 if held.has_lapsed:
                     held.has_lapsed = False
-                    if held.holder is not None:
-                        held.holder.renewed()
+                    if held.work is not None:
+                        held.work.resumed()
             else:
                 log.warning("lease lost to another node", extra={"lease": lease.name})
                 self._observer.lease_lost()
                 self.drop(lease)
-                if held.holder is not None:
-                    held.holder.lost()
+                if held.work is not None:
+                    held.work.lost()
 
     async def _watch_lapses(self) -> None:
         while True:
@@ -250,6 +248,33 @@ class Leases:
                 ]
             for held in lapsed:
                 held.has_lapsed = True
-                if held.holder is not None:
-                    held.holder.lapsed()
+                if held.work is not None:
+                    held.work.paused()
             await asyncio.sleep(self.seconds / LOOKS_A_LEASE)
+
+
+class StandingTask:
+    """Task of one node, for as long as it lives: sweeping the shared files."""
+
+    def __init__(self, leases: Leases, name: str) -> None:
+        self._leases = leases
+        self._name = name
+        self._lease: Lease | None = None
+
+    async def is_ours(self) -> bool:
+        """True if this is the node that has the task; it takes the task that nobody has."""
+        if self._lease is None:
+            self._lease = await self._leases.acquire(self._name)
+            if self._lease is not None:
+                self._leases.hold(self._lease, self)
+        return self._lease is not None
+
+    def paused(self) -> None:
+        """Go on: what a task does may be done twice."""
+
+    def resumed(self) -> None:
+        """Go on."""
+
+    def lost(self) -> None:
+        """Leave the task to another node."""
+        self._lease = None

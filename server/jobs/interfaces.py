@@ -6,7 +6,6 @@
                  ──> Planner        braid.server.jobs.planner.driver
                  ──> PlanTarget     braid.server.models.serving_models: what answers requests
                  ──> JobObserver, OnSchedule   braid.server.observability
-    runner ────────> JobLeases      braid.server.fleet.leases: nodes that share the store
 
 Any call may raise braid.core.errors. ``Unavailable`` means: again in a moment (a worker restarts).
 """
@@ -29,7 +28,7 @@ from braid.engine.link.messages import PlaceMeasurement
 from braid.scheduler.options import PlannerSettings
 from braid.scheduler.planners import Planned
 from braid.server.jobs.imported_model import ImportedModel
-from braid.server.store.records import Lease, ModelVersion
+from braid.server.store.records import ModelVersion
 
 Ask = Literal["latency", "again", "work"]
 """A stage's latency; a fresh measurement of it; its latency on one thread."""
@@ -205,49 +204,6 @@ class PlanTarget(Protocol):
 
     async def unload(self, model: ModelVersion) -> None:
         """End the replicas of a version, and record its new state."""
-
-
-class LeaseHolder(Protocol):
-    """What is told how a lease fares, in the event loop."""
-
-    def lapsed(self) -> None:
-        """The lease was not renewed in time: no more work, until it is renewed or lost."""
-
-    def renewed(self) -> None:
-        """The lease that had lapsed is renewed: no other node had it meanwhile."""
-
-    def lost(self) -> None:
-        """Another node has the lease."""
-
-
-class JobLeases(Protocol):
-    """Leases of this node, where several nodes share the store. Belongs to the event loop."""
-
-    def hold(self, lease: Lease, holder: LeaseHolder | None = None) -> None:
-        """Renew a lease from now on."""
-
-    def drop(self, lease: Lease, *, was_refused: bool = False) -> None:
-        """Renew a lease no more: its work has ended, or a write under it was refused."""
-
-    def owning(self, name: str, waiting: Callable[[], None]) -> AbstractAsyncContextManager[Lease]:
-        """Have a lease while the context is open; ``waiting`` is told while another node does."""
-
-    async def release(self, lease: Lease) -> None:
-        """Let other nodes have a lease now; does nothing if the database is away."""
-
-    def taken_over(self) -> None:
-        """Count a job that was taken over from another node."""
-
-    async def changed(self) -> None:
-        """Wait until what other nodes stored may have changed, a second at most."""
-
-    @property
-    def seconds(self) -> float:
-        """Seconds that a lease lasts unless it is renewed."""
-
-    @property
-    def takes_expired(self) -> bool:
-        """True if what other nodes did not renew may be taken: they have had the time to."""
 
 
 class JobObserver(Protocol):

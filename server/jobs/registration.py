@@ -22,7 +22,7 @@ from braid.core.errors import (
     DamagedArtefact,
     DiskFailure,
     InvalidArtefact,
-    LeaseLost,
+    TakenOver,
 )
 from braid.core.schedule import Schedule
 from braid.engine.importer.host.report import check_files
@@ -44,7 +44,6 @@ from braid.server.jobs.scheduling.provisional import better_founded
 from braid.server.jobs.services import JobServices, check_offered
 from braid.server.store.files import StoreFolder
 from braid.server.store.records import JobStatus, ModelStatus, ModelVersion
-from braid.server.store.shared_files.interface import stored_with
 
 log = logging.getLogger("braid.jobs")
 
@@ -93,7 +92,7 @@ async def register_model(
             except DiskFailure as error:  # nothing that follows could be stored either
                 failures.append(f"{progress.label} and later: {error}")
                 break
-            except LeaseLost:  # another node goes on with all that is left
+            except TakenOver:  # another server goes on with all that is left
                 raise
             except DamagedArtefact:  # lost while a worker was replaced; no other plan can be made
                 raise
@@ -225,7 +224,7 @@ async def _serve_sequentially(
         serving = replace(model, state=ModelStatus.SERVING, message="")
         keep = partial(services.files.keep_artefact, model.sha256)
         try:
-            await stored_with(
+            await services.files.stored_with(
                 partial(services.retry(), keep), partial(store.call, store.serves, serving)
             )
         except DiskFailure as error:
@@ -280,8 +279,8 @@ async def _schedule(
     if stored is not None and not stored.is_asked:
         return stored
     key = imported.schedule_key(device.device_key, batch_size)
-    async with services.owning_schedule(key.id, progress.waiting_for_node) as owned:
-        if owned is not services:  # another node may have made it meanwhile
+    async with services.making_schedule(key.id, progress.waiting_for_node) as owned:
+        if owned is not services:  # another server may have made it meanwhile
             stored = await _use_stored(imported, device, batch_size, owned, retry)
             if stored is not None and not stored.is_asked:
                 return stored
@@ -329,7 +328,7 @@ async def _use_stored(
     if schedule is not None:
         try:
             await promote(imported.model, device, schedule, services, retry)
-            services.taken_over(imported.model, device.name, schedule)
+            services.registry.found(imported.model, device.name, schedule)
         except InvalidArtefact as error:
             log.warning("unfit schedule", extra={"schedule_id": key.id, "reason": str(error)})
             await services.store.call(services.store.forget_schedule, key.id)

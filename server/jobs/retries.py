@@ -4,8 +4,8 @@
                                              progress between two tries: counting starts anew
 
 Tries without progress are counted, not seconds: how long a try takes depends on what else the
-machine does. Those in which the database was away do not count in work under a lease: its node
-stops that work when it cannot renew the lease.
+machine does. Those in which the database was away do not count in work that another server may
+take over: the registry stops that work when it is away for long.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class RetryWhileRestarting:
 
     pauses: RetryPauses
     report: Callable[[str], None]
-    has_lease: bool = False
+    is_revocable: bool = False  # another server may take the work over
 
     async def __call__(
         self,
@@ -77,7 +77,7 @@ class RetryWhileRestarting:
             except RetriesExhausted:
                 raise
             except Unavailable as error:
-                if not (self.has_lease and isinstance(error, DatabaseUnavailable)):
+                if not (self.is_revocable and isinstance(error, DatabaseUnavailable)):
                     now = progress()
                     tries, seen = (1 if now > seen else tries + 1), now
                     if tries >= most:

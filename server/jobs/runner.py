@@ -18,8 +18,8 @@ does, and a crash before that lets the job go on); its progress never goes back.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from contextlib import aclosing, asynccontextmanager, suppress
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AbstractAsyncContextManager, aclosing, suppress
 from dataclasses import replace
 from functools import partial
 
@@ -32,15 +32,14 @@ from braid.core.errors import (
     PreconditionFailed,
 )
 from braid.core.schedule import Provisional
-from braid.server.jobs.interfaces import CheckImported, JobLeases
-from braid.server.jobs.live.claiming import JobClaims
-from braid.server.jobs.live.live_jobs import LiveJob, LiveJobs
-from braid.server.jobs.live.looking import JobViews
-from braid.server.jobs.live.running import RunningJobs
+from braid.server.jobs.interfaces import CheckImported
+from braid.server.jobs.job_views import JobViews
+from braid.server.jobs.live_jobs import LiveJob, LiveJobs
 from braid.server.jobs.progress import UNKNOWN
+from braid.server.jobs.running_jobs import RunningJobs
 from braid.server.jobs.services import JobServices, check_offered, check_samples
-from braid.server.store.fleet.leases import DELETE
 from braid.server.store.records import (
+    DEVICE_KEYS_SEPARATOR,
     JobRecord,
     JobStatus,
     ModelStatus,
@@ -50,7 +49,6 @@ from braid.server.store.records import (
     RegistrationOptions,
     WhichSchedules,
 )
-from braid.server.store.shared_files.interface import stored_with
 
 ASKED = "it was asked for"
 """Why schedules are made again that nothing is wrong with."""
@@ -63,20 +61,16 @@ class JobRunner:
         self._services = services
         self._store = services.store
         self._files = services.files
-        self._live = LiveJobs(services.observer)
-        self._running = RunningJobs(services, self._live, self._prepare_job)
-        self._views = JobViews(services, self._live)
-        self._claims = self._make_claims(services.leases)
+        self._registry = services.registry
+        self.live = LiveJobs(services.observer)
+        self.running = RunningJobs(services, self.live, self._prepare_job)
+        self._views = JobViews(services, self.live)
         self._preparing: asyncio.Task[None] | None = None
         self._started = asyncio.Event()  # or it is known that it will not be
         self._is_started = False
         self._registering = asyncio.Lock()  # while rows are stored whose task is not there yet
         self._is_stopping = False
-
-    def _make_claims(self, leases: JobLeases | None) -> JobClaims | None:
-        if leases is None:
-            return None
-        return JobClaims(self._store, leases, self._live, self._running, lambda: self.device_keys)
+        self._registry.attach(self)
 
     async def start(self) -> None:
         """Queue the jobs again that a stop or a crash cut off, oldest first.
@@ -84,31 +78,29 @@ class JobRunner:
         A model that served its schedules on another device, or on this one before its software
         or threads changed, gets a new job. The devices are up by now.
         """
-        if self._claims is None:
+        if not self._registry.is_shared:
             await self._queue_again()
         self._is_started = True
         self._started.set()
-        if self._claims is not None:
-            await self._claims.schedule_for_this_type()
-            await self._claims.claim()
+        await self._registry.take_jobs()
         self._prepare_job()
 
     async def _queue_again(self) -> None:
-        """Queue all jobs that have not ended: there is no other node that works on them."""
+        """Queue all jobs that have not ended: there is no other server that works on them."""
         with suppress(DiskFailure):  # logged; what serves goes on serving
             await self._store.call(self._store.reschedule, self.device_keys)
-        self._live.counted(await self._store.call(self._store.count_jobs))
+        self.live.counted(await self._store.call(self._store.count_jobs))
         for job in await self._store.call(self._store.unfinished_jobs):
             try:
                 model = await self._store.call(self._store.find_model, job.model, job.version)
             except NotFound:
                 gone = replace(job, state=JobStatus.CANCELLED, message="the model was deleted")
                 await self._store.call(self._store.end_job, gone)
-                self._live.count(job.state, gone.state)
+                self.live.count(job.state, gone.state)
             else:
                 queued = replace(job, state=JobStatus.QUEUED, detail="", eta_seconds=UNKNOWN)
-                self._live.count(job.state, queued.state)
-                self._running.begin(LiveJob(queued, model, self._store))
+                self.live.count(job.state, queued.state)
+                self.running.begin(LiveJob(queued, model, self._store))
 
     async def started(self) -> None:
         """Wait until jobs can be made, watched and ended: the server restores its models first.
@@ -124,7 +116,7 @@ class JobRunner:
         """Stop working. Jobs that have not ended go on at the next start."""
         self.release_watchers()
         self._is_stopping = True
-        await self._running.stop()
+        await self.running.stop()
         if self._preparing is not None:
             self._preparing.cancel()
             await asyncio.gather(self._preparing, return_exceptions=True)
@@ -140,7 +132,9 @@ class JobRunner:
     @property
     def device_keys(self) -> str:
         """Keys of all devices that jobs schedule for, as one text."""
-        return " | ".join(sorted(device.device_key for device in self._services.devices))
+        return DEVICE_KEYS_SEPARATOR.join(
+            sorted(device.device_key for device in self._services.devices)
+        )
 
     async def register(
         self,
@@ -176,7 +170,7 @@ class JobRunner:
     ) -> Registration:
         keep, store = partial(self._files.keep_upload, received), self._store
         async with self._registering:
-            made = await stored_with(
+            made = await self._files.stored_with(
                 keep,
                 lambda: store.call(
                     store.register, name, received, options, self.device_keys, version
@@ -228,7 +222,7 @@ class JobRunner:
         # What serves goes on being scheduled until something else does.
         await self._cancel_where(lambda live: live.is_of(name, version, serves))
         async with self._registering:
-            made = await stored_with(
+            made = await self._files.stored_with(
                 keep,
                 lambda: store.call(store.place, name, received, options, self.device_keys, version),
             )
@@ -240,10 +234,10 @@ class JobRunner:
     def _begin(self, made: Registration, check: CheckImported | None = None) -> None:
         """Run a job whose rows were just stored, if it is new."""
         if made.is_new_job and not self._is_stopping:
-            self._live.count(None, made.job.state)
+            self.live.count(None, made.job.state)
             live = LiveJob(made.job, made.model, self._store, check, made.replaces)
-            live.lease = made.lease
-            self._running.begin(live)
+            live.grant = made.grant
+            self.running.begin(live)
 
     async def schedule_again(
         self,
@@ -289,7 +283,7 @@ class JobRunner:
         Raises:
             ModelNotFound, VersionNotFound: there is none.
         """
-        if self._is_stopping or not self._is_started:
+        if not self.takes_jobs:
             return None
         again, store, devices = self._store.compare_again, self._store, self._device_keys_of("")
         async with self._registering:
@@ -327,51 +321,16 @@ class JobRunner:
     @property
     def has_jobs(self) -> bool:
         """True if a job runs here."""
-        return len(self._live) > 0
+        return len(self.live) > 0
 
-    # Jobs of other nodes on the same store.
+    @property
+    def takes_jobs(self) -> bool:
+        """True if jobs can be begun: the server is started, and not being stopped."""
+        return self._is_started and not self._is_stopping
 
-    async def claim(self) -> bool:
-        """Take over jobs whose owner is lost, and end those that other nodes want to end.
-
-        Called at each notification, poll and beat; does nothing on a machine of its own. Returns
-        bool: there may be more to take over, a moment later.
-
-        Raises:
-            Unavailable: the database is away.
-        """
-        if self._claims is None or not self._is_started or self._is_stopping:
-            return False
-        return await self._claims.claim()
-
-    async def add_job_for_this_type(self, model: ModelVersion) -> JobRecord | None:
-        """Add a job for a model that serves, if no node with these devices had one for it.
-
-        Returns the job that was added; None if there is one, or the next try is not due yet.
-        """
-        if self._claims is None or not self._is_started or self._is_stopping:
-            return None
-        return await self._claims.add_job_for_this_type(model)
-
-    async def schedule_for_this_type(self) -> None:
-        """Add the jobs that models that serve lack for these devices, and those that are due."""
-        if self._claims is not None and self._is_started and not self._is_stopping:
-            await self._claims.schedule_for_this_type()
-
-    @asynccontextmanager
-    async def deleting(self, name: str, version: int) -> AsyncIterator[None]:
-        """Delete a version in the context; another node finishes that only if this one is lost."""
-        leases = self._services.leases
-        if leases is None:
-            yield
-            return
-        async with leases.owning(f"{DELETE}{name}:{version}", lambda: None):
-            yield
-
-    async def finish_deletions(self) -> None:
-        """Delete the versions whose deletion a node began that is lost."""
-        if self._claims is not None and self._is_started and not self._is_stopping:
-            await self._claims.finish_deletions()
+    def deleting(self, name: str, version: int) -> AbstractAsyncContextManager[None]:
+        """Delete a version in the context; another server finishes that if this one is lost."""
+        return self._registry.deleting(name, version)
 
     # Looking.
 
@@ -411,26 +370,24 @@ class JobRunner:
             PreconditionFailed: it has ended otherwise.
         """
         await self.started()
-        live = self._live.find(job_id)
+        live = self.live.find(job_id)
         if live is not None:
-            await self._running.cancel(live)
+            await self.running.cancel(live)
         if live is not None and not live.is_gone:
             job = live.job
-        elif self._claims is not None:
-            job = await self._claims.cancel(job_id)
         else:
-            job = await self._store.call(self._store.find_job, job_id)
+            job = await self._registry.cancel(job_id, self._store)
         if job.state is not JobStatus.CANCELLED:
             raise PreconditionFailed(f"job {job.id} has ended already: {job.state.value}")
         return job
 
     def is_working_on(self, name: str, version: int) -> bool:
         """Bool: a job of a version runs here, or its end is being stored."""
-        return any(live.is_of(name, version) for live in self._live)
+        return any(live.is_of(name, version) for live in self.live)
 
     def has_outdated(self, model: ModelVersion) -> bool:
-        """Bool: a job runs here for what a version was before another node replaced it."""
-        return any(live.is_outdated(model) for live in self._live)
+        """Bool: a job runs here for what a version was before another server replaced it."""
+        return any(live.is_outdated(model) for live in self.live)
 
     async def cancel_outdated(self, model: ModelVersion) -> None:
         """End the jobs that run here for what a version was before."""
@@ -439,12 +396,11 @@ class JobRunner:
     async def cancel_model(self, name: str, version: int) -> None:
         """End the jobs of a model version that is about to be deleted, or unloaded."""
         await self._cancel_where(lambda live: live.is_of(name, version))
-        if self._claims is not None:
-            await self._claims.cancel_model(name, version)
+        await self._registry.cancel_model(name, version)
 
     async def _cancel_where(self, is_doomed: Callable[[LiveJob], bool]) -> None:
         async with self._registering:  # a registration that stored its rows has its task now
-            doomed = [live.job.id for live in self._live if is_doomed(live)]
+            doomed = [live.job.id for live in self.live if is_doomed(live)]
         for job_id in doomed:
             with suppress(PreconditionFailed):  # it ended by itself just now
                 await self.cancel(job_id)
@@ -458,5 +414,5 @@ class JobRunner:
     async def _prepare_when_quiet(self) -> None:
         await self._services.quiet()
         self._preparing = None
-        if not len(self._live) and not self._is_stopping:
+        if not len(self.live) and not self._is_stopping:
             self._services.prepare_job()

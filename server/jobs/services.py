@@ -12,17 +12,16 @@ from braid.core.keyed_locks import KeyedLocks
 from braid.core.precision import AUTO, AUTO_TOLERANCE, FP32, INT8, TOLERANCES
 from braid.server.jobs.interfaces import (
     ImportModel,
-    JobLeases,
     JobObserver,
     OnSchedule,
     Planner,
     PlanTarget,
     ServingDevice,
 )
+from braid.server.jobs.registry import Registry
 from braid.server.jobs.retries import RetryPauses, RetryWhileRestarting
-from braid.server.store.fleet.leases import SCHEDULE
 from braid.server.store.records import RegistrationOptions
-from braid.server.store.shared_files.interface import SharedFiles, StoreFolderFiles
+from braid.server.store.shared_files import Files
 from braid.server.store.store import Store
 
 
@@ -38,13 +37,11 @@ class JobServices:
     observer: JobObserver
     on_schedule: Sequence[OnSchedule]  # told after a schedule serves
     tolerance: float  # of outputs in FP32, relative to the largest element
-    # Told after a schedule serves that was found in the store.
-    taken_over: OnSchedule = lambda model, device, schedule: None
     prepare_job: Callable[[], None] = lambda: None  # called when no job is under way ...
     quiet: Callable[[], Awaitable[object]] = lambda: asyncio.sleep(0)  # ... and this has returned
-    files: SharedFiles = field(default_factory=StoreFolderFiles)  # that other servers use, too
+    files: Files = field(default_factory=Files)  # that other servers use, too
     side_by_side: bool = True  # whether registrations measure runs side by side, which then serve
-    leases: JobLeases | None = None  # where several nodes share the store
+    registry: Registry = field(default_factory=Registry)  # which server does what
     retry_pauses: RetryPauses = field(default_factory=RetryPauses)
     load_turn: asyncio.Lock = field(default_factory=asyncio.Lock)  # weights are read one by one
     # By device name: measuring needs the device for itself, for one batch size at a time.
@@ -62,26 +59,22 @@ class JobServices:
             yield
 
     @asynccontextmanager
-    async def owning_schedule(
+    async def making_schedule(
         self, key_id: str, waiting: Callable[[], None]
     ) -> AsyncIterator[JobServices]:
-        """Yield the services to make a schedule with: itself, unless other nodes may make it.
+        """Yield the services to make a schedule with: itself, unless other servers may make it.
 
-        Then the schedule may have been made by one of them, and writes are refused once this
-        node loses the right to make it.
+        Then one of them may have made it meanwhile, and writes are refused once another may.
         """
-        if self.leases is None:
-            yield self
-            return
-        async with self.leases.owning(SCHEDULE + key_id, waiting) as lease:
-            yield replace(self, store=self.store.fenced(lease))
+        async with self.registry.making(key_id, self.store, waiting) as store:
+            yield self if store is self.store else replace(self, store=store)
 
     def retry(self, report: Callable[[str], None] = lambda what: None) -> RetryWhileRestarting:
         """Retries of calls to devices, planner, importer and shared files.
 
         ``report`` gets a text per retry.
         """
-        return RetryWhileRestarting(self.retry_pauses, report, self.store.is_fenced)
+        return RetryWhileRestarting(self.retry_pauses, report, self.store.is_revocable)
 
     def tolerated_error(self, options: RegistrationOptions) -> float:
         """Allowed error of outputs against FP32, relative to the largest element of each."""

@@ -21,7 +21,7 @@ from braid.server.models.serving_models import ServingModels
 from braid.server.models.versions import ModelVersions
 from braid.server.store.records import ModelVersion
 from braid.server.store.serving_config import ServingConfig
-from braid.server.store.shared_files.interface import SharedFiles
+from braid.server.store.shared_files import Files
 from braid.server.store.store import Store
 
 
@@ -45,9 +45,7 @@ def provisional_text(schedules: Sequence[Placed]) -> str:
 class ModelQueries:
     """Finds model versions and their schedules. Belongs to the event loop."""
 
-    def __init__(
-        self, store: Store, files: SharedFiles, models: ServingModels, devices: Devices
-    ) -> None:
+    def __init__(self, store: Store, files: Files, models: ServingModels, devices: Devices) -> None:
         self._store = store
         self._files = files
         self._models = models

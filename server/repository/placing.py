@@ -36,7 +36,7 @@ from braid.server.store.records import (
     ReceivedUpload,
     Registration,
 )
-from braid.server.store.shared_files.interface import SharedFiles
+from braid.server.store.shared_files import Files
 from braid.server.store.store import Store
 from braid.server.store.uploads import Upload
 
@@ -54,7 +54,7 @@ class Placing:
     """Puts versions from their folders into service. Belongs to the event loop."""
 
     def __init__(
-        self, store: Store, files: SharedFiles, runner: JobRunner, max_upload_bytes: int
+        self, store: Store, files: Files, runner: JobRunner, max_upload_bytes: int
     ) -> None:
         self._store = store
         self._files = files

@@ -10,7 +10,7 @@ import grpc
 
 from braid.core.graph import graph_to_json
 from braid.core.schedule import schedule_to_json
-from braid.server.fleet.node_list import NodeList
+from braid.server.jobs.node_list import NodeList
 from braid.server.jobs.runner import JobRunner
 from braid.server.models.policies import VersionPolicies
 from braid.server.models.queries import ModelQueries

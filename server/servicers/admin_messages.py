@@ -9,10 +9,15 @@ from braid.core.precision import FP32
 from braid.core.schedule import SEQUENTIAL, Schedule
 from braid.core.tensor import TensorType
 from braid.scheduler.options import PlannerSettings
-from braid.server.fleet.node_list import ShownNode
 from braid.server.inference.replica import ModelReplica
 from braid.server.models.queries import Placed, provisional_text
-from braid.server.store.records import JobRecord, ModelStatus, ModelVersion, RegistrationOptions
+from braid.server.store.records import (
+    JobRecord,
+    ModelStatus,
+    ModelVersion,
+    RegistrationOptions,
+    ShownNode,
+)
 from braid.server.store.serving_config import Batching, ServingConfig, VersionPolicy
 from braid_client.wire import admin_pb2 as wire
 

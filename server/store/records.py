@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 from pathlib import Path
-from time import monotonic
 from typing import Any
 
 from braid.core.errors import InvalidRequest
@@ -18,6 +17,9 @@ from braid.scheduler.options import PlannerSettings
 MAX_BATCH_SIZE = 4096
 MAX_BATCH_SIZES = 32
 MAX_DIMS = 16
+
+DEVICE_KEYS_SEPARATOR = " | "
+"""Separator of device keys in a joined string."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
@@ -219,23 +221,6 @@ class ReceivedSamples:
 
 
 @dataclass(frozen=True, slots=True)
-class Claimant:
-    """A node that takes leases, and the seconds that one lasts unless it is renewed."""
-
-    node: str  # nodes.id, one a process
-    seconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class Lease:
-    """Right to work on what a name stands for, valid while no other has a higher fence."""
-
-    name: str
-    fence: int
-    asked_at: float = field(default_factory=monotonic, compare=False)  # before it was given
-
-
-@dataclass(frozen=True, slots=True)
 class Registration:
     """Result of a registration: the model version and its job."""
 
@@ -243,4 +228,32 @@ class Registration:
     job: JobRecord
     is_new_job: bool  # False: the same registration was made before, ``job`` is that one's
     replaces: bool = False  # a version under this number serves other bytes until these do
-    lease: Lease | None = None  # of the new job, where several nodes share the store
+    grant: object = None  # for the registry, where servers share the store: see ``jobs.registry``
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRecord:
+    """A server that shares the database with others."""
+
+    id: str  # one a process
+    address: str  # HOST:PORT that others reach it by
+    device_keys: str
+    version: str  # of Braid
+    started_at: float = 0.0  # by the database's clock, like ``beat_at``
+    beat_at: float = 0.0
+    is_alive: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class ShownNode:
+    """A server, what it works on, and whether it is this one."""
+
+    node: NodeRecord
+    beat_age_s: float  # by the database's clock
+    job_ids: tuple[str, ...]
+    is_this: bool = False
+
+    @property
+    def device_keys(self) -> list[str]:
+        """Keys of its devices."""
+        return [key for key in self.node.device_keys.split(DEVICE_KEYS_SEPARATOR) if key]

@@ -22,7 +22,6 @@ from braid.server.store.disk import DiskWatch
 from braid.server.store.files import StoreFolder
 from braid.server.store.quota import Quota, StoreLimits
 from braid.server.store.records import (
-    Claimant,
     JobRecord,
     JobStatus,
     ModelStatus,
@@ -32,11 +31,9 @@ from braid.server.store.records import (
     RegistrationOptions,
     check_model_name,
 )
-from braid.server.store.shared_files.interface import ObjectGone
 from braid.server.store.tables import digests, placed
 from braid.server.store.tables import jobs as jobs_table
 from braid.server.store.tables import models as models_table
-from braid.server.store.tables.fleet import claims, objects
 from braid.server.store.uploads import Upload
 
 log = logging.getLogger("braid.store")
@@ -53,14 +50,8 @@ class Registrations:
         self._kept_jobs = limits.kept_jobs
         self._disk = DiskWatch(folder.root)
         self._transactions = Transactions(database, node, self.discard_upload)
-        self._needs_objects = False
         # By id of a job that puts other bytes in the place of a version's: their digest.
         self._replacing: dict[str, str] = {}
-        self._claimant: Claimant | None = None  # this node, where several share the store
-
-    def need_objects(self) -> None:
-        """From now on, store no row whose files are not in the shared files."""
-        self._needs_objects = True
 
     def receive(self, limit_bytes: int, caller: str = "") -> Upload:
         """Return an upload to enter by ``async with``; caller "" is the server itself."""
@@ -89,7 +80,7 @@ class Registrations:
         Raises:
             InvalidRequest: the name is not one.
             PreconditionFailed: the version exists, or existed, for other bytes or options.
-            ObjectGone: what was put into the shared files is gone; it has to be put again.
+            FilesGone: what servers share of the files is gone; it has to be put again.
             DiskFailure: the disk is full, read-only or failing.
         """
         check_model_name(name)
@@ -125,7 +116,7 @@ class Registrations:
 
         Raises:
             ResourceExhausted: there may be no version more.
-            ObjectGone: what was put into the shared files is gone; it has to be put again.
+            FilesGone: what servers share of the files is gone; it has to be put again.
             DiskFailure: the disk is full, read-only or failing.
         """
         assert received.path is not None
@@ -147,7 +138,7 @@ class Registrations:
         return made
 
     def _adopt(self, received: ReceivedUpload) -> None:
-        """Rename the files of an upload into place, unless an earlier try did (``ObjectGone``)."""
+        """Rename the files of an upload into place, unless an earlier try did (``FilesGone``)."""
         with self._disk.writing():
             for part, path in self._files_of(received):
                 if part is not None and not _is_adopted(part, path):
@@ -169,42 +160,32 @@ class Registrations:
         if models_table.find(connection, model.name, model.version) is None:
             self._quota.check_models(len(models_table.present(connection)))
         digests.remember(connection, [model.sha256])
-        self._hold(connection, model)
+        self._hold_files(connection, model)
         job, replaces = placed.place(connection, model, device_keys)
         if replaces:
             model = replace(model, state=ModelStatus.SERVING)
-        return self._leased(connection, Registration(model, job, True, replaces))
+        return self._granted(connection, Registration(model, job, True, replaces))
 
-    def _leased(self, connection: Connection, made: Registration) -> Registration:
-        """Return a registration that made a job, with its lease where several nodes share it."""
-        if self._claimant is None:
-            return made
-        return claims.leased(connection, self._claimant, made)
+    # What servers that share the database do otherwise.
+
+    def _granted(self, connection: Connection, made: Registration) -> Registration:
+        """Return a registration that made a job, with the grant of this server to do it."""
+        return made
 
     def _last_job(
         self, connection: Connection, model: ModelVersion, device_keys: str
     ) -> tuple[JobRecord, str] | None:
         """Return the job of a version that may be the answer, and the devices it was made for."""
-        if self._claimant is None:
-            return jobs_table.last_of(connection, model)
-        return claims.under_way(connection, model, device_keys)
+        return jobs_table.last_of(connection, model)
 
-    def _hold(self, connection: Connection, model: ModelVersion) -> None:
-        """Let no sweep take the shared files that the rows of this transaction need.
+    def _hold_files(self, connection: Connection, model: ModelVersion) -> None:
+        """Keep what servers share of an upload's files, which rows of this transaction need."""
 
-        Raises:
-            ObjectGone: one has taken what was put of this upload.
-        """
-        if not self._needs_objects:
-            return
-        upload, samples = model.sha256, model.options.samples
-        held = objects.hold(connection, f"uploads/{upload}")
-        if not held and self.folder.upload(upload).is_file():
-            raise ObjectGone
-        objects.hold(connection, f"artefacts/{upload}")  # of bytes that were imported before
-        held = not samples or objects.hold(connection, f"samples/{samples}")
-        if not held and self.folder.sample_file(samples).is_file():
-            raise ObjectGone
+    def _hold_artefact(self, connection: Connection, model: ModelVersion) -> None:
+        """Keep what servers share of an artefact, which a row of this transaction needs."""
+
+    def _has_artefact(self, connection: Connection, model: ModelVersion) -> bool:
+        return self.folder.has_artefact(model.sha256)
 
     def _register(
         self,
@@ -233,14 +214,14 @@ class Registrations:
         if model.state.has_failed:
             models_table.set_state(connection, name, model.version, ModelStatus.LOADING)
             model = models_table.get(connection, name, model.version)
-        self._hold(connection, model)
+        self._hold_files(connection, model)
         return self._add_job(connection, model, device_keys)
 
     def _add_job(
         self, connection: Connection, model: ModelVersion, device_keys: str
     ) -> Registration:
         job = jobs_table.add(connection, model, device_keys)
-        return self._leased(connection, Registration(model, job, is_new_job=True))
+        return self._granted(connection, Registration(model, job, is_new_job=True))
 
     def _still_answers(
         self,
@@ -255,11 +236,6 @@ class Registrations:
             return True
         is_there = model.state is ModelStatus.SERVING and self._has_artefact(connection, model)
         return job.state is JobStatus.READY and is_there and made_for == device_keys
-
-    def _has_artefact(self, connection: Connection, model: ModelVersion) -> bool:
-        if self._needs_objects:
-            return objects.hold(connection, f"artefacts/{model.sha256}")
-        return self.folder.has_artefact(model.sha256)
 
     def discard_upload(self, sha256: str, *, is_imported: bool = False) -> None:
         """Remove an upload that is imported, or that no job waits for."""

@@ -24,7 +24,6 @@ from sqlalchemy import URL, Connection
 from sqlalchemy.exc import DBAPIError
 
 from braid.core.errors import (
-    DatabaseUnavailable,
     DiskFailure,
     InvalidRequest,
     ModelNotFound,
@@ -39,7 +38,6 @@ from braid.server.store.database.database import Database
 from braid.server.store.database.opening import open_database, sqlite_path, usual_url
 from braid.server.store.database.sqlite_file import StoredFiles
 from braid.server.store.files import StoreFolder
-from braid.server.store.fleet.node_store import NodeStore
 from braid.server.store.quota import StoreLimits
 from braid.server.store.records import (
     JobRecord,
@@ -47,21 +45,18 @@ from braid.server.store.records import (
     ModelStatus,
     ModelVersion,
     Registration,
+    ShownNode,
     WhichSchedules,
 )
-from braid.server.store.shared_files.interface import ObjectGone
+from braid.server.store.registrations import Registrations
 from braid.server.store.tables import digests, placed, plans, serving
 from braid.server.store.tables import jobs as jobs_table
 from braid.server.store.tables import models as models_table
-from braid.server.store.tables.fleet import objects
 
 log = logging.getLogger("braid.store")
 
 AGAIN_SECONDS, AGAIN_GROWTH = 300.0, 4.0
 """After a second job ended UNSCHEDULED, a start tries again this much later; then after longer."""
-
-AWAY_SECONDS = 0.5
-"""Pause between two tries of work under a lease while the database is away."""
 
 _MADE_FOR_DEVICES = (JobStatus.READY, JobStatus.UNSCHEDULED, JobStatus.FAILED)
 """Ends of the last job of a version that serves; FAILED: other bytes were to take its place."""
@@ -73,7 +68,7 @@ Query = Callable[Concatenate[Connection, P], T]
 Method = Callable[Concatenate["Store", P], T]
 
 
-def _read(query: Query[P, T]) -> Method[P, T]:
+def read_method(query: Query[P, T]) -> Method[P, T]:
     """Method of the store that makes one query, see its docstring, of what is stored."""
 
     @wraps(query)
@@ -83,7 +78,7 @@ def _read(query: Query[P, T]) -> Method[P, T]:
     return method
 
 
-def _write(change: Query[P, T], tells: str = "") -> Method[P, T]:
+def write_method(change: Query[P, T], tells: str = "") -> Method[P, T]:
     """Method of the store that makes one change, see its docstring, in a transaction.
 
     ``tells`` is what servers that share the database are told to look at.
@@ -98,8 +93,12 @@ def _write(change: Query[P, T], tells: str = "") -> Method[P, T]:
     return method
 
 
-class Store(NodeStore):
+class Store(Registrations):
     """Models, jobs, schedules, measurements, uploads and artefacts of one server."""
+
+    is_revocable = False
+    """True: another server may take over the work that this is for; no write succeeds then, and
+    ``call`` waits while the database is away."""
 
     def __init__(
         self, folder: StoreFolder, database: Database, limits: StoreLimits, node: str = ""
@@ -162,17 +161,8 @@ class Store(NodeStore):
         self.folder.close()
 
     async def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run a blocking method on the store's thread. It runs even if the caller is cancelled.
-
-        For work under a lease it is run again until the database answers, or the lease is lost.
-        """
-        while True:
-            try:
-                return await asyncio.wrap_future(self.submit(function, *args, **kwargs))
-            except DatabaseUnavailable:
-                if not self.is_fenced:
-                    raise
-            await asyncio.sleep(AWAY_SECONDS)
+        """Run a blocking method on the store's thread. It runs even if the caller is cancelled."""
+        return await asyncio.wrap_future(self.submit(function, *args, **kwargs))
 
     def submit(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         """Ask for a blocking method to be run on the store's thread, without waiting for it."""
@@ -211,10 +201,10 @@ class Store(NodeStore):
 
     # Models.
 
-    models = _read(models_table.present)
-    placed = _read(placed.every)
-    find_model = _read(models_table.get)
-    set_model_state = _write(models_table.set_state, "models")
+    models = read_method(models_table.present)
+    placed = read_method(placed.every)
+    find_model = read_method(models_table.get)
+    set_model_state = write_method(models_table.set_state, "models")
 
     def serves(self, model: ModelVersion) -> None:
         """Store that a version serves; the artefact of bytes that it had before is removed.
@@ -222,12 +212,11 @@ class Store(NodeStore):
         With its first time, what the policy of the name does not want beside it is unloaded.
 
         Raises:
-            ObjectGone: a sweep has taken what was put of its artefact.
+            FilesGone: what servers share of its artefact is gone; it has to be put again.
         """
 
         def serve(connection: Connection) -> str | None:
-            if self._needs_objects and not self._has_artefact(connection, model):
-                raise ObjectGone
+            self._hold_artefact(connection, model)
             stored = models_table.find(connection, model.name, model.version)
             if stored is None:
                 return None
@@ -268,18 +257,18 @@ class Store(NodeStore):
 
     # How models serve.
 
-    serving_configs = _read(serving.every)
-    wanted = _read(serving.wanted)
-    put_serving_config = _write(serving.put, "serving")
-    forget_serving_config = _write(serving.forget, "serving")
+    serving_configs = read_method(serving.every)
+    wanted = read_method(serving.wanted)
+    put_serving_config = write_method(serving.put, "serving")
+    forget_serving_config = write_method(serving.forget, "serving")
 
     # Jobs.
 
-    jobs = _read(jobs_table.newest)
-    find_job = _read(jobs_table.get)
-    unfinished_jobs = _read(jobs_table.unfinished)
-    count_jobs = _read(jobs_table.count_by_state)
-    save_job = _write(jobs_table.save, "jobs")
+    jobs = read_method(jobs_table.newest)
+    find_job = read_method(jobs_table.get)
+    unfinished_jobs = read_method(jobs_table.unfinished)
+    count_jobs = read_method(jobs_table.count_by_state)
+    save_job = write_method(jobs_table.save, "jobs")
 
     def add_job(self, model: ModelVersion, device_keys: str) -> Registration:
         return self._transactions.write(
@@ -412,30 +401,20 @@ class Store(NodeStore):
 
     # Schedules and measurements.
 
-    put_schedule = _write(plans.put_schedule, "schedules")
-    put_graph = _write(plans.put_graph)
-    find_graph = _read(plans.find_graph)
-    find_schedule = _read(plans.find_schedule)
-    schedules_of = _read(plans.schedules_of)
-    schedules_for = _read(plans.schedules_for)
-    forget_schedule = _write(plans.forget_schedule, "schedules")
-    ask_again = _write(plans.ask_again)
-    put_latency = _write(plans.put_latency)
-    find_latencies = _read(plans.find_latencies)
+    put_schedule = write_method(plans.put_schedule, "schedules")
+    put_graph = write_method(plans.put_graph)
+    find_graph = read_method(plans.find_graph)
+    find_schedule = read_method(plans.find_schedule)
+    schedules_of = read_method(plans.schedules_of)
+    schedules_for = read_method(plans.schedules_for)
+    forget_schedule = write_method(plans.forget_schedule, "schedules")
+    ask_again = write_method(plans.ask_again)
+    put_latency = write_method(plans.put_latency)
+    find_latencies = read_method(plans.find_latencies)
 
-    # Objects of the shared files.
-
-    find_objects = _read(objects.find)
-    owner = _read(objects.owner)
-    begin_object = _write(objects.begin)
-    finish_object = _write(objects.finish)
-    abandon_object = _write(objects.abandon)
-    hold_object = _write(objects.hold)
-    mark_object = _write(objects.mark)
-    touch_objects = _write(objects.touch)
-    condemn_objects = _write(objects.condemn)
-    forget_objects = _write(objects.forget)
-    identity = _write(objects.identity)
+    def listed_nodes(self) -> list[ShownNode]:
+        """Servers that share the database, with their jobs; none if this server is alone."""
+        return []
 
 
 def _check_serves(model: ModelVersion) -> None:

@@ -31,6 +31,7 @@ from braid.engine.importer.host.report import (
 )
 from braid.engine.importer.host.samples import read_samples
 from braid.engine.importer.upload.uploaded_model import open_upload
+from braid.server.fleet.files.credentials import read_credentials
 from braid.server.models.preload import check_models
 from braid.server.repository.folders import look_at
 from braid.server.repository.model_file import model_file
@@ -39,7 +40,6 @@ from braid.server.repository.placing import AT_ONCE
 from braid.server.security.certificates import Certificates, TlsFiles
 from braid.server.security.tokens import Role, Tokens, TokenSource, hashed
 from braid.server.store.database.opening import database_url
-from braid.server.store.shared_files.object_store.credentials import read_credentials
 from braid_client import FailedPrecondition
 from tests.attack.strange_files import NO_FILES, STRANGE, WRONG_FILES, put
 from tests.clock import until

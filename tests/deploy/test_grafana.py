@@ -10,10 +10,8 @@ from typing import Any
 import pytest
 import yaml
 
+from braid.server.fleet.metrics import FileMetrics, FollowMetrics, NodeMetrics
 from braid.server.observability.metrics import Metrics
-from braid.server.observability.series.files import FileMetrics
-from braid.server.observability.series.following import FollowMetrics
-from braid.server.observability.series.nodes import NodeMetrics
 from tests.deploy.places import DEPLOY
 
 FLEET = "fleet.json"  # series that servers have where they share a database

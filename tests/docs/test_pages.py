@@ -11,10 +11,8 @@ from pathlib import Path
 import pytest
 from pydantic import ByteSize, SecretStr
 
+from braid.server.fleet.metrics import FileMetrics, FollowMetrics, NodeMetrics
 from braid.server.observability.metrics import Metrics
-from braid.server.observability.series.files import FileMetrics
-from braid.server.observability.series.following import FollowMetrics
-from braid.server.observability.series.nodes import NodeMetrics
 from braid.server.settings import Settings
 from tests import ROOT
 

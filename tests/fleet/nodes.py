@@ -8,13 +8,14 @@ from pathlib import Path
 
 from sqlalchemy import make_url
 
-from braid.server.fleet.claims import ClaimLoop
+from braid.server.fleet.files.opening import open_files
 from braid.server.fleet.leases import Leases
+from braid.server.fleet.registry import FleetRegistry
+from braid.server.fleet.store import FleetStore
 from braid.server.jobs.runner import JobRunner
-from braid.server.store.fleet.leases import NodeRecord
-from braid.server.store.shared_files.opening import open_files
+from braid.server.store.records import NodeRecord
+from tests.server.fleet.files.nodes import Observed
 from tests.server.jobs.fakes import Server
-from tests.server.store.shared_files.nodes import Observed
 
 LEASE_SECONDS = 1.0
 
@@ -44,6 +45,8 @@ class LeaseCounts:
 class Node(Server):
     """One of several servers of jobs on the same database."""
 
+    store: FleetStore
+
     def __init__(
         self,
         folder: Path,
@@ -53,16 +56,16 @@ class Node(Server):
         device_key: str = "fake-cpu",
         lease_seconds: float = LEASE_SECONDS,
     ) -> None:
-        super().__init__(folder / name, make_url(url))
+        super().__init__(folder / name, make_url(url), FleetStore)
         self.name = name
         self.device.device_key = device_key
         self.counts = LeaseCounts()
         self.leases = Leases(self.store, lease_seconds, self.counts)
         self.seen = Observed()
-        files = open_files(str(folder / "shared"), self.store, lambda: self.seen, set)
-        self.services = replace(self.services, leases=self.leases, files=files)
+        files = open_files(str(folder / "shared"), self.store, self.seen, set)
+        self.registry = FleetRegistry(self.store, self.leases, 2 * lease_seconds)
+        self.services = replace(self.services, registry=self.registry, files=files)
         self.runner = JobRunner(self.services)
-        self._claims = ClaimLoop(self.runner, lease_seconds, 2 * lease_seconds)
         self.is_over = self.is_dead = False
         self._claiming: asyncio.Task[None] | None = None
 
@@ -70,7 +73,7 @@ class Node(Server):
         record = NodeRecord(self.name, f"{self.name}:1", self.device.device_key, "0")
         await self.leases.start(record)
         await self.runner.start()
-        self._claiming = asyncio.create_task(self._claims.run())
+        self._claiming = asyncio.create_task(self.registry.run())
         return self
 
     async def stop(self) -> None:
@@ -81,7 +84,7 @@ class Node(Server):
 
     def is_suspended(self) -> bool:
         """Whether no job is worked on here."""
-        return all(live.task is None or live.task.done() for live in self.runner._live)
+        return all(live.task is None or live.task.done() for live in self.runner.live)
 
     def make_due(self) -> None:
         """Let a day go by since the last jobs ended."""

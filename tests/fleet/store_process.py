@@ -17,11 +17,11 @@ from typing import Any
 
 from sqlalchemy import make_url
 
-from braid.core.errors import LeaseLost
+from braid.core.errors import TakenOver
 from braid.core.measurement import StageLatency
-from braid.server.store.fleet.leases import JOB, NodeRecord
-from braid.server.store.records import JobStatus, Lease
-from braid.server.store.store import Store
+from braid.server.fleet.records import JOB, Lease
+from braid.server.fleet.store import FleetStore
+from braid.server.store.records import JobStatus, NodeRecord
 from tests import ROOT
 from tests.fleet.machine import skew_variables
 from tests.server.store.registering import register
@@ -75,15 +75,15 @@ class StoreProcess:
 class Commands:
     """What such a process does; methods are commands."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: FleetStore) -> None:
         self._store = store
         self._leases: dict[str, Lease] = {}
 
     def register(self, name: str) -> str:
         """Register a model; returns its job, whose lease this process then has."""
         made = register(self._store, name, name.encode(), device_keys=DEVICES)
-        if made.lease is not None:
-            self._leases[made.lease.name] = made.lease
+        if isinstance(made.grant, Lease):
+            self._leases[made.grant.name] = made.grant
         return made.job.id
 
     def acquire(self, name: str) -> int | None:
@@ -118,7 +118,7 @@ class Commands:
                 fenced.save_job(replace(job, state=state, detail=f"fence {lease.fence}"))
             else:
                 fenced.put_latency(name, "stage", StageLatency(float(lease.fence), 0.1, 3))
-        except LeaseLost:
+        except TakenOver:
             return False
         return True
 
@@ -127,8 +127,8 @@ class Commands:
         lease = self._leases[name]
         job = self._store.find_job(name.removeprefix(JOB))
         try:
-            self._store.fenced(lease).end_leased_job(replace(job, state=JobStatus.READY), lease)
-        except LeaseLost:
+            self._store.fenced(lease).end_job(replace(job, state=JobStatus.READY))
+        except TakenOver:
             return False
         del self._leases[name]
         return True
@@ -136,7 +136,7 @@ class Commands:
 
 def main(url: str, folder: str, node: str) -> None:
     """Obey until the input ends."""
-    store = Store.open(Path(folder) / "store", database=make_url(url), node=node)
+    store = FleetStore.open(Path(folder) / "store", database=make_url(url), node=node)
     store.join(NodeRecord(node, f"{node}:8001", DEVICES, "1"), LEASE_SECONDS)
     commands = Commands(store)
     print(json.dumps("ready"), flush=True)

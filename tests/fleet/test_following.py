@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import make_url
 
 from braid.core.errors import StoreUnavailable
-from braid.server.fleet.follow.following import Following
+from braid.server.fleet.following import Following
 from braid.server.fleet.notifications import Change, Notifications
 from braid.server.store.serving_config import ServingConfig
 from tests.fleet.postgres import Postgres

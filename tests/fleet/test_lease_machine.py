@@ -22,18 +22,17 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 from sqlalchemy import make_url, text
 
-from braid.core.errors import LeaseLost
-from braid.server.store.fleet.leases import JOB, NodeRecord
+from braid.core.errors import TakenOver
+from braid.server.fleet.records import JOB, Claimant, Lease
+from braid.server.fleet.store import FleetStore
+from braid.server.fleet.tables import leases as leases_table
 from braid.server.store.records import (
-    Claimant,
     JobRecord,
     JobStatus,
-    Lease,
+    NodeRecord,
     ReceivedUpload,
     RegistrationOptions,
 )
-from braid.server.store.store import Store
-from braid.server.store.tables.fleet import leases as leases_table
 from tests.fleet.postgres import Postgres
 
 pytestmark = pytest.mark.fleet
@@ -49,7 +48,7 @@ numbers = st.integers(0, 1000)
 
 
 class LeaseMachine(RuleBasedStateMachine):
-    stores: list[Store]
+    stores: list[FleetStore]
     empty: Callable[[], None]
 
     def __init__(self) -> None:
@@ -71,7 +70,7 @@ class LeaseMachine(RuleBasedStateMachine):
             store.join(NodeRecord(f"node-{node}", "", f"type-{node % 2}", ""), SECONDS)
 
     @contextmanager
-    def at(self, node: int) -> Iterator[Store]:
+    def at(self, node: int) -> Iterator[FleetStore]:
         """Run on a node, by its own clock."""
         real = time.time
         with patch("time.time", lambda: real() + SKEWS[node]):
@@ -98,9 +97,9 @@ class LeaseMachine(RuleBasedStateMachine):
         received = ReceivedUpload(None, hashlib.sha256(content).hexdigest(), len(content))
         with self.at(node) as store:
             made = store.register("m", received, RegistrationOptions(), f"type-{node % 2}")
-        assert made.lease is not None
+        assert isinstance(made.grant, Lease)
         self.jobs[made.job.id] = made.job
-        self.given(node, made.lease)
+        self.given(node, made.grant)
 
     @rule(node=nodes)
     def beat(self, node: int) -> None:
@@ -159,10 +158,10 @@ class LeaseMachine(RuleBasedStateMachine):
             fenced = store.fenced(lease)
             try:
                 if state.has_ended:
-                    fenced.end_leased_job(job, lease)
+                    fenced.end_job(job)
                 else:
                     fenced.save_job(job)
-            except LeaseLost:
+            except TakenOver:
                 was_refused = True
         assert was_refused is not self.is_valid(lease)
         if not was_refused and state.has_ended:
@@ -216,7 +215,7 @@ class LeaseMachine(RuleBasedStateMachine):
                 job_id = lease.name.removeprefix(JOB)
                 if job_id in self.jobs and self.is_valid(lease) and job_id not in self.ends:
                     job = replace(self.jobs[job_id], state=JobStatus.READY)
-                    self.stores[0].fenced(lease).end_leased_job(job, lease)
+                    self.stores[0].fenced(lease).end_job(job)
                     self.ends[job_id] = JobStatus.READY
             if self.ends.keys() == self.jobs.keys():
                 break
@@ -229,7 +228,7 @@ def test_no_two_fences_are_valid_and_each_answered_job_ends_once(
 ) -> None:
     database = f"machine-{secrets.token_hex(4)}"
     url = make_url(postgres_server.create(database))
-    stores = [Store.open(tmp_path / f"{n}", database=url, node=f"node-{n}") for n in range(3)]
+    stores = [FleetStore.open(tmp_path / f"{n}", database=url, node=f"node-{n}") for n in range(3)]
 
     def empty() -> None:
         postgres_server.execute("truncate jobs, leases, models, nodes", database)

@@ -13,7 +13,7 @@ import pytest
 
 from braid.core.errors import JobNotFound, PreconditionFailed, StoreUnavailable
 from braid.core.measurement import StageLatency
-from braid.server.fleet.standing import StandingTask
+from braid.server.fleet.leases import StandingTask
 from braid.server.store.database import failures
 from braid.server.store.records import JobStatus, ModelStatus
 from tests.fleet.nodes import Node
@@ -229,7 +229,7 @@ async def test_jobs_of_a_node_that_stops_go_on_at_once(make_node: MakeNode) -> N
     await reach(one, made.job.id, JobStatus.PROFILING)
 
     await one.stop()
-    await two.runner.claim()
+    await two.registry.claim()
 
     assert (await until_ended(two, made.job.id))[-1].state is JobStatus.READY
 
@@ -259,7 +259,7 @@ async def test_nodes_of_a_type_that_no_node_has_profiled_make_one_job(make_node:
     ready = await registered(one, sizes=(1, 4))
     others = [await make_node(name, device_key="another type").start() for name in "ab"]
 
-    await asyncio.gather(*(node.runner.schedule_for_this_type() for node in others))
+    await asyncio.gather(*(node.registry.add_missing_jobs() for node in others))
 
     async def all_ended() -> bool:
         return all(job.state.has_ended for job in await one.runner.list())
@@ -337,11 +337,11 @@ async def test_a_key_that_fails_is_tried_again_by_one_node_and_not_at_once(
     assert job.state is JobStatus.UNSCHEDULED
 
     for node in (one, two):
-        await node.runner.schedule_for_this_type()
+        await node.registry.add_missing_jobs()
     assert len(await one.runner.list()) == 1, "it is not due"
     for tries in range(1, 8):
         one.make_due()
-        await asyncio.gather(*(node.runner.schedule_for_this_type() for node in (one, two)))
+        await asyncio.gather(*(node.registry.add_missing_jobs() for node in (one, two)))
         newest, *_ = jobs = await one.runner.list()
         await until_ended(two, newest.id)
         assert len(jobs) == 1 + min(tries, 5)
@@ -436,7 +436,7 @@ async def test_a_deletion_that_a_node_began_is_finished_by_another(make_node: Ma
 
     async with one.runner.deleting("lenet", 1):
         one.store.set_model_state("lenet", 1, ModelStatus.DRAINING)
-        await two.runner.finish_deletions()
+        await two.registry.finish_deletions()
         assert two.store.models(), "its node lives"
         await one.die()
 

@@ -15,13 +15,13 @@ import pytest
 from sqlalchemy import make_url
 
 from braid.core.errors import DamagedArtefact, ResourceExhausted, StartupError
+from braid.server.fleet.files.interface import FilesGone, SharedFilesAway
+from braid.server.fleet.files.place import open_place
 from braid.server.store.records import ReceivedUpload, Registration
-from braid.server.store.shared_files.interface import ObjectGone, SharedFilesAway
-from braid.server.store.shared_files.object_store.place import open_place
 from tests.clock import until
 from tests.fleet.postgres import Postgres
 from tests.fleet.s3 import S3
-from tests.server.store.shared_files.nodes import Node, nodes
+from tests.server.fleet.files.nodes import Node, nodes
 
 pytestmark = pytest.mark.fleet
 
@@ -125,7 +125,7 @@ async def _registered(node: Node, name: str, received: ReceivedUpload) -> Regist
     while True:
         try:
             return await node.register(name, received)
-        except ObjectGone:
+        except FilesGone:
             continue
 
 
@@ -276,7 +276,7 @@ async def test_a_full_s3_is_resource_exhausted_and_nothing_is_half_done(
 _STREAMS = """
 import asyncio, resource, sys
 from pathlib import Path
-from tests.server.store.shared_files.nodes import nodes
+from tests.server.fleet.files.nodes import nodes
 
 async def stream(folder, url):
     with nodes(folder, 2, url) as (one, other):

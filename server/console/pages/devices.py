@@ -9,7 +9,7 @@ from braid.core.errors import BraidError
 from braid.server.console.facts import Facts
 from braid.server.console.rendering import Page
 from braid.server.devices.device import Device
-from braid.server.fleet.node_list import ShownNode
+from braid.server.store.records import ShownNode
 
 
 @dataclass(frozen=True, slots=True)

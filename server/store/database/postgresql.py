@@ -26,7 +26,7 @@ class Limits:
     statement: int = 10  # one that runs: the server ends it
     lock: int = 5  # one that waits for another transaction: the server ends it
     # A transaction whose node stands still: the server ends it, and what it has locked is free.
-    # Less than a lease, so that it keeps no other node from taking over.
+    # Less than BRAID_LEASE_SECONDS, so that it keeps no other node from taking over.
     idle: int = 5
     answer: float = 15.0  # a server that does not answer: the connection is closed here
 

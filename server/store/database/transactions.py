@@ -1,6 +1,6 @@
 """Transactions of a store: reads and writes, and what belongs to each of them.
 
-write(change)  guard ──> change ──> tell ──> commit     a lost lease refuses all of it
+write(change)  guard ──> change ──> tell ──> commit     the guard may refuse all of it
                and the ends of jobs that could not be stored before
 read(query)    shows these ends, too
 """
@@ -17,7 +17,7 @@ from typing import Self, TypeVar
 from sqlalchemy import Connection, text
 from sqlalchemy.exc import DBAPIError
 
-from braid.core.errors import DiskFailure, LeaseLost, StoreUnavailable
+from braid.core.errors import DiskFailure, StoreUnavailable, TakenOver
 from braid.server.store.database.database import Database
 from braid.server.store.records import JobRecord
 from braid.server.store.tables import jobs as jobs_table
@@ -31,7 +31,7 @@ _TELL = text("SELECT pg_notify(:channel, :payload || extract(epoch FROM clock_ti
 
 T = TypeVar("T")
 Guard = Callable[[Connection], None]
-"""Looks, and locks, whether this server may still write; else raises LeaseLost."""
+"""Looks, and locks, whether this server may still write; else raises TakenOver."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class Transactions:
             tells: what the other servers are told to look at; "": nothing.
 
         Raises:
-            LeaseLost: another server works on this now.
+            TakenOver: another server works on this now.
             DiskFailure, StoreUnavailable: see ``Database.write``.
         """
         ends = list(self._ends.values())
@@ -139,6 +139,6 @@ def _store(connection: Connection, end: _End) -> str | None:
         if end.guard is not None:
             end.guard(connection)
         return jobs_table.end(connection, end.job)
-    except LeaseLost as error:
+    except TakenOver as error:
         log.info("the end of a job is another server's: %s", error, extra={"job": end.job.id})
         return None

@@ -10,8 +10,8 @@ from collections.abc import Iterable
 
 from sqlalchemy import Connection, select, union
 
+from braid.server.store.tables.dialects import insert_into, put_row
 from braid.server.store.tables.schema import digests, models
-from braid.server.store.tables.upsert import insert_into, put_row
 
 _OF_MODELS = select(models.c.sha256).distinct()
 

@@ -15,8 +15,8 @@ from braid.server.store.records import (
     RegistrationOptions,
     options_from_json,
 )
+from braid.server.store.tables.dialects import put_row
 from braid.server.store.tables.schema import models
-from braid.server.store.tables.upsert import put_row
 
 _FIELDS = ModelVersion.__slots__
 

@@ -12,8 +12,8 @@ from sqlalchemy import Connection, delete, select
 from braid.server.store.records import JobRecord, ModelStatus, ModelVersion
 from braid.server.store.tables import jobs as jobs_table
 from braid.server.store.tables import models as models_table
+from braid.server.store.tables.dialects import put_row
 from braid.server.store.tables.schema import placed
-from braid.server.store.tables.upsert import put_row
 
 _EVERY = select(placed)
 

@@ -25,9 +25,8 @@ from braid.core.schedule import (
     schedule_to_json,
 )
 from braid.server.store.records import ModelVersion
-from braid.server.store.tables.fleet.leases import now
+from braid.server.store.tables.dialects import now, put_row
 from braid.server.store.tables.schema import graphs, measurements, schedules
-from braid.server.store.tables.upsert import put_row
 
 log = logging.getLogger("braid.store")
 

@@ -15,8 +15,8 @@ from braid.server.store.serving_config import ServingConfig, config_from_json
 from braid.server.store.tables import jobs as jobs_table
 from braid.server.store.tables import models as models_table
 from braid.server.store.tables import plans
+from braid.server.store.tables.dialects import put_row
 from braid.server.store.tables.schema import serving
-from braid.server.store.tables.upsert import put_row
 
 _EVERY = select(serving)
 

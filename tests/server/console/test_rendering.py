@@ -22,14 +22,14 @@ from braid.server.console.formats import PlanName, left, plan_names, state
 from braid.server.console.pages import jobs
 from braid.server.console.pages.devices import devices
 from braid.server.console.rendering import Page, Renderer, url
-from braid.server.fleet.node_list import ShownNode
-from braid.server.store.fleet.leases import NodeRecord
 from braid.server.store.records import (
     JobRecord,
     JobStatus,
     ModelStatus,
     ModelVersion,
+    NodeRecord,
     RegistrationOptions,
+    ShownNode,
 )
 from tests import ROOT
 

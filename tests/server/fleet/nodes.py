@@ -18,8 +18,10 @@ from sqlalchemy import URL
 from braid.core.errors import DamagedArtefact
 from braid.core.schedule import Schedule
 from braid.server.devices.pool import Devices
-from braid.server.fleet.follow.loads import Loads
-from braid.server.fleet.follow.reconcile import Reconciler
+from braid.server.fleet.files.interface import SharedFilesAway
+from braid.server.fleet.loads import Loads
+from braid.server.fleet.reconcile import Reconciler
+from braid.server.jobs.registry import Registry
 from braid.server.jobs.runner import JobRunner
 from braid.server.models.loading import ModelLoader
 from braid.server.models.policies import VersionPolicies
@@ -27,7 +29,7 @@ from braid.server.models.serving_models import ServingModels
 from braid.server.observability.metrics import Metrics
 from braid.server.store.records import JobStatus, ModelVersion, Registration
 from braid.server.store.serving_config import BatchPolicy
-from braid.server.store.shared_files.interface import SharedFilesAway, StoreFolderFiles
+from braid.server.store.shared_files import Files
 from tests.server.jobs.fakes import Server, a_moment
 from tests.server.models.test_name_turns import KeepingDevice
 from tests.server.store.shared_sqlite import let_others_open
@@ -47,7 +49,7 @@ class Counted:
         self.failures += 1
 
 
-class CopiedFiles(StoreFolderFiles):
+class CopiedFiles(Files):
     """Artefacts of all nodes, by digest, in a folder that they share."""
 
     def __init__(self, shared: Path, own: Path) -> None:
@@ -69,6 +71,16 @@ class CopiedFiles(StoreFolderFiles):
             shutil.copytree(self._shared / sha256, self._own / sha256, dirs_exist_ok=True)
 
 
+class Found(Registry):
+    """Remembers schedules that were found in the store."""
+
+    def __init__(self) -> None:
+        self.schedules: list[Schedule] = []
+
+    def found(self, model: ModelVersion, device: str, schedule: Schedule) -> None:
+        self.schedules.append(schedule)
+
+
 class Node:
     """One node: it registers, configures and deletes as a server does, and follows others."""
 
@@ -84,13 +96,14 @@ class Node:
             cast(Devices, found), Metrics(), BatchPolicy(), on_version=self._version_serves
         )
         self.files = CopiedFiles(folder / "shared", server.store.folder.artefacts)
-        self.taken_over: list[Schedule] = []
+        registry = Found()
+        self.taken_over = registry.schedules
         services = self.services = replace(
             server.services,
             devices=[self.device],
             models=self.models,
             files=self.files,
-            taken_over=lambda model, device, schedule: self.taken_over.append(schedule),
+            registry=registry,
         )
         runner = self.runner = server.runner = JobRunner(services)
         self.loader = ModelLoader(self.store, runner, self.models, 1000, self._catch_up)

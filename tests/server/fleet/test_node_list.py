@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 from sqlalchemy import URL
 
-from braid.server.fleet.node_list import NodeList
+from braid.server.fleet.store import FleetStore
+from braid.server.jobs.node_list import NodeList
 from braid.server.settings import Settings
-from braid.server.store.fleet.leases import NodeRecord
+from braid.server.store.records import NodeRecord
 from braid.server.store.store import Store
 
 DEVICES = "cpu:X:threads=1 | cpu:X:threads=2"
@@ -24,16 +25,16 @@ def database(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def store(tmp_path: Path, database: Path) -> Iterator[Store]:
+def store(tmp_path: Path, database: Path) -> Iterator[FleetStore]:
     """A store on a database of its own, which is that of one node after the other."""
     url = URL.create("sqlite", database=str(database))
-    store = Store.open(tmp_path / "store", database=url)
+    store = FleetStore.open(tmp_path / "store", database=url)
     yield store
     store.close()
 
 
 async def test_nodes_are_listed_with_their_jobs_and_the_age_of_their_beats(
-    store: Store, database: Path
+    store: FleetStore, database: Path
 ) -> None:
     for node, names in (("b", ("job:2", "job:3")), ("a", ("job:1", "schedule:x"))):
         store.join(NodeRecord(node, f"{node}:8001", DEVICES, "1.0"), 60.0)

@@ -395,7 +395,7 @@ async def test_a_job_is_wanted_where_no_node_of_a_type_has_made_schedules(
         async def want(name: str = name) -> None:
             wanted.append(name)
 
-        monkeypatch.setattr(node.runner, "schedule_for_this_type", want)
+        monkeypatch.setattr(node.services.registry, "add_missing_jobs", want)
     b.device.device_key = "another-cpu"
     await a.register("net", b"one", sizes=(1, 4))
 

@@ -13,7 +13,7 @@ import pytest
 
 from braid.core.measurement import PlanMeasurement
 from braid.core.schedule import Provisional
-from braid.server.fleet.follow.same_speed import SameSpeed
+from braid.server.fleet.same_speed import SameSpeed
 from tests.server.fleet.nodes import Node, until
 
 

@@ -392,8 +392,10 @@ class Observer:
 class Server:
     """A store and a job runner over fakes; ``restarted`` is the same store after a stop."""
 
-    def __init__(self, root: Path, database: URL | None = None) -> None:
-        self.store = Store.open(root, database=database)
+    def __init__(
+        self, root: Path, database: URL | None = None, store_type: type[Store] = Store
+    ) -> None:
+        self.store = store_type.open(root, database=database)
         self.importer = FakeImporter()
         self.device = FakeDevice()
         self.devices = [self.device]

@@ -14,8 +14,9 @@ from braid.core.errors import (
     PreconditionFailed,
 )
 from braid.server.jobs.interfaces import JobObserver
-from braid.server.jobs.live.live_jobs import LiveJobs
-from braid.server.jobs.live.looking import JobViews
+from braid.server.jobs.job_views import JobViews
+from braid.server.jobs.live_jobs import LiveJobs
+from braid.server.jobs.registry import Registry
 from braid.server.jobs.services import JobServices
 from braid.server.store.records import JobRecord, JobStatus, ModelStatus
 from tests.server.jobs.fakes import Server
@@ -61,7 +62,7 @@ class Stored:
 
 
 async def test_a_watcher_of_a_job_that_is_stored_and_not_yet_live_sees_its_end() -> None:
-    services = SimpleNamespace(store=Stored(), leases=None)
+    services = SimpleNamespace(store=Stored(), registry=Registry())
     views = JobViews(cast(JobServices, services), LiveJobs(cast(JobObserver, None)))
 
     seen = [job.state async for job in views.watch("0123")]

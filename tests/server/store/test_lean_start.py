@@ -6,7 +6,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-OF_FLEETS = ("psycopg", "obstore", "sqlalchemy.dialects.postgresql")
+OF_FLEETS = (
+    "braid.server.fleet",
+    *("psycopg", "obstore", "sqlalchemy.dialects.postgresql"),
+)
 
 PROGRAM = """
 import asyncio

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from braid.server.fleet.tables import claims
 from braid.server.store.records import ModelStatus, Registration
 from braid.server.store.serving_config import ServingConfig, VersionPolicy
 from braid.server.store.store import Store
@@ -91,5 +92,6 @@ def test_jobs_of_what_is_unloaded_are_asked_to_end(store: Store) -> None:
 
     store.serves(two.model)
 
-    asked = {each.job.id for each in store.jobs_to_claim() if each.cancel_requested}
+    stored = store.database.read(claims.unfinished)
+    asked = {each.job.id for each in stored if each.cancel_requested}
     assert asked == {one.job.id}

@@ -1,0 +1,148 @@
+"""The store's folder as a cache of shared files: bounded, the least recently used go first.
+
+What is in use stays: the files of models that serve, and what jobs, restores and fetches work on.
+If these alone exceed the limit, the limit is exceeded, and the log says so once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from braid.core.keyed_locks import KeyedLocks
+from braid.server.fleet.files.interface import FilesObserver
+from braid.server.store.files import StoreFolder
+from braid.server.store.quota import size_on_disk
+
+log = logging.getLogger("braid.files")
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """File or artefact folder in the cache."""
+
+    path: Path
+    size_bytes: int
+    used_unix: float  # by this server's clock, which only orders them
+
+    @property
+    def digest(self) -> str:
+        """Digest that names it."""
+        return self.path.name
+
+
+class FileCache:
+    """Files in the store's folder that can be fetched again. Belongs to the event loop."""
+
+    def __init__(
+        self,
+        folder: StoreFolder,
+        limit_bytes: int,
+        serving: Callable[[], Collection[str]],
+        observer: FilesObserver,
+    ) -> None:
+        """Look after ``folder``.
+
+        Args:
+            folder: of the store.
+            limit_bytes: of all files in the cache together; 0: none.
+            serving: returns the digests of the models that serve.
+            observer: told what the cache holds, and what went.
+        """
+        self.folder = folder
+        self.turns = KeyedLocks()
+        """By digest: fetches and removals of its files take turns."""
+        self._limit_bytes = limit_bytes
+        self._serving = serving
+        self._observer = observer
+        self._users: Counter[str] = Counter()
+        self._making_room = asyncio.Lock()
+        self._is_exceeded = False
+
+    @contextmanager
+    def in_use(self, digest: str) -> Iterator[None]:
+        """Keep the files of a digest while the context is open."""
+        self._users[digest] += 1
+        try:
+            yield
+        finally:
+            self._users[digest] -= 1
+            self._users += Counter()  # forgets those without any
+
+    def used(self) -> set[str]:
+        """Digests of what serves or is worked on."""
+        return {*self._serving(), *self._users}
+
+    async def touch(self, path: Path) -> None:
+        """Remember that a file or folder was used now."""
+        with suppress(OSError):
+            await asyncio.to_thread(os.utime, path)
+
+    async def make_room(self, size_bytes: int = 0) -> None:
+        """Remove what was not used for longest, until so many bytes more fit or all is in use."""
+        async with self._making_room:
+            entries = await asyncio.to_thread(_entries, self.folder)
+            total = sum(entry.size_bytes for entry in entries)
+            for entry in sorted(entries, key=lambda entry: entry.used_unix):
+                if not self._limit_bytes or total + size_bytes <= self._limit_bytes:
+                    break
+                if await self._remove(entry):
+                    total -= entry.size_bytes
+                    entries.remove(entry)
+            self._observer.cache_is(total, len(entries))
+            self._tell_exceeded(total + size_bytes)
+
+    async def remove_unused(self) -> bool:
+        """Remove all that is not in use: the disk is full. Returns bool: something went."""
+        async with self._making_room:
+            entries = await asyncio.to_thread(_entries, self.folder)
+            return any([await self._remove(entry) for entry in entries])
+
+    async def _remove(self, entry: _Entry) -> bool:
+        """Remove an entry unless it is in use."""
+        if entry.digest in self.used():
+            return False
+        async with self.turns.of(entry.digest):
+            if entry.digest in self.used():
+                return False
+            with suppress(OSError):
+                await asyncio.to_thread(self.remove, entry.path)
+        self._observer.evicted(entry.size_bytes)
+        return True
+
+    def remove(self, path: Path) -> None:
+        """Remove a file, or an artefact as a whole. Blocks."""
+        if path.parent == self.folder.artefacts:
+            self.folder.remove_artefact(path.name)
+        else:
+            path.unlink(missing_ok=True)
+
+    def _tell_exceeded(self, total: int) -> None:
+        is_exceeded = bool(self._limit_bytes) and total > self._limit_bytes
+        if is_exceeded and not self._is_exceeded:
+            facts = {"bytes": total, "limit": self._limit_bytes}
+            log.warning("what serves takes more than BRAID_MAX_CACHE_BYTES", extra=facts)
+        self._is_exceeded = is_exceeded
+
+
+def _entries(folder: StoreFolder) -> list[_Entry]:
+    """Whole files and artefacts in the folder, without what is being received or written."""
+    entries = []
+    for room in (folder.uploads, folder.artefacts, folder.samples):
+        for path in room.iterdir():
+            with suppress(OSError):  # removed meanwhile
+                if "." not in path.name:
+                    entries.append(_entry(path))
+    return entries
+
+
+def _entry(path: Path) -> _Entry:
+    facts = path.stat()
+    size_bytes = size_on_disk(path) if path.is_dir() else facts.st_size
+    return _Entry(path, size_bytes, facts.st_mtime)

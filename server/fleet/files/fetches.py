@@ -1,0 +1,186 @@
+"""Fetching files from the shared place into the store's folder.
+
+    sound here? ──yes──> used
+        └──no──> each PRESENT object ──> .part, hashed ──> sound? ──> renamed into place
+                          └── missing or changed: DAMAGED, and the next one
+
+One fetch of a digest at a time; the others find what it brought.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import os
+from pathlib import Path
+
+from braid.core.errors import (
+    DamagedArtefact,
+    DiskFailure,
+    DiskTrouble,
+    InvalidArtefact,
+    ResourceExhausted,
+    StoreUnavailable,
+)
+from braid.core.removal import remove_folder
+from braid.server.fleet.files.cache import FileCache
+from braid.server.fleet.files.interface import FilesObserver
+from braid.server.fleet.files.kinds import FileKind, exists
+from braid.server.fleet.files.packing import unpack
+from braid.server.fleet.files.place import ObjectPlace
+from braid.server.fleet.store import FleetStore
+from braid.server.fleet.tables.objects import ObjectState, StoredObject
+from braid.server.store.disk import DiskWatch
+
+log = logging.getLogger("braid.files")
+
+AT_ONCE = 4
+
+TRIES = 2
+"""Tries of an object that came with other bytes than were put: the network may have erred."""
+
+
+class Fetches:
+    """Fetches of one server. Belongs to the event loop."""
+
+    def __init__(
+        self, place: ObjectPlace, store: FleetStore, cache: FileCache, observer: FilesObserver
+    ) -> None:
+        self._place = place
+        self._store = store
+        self._cache = cache
+        self._observer = observer
+        self._at_once = asyncio.Semaphore(AT_ONCE)
+        self._disk = DiskWatch(store.folder.root)
+
+    async def fetch(self, kind: FileKind, digest: str) -> None:
+        """Bring a file into the store's folder, unless a sound one is there, or none anywhere.
+
+        Raises:
+            DamagedArtefact: every object of it is missing or changed.
+            Unavailable: the place or the database does not answer.
+            DiskFailure: this server's disk is full, read-only or failing.
+        """
+        folder = self._store.folder
+        path = kind.path(folder, digest)
+        with self._cache.in_use(digest):
+            async with self._cache.turns.of(digest), self._at_once:
+                if await asyncio.to_thread(kind.is_sound, folder, digest):
+                    await self._cache.touch(path)
+                    self._observer.fetched(kind.name, "cache", 0)
+                    return
+                if exists(path):
+                    self._observer.damaged()
+                    log.warning("a file of the cache is damaged", extra={"file": str(path)})
+                try:
+                    await self._fetch(kind, digest)
+                except (StoreUnavailable, ResourceExhausted):
+                    self._observer.failed("fetch")
+                    raise
+
+    async def _fetch(self, kind: FileKind, digest: str) -> None:
+        """Fetch the first object that is sound."""
+        name, store = f"{kind.name}/{digest}", self._store
+        failed: set[str] = set()
+        found = await store.call(store.find_objects, name)
+        while untried := [each for each in found if each.key not in failed]:
+            stored = untried[0]
+            if await self._bring(kind, digest, stored):
+                if stored.state is ObjectState.DAMAGED:  # another server, or network, erred
+                    await store.call(store.mark_object, stored.key, ObjectState.PRESENT)
+                self._observer.fetched(kind.name, "shared", stored.size_bytes)
+                return
+            failed.add(stored.key)
+            await store.call(store.mark_object, stored.key, ObjectState.DAMAGED)
+            found = await store.call(store.find_objects, name)  # without what was swept meanwhile
+        self._observer.fetched(kind.name, "nowhere", 0)
+        if found:
+            keys = ", ".join(each.key for each in found)
+            raise DamagedArtefact(f"the shared files {self._place.url} lost or changed {keys}")
+
+    async def _bring(self, kind: FileKind, digest: str, stored: StoredObject) -> bool:
+        """Bring an object into the folder; returns bool: it is there, and what was put."""
+        for _ in range(TRIES):
+            try:
+                await self._with_room(kind, digest, stored)
+            except FileNotFoundError:
+                log.error("a shared file is missing", extra={"object": stored.key})
+                return False
+            except InvalidArtefact as error:
+                extra = {"object": stored.key, "reason": str(error)}
+                log.error("a shared file is damaged", extra=extra)
+                self._observer.damaged()
+            else:
+                return True
+        return False
+
+    async def _with_room(self, kind: FileKind, digest: str, stored: StoredObject) -> None:
+        """Download an object; a full disk is cleared of what is not in use, once."""
+        await self._cache.make_room(stored.size_bytes * (2 if kind.is_folder else 1))
+        try:
+            await self._download(kind, digest, stored)
+        except DiskFailure as error:
+            is_full = error.trouble in (DiskTrouble.FULL, DiskTrouble.QUOTA)
+            if not is_full or not await self._cache.remove_unused():
+                raise
+            await self._download(kind, digest, stored)
+
+    async def _download(self, kind: FileKind, digest: str, stored: StoredObject) -> None:
+        """Download an object, check it, and rename it into place.
+
+        Raises:
+            FileNotFoundError: there is no such object.
+            InvalidArtefact: it is not what was put.
+        """
+        part = self._store.folder.new_part()
+        try:
+            with self._disk.writing():
+                download = await asyncio.to_thread(_Download, part)
+                try:
+                    await self._place.fetch(stored.key, stored.size_bytes, download.write)
+                finally:
+                    await asyncio.to_thread(download.close)
+                if download.sha256 != stored.sha256:
+                    raise InvalidArtefact(f"it has SHA-256 {download.sha256}, not {stored.sha256}")
+                await asyncio.to_thread(self._place_in_folder, kind, digest, part)
+        finally:
+            await asyncio.to_thread(part.unlink, missing_ok=True)
+
+    def _place_in_folder(self, kind: FileKind, digest: str, part: Path) -> None:
+        """Rename a download to its name, unpacked if it is a folder; replaces what is there."""
+        folder = self._store.folder
+        path = kind.path(folder, digest)
+        if not kind.is_folder:
+            part.replace(path)
+            return
+        unpacked = part.with_suffix(".unpacked")
+        try:
+            unpack(part, unpacked)
+            kind.check(unpacked, digest)
+            folder.remove_artefact(digest)
+            unpacked.rename(path)
+        finally:
+            remove_folder(unpacked)
+
+
+class _Download:
+    """File that is written and hashed as its bytes come."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb")
+        self._hash = hashlib.sha256()
+
+    def write(self, content: memoryview) -> None:
+        """Append bytes."""
+        self._hash.update(content)
+        self._file.write(content)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    @property
+    def sha256(self) -> str:
+        """SHA-256 of what was written, in hex."""
+        return self._hash.hexdigest()

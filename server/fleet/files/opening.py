@@ -1,0 +1,53 @@
+"""Opening the place that servers share files in.
+
+It loads ``obstore``, which the extra ``braid-serve[fleet]`` installs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from pathlib import Path
+
+from braid.core.errors import StartupError
+from braid.server.fleet.files.interface import FilesObserver, MaySweep, always
+from braid.server.fleet.store import FleetStore
+from braid.server.store.shared_files import Files
+
+
+def open_files(
+    url: str,
+    store: FleetStore,
+    observer: FilesObserver,
+    serving: Callable[[], Collection[str]],
+    *,
+    credentials: Path | None = None,
+    cache_bytes: int = 0,
+    grace_s: float = 3600.0,
+    may_sweep: MaySweep = always,
+) -> Files:
+    """Return the files of a store; the shared place is not asked before ``start``.
+
+    Args:
+        url: of the shared place: a folder, s3://, gs:// or az://.
+        store: of this server.
+        observer: told what happens to shared files.
+        serving: returns the digests of the models that serve: their files stay in the cache.
+        credentials: file with the keys of the shared place; None: the environment has them.
+        cache_bytes: most bytes of the cache; 0: no limit.
+        grace_s: what no model needs stays in the shared place for so many seconds.
+        may_sweep: returns whether this is the server that sweeps now.
+
+    Raises:
+        StartupError: there is no such kind of place, or ``obstore`` is missing.
+    """
+    try:
+        from braid.server.fleet.files.cache import FileCache
+        from braid.server.fleet.files.object_files import ObjectFiles
+        from braid.server.fleet.files.place import open_place
+    except ImportError as error:
+        raise StartupError(
+            f"shared files need obstore ({error}): pip install 'braid-serve[fleet]'"
+        ) from error
+    place = open_place(url, credentials)
+    cache = FileCache(store.folder, cache_bytes, serving, observer)
+    return ObjectFiles(place, store, cache, observer, grace_s, may_sweep)

@@ -1,0 +1,172 @@
+"""Metrics of a fleet. Only servers that share a database have them."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from prometheus_client import CollectorRegistry, Counter, Gauge
+
+KINDS = ("uploads", "samples", "artefacts")
+SOURCES = ("cache", "shared", "nowhere")
+OPERATIONS = ("put", "fetch", "sweep")
+
+
+class NodeMetrics:
+    """Leases and nodes."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._held = Gauge(
+            "braid_fleet_leases_held", "Leases that this node holds", registry=registry
+        )
+        self._alive = Gauge(
+            "braid_fleet_nodes", "Nodes that share the database and live", registry=registry
+        )
+        self._lost = Counter(
+            "braid_fleet_leases_lost", "Leases that other nodes took over", registry=registry
+        )
+        self._refused = Counter(
+            "braid_fleet_writes_refused",
+            "Writes that were refused, as another node had the lease",
+            registry=registry,
+        )
+        self._taken_over = Counter(
+            "braid_fleet_takeovers",
+            "Jobs that this node took over from others",
+            registry=registry,
+        )
+
+    def leases_held(self, count: int) -> None:
+        """Set the number of leases that this node holds."""
+        self._held.set(count)
+
+    def nodes_alive(self, count: int) -> None:
+        """Set the number of nodes that live."""
+        self._alive.set(count)
+
+    def lease_lost(self) -> None:
+        """Count a lease that another node has taken over."""
+        self._lost.inc()
+
+    def write_refused(self) -> None:
+        """Count a write that was refused, as another node has the lease."""
+        self._refused.inc()
+
+    def taken_over(self) -> None:
+        """Count a job that was taken over from another node."""
+        self._taken_over.inc()
+
+
+class FollowMetrics:
+    """Looks at the database, and what came of them."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.lag = Gauge(
+            "braid_fleet_follow_lag_seconds",
+            "From the last change that another node made to the moment this node had applied it",
+            registry=registry,
+        )
+        self.looks = Counter(
+            "braid_fleet_reconciliations",
+            "Looks at what the database says that this node serves",
+            registry=registry,
+        )
+        self.failures = Counter(
+            "braid_fleet_reconciliation_failures",
+            "Looks without an answer of the database, and changes that could not be applied then",
+            registry=registry,
+        )
+        self.off_speed = Counter(
+            "braid_fleet_schedules_off_speed",
+            "Schedules of other nodes that run more than 25 % slower or faster here",
+            ("device",),
+            registry=registry,
+        )
+
+    def add_device(self, device: str) -> None:
+        """Make the series of a device, so that they begin at zero."""
+        self.off_speed.labels(device)
+
+    def looked(self, is_done: bool) -> None:
+        """Count one look at the database, and whether it answered."""
+        self.looks.inc()
+        if not is_done:
+            self.failures.inc()
+
+    def applied(self, lag_s: float | None) -> None:
+        """Take the seconds from a change to its end here; None: when it was made is not known."""
+        if lag_s is not None:
+            self.lag.set(lag_s)
+
+    def failed(self) -> None:
+        """Count changes that could not be applied now."""
+        self.failures.inc()
+
+    def is_off_speed(self, device: str) -> None:
+        """Count a schedule of another node that runs slower or faster on a device here."""
+        self.off_speed.labels(device).inc()
+
+
+class FileMetrics:
+    """What the cache holds, and what goes between it and the shared place."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        counter, gauge = partial(Counter, registry=registry), partial(Gauge, registry=registry)
+        self.cache_bytes = gauge("braid_fleet_cache_bytes", "Files in the cache of shared files")
+        self.cache_files = gauge(
+            "braid_fleet_cache_files", "Number of files and artefacts in the cache"
+        )
+        self.evictions = counter(
+            "braid_fleet_cache_evictions", "Files that left the cache to make room"
+        )
+        self.fetches = counter(
+            "braid_fleet_fetches", "Shared files asked for, by where they were", ("kind", "source")
+        )
+        self.fetched_bytes = counter("braid_fleet_fetched_bytes", "Bytes fetched into the cache")
+        self.puts = counter("braid_fleet_puts", "Files put into the shared place", ("kind",))
+        self.put_bytes = counter("braid_fleet_put_bytes", "Bytes put into the shared place")
+        self.failures = counter(
+            "braid_fleet_file_failures", "Puts, fetches and sweeps that failed", ("operation",)
+        )
+        self.damages = counter(
+            "braid_fleet_damaged_files", "Objects and cached files that were not what was put"
+        )
+        self.sweeps = counter("braid_fleet_sweeps", "Sweeps of the shared place by this server")
+        self.removed = counter("braid_fleet_objects_removed", "Objects that sweeps removed")
+        for kind in KINDS:  # rates need the zeros
+            self.puts.labels(kind)
+            for source in SOURCES:
+                self.fetches.labels(kind, source)
+        for operation in OPERATIONS:
+            self.failures.labels(operation)
+
+    def cache_is(self, size_bytes: int, count: int) -> None:
+        """Set the bytes and the number of files and artefacts in the cache."""
+        self.cache_bytes.set(size_bytes)
+        self.cache_files.set(count)
+
+    def evicted(self, size_bytes: int) -> None:
+        """Count a file that left the cache."""
+        self.evictions.inc()
+
+    def fetched(self, kind: str, source: str, size_bytes: int) -> None:
+        """Count a file that was asked for, and where it came from."""
+        self.fetches.labels(kind, source).inc()
+        self.fetched_bytes.inc(size_bytes)
+
+    def put(self, kind: str, size_bytes: int) -> None:
+        """Count a file that was put into the shared place."""
+        self.puts.labels(kind).inc()
+        self.put_bytes.inc(size_bytes)
+
+    def failed(self, operation: str) -> None:
+        """Count a put, fetch or sweep that failed."""
+        self.failures.labels(operation).inc()
+
+    def damaged(self) -> None:
+        """Count an object or a file in the cache that was not what it should be."""
+        self.damages.inc()
+
+    def swept(self, count: int) -> None:
+        """Count a sweep of the shared place, and the objects that it removed."""
+        self.sweeps.inc()
+        self.removed.inc(count)

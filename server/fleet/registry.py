@@ -1,0 +1,249 @@
+"""Which node does which work: jobs without a living owner are taken over, others are left alone.
+
+    take_jobs, run ──> jobs without a living owner ──lease──> run here, from what was stored of them
+                └────> jobs live here that a caller of another node wants to end ──> cancelled
+
+A node looks after each notification, and several times within a lease.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
+from time import monotonic
+
+from braid.core.errors import BraidError, NotFound, Unavailable
+from braid.core.schedule import Schedule
+from braid.server.fleet.leases import Leases
+from braid.server.fleet.records import DELETE, SCHEDULE, ClaimedJob, Lease, UnfinishedJob
+from braid.server.fleet.same_speed import SameSpeed
+from braid.server.fleet.store import FleetStore
+from braid.server.jobs.live_jobs import LiveJob
+from braid.server.jobs.registry import Registry, Work
+from braid.server.jobs.runner import JobRunner
+from braid.server.store.records import JobRecord, JobStatus, ModelStatus, ModelVersion
+from braid.server.store.store import Store
+
+log = logging.getLogger("braid.fleet")
+
+LOOKS_A_LEASE = 5.0
+"""Looks for jobs without an owner within the time of a lease, if no notification comes."""
+
+MORE_SECONDS = 0.25
+"""Pause in which other nodes may take jobs, when there are more than this node took at once."""
+
+CLAIMED_AT_ONCE = 2
+"""Jobs that a node takes over before it lets others look."""
+
+CANCEL_LEASES = 3.0
+"""Times the length of a lease that a cancellation waits for the owner of a job."""
+
+
+class FleetRegistry(Registry):
+    """Registry of one node among several. A grant is the lease of a job."""
+
+    is_shared = True
+
+    def __init__(self, store: FleetStore, leases: Leases, poll_seconds: float) -> None:
+        self._store = store
+        self._leases = leases
+        self._look_s = min(leases.seconds / LOOKS_A_LEASE, poll_seconds)
+        self._poll_s = poll_seconds
+        self.runner: JobRunner
+        self.same_speed: SameSpeed | None = None  # None: nothing that was found is timed
+        self._turn = asyncio.Lock()
+        self._woken = asyncio.Event()
+        self._is_away = False
+
+    def attach(self, runner: JobRunner) -> None:
+        self.runner = runner
+
+    # Looking for work.
+
+    def wake(self) -> None:
+        """Look soon: a notification has come."""
+        self._woken.set()
+
+    async def run(self) -> None:
+        """Take jobs over, end those that are to end, add those that are due, until cancelled."""
+        added_at = monotonic()
+        while True:
+            self._woken.clear()
+            has_more = await self._tried(self.claim)
+            if monotonic() >= added_at + self._poll_s:
+                added_at = monotonic()
+                await self._tried(self.add_missing_jobs)
+                await self._tried(self.finish_deletions)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(MORE_SECONDS if has_more else self._look_s):
+                    await self._woken.wait()
+
+    async def _tried(self, look: Callable[[], Awaitable[bool | None]]) -> bool:
+        """Look; an error of the database ends no loop, and is logged once."""
+        try:
+            has_more = bool(await look())
+        except BraidError as error:
+            if not self._is_away:
+                log.warning("no jobs are taken over", extra={"reason": str(error)})
+            self._is_away = True
+            return False
+        except Exception:
+            log.exception("no jobs are taken over")
+            return False
+        self._is_away = False
+        return has_more
+
+    async def take_jobs(self) -> None:
+        await self.add_missing_jobs()
+        await self.claim()
+
+    async def claim(self) -> bool:
+        """Take over some jobs without a living owner; returns bool: there may be more.
+
+        Jobs that are live here and were asked to end elsewhere are cancelled.
+
+        Raises:
+            Unavailable: the database is away.
+        """
+        if not self.runner.takes_jobs:
+            return False
+        async with self._turn:
+            live_jobs = self.runner.live
+            live_jobs.counted(await self._store.call(self._store.count_jobs))
+            claimed = 0
+            for one in await self._store.call(self._store.jobs_to_claim):
+                live = live_jobs.find(one.job.id)
+                if live is not None:
+                    if one.cancel_requested:
+                        self.runner.running.cancel_soon(live)
+                elif self._is_free(one) and await self._claim(one.job.id):
+                    claimed += 1
+                    if claimed == CLAIMED_AT_ONCE:
+                        return True
+            return False
+
+    def _is_free(self, one: UnfinishedJob) -> bool:
+        return one.is_free or (one.has_expired and self._leases.takes_expired)
+
+    async def _claim(self, job_id: str) -> bool:
+        """Take over one job if it is still free, and this node's to work on."""
+        taken = await self._store.call(
+            self._store.claim_job, job_id, self.runner.device_keys, self._leases.takes_expired
+        )
+        if taken is None:
+            return False
+        await self._take_over(taken)
+        return True
+
+    async def _take_over(self, taken: ClaimedJob) -> None:
+        job, model = taken.job, taken.model
+        facts = {"job": job.id, "model": job.model, "version": job.version}
+        if model is None or taken.cancel_requested:
+            message = "the model was deleted" if model is None else "cancelled by request"
+            gone = replace(job, state=JobStatus.CANCELLED, message=message)
+            fenced = self._store.fenced(taken.lease)
+            await fenced.call(fenced.end_job, gone)
+            log.info("job of another node ended", extra=facts)
+            return
+        log.info("job taken over", extra={**facts, "fence": taken.lease.fence})
+        if taken.lease.fence > 1:
+            self._leases.taken_over()
+        self._begin(job, model, taken.lease)
+
+    async def add_missing_jobs(self) -> None:
+        """Add the jobs that models that serve lack for these devices, and those that are due."""
+        lacking = self._store.models_lacking_job
+        if self.runner.takes_jobs:
+            for model in await self._store.call(lacking, self.runner.device_keys):
+                await self._add_job(model)
+
+    async def _add_job(self, model: ModelVersion) -> None:
+        """Add a job for a model, if no node with these devices had one, or the next try is due."""
+        made = await self._store.call(
+            self._store.add_job_for_devices, model.name, model.version, self.runner.device_keys
+        )
+        if made is not None:
+            log.info("job added for the devices of this node", extra={"job": made.job.id})
+            self._begin(made.job, made.model, made.grant)
+
+    def _begin(self, job: JobRecord, model: ModelVersion, grant: object) -> None:
+        live = LiveJob(job, model, self._store)
+        live.grant = grant
+        self.runner.running.begin(live)
+
+    # Work of this node.
+
+    def begin(self, grant: object, store: Store, work: Work) -> Store:
+        if not isinstance(grant, Lease):  # of a job that was made before this node had joined
+            return store
+        self._leases.hold(grant, work)
+        return self._store.fenced(grant)
+
+    def end(self, grant: object, *, was_refused: bool = False) -> None:
+        if isinstance(grant, Lease):
+            self._leases.drop(grant, was_refused=was_refused)
+
+    async def give_back(self, grant: object) -> None:
+        if isinstance(grant, Lease):
+            await self._leases.release(grant)
+
+    @asynccontextmanager
+    async def making(
+        self, key_id: str, store: Store, waiting: Callable[[], None]
+    ) -> AsyncIterator[Store]:
+        assert isinstance(store, FleetStore)
+        async with self._leases.owning(SCHEDULE + key_id, waiting) as lease:
+            yield store.fenced(lease)
+
+    @asynccontextmanager
+    async def deleting(self, name: str, version: int) -> AsyncIterator[None]:
+        async with self._leases.owning(f"{DELETE}{name}:{version}", lambda: None):
+            yield
+
+    # Work of others.
+
+    async def cancel(self, job_id: str, store: Store) -> JobRecord:
+        job = await self._store.call(self._store.request_cancel, job_id)
+        give_up = monotonic() + CANCEL_LEASES * self._leases.seconds
+        while not job.state.has_ended:
+            if monotonic() > give_up:
+                raise Unavailable(
+                    f"the node that works on job {job_id} has not ended it yet; it will"
+                )
+            await self.claim()  # its owner may be lost
+            if (live := self.runner.live.find(job_id)) is not None:
+                await self.runner.running.cancel(live)
+            job = await self._store.call(self._store.find_job, job_id)
+            if not job.state.has_ended:
+                await self.changed()
+        return job
+
+    async def cancel_model(self, name: str, version: int) -> None:
+        for one in await self._store.call(self._store.jobs_to_claim):
+            if (one.job.model, one.job.version) == (name, version):
+                await self.cancel(one.job.id, self._store)
+
+    def found(self, model: ModelVersion, device: str, schedule: Schedule) -> None:
+        if self.same_speed is not None:
+            self.same_speed.taken_over(model, device, schedule)
+
+    async def changed(self) -> None:
+        await self._leases.changed()
+
+    async def finish_deletions(self) -> None:
+        """Delete the versions whose deletion a node began that is lost."""
+        if not self.runner.takes_jobs:
+            return
+        for model in await self._store.call(self._store.models):
+            if model.state is not ModelStatus.DRAINING:
+                continue
+            name = f"{DELETE}{model.name}:{model.version}"
+            lease = await self._store.call(self._store.acquire, name, self._leases.takes_expired)
+            if lease is not None:
+                with suppress(NotFound):  # it was deleted just now
+                    await self.cancel_model(model.name, model.version)
+                    await self._store.call(self._store.delete_model, model.name, model.version)
+                await self._leases.release(lease)

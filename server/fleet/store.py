@@ -1,0 +1,232 @@
+"""A store that several servers share: it also keeps leases, claims of jobs, nodes and objects.
+
+Store.register ──job added──> its lease, in the same transaction
+FleetStore.fenced(lease) ──> the same store, whose writes are refused once the lease is lost
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+from collections.abc import Callable, Collection
+from functools import partial
+from typing import ParamSpec, Self, TypeVar
+
+from sqlalchemy import Connection
+
+from braid.core.errors import DatabaseUnavailable
+from braid.server.fleet.files.interface import FilesGone
+from braid.server.fleet.records import Claimant, ClaimedJob, Lease
+from braid.server.fleet.tables import claims, objects
+from braid.server.fleet.tables import leases as leases_table
+from braid.server.fleet.tables import nodes as nodes_table
+from braid.server.store.records import (
+    JobRecord,
+    ModelVersion,
+    NodeRecord,
+    Registration,
+    ShownNode,
+)
+from braid.server.store.store import Store, read_method, write_method
+from braid.server.store.tables import jobs as jobs_table
+
+AWAY_SECONDS = 0.5
+"""Pause between two tries of work under a lease while the database is away."""
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class FleetStore(Store):
+    """Store of one node among several. Before ``join`` it is as that of a server alone."""
+
+    _fences: tuple[Lease, ...] = ()
+    _claimant: Claimant | None = None  # this node
+    _needs_objects = False
+
+    async def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run a blocking method on the store's thread. It runs even if the caller is cancelled.
+
+        For work under a lease it is run again until the database answers, or the lease is lost.
+        """
+        while True:
+            try:
+                return await super().call(function, *args, **kwargs)
+            except DatabaseUnavailable:
+                if not self._fences:
+                    raise
+            await asyncio.sleep(AWAY_SECONDS)
+
+    # Nodes.
+
+    def join(self, node: NodeRecord, lease_seconds: float) -> None:
+        """Become one of the nodes that share the database; new jobs have leases from now on."""
+
+        def joined(connection: Connection) -> None:
+            nodes_table.join(connection, node)
+            jobs_table.forget_oldest(connection, self._kept_jobs)
+            leases_table.forget_jobs(connection)
+
+        self._transactions.write(joined, "nodes")
+        self._claimant = Claimant(node.id, lease_seconds)
+
+    def leave(self, node_id: str, held: Collection[Lease]) -> None:
+        """Let other nodes have what this one worked on, now."""
+
+        def left(connection: Connection) -> None:
+            leases_table.release(connection, held)
+            nodes_table.leave(connection, node_id)
+
+        self._transactions.write(left, "jobs")
+
+    def listed_nodes(self) -> list[ShownNode]:
+        """All nodes that share the database, with their jobs; none before this one has joined."""
+        if self._claimant is None:
+            return []
+        seconds = self._claimant.seconds
+        return self._transactions.read(lambda connection: nodes_table.listed(connection, seconds))
+
+    # Leases.
+
+    def fenced(self, lease: Lease) -> Self:
+        """This store for work under a lease: no write, once another node has taken that over.
+
+        Raises TakenOver then. Its ``call`` waits while the database is away.
+        """
+        other = copy.copy(self)
+        other.is_revocable = True
+        other._fences = (*self._fences, lease)
+        other._transactions = self._transactions.guarded(partial(_check, other._fences))
+        return other
+
+    def acquire(self, name: str, takes_expired: bool = True) -> Lease | None:
+        """Take a lease that no node has; None: one has it.
+
+        Without ``takes_expired``, one that was not renewed in time is waited for.
+        """
+        claimant = self._as_node()
+        return self._transactions.write(
+            lambda connection: leases_table.acquire(
+                connection, name, claimant, takes_expired=takes_expired
+            )
+        )
+
+    def release(self, lease: Lease) -> None:
+        """End a lease now, unless another node has it."""
+        self._transactions.write(
+            lambda connection: leases_table.release(connection, [lease]), "leases"
+        )
+
+    # Jobs.
+
+    jobs_to_claim = read_method(claims.unfinished)
+    models_lacking_job = read_method(claims.lacking)
+    request_cancel = write_method(claims.request_cancel, "jobs")
+
+    def claim_job(
+        self, job_id: str, device_keys: str, takes_expired: bool = True
+    ) -> ClaimedJob | None:
+        """Take over a job that no node works on; None if it is not for these devices.
+
+        Without ``takes_expired``, a lease that was not renewed in time is waited for.
+        """
+        claimant = self._as_node()
+        return self._transactions.write(
+            lambda connection: claims.claim(
+                connection, claimant, job_id, device_keys, takes_expired
+            )
+        )
+
+    def end_job(self, job: JobRecord) -> ModelVersion | None:
+        """Store a job's last state; under a lease, that of the job, it ends with it.
+
+        Returns the model as it is now, or None if it was deleted.
+
+        Raises:
+            TakenOver: the job is another node's.
+            ResourceExhausted: the database's disk is full; nothing is stored.
+        """
+        if not self._fences:
+            return super().end_job(job)
+        assert job.state.has_ended
+        self._replacing.pop(job.id, None)
+        lease = self._fences[0]
+        return self._transactions.write(
+            lambda connection: claims.end(connection, job, lease), "jobs"
+        )
+
+    def add_job_for_devices(self, name: str, version: int, device_keys: str) -> Registration | None:
+        """Add a job for a model that serves, if these devices had none; None: none is due."""
+        claimant = self._as_node()
+        return self._transactions.write(
+            lambda connection: claims.add_for_devices(
+                connection, claimant, name, version, device_keys
+            ),
+            "jobs",
+        )
+
+    def _as_node(self) -> Claimant:
+        assert self._claimant is not None, "join comes first"
+        return self._claimant
+
+    def _granted(self, connection: Connection, made: Registration) -> Registration:
+        if self._claimant is None:
+            return made
+        return claims.leased(connection, self._claimant, made)
+
+    def _last_job(
+        self, connection: Connection, model: ModelVersion, device_keys: str
+    ) -> tuple[JobRecord, str] | None:
+        if self._claimant is None:
+            return super()._last_job(connection, model, device_keys)
+        return claims.under_way(connection, model, device_keys)
+
+    # Objects of the shared files.
+
+    find_objects = read_method(objects.find)
+    owner = read_method(objects.owner)
+    begin_object = write_method(objects.begin)
+    finish_object = write_method(objects.finish)
+    abandon_object = write_method(objects.abandon)
+    hold_object = write_method(objects.hold)
+    mark_object = write_method(objects.mark)
+    touch_objects = write_method(objects.touch)
+    condemn_objects = write_method(objects.condemn)
+    forget_objects = write_method(objects.forget)
+    identity = write_method(objects.identity)
+
+    def need_objects(self) -> None:
+        """From now on, store no row whose files are not in the shared files."""
+        self._needs_objects = True
+
+    def _hold_files(self, connection: Connection, model: ModelVersion) -> None:
+        """Let no sweep take what the rows of this transaction need.
+
+        Raises:
+            FilesGone: one has taken what was put of this upload.
+        """
+        if not self._needs_objects:
+            return
+        upload, samples = model.sha256, model.options.samples
+        held = objects.hold(connection, f"uploads/{upload}")
+        if not held and self.folder.upload(upload).is_file():
+            raise FilesGone
+        objects.hold(connection, f"artefacts/{upload}")  # of bytes that were imported before
+        held = not samples or objects.hold(connection, f"samples/{samples}")
+        if not held and self.folder.sample_file(samples).is_file():
+            raise FilesGone
+
+    def _hold_artefact(self, connection: Connection, model: ModelVersion) -> None:
+        if self._needs_objects and not self._has_artefact(connection, model):
+            raise FilesGone
+
+    def _has_artefact(self, connection: Connection, model: ModelVersion) -> bool:
+        if not self._needs_objects:
+            return super()._has_artefact(connection, model)
+        return objects.hold(connection, f"artefacts/{model.sha256}")
+
+
+def _check(fences: tuple[Lease, ...], connection: Connection) -> None:
+    """Raise TakenOver unless all leases are still this node's, to the end of the transaction."""
+    for lease in fences:
+        leases_table.check(connection, lease)

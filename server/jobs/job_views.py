@@ -1,0 +1,98 @@
+"""Looks at jobs, for any caller: at live ones here, at others as they are stored.
+
+live here ──each change──────────────────────────────> watcher
+another server's ──stored, at each ``Registry.changed``─┘
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import replace
+
+from braid.core.errors import Draining
+from braid.server.jobs.live_jobs import LiveJob, LiveJobs
+from braid.server.jobs.services import JobServices
+from braid.server.store.records import JobRecord
+
+
+class JobViews:
+    """Looks at jobs. Belongs to one event loop."""
+
+    def __init__(self, services: JobServices, live: LiveJobs) -> None:
+        self._store = services.store
+        self._registry = services.registry
+        self._live = live
+        self._is_watchable = True
+
+    def release(self) -> None:
+        """End every watch with Draining, so that no watcher holds up a shutdown."""
+        self._is_watchable = False
+        for live in self._live:
+            live.changed.set()
+
+    async def find(self, job_id: str) -> JobRecord:
+        """A job as it is now.
+
+        Raises:
+            JobNotFound: there is none.
+        """
+        live = self._live.find(job_id)
+        return live.job if live else await self._store.call(self._store.find_job, job_id)
+
+    async def list(self, model: str | None = None, limit: int = 100) -> list[JobRecord]:
+        """Newest jobs, newest first; of one model if given."""
+        stored = await self._store.call(self._store.jobs, model, limit)
+        return [live.job if (live := self._live.find(job.id)) else job for job in stored]
+
+    async def watch(self, job_id: str) -> AsyncGenerator[JobRecord, None]:
+        """Yield the job now, then its changes; a slow reader misses changes, but not the end.
+
+        Raises:
+            JobNotFound: there is none.
+            Draining: the server stops; the job goes on.
+        """
+        seen: JobRecord | None = None
+        while True:
+            live = self._live.find(job_id)
+            changes = self._stored(job_id, seen) if live is None else self._changes(live, seen)
+            async with aclosing(changes):
+                async for job in changes:
+                    seen = job
+                    yield job
+            if seen is not None and seen.state.has_ended:
+                return  # else the job has become live, or came from another node, or went to one
+
+    async def _changes(
+        self, live: LiveJob, seen: JobRecord | None
+    ) -> AsyncGenerator[JobRecord, None]:
+        """Yield the changes of a live job, until it has ended or is another node's."""
+        while not live.is_gone:
+            changed, job = live.changed, live.job
+            if job is not seen:
+                seen = job
+                yield job
+            elif job.state.has_ended:
+                return
+            else:
+                self._check_watchable()
+                await changed.wait()
+
+    async def _stored(self, job_id: str, seen: JobRecord | None) -> AsyncGenerator[JobRecord, None]:
+        """Yield the changes of a job as it is stored, until it has ended or is live here."""
+        while True:
+            job = await self._store.call(self._store.find_job, job_id)
+            if seen is not None and not job.state.has_ended:
+                # What was stored is a second older than what watchers of its last owner saw.
+                job = replace(job, progress=max(job.progress, seen.progress))
+            if job != seen:
+                seen = job
+                yield job
+            if job.state.has_ended or self._live.find(job_id) is not None:
+                return
+            self._check_watchable()
+            await self._registry.changed()
+
+    def _check_watchable(self) -> None:
+        if not self._is_watchable:
+            raise Draining("the server is shutting down; the job goes on after its restart")

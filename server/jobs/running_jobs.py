@@ -1,0 +1,250 @@
+"""Tasks of live jobs: each runs its registration to one end, unless another server takes it over.
+
+    begin ──> register_model ──outcome──> end stored ──> shown
+                 │    ▲  │
+           paused│    │  └─ TakenOver, lost: gone, nothing is stored
+                 ▼    │resumed
+               suspended
+
+A job is paused when another server may work on it already (``Registry``): this one stops, and
+stores nothing. If none took it, the job begins again at its top, and finds the artefact, the
+measurements and the schedules that were stored.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+from braid.core.background import log_failure
+from braid.core.errors import BraidError, DiskFailure, StoreUnavailable, TakenOver
+from braid.core.shortage import shortage
+from braid.server.jobs.job_ends import JobEnds, ended
+from braid.server.jobs.live_jobs import LiveJob, LiveJobs
+from braid.server.jobs.progress import LOAD_ENDS, UNKNOWN, ProgressReport
+from braid.server.jobs.registration import RegistrationOutcome, register_model
+from braid.server.jobs.services import JobServices
+from braid.server.store.records import JobStatus
+
+log = logging.getLogger("braid.jobs")
+
+END_SECONDS = 3.0
+"""Time that the end of a job may still take at a stop; then another server does the rest again."""
+
+SAVE_SECONDS = 1.0  # progress inside one state is stored this often at most
+
+
+class RunningJobs:
+    """Runs jobs, each in a task. Belongs to one event loop."""
+
+    def __init__(
+        self, services: JobServices, live: LiveJobs, one_ended: Callable[[], None]
+    ) -> None:
+        """Run nothing yet; ``one_ended`` is told after each end."""
+        self._services = services
+        self._store = services.store
+        self._live = live
+        self._one_ended = one_ended
+        self._registry = services.registry
+        self._ends = JobEnds(services)
+        self._is_stopping = False
+
+    def begin(self, live: LiveJob) -> None:
+        """Run a job to its end, or until another server may."""
+        self._live.add(live)
+        live.store = self._registry.begin(live.grant, self._store, _JobWork(self, live))
+        self._start(live)
+
+    async def stop(self) -> None:
+        """Stop working. Jobs that have not ended go on at the next start, or on another server."""
+        self._is_stopping = True
+        stopped = list(self._live)
+        for live in stopped:
+            if live.task is not None and not live.is_ending:
+                live.task.cancel()
+        ending = [task for live in stopped for task in (live.task, live.canceller) if task]
+        if ending and self._registry.is_shared:  # they may wait for the database
+            _, waiting = await asyncio.wait(ending, timeout=END_SECONDS)
+            for task in waiting:
+                task.cancel()
+        await asyncio.gather(*ending, return_exceptions=True)
+        await self._ends.stop()
+
+    async def cancel(self, live: LiveJob) -> None:
+        """End a job now; its task has ended when this returns."""
+        if live.canceller is None:
+            live.canceller = asyncio.create_task(self._cancel(live))
+        await asyncio.shield(live.canceller)
+
+    def cancel_soon(self, live: LiveJob) -> None:
+        """Begin to end a job, unless that goes on already."""
+        if live.canceller is None:
+            live.canceller = asyncio.create_task(self._cancel(live))
+            live.canceller.add_done_callback(log_failure)
+
+    async def end(self, live: LiveJob, state: JobStatus, message: str) -> None:
+        """Store a job's last state, then show it."""
+        live.is_ending = True
+        before = live.job
+        job = ended(before, state, message)
+        try:
+            await self._ends.store(live, job)
+        except TakenOver:
+            self.gone(live, was_refused=True)
+            return
+        self._registry.end(live.grant)
+        self._live.count(before.state, state)
+        live.publish(job)
+        self._live.remove(live)
+        self._one_ended()
+        self._ends.store_later()
+
+    # What the registry tells.
+
+    def suspend(self, live: LiveJob) -> None:
+        """Stop working on a job that another server may have; its end, if decided, is tried on."""
+        if live.task is not None and not live.is_ending and live.canceller is None:
+            log.warning("job is suspended: another node may have it", extra=_facts(live))
+            live.task.cancel()
+
+    async def resume(self, live: LiveJob) -> None:
+        """Go on with a job that was suspended."""
+        if live.task is None or live.canceller is not None:
+            return
+        await asyncio.wait([live.task])
+        if live.task.cancelled() and not (live.is_gone or live.is_ending or self._is_stopping):
+            log.info("job goes on: no other node took it", extra=_facts(live))
+            live.publish(replace(live.job, detail="", eta_seconds=UNKNOWN))
+            self._start(live)
+
+    def gone(self, live: LiveJob, *, was_refused: bool = False) -> None:
+        """Forget a job that another server works on; nothing of it is stored here any more."""
+        if live.is_gone:
+            return
+        log.warning("job is another node's now", extra=_facts(live))
+        live.is_gone = True
+        if live.task is not None and live.task is not asyncio.current_task():
+            live.task.cancel()
+        self._registry.end(live.grant, was_refused=was_refused)
+        self._live.remove(live)
+        live.wake()
+
+    # One job.
+
+    def _start(self, live: LiveJob) -> None:
+        live.task = asyncio.create_task(self._run(live), name=f"job-{live.job.id}")
+        live.task.add_done_callback(log_failure)
+
+    async def _run(self, live: LiveJob) -> None:
+        """Run a job to its end; the end of a cancelled job is stored by its canceller."""
+        where = _facts(live)
+        log.info("job begins", extra=where)
+        services = replace(self._services, store=live.store)
+        try:
+            report = partial(self._report, live)
+            outcome = await register_model(live.model, services, report, live.check)
+        except TakenOver:
+            await self._lost(live)
+        except DiskFailure as error:
+            log.error("job failed: %s", error, extra=where)
+            await self.end(live, JobStatus.FAILED, str(error))
+        except BraidError as error:
+            # The reason is in the job: it may repeat names from the uploaded file.
+            log.warning("job failed", extra={**where, "kind": type(error).__name__})
+            await self.end(live, JobStatus.FAILED, str(error))
+        except Exception as error:
+            log.exception("job failed", extra=where)
+            why = shortage(error) or "internal error; the server's log has more"
+            await self.end(live, JobStatus.FAILED, str(why))
+        else:
+            log.info("job done", extra={**where, "unscheduled": len(outcome.failures)})
+            await self.end(live, *_end_of(outcome))
+
+    async def _lost(self, live: LiveJob) -> None:
+        """Leave a job of which a write was refused to any server; this one may be it."""
+        self.gone(live, was_refused=True)
+        await self._registry.give_back(live.grant)
+
+    def _report(self, live: LiveJob, now: ProgressReport) -> None:
+        """Take a report from a running job."""
+        if live.is_ending or live.is_gone:
+            return
+        before, seconds = live.job, time.time()
+        job = replace(
+            before,
+            state=now.state,
+            progress=max(before.progress, min(1.0, now.progress)),
+            detail=now.detail,
+            done=now.done,
+            total=now.total,
+            eta_seconds=now.eta_seconds,
+            updated_unix=seconds,
+        )
+        self._live.count(before.state, now.state)
+        live.publish(job)
+        if live.replaces and now.progress >= LOAD_ENDS:
+            self._has_replaced(live)
+        if now.state is not before.state or seconds - live.saved_at >= SAVE_SECONDS:
+            live.saved_at = seconds
+            saved = asyncio.wrap_future(live.store.submit(live.store.save_job, job))
+            saved.add_done_callback(partial(self._saved, live))
+
+    def _saved(self, live: LiveJob, saved: asyncio.Future[None]) -> None:
+        """Log why a job's progress could not be stored, if it could not."""
+        if saved.cancelled() or (error := saved.exception()) is None:
+            return
+        if isinstance(error, TakenOver):
+            self.gone(live, was_refused=True)
+        elif not isinstance(error, DiskFailure | StoreUnavailable):  # those are logged already
+            log.error("a job's progress could not be stored", exc_info=error)
+
+    def _has_replaced(self, live: LiveJob) -> None:
+        """End the jobs of what a version served before: these bytes serve in its place now."""
+        live.replaces = False
+        for other in self._live:
+            if other is not live and other.is_of(live.job.model, live.job.version):
+                self.cancel_soon(other)
+
+    async def _cancel(self, live: LiveJob) -> None:
+        assert live.task is not None
+        if not live.is_ending:
+            live.task.cancel()
+        await asyncio.wait([live.task])
+        if not live.is_ending and not live.is_gone:
+            await self.end(live, JobStatus.CANCELLED, "cancelled by request")
+
+
+class _JobWork:
+    """Tells the runner what the registry says of one job: a ``Work``."""
+
+    def __init__(self, running: RunningJobs, live: LiveJob) -> None:
+        self._running = running
+        self._live = live
+        self._resuming: asyncio.Task[None] | None = None
+
+    def paused(self) -> None:
+        self._running.suspend(self._live)
+
+    def resumed(self) -> None:
+        self._resuming = asyncio.create_task(self._running.resume(self._live))
+        self._resuming.add_done_callback(log_failure)
+
+    def lost(self) -> None:
+        self._running.gone(self._live)
+
+
+def _facts(live: LiveJob) -> dict[str, object]:
+    """What the log says of a job."""
+    return {"job": live.job.id, "model": live.job.model, "version": live.job.version}
+
+
+def _end_of(outcome: RegistrationOutcome) -> tuple[JobStatus, str]:
+    if outcome.failures:
+        why = "; ".join((*outcome.failures, *outcome.remarks))
+        serves = "the model serves sequentially, or as before, where no schedule was made"
+        return JobStatus.UNSCHEDULED, f"{serves}: {why}"
+    return JobStatus.READY, "; ".join(outcome.remarks)

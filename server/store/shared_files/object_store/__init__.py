@@ -1,1 +1,0 @@
-"""The object store that shared files lie in, and its failures."""

@@ -1,0 +1,137 @@
+"""Nodes that share files: each with a store folder of its own, all with one database and place."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+from safetensors.numpy import save
+from sqlalchemy import URL, text
+
+from braid.engine.importer.host.report import GRAPH_FILE, WEIGHTS_FILE
+from braid.server.fleet.files.cache import FileCache
+from braid.server.fleet.files.object_files import ObjectFiles
+from braid.server.fleet.files.place import ObjectPlace, open_place
+from braid.server.fleet.files.sweep import FileSweep
+from braid.server.fleet.store import FleetStore
+from braid.server.store.records import ReceivedUpload, Registration, RegistrationOptions
+from tests.server.fleet.files.reports import write_report
+from tests.server.store.shared_sqlite import let_others_open
+
+
+class Observed:
+    """What an observer was told."""
+
+    def __init__(self) -> None:
+        self.cache_bytes = self.cache_count = 0
+        self.evictions: list[int] = []
+        self.fetches: list[tuple[str, str]] = []
+        self.puts: list[str] = []
+        self.failures: list[str] = []
+        self.damages = 0
+        self.sweeps: list[int] = []
+
+    def cache_is(self, size_bytes: int, count: int) -> None:
+        self.cache_bytes, self.cache_count = size_bytes, count
+
+    def evicted(self, size_bytes: int) -> None:
+        self.evictions.append(size_bytes)
+
+    def fetched(self, kind: str, source: str, size_bytes: int) -> None:
+        self.fetches.append((kind, source))
+
+    def put(self, kind: str, size_bytes: int) -> None:
+        self.puts.append(kind)
+
+    def failed(self, operation: str) -> None:
+        self.failures.append(operation)
+
+    def damaged(self) -> None:
+        self.damages += 1
+
+    def swept(self, count: int) -> None:
+        self.sweeps.append(count)
+
+
+class Node:
+    """One server's part of shared files."""
+
+    def __init__(
+        self, folder: Path, database: URL, place: ObjectPlace, cache_bytes: int = 0
+    ) -> None:
+        let_others_open(database)
+        self.store = FleetStore.open(folder, database=database)
+        self.place = place
+        self.seen = Observed()
+        self.serving: set[str] = set()
+        self.cache = FileCache(self.store.folder, cache_bytes, lambda: self.serving, self.seen)
+        self.files = ObjectFiles(place, self.store, self.cache, self.seen, grace_s=3600.0)
+        self.sweep = FileSweep(place, self.store, self.seen, 0.0, self._always)
+
+    async def _always(self) -> bool:
+        return True
+
+    def received(self, content: bytes) -> ReceivedUpload:
+        """A file that was received, under its temporary name."""
+        part = self.store.folder.new_part()
+        part.write_bytes(content)
+        return ReceivedUpload(part, hashlib.sha256(content).hexdigest(), len(content))
+
+    async def register(self, name: str, received: ReceivedUpload) -> Registration:
+        """Keep an upload, then store its rows."""
+        await self.files.keep_upload(received)
+        return await self.store_rows(name, received)
+
+    async def store_rows(self, name: str, received: ReceivedUpload) -> Registration:
+        """Store the rows of an upload that was kept."""
+        store = self.store
+        return await self.files.stored_with(
+            lambda: self.files.keep_upload(received),
+            lambda: store.call(store.register, name, received, RegistrationOptions()),
+        )
+
+    def imported(self, sha256: str, weights: bytes = b"weights" * 1000) -> Path:
+        """Write an artefact into the folder, as an import does."""
+        artefact = self.store.folder.artefact(sha256)
+        artefact.mkdir()
+        (artefact / GRAPH_FILE).write_text(json.dumps({"of": sha256}))
+        (artefact / WEIGHTS_FILE).write_bytes(save({"w": np.frombuffer(weights, np.uint8)}))
+        write_report(artefact, sha256)
+        return artefact
+
+    def age(self, seconds: float = 1e6) -> None:
+        """Let so many seconds pass for all objects."""
+
+        with self.store._database.engine.begin() as connection:
+            connection.execute(text(f"UPDATE objects SET touched_at = touched_at - {seconds}"))
+
+
+@contextmanager
+def nodes(
+    folder: Path,
+    count: int,
+    url: str | None = None,
+    cache_bytes: int = 0,
+    database: URL | None = None,
+) -> Iterator[list[Node]]:
+    """Some nodes of one database, SQLite if not given, and one place: a folder, or ``url``."""
+    database = database or URL.create("sqlite", database=str(folder / "fleet.db"))
+    place = url or str(folder / "shared")
+    made = [
+        Node(folder / f"node{number}", database, open_place(place), cache_bytes)
+        for number in range(count)
+    ]
+    try:
+        yield made
+    finally:
+        for node in made:
+            node.store.close()
+
+
+def objects_in(folder: Path) -> list[Path]:
+    """Objects of a shared folder, without its marker."""
+    return sorted(path for path in (folder / "shared").rglob("*.*") if path.is_file())

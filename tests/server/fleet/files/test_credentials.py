@@ -1,0 +1,52 @@
+"""Keys of an object store in a file of their own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from braid.core.errors import StartupError
+from braid.server.fleet.files.credentials import read_credentials
+from braid.server.fleet.files.place import open_place
+
+
+def test_a_file_has_a_variable_a_line(tmp_path: Path) -> None:
+    file = tmp_path / "s3.env"
+    file.write_text(
+        "# keys\n\nAWS_ACCESS_KEY_ID=braid\n  export AWS_SECRET_ACCESS_KEY = 'a=b#c' \n"
+        'AZURE_STORAGE_ACCOUNT_KEY="k"\n'
+    )
+
+    assert read_credentials(file) == {
+        "AWS_ACCESS_KEY_ID": "braid",
+        "AWS_SECRET_ACCESS_KEY": "a=b#c",
+        "AZURE_STORAGE_ACCOUNT_KEY": "k",
+    }
+
+
+@pytest.mark.parametrize("content", ["sesame", "AWS_ACCESS_KEY_ID=a\nsesame=open", "PATH=sesame"])
+def test_a_wrong_line_is_named_and_not_repeated(tmp_path: Path, content: str) -> None:
+    file = tmp_path / "s3.env"
+    file.write_text(content)
+
+    with pytest.raises(StartupError, match=r"s3\.env, line \d: give AWS_ACCESS_KEY_ID=") as caught:
+        open_place("s3://bucket/x", file)
+
+    assert "sesame" not in str(caught.value)
+
+
+def test_an_unknown_variable_ends_the_start_with_one_line(tmp_path: Path) -> None:
+    file = tmp_path / "s3.env"
+    file.write_text("AWS_SECRET_KEY_OF_MINE=sesame\n")
+
+    with pytest.raises(StartupError, match="cannot be used") as caught:
+        open_place("s3://bucket/x", file)
+
+    assert "sesame" not in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_file_that_is_not_there_ends_the_start_with_one_line(tmp_path: Path) -> None:
+    with pytest.raises(StartupError, match=r"CREDENTIALS_FILE=.* cannot be read: No such file"):
+        open_place("s3://bucket/x", tmp_path / "none")

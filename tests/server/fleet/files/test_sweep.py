@@ -1,0 +1,298 @@
+"""A sweep removes what no row needs, and never what any server uses or puts, however slow."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Iterator
+from pathlib import Path
+
+import pytest
+
+from braid.core.errors import NotFound
+from braid.server.store.records import JobStatus, ReceivedUpload
+from tests.server.fleet.files.nodes import Node, nodes, objects_in
+from tests.server.store.registering import end
+
+MODEL = b"a model"
+
+
+@pytest.fixture
+def two(tmp_path: Path) -> Iterator[list[Node]]:
+    with nodes(tmp_path, 2) as made:
+        yield made
+
+
+class Gate:
+    """Stops calls of a node's place before or after they do their work."""
+
+    def __init__(self, node: Node) -> None:
+        self._put, self._delete = node.place.put, node.place.delete
+        self.reached, self.opened = asyncio.Event(), asyncio.Event()
+        self._node = node
+
+    async def _wait(self) -> None:
+        self.reached.set()
+        await self.opened.wait()
+
+    def before_put(self) -> None:
+        async def put(key: str, path: Path) -> None:
+            await self._wait()
+            await self._put(key, path)
+
+        self._node.place.put = put  # type: ignore[method-assign]
+
+    def after_put(self) -> None:
+        async def put(key: str, path: Path) -> None:
+            await self._put(key, path)
+            await self._wait()
+
+        self._node.place.put = put  # type: ignore[method-assign]
+
+    def before_delete(self) -> None:
+        async def delete(keys: Collection[str]) -> None:
+            if keys:
+                await self._wait()
+            await self._delete(keys)
+
+        self._node.place.delete = delete  # type: ignore[method-assign]
+
+
+async def fetched(node: Node, received: ReceivedUpload) -> bytes:
+    await node.files.fetch_upload(received.sha256)
+    return node.store.folder.upload(received.sha256).read_bytes()
+
+
+async def test_a_sweep_that_fails_is_not_the_last_one(two: list[Node]) -> None:
+    sweep, looks = two[0].sweep, 0
+
+    async def may_sweep() -> bool:
+        nonlocal looks
+        looks += 1
+        if looks == 1:
+            raise AssertionError("a bug")
+        raise asyncio.CancelledError
+
+    sweep._may_sweep = may_sweep
+    with pytest.raises(asyncio.CancelledError):
+        await sweep.run(lambda: asyncio.sleep(0), lambda: (set(), set()))
+
+    assert looks == 2
+
+
+async def test_what_a_model_needs_stays(two: list[Node], tmp_path: Path) -> None:
+    one, other = two
+    made = await one.register("m", one.received(MODEL))
+    one.imported(made.model.sha256)
+    await one.files.keep_artefact(made.model.sha256)
+    one.age()
+
+    assert await other.sweep.once() == 0
+    assert len(objects_in(tmp_path)) == 2
+
+
+async def test_an_upload_goes_once_its_job_has_ended_and_an_artefact_with_its_model(
+    two: list[Node], tmp_path: Path
+) -> None:
+    one, other = two
+    made = await one.register("m", one.received(MODEL))
+    one.imported(made.model.sha256)
+    await one.files.keep_artefact(made.model.sha256)
+    end(one.store, made, JobStatus.READY)
+    one.age()
+    assert await other.sweep.once() == 1
+    assert [path.parent.name for path in objects_in(tmp_path)] == ["artefacts"]
+
+    one.store.delete_model("m", 1)
+    one.age()
+
+    assert await other.sweep.once() == 1
+    assert objects_in(tmp_path) == []
+
+
+async def test_what_nobody_needs_stays_for_the_grace_time(two: list[Node], tmp_path: Path) -> None:
+    one, _ = two
+    await one.files.keep_upload(one.received(MODEL))
+    one.sweep._grace_s = 100.0
+
+    assert await one.sweep.once() == 0
+    one.age(99.0)
+    assert await one.sweep.once() == 0
+    one.age(2.0)
+    assert await one.sweep.once() == 1
+    assert objects_in(tmp_path) == []
+
+
+async def test_what_a_server_uses_stays_without_a_row(two: list[Node], tmp_path: Path) -> None:
+    one, other = two
+    received = one.received(MODEL)
+    await one.files.keep_upload(received)
+    one.age()
+
+    with one.files.in_use(received.sha256):
+        one.store.touch_objects(*one.files._used())
+        other.sweep._grace_s = 100.0
+        assert await other.sweep.once() == 0
+
+    assert len(objects_in(tmp_path)) == 1
+
+
+async def test_a_sweep_between_put_and_commit_costs_a_second_put(two: list[Node]) -> None:
+    one, other = two
+    received = one.received(MODEL)
+    await one.files.keep_upload(received)
+    one.age()
+    assert await other.sweep.once() == 1
+
+    await one.store_rows("m", received)
+
+    assert await fetched(other, received) == MODEL
+    assert one.seen.puts == ["uploads", "uploads"]
+
+
+async def test_a_put_that_sleeps_past_a_sweep_is_put_again(two: list[Node]) -> None:
+    one, other = two
+    gate = Gate(one)
+    gate.after_put()
+    received = one.received(MODEL)
+    putting = asyncio.create_task(one.register("m", received))
+    await gate.reached.wait()
+    one.age()
+
+    assert await other.sweep.once() == 1
+    gate.opened.set()
+    await putting
+
+    assert await fetched(other, received) == MODEL
+    one.age()
+    assert await other.sweep.once() == 0
+
+
+async def test_a_put_that_arrives_after_its_sweep_leaves_nothing(
+    two: list[Node], tmp_path: Path
+) -> None:
+    one, other = two
+    gate = Gate(one)
+    gate.before_put()
+    received = one.received(MODEL)
+    putting = asyncio.create_task(one.files.keep_upload(received))
+    await gate.reached.wait()
+    one.age()
+    assert await other.sweep.once() == 1
+    gate.opened.set()
+    await putting
+
+    (left,) = objects_in(tmp_path)  # of the second put
+    (row,) = one.store.find_objects(f"uploads/{received.sha256}")
+    assert row.key == f"uploads/{left.name}"
+
+
+async def test_a_node_killed_in_a_put_leaves_what_a_sweep_removes(
+    two: list[Node], tmp_path: Path
+) -> None:
+    one, other = two
+    gate = Gate(one)
+    gate.after_put()
+    putting = asyncio.create_task(one.files.keep_upload(one.received(MODEL)))
+    await gate.reached.wait()
+    putting.cancel()
+    await asyncio.gather(putting, return_exceptions=True)
+    assert len(objects_in(tmp_path)) == 1
+
+    one.age()
+    await other.sweep.once()
+
+    assert objects_in(tmp_path) == []
+
+
+async def test_two_nodes_that_put_the_same_leave_one_object(
+    two: list[Node], tmp_path: Path
+) -> None:
+    one, other = two
+    gate = Gate(one)
+    gate.before_put()
+    received = one.received(MODEL)
+    putting = asyncio.create_task(one.register("m", received))
+    await gate.reached.wait()
+    await other.register("n", other.received(MODEL))
+    gate.opened.set()
+    await putting
+    assert len(objects_in(tmp_path)) == 2
+
+    one.age()
+    await one.sweep.once()
+
+    assert len(objects_in(tmp_path)) == 1
+    other.store.folder.upload(received.sha256).unlink()
+    assert await fetched(other, received) == MODEL
+
+
+async def test_a_sweep_that_sleeps_before_its_deletion_takes_nothing_that_came_later(
+    two: list[Node], tmp_path: Path
+) -> None:
+    one, other = two
+    await one.files.keep_upload(one.received(MODEL))
+    one.age()
+    gate = Gate(other)
+    gate.before_delete()
+    sleeping = asyncio.create_task(other.sweep.once())
+    await gate.reached.wait()
+    received = one.received(MODEL)
+    await one.register("m", received)
+    one.age()
+    assert await one.sweep.once() == 1  # goes on where the other sleeps
+    gate.opened.set()
+    await sleeping
+
+    assert len(objects_in(tmp_path)) == 1
+    one.store.folder.upload(received.sha256).unlink()
+    assert await fetched(one, received) == MODEL
+
+
+async def test_an_object_without_a_row_stays(two: list[Node], tmp_path: Path) -> None:
+    """It may be another database's, or of this one before it was restored from a backup."""
+    one, _ = two
+    keys = [f"uploads/{'c' * 64}.{'0' * 16}", "uploads/notes.txt", "other/thing.bin"]
+    for key in keys:
+        path = tmp_path / "shared" / key
+        path.parent.mkdir(exist_ok=True, parents=True)
+        path.write_bytes(b"x")
+
+    assert await one.sweep.once() == 0
+
+    assert all((tmp_path / "shared" / key).exists() for key in keys)
+
+
+async def test_an_object_that_arrives_after_its_deletion_is_deleted_again(
+    two: list[Node], tmp_path: Path
+) -> None:
+    one, other = two
+    await one.files.keep_upload(one.received(MODEL))
+    (late,) = objects_in(tmp_path)
+    one.age()
+    other.sweep._grace_s = 100.0
+    assert await other.sweep.once() == 1
+    late.write_bytes(MODEL)  # by a put that its caller gave up
+
+    assert await other.sweep.once() == 0
+    assert objects_in(tmp_path) == []
+
+    one.age(101.0)
+    await other.sweep.once()
+    late.write_bytes(MODEL)
+    assert await other.sweep.once() == 0
+    assert objects_in(tmp_path) == [late]  # its row is gone
+
+
+async def test_a_registration_that_is_deleted_again_leaves_nothing(
+    two: list[Node], tmp_path: Path
+) -> None:
+    one, other = two
+    await one.register("m", one.received(MODEL))
+    one.store.delete_model("m", 1)
+    with pytest.raises(NotFound):
+        one.store.find_model("m", 1)
+
+    one.age()
+    await other.sweep.once()
+
+    assert objects_in(tmp_path) == []
