@@ -10,8 +10,8 @@ from braid.core.program import PlanToRun, ProgramKey, as_scheduled
 from braid.core.schedule import Schedule
 from braid.core.tensor import TensorType
 from braid.engine.link.options import WorkerOptions
-from braid.server.inference.replica import ShapeClass
-from braid.server.jobs.imported_model import ImportedModel
+from braid.core.inputs import ShapeClass
+from braid.compiler.imported_model import ImportedModel
 
 
 @dataclass(frozen=True, slots=True)

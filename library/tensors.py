@@ -12,7 +12,7 @@ from torch import Tensor
 
 from braid.core.errors import InvalidTensor
 from braid.engine.ops.dtypes import DTYPE_NAMES
-from braid.server.inference.requests import GivenTensor
+from braid.core.inputs import GivenTensor
 
 Array: TypeAlias = "np.ndarray[Any, Any] | Tensor"
 Inputs: TypeAlias = "Array | Mapping[str, Array]"

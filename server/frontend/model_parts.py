@@ -18,7 +18,7 @@ from braid.engine.importer.host.process import SpareImporter
 from braid.server.devices.pool import Devices
 from braid.server.fleet.membership import Membership
 from braid.server.jobs.imports import Imports
-from braid.server.jobs.planner.driver import PlannerProcess
+from braid.compiler.planner import PlannerProcess
 from braid.server.jobs.provisional_schedules import ProvisionalSchedules
 from braid.server.jobs.runner import JobRunner
 from braid.server.jobs.services import JobServices

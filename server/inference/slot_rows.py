@@ -22,11 +22,11 @@ from braid.server.inference.batching.tickets import Piece
 from braid.server.inference.replica import ModelReplica
 from braid.server.inference.requests import (
     CheckedRequest,
-    Content,
     InferenceResult,
     OutputTensor,
     WriteReply,
 )
+from braid.core.inputs import Content
 from braid.server.inference.slot_strings import SlotHeap, heap_bytes, places_of
 
 LOOKED_AT_BYTES = 2 << 20

@@ -23,6 +23,9 @@ from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import replace
 from functools import partial
 
+from braid.compiler.device import check_offered
+from braid.compiler.progress import UNKNOWN
+from braid.compiler.samples import check_samples
 from braid.core.background import log_failure, though_callers_leave
 from braid.core.errors import (
     DiskFailure,
@@ -37,8 +40,7 @@ from braid.server.jobs.live.claiming import JobClaims
 from braid.server.jobs.live.live_jobs import LiveJob, LiveJobs
 from braid.server.jobs.live.looking import JobViews
 from braid.server.jobs.live.running import RunningJobs
-from braid.server.jobs.progress import UNKNOWN
-from braid.server.jobs.services import JobServices, check_offered, check_samples
+from braid.server.jobs.services import JobServices
 from braid.server.store.fleet.leases import DELETE
 from braid.server.store.records import (
     JobRecord,
@@ -47,9 +49,9 @@ from braid.server.store.records import (
     ModelVersion,
     ReceivedUpload,
     Registration,
-    RegistrationOptions,
     WhichSchedules,
 )
+from braid.compiler.options import ModelOptions
 from braid.server.store.shared_files.interface import stored_with
 
 ASKED = "it was asked for"
@@ -146,7 +148,7 @@ class JobRunner:
         self,
         name: str,
         received: ReceivedUpload,
-        options: RegistrationOptions,
+        options: ModelOptions,
         version: int | None = None,
     ) -> Registration:
         """Make a model version and run its job, or find the job of the same registration.
@@ -171,7 +173,7 @@ class JobRunner:
         self,
         name: str,
         received: ReceivedUpload,
-        options: RegistrationOptions,
+        options: ModelOptions,
         version: int | None,
     ) -> Registration:
         keep, store = partial(self._files.keep_upload, received), self._store
@@ -192,7 +194,7 @@ class JobRunner:
         self,
         name: str,
         received: ReceivedUpload,
-        options: RegistrationOptions,
+        options: ModelOptions,
         version: int,
         check: CheckImported,
     ) -> Registration:
@@ -218,7 +220,7 @@ class JobRunner:
         self,
         name: str,
         received: ReceivedUpload,
-        options: RegistrationOptions,
+        options: ModelOptions,
         version: int,
         check: CheckImported,
     ) -> Registration:

@@ -17,8 +17,8 @@ from ray import serve
 from ray.serve import Application
 
 from braid.core.errors import StartupError
-from braid.server.devices.measuring.host import MakeMeasuringHost
-from braid.server.devices.measuring.serving import measuring_host
+from braid.compiler.bench import MakeMeasuringHost
+from braid.compiler.bench import measuring_host
 from braid.server.fleet_settings import without_password
 from braid.server.ray.environment import DRAIN_SECONDS, RESOURCE
 from braid.server.ray.handlers import ADD_TO_REPLICA

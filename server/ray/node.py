@@ -24,8 +24,8 @@ from braid.core.background import BackgroundTasks
 from braid.core.errors import StartupError
 from braid.engine.runtime.allocator import keep_freed_memory
 from braid.server.devices.cores import leave_cores_to_devices, pinned_cores
-from braid.server.devices.measuring.host import MakeMeasuringHost
-from braid.server.devices.measuring.serving import measuring_host
+from braid.compiler.bench import MakeMeasuringHost
+from braid.compiler.bench import measuring_host
 from braid.server.frontend.front_end import FrontEnd
 from braid.server.observability.logs import configure_logging
 from braid.server.ray.environment import missing

@@ -19,7 +19,7 @@ from braid.core.errors import InvalidRequest
 from braid.scheduler.options import PlannerSettings
 from braid.server.inference.requests import DEFAULT_PRIORITY, PRIORITY_LEVELS
 from braid.server.repository.declared import DeclaredTensor, data_type_name
-from braid.server.store.records import RegistrationOptions
+from braid.compiler.options import ModelOptions
 from braid.server.store.serving_config import ServingConfig, VersionPolicy
 
 PLATFORM = "onnx_braid"
@@ -77,9 +77,9 @@ class Configuration:
     is_given: bool = False  # there is a configuration; else these are the defaults
 
     @property
-    def options(self) -> RegistrationOptions:
+    def options(self) -> ModelOptions:
         """What to schedule a model for, planned as registrations are."""
-        return RegistrationOptions(self.batch_sizes, PlannerSettings.for_serving())
+        return ModelOptions(self.batch_sizes, PlannerSettings.for_serving())
 
     def serving(self, before: ServingConfig) -> ServingConfig:
         """Return how the model is to serve, as ``before`` in what is left open."""
@@ -164,7 +164,7 @@ def _only_offered(message: Message, where: str) -> None:
 def _batch_sizes(config: Any) -> tuple[int, ...]:
     """Batch sizes to schedule: the preferred batch sizes, the largest, and 1."""
     sizes = {1, max(1, config.max_batch_size), *config.dynamic_batching.preferred_batch_size}
-    return RegistrationOptions(tuple(sizes)).batch_sizes
+    return ModelOptions(tuple(sizes)).batch_sizes
 
 
 def _versions(policy: Any) -> VersionPolicy | None:

@@ -29,9 +29,9 @@ from braid.server.store.records import (
     ModelVersion,
     ReceivedUpload,
     Registration,
-    RegistrationOptions,
     check_model_name,
 )
+from braid.compiler.options import ModelOptions
 from braid.server.store.shared_files.interface import ObjectGone
 from braid.server.store.tables import digests, placed
 from braid.server.store.tables import jobs as jobs_table
@@ -70,7 +70,7 @@ class Registrations:
         self,
         name: str,
         received: ReceivedUpload,
-        options: RegistrationOptions,
+        options: ModelOptions,
         device_keys: str = "",
         version: int | None = None,
     ) -> Registration:
@@ -114,7 +114,7 @@ class Registrations:
         self,
         name: str,
         received: ReceivedUpload,
-        options: RegistrationOptions,
+        options: ModelOptions,
         device_keys: str,
         version: int,
     ) -> Registration:
@@ -211,7 +211,7 @@ class Registrations:
         connection: Connection,
         name: str,
         received: ReceivedUpload,
-        options: RegistrationOptions,
+        options: ModelOptions,
         device_keys: str,
         version: int | None,
     ) -> Registration:

@@ -27,7 +27,7 @@ _MODULES = {
     "braid.engine.worker.process.main": "worker",
     "braid.engine.worker.process.measuring_main": "bench",
     "braid.engine.importer.sandbox": "importer",
-    "braid.server.jobs.planner.process": "planner",
+    "braid.compiler.planner_process": "planner",
 }
 
 _WEIGHTS = {"worker": 8, "bench": 8, "importer": 2, "planner": 3, FRONT_END: 2}

@@ -24,14 +24,8 @@ from sqlalchemy import make_url, text
 
 from braid.core.errors import LeaseLost
 from braid.server.store.fleet.leases import JOB, NodeRecord
-from braid.server.store.records import (
-    Claimant,
-    JobRecord,
-    JobStatus,
-    Lease,
-    ReceivedUpload,
-    RegistrationOptions,
-)
+from braid.server.store.records import Claimant, JobRecord, JobStatus, Lease, ReceivedUpload
+from braid.compiler.options import ModelOptions
 from braid.server.store.store import Store
 from braid.server.store.tables.fleet import leases as leases_table
 from tests.fleet.postgres import Postgres
@@ -97,7 +91,7 @@ class LeaseMachine(RuleBasedStateMachine):
         content = secrets.token_bytes(8)
         received = ReceivedUpload(None, hashlib.sha256(content).hexdigest(), len(content))
         with self.at(node) as store:
-            made = store.register("m", received, RegistrationOptions(), f"type-{node % 2}")
+            made = store.register("m", received, ModelOptions(), f"type-{node % 2}")
         assert made.lease is not None
         self.jobs[made.job.id] = made.job
         self.given(node, made.lease)

@@ -22,7 +22,7 @@ KINDS = (
     "braid.engine.worker.process.main",
     "braid.engine.worker.process.measuring_main",
     "braid.engine.importer.sandbox",
-    "braid.server.jobs.planner.process",
+    "braid.compiler.planner_process",
 )
 """Modules that run as children."""
 

@@ -311,6 +311,6 @@ def _planner(server: ServerProcess) -> psutil.Process | None:
     """The process that plans now."""
     for process in server.children:
         with contextlib.suppress(psutil.NoSuchProcess):
-            if "planner.process" in " ".join(process.cmdline()):
+            if "planner_process" in " ".join(process.cmdline()):
                 return process
     return None

@@ -17,7 +17,8 @@ from braid.server.inference.batching.batcher import Batcher
 from braid.server.inference.batching.execution import BatchResult
 from braid.server.inference.batching.tickets import Piece, still_wanted
 from braid.server.inference.latencies import LatencyTable
-from braid.server.inference.replica import ModelReplica, ShapeClass
+from braid.server.inference.replica import ModelReplica
+from braid.core.inputs import ShapeClass
 from braid.server.inference.requests import CheckedRequest, InferenceResult
 from braid.server.store.batching_policy import BatchPolicy
 

@@ -14,8 +14,8 @@ from braid.engine.link.shared_memory import Arena
 from braid.engine.link.supervisor import WorkerLink
 from braid.server.cli import main as cli
 from braid.server.cli.local import serve
-from braid.server.devices.measuring.host import ArtefactOf
-from braid.server.devices.measuring.serving import ServingProcess
+from braid.compiler.bench import ArtefactOf
+from braid.compiler.bench import ServingProcess
 from braid.server.frontend import process
 
 MODULE = "benchmarks.fleet.sleeping.worker"

@@ -19,7 +19,7 @@ from braid.core.errors import (
     WorkerFault,
 )
 from braid.server.jobs.registration import serve_again
-from braid.server.jobs.retries import PAUSES_S, RetryPauses
+from braid.compiler.retries import PAUSES_S, RetryPauses
 from braid.server.jobs.services import JobServices
 from braid.server.models.serving_models import ServingModels
 from braid.server.store.records import ModelVersion

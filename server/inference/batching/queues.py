@@ -17,7 +17,8 @@ from typing import Protocol
 from braid.server.inference.batching.batch_sizes import ArrivalRate, CompletionPlan
 from braid.server.inference.batching.tickets import Piece, Ticket
 from braid.server.inference.latencies import LatencyTable
-from braid.server.inference.replica import ModelReplica, ShapeClass
+from braid.server.inference.replica import ModelReplica
+from braid.core.inputs import ShapeClass
 
 MAX_IDLE_LANES = 64
 """Shape classes of one model that are kept without anything waiting."""

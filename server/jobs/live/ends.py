@@ -15,7 +15,7 @@ from dataclasses import replace
 from braid.core.background import log_failure
 from braid.core.errors import DiskFailure, LeaseLost, ResourceExhausted
 from braid.server.jobs.live.live_jobs import LiveJob
-from braid.server.jobs.progress import UNKNOWN
+from braid.compiler.progress import UNKNOWN
 from braid.server.jobs.services import JobServices
 from braid.server.store.records import JobRecord, JobStatus, ModelVersion
 

@@ -25,7 +25,7 @@ from braid.core.errors import BraidError, DiskFailure, LeaseLost, StoreUnavailab
 from braid.core.shortage import shortage
 from braid.server.jobs.live.ends import JobEnds, ended
 from braid.server.jobs.live.live_jobs import LiveJob, LiveJobs
-from braid.server.jobs.progress import LOAD_ENDS, UNKNOWN, ProgressReport
+from braid.compiler.progress import LOAD_ENDS, UNKNOWN, ProgressReport
 from braid.server.jobs.registration import RegistrationOutcome, register_model
 from braid.server.jobs.services import JobServices
 from braid.server.store.records import JobStatus
@@ -179,10 +179,10 @@ class RunningJobs:
         """Take a report from a running job."""
         if live.is_ending or live.is_gone:
             return
-        before, seconds = live.job, time.time()
+        before, seconds, state = live.job, time.time(), JobStatus(now.phase.value)
         job = replace(
             before,
-            state=now.state,
+            state=state,
             progress=max(before.progress, min(1.0, now.progress)),
             detail=now.detail,
             done=now.done,
@@ -190,11 +190,11 @@ class RunningJobs:
             eta_seconds=now.eta_seconds,
             updated_unix=seconds,
         )
-        self._live.count(before.state, now.state)
+        self._live.count(before.state, state)
         live.publish(job)
         if live.replaces and now.progress >= LOAD_ENDS:
             self._has_replaced(live)
-        if now.state is not before.state or seconds - live.saved_at >= SAVE_SECONDS:
+        if state is not before.state or seconds - live.saved_at >= SAVE_SECONDS:
             live.saved_at = seconds
             saved = asyncio.wrap_future(live.store.submit(live.store.save_job, job))
             saved.add_done_callback(partial(self._saved, live))

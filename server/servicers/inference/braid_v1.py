@@ -20,12 +20,12 @@ from braid.server.inference.replica import ModelReplica
 from braid.server.inference.requests import (
     DEFAULT_PRIORITY,
     GivenRequest,
-    GivenTensor,
     InferenceResult,
     OutputTensor,
     WriteReply,
     check_listed,
 )
+from braid.core.inputs import GivenTensor
 from braid_client import wire_fields
 from braid_client.wire import inference_pb2 as wire
 from braid_client.wire_fields import Part

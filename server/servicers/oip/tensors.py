@@ -26,10 +26,9 @@ from braid.core.pieces import PIECE_BYTES, Work, joined
 from braid.core.tensor import BYTES
 from braid.server.inference.call_memory import LaterReply
 from braid.server.inference.replica import ModelReplica
+from braid.core.inputs import Content, GivenTensor
 from braid.server.inference.requests import (
-    Content,
     GivenRequest,
-    GivenTensor,
     InferenceResult,
     OutputTensor,
     WriteReply,

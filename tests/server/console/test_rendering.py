@@ -24,13 +24,8 @@ from braid.server.console.pages.devices import devices
 from braid.server.console.rendering import Page, Renderer, url
 from braid.server.fleet.node_list import ShownNode
 from braid.server.store.fleet.leases import NodeRecord
-from braid.server.store.records import (
-    JobRecord,
-    JobStatus,
-    ModelStatus,
-    ModelVersion,
-    RegistrationOptions,
-)
+from braid.server.store.records import JobRecord, JobStatus, ModelStatus, ModelVersion
+from braid.compiler.options import ModelOptions
 from tests import ROOT
 
 TEMPLATES = ROOT / "server/console/templates"
@@ -58,7 +53,7 @@ class Tags(HTMLParser):
 
 def facts(schedules: dict[str, list[int]], *, is_deleted: bool = False) -> Facts:
     """A server whose devices have schedules of these batch sizes."""
-    model = ModelVersion("cnn", 1, "00", 10, RegistrationOptions((1, 2, 4)))
+    model = ModelVersion("cnn", 1, "00", 10, ModelOptions((1, 2, 4)))
 
     async def find(name: str, version: str) -> ModelVersion:
         if is_deleted:

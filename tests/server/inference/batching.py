@@ -16,7 +16,7 @@ from braid.server.inference.batching.batcher import Batcher
 from braid.server.inference.batching.execution import BatchResult
 from braid.server.inference.batching.tickets import Piece, still_wanted
 from braid.server.inference.latencies import LatencyTable
-from braid.server.inference.replica import ShapeClass
+from braid.core.inputs import ShapeClass
 from braid.server.inference.requests import (
     DEFAULT_PRIORITY,
     CheckedRequest,

@@ -29,15 +29,16 @@ from braid.server.inference.batching.execution import DeviceExecution
 from braid.server.inference.replica import MAX_ON_DEMAND, ModelReplica
 from braid.server.inference.requests import (
     GivenRequest,
-    GivenTensor,
     InferenceResult,
     OutputTensor,
     WriteReply,
     check_request,
 )
-from braid.server.jobs.imported_model import ImportedModel
+from braid.core.inputs import GivenTensor
+from braid.compiler.imported_model import ImportedModel
 from braid.server.store.batching_policy import BatchPolicy
-from braid.server.store.records import ModelVersion, RegistrationOptions
+from braid.server.store.records import ModelVersion
+from braid.compiler.options import ModelOptions
 from tests.server.inference.batching import settle
 
 WIDTH = 3
@@ -49,7 +50,7 @@ class FakeDevice:
     def __init__(self) -> None:
         self.name = self.device_key = "fake"
         self.arena = Arena(1 << 20)
-        self.bench = SimpleNamespace(host=SimpleNamespace(is_measuring=False))
+        self.bench = SimpleNamespace(is_measuring=False)
         self.batches: list[np.ndarray[Any, Any]] = []
         self.gate = asyncio.Event()
         self.gate.set()
@@ -142,8 +143,9 @@ def serve(device: Any, sizes: tuple[int, ...] = (1, 4)) -> ModelReplica:
     axes = BatchAxes({"x": 0}, {"y": 0, "t": 1})
     seen = Verified("none", (1,), 0.0, 1e-4)
     report = Report("0" * 64, 1, "onnx", 17, axes, (), {"x": (1, WIDTH)}, {}, (), seen)
-    model = ModelVersion("fake", 1, "0" * 64, 1, RegistrationOptions(sizes))
-    return ModelReplica(ImportedModel(model, Path(), graph, report), device)
+    model = ModelVersion("fake", 1, "0" * 64, 1, ModelOptions(sizes))
+    imported = ImportedModel(model.sha256, model.options, Path(), graph, report)
+    return ModelReplica(model, imported, device)
 
 
 def request_of(x: np.ndarray[Any, Any], outputs: tuple[str, ...] = ()) -> GivenRequest:

@@ -18,8 +18,9 @@ from braid.core.errors import (
 )
 from braid.core.schedule import Stage
 from braid.engine.importer.host.launch import ImporterKilled
-from braid.server.jobs.interfaces import MeasureStages, StageQuery
-from braid.server.jobs.planner.driver import PlannerInterrupted
+from braid.compiler.planner import MeasureStages
+from braid.compiler.planner_messages import StageQuery
+from braid.compiler.planner import PlannerInterrupted
 from braid.server.jobs.registration import serve_again
 from braid.server.jobs.runner import JobRunner
 from braid.server.store.records import JobStatus, ModelStatus

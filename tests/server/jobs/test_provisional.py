@@ -18,13 +18,8 @@ from braid.core.runtimes import ONNXRUNTIME
 from braid.core.schedule import Provisional, Schedule, schedule_from_json, schedule_to_json
 from braid.engine.link.messages import PlaceMeasurement
 from braid.scheduler.options import PlannerSettings
-from braid.server.jobs.provisional_schedules import (
-    FIRST_PAUSE_S,
-    GROWTH,
-    LONGEST_PAUSE_S,
-    ProvisionalSchedules,
-    pause_s,
-)
+from braid.compiler.provisional import FIRST_PAUSE_S, GROWTH, LONGEST_PAUSE_S, pause_s
+from braid.server.jobs.provisional_schedules import ProvisionalSchedules
 from braid.server.jobs.registration import serve_again
 from braid.server.jobs.runner import JobRunner
 from braid.server.store.records import JobRecord, JobStatus, ModelStatus

@@ -11,7 +11,7 @@ import pytest
 from braid.core.measurement import Speed
 from braid.core.schedule import Stage
 from braid.server.jobs import registration
-from braid.server.jobs.progress import Forecast
+from braid.compiler.progress import Forecast
 from braid.server.store.records import JobStatus, ModelStatus
 from tests.clock import SetClock
 from tests.server.jobs.fakes import Server, template

@@ -21,9 +21,10 @@ from braid.server.observability.present import (
     PresentGauges,
     private_bytes,
 )
-from braid.server.store.records import ModelStatus, ModelVersion, RegistrationOptions
+from braid.server.store.records import ModelStatus, ModelVersion
+from braid.compiler.options import ModelOptions
 
-LENET = ModelVersion("lenet", 1, "ab" * 32, 10, RegistrationOptions(), ModelStatus.SERVING)
+LENET = ModelVersion("lenet", 1, "ab" * 32, 10, ModelOptions(), ModelStatus.SERVING)
 LOADING = replace(LENET, version=2, sha256="cd" * 32, state=ModelStatus.LOADING)
 FAILED = replace(LENET, version=3, sha256="ef" * 32, state=ModelStatus.FAILED)
 

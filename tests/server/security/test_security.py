@@ -27,7 +27,7 @@ from braid.server.security.roles import Role
 from braid.server.security.tokens import Tokens, TokenSource, hashed, new_token
 from braid.server.settings import load_settings
 from braid.server.store.quota import StoreLimits
-from braid.server.store.records import RegistrationOptions
+from braid.compiler.options import ModelOptions
 from braid.server.store.store import Store
 
 
@@ -212,7 +212,7 @@ async def register(store: Store, name: str, content: bytes) -> None:
     async with store.receive(1 << 20) as upload:
         await upload.write(content)
         received = await upload.finish(hashlib.sha256(content).hexdigest())
-        await store.call(store.register, name, received, RegistrationOptions())
+        await store.call(store.register, name, received, ModelOptions())
 
 
 async def test_the_store_takes_no_more_than_its_quota(store: Store) -> None:

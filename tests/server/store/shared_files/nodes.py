@@ -13,7 +13,8 @@ from safetensors.numpy import save
 from sqlalchemy import URL, text
 
 from braid.engine.importer.host.report import GRAPH_FILE, WEIGHTS_FILE
-from braid.server.store.records import ReceivedUpload, Registration, RegistrationOptions
+from braid.server.store.records import ReceivedUpload, Registration
+from braid.compiler.options import ModelOptions
 from braid.server.store.shared_files.cache import FileCache
 from braid.server.store.shared_files.interface import stored_with
 from braid.server.store.shared_files.object_files import ObjectFiles
@@ -92,7 +93,7 @@ class Node:
         store = self.store
         return await stored_with(
             lambda: self.files.keep_upload(received),
-            lambda: store.call(store.register, name, received, RegistrationOptions()),
+            lambda: store.call(store.register, name, received, ModelOptions()),
         )
 
     def imported(self, sha256: str, weights: bytes = b"weights" * 1000) -> Path:
