@@ -15,6 +15,12 @@ from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING
 
+from braid.compiler.choose_plan import ComparedPlans, PlanChoice, choose_plan
+from braid.compiler.device import measure as measure_stage
+from braid.compiler.kernels import choose_kernels
+from braid.compiler.planner import PlannerProcess
+from braid.compiler.planner_messages import StageQuery
+from braid.compiler.retries import RetryPauses, RetryWhileRestarting
 from braid.core.plan import StreamPlan, plan_to_json
 from braid.core.precision import FP32, TOLERANCES, allowed_in
 from braid.core.program import PlansToCompare, ProgramKey, static_content
@@ -23,16 +29,10 @@ from braid.core.tensor import TensorType
 from braid.engine.importer.host.launch import import_model
 from braid.engine.importer.host.limits import ImportLimits
 from braid.engine.importer.host.report import read_graph, read_report
+from braid.engine.link.messages import ComparePlans, DescribeProgram, FindFacts, MeasureStage
 from braid.engine.link.options import WorkerOptions
 from braid.scheduler.options import PlannerSettings
 from braid.server.devices.device import Device
-from braid.compiler.planner_messages import StageQuery
-from braid.compiler.device import measure as measure_stage
-from braid.compiler.kernels import choose_kernels
-from braid.compiler.planner import PlannerProcess
-from braid.compiler.retries import RetryPauses, RetryWhileRestarting
-from braid.engine.link.messages import ComparePlans, DescribeProgram, FindFacts, MeasureStage
-from braid.compiler.choose_plan import ComparedPlans, PlanChoice, choose_plan
 
 if TYPE_CHECKING:
     from braid.server.store.store import Store

@@ -28,6 +28,7 @@ from benchmarks.environment import describe
 from benchmarks.kept_plans import kept
 from benchmarks.networks.export import export_onnx
 from benchmarks.planned import imported
+from braid.compiler.device import measure as measure_stage
 from braid.core.cpu_allowance import cpu_allowance
 from braid.core.graph import OpGraph
 from braid.core.precision import FP32, PRECISIONS
@@ -36,7 +37,6 @@ from braid.core.schedule import Stage
 from braid.core.tensor import TensorType
 from braid.engine.importer.host.report import file_digest, read_graph, read_report
 from braid.engine.link.messages import DescribeProgram, MeasureStage
-from braid.compiler.device import measure
 from braid.engine.link.options import WorkerOptions
 from braid.scheduler.units import UnitGraph
 from braid.server.devices.device import Device
@@ -103,8 +103,8 @@ async def measure(
         for index, signature in enumerate(signatures):
             if signature not in known:
                 stage = Stage(((index,),))
-                on_all = await measure(device, MeasureStage(program, stage))
-                on_one = await measure(device, MeasureStage(program, stage, 1))
+                on_all = await measure_stage(device, MeasureStage(program, stage))
+                on_one = await measure_stage(device, MeasureStage(program, stage, 1))
                 known[signature] = on_all.latency_us, on_one.latency_us
     names = [op.name for op in graph.operators]
     return graph, [UnitTimes(n, *known[s]) for n, s in zip(names, signatures, strict=True)]

@@ -20,12 +20,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from braid.compiler.sign_test import sign_test_interval, speed_beside
 from braid.core.measurement import PlanMeasurement, Speed, speed_text
 from braid.core.plan import StreamPlan, runs_in_sequence, sequential_plan
 from braid.core.precision import FP32
 from braid.core.schedule import SEQUENTIAL, Contender
 from braid.scheduler.planners import Planned
-from braid.compiler.sign_test import sign_test_interval, speed_beside
 
 LEAST_GAIN = 0.005
 """Relative gain that a plan must have over a simpler one."""

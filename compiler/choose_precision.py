@@ -13,8 +13,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from braid.core.measurement import PlanMeasurement
-from braid.core.schedule import Contender
 from braid.compiler.choose_plan import (
     ComparedPlans,
     PlanChoice,
@@ -22,6 +20,8 @@ from braid.compiler.choose_plan import (
     contenders_of,
     fit_to_serve,
 )
+from braid.core.measurement import PlanMeasurement
+from braid.core.schedule import Contender
 
 
 @dataclass(frozen=True, slots=True)

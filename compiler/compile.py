@@ -14,24 +14,24 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from braid.compiler.cache import Cache
+from braid.compiler.choose_plan import PlanChoice, choose_plan
+from braid.compiler.choose_precision import PrecisionChoice, choose_precision
+from braid.compiler.device import Device
+from braid.compiler.imported_model import ImportedModel
+from braid.compiler.quantisations import with_quantisation
+from braid.compiler.report import Comparing, Report
+from braid.compiler.search import FoundPlans, in_other_precisions, search_plans
+from braid.compiler.side_by_side import with_side_by_side
+from braid.compiler.stages import in_cache
+from braid.compiler.work import CompileOptions, Work
 from braid.core.graph import OpGraph
 from braid.core.measurement import PlanMeasurement
 from braid.core.schedule import Contender, Provenance, Provisional, Schedule, Stage
+from braid.engine.link.messages import ComparePlans
 from braid.scheduler.planners import Planned
 from braid.scheduler.signature import stage_signature
 from braid.scheduler.units import UnitGraph
-from braid.compiler.imported_model import ImportedModel
-from braid.compiler.choose_plan import PlanChoice, choose_plan
-from braid.compiler.search import FoundPlans, in_other_precisions, search_plans
-from braid.compiler.choose_precision import PrecisionChoice, choose_precision
-from braid.compiler.quantisations import with_quantisation
-from braid.compiler.stages import in_cache
-from braid.compiler.cache import Cache
-from braid.compiler.device import Device
-from braid.compiler.report import Comparing, Report
-from braid.compiler.work import CompileOptions, Work
-from braid.engine.link.messages import ComparePlans
-from braid.compiler.side_by_side import with_side_by_side
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,14 +14,6 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
-from braid.core.child_process import child_environment
-from braid.core.errors import BraidError, Unavailable
-from braid.core.graph import OpGraph
-from braid.core.measurement import DeviceFacts
-from braid.engine.processes.child import ChildEnd, ChildProcess, Streams
-from braid.engine.processes.child_time import DidNothing, TookTooLong, wait_for_child
-from braid.scheduler.options import PlannerSettings
-from braid.scheduler.planners import Planned
 from braid.compiler.planner_messages import (
     Latencies,
     LatencyQuestion,
@@ -32,6 +24,14 @@ from braid.compiler.planner_messages import (
     decode,
     encode,
 )
+from braid.core.child_process import child_environment
+from braid.core.errors import BraidError, Unavailable
+from braid.core.graph import OpGraph
+from braid.core.measurement import DeviceFacts
+from braid.engine.processes.child import ChildEnd, ChildProcess, Streams
+from braid.engine.processes.child_time import DidNothing, TookTooLong, wait_for_child
+from braid.scheduler.options import PlannerSettings
+from braid.scheduler.planners import Planned
 
 log = logging.getLogger("braid.jobs.planner")
 

@@ -19,7 +19,6 @@ from braid.core.schedule import Stage
 from braid.scheduler.options import PlannerSettings
 from braid.scheduler.planners import Planned
 
-
 Ask = Literal["latency", "again", "work"]
 """A stage's latency; a fresh measurement of it; its latency on one thread."""
 

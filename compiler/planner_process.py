@@ -17,15 +17,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TextIO
 
-from braid.core.child_process import end_with_parent
-from braid.core.errors import BraidError
-from braid.core.measurement import DeviceFacts
-from braid.core.schedule import Stage
-from braid.engine.runtime.priority import process_gives_way
-from braid.scheduler.planners import plan, stages_to_measure
-from braid.scheduler.portfolio import candidates
-from braid.scheduler.signature import stage_signature
-from braid.scheduler.units import UnitGraph
 from braid.compiler.planner_messages import (
     Ask,
     Latencies,
@@ -38,6 +29,15 @@ from braid.compiler.planner_messages import (
     decode,
     encode,
 )
+from braid.core.child_process import end_with_parent
+from braid.core.errors import BraidError
+from braid.core.measurement import DeviceFacts
+from braid.core.schedule import Stage
+from braid.engine.runtime.priority import process_gives_way
+from braid.scheduler.planners import plan, stages_to_measure
+from braid.scheduler.portfolio import candidates
+from braid.scheduler.signature import stage_signature
+from braid.scheduler.units import UnitGraph
 
 
 class Conversation:

@@ -13,13 +13,13 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 
+from braid.compiler.report import Calibrating
+from braid.compiler.samples import check_samples
+from braid.compiler.work import Work
 from braid.core.errors import DeviceOutOfMemory, InvalidRequest, PreconditionFailed
 from braid.core.precision import AUTO, FP32, INT8
 from braid.core.quantisation import Quantisation
 from braid.engine.link.messages import Calibrate
-from braid.compiler.report import Calibrating
-from braid.compiler.samples import check_samples
-from braid.compiler.work import Work
 
 log = logging.getLogger("braid.jobs")
 

@@ -20,6 +20,9 @@ class GivenSamples:
     count: int = 0
 
 
+NO_SAMPLES = GivenSamples()
+
+
 async def read_given(imported: ImportedModel, path: Path) -> GivenSamples:
     """Read the samples of a model and check them.
 

@@ -11,6 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
+from braid.compiler.choose_plan import ComparedPlans
+from braid.compiler.kernels import ChosenKernels, choose_kernels
+from braid.compiler.stages import StageMeasurer
+from braid.compiler.work import Work
 from braid.core.errors import DeviceOutOfMemory, InvalidRequest, PreconditionFailed
 from braid.core.graph import OpGraph
 from braid.core.measurement import PlanMeasurement
@@ -19,10 +23,6 @@ from braid.core.precision import FP32
 from braid.core.program import PlansToCompare
 from braid.engine.link.messages import ComparePlans, DescribeProgram, FindFacts
 from braid.scheduler.planners import Planned
-from braid.compiler.choose_plan import ComparedPlans
-from braid.compiler.kernels import ChosenKernels, choose_kernels
-from braid.compiler.stages import StageMeasurer
-from braid.compiler.work import Work
 
 log = logging.getLogger("braid.jobs")
 

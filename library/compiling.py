@@ -13,15 +13,15 @@ from typing import Any, TypeVar
 
 import torch
 
+from braid.compiler.options import ModelOptions
+from braid.compiler.progress import ProgressReport, ReportProgress
 from braid.core.errors import InvalidRequest
 from braid.core.precision import FP32
 from braid.library.exporting import export_module
 from braid.library.network import Network
 from braid.library.pipeline import GivenFile, compile_file
 from braid.scheduler.options import PORTFOLIO, PlannerSettings
-from braid.compiler.progress import ProgressReport, ReportProgress
 from braid.server.settings import Settings, load_settings
-from braid.compiler.options import ModelOptions
 from braid_client.upload import Samples, sample_bytes
 
 T = TypeVar("T")

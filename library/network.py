@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from braid.core.errors import PreconditionFailed
+from braid.core.inputs import ShapeClass, check_inputs
 from braid.core.tensor import TensorType
 from braid.engine.ops.dtypes import torch_dtype
 from braid.engine.worker.models import ReadyExecutable, seeded_inputs, static_tensors
@@ -28,7 +29,6 @@ from braid.library.compiled import Compiled
 from braid.library.device_thread import DEVICE_THREADS
 from braid.library.schedules import NetworkSchedule
 from braid.library.tensors import GivenInputs, Inputs, given_inputs, joined, padded
-from braid.core.inputs import ShapeClass, check_inputs
 
 MAX_ROUTES = 256
 MAX_ON_DEMAND = 32

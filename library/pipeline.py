@@ -43,7 +43,7 @@ from braid.compiler.progress import (
 )
 from braid.compiler.provisional import better_founded, cores_are_idle, due_at
 from braid.compiler.retries import RetryPauses, RetryWhileRestarting
-from braid.compiler.samples import GivenSamples, check_samples, read_given
+from braid.compiler.samples import NO_SAMPLES, GivenSamples, check_samples, read_given
 from braid.compiler.work import CompileOptions
 from braid.core.descriptors import Descriptor
 from braid.core.errors import (
@@ -59,7 +59,6 @@ from braid.engine.importer.host.launch import import_model
 from braid.library.compiled import Compiled
 from braid.library.measured_device import MeasuredDevice, measured_device
 from braid.server.limits import import_limits
-from braid.server.store.sample_upload import SampleUpload
 from braid.server.settings import Settings
 from braid.server.store.compile_cache import StoreCache
 from braid.server.store.files import is_sound
@@ -71,6 +70,7 @@ from braid.server.store.records import (
     ModelVersion,
     Registration,
 )
+from braid.server.store.sample_upload import SampleUpload
 from braid.server.store.store import Store
 
 PREFIX = "compiled-"
@@ -212,7 +212,7 @@ async def _import(model: ModelVersion, parts: _Parts) -> ImportedModel:
 async def _schedules(imported: ImportedModel, parts: _Parts) -> _Outcome:
     """Find or make a schedule for each batch size; one that fails does not stop the others."""
     outcome, options = _Outcome(), imported.options
-    samples = GivenSamples()
+    samples = NO_SAMPLES
     if options.samples:
         samples = await read_given(imported, parts.store.folder.sample_file(options.samples))
     sizes = () if imported.has_strings else imported.batch_sizes

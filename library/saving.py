@@ -14,6 +14,8 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+from braid.compiler.imported_model import read_imported
+from braid.compiler.options import options_from_json
 from braid.core.errors import InvalidArtefact
 from braid.core.graph import graph_from_json, graph_to_json
 from braid.core.regular_file import read_file
@@ -25,9 +27,7 @@ from braid.library.device_thread import DEVICE_THREADS
 from braid.library.network import Network
 from braid.server.device_names import parse_device
 from braid.server.devices.worker_options import worker_options
-from braid.compiler.imported_model import read_imported
 from braid.server.settings import load_settings
-from braid.compiler.options import options_from_json
 
 FORMAT = 1
 FILE, ARTEFACT = "network.json", "artefact"
@@ -112,8 +112,8 @@ def _compiled(document: dict[str, Any], artefact: Path, options: WorkerOptions) 
     if len(fits) < len(read):
         other = read[0][0].key.device_key
         warnings.warn(
-            f"{document['name']} was compiled for {other}, this is {key}: it runs sequentially here; "
-            "compile it again",
+            f"{document['name']} was compiled for {other}, this is {key}: it runs sequentially "
+            "here; compile it again",
             stacklevel=3,
         )
     imported = read_imported(digest, options_of_model, artefact)

@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+from braid.compiler.bench import MakeMeasuringHost, measuring_host
 from braid.core.errors import DamagedArtefact, InvalidArtefact, Unavailable
 from braid.core.graph import OpGraph
 from braid.core.program import PlanToRun, ProgramKey
@@ -34,8 +35,6 @@ from braid.engine.link.shared_memory import Arena
 from braid.engine.link.supervisor import LinkEvents, LinkState, WorkerLink
 from braid.engine.link.worker_process import OnProgress
 from braid.server.devices.executables import Executable, Executables, RunLimits, WhenUnwanted
-from braid.compiler.bench import MakeMeasuringHost
-from braid.compiler.bench import measuring_host
 
 log = logging.getLogger("braid.device")
 

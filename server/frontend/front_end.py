@@ -12,13 +12,12 @@ import asyncio
 import gc
 import logging
 
+from braid.compiler.bench import MakeMeasuringHost, measuring_host
 from braid.core.background import BackgroundTasks
 from braid.core.errors import BraidError, DamagedArtefact
 from braid.engine.importer.host.process import SpareImporter
 from braid.engine.link.options import WorkerEnd
 from braid.server.devices.device import Device, DeviceEvents
-from braid.compiler.bench import MakeMeasuringHost
-from braid.compiler.bench import measuring_host
 from braid.server.devices.pool import Devices
 from braid.server.fleet.membership import Membership
 from braid.server.frontend.interfaces import SERVICES, Answering, Interfaces

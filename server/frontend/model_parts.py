@@ -12,13 +12,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
+from braid.compiler.planner import PlannerProcess
 from braid.core.cpu_times import read_cpu_times
 from braid.engine.importer.host.launch import import_model
 from braid.engine.importer.host.process import SpareImporter
 from braid.server.devices.pool import Devices
 from braid.server.fleet.membership import Membership
 from braid.server.jobs.imports import Imports
-from braid.compiler.planner import PlannerProcess
 from braid.server.jobs.provisional_schedules import ProvisionalSchedules
 from braid.server.jobs.runner import JobRunner
 from braid.server.jobs.services import JobServices

@@ -10,13 +10,12 @@ from typing import NoReturn
 
 import uvloop
 
+from braid.compiler.bench import MakeMeasuringHost, measuring_host
 from braid.core.background import ends_before
 from braid.core.errors import BraidError
 from braid.core.own_threads import OwnThreads
 from braid.engine.runtime.allocator import keep_freed_memory
 from braid.server.devices.cores import leave_cores_to_devices, pinned_cores
-from braid.compiler.bench import MakeMeasuringHost
-from braid.compiler.bench import measuring_host
 from braid.server.frontend.front_end import FrontEnd
 from braid.server.models.preload import check_models
 from braid.server.observability.logs import configure_logging

@@ -15,23 +15,22 @@ import asyncio
 import logging
 from collections import OrderedDict
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
+from braid.compiler.imported_model import ImportedModel
 from braid.core.background import log_unexpected
 from braid.core.errors import DeviceOutOfMemory, PreconditionFailed
 from braid.core.inputs import ShapeClass
 from braid.core.program import (
     PlanToRun,
     ProgramKey,
-    StaticContent,
     as_scheduled,
 )
 from braid.core.schedule import Schedule
-from braid.core.tensor import BYTES, TensorType
+from braid.core.tensor import TensorType
 from braid.server.devices.device import Device
 from braid.server.devices.executables import Executable
 from braid.server.inference.latencies import LatencyTable
-from braid.compiler.imported_model import ImportedModel
 from braid.server.store.batching_policy import BatchPolicy
 from braid.server.store.records import ModelVersion
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from braid.core.inputs import Content
 from braid.core.pieces import PIECE_BYTES, Work, finished, joined
 from braid.core.strings import Strings, elements_of, length_prefixed
 from braid.core.tensor import BYTES, DTYPE_BYTES
@@ -26,7 +27,6 @@ from braid.server.inference.requests import (
     OutputTensor,
     WriteReply,
 )
-from braid.core.inputs import Content
 from braid.server.inference.slot_strings import SlotHeap, heap_bytes, places_of
 
 LOOKED_AT_BYTES = 2 << 20

@@ -11,7 +11,7 @@ Any call may raise braid.core.errors. ``Unavailable`` means: again in a moment (
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Protocol

@@ -35,7 +35,7 @@ from braid.compiler.progress import (
 from braid.compiler.provisional import better_founded
 from braid.compiler.report import Event, StageMeasured, StagesReused
 from braid.compiler.retries import RetryWhileRestarting
-from braid.compiler.samples import GivenSamples, read_given
+from braid.compiler.samples import NO_SAMPLES, GivenSamples, read_given
 from braid.compiler.work import CompileOptions
 from braid.core.errors import (
     BraidError,
@@ -200,7 +200,7 @@ async def _samples(imported: ImportedModel, services: JobServices) -> GivenSampl
     """
     digest = imported.options.samples
     if not digest:
-        return GivenSamples()
+        return NO_SAMPLES
     await services.retry()(lambda: services.files.fetch_samples(digest))
     return await read_given(imported, services.store.folder.sample_file(digest))
 
@@ -276,7 +276,7 @@ class _Target:
     imported: ImportedModel
     device: ServingDevice
     batch_size: int
-    samples: GivenSamples = GivenSamples()
+    samples: GivenSamples = NO_SAMPLES
 
     @property
     def key(self) -> ScheduleKey:

@@ -24,6 +24,7 @@ from dataclasses import replace
 from functools import partial
 
 from braid.compiler.device import check_offered
+from braid.compiler.options import ModelOptions
 from braid.compiler.progress import UNKNOWN
 from braid.compiler.samples import check_samples
 from braid.core.background import log_failure, though_callers_leave
@@ -51,7 +52,6 @@ from braid.server.store.records import (
     Registration,
     WhichSchedules,
 )
-from braid.compiler.options import ModelOptions
 from braid.server.store.shared_files.interface import stored_with
 
 ASKED = "it was asked for"

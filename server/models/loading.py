@@ -13,6 +13,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from braid.compiler.options import ModelOptions
 from braid.core.background import though_callers_leave
 from braid.core.errors import BraidError, InvalidUpload, ModelImportError, PreconditionFailed
 from braid.core.keyed_locks import KeyedLocks
@@ -21,7 +22,6 @@ from braid.server.models.first_bytes import FirstBytes
 from braid.server.models.remarks import WHOLE_MODEL
 from braid.server.models.serving_models import ServingModels
 from braid.server.store.records import ModelStatus, ModelVersion, ReceivedUpload, check_model_name
-from braid.compiler.options import ModelOptions
 from braid.server.store.store import Store
 
 

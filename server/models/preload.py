@@ -11,13 +11,13 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from braid.compiler.options import ModelOptions
 from braid.core.errors import BraidError, InvalidRequest, StartupError
 from braid.core.own_threads import OwnThreads
 from braid.core.regular_file import open_file
 from braid.scheduler.options import PlannerSettings
 from braid.server.jobs.runner import JobRunner
 from braid.server.store.records import JobStatus, ModelStatus, ModelVersion, check_model_name
-from braid.compiler.options import ModelOptions
 from braid.server.store.store import Store
 
 CHUNK_BYTES = 4 << 20

@@ -10,13 +10,13 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
+from braid.compiler.imported_model import read_imported
 from braid.core.errors import DiskFailure, NotFound, ScheduleNotFound
 from braid.core.graph import OpGraph
 from braid.core.program import as_scheduled
 from braid.core.schedule import Schedule
 from braid.server.devices.device import Device
 from braid.server.devices.pool import Devices
-from braid.compiler.imported_model import read_imported
 from braid.server.models.serving_models import ServingModels
 from braid.server.models.versions import ModelVersions
 from braid.server.store.records import ModelVersion

@@ -13,6 +13,8 @@ import asyncio
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
+from braid.compiler.imported_model import ImportedModel
+from braid.compiler.retries import RetriesExhausted
 from braid.core.background import to_the_end
 from braid.core.errors import (
     BraidError,
@@ -27,8 +29,6 @@ from braid.server.inference.batching.batcher import Batcher
 from braid.server.inference.batching.execution import DeviceExecution
 from braid.server.inference.replica import ModelReplica, ScheduleMark
 from braid.server.inference.routing import QueuedReplica, Replicas
-from braid.compiler.imported_model import ImportedModel
-from braid.compiler.retries import RetriesExhausted
 from braid.server.models.versions import DEFAULT_CONFIG, KnownModels, ModelVersions, OnServing
 from braid.server.observability.metrics import Metrics
 from braid.server.observability.series.requests import ModelMetrics
@@ -189,9 +189,9 @@ class ServingModels(KnownModels):
         ]
 
     async def serve(self, model: ModelVersion, imported: ImportedModel, device: str) -> None:
-        """Let a version whose model is loaded on a device answer there; does nothing if it does already.
+        """Let a version whose model is loaded on a device answer there.
 
-        It begins with the sequential plan. What the version served before finishes its accepted
+        Does nothing if it does already. It begins with the sequential plan. What the version served before finishes its accepted
         requests, on all devices, and goes.
 
         Raises:

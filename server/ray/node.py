@@ -20,12 +20,11 @@ import ray
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 
+from braid.compiler.bench import MakeMeasuringHost, measuring_host
 from braid.core.background import BackgroundTasks
 from braid.core.errors import StartupError
 from braid.engine.runtime.allocator import keep_freed_memory
 from braid.server.devices.cores import leave_cores_to_devices, pinned_cores
-from braid.compiler.bench import MakeMeasuringHost
-from braid.compiler.bench import measuring_host
 from braid.server.frontend.front_end import FrontEnd
 from braid.server.observability.logs import configure_logging
 from braid.server.ray.environment import missing

@@ -15,11 +15,11 @@ from google.protobuf import json_format, text_format
 from google.protobuf.message import Message
 from tritonclient.grpc import model_config_pb2 as wire
 
+from braid.compiler.options import ModelOptions
 from braid.core.errors import InvalidRequest
 from braid.scheduler.options import PlannerSettings
 from braid.server.inference.requests import DEFAULT_PRIORITY, PRIORITY_LEVELS
 from braid.server.repository.declared import DeclaredTensor, data_type_name
-from braid.compiler.options import ModelOptions
 from braid.server.store.serving_config import ServingConfig, VersionPolicy
 
 PLATFORM = "onnx_braid"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from braid.compiler.options import ModelOptions
 from braid.core.precision import FP32
 from braid.core.schedule import SEQUENTIAL, Schedule
 from braid.core.tensor import TensorType
@@ -13,7 +14,6 @@ from braid.server.fleet.node_list import ShownNode
 from braid.server.inference.replica import ModelReplica
 from braid.server.models.queries import Placed, provisional_text
 from braid.server.store.records import JobRecord, ModelStatus, ModelVersion
-from braid.compiler.options import ModelOptions
 from braid.server.store.serving_config import Batching, ServingConfig, VersionPolicy
 from braid_client.wire import admin_pb2 as wire
 

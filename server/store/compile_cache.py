@@ -13,7 +13,7 @@ class StoreCache:
     """Measurements on one device, and what schedules of one model tell."""
 
     def __init__(self, store: Store, device_key: str, schedule_ids: Sequence[str] = ()) -> None:
-        """Look at nothing yet; ``schedule_ids`` are of all schedules of the model, on any device."""
+        """Look at nothing yet; ``schedule_ids`` are of all schedules of the model."""
         self._store = store
         self._device_key = device_key
         self._schedule_ids = schedule_ids

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from sqlalchemy import Connection
 
+from braid.compiler.options import ModelOptions
 from braid.core.errors import PreconditionFailed, ResourceExhausted
 from braid.server.store.database.database import Database
 from braid.server.store.database.transactions import Transactions
@@ -31,7 +32,6 @@ from braid.server.store.records import (
     Registration,
     check_model_name,
 )
-from braid.compiler.options import ModelOptions
 from braid.server.store.shared_files.interface import ObjectGone
 from braid.server.store.tables import digests, placed
 from braid.server.store.tables import jobs as jobs_table

@@ -12,6 +12,7 @@ from typing import Any
 import psutil
 import pytest
 
+from braid.compiler.bench import MeasuringProcess
 from braid.core.errors import WorkerRestarting
 from braid.core.program import PlansToCompare, ProgramKey
 from braid.core.schedule import Stage
@@ -23,7 +24,6 @@ from braid.engine.link.messages import (
 )
 from braid.engine.link.options import WorkerOptions
 from braid.engine.link.shared_memory import Arena
-from braid.compiler.bench import MeasuringProcess
 
 OPTIONS = WorkerOptions(1, 1 << 16, 0, 1, module="tests.engine.link.losing_worker")
 

@@ -7,11 +7,11 @@ from statistics import median
 
 import pytest
 
+from braid.compiler.choose_plan import ComparedPlans, PlanChoice, choose_plan
 from braid.core.measurement import PlanMeasurement
 from braid.core.plan import Launch, StreamPlan, sequential_plan
 from braid.core.runtimes import ONNXRUNTIME, OPENVINO
 from braid.scheduler.planners import Planned
-from braid.compiler.choose_plan import ComparedPlans, PlanChoice, choose_plan
 
 SEQUENTIAL = sequential_plan(3)
 PARALLEL = StreamPlan((Launch(0, 0), Launch(1, 1), Launch(2, 1)), streams=2)

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
+from braid.compiler.device import ATTEMPTS, measure
 from braid.core.errors import WorkerFault
 from braid.core.measurement import StageLatency
 from braid.core.program import ProgramKey
 from braid.core.schedule import Stage
 from braid.core.tensor import TensorType
-from braid.compiler.device import ATTEMPTS, measure
 from braid.engine.link.messages import MeasureStage
 
 PROGRAM = ProgramKey("ab", (("x", TensorType("FP32", (1, 4))),))

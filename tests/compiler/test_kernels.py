@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from braid.compiler.kernels import choose_kernels, fastest
+from braid.compiler.retries import RetryPauses, RetryWhileRestarting
 from braid.core.program import ProgramKey
 from braid.core.tensor import TensorType
-from braid.compiler.retries import RetryPauses, RetryWhileRestarting
-from braid.compiler.kernels import choose_kernels, fastest
 from braid.server.store.compile_cache import StoreCache
 from tests.server.jobs.fakes import Server, template
 

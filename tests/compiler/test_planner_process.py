@@ -13,6 +13,8 @@ from contextlib import suppress
 import psutil
 import pytest
 
+from braid.compiler.planner import PlannerInterrupted, PlannerProcess, PlanningFailed
+from braid.compiler.planner_messages import StageQuery
 from braid.core.errors import BraidError
 from braid.core.graph import Operator, OpGraph
 from braid.core.measurement import DeviceFacts, StageOverheads, UnitProfile
@@ -22,8 +24,6 @@ from braid.core.tensor import TensorType
 from braid.scheduler.cost import OperatorLatencies
 from braid.scheduler.options import PlannerSettings
 from braid.scheduler.planners import plan
-from braid.compiler.planner_messages import StageQuery
-from braid.compiler.planner import PlannerInterrupted, PlannerProcess, PlanningFailed
 
 SPEC = TensorType("FP32", (1, 8))
 

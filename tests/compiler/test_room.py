@@ -39,6 +39,8 @@ def test_to_compile_loads_nothing_of_the_server_and_no_torch() -> None:
         f"print([name for name in sys.modules if name.startswith({(*ABOVE, 'torch', 'sqlalchemy')})])"
     )
 
-    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    ran = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
 
     assert ran.stdout == "[]\n"

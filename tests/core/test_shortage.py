@@ -13,16 +13,16 @@ import grpc
 import psutil
 import pytest
 
+from braid.compiler.imported_model import read_imported
+from braid.compiler.options import ModelOptions
 from braid.core.errors import DamagedArtefact, InvalidArtefact, SystemShortage, Unavailable
 from braid.core.shortage import shortage, unreadable
 from braid.engine.importer.host.launch import import_model
 from braid.engine.importer.host.limits import ImportLimits
 from braid.engine.importer.host.process import ImporterProcess
 from braid.engine.importer.host.report import check_files
-from braid.compiler.imported_model import read_imported
 from braid.server.rpc.status import status_code, status_message
 from braid.server.store.records import ModelVersion
-from braid.compiler.options import ModelOptions
 from tests.server.jobs.fakes import template, write_artefact
 
 DIGEST = "1" * 64

@@ -22,10 +22,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 from sqlalchemy import make_url, text
 
+from braid.compiler.options import ModelOptions
 from braid.core.errors import LeaseLost
 from braid.server.store.fleet.leases import JOB, NodeRecord
 from braid.server.store.records import Claimant, JobRecord, JobStatus, Lease, ReceivedUpload
-from braid.compiler.options import ModelOptions
 from braid.server.store.store import Store
 from braid.server.store.tables.fleet import leases as leases_table
 from tests.fleet.postgres import Postgres

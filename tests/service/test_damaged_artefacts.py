@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from braid.compiler.imported_model import read_imported
+from braid.compiler.options import ModelOptions
 from braid.core.errors import DamagedArtefact, InvalidArtefact
 from braid.core.program import PlanToRun, ProgramKey
 from braid.core.tensor import TensorType
@@ -22,9 +24,7 @@ from braid.engine.importer.sandbox.pipeline import import_upload
 from braid.engine.importer.upload.uploaded_model import open_upload
 from braid.engine.link.messages import DescribeProgram, FindFacts
 from braid.server.devices.device import Device, DeviceEvents
-from braid.compiler.imported_model import read_imported
 from braid.server.store.records import ModelVersion
-from braid.compiler.options import ModelOptions
 from braid_client import Client, FailedPrecondition
 from tests.models.small import embedding, identity, small_cnn
 from tests.server.devices.fake_worker import OPTIONS, FakeWorker

@@ -10,12 +10,11 @@ import sys
 from dataclasses import replace
 from functools import partial
 
+from braid.compiler.bench import ArtefactOf, ServingProcess
 from braid.engine.link.shared_memory import Arena
 from braid.engine.link.supervisor import WorkerLink
 from braid.server.cli import main as cli
 from braid.server.cli.local import serve
-from braid.compiler.bench import ArtefactOf
-from braid.compiler.bench import ServingProcess
 from braid.server.frontend import process
 
 MODULE = "benchmarks.fleet.sleeping.worker"

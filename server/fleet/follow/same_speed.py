@@ -18,16 +18,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from braid.compiler.sign_test import sign_test_interval
 from braid.core.errors import BraidError
 from braid.core.measurement import PlanMeasurement
 from braid.core.plan import sequential_plan
 from braid.core.precision import AUTO, FP32
 from braid.core.program import PlansToCompare
 from braid.core.schedule import Schedule
-from braid.server.inference.replica import ModelReplica, ScheduleMark
 from braid.engine.link.messages import ComparePlans, DescribeProgram
+from braid.server.inference.replica import ModelReplica, ScheduleMark
 from braid.server.jobs.interfaces import ServingDevice
-from braid.compiler.sign_test import sign_test_interval
 from braid.server.jobs.services import JobServices
 from braid.server.models.serving_models import ServingModels
 from braid.server.store.records import ModelVersion

@@ -14,11 +14,11 @@ from collections.abc import Iterable
 from itertools import count
 from typing import Protocol
 
+from braid.core.inputs import ShapeClass
 from braid.server.inference.batching.batch_sizes import ArrivalRate, CompletionPlan
 from braid.server.inference.batching.tickets import Piece, Ticket
 from braid.server.inference.latencies import LatencyTable
 from braid.server.inference.replica import ModelReplica
-from braid.core.inputs import ShapeClass
 
 MAX_IDLE_LANES = 64
 """Shape classes of one model that are kept without anything waiting."""

@@ -20,12 +20,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
+from braid.compiler.progress import LOAD_ENDS, UNKNOWN, ProgressReport
 from braid.core.background import log_failure
 from braid.core.errors import BraidError, DiskFailure, LeaseLost, StoreUnavailable
 from braid.core.shortage import shortage
 from braid.server.jobs.live.ends import JobEnds, ended
 from braid.server.jobs.live.live_jobs import LiveJob, LiveJobs
-from braid.compiler.progress import LOAD_ENDS, UNKNOWN, ProgressReport
 from braid.server.jobs.registration import RegistrationOutcome, register_model
 from braid.server.jobs.services import JobServices
 from braid.server.store.records import JobStatus

@@ -15,6 +15,7 @@ from typing import Any
 from google.protobuf.descriptor import Descriptor
 
 from braid.core.errors import InvalidRequest
+from braid.core.inputs import GivenTensor
 from braid.core.pieces import Work, joined
 from braid.server.inference.replica import ModelReplica
 from braid.server.inference.requests import (
@@ -25,7 +26,6 @@ from braid.server.inference.requests import (
     WriteReply,
     check_listed,
 )
-from braid.core.inputs import GivenTensor
 from braid_client import wire_fields
 from braid_client.wire import inference_pb2 as wire
 from braid_client.wire_fields import Part

@@ -16,13 +16,13 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from braid.compiler.options import ModelOptions
 from braid.core.errors import InvalidRequest, NotOffered
 from braid.server.models.loading import ModelLoader
 from braid.server.models.policies import VersionPolicies
 from braid.server.repository.configuration import Configuration, configuration_from_json
 from braid.server.rpc.status import Context, answering
 from braid.server.servicers.oip.wire import messages
-from braid.compiler.options import ModelOptions
 from braid.server.store.serving_config import ServingConfig
 
 MAX_CONFIG_CHARS = 1 << 20

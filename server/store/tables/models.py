@@ -8,9 +8,9 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, bindparam, insert, select, update
 
+from braid.compiler.options import ModelOptions, options_from_json
 from braid.core.errors import ModelNotFound, PreconditionFailed, VersionNotFound
 from braid.server.store.records import ModelStatus, ModelVersion
-from braid.compiler.options import ModelOptions, options_from_json
 from braid.server.store.tables.schema import models
 from braid.server.store.tables.upsert import put_row
 

@@ -15,6 +15,7 @@ import pytest
 from jinja2 import Environment, UndefinedError
 from jinja2.nodes import CondExpr
 
+from braid.compiler.options import ModelOptions
 from braid.core.errors import ModelNotFound, StoreUnavailable
 from braid.server.console import rendering
 from braid.server.console.facts import Facts
@@ -25,7 +26,6 @@ from braid.server.console.rendering import Page, Renderer, url
 from braid.server.fleet.node_list import ShownNode
 from braid.server.store.fleet.leases import NodeRecord
 from braid.server.store.records import JobRecord, JobStatus, ModelStatus, ModelVersion
-from braid.compiler.options import ModelOptions
 from tests import ROOT
 
 TEMPLATES = ROOT / "server/console/templates"

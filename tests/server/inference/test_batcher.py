@@ -14,8 +14,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from braid.compiler.imported_model import ImportedModel
+from braid.compiler.options import ModelOptions
 from braid.core.errors import DeadlineExceeded, InvalidRequest, QueueFull, WorkerRestarting
 from braid.core.graph import OpGraph
+from braid.core.inputs import GivenTensor
 from braid.core.pieces import Work, joined
 from braid.core.plan import StreamPlan
 from braid.core.program import PlanToRun
@@ -34,11 +37,8 @@ from braid.server.inference.requests import (
     WriteReply,
     check_request,
 )
-from braid.core.inputs import GivenTensor
-from braid.compiler.imported_model import ImportedModel
 from braid.server.store.batching_policy import BatchPolicy
 from braid.server.store.records import ModelVersion
-from braid.compiler.options import ModelOptions
 from tests.server.inference.batching import settle
 
 WIDTH = 3

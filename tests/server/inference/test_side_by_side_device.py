@@ -16,7 +16,10 @@ import psutil
 import pytest
 import torch
 
+from braid.compiler.imported_model import ImportedModel
+from braid.compiler.options import ModelOptions
 from braid.core.errors import DeadlineExceeded, RunTooLong, Unavailable, WorkerRestarting
+from braid.core.inputs import GivenTensor
 from braid.core.measurement import SideBySideRuns, Speed
 from braid.core.plan import sequential_plan
 from braid.core.schedule import Provenance, Schedule, ScheduleKey
@@ -28,11 +31,8 @@ from braid.server.inference.batching.batcher import Batcher
 from braid.server.inference.batching.execution import DeviceExecution
 from braid.server.inference.replica import ModelReplica
 from braid.server.inference.requests import GivenRequest, check_request
-from braid.core.inputs import GivenTensor
-from braid.compiler.imported_model import ImportedModel
 from braid.server.store.batching_policy import BatchPolicy
 from braid.server.store.records import ModelVersion
-from braid.compiler.options import ModelOptions
 from tests.engine.worker.test_side_by_side import (
     CHANNELS,
     DIGEST,

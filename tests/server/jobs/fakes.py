@@ -18,6 +18,11 @@ from typing import Any
 
 from sqlalchemy import URL
 
+from braid.compiler.imported_model import ImportedModel
+from braid.compiler.options import ModelOptions
+from braid.compiler.planner import MeasureStages
+from braid.compiler.planner_messages import StageQuery
+from braid.compiler.retries import RetryPauses
 from braid.core.errors import InvalidRequest
 from braid.core.graph import Operator, OpGraph, graph_to_json
 from braid.core.measurement import (
@@ -53,15 +58,10 @@ from braid.scheduler.options import PlannerSettings
 from braid.scheduler.planners import Planned, plan, stages_to_measure
 from braid.scheduler.portfolio import candidates
 from braid.scheduler.signature import stage_signature
-from braid.compiler.imported_model import ImportedModel
 from braid.server.jobs.imports import MemoryBudget
-from braid.compiler.planner import MeasureStages
-from braid.compiler.planner_messages import StageQuery
-from braid.compiler.retries import RetryPauses
 from braid.server.jobs.runner import JobRunner
 from braid.server.jobs.services import JobServices
 from braid.server.store.records import ModelVersion, Registration
-from braid.compiler.options import ModelOptions
 from braid.server.store.store import Store
 
 #   a ──> b ──> d      b and c are independent

@@ -7,14 +7,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from braid.compiler.imported_model import read_imported
+from braid.compiler.options import ModelOptions
 from braid.core.errors import InvalidRequest
 from braid.core.precision import INT8
 from braid.core.program import as_scheduled
 from braid.core.schedule import Schedule
 from braid.scheduler.options import PlannerSettings
-from braid.compiler.imported_model import read_imported
 from braid.server.store.records import JobStatus, Registration
-from braid.compiler.options import ModelOptions
 from tests.server.jobs.fakes import Server
 from tests.server.jobs.test_auto_precision import took
 from tests.server.jobs.test_samples import with_samples

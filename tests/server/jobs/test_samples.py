@@ -10,11 +10,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from braid.compiler.options import ModelOptions
 from braid.core.errors import InvalidRequest
 from braid.scheduler.options import PlannerSettings
-from braid.server.store.sample_upload import SampleUpload
 from braid.server.store.records import JobStatus, Registration
-from braid.compiler.options import ModelOptions
+from braid.server.store.sample_upload import SampleUpload
 from tests.server.jobs.fakes import Server
 from tests.server.jobs.watching import until_ended
 

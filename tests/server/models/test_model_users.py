@@ -13,15 +13,15 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
+from braid.compiler.imported_model import read_imported
+from braid.compiler.options import ModelOptions
 from braid.server.devices.device import Device
 from braid.server.devices.pool import Devices
-from braid.compiler.imported_model import read_imported
 from braid.server.models.serving_models import ServingModels
 from braid.server.observability.metrics import Metrics
 from braid.server.store.batching_policy import BatchPolicy
 from braid.server.store.files import StoreFolder
 from braid.server.store.records import ModelVersion
-from braid.compiler.options import ModelOptions
 from braid.server.store.serving_config import ServingConfig
 from tests.server.devices.fake_worker import OPTIONS, FakeWorker
 from tests.server.jobs.fakes import AtOnce, template, write_artefact

@@ -10,6 +10,9 @@ from typing import Any, cast
 
 import pytest
 
+from braid.compiler.imported_model import ImportedModel
+from braid.compiler.options import ModelOptions
+from braid.compiler.retries import RetriesExhausted
 from braid.core.background import ends_before
 from braid.core.errors import (
     DeviceOutOfMemory,
@@ -19,14 +22,11 @@ from braid.core.errors import (
     PreconditionFailed,
     WorkerRestarting,
 )
-from braid.compiler.imported_model import ImportedModel
-from braid.compiler.retries import RetriesExhausted
 from braid.server.models.restore import Restore
 from braid.server.models.serving_models import ServingModels
 from braid.server.observability.metrics import Metrics
 from braid.server.store.batching_policy import BatchPolicy
 from braid.server.store.records import ModelStatus, ModelVersion
-from braid.compiler.options import ModelOptions
 from tests.server.jobs.fakes import AtOnce, Server
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from prometheus_client import CollectorRegistry, generate_latest
 
+from braid.compiler.options import ModelOptions
 from braid.engine.link.messages import ModelMemory
 from braid.server.observability.build import build_facts, checkout_commit
 from braid.server.observability.metrics import Metrics
@@ -22,7 +23,6 @@ from braid.server.observability.present import (
     private_bytes,
 )
 from braid.server.store.records import ModelStatus, ModelVersion
-from braid.compiler.options import ModelOptions
 
 LENET = ModelVersion("lenet", 1, "ab" * 32, 10, ModelOptions(), ModelStatus.SERVING)
 LOADING = replace(LENET, version=2, sha256="cd" * 32, state=ModelStatus.LOADING)

@@ -14,6 +14,7 @@ import grpc
 import pytest
 import trustme
 
+from braid.compiler.options import ModelOptions
 from braid.core.errors import InvalidRequest, ResourceExhausted, StartupError
 from braid.server.cli.main import main
 from braid.server.inference.call_memory import CallMemory
@@ -27,7 +28,6 @@ from braid.server.security.roles import Role
 from braid.server.security.tokens import Tokens, TokenSource, hashed, new_token
 from braid.server.settings import load_settings
 from braid.server.store.quota import StoreLimits
-from braid.compiler.options import ModelOptions
 from braid.server.store.store import Store
 
 

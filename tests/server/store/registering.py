@@ -7,8 +7,8 @@ import hashlib
 from dataclasses import replace
 from pathlib import Path
 
-from braid.server.store.records import JobStatus, ModelStatus, ReceivedUpload, Registration
 from braid.compiler.options import ModelOptions
+from braid.server.store.records import JobStatus, ModelStatus, ReceivedUpload, Registration
 from braid.server.store.store import Store
 
 MODEL = b"a model"

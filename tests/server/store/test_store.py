@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from braid.compiler.options import ModelOptions
 from braid.core.errors import (
     InvalidRequest,
     JobNotFound,
@@ -21,7 +22,6 @@ from braid.scheduler.options import PlannerSettings
 from braid.server.store.database.url import usual_url
 from braid.server.store.quota import StoreLimits
 from braid.server.store.records import JobStatus, ModelStatus
-from braid.compiler.options import ModelOptions
 from braid.server.store.store import Store
 from tests.server.store.databases import execute, reopened, url_of
 from tests.server.store.registering import end, import_done, receive, register

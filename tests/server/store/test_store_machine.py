@@ -23,9 +23,9 @@ from hypothesis.stateful import (
 )
 from sqlalchemy import URL
 
+from braid.compiler.options import ModelOptions
 from braid.core.errors import ModelNotFound, VersionNotFound
 from braid.server.store.records import JobRecord, JobStatus, ModelStatus
-from braid.compiler.options import ModelOptions
 from braid.server.store.store import Store
 from tests.server.store.databases import SharedDatabases
 

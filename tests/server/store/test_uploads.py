@@ -9,12 +9,12 @@ from collections.abc import Sequence
 
 import pytest
 
+from braid.compiler.options import ModelOptions
 from braid.core.errors import (
     InvalidUpload,
     ResourceExhausted,
     UploadTooLarge,
 )
-from braid.compiler.options import ModelOptions
 from braid.server.store.store import Store
 
 # Uploads.

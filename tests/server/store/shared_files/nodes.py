@@ -12,9 +12,9 @@ import numpy as np
 from safetensors.numpy import save
 from sqlalchemy import URL, text
 
+from braid.compiler.options import ModelOptions
 from braid.engine.importer.host.report import GRAPH_FILE, WEIGHTS_FILE
 from braid.server.store.records import ReceivedUpload, Registration
-from braid.compiler.options import ModelOptions
 from braid.server.store.shared_files.cache import FileCache
 from braid.server.store.shared_files.interface import stored_with
 from braid.server.store.shared_files.object_files import ObjectFiles

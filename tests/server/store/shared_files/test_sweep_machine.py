@@ -15,8 +15,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from sqlalchemy import Connection, create_engine, text
 from sqlalchemy.pool import StaticPool
 
-from braid.server.store.records import ModelStatus
 from braid.compiler.options import ModelOptions
+from braid.server.store.records import ModelStatus
 from braid.server.store.tables import jobs as jobs_table
 from braid.server.store.tables import models as models_table
 from braid.server.store.tables.fleet import objects
