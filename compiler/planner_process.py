@@ -1,7 +1,8 @@
 """The planner as a child process: ``python -m braid.compiler.planner_process``.
 
 The search is CPU-bound Python; in a server it would keep the interpreter from the event loop.
-Talks as planner_messages.py says. Started by planner.py; ends when its input ends, also in a search.
+Talks as planner_messages.py says. Started by planner.py; ends when its input ends, also in a
+search.
 """
 
 from __future__ import annotations

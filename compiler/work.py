@@ -9,7 +9,7 @@ from braid.compiler.device import Device
 from braid.compiler.imported_model import ImportedModel
 from braid.compiler.planner import Planner
 from braid.compiler.report import Report, Retrying
-from braid.compiler.retries import RetryWhileRestarting
+from braid.compiler.retries import RetryPauses, RetryWhileRestarting
 from braid.compiler.samples import NO_SAMPLES, GivenSamples
 from braid.core.graph import OpGraph
 from braid.core.precision import AUTO, AUTO_TOLERANCE, FP32, INT8, TOLERANCES, allowed_in
@@ -27,7 +27,7 @@ class CompileOptions:
     tolerance: float  # of outputs in FP32, relative to the largest element of each
     samples: GivenSamples = NO_SAMPLES
     side_by_side: bool = True  # whether runs side by side are measured, which then serve
-    retry: RetryWhileRestarting = field(default_factory=RetryWhileRestarting)
+    retry: RetryWhileRestarting = field(default_factory=lambda: RetryWhileRestarting(RetryPauses()))
 
 
 @dataclass(frozen=True, slots=True)

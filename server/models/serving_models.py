@@ -191,8 +191,8 @@ class ServingModels(KnownModels):
     async def serve(self, model: ModelVersion, imported: ImportedModel, device: str) -> None:
         """Let a version whose model is loaded on a device answer there.
 
-        Does nothing if it does already. It begins with the sequential plan. What the version served before finishes its accepted
-        requests, on all devices, and goes.
+        Does nothing if it does already. It begins with the sequential plan. What the version served
+        before finishes its accepted requests, on all devices, and goes.
 
         Raises:
             InvalidRequest: it cannot run at the shapes it was registered for.

@@ -214,14 +214,14 @@ class FakeDevice:
         told = on_progress or (lambda _: None)
         match request:
             case DescribeProgram(program):
-                return ProgramDescription(self._static_graph(program))
+                return ProgramDescription(self.static_graph(program))
             case FindFacts():
                 profiles = (UnitProfile(64.0, True),) * len(EDGES)
                 return DeviceFacts(StageOverheads(1.0), profiles, threads=2)
             case FindKernels():
                 return ProgramKernels((UnitKernels("ab", (0, 1), ("usual", "other")),))
             case MeasureStage(program, stage, variant=""):
-                return await self._measure_stage(program, stage)
+                return await self.measure_stage(program, stage)
             case MeasureStage(variant=variant):
                 self.kernels_measured[variant] += 1
                 return StageLatency(self.kernel_us[variant], 0.01, 5, self.kernels_are_disturbed)
@@ -237,7 +237,7 @@ class FakeDevice:
                 return ThroughputMeasurements(tuple(self.side_by_side))
         raise AssertionError(f"nobody asks for {request}")
 
-    def _static_graph(self, program: ProgramKey) -> OpGraph:
+    def static_graph(self, program: ProgramKey) -> OpGraph:
         self.precision = program.precision
         spec = program.specs["x"]
         assert spec.is_static
@@ -245,7 +245,7 @@ class FakeDevice:
             raise InvalidRequest("cannot run four")
         return replace(template(), inputs=program.specs, specs=dict.fromkeys(EDGES, spec))
 
-    async def _measure_stage(self, program: ProgramKey, stage: Stage) -> StageLatency:
+    async def measure_stage(self, program: ProgramKey, stage: Stage) -> StageLatency:
         assert not self.measuring, "two measurements at once falsify each other"
         self.measuring += 1
         try:
