@@ -34,7 +34,7 @@ from braid.engine.link.worker_process import OnProgress, WorkerProcess
 
 log = logging.getLogger("braid.bench")
 
-MODULE = "braid.engine.worker.process.measuring_main"
+MODULE = "braid.compiler.process"
 
 IDLE_SECONDS = 60.0
 
@@ -46,6 +46,8 @@ R = TypeVar("R")
 
 class MeasuringHost(Protocol):
     """A worker process that measures."""
+
+    searches: bool  # whether it plans, too
 
     @property
     def is_measuring(self) -> bool:
@@ -86,6 +88,7 @@ MakeMeasuringHost = Callable[[WorkerLink, Arena, ArtefactOf], MeasuringHost]
 class ServingProcess(MeasuringHost):
     """Worker that serves, which measures between requests."""
 
+    searches = False
     is_measuring = False
 
     def __init__(self, link: WorkerLink) -> None:
@@ -117,6 +120,8 @@ class MeasuringProcess(MeasuringHost):
     With ``keep_ready`` a fresh process, which has measured nothing, stays until it is needed, and
     ``prepare`` puts one in the place of a used one: what models leave in memory goes with that.
     """
+
+    searches = True
 
     def __init__(
         self,
@@ -310,7 +315,7 @@ def measuring_host(link: WorkerLink, arena: Arena, artefact_of: ArtefactOf) -> M
         late_silence_s=PATIENCE * limits.late_silence_s,
         step_s=PATIENCE * limits.step_s,
     )
-    options = replace(link.options, module=MODULE, watch=patient)
+    options = replace(link.options, module=MODULE, gives_way=True, watch=patient)
     return MeasuringProcess(
         link.name, options, arena, artefact_of, keep_ready=options.keep_spare_bench
     )

@@ -18,6 +18,9 @@ class Cache(Protocol):
     async def find_latencies(self, signatures: Sequence[str]) -> Mapping[str, float]:
         """Latencies in microseconds of those ``signatures`` that were measured before."""
 
+    async def all_latencies(self) -> Mapping[str, float]:
+        """Latencies in microseconds of all that was measured on the device, by signature."""
+
     async def keep_latencies(self, latencies: Mapping[str, StageLatency]) -> None:
         """Keep latencies by signature, in place of earlier ones."""
 

@@ -44,8 +44,12 @@ class Device(Protocol):
     def software(self) -> Mapping[str, str]:
         """Versions of the libraries of the worker, by name."""
 
+    @property
+    def searches(self) -> bool:
+        """Whether it answers ``SearchPlans``; else the search runs in a process of its own."""
+
     async def ask(self, request: ProgramRequest[R], on_progress: OnProgress | None = None) -> R:
-        """Ask about a program of a loaded model; ``on_progress`` is told the part done, 0 to 1.
+        """Ask about a program of a loaded model; ``on_progress`` is told how far it is.
 
         Raises:
             WorkerRestarting: there is no worker to measure in, or it died; again in a moment.

@@ -14,12 +14,10 @@ import resource
 import sys
 import threading
 import traceback
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from typing import TextIO
 
 from braid.compiler.planner_messages import (
-    Ask,
     Latencies,
     LatencyQuestion,
     PlannerMessage,
@@ -30,15 +28,10 @@ from braid.compiler.planner_messages import (
     decode,
     encode,
 )
+from braid.compiler.planning import find_plans
 from braid.core.child_process import end_with_parent
 from braid.core.errors import BraidError
-from braid.core.measurement import DeviceFacts
-from braid.core.schedule import Stage
 from braid.engine.runtime.priority import process_gives_way
-from braid.scheduler.planners import plan, stages_to_measure
-from braid.scheduler.portfolio import candidates
-from braid.scheduler.signature import stage_signature
-from braid.scheduler.units import UnitGraph
 
 
 class Conversation:
@@ -75,95 +68,19 @@ class Conversation:
         self._sink.flush()
 
 
-class AskingCost:
-    """A RepeatableCost that asks the server for each signature once, unless told to ask again."""
-
-    def __init__(self, units: UnitGraph, conversation: Conversation) -> None:
-        self._units = units
-        self._conversation = conversation
-        self._latency_us: dict[tuple[str, Ask], float] = {}
-
-    def stage_latency_us(self, stage: Stage) -> float:
-        """Latency of one stage in microseconds; the server is asked unless it is known."""
-        return self._known([stage], "latency")[0]
-
-    def measure_again_us(self, stage: Stage) -> float:
-        """Latency of one stage in microseconds, measured anew."""
-        (latency,) = self._ask([StageQuery(stage_signature(self._units, stage), stage, "again")])
-        return latency
-
-    def work_us(self) -> list[float]:
-        """Latency of each unit alone on one thread, in microseconds."""
-        return self._known(self._alone(), "work")
-
-    def ask_all(self, stages: Sequence[Stage], *, work: bool) -> None:
-        """Ask for many stages at once, so that the server knows their number.
-
-        ``work`` (bool) adds the units alone on one thread.
-        """
-        wanted = self._named(stages, "latency")
-        if work:
-            wanted |= self._named(self._alone(), "work")
-        self._learn(wanted)
-
-    def _alone(self) -> list[Stage]:
-        return [Stage(((unit,),)) for unit in range(len(self._units))]
-
-    def _named(self, stages: Sequence[Stage], ask: Ask) -> dict[tuple[str, Ask], Stage]:
-        return {(stage_signature(self._units, stage), ask): stage for stage in stages}
-
-    def _known(self, stages: Sequence[Stage], ask: Ask) -> list[float]:
-        keys: list[tuple[str, Ask]]
-        keys = [(stage_signature(self._units, stage), ask) for stage in stages]
-        wanted = dict(zip(keys, stages, strict=True))
-        self._learn({key: stage for key, stage in wanted.items() if key not in self._latency_us})
-        return [self._latency_us[key] for key in keys]
-
-    def _learn(self, wanted: Mapping[tuple[str, Ask], Stage]) -> None:
-        if wanted:
-            latencies = self._ask(
-                [StageQuery(name, each, ask) for (name, ask), each in wanted.items()]
-            )
-            self._latency_us.update(zip(wanted, latencies, strict=True))
-
-    def _ask(self, queries: Sequence[StageQuery]) -> Sequence[float]:
-        self._conversation.send(LatencyQuestion(tuple(queries)))
-        answer = self._conversation.receive()
-        assert isinstance(answer, Latencies)
-        return answer.latencies_us
-
-
 def answer(conversation: Conversation) -> None:
     """Plan one graph, from the first message to the last."""
     request = conversation.receive()
     assert isinstance(request, PlanRequest)
-    options, facts = request.options, request.facts
-    units = UnitGraph.from_graph(request.graph)
-    cost = AskingCost(units, conversation)
-    bounded = options.planner in ("lazy-ios", "portfolio")
-    cost.ask_all(stages_to_measure(units, options, facts), work=bounded)
-    if bounded:
-        facts = with_work(facts, cost, len(units))
-    if options.planner == "portfolio":
-        found = candidates(units, cost, options, facts)
-    else:
-        found = [plan(units, cost, options, facts)]
-    conversation.send(PlansFound(tuple(found)))
 
+    def ask(queries: Sequence[StageQuery]) -> Sequence[float]:
+        conversation.send(LatencyQuestion(tuple(queries)))
+        answer = conversation.receive()
+        assert isinstance(answer, Latencies)
+        return answer.latencies_us
 
-def with_work(facts: DeviceFacts, cost: AskingCost, units: int) -> DeviceFacts:
-    """Facts with the time for which each unit occupies the whole device, at least.
-
-    On one thread a unit occupies one of the threads; if caches make all of them more than that
-    many times as fast, the latency on all of them counts. Neither contains the price of a stage.
-    """
-    price_us = facts.overheads.stage_us if facts.overheads else 0.0
-    alone_us = [cost.stage_latency_us(Stage(((unit,),))) for unit in range(units)]
-    profiles = tuple(
-        replace(profile, work_us=(max(0.0, min(work / facts.threads, alone) - price_us),))
-        for profile, work, alone in zip(facts.profiles, cost.work_us(), alone_us, strict=True)
-    )
-    return replace(facts, profiles=profiles)
+    plans = find_plans(request.graph, request.options, request.facts, ask)
+    conversation.send(PlansFound(tuple(plans)))
 
 
 def main() -> None:

@@ -11,9 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
+from braid.compiler.bench_search import BenchSearch
 from braid.compiler.choose_plan import ComparedPlans
 from braid.compiler.kernels import ChosenKernels, choose_kernels
-from braid.compiler.stages import StageMeasurer
+from braid.compiler.stages import StageLatencies, StageMeasurer
 from braid.compiler.work import Work
 from braid.core.errors import DeviceOutOfMemory, InvalidRequest, PreconditionFailed
 from braid.core.graph import OpGraph
@@ -77,12 +78,18 @@ async def search_plans(work: Work, precision: str = "") -> FoundPlans:
     kernels = await choose_kernels(graph, usual, device, work.cache, retry)
     if kernels.program != usual and not await _is_exact_enough(work, graph, kernels):
         kernels = replace(kernels, by_unit={}, program=usual)
-    stages = StageMeasurer(kernels.program, device, work.cache, work.report, retry)
     facts = await retry(lambda: device.ask(FindFacts(kernels.program)))
-    planned = await retry(
-        lambda: work.options.planner(graph, settings, facts, stages.measure),
-        lambda: stages.learned,
-    )
+    counts: BenchSearch | StageLatencies
+    if device.searches:
+        counts = search = BenchSearch(work, kernels.program, facts)
+        planned = await search.plans()
+    else:
+        stages = StageMeasurer(kernels.program, device, work.cache, work.report, retry)
+        counts = stages.latencies
+        planned = await retry(
+            lambda: work.options.planner(graph, settings, facts, stages.measure),
+            lambda: counts.learned,
+        )
     for plan in planned:
         verify_plan(plan.plan, graph.predecessors())
     return FoundPlans(
@@ -91,9 +98,9 @@ async def search_plans(work: Work, precision: str = "") -> FoundPlans:
         planned,
         _compared(work, usual.precision, planned, graph),
         work.tolerance(usual.precision, graph),
-        stages.measured,
-        stages.reused,
-        stages.disturbed,
+        counts.measured,
+        counts.reused,
+        counts.disturbed,
     )
 
 

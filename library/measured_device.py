@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
-from braid.compiler.bench import MeasuringProcess
+from braid.compiler.bench import MODULE, MeasuringProcess
 from braid.core.errors import BraidError, StartupError
 from braid.engine.link.messages import DeviceDescription, ProgramRequest
 from braid.engine.link.options import WorkerOptions
@@ -25,6 +26,8 @@ R = TypeVar("R")
 
 class MeasuredDevice:
     """A ``braid.compiler.device.Device`` that serves nobody. Belongs to the event loop."""
+
+    searches = True
 
     def __init__(self, name: str, options: WorkerOptions, arena: Arena) -> None:
         """Start nothing yet."""
@@ -92,7 +95,7 @@ async def measured_device(settings: Settings) -> AsyncIterator[MeasuredDevice]:
         StartupError: the device cannot be used.
     """
     name = parse_device(*settings.devices)
-    options = worker_options(settings, name)
+    options = replace(worker_options(settings, name), module=MODULE)
     arena = Arena(options.arena_bytes)
     device = MeasuredDevice(name.text, options, arena)
     try:

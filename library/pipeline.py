@@ -31,7 +31,7 @@ from braid.compiler.imported_model import ImportedModel, read_imported
 from braid.compiler.options import ModelOptions
 from braid.compiler.outcome import reason
 from braid.compiler.outcome import remarks as remarks_of
-from braid.compiler.planner import PlannerProcess
+from braid.compiler.planner import PlannerProcess, SearchLimits
 from braid.compiler.progress import (
     IMPORT_ENDS,
     BatchSizeProgress,
@@ -251,8 +251,9 @@ async def _schedule(
         return before
     progress.begun()
     began = monotonic()
-    planner = PlannerProcess(settings.planner_memory_bytes, settings.planner_search_seconds)
-    options = CompileOptions(planner, settings.tolerance, samples)
+    limits = SearchLimits(settings.planner_memory_bytes, settings.planner_search_seconds)
+    planner = PlannerProcess(limits.memory_bytes, limits.seconds)
+    options = CompileOptions(planner, settings.tolerance, limits, samples)
     sizes = imported.batch_sizes
     ids = [imported.schedule_key(device.device_key, size).id for size in sizes]
     cache = StoreCache(store, device.device_key, ids)

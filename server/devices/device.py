@@ -282,6 +282,11 @@ class Device:
         self._loaded(program.digest)
         return (await self.link.call(DescribeProgram(program))).graph
 
+    @property
+    def searches(self) -> bool:
+        """Whether the bench searches for plans, too."""
+        return self.bench.searches
+
     async def ask(self, request: ProgramRequest[R], on_progress: OnProgress | None = None) -> R:
         """Ask the bench about a program of a loaded model, for a compilation.
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from braid.compiler.planner import PlannerProcess
+from braid.compiler.planner import PlannerProcess, SearchLimits
 from braid.core.cpu_times import read_cpu_times
 from braid.engine.importer.host.launch import import_model
 from braid.engine.importer.host.process import SpareImporter
@@ -115,6 +115,7 @@ def _job_services(
         quiet=serving.quiet,
         devices=devices.all,
         planner=PlannerProcess(settings.planner_memory_bytes, settings.planner_search_seconds),
+        limits=SearchLimits(settings.planner_memory_bytes, settings.planner_search_seconds),
         models=serving,
         observer=metrics.jobs,
         on_schedule=(

@@ -336,6 +336,7 @@ async def _make(
         options = CompileOptions(
             services.planner,
             services.tolerance,
+            services.limits,
             target.samples,
             services.side_by_side,
             services.retry(),

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 
-from braid.compiler.planner import Planner
+from braid.compiler.planner import DEFAULT_LIMITS, Planner, SearchLimits
 from braid.compiler.retries import RetryPauses, RetryWhileRestarting
 from braid.core.keyed_locks import KeyedLocks
 from braid.server.jobs.interfaces import (
@@ -35,6 +35,7 @@ class JobServices:
     observer: JobObserver
     on_schedule: Sequence[OnSchedule]  # told after a schedule serves
     tolerance: float  # of outputs in FP32, relative to the largest element
+    limits: SearchLimits = DEFAULT_LIMITS
     # Told after a schedule serves that was found in the store.
     taken_over: OnSchedule = lambda model, device, schedule: None
     prepare_job: Callable[[], None] = lambda: None  # called when no job is under way ...

@@ -23,11 +23,13 @@ class StoreCache:
         store = self._store
         return await store.call(store.find_latencies, self._device_key, signatures)
 
+    async def all_latencies(self) -> Mapping[str, float]:
+        """Latencies in microseconds of all that was measured on the device, by signature."""
+        return await self._store.call(self._store.all_latencies, self._device_key)
+
     async def keep_latencies(self, latencies: Mapping[str, StageLatency]) -> None:
-        """Keep latencies by signature, in place of earlier ones."""
-        store = self._store
-        for signature, latency in latencies.items():
-            await store.call(store.put_latency, self._device_key, signature, latency)
+        """Keep latencies by signature, in place of earlier ones; all of them or none."""
+        await self._store.call(self._store.put_latencies, self._device_key, latencies)
 
     async def find_quantisation(self) -> Quantisation | None:
         """Quantisation of any schedule of the same model and options."""

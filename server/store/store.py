@@ -431,7 +431,9 @@ class Store(NodeStore):
     forget_schedule = _write(plans.forget_schedule, "schedules")
     ask_again = _write(plans.ask_again)
     put_latency = _write(plans.put_latency)
+    put_latencies = _write(plans.put_latencies)
     find_latencies = _read(plans.find_latencies)
+    all_latencies = _read(plans.all_latencies)
 
     # Objects of the shared files.
 

@@ -152,6 +152,7 @@ class FakeDevice:
     """Latency of a group: its units, of a stage: its longest group; times the batch size."""
 
     name = "cpu"
+    searches = False
     software: Mapping[str, str] = {"torch": "fake"}
 
     def __init__(self) -> None:
