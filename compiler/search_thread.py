@@ -16,7 +16,6 @@ import resource
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -77,6 +76,8 @@ class SearchThread:
         self._seconds = seconds
         self._told: SimpleQueue[Question | _Plans | BraidError] = SimpleQueue()
         self._answers: SimpleQueue[Sequence[float] | None] = SimpleQueue()
+        self._ending = threading.Lock()  # held to stop the thread, and by it to come to its end
+        self._is_searching = True
         self._clock: int | None = None  # of the thread's CPU time
         self._began_s = 0.0  # by that clock, when it last began to compute
         self._size_bytes = _allocated_bytes()  # at that time
@@ -113,12 +114,12 @@ class SearchThread:
     def close(self) -> None:
         """End the thread, whatever it does."""
         self._answers.put(None)
-        if self._thread.is_alive():
-            assert self._thread.ident is not None
-            ctypes.pythonapi.PyThreadState_SetAsyncExc(
-                ctypes.c_ulong(self._thread.ident), ctypes.py_object(_Stopped)
-            )
-            self._thread.join(END_SECONDS)
+        with self._ending:
+            if self._is_searching and self._thread.ident is not None:
+                ctypes.pythonapi.PyThreadState_SetAsyncExc(
+                    ctypes.c_ulong(self._thread.ident), ctypes.py_object(_Stopped)
+                )
+        self._thread.join(END_SECONDS)
 
     def __enter__(self) -> Self:
         """Return the search, which is closed on the way out."""
@@ -150,18 +151,26 @@ class SearchThread:
     # -- the thread of the search --------------------------------------------------------------
 
     def _run(self) -> None:
+        try:
+            self._tell_outcome()
+        except _Stopped:  # at whatever it did
+            self._is_searching = False
+
+    def _tell_outcome(self) -> None:
         takes_no_part()  # nothing that is measured waits for it
         self._clock = time.pthread_getcpuclockid(threading.get_ident())
-        with suppress(_Stopped):
-            try:
-                self._told.put(_Plans(tuple(self._search(self._ask))))
-            except BraidError as error:
-                self._told.put(PlanningFailed(str(error)))
-            except MemoryError:
-                self._told.put(PlanningFailed(OUT_OF_MEMORY))
-            except Exception:
-                log.exception("planner crashed")
-                self._told.put(PlanningFailed(CRASHED))
+        try:
+            self._told.put(_Plans(tuple(self._search(self._ask))))
+        except BraidError as error:
+            self._told.put(PlanningFailed(str(error)))
+        except MemoryError:
+            self._told.put(PlanningFailed(OUT_OF_MEMORY))
+        except Exception:
+            log.exception("planner crashed")
+            self._told.put(PlanningFailed(CRASHED))
+        finally:
+            with self._ending:
+                self._is_searching = False
 
     def _ask(self, queries: Question) -> Sequence[float]:
         self._told.put(queries)
