@@ -49,6 +49,7 @@ COPY core core
 COPY braid braid
 COPY charts charts
 COPY scheduler scheduler
+COPY compiler compiler
 COPY engine engine
 COPY server server
 COPY library library

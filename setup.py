@@ -13,7 +13,7 @@ from pathlib import Path
 from setuptools import Extension, find_packages, setup
 
 ROOT = Path(__file__).resolve().parent
-FOLDERS = ("charts", "core", "engine", "library", "scheduler", "server")
+FOLDERS = ("charts", "compiler", "core", "engine", "library", "scheduler", "server")
 VERSION = runpy.run_path(str(ROOT / "client/braid_client/version.py"))["__version__"]
 
 is_sdist = "sdist" in sys.argv or (ROOT / "PKG-INFO").exists()

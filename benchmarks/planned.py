@@ -15,6 +15,12 @@ from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING
 
+from braid.compiler.choose_plan import ComparedPlans, PlanChoice, choose_plan
+from braid.compiler.device import measure as measure_stage
+from braid.compiler.kernels import choose_kernels
+from braid.compiler.planner import PlannerProcess
+from braid.compiler.planner_messages import StageQuery
+from braid.compiler.retries import RetryPauses, RetryWhileRestarting
 from braid.core.plan import StreamPlan, plan_to_json
 from braid.core.precision import FP32, TOLERANCES, allowed_in
 from braid.core.program import PlansToCompare, ProgramKey, static_content
@@ -23,12 +29,10 @@ from braid.core.tensor import TensorType
 from braid.engine.importer.host.launch import import_model
 from braid.engine.importer.host.report import read_graph, read_report
 from braid.engine.importer.host.request import ImportLimits
+from braid.engine.link.messages import ComparePlans, DescribeProgram, FindFacts, MeasureStage
 from braid.engine.link.options import WorkerOptions
 from braid.scheduler.options import PlannerSettings
 from braid.server.devices.device import Device
-from braid.server.jobs.interfaces import StageQuery
-from braid.server.jobs.planner.driver import PlannerProcess
-from braid.server.jobs.scheduling.choose_plan import ComparedPlans, PlanChoice, choose_plan
 
 if TYPE_CHECKING:
     from braid.server.store.store import Store
@@ -134,7 +138,7 @@ async def plans_on(
     }
     static = static_content(report.static_values, template.inputs)
     program = ProgramKey(digest, tuple(inputs.items()), static, precision)
-    graph = await device.bench.static_graph(program)
+    graph = (await device.ask(DescribeProgram(program))).graph
     tolerance = allowed_in(TOLERANCES.get(precision, TOLERANCE), graph)
     measured = 0
 
@@ -145,22 +149,20 @@ async def plans_on(
 
     began = monotonic()
     if store is not None:
-        from braid.server.jobs.retries import RetryPauses, RetryWhileRestarting
-        from braid.server.jobs.scheduling.kernel_measurements import (
-            choose_kernels,  # with the database's packages
-        )
+        from braid.server.store.compile_cache import StoreCache  # with the database's packages
 
-        retry = RetryWhileRestarting(RetryPauses(), lambda what: None)
-        chosen = await choose_kernels(graph, program, device, store, retry)
+        retry = RetryWhileRestarting(RetryPauses())
+        cache = StoreCache(store, device.device_key)
+        chosen = await choose_kernels(graph, program, device, cache, retry)
         program = chosen.program
     chose = monotonic()
     planner = PlannerProcess(8 * _GIB, 1800.0)
-    planned = await planner(graph, options, await device.bench.facts(program), measure)
+    planned = await planner(graph, options, await device.ask(FindFacts(program)), measure)
     searched = monotonic()
     runtimes = runtimes_in(precision, device.runtimes) if others else ()
     field = ComparedPlans.of(planned, len(graph.operators), runtimes)
     asked = PlansToCompare(program, tuple(field.plans), runtimes, tolerance)
-    measurements = await device.bench.compare([asked], on_progress=lambda _: None)
+    measurements = (await device.ask(ComparePlans(program, (asked,)))).plans
     scheduling = Scheduling(chose - began, searched - chose, measured, monotonic() - searched)
     choice = choose_plan(field, measurements, tolerance, choose=True, precision=precision)
     await asyncio.to_thread(folder.mkdir, parents=True, exist_ok=True)
@@ -169,7 +171,7 @@ async def plans_on(
 
 async def _latency_us(device: Device, program: ProgramKey, query: StageQuery) -> float:
     threads = 1 if query.ask == "work" else None
-    return (await device.bench.measure_stage(program, query.stage, threads)).latency_us
+    return (await measure_stage(device, MeasureStage(program, query.stage, threads))).latency_us
 
 
 def _found(

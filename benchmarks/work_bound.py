@@ -27,6 +27,7 @@ from benchmarks.environment import describe
 from benchmarks.networks.export import model_file
 from benchmarks.planned import imported, kept
 from benchmarks.reports import write_report
+from braid.compiler.device import measure as measure_stage
 from braid.core.allowance import cpu_allowance
 from braid.core.graph import OpGraph
 from braid.core.precision import FP32, PRECISIONS
@@ -34,6 +35,7 @@ from braid.core.program import ProgramKey, static_content
 from braid.core.schedule import Stage
 from braid.core.tensor import TensorType
 from braid.engine.importer.host.report import file_digest, read_graph, read_report
+from braid.engine.link.messages import DescribeProgram, MeasureStage
 from braid.engine.link.options import WorkerOptions
 from braid.scheduler.units import UnitGraph
 from braid.server.devices.device import Device
@@ -94,14 +96,14 @@ async def measure(
     program = ProgramKey(digest, inputs, static, precision, choices=tuple(choices.items()))
     async with device.keeping(digest):
         await device.load(digest, artefact)
-        graph = await device.bench.static_graph(program)
+        graph = (await device.ask(DescribeProgram(program))).graph
         known: dict[str, tuple[float, float]] = {}
         signatures = UnitGraph.from_graph(graph).signatures
         for index, signature in enumerate(signatures):
             if signature not in known:
                 stage = Stage(((index,),))
-                on_all = await device.bench.measure_stage(program, stage)
-                on_one = await device.bench.measure_stage(program, stage, 1)
+                on_all = await measure_stage(device, MeasureStage(program, stage))
+                on_one = await measure_stage(device, MeasureStage(program, stage, 1))
                 known[signature] = on_all.latency_us, on_one.latency_us
     names = [op.name for op in graph.operators]
     return graph, [UnitTimes(n, *known[s]) for n, s in zip(names, signatures, strict=True)]

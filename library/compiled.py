@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from braid.compiler.imported_model import ImportedModel
 from braid.core.graph import OpGraph
+from braid.core.inputs import ShapeClass
 from braid.core.program import PlanToRun, ProgramKey, as_scheduled
 from braid.core.schedule import Schedule
 from braid.core.tensor import TensorType
 from braid.engine.link.options import WorkerOptions
-from braid.server.inference.replica import ShapeClass
-from braid.server.jobs.imported_model import ImportedModel
 
 
 @dataclass(frozen=True, slots=True)

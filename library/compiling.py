@@ -13,15 +13,15 @@ from typing import Any, TypeVar
 
 import torch
 
+from braid.compiler.options import ModelOptions
+from braid.compiler.progress import ProgressReport, ReportProgress
 from braid.core.errors import InvalidRequest
 from braid.core.precision import FP32
 from braid.library.exporting import export_module
 from braid.library.network import Network
 from braid.library.pipeline import GivenFile, compile_file
 from braid.scheduler.options import PORTFOLIO, PlannerSettings
-from braid.server.jobs.progress import ProgressReport, ReportProgress
 from braid.server.settings import Settings, load_settings
-from braid.server.store.records import RegistrationOptions
 from braid_client.upload import Samples, sample_bytes
 
 T = TypeVar("T")
@@ -75,7 +75,7 @@ def compile(  # like torch's
         BraidError: one line that says what is wrong with the model or the arguments.
         OSError: the file cannot be read.
     """
-    options = RegistrationOptions(
+    options = ModelOptions(
         batch_sizes=tuple(batch_sizes),
         planner=PlannerSettings.for_serving(planner),
         input_shapes={name: tuple(shape) for name, shape in (input_shapes or {}).items()},

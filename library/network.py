@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from braid.core.errors import PreconditionFailed
+from braid.core.inputs import ShapeClass, check_inputs
 from braid.core.tensor import TensorType
 from braid.engine.ops.dtypes import torch_dtype
 from braid.engine.worker.models import ReadyExecutable, seeded_inputs, static_tensors
@@ -28,8 +29,6 @@ from braid.library.compiled import Compiled
 from braid.library.device_thread import DEVICE_THREADS
 from braid.library.schedules import NetworkSchedule
 from braid.library.tensors import GivenInputs, Inputs, given_inputs, joined, padded
-from braid.server.inference.replica import ShapeClass
-from braid.server.inference.requests import GivenRequest, check_request
 
 MAX_ROUTES = 256
 MAX_ON_DEMAND = 32
@@ -173,12 +172,12 @@ class Network:
         """Check inputs and find the plans for their shapes."""
         if self._is_closed:
             raise PreconditionFailed(f"the network {self.name} is closed")
-        checked = check_request(self, GivenRequest("", inputs.unchecked(), ()))
+        shape_class, all_rows = check_inputs(self, inputs.unchecked())
         sizes, batches, first = self.batch_sizes, list[_Batch](), 0
-        while first < checked.rows:
-            rows = min(checked.rows - first, sizes[-1])
+        while first < all_rows:
+            rows = min(all_rows - first, sizes[-1])
             size = next(each for each in sizes if each >= rows) if self.batched else 1
-            found = self._batch(checked.shape_class, size)
+            found = self._batch(shape_class, size)
             batches.append(_Batch(first, rows, size, found.ready, found.plan_id, found.outputs))
             first += rows
         first_batch = batches[0]

@@ -1,10 +1,14 @@
-"""One registration without a server: the server's job, on a store of its own, in a thread.
+"""One compilation from a file to its schedules, in a thread, on a store of its own.
 
-    file ──> Store ──register_model──> device worker, importer, planner ──> Compiled
-                                           └── all ended when the thread ends, however it ends
+    file ──> Store ──> importer ──artefact──> braid.compiler.compile ──> Compiled
+                                                  │ worker, planner: ended when the thread ends
+                                                  └── however it ends
 
 Schedules and measurements are kept in the store, so that compiling again takes a moment. One
 process compiles at a time; others wait for it.
+
+The store has the layout of a server's, and its settings are a server's: what stands there and in
+the environment counts here, too. That is all that the library knows of ``braid.server``.
 """
 
 from __future__ import annotations
@@ -13,34 +17,51 @@ import asyncio
 import fcntl
 import os
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
+from time import monotonic
 
+from braid.compiler.compile import compile
+from braid.compiler.device import check_offered
+from braid.compiler.imported_model import ImportedModel, read_imported
+from braid.compiler.options import ModelOptions
+from braid.compiler.outcome import reason
+from braid.compiler.outcome import remarks as remarks_of
+from braid.compiler.planner import PlannerProcess, SearchLimits
+from braid.compiler.progress import (
+    IMPORT_ENDS,
+    BatchSizeProgress,
+    Forecast,
+    Phase,
+    ProgressReport,
+    ReportProgress,
+    batch_size_label,
+)
+from braid.compiler.provisional import better_founded, cores_are_idle, due_at
+from braid.compiler.retries import RetryPauses, RetryWhileRestarting
+from braid.compiler.samples import NO_SAMPLES, GivenSamples, check_samples, read_given
+from braid.compiler.work import CompileOptions
 from braid.core.descriptors import Descriptor
-from braid.core.errors import BraidError, PreconditionFailed, StartupError
+from braid.core.errors import (
+    BraidError,
+    DamagedArtefact,
+    DiskFailure,
+    PreconditionFailed,
+    StartupError,
+)
 from braid.core.regular_file import open_file
 from braid.core.schedule import Schedule
 from braid.engine.importer.host.launch import import_model
-from braid.engine.link.shared_memory import Arena
-from braid.engine.link.supervisor import WorkerLink
 from braid.library.compiled import Compiled
-from braid.server.devices.device import DeviceEvents
-from braid.server.devices.measuring.host import ArtefactOf, MeasuringHost
-from braid.server.devices.measuring.serving import ServingProcess
-from braid.server.devices.pool import Devices
-from braid.server.jobs.imported_model import ImportedModel
-from braid.server.jobs.imports import Imports
-from braid.server.jobs.planner.driver import PlannerProcess
-from braid.server.jobs.progress import ReportProgress
-from braid.server.jobs.provisional_schedules import cores_are_idle, due_at
-from braid.server.jobs.registration import RegistrationOutcome, register_model
-from braid.server.jobs.services import JobServices, check_offered, check_samples
+from braid.library.measured_device import MeasuredDevice, measured_device
 from braid.server.limits import import_limits
-from braid.server.servicers.samples import SampleUpload
 from braid.server.settings import Settings
+from braid.server.store.compile_cache import StoreCache
+from braid.server.store.files import is_sound
 from braid.server.store.quota import StoreLimits
 from braid.server.store.records import (
     JobRecord,
@@ -48,68 +69,19 @@ from braid.server.store.records import (
     ModelStatus,
     ModelVersion,
     Registration,
-    RegistrationOptions,
 )
+from braid.server.store.sample_upload import SampleUpload
 from braid.server.store.store import Store
 
 PREFIX = "compiled-"
 KEPT_MODELS = 32
 """Compiled models whose artefacts are kept; schedules and measurements of all are."""
 
+IMPORT_TRIES = 8
+"""Tries of an importer that is killed within its limits: each may use up the machine's memory."""
+
 CHUNK_BYTES = 4 << 20
 WAIT_SECONDS = 0.1
-
-
-@dataclass(slots=True)
-class Findings:
-    """What a registration finds: the target of its plans, and the observer of its work."""
-
-    imported: ImportedModel | None = None
-    schedules: dict[int, Schedule] = field(default_factory=dict)
-
-    def register(self, model: ModelVersion) -> None:
-        """Do nothing: no request asks for the model."""
-
-    def was_not_restored(self, model: ModelVersion) -> bool:
-        """Return False: nothing served before."""
-        return False
-
-    def replacing(self, model: ModelVersion) -> None:
-        """Do nothing: no version takes another one's place."""
-
-    def give_up(self, model: ModelVersion) -> bool:
-        """Return False: no version takes another one's place."""
-        return False
-
-    async def serve(self, imported: ImportedModel, device: str) -> None:
-        """Keep the imported model."""
-        self.imported = imported
-
-    async def swap(self, model: ModelVersion, device: str, schedule: Schedule) -> None:
-        """Keep a schedule that is to run."""
-        self.schedules[schedule.key.batch_size] = schedule
-
-    def expect_sequential(self, model: ModelVersion, device: str, schedule: Schedule) -> None:
-        """Keep a schedule whose sequential plan is to run."""
-        self.schedules[schedule.key.batch_size] = schedule
-
-    async def unload(self, model: ModelVersion) -> None:
-        """Do nothing: nothing is loaded for requests."""
-
-    def jobs_counted(self, by_state: Mapping[str, int]) -> None:
-        """Count nothing."""
-
-    def stage_measured(self, device: str, seconds: float) -> None:
-        """Count nothing."""
-
-    def stages_reused(self, device: str, count: int) -> None:
-        """Count nothing."""
-
-    def schedule_looked_up(self, hit: bool) -> None:
-        """Count nothing."""
-
-    def plans_refused(self, device: str, count: int) -> None:
-        """Count nothing."""
 
 
 @asynccontextmanager
@@ -145,7 +117,7 @@ class GivenFile:
     """Model file with what it is to be compiled for."""
 
     path: Path
-    options: RegistrationOptions
+    options: ModelOptions
     samples: bytes = b""  # an .npz file; empty: there are none
 
 
@@ -159,64 +131,137 @@ async def compile_file(given: GivenFile, settings: Settings, report: ReportProgr
     async with turn_of(settings.store):
         store = Store.open(settings.store, StoreLimits(max_models=1 << 30))
         try:
-            devices = Devices(settings, DeviceEvents(), _measured_where_it_runs)
-            try:
-                await devices.start()
-                check_offered(given.options.precision, devices.all)
+            async with measured_device(settings) as device:
+                check_offered(given.options.precision, [device])
                 check_samples(given.options.precision, given=bool(given.samples))
-                return await _compile(given, settings, _Parts(store, devices, report))
-            finally:
-                await devices.close()
+                return await _compile(given, _Parts(settings, store, device, report))
         finally:
             await asyncio.to_thread(store.close)
 
 
 @dataclass(frozen=True, slots=True)
 class _Parts:
+    settings: Settings
     store: Store
-    devices: Devices
+    device: MeasuredDevice
     report: ReportProgress
 
+    def retry(self, report: Callable[[str], None]) -> RetryWhileRestarting:
+        return RetryWhileRestarting(RetryPauses(), report)
 
-async def _compile(given: GivenFile, settings: Settings, parts: _Parts) -> Compiled:
-    store, (device,) = parts.store, parts.devices.all
-    found = Findings()
-    services = JobServices(
-        store=store,
-        import_model=Imports(import_model, import_limits(settings)),
-        devices=parts.devices.all,
-        planner=PlannerProcess(settings.planner_memory_bytes, settings.planner_search_seconds),
-        models=found,
-        observer=found,
-        on_schedule=(),
-        tolerance=settings.tolerance,
-    )
-    made = await _registered(given, store, device.device_key, settings.max_samples_bytes)
+
+@dataclass(slots=True)
+class _Outcome:
+    schedules: dict[int, Schedule] = field(default_factory=dict)
+    failures: list[str] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)
+
+
+async def _compile(given: GivenFile, parts: _Parts) -> Compiled:
+    store, device = parts.store, parts.device
+    made = await _registered(given, store, device.device_key, parts.settings.max_samples_bytes)
     await _ask_again(made.model, store, device.device_key)
     try:
-        outcome = await register_model(made.model, services, parts.report)
+        imported = await _import(made.model, parts)
+        outcome = await _schedules(imported, parts)
     except BaseException as error:  # a server on this store must not go on with it
         state = JobStatus.FAILED if isinstance(error, BraidError) else JobStatus.CANCELLED
         await store.call(store.end_job, _ended(made, state, str(error)))
         raise
     await _keep_unserved(made, outcome, store)
-    assert found.imported is not None
-    if found.imported.has_strings:
+    if imported.has_strings:
         raise PreconditionFailed(
             "this model takes or gives strings, which braid.compile does not; a server serves it"
         )
     graphs = {
         size: graph
-        for size, schedule in found.schedules.items()
+        for size, schedule in outcome.schedules.items()
         if (graph := await store.call(store.find_graph, schedule)) is not None
     }
-    return Compiled(
-        found.imported,
-        {size: schedule for size, schedule in found.schedules.items() if size in graphs},
-        graphs,
-        device.link.options,
-        (*outcome.failures, *outcome.remarks),
-    )
+    schedules = {size: each for size, each in outcome.schedules.items() if size in graphs}
+    remarks = (*outcome.failures, *outcome.remarks)
+    return Compiled(imported, schedules, graphs, device.options, remarks)
+
+
+async def _import(model: ModelVersion, parts: _Parts) -> ImportedModel:
+    """Make the artefact, unless a sound one exists, and load it on the device."""
+    store, folder = parts.store, parts.store.folder
+    artefact = folder.artefact(model.sha256)
+
+    def on_progress(fraction: float, step: str) -> None:
+        done = IMPORT_ENDS * min(1.0, max(0.0, fraction))
+        parts.report(ProgressReport(Phase.IMPORTING, done, step))
+
+    retry = parts.retry(lambda what: on_progress(0.0, what))
+    if not await retry(lambda: asyncio.to_thread(is_sound, folder, model.sha256)):
+        upload, shapes = folder.upload(model.sha256), dict(model.options.input_shapes) or None
+        limits = import_limits(parts.settings)
+        await retry(
+            lambda: import_model(upload, artefact, limits, on_progress, shapes),
+            most_tries=IMPORT_TRIES,
+        )
+    await store.call(store.discard_upload, model.sha256, is_imported=True)
+    read = partial(read_imported, model.sha256, model.options, artefact)
+    imported = await retry(lambda: asyncio.to_thread(read))
+    on_progress(1.0, f"loading on {parts.device.name}")
+    await retry(lambda: parts.device.load(imported.digest, artefact))
+    await store.call(store.serves, replace(model, state=ModelStatus.SERVING, message=""))
+    return imported
+
+
+async def _schedules(imported: ImportedModel, parts: _Parts) -> _Outcome:
+    """Find or make a schedule for each batch size; one that fails does not stop the others."""
+    outcome, options = _Outcome(), imported.options
+    samples = NO_SAMPLES
+    if options.samples:
+        samples = await read_given(imported, parts.store.folder.sample_file(options.samples))
+    sizes = () if imported.has_strings else imported.batch_sizes
+    forecast = Forecast(sizes, options.planner.time_budget_s)
+    for batch_size in sizes:
+        label = batch_size_label(batch_size)
+        progress = BatchSizeProgress(parts.report, label, forecast)
+        try:
+            schedule = await _schedule(imported, batch_size, samples, parts, progress)
+        except DiskFailure as error:  # nothing that follows could be stored either
+            outcome.failures.append(f"{label} and later: {error}")
+            break
+        except DamagedArtefact:  # no other plan can be made
+            raise
+        except Exception as error:
+            outcome.failures.append(f"{label}: {reason(error, imported.digest[:12], batch_size)}")
+        else:
+            outcome.schedules[batch_size] = schedule
+            outcome.remarks += [f"{label}: {remark}" for remark in remarks_of(schedule)]
+        progress.finished()
+    return outcome
+
+
+async def _schedule(
+    imported: ImportedModel,
+    batch_size: int,
+    samples: GivenSamples,
+    parts: _Parts,
+    progress: BatchSizeProgress,
+) -> Schedule:
+    """Find or make, and store, the schedule of one batch size."""
+    store, device, settings = parts.store, parts.device, parts.settings
+    key = imported.schedule_key(device.device_key, batch_size)
+    before = await store.call(store.find_schedule, key.id)
+    if before is not None and not before.is_asked:
+        return before
+    progress.begun()
+    began = monotonic()
+    limits = SearchLimits(settings.planner_memory_bytes, settings.planner_search_seconds)
+    planner = PlannerProcess(limits.memory_bytes, limits.seconds)
+    options = CompileOptions(planner, settings.tolerance, limits, samples)
+    sizes = imported.batch_sizes
+    ids = [imported.schedule_key(device.device_key, size).id for size in sizes]
+    cache = StoreCache(store, device.device_key, ids)
+    made, graph = await compile(imported, device, batch_size, options, cache, progress)
+    schedule = better_founded(before, made, monotonic() - began)
+    is_new = schedule.unit_names == made.unit_names
+    await store.call(store.put_schedule, schedule, graph if is_new else None)
+    return schedule
 
 
 async def _registered(
@@ -261,7 +306,7 @@ def _is_ours(model: ModelVersion) -> bool:
     return model.name.startswith(PREFIX)
 
 
-async def _keep_unserved(made: Registration, outcome: RegistrationOutcome, store: Store) -> None:
+async def _keep_unserved(made: Registration, outcome: _Outcome, store: Store) -> None:
     """End the job, and keep the model as one that a server on this store would not serve."""
     state = JobStatus.UNSCHEDULED if outcome.failures else JobStatus.READY
     await store.call(store.end_job, _ended(made, state, "; ".join(outcome.failures)))
@@ -271,9 +316,3 @@ async def _keep_unserved(made: Registration, outcome: RegistrationOutcome, store
 
 def _ended(made: Registration, state: JobStatus, message: str) -> JobRecord:
     return replace(made.job, state=state, message=message)
-
-
-def _measured_where_it_runs(
-    link: WorkerLink, arena: Arena, artefact_of: ArtefactOf
-) -> MeasuringHost:
-    return ServingProcess(link)

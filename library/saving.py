@@ -14,6 +14,8 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+from braid.compiler.imported_model import read_imported
+from braid.compiler.options import options_from_json
 from braid.core.errors import InvalidArtefact
 from braid.core.graph import graph_from_json, graph_to_json
 from braid.core.regular_file import read_file
@@ -25,9 +27,7 @@ from braid.library.device_thread import DEVICE_THREADS
 from braid.library.network import Network
 from braid.server.device_names import parse_device
 from braid.server.devices.worker_options import worker_options
-from braid.server.jobs.imported_model import read_imported
 from braid.server.settings import load_settings
-from braid.server.store.records import ModelVersion, options_from_json
 
 FORMAT = 1
 FILE, ARTEFACT = "network.json", "artefact"
@@ -53,13 +53,13 @@ def save(name: str, compiled: Compiled, folder: Path) -> None:
 
 
 def _document(name: str, compiled: Compiled) -> dict[str, Any]:
-    model = compiled.imported.model
+    imported = compiled.imported
     return {
         "format": FORMAT,
         "name": name,
-        "sha256": model.sha256,
-        "size_bytes": model.size_bytes,
-        "options": model.options.to_json(),
+        "sha256": imported.digest,
+        "size_bytes": imported.report.size_bytes,
+        "options": imported.options.to_json(),
         "cores": list(compiled.options.cores),
         "schedules": [
             {"schedule": schedule_to_json(schedule), "graph": graph_to_json(compiled.graphs[size])}
@@ -95,14 +95,8 @@ def load(folder: str | os.PathLike[str], *, device: str = "cpu") -> Network:
 
 
 def _compiled(document: dict[str, Any], artefact: Path, options: WorkerOptions) -> Compiled:
-    model = ModelVersion(
-        str(document["name"]),
-        1,
-        str(document["sha256"]),
-        int(document["size_bytes"]),
-        options_from_json(document["options"]),
-    )
-    check_files(artefact, model.sha256)
+    digest, options_of_model = str(document["sha256"]), options_from_json(document["options"])
+    check_files(artefact, digest)
     read = [
         (schedule_from_json(each["schedule"]), graph_from_json(each["graph"]))
         for each in document["schedules"]
@@ -110,19 +104,20 @@ def _compiled(document: dict[str, Any], artefact: Path, options: WorkerOptions) 
     fits, graphs = {}, {}
     key = device_key_of(options)
     for schedule, graph in read:
+        if tuple(operator.name for operator in graph.operators) != schedule.unit_names:
+            raise InvalidArtefact("a schedule names other units than its graph")
         if schedule.key.device_key == key:
             fits[schedule.key.batch_size] = schedule
             graphs[schedule.key.batch_size] = graph
     if len(fits) < len(read):
         other = read[0][0].key.device_key
         warnings.warn(
-            f"{model.name} was compiled for {other}, this is {key}: it runs sequentially here; "
-            "compile it again",
+            f"{document['name']} was compiled for {other}, this is {key}: it runs sequentially "
+            "here; compile it again",
             stacklevel=3,
         )
-    return Compiled(
-        read_imported(model, artefact), fits, graphs, options, tuple(document["remarks"])
-    )
+    imported = read_imported(digest, options_of_model, artefact)
+    return Compiled(imported, fits, graphs, options, tuple(document["remarks"]))
 
 
 def device_key_of(options: WorkerOptions) -> str:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import html
 from dataclasses import dataclass
 
+from braid.charts.svg import timeline_svg
+from braid.charts.timeline import scheduled, sequential
 from braid.core.graph import OpGraph
 from braid.core.measurement import speed_text
 from braid.core.schedule import Schedule
-from braid.server.console.pictures import Drawn, svg
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +63,10 @@ class NetworkSchedule:
         )
 
     def _repr_svg_(self) -> str:
-        return svg(Drawn.of(self.name, self.document, self.graph))
+        tracks = [sequential(self.document, None), scheduled(self.document, None)]
+        key = self.document.key
+        heading = f"{self.name}, batch {key.batch_size}, {key.device_key.partition(':')[0]}"
+        return timeline_svg(tracks, [self.graph] * 2, heading)
 
     def _repr_html_(self) -> str:
         return f"<p>{html.escape(str(self))}</p>{self._repr_svg_()}"

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from braid.core.errors import InvalidTensor
+from braid.core.inputs import GivenTensor
 from braid.engine.ops.dtypes import DTYPE_NAMES
-from braid.server.inference.requests import GivenTensor
 
 Array: TypeAlias = "np.ndarray[Any, Any] | Tensor"
 Inputs: TypeAlias = "Array | Mapping[str, Array]"

@@ -167,7 +167,7 @@ class Settings(FleetSettings):
     # suggests; those that need more run one at a time beside them. 0: half of the machine's.
     import_together_bytes: ByteSize = Field(default=ByteSize(0), ge=0)
 
-    # Limits of the planner process, one per batch size.
+    # Limits of the search for plans, one per batch size.
     planner_memory_bytes: ByteSize = Field(default=ByteSize(8 * GIB), ge=64 * MIB)
     planner_search_seconds: float = Field(default=1800.0, gt=0)
 

@@ -25,12 +25,11 @@ FRONT_END = "front end"
 
 _MODULES = {
     "braid.engine.worker.process.main": "worker",
-    "braid.engine.worker.process.measuring_main": "bench",
+    "braid.compiler.process": "bench",
     "braid.engine.importer.sandbox": "importer",
-    "braid.server.jobs.planner.process": "planner",
 }
 
-_WEIGHTS = {"worker": 8, "bench": 8, "importer": 2, "planner": 3, FRONT_END: 2}
+_WEIGHTS = {"worker": 8, "bench": 8, "importer": 2, FRONT_END: 2}
 """How often a kind is struck, as far as it runs."""
 
 ANSWERING_SHARE = 0.7

@@ -19,7 +19,7 @@ from campaigns.chaos.blows import FRONT_END, by_kind
 from campaigns.chaos.surroundings import Surroundings
 from tests.service.server_process import ServerProcess
 
-USUAL = {FRONT_END: 1, "worker": 2, "bench": 1, "importer": 1, "planner": 0}
+USUAL = {FRONT_END: 1, "worker": 2, "bench": 1, "importer": 1}
 """Processes of a calm server with spares, at most."""
 
 MORE_DESCRIPTORS = 24

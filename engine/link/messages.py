@@ -139,6 +139,26 @@ class ThroughputMeasurements:
     ways: tuple[PlaceMeasurement, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class SearchProgress:
+    """What happened in a search since it was told last."""
+
+    done: int  # of the first question's latencies
+    total: int  # 0: the planner searches by now
+    measured_s: tuple[float, ...]  # that each stage took which was measured
+    reused: int  # latencies that needed no measurement
+    learned: int  # of the measured ones, those that were not cached before
+    disturbed: int  # of the measured ones, those taken while other processes had the cores
+    latencies: Mapping[str, StageLatency]  # to be cached, by signature
+
+
+@dataclass(frozen=True, slots=True)
+class SearchResult:
+    """All plans that a planner offers."""
+
+    plans: str  # JSON, which takes long to read where there are many units
+
+
 # Requests.
 
 
@@ -228,6 +248,17 @@ class ComparePlans(MeasurementRequest[PlanMeasurements]):
 
 
 @dataclass(frozen=True, slots=True)
+class SearchPlans(MeasurementRequest[SearchResult]):
+    """Plan a program, and measure what the planner asks for; answered by a bench that searches."""
+
+    planner: str  # its name and options, as PlannerSettings reads them
+    facts: DeviceFacts
+    cached_us: str  # latencies that need no measurement, by signature: JSON
+    memory_bytes: int  # that the search may take
+    seconds: float  # CPU time that it may take from one question to the next
+
+
+@dataclass(frozen=True, slots=True)
 class Calibrate(MeasurementRequest[Quantisation]):
     """Find how a program computes on 8-bit integers."""
 
@@ -257,6 +288,7 @@ AnyRequest = (
     | FindKernels
     | MeasureStage
     | ComparePlans
+    | SearchPlans
     | Calibrate
     | CompareThroughput
 )
@@ -271,6 +303,7 @@ AnyReply = (
     | ProgramKernels
     | StageLatency
     | PlanMeasurements
+    | SearchResult
     | Quantisation
     | ThroughputMeasurements
 )
@@ -296,10 +329,11 @@ class WorkerAnswer:
 
 @dataclass(frozen=True, slots=True)
 class WorkerProgress:
-    """The fraction done of a call, in [0, 1]."""
+    """How far a call is: the fraction done, in [0, 1], or what happened in a search."""
 
     call: int
     fraction: float
+    search: SearchProgress | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,8 +44,8 @@ from braid.engine.processes.child import ChildProcess
 from braid.engine.processes.child_time import DidNothing, TookTooLong, wait_for_child
 from braid.engine.processes.environment import cpu_environment, cuda_environment
 
-OnProgress = Callable[[float], None]
-"""Told the fraction done of a long call, now and then."""
+OnProgress = Callable[[Any], None]
+"""Told how far a long call is, now and then: the fraction done; of a search, a SearchProgress."""
 
 END_SECONDS = 2.0  # between SIGTERM and SIGKILL
 
@@ -212,10 +212,10 @@ class WorkerProcess(asyncio.Protocol):
             match message:
                 case WorkerAnswer() | WorkerFailure():
                     self._answered(message)
-                case WorkerProgress(number, fraction):
+                case WorkerProgress(number, fraction, search):
                     call = self._calls.get(number)
                     if call is not None and call.on_progress is not None:
-                        call.on_progress(fraction)
+                        call.on_progress(fraction if search is None else search)
                 case DeviceIsLost(reason):
                     self._last_words = reason
 

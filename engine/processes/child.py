@@ -2,7 +2,7 @@
 
     device worker, measuring process    engine/link/worker_process.py       frames on sockets
     importer                            engine/importer/host/launch.py      lines on a socket
-    planner                             server/jobs/planner/driver.py       lines on stdin, stdout
+    planner                             compiler/planner.py                 lines on stdin, stdout
         └──> ChildProcess ──> python -P -m MODULE --parent=PID ...
 
 A child leads a session of its own, so that a signal from a terminal does not reach it and it is

@@ -6,7 +6,7 @@ What a plan leaves in the caches helps its next run, and between two runs of a s
 of another plan. So a turn of a contender is several runs, of which the first does not count, with
 pauses (·) as between the requests of one client, and turns take the opposite order each time. The
 numbers of one turn belong together: the machine may be faster in the next one, but then for all
-contenders (server/jobs/scheduling/sign_test.py compares by turns).
+contenders (compiler/sign_test.py compares by turns).
 
 A contender leaves once no further turn can let it serve: it was not faster than the baseline in too
 many turns, or another one was faster in each of ``CLEAR_TURNS``. The turns end when nothing is left

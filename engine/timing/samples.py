@@ -39,7 +39,7 @@ class TimerOptions:
 
 ATTEMPTS, TRIED_S = 3, 0.25
 """To take a sample that nothing interrupts: so many, and more for so long, in which a device that
-is never idle leaves the cores to a bench once (server/devices/measuring/duty_cycle.py)."""
+is never idle leaves the cores to a bench once (server/devices/duty_cycle.py)."""
 
 IN_VAIN, HOPEFUL = 4, 8
 """After so many samples in a row that were interrupted however often they were tried, only each of

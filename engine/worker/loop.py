@@ -42,6 +42,7 @@ from braid.engine.link.messages import (
     PrepareExecutable,
     ReleaseExecutable,
     RunExecutable,
+    SearchProgress,
     UnloadModel,
     WorkerAnswer,
     WorkerCall,
@@ -297,11 +298,15 @@ class Worker(YieldToRequests):
             self._work.begin_work()
             self._fail(current.call, error)
 
-    def _tell(self, current: _Background, fraction: float | None) -> None:
-        """Report the progress of a task, in steps of 2 %."""
-        if current.call is not None and fraction is not None and fraction >= current.told + 0.02:
-            current.told = fraction
-            self._channel.send(WorkerProgress(current.call, fraction))
+    def _tell(self, current: _Background, progress: SearchProgress | float | None) -> None:
+        """Report the progress of a task, fractions in steps of 2 %."""
+        if current.call is None or progress is None:
+            return
+        if isinstance(progress, SearchProgress):
+            self._channel.send(WorkerProgress(current.call, 0.0, progress))
+        elif progress >= current.told + 0.02:
+            current.told = progress
+            self._channel.send(WorkerProgress(current.call, progress))
 
     def _fail(self, call: int | None, error: Exception) -> None:
         """Answer a call with an error; if the device is lost, raise DeviceLost instead."""

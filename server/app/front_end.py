@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry
 
+from braid.compiler.bench import MakeMeasuringHost, measuring_host
 from braid.core.background import BackgroundTasks
 from braid.core.errors import BraidError, DamagedArtefact
 from braid.engine.importer.host.process import SpareImporter
@@ -24,8 +25,6 @@ from braid.server.app.interfaces import SERVICES, Answering, Interfaces
 from braid.server.app.model_parts import MadeFrom, make_model_parts, make_repository
 from braid.server.app.readiness import Readiness
 from braid.server.devices.device import Device, DeviceEvents
-from braid.server.devices.measuring.host import MakeMeasuringHost
-from braid.server.devices.measuring.serving import measuring_host
 from braid.server.devices.pool import Devices
 from braid.server.inference.call_memory import CallMemory
 from braid.server.limits import memory_limits, store_database, store_limits

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
+from braid.compiler.planner import PlannerProcess, SearchLimits
 from braid.core.cpu_times import read_cpu_times
 from braid.engine.importer.host.launch import import_model
 from braid.engine.importer.host.process import SpareImporter
 from braid.server.devices.pool import Devices
 from braid.server.jobs.imports import Imports
-from braid.server.jobs.planner.driver import PlannerProcess
 from braid.server.jobs.provisional_schedules import ProvisionalSchedules
 from braid.server.jobs.registry import Registry
 from braid.server.jobs.runner import JobRunner
@@ -123,6 +123,7 @@ def _job_services(
         quiet=serving.quiet,
         devices=devices.all,
         planner=PlannerProcess(settings.planner_memory_bytes, settings.planner_search_seconds),
+        limits=SearchLimits(settings.planner_memory_bytes, settings.planner_search_seconds),
         models=serving,
         observer=metrics.jobs,
         on_schedule=(

@@ -10,14 +10,13 @@ from typing import NoReturn
 
 import uvloop
 
+from braid.compiler.bench import MakeMeasuringHost, measuring_host
 from braid.core.background import ends_before
 from braid.core.errors import BraidError
 from braid.core.own_threads import OwnThreads
 from braid.engine.runtime.memory import keep_freed_memory
 from braid.server.app.front_end import FrontEnd
 from braid.server.devices.cores import leave_cores_to_devices, pinned_cores
-from braid.server.devices.measuring.host import MakeMeasuringHost
-from braid.server.devices.measuring.serving import measuring_host
 from braid.server.models.preload import check_models
 from braid.server.observability.logs import configure_logging
 from braid.server.repository.repository import check_repository

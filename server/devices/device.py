@@ -3,7 +3,7 @@
 Device ──owns──> WorkerLink, Arena, the models that a restarted worker has to load again
    │  ▲ batcher: run, prepare     ▲ jobs: load
    ├─owns─> Executables: plans that are ready to run                           (executables.py)
-   └─owns─> Bench <── jobs: static_graph, facts, measure_stage, compare     (measuring/bench.py)
+   └─owns─> bench, where jobs measure                                (braid.compiler.bench)
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+from braid.compiler.bench import MakeMeasuringHost, measuring_host
 from braid.core.errors import DamagedArtefact, InvalidArtefact, Unavailable
 from braid.core.graph import OpGraph
 from braid.core.program import PlanToRun, ProgramKey
@@ -25,18 +26,19 @@ from braid.engine.link.messages import (
     DeviceDescription,
     LoadModel,
     ModelMemory,
+    ProgramRequest,
     RunDone,
     UnloadModel,
 )
 from braid.engine.link.options import WorkerEnd, WorkerOptions
 from braid.engine.link.shared_memory import Arena
 from braid.engine.link.supervisor import LinkEvents, LinkState, WorkerLink
+from braid.engine.link.worker_process import OnProgress
 from braid.server.devices.executables import Executable, Executables, RunLimits, WhenUnwanted
-from braid.server.devices.measuring.bench import Bench
-from braid.server.devices.measuring.host import MakeMeasuringHost
-from braid.server.devices.measuring.serving import measuring_host
 
 log = logging.getLogger("braid.device")
+
+R = TypeVar("R")
 
 MakeLink = Callable[[str, WorkerOptions, Arena, LinkEvents], WorkerLink]
 
@@ -81,7 +83,7 @@ class Device:
         self._executables = Executables(self.link, run_limits or RunLimits())
         self._models: dict[str, Path] = {}  # artefacts by digest
         self._users: Counter[str] = Counter()  # replicas and jobs, by digest of their model
-        self.bench = Bench(make_host(self.link, self.arena, self._loaded), self._loaded)
+        self.bench = make_host(self.link, self.arena, self._loaded)
         self._damaged: dict[str, DamagedArtefact] = {}  # what a fresh worker could not load
 
     @property
@@ -112,7 +114,7 @@ class Device:
     @property
     def pids(self) -> dict[str, int]:
         """Process ids by what the process does: ``serving``, ``spare``, ``bench``."""
-        bench = self.bench.host.pid
+        bench = self.bench.pid
         return {**self.link.pids, **({} if bench is None else {"bench": bench})}
 
     @property
@@ -141,7 +143,7 @@ class Device:
 
     async def close(self) -> None:
         """End the worker and the measuring process."""
-        await self.bench.host.close()
+        await self.bench.close()
         await self.link.close()
         self.arena.close()
 
@@ -218,7 +220,7 @@ class Device:
         self._models.pop(digest, None)
         self._damaged.pop(digest, None)
         self._executables.forget(digest)
-        self.bench.host.unload(digest)
+        self.bench.unload(digest)
 
     async def _unload(self, digest: str) -> None:
         """Forget a model and its executables, here and in the worker."""
@@ -279,3 +281,18 @@ class Device:
         """
         self._loaded(program.digest)
         return (await self.link.call(DescribeProgram(program))).graph
+
+    @property
+    def searches(self) -> bool:
+        """Whether the bench searches for plans, too."""
+        return self.bench.searches
+
+    async def ask(self, request: ProgramRequest[R], on_progress: OnProgress | None = None) -> R:
+        """Ask the bench about a program of a loaded model, for a compilation.
+
+        Raises:
+            DamagedArtefact: the worker was replaced, and the new one could not load the model.
+            WorkerRestarting: there is no worker to measure in, or it died.
+        """
+        self._loaded(request.program.digest)
+        return await self.bench.call(request, on_progress)

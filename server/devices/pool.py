@@ -12,12 +12,11 @@ from __future__ import annotations
 import asyncio
 import logging
 
+from braid.compiler.bench import MakeMeasuringHost, measuring_host
 from braid.core.errors import BraidError, StartupError
 from braid.server.device_names import parse_device
 from braid.server.devices.device import Device, DeviceEvents
 from braid.server.devices.executables import RunLimits
-from braid.server.devices.measuring.host import MakeMeasuringHost
-from braid.server.devices.measuring.serving import measuring_host
 from braid.server.devices.worker_options import worker_options
 from braid.server.settings import Settings
 

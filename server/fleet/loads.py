@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from time import monotonic
 
+from braid.compiler.retries import PAUSES_S, RetryPauses
 from braid.core.errors import (
     BraidError,
     DamagedArtefact,
@@ -19,7 +20,6 @@ from braid.core.errors import (
     WorkerFault,
 )
 from braid.server.jobs.registration import serve_again
-from braid.server.jobs.retries import PAUSES_S, RetryPauses
 from braid.server.jobs.services import JobServices
 from braid.server.models.serving_models import ServingModels
 from braid.server.store.records import ModelVersion

@@ -18,15 +18,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from braid.compiler.sign_test import sign_test_interval
 from braid.core.errors import BraidError
 from braid.core.measurement import PlanMeasurement
 from braid.core.plan import sequential_plan
 from braid.core.precision import AUTO, FP32
 from braid.core.program import PlansToCompare
 from braid.core.schedule import Schedule
+from braid.engine.link.messages import ComparePlans, DescribeProgram
 from braid.server.inference.replica import ModelReplica, ScheduleMark
 from braid.server.jobs.interfaces import ServingDevice
-from braid.server.jobs.scheduling.sign_test import sign_test_interval
 from braid.server.jobs.services import JobServices
 from braid.server.models.serving_models import ServingModels
 from braid.server.store.records import ModelVersion
@@ -76,9 +77,9 @@ class _TakenOver:
 
     async def to_compare(self, replica: ModelReplica) -> list[PlansToCompare]:
         """Return what serves without a schedule, and what serves with it last."""
-        bench, schedule, size = self.device.bench, self.schedule, self.schedule.key.batch_size
+        schedule, size = self.schedule, self.schedule.key.batch_size
         usual = replica.program(size)
-        units = len((await bench.static_graph(usual)).operators)
+        units = len((await self.device.ask(DescribeProgram(usual))).graph.operators)
         fields = [PlansToCompare(usual, (sequential_plan(units),), (), ANY_ERROR)]
         if schedule.provenance.promoted:
             plans = [sequential_plan(len(schedule.plan.launches))]
@@ -177,11 +178,10 @@ class SameSpeed:
             replica = self._replica(taken)
             if replica is None:
                 return ()
-            bench, retry = taken.device.bench, self._services.retry()
+            retry = self._services.retry()
             fields = await retry(lambda: taken.to_compare(replica))
-            return await retry(
-                lambda: bench.compare(fields, on_progress=lambda _: None, is_brief=is_brief)
-            )
+            request = ComparePlans(fields[0].program, tuple(fields), is_brief=is_brief)
+            return (await retry(lambda: taken.device.ask(request))).plans
 
     def _replica(self, taken: _TakenOver) -> ModelReplica | None:
         """Replica that the schedule still serves on; None: there is none."""

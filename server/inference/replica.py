@@ -15,22 +15,23 @@ import asyncio
 import logging
 from collections import OrderedDict
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
+from braid.compiler.imported_model import ImportedModel
 from braid.core.background import log_unexpected
 from braid.core.errors import DeviceOutOfMemory, PreconditionFailed
+from braid.core.inputs import ShapeClass
 from braid.core.program import (
     PlanToRun,
     ProgramKey,
-    StaticContent,
     as_scheduled,
 )
 from braid.core.schedule import Schedule
-from braid.core.tensor import BYTES, TensorType
+from braid.core.tensor import TensorType
 from braid.server.devices.device import Device
 from braid.server.devices.executables import Executable
 from braid.server.inference.latencies import LatencyTable
-from braid.server.jobs.imported_model import ImportedModel
+from braid.server.store.records import ModelVersion
 from braid.server.store.serving_config import BatchPolicy
 
 log = logging.getLogger("braid.replica")
@@ -40,24 +41,6 @@ MAX_ON_DEMAND = 32
 
 MAX_TABLES = 64
 """Shape classes whose latencies are remembered."""
-
-
-@dataclass(frozen=True, slots=True)
-class ShapeClass:
-    """Input specs and static content that requests must have in common to share a batch."""
-
-    inputs: tuple[tuple[str, TensorType], ...]  # batched models: one row
-    static: StaticContent = ()
-    _hash: int = field(init=False, repr=False, compare=False)  # asked for many times a request
-    has_strings: bool = field(init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        takes_text = any(spec.dtype == BYTES for _, spec in self.inputs)
-        object.__setattr__(self, "has_strings", takes_text)
-        object.__setattr__(self, "_hash", hash((self.inputs, self.static)))
-
-    def __hash__(self) -> int:
-        return self._hash
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,16 +71,16 @@ class ModelReplica:
     Belongs to the event loop.
     """
 
-    def __init__(self, imported: ImportedModel, device: Device) -> None:
+    def __init__(self, model: ModelVersion, imported: ImportedModel, device: Device) -> None:
         """Count as a user of the loaded model; there are no executables yet.
 
         Raises:
             InvalidRequest: a shape given at registration does not fit the model.
         """
         graph, report = imported.graph, imported.report
-        self.model = imported.model
-        self.name = imported.model.name
-        self.version = imported.model.version
+        self.model = model
+        self.name = model.name
+        self.version = model.version
         self.digest = imported.digest
         self.inputs: Mapping[str, TensorType] = graph.inputs
         self.outputs = tuple(graph.outputs)

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from braid.core.inputs import Content
 from braid.core.pieces import PIECE_BYTES, Work, finished, joined
 from braid.core.strings import Strings, elements_of, length_prefixed
 from braid.core.tensor import BYTES, DTYPE_BYTES
@@ -22,7 +23,6 @@ from braid.server.inference.batching.queues import Piece
 from braid.server.inference.replica import ModelReplica
 from braid.server.inference.requests import (
     CheckedRequest,
-    Content,
     InferenceResult,
     OutputTensor,
     WriteReply,

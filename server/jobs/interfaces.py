@@ -2,8 +2,6 @@
 
     registration ──> ImportModel    braid.server.jobs.imports
                  ──> ServingDevice  braid.server.devices.device: where models serve
-                 ──> Measurer       braid.server.devices.measuring.bench: where they are measured
-                 ──> Planner        braid.server.jobs.planner.driver
                  ──> PlanTarget     braid.server.models.serving_models: what answers requests
                  ──> JobObserver, OnSchedule   braid.server.observability
 
@@ -12,40 +10,17 @@ Any call may raise braid.core.errors. ``Unavailable`` means: again in a moment (
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Protocol
 
-from braid.core.graph import OpGraph
-from braid.core.measurement import DeviceFacts, PlanMeasurement, StageLatency
-from braid.core.program import PlansToCompare, PlanToRun, ProgramKey, UnitKernels
-from braid.core.quantisation import Quantisation
-from braid.core.schedule import Schedule, Stage
+from braid.compiler.bench import MeasuringHost
+from braid.compiler.device import Device
+from braid.compiler.imported_model import ImportedModel
+from braid.core.schedule import Schedule
 from braid.engine.importer.host.messages import OnProgress
-from braid.engine.link.messages import PlaceMeasurement
-from braid.scheduler.options import PlannerSettings
-from braid.scheduler.planners import Planned
-from braid.server.jobs.imported_model import ImportedModel
 from braid.server.store.records import ModelVersion
-
-Ask = Literal["latency", "again", "work"]
-"""A stage's latency; a fresh measurement of it; its latency on one thread."""
-
-
-@dataclass(frozen=True, slots=True)
-class StageQuery:
-    """A stage whose latency a planner asks for."""
-
-    signature: str  # equal for stages that are the same to the device
-    stage: Stage
-    ask: Ask = "latency"
-
-
-MeasureStages = Callable[[Sequence[StageQuery]], Awaitable[Sequence[float]]]
-"""Answers with the latencies in microseconds, in the order of the queries."""
-
 
 ExampleShapes = Mapping[str, tuple[int, ...]] | None
 """Shapes to check a model at, by input; None: those that its file suggests."""
@@ -57,116 +32,18 @@ CheckImported = Callable[[ImportedModel], None]
 """Raises BraidError if an imported model is not what was asked for; it does not serve then."""
 
 
-class Measurer(Protocol):
-    """Measures models on one device as they will run. Cancelling a call stops the measurement."""
-
-    def wake(self) -> None:
-        """Prepare for calls that come soon."""
-
-    async def static_graph(self, program: ProgramKey) -> OpGraph:
-        """Static graph of a program; its operators are the schedule units."""
-
-    async def facts(self, program: ProgramKey) -> DeviceFacts:
-        """Facts of a program's units besides latencies."""
-
-    async def kernels(self, program: ProgramKey) -> Sequence[UnitKernels]:
-        """Units of a program that more than one kernel can run."""
-
-    async def measure_kernel(
-        self, program: ProgramKey, unit: int, variant: str, hopeless_us: float
-    ) -> StageLatency:
-        """Latency of one unit on one kernel; roughly if above ``hopeless_us`` microseconds."""
-
-    async def measure_stage(
-        self, program: ProgramKey, stage: Stage, threads: int | None = None
-    ) -> StageLatency:
-        """Latency of one stage of a program, on some or all (None) threads."""
-
-    async def compare(
-        self,
-        fields: Sequence[PlansToCompare],
-        *,
-        on_progress: Callable[[float], None],
-        samples: str = "",
-        is_brief: bool = False,
-    ) -> Sequence[PlanMeasurement]:
-        """Measure plans of a program in turns, the first of all being the baseline.
-
-        Args:
-            fields: the program in each precision that takes part, with its plans and runtimes;
-                measurements come in this order, those of a field's runtimes after its plans.
-                What errs by more than its field's tolerance is not timed, but for the baseline.
-            on_progress: told the part that is done, 0 to 1.
-            samples: path of the inputs that errors are measured on; empty: seeded ones.
-            is_brief: run each a few times only, to tell who is hopeless.
-        """
-
-    async def calibrate(
-        self,
-        program: ProgramKey,
-        *,
-        samples: str,
-        tolerance: float,
-        on_progress: Callable[[float], None],
-    ) -> Quantisation:
-        """Find how a program computes on 8-bit integers: ranges, and units that stay wide.
-
-        Args:
-            program: in FP32.
-            samples: path of the inputs that ranges are taken from.
-            tolerance: of outputs; units stay wide until they err by no more, if that helps.
-            on_progress: told the part that is done, 0 to 1.
-        """
-
-    async def throughput(
-        self, to_run: PlanToRun, *, runtimes: Sequence[str], tolerance: float
-    ) -> Sequence[PlaceMeasurement]:
-        """Measure runs side by side on parts of the threads, beside runs of a plan on all of them.
-
-        None if the device cannot be divided. The whole model runs in ``runtimes`` too.
-        """
-
-
-class ServingDevice(Protocol):
+class ServingDevice(Device, Protocol):
     """A device, as far as jobs use it."""
 
-    name: str
-
     @property
-    def bench(self) -> Measurer:
-        """Measurer of this device."""
-
-    @property
-    def device_key(self) -> str:
-        """Text that names what a measurement on this device depends on."""
-
-    @property
-    def precisions(self) -> Sequence[str]:
-        """Precisions that models can be computed in; known once the worker was up."""
-
-    @property
-    def runtimes(self) -> Sequence[str]:
-        """Other runtimes that can run whole models there; known once the worker was up."""
-
-    @property
-    def software(self) -> Mapping[str, str]:
-        """Versions of the libraries of the worker, by name."""
+    def bench(self) -> MeasuringHost:
+        """Where it is measured."""
 
     def keeping(self, digest: str) -> AbstractAsyncContextManager[None]:
         """Keep a model loaded while the context is open, even if its other users end."""
 
     async def load(self, digest: str, artefact: Path) -> None:
         """Load an artefact, which the caller keeps; does nothing if it is loaded."""
-
-
-Planner = Callable[
-    [OpGraph, PlannerSettings, DeviceFacts, MeasureStages], Awaitable[Sequence[Planned]]
-]
-"""Plans one static graph; the portfolio returns all different plans.
-
-Asks for each latency at most once, but for fresh ones. Raises BraidError if the graph is too big
-for the search, or the planner failed.
-"""
 
 
 class PlanTarget(Protocol):
@@ -184,8 +61,8 @@ class PlanTarget(Protocol):
     def give_up(self, model: ModelVersion) -> bool:
         """Forget what was to take a version's place; returns bool: it has not done so."""
 
-    async def serve(self, imported: ImportedModel, device: str) -> None:
-        """Let a model that is loaded on a device answer there, with its sequential plan.
+    async def serve(self, model: ModelVersion, imported: ImportedModel, device: str) -> None:
+        """Let a version whose model is loaded on a device answer there, with its sequential plan.
 
         Does nothing if it does already. Takes the place of other bytes of the same version.
         """

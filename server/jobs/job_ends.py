@@ -12,10 +12,10 @@ import logging
 import time
 from dataclasses import replace
 
+from braid.compiler.progress import UNKNOWN
 from braid.core.background import log_failure
 from braid.core.errors import DiskFailure, ResourceExhausted, TakenOver
 from braid.server.jobs.live_jobs import LiveJob
-from braid.server.jobs.progress import UNKNOWN
 from braid.server.jobs.services import JobServices
 from braid.server.store.records import JobRecord, JobStatus, ModelVersion
 

@@ -17,21 +17,19 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from braid.compiler.provisional import (
+    LONGEST_PAUSE_S,
+    LOOK_S,
+    cores_are_idle,
+    due_at,
+    pause_s,
+)
 from braid.core.cpu_times import CpuTimes, read_cpu_times
 from braid.core.errors import BraidError, NotFound
 from braid.core.schedule import Provisional, Schedule
 from braid.server.store.records import JobRecord, JobStatus, ModelVersion
 
 log = logging.getLogger("braid.jobs")
-
-FIRST_PAUSE_S, GROWTH, LONGEST_PAUSE_S = 30.0, 4.0, 6 * 3600.0
-"""A schedule is made again so long after it was found provisional; then after longer and longer."""
-
-LOOK_S, QUIET_LOOKS = 2.0, 3
-"""The cores count as idle if each of so many looks, one after the other, finds them so."""
-
-LEAST_IDLE = 0.75
-"""Part of the cores' time that is idle on a quiet machine."""
 
 Place = tuple[str, int]  # name and version of a model
 
@@ -145,26 +143,3 @@ class ProvisionalSchedules:
             self._waiting.pop(place, None)
         except BraidError as error:
             log.warning("not made again", extra={**facts, "reason": str(error)})
-
-
-async def cores_are_idle(
-    cpu_times: Callable[[], CpuTimes] = read_cpu_times,
-    sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
-) -> bool:
-    """Look at cores for some seconds; returns whether they were idle for most of each look."""
-    for _ in range(QUIET_LOOKS):
-        before = cpu_times()
-        await sleep(LOOK_S)
-        if cpu_times().since(before).idle_part < LEAST_IDLE:
-            return False
-    return True
-
-
-def due_at(provisional: Provisional, now: float) -> float:
-    """Time from which on a schedule is to be made again, in seconds since 1970."""
-    return min(provisional.at_unix, now) + pause_s(provisional.tries)  # clocks are set back, too
-
-
-def pause_s(tries: int) -> float:
-    """Seconds from when a schedule was found provisional for the ``tries``-th time to the next."""
-    return min(LONGEST_PAUSE_S, FIRST_PAUSE_S * GROWTH ** min(max(tries - 1, 0), 20))

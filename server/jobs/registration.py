@@ -17,6 +17,26 @@ from dataclasses import dataclass, replace
 from functools import partial
 from time import monotonic
 
+from braid.compiler.compile import compile
+from braid.compiler.device import check_offered
+from braid.compiler.imported_model import ImportedModel, read_imported
+from braid.compiler.outcome import reason
+from braid.compiler.outcome import remarks as remarks_of
+from braid.compiler.progress import (
+    IMPORT_ENDS,
+    LOAD_ENDS,
+    BatchSizeProgress,
+    Forecast,
+    Phase,
+    ProgressReport,
+    ReportProgress,
+    batch_size_label,
+)
+from braid.compiler.provisional import better_founded
+from braid.compiler.report import Event, StageMeasured, StagesReused
+from braid.compiler.retries import RetryWhileRestarting
+from braid.compiler.samples import NO_SAMPLES, GivenSamples, read_given
+from braid.compiler.work import CompileOptions
 from braid.core.errors import (
     BraidError,
     DamagedArtefact,
@@ -24,26 +44,12 @@ from braid.core.errors import (
     InvalidArtefact,
     TakenOver,
 )
-from braid.core.schedule import Schedule
-from braid.engine.importer.host.report import check_files
-from braid.server.jobs.imported_model import ImportedModel, read_imported
+from braid.core.schedule import Schedule, ScheduleKey
 from braid.server.jobs.interfaces import CheckImported, ServingDevice
-from braid.server.jobs.progress import (
-    IMPORT_ENDS,
-    LOAD_ENDS,
-    BatchSizeProgress,
-    Forecast,
-    ProgressReport,
-    ReportProgress,
-    batch_size_label,
-)
-from braid.server.jobs.retries import RetryWhileRestarting
-from braid.server.jobs.scheduling.one_schedule import make_schedule
-from braid.server.jobs.scheduling.precision.given_samples import given_samples
-from braid.server.jobs.scheduling.provisional import better_founded
-from braid.server.jobs.services import JobServices, check_offered
-from braid.server.store.files import StoreFolder
-from braid.server.store.records import JobStatus, ModelStatus, ModelVersion
+from braid.server.jobs.services import JobServices
+from braid.server.store.compile_cache import StoreCache
+from braid.server.store.files import is_sound
+from braid.server.store.records import ModelStatus, ModelVersion
 
 log = logging.getLogger("braid.jobs")
 
@@ -79,8 +85,8 @@ async def register_model(
     async with services.keeping(model.sha256):
         imported = await _import(model, services, report)
         check(imported)
-        await given_samples(imported, services)  # which may not fit the model
-        refusals = await _serve_sequentially(imported, services, report)
+        samples = await _samples(imported, services)  # which may not fit the model
+        refusals = await _serve_sequentially(model, imported, services, report)
         work = [each for each in _work(imported, services) if each[0].name not in refusals]
         forecast = Forecast([size for _, size in work], model.options.planner.time_budget_s)
         failures = [f"{name} does not serve it: {error}" for name, error in refusals.items()]
@@ -88,7 +94,8 @@ async def register_model(
         for device, batch_size in work:
             progress = BatchSizeProgress(report, _label(device, batch_size, services), forecast)
             try:
-                schedule = await _schedule(imported, device, batch_size, services, progress)
+                target = _Target(model, imported, device, batch_size, samples)
+                schedule = await _schedule(target, services, progress)
             except DiskFailure as error:  # nothing that follows could be stored either
                 failures.append(f"{progress.label} and later: {error}")
                 break
@@ -97,9 +104,9 @@ async def register_model(
             except DamagedArtefact:  # lost while a worker was replaced; no other plan can be made
                 raise
             except Exception as error:
-                failures.append(f"{progress.label}: {_reason(error, model, batch_size)}")
+                failures.append(f"{progress.label}: {reason(error, model.name, batch_size)}")
             else:
-                remarks += [f"{progress.label}: {remark}" for remark in _remarks(schedule)]
+                remarks += [f"{progress.label}: {remark}" for remark in remarks_of(schedule)]
             progress.finished()
         return RegistrationOutcome(tuple(failures), tuple(remarks))
 
@@ -122,13 +129,13 @@ async def serve_again(
         await services.files.fetch_artefact(model.sha256)
         imported = await _read(model, services)
         retry = services.retry()
-        refusals = await _serve_on(devices, imported, services, lambda device: retry)
+        refusals = await _serve_on(devices, model, imported, services, lambda device: retry)
         for name, error in refusals.items():
             facts = {"model": model.name, "device": name, "reason": str(error)}
             log.error("not served", extra=facts)
         for device, batch_size in _work(imported, services):
             if device in devices and device.name not in refusals:
-                await _use_stored(imported, device, batch_size, services, retry)
+                await _use_stored(_Target(model, imported, device, batch_size), services, retry)
 
 
 async def _import(
@@ -139,7 +146,7 @@ async def _import(
     retry = services.retry(lambda what: _report_import(report, 0.0, what))
     async with services.import_turns.of(model.sha256):
         await retry(lambda: _fetch(model, services))
-        if not await retry(lambda: asyncio.to_thread(_is_sound, folder, model.sha256)):
+        if not await retry(lambda: asyncio.to_thread(is_sound, folder, model.sha256)):
             for device in services.devices:
                 device.bench.wake()
 
@@ -175,42 +182,37 @@ async def _fetch(model: ModelVersion, services: JobServices) -> None:
 
 
 def _report_import(report: ReportProgress, progress: float, detail: str) -> None:
-    report(ProgressReport(JobStatus.IMPORTING, progress, detail))
+    report(ProgressReport(Phase.IMPORTING, progress, detail))
 
 
 async def _read(model: ModelVersion, services: JobServices) -> ImportedModel:
     artefact = services.store.folder.artefact(model.sha256)
-    return await services.retry()(lambda: asyncio.to_thread(read_imported, model, artefact))
+    read = partial(read_imported, model.sha256, model.options, artefact)
+    return await services.retry()(lambda: asyncio.to_thread(read))
 
 
-def _is_sound(folder: StoreFolder, sha256: str) -> bool:
-    """True if an import is done and nothing of it was lost; removes a damaged artefact.
+async def _samples(imported: ImportedModel, services: JobServices) -> GivenSamples:
+    """Samples that a model was registered with, read and checked.
 
     Raises:
-        DamagedArtefact: it is damaged or gone, and there is no upload to make another from.
-        SystemShortage: it cannot be looked at for now.
+        InvalidRequest: they do not fit its inputs, or are gone.
     """
-    try:
-        check_files(folder.artefact(sha256), sha256)
-    except InvalidArtefact as error:
-        if not folder.upload(sha256).is_file():
-            raise DamagedArtefact(str(error)) from error
-        if folder.has_artefact(sha256):
-            log.warning("a damaged artefact is imported again", extra={"reason": str(error)})
-        folder.remove_artefact(sha256)
-        return False
-    return True
+    digest = imported.options.samples
+    if not digest:
+        return NO_SAMPLES
+    await services.retry()(lambda: services.files.fetch_samples(digest))
+    return await read_given(imported, services.store.folder.sample_file(digest))
 
 
 async def _serve_sequentially(
-    imported: ImportedModel, services: JobServices, report: ReportProgress
+    model: ModelVersion, imported: ImportedModel, services: JobServices, report: ReportProgress
 ) -> dict[str, BraidError]:
     """Serve a model on every device; returns the errors of those that cannot, by device name.
 
     Raises:
         BraidError: none can.
     """
-    model, store = imported.model, services.store
+    store = services.store
 
     def retry(device: ServingDevice) -> RetryWhileRestarting:
         loading = f"loading on {device.name}"
@@ -220,7 +222,7 @@ async def _serve_sequentially(
         )
 
     async with services.load_turn:
-        refusals = await _serve_on(services.devices, imported, services, retry)
+        refusals = await _serve_on(services.devices, model, imported, services, retry)
         serving = replace(model, state=ModelStatus.SERVING, message="")
         keep = partial(services.files.keep_artefact, model.sha256)
         try:
@@ -239,6 +241,7 @@ async def _serve_sequentially(
 
 async def _serve_on(
     devices: Sequence[ServingDevice],
+    model: ModelVersion,
     imported: ImportedModel,
     services: JobServices,
     retry: Callable[[ServingDevice], RetryWhileRestarting],
@@ -252,7 +255,7 @@ async def _serve_on(
 
     async def attempt(device: ServingDevice) -> None:
         await device.load(imported.digest, imported.artefact)
-        await services.models.serve(imported, device.name)
+        await services.models.serve(model, imported, device.name)
 
     for device in devices:
         try:
@@ -264,74 +267,103 @@ async def _serve_on(
     return refusals
 
 
+@dataclass(frozen=True, slots=True)
+class _Target:
+    """One batch size of a model version on one device."""
+
+    model: ModelVersion
+    imported: ImportedModel
+    device: ServingDevice
+    batch_size: int
+    samples: GivenSamples = NO_SAMPLES
+
+    @property
+    def key(self) -> ScheduleKey:
+        """Key of its schedule."""
+        return self.imported.schedule_key(self.device.device_key, self.batch_size)
+
+
 async def _schedule(
-    imported: ImportedModel,
-    device: ServingDevice,
-    batch_size: int,
-    services: JobServices,
-    progress: BatchSizeProgress,
+    target: _Target, services: JobServices, progress: BatchSizeProgress
 ) -> Schedule:
     """Find or make the schedule of one batch size on one device, and let it serve."""
     # Other devices may have come since the registration, with a restart.
-    check_offered(imported.model.options.precision, [device])
+    check_offered(target.imported.options.precision, [target.device])
     retry = services.retry(progress.retrying)
-    stored = await _use_stored(imported, device, batch_size, services, retry)
+    stored = await _use_stored(target, services, retry)
     if stored is not None and not stored.is_asked:
         return stored
-    key = imported.schedule_key(device.device_key, batch_size)
-    async with services.making_schedule(key.id, progress.waiting_for_node) as owned:
+    async with services.making_schedule(target.key.id, progress.waiting_for_node) as owned:
         if owned is not services:  # another server may have made it meanwhile
-            stored = await _use_stored(imported, device, batch_size, owned, retry)
+            stored = await _use_stored(target, owned, retry)
             if stored is not None and not stored.is_asked:
                 return stored
-        return await _make(imported, device, batch_size, owned, progress, stored)
+        return await _make(target, owned, progress, stored)
 
 
 async def _make(
-    imported: ImportedModel,
-    device: ServingDevice,
-    batch_size: int,
-    services: JobServices,
-    progress: BatchSizeProgress,
-    before: Schedule | None,
+    target: _Target, services: JobServices, progress: BatchSizeProgress, before: Schedule | None
 ) -> Schedule:
     """Make and store the schedule of one batch size on one device, and let it serve.
 
     ``before`` serves meanwhile, and on if nothing could be decided now.
     """
+    device, observer, store = target.device, services.observer, services.store
+
+    def report(event: Event) -> None:
+        match event:
+            case StageMeasured(seconds):
+                observer.stage_measured(device.name, seconds)
+            case StagesReused(count):
+                observer.stages_reused(device.name, count)
+            case _:
+                progress(event)
+
     turn = services.device_turns.of(device.name)
     if turn.locked():
         progress.waiting()
     async with turn:
         progress.begun()
         began = monotonic()
-        made, graph = await make_schedule(imported, device, batch_size, services, progress)
+        imported, size = target.imported, target.batch_size
+        schedule_ids = [
+            imported.schedule_key(one.device_key, rows).id
+            for one in services.devices
+            for rows in imported.batch_sizes
+        ]
+        cache = StoreCache(store, device.device_key, schedule_ids)
+        options = CompileOptions(
+            services.planner,
+            services.tolerance,
+            services.limits,
+            target.samples,
+            services.side_by_side,
+            services.retry(),
+        )
+        made, graph = await compile(imported, device, size, options, cache, report)
     wrong = sum(contender.erred for contender in made.provenance.candidates)
-    services.observer.plans_refused(device.name, wrong)
+    observer.plans_refused(device.name, wrong)
     schedule = better_founded(before, made, monotonic() - began)
     is_new = schedule.unit_names == made.unit_names
-    await services.store.call(services.store.put_schedule, schedule, graph if is_new else None)
-    await promote(imported.model, device, schedule, services, services.retry(progress.retrying))
+    await store.call(store.put_schedule, schedule, graph if is_new else None)
+    retry = services.retry(progress.retrying)
+    await promote(target.model, device, schedule, services, retry)
     return schedule
 
 
 async def _use_stored(
-    imported: ImportedModel,
-    device: ServingDevice,
-    batch_size: int,
-    services: JobServices,
-    retry: RetryWhileRestarting,
+    target: _Target, services: JobServices, retry: RetryWhileRestarting
 ) -> Schedule | None:
     """Let the stored schedule serve, if there is one that fits."""
-    key = imported.schedule_key(device.device_key, batch_size)
-    schedule = await services.store.call(services.store.find_schedule, key.id)
+    key_id, device = target.key.id, target.device
+    schedule = await services.store.call(services.store.find_schedule, key_id)
     if schedule is not None:
         try:
-            await promote(imported.model, device, schedule, services, retry)
-            services.registry.found(imported.model, device.name, schedule)
+            await promote(target.model, device, schedule, services, retry)
+            services.registry.found(target.model, device.name, schedule)
         except InvalidArtefact as error:
-            log.warning("unfit schedule", extra={"schedule_id": key.id, "reason": str(error)})
-            await services.store.call(services.store.forget_schedule, key.id)
+            log.warning("unfit schedule", extra={"schedule_id": key_id, "reason": str(error)})
+            await services.store.call(services.store.forget_schedule, key_id)
             schedule = None
     services.observer.schedule_looked_up(schedule is not None)
     return schedule
@@ -364,23 +396,3 @@ def _work(imported: ImportedModel, services: JobServices) -> Iterator[tuple[Serv
 
 def _label(device: ServingDevice, batch_size: int, services: JobServices) -> str:
     return batch_size_label(batch_size, device.name if len(services.devices) > 1 else "")
-
-
-def _reason(error: Exception, model: ModelVersion, batch_size: int) -> str:
-    """Text why a batch size has no schedule, for the owner of the model; logs internal errors."""
-    if isinstance(error, BraidError):
-        return str(error)
-    facts = {"model": model.name, "size": batch_size}
-    log.error("scheduling failed", exc_info=error, extra=facts)
-    return "internal error; the server's log has the details"
-
-
-def _remarks(schedule: Schedule) -> list[str]:
-    """Texts for the owner of a model: why a plan does not serve."""
-    seen = schedule.provenance
-    if seen.provisional is not None:
-        serves = "the sequential plan" if schedule.serves_sequentially else schedule.planner
-        return [f"{serves} serves; {seen.provisional.text}"]
-    if not seen.promoted:
-        return [seen.reason]
-    return [f"{wrong.name} is refused: {wrong.remark}" for wrong in seen.candidates if wrong.erred]

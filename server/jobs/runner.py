@@ -23,6 +23,10 @@ from contextlib import AbstractAsyncContextManager, aclosing, suppress
 from dataclasses import replace
 from functools import partial
 
+from braid.compiler.device import check_offered
+from braid.compiler.options import ModelOptions
+from braid.compiler.progress import UNKNOWN
+from braid.compiler.samples import check_samples
 from braid.core.background import log_failure, though_callers_leave
 from braid.core.errors import (
     DiskFailure,
@@ -35,9 +39,8 @@ from braid.core.schedule import Provisional
 from braid.server.jobs.interfaces import CheckImported
 from braid.server.jobs.job_views import JobViews
 from braid.server.jobs.live_jobs import LiveJob, LiveJobs
-from braid.server.jobs.progress import UNKNOWN
 from braid.server.jobs.running_jobs import RunningJobs
-from braid.server.jobs.services import JobServices, check_offered, check_samples
+from braid.server.jobs.services import JobServices
 from braid.server.store.records import (
     DEVICE_KEYS_SEPARATOR,
     JobRecord,
@@ -46,7 +49,6 @@ from braid.server.store.records import (
     ModelVersion,
     ReceivedUpload,
     Registration,
-    RegistrationOptions,
     WhichSchedules,
 )
 
@@ -140,7 +142,7 @@ class JobRunner:
         self,
         name: str,
         received: ReceivedUpload,
-        options: RegistrationOptions,
+        options: ModelOptions,
         version: int | None = None,
     ) -> Registration:
         """Make a model version and run its job, or find the job of the same registration.
@@ -165,7 +167,7 @@ class JobRunner:
         self,
         name: str,
         received: ReceivedUpload,
-        options: RegistrationOptions,
+        options: ModelOptions,
         version: int | None,
     ) -> Registration:
         keep, store = partial(self._files.keep_upload, received), self._store
@@ -186,7 +188,7 @@ class JobRunner:
         self,
         name: str,
         received: ReceivedUpload,
-        options: RegistrationOptions,
+        options: ModelOptions,
         version: int,
         check: CheckImported,
     ) -> Registration:
@@ -212,7 +214,7 @@ class JobRunner:
         self,
         name: str,
         received: ReceivedUpload,
-        options: RegistrationOptions,
+        options: ModelOptions,
         version: int,
         check: CheckImported,
     ) -> Registration:

@@ -20,12 +20,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
+from braid.compiler.progress import LOAD_ENDS, UNKNOWN, ProgressReport
 from braid.core.background import log_failure
 from braid.core.errors import BraidError, DiskFailure, StoreUnavailable, TakenOver
 from braid.core.shortage import shortage
 from braid.server.jobs.job_ends import JobEnds, ended
 from braid.server.jobs.live_jobs import LiveJob, LiveJobs
-from braid.server.jobs.progress import LOAD_ENDS, UNKNOWN, ProgressReport
 from braid.server.jobs.registration import RegistrationOutcome, register_model
 from braid.server.jobs.services import JobServices
 from braid.server.store.records import JobStatus
@@ -173,10 +173,10 @@ class RunningJobs:
         """Take a report from a running job."""
         if live.is_ending or live.is_gone:
             return
-        before, seconds = live.job, time.time()
+        before, seconds, state = live.job, time.time(), JobStatus(now.phase.value)
         job = replace(
             before,
-            state=now.state,
+            state=state,
             progress=max(before.progress, min(1.0, now.progress)),
             detail=now.detail,
             done=now.done,
@@ -184,11 +184,11 @@ class RunningJobs:
             eta_seconds=now.eta_seconds,
             updated_unix=seconds,
         )
-        self._live.count(before.state, now.state)
+        self._live.count(before.state, state)
         live.publish(job)
         if live.replaces and now.progress >= LOAD_ENDS:
             self._has_replaced(live)
-        if now.state is not before.state or seconds - live.saved_at >= SAVE_SECONDS:
+        if state is not before.state or seconds - live.saved_at >= SAVE_SECONDS:
             live.saved_at = seconds
             saved = asyncio.wrap_future(live.store.submit(live.store.save_job, job))
             saved.add_done_callback(partial(self._saved, live))

@@ -7,20 +7,17 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 
-from braid.core.errors import InvalidRequest
+from braid.compiler.planner import DEFAULT_LIMITS, Planner, SearchLimits
+from braid.compiler.retries import RetryPauses, RetryWhileRestarting
 from braid.core.keyed_locks import KeyedLocks
-from braid.core.precision import AUTO, AUTO_TOLERANCE, FP32, INT8, TOLERANCES
 from braid.server.jobs.interfaces import (
     ImportModel,
     JobObserver,
     OnSchedule,
-    Planner,
     PlanTarget,
     ServingDevice,
 )
 from braid.server.jobs.registry import Registry
-from braid.server.jobs.retries import RetryPauses, RetryWhileRestarting
-from braid.server.store.records import RegistrationOptions
 from braid.server.store.shared_files import Files
 from braid.server.store.store import Store
 
@@ -37,6 +34,7 @@ class JobServices:
     observer: JobObserver
     on_schedule: Sequence[OnSchedule]  # told after a schedule serves
     tolerance: float  # of outputs in FP32, relative to the largest element
+    limits: SearchLimits = DEFAULT_LIMITS
     prepare_job: Callable[[], None] = lambda: None  # called when no job is under way ...
     quiet: Callable[[], Awaitable[object]] = lambda: asyncio.sleep(0)  # ... and this has returned
     files: Files = field(default_factory=Files)  # that other servers use, too
@@ -75,38 +73,3 @@ class JobServices:
         ``report`` gets a text per retry.
         """
         return RetryWhileRestarting(self.retry_pauses, report, self.store.is_revocable)
-
-    def tolerated_error(self, options: RegistrationOptions) -> float:
-        """Allowed error of outputs against FP32, relative to the largest element of each."""
-        if options.accepted_error is not None:
-            return options.accepted_error
-        return TOLERANCES.get(options.precision, self.tolerance)
-
-    def tolerated_in(self, precision: str, options: RegistrationOptions) -> float:
-        """Allowed error of one of the precisions that ``auto`` chooses from.
-
-        FP32 is held to what it is held to without ``auto``, whatever error is accepted.
-        """
-        if precision == FP32:
-            return self.tolerance
-        return AUTO_TOLERANCE if options.accepted_error is None else options.accepted_error
-
-
-def check_offered(precision: str, devices: Sequence[ServingDevice]) -> None:
-    """Raise InvalidRequest unless all ``devices`` can compute in ``precision``."""
-    for device in devices:
-        if precision not in (AUTO, *device.precisions):
-            raise InvalidRequest(
-                f"device {device.name} computes in {', '.join(device.precisions)}, not in "
-                f"{precision}; register the model in a precision that every device of this "
-                "server offers, or with precision auto"
-            )
-
-
-def check_samples(precision: str, *, given: bool) -> None:
-    """Raise InvalidRequest if ``precision`` needs samples and none are ``given``."""
-    if precision == INT8 and not given:
-        raise InvalidRequest(
-            "precision int8 takes the ranges of its integers from samples of the model's inputs; "
-            "give some, e.g. with --samples FILE.npz"
-        )

@@ -13,6 +13,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from braid.compiler.options import ModelOptions
 from braid.core.background import though_callers_leave
 from braid.core.errors import BraidError, InvalidUpload, ModelImportError, PreconditionFailed
 from braid.core.keyed_locks import KeyedLocks
@@ -20,13 +21,7 @@ from braid.server.jobs.runner import JobRunner
 from braid.server.models.first_bytes import FirstBytes
 from braid.server.models.serving_models import ServingModels
 from braid.server.models.versions import WHOLE_MODEL
-from braid.server.store.records import (
-    ModelStatus,
-    ModelVersion,
-    ReceivedUpload,
-    RegistrationOptions,
-    check_model_name,
-)
+from braid.server.store.records import ModelStatus, ModelVersion, ReceivedUpload, check_model_name
 from braid.server.store.store import Store
 
 
@@ -85,7 +80,7 @@ class ModelLoader:
             await self._catch_up(name)
 
     async def load(
-        self, name: str, files: Mapping[int, bytes], options: RegistrationOptions | None
+        self, name: str, files: Mapping[int, bytes], options: ModelOptions | None
     ) -> None:
         """Let a model answer; returns when it does. A load that began completes.
 
@@ -159,15 +154,15 @@ class ModelLoader:
         await self._models.unload(unloaded)
 
     async def _load(
-        self, name: str, files: Mapping[int, bytes], options: RegistrationOptions | None
+        self, name: str, files: Mapping[int, bytes], options: ModelOptions | None
     ) -> None:
         async with self.turns.of(name):
             for version, content in sorted(files.items()):
-                await self._register(name, version, content, options or RegistrationOptions())
+                await self._register(name, version, content, options or ModelOptions())
             if not files:
                 await self._load_registered(name, options)
 
-    async def _load_registered(self, name: str, options: RegistrationOptions | None) -> None:
+    async def _load_registered(self, name: str, options: ModelOptions | None) -> None:
         """Let every version answer that can; an error of one stops no other.
 
         Raises:
@@ -191,7 +186,7 @@ class ModelLoader:
             raise errors[-1]
 
     async def _register(
-        self, name: str, version: int, content: bytes, options: RegistrationOptions
+        self, name: str, version: int, content: bytes, options: ModelOptions
     ) -> None:
         if not content:
             raise InvalidUpload(f"the file of version {version} is empty")
@@ -207,7 +202,7 @@ class ModelLoader:
         else:
             await self.serve_version(made.model)
 
-    async def _reschedule(self, newest: ModelVersion, options: RegistrationOptions) -> None:
+    async def _reschedule(self, newest: ModelVersion, options: ModelOptions) -> None:
         """Register the newest bytes as a new version with other options; their artefact exists."""
         if newest.state not in (ModelStatus.SERVING, ModelStatus.UNLOADED):
             raise PreconditionFailed(
@@ -216,7 +211,7 @@ class ModelLoader:
         await self._run_job(newest, options)
 
     async def _run_job(
-        self, model: ModelVersion, options: RegistrationOptions, version: int | None = None
+        self, model: ModelVersion, options: ModelOptions, version: int | None = None
     ) -> None:
         """Register bytes that were imported before, and wait until they answer."""
         received = ReceivedUpload(None, model.sha256, model.size_bytes)

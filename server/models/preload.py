@@ -11,18 +11,13 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from braid.compiler.options import ModelOptions
 from braid.core.errors import BraidError, InvalidRequest, StartupError
 from braid.core.own_threads import OwnThreads
 from braid.core.regular_file import open_file
 from braid.scheduler.options import PlannerSettings
 from braid.server.jobs.runner import JobRunner
-from braid.server.store.records import (
-    JobStatus,
-    ModelStatus,
-    ModelVersion,
-    RegistrationOptions,
-    check_model_name,
-)
+from braid.server.store.records import JobStatus, ModelStatus, ModelVersion, check_model_name
 from braid.server.store.store import Store
 
 CHUNK_BYTES = 4 << 20
@@ -111,7 +106,7 @@ async def _register(
     known = await _registered(name, path, store, reading)
     if known is not None and known.state is ModelStatus.UNLOADED:
         return None
-    options, version = RegistrationOptions(planner=PlannerSettings.for_serving()), None
+    options, version = ModelOptions(planner=PlannerSettings.for_serving()), None
     if known is not None:
         options, version = known.options, known.version
     digest = hashlib.sha256()

@@ -10,13 +10,13 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
+from braid.compiler.imported_model import read_imported
 from braid.core.errors import DiskFailure, NotFound, ScheduleNotFound
 from braid.core.graph import OpGraph
 from braid.core.program import as_scheduled
 from braid.core.schedule import Schedule
 from braid.server.devices.device import Device
 from braid.server.devices.pool import Devices
-from braid.server.jobs.imported_model import read_imported
 from braid.server.models.serving_models import ServingModels
 from braid.server.models.versions import ModelVersions
 from braid.server.store.records import ModelVersion
@@ -147,7 +147,9 @@ class ModelQueries:
         async with on.keeping(model.sha256):
             with self._files.in_use(model.sha256):
                 await self._files.fetch_artefact(model.sha256)
-                imported = await asyncio.to_thread(read_imported, model, artefact)
+                imported = await asyncio.to_thread(
+                    read_imported, model.sha256, model.options, artefact
+                )
             await on.load(model.sha256, artefact)
             schedule = placed.schedule
             usual = imported.program(schedule.key.batch_size)

@@ -13,6 +13,8 @@ import asyncio
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
+from braid.compiler.imported_model import ImportedModel
+from braid.compiler.retries import RetriesExhausted
 from braid.core.background import to_the_end
 from braid.core.errors import (
     BraidError,
@@ -27,8 +29,6 @@ from braid.server.inference.batching.batcher import Batcher
 from braid.server.inference.batching.execution import DeviceExecution
 from braid.server.inference.replica import ModelReplica, ScheduleMark
 from braid.server.inference.routing import QueuedReplica, Replicas
-from braid.server.jobs.imported_model import ImportedModel
-from braid.server.jobs.retries import RetriesExhausted
 from braid.server.models.versions import DEFAULT_CONFIG, KnownModels, ModelVersions, OnServing
 from braid.server.observability.metrics import Metrics
 from braid.server.observability.series.requests import ModelMetrics
@@ -184,21 +184,20 @@ class ServingModels(KnownModels):
             for version in sorted(known.served)
         ]
 
-    async def serve(self, imported: ImportedModel, device: str) -> None:
-        """Let a model that is loaded on a device answer there; does nothing if it does already.
+    async def serve(self, model: ModelVersion, imported: ImportedModel, device: str) -> None:
+        """Let a version whose model is loaded on a device answer there.
 
-        It begins with the sequential plan. What the version served before finishes its accepted
-        requests, on all devices, and goes.
+        Does nothing if it does already. It begins with the sequential plan. What the version served
+        before finishes its accepted requests, on all devices, and goes.
 
         Raises:
             InvalidRequest: it cannot run at the shapes it was registered for.
             DeviceOutOfMemory: the device has no room for it.
             PreconditionFailed: it was deleted or replaced meanwhile.
         """
-        model = imported.model
         if not self._lacks(model, device):
             return
-        served = await self._replica(imported, device)
+        served = await self._replica(model, imported, device)
         if not self._lacks(model, device):  # another job was faster
             await served.close()
             return
@@ -234,10 +233,12 @@ class ServingModels(KnownModels):
         replica = self._on(model.name, model.version, device)
         return replica is None or not replica.model.is_same(model)
 
-    async def _replica(self, imported: ImportedModel, device: str) -> ModelReplica:
+    async def _replica(
+        self, model: ModelVersion, imported: ImportedModel, device: str
+    ) -> ModelReplica:
         on = self._devices.named(device)
         assert on is not None
-        replica = ModelReplica(imported, on)
+        replica = ModelReplica(model, imported, on)
         try:
             for batch_size in replica.batch_sizes:
                 await replica.use_plan(batch_size)

@@ -16,9 +16,8 @@ from typing import Any
 from ray import serve
 from ray.serve import Application
 
+from braid.compiler.bench import MakeMeasuringHost, measuring_host
 from braid.core.errors import StartupError
-from braid.server.devices.measuring.host import MakeMeasuringHost
-from braid.server.devices.measuring.serving import measuring_host
 from braid.server.fleet_settings import without_password
 from braid.server.ray.environment import DRAIN_SECONDS, RESOURCE
 from braid.server.ray.handlers import ADD_TO_REPLICA

@@ -20,13 +20,12 @@ import ray
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 
+from braid.compiler.bench import MakeMeasuringHost, measuring_host
 from braid.core.background import BackgroundTasks
 from braid.core.errors import StartupError
 from braid.engine.runtime.memory import keep_freed_memory
 from braid.server.app.front_end import FrontEnd
 from braid.server.devices.cores import leave_cores_to_devices, pinned_cores
-from braid.server.devices.measuring.host import MakeMeasuringHost
-from braid.server.devices.measuring.serving import measuring_host
 from braid.server.observability.logs import configure_logging
 from braid.server.ray.environment import missing
 from braid.server.ray.handlers import ReplicaPorts, serve_here

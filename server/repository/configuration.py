@@ -15,11 +15,11 @@ from google.protobuf import json_format, text_format
 from google.protobuf.message import Message
 from tritonclient.grpc import model_config_pb2 as wire
 
+from braid.compiler.options import ModelOptions
 from braid.core.errors import InvalidRequest
 from braid.scheduler.options import PlannerSettings
 from braid.server.inference.requests import DEFAULT_PRIORITY, PRIORITY_LEVELS
 from braid.server.repository.declared import DeclaredTensor, data_type_name
-from braid.server.store.records import RegistrationOptions
 from braid.server.store.serving_config import ServingConfig, VersionPolicy
 
 PLATFORM = "onnx_braid"
@@ -58,8 +58,8 @@ class Configuration:
     is_given: bool = False  # there is a configuration; else these are the defaults
 
     @property
-    def options(self) -> RegistrationOptions:
-        return RegistrationOptions(self.batch_sizes, PlannerSettings.for_serving())
+    def options(self) -> ModelOptions:
+        return ModelOptions(self.batch_sizes, PlannerSettings.for_serving())
 
     def serving(self, before: ServingConfig) -> ServingConfig:
         """Return how the model is to serve, as ``before`` in what is left open."""
@@ -144,7 +144,7 @@ def _only_offered(message: Message, where: str) -> None:
 def _batch_sizes(config: Any) -> tuple[int, ...]:
     """Batch sizes to schedule: the preferred batch sizes, the largest, and 1."""
     sizes = {1, max(1, config.max_batch_size), *config.dynamic_batching.preferred_batch_size}
-    return RegistrationOptions(tuple(sizes)).batch_sizes
+    return ModelOptions(tuple(sizes)).batch_sizes
 
 
 def _versions(policy: Any) -> VersionPolicy | None:

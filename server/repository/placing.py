@@ -10,6 +10,7 @@ import asyncio
 from contextlib import aclosing
 from functools import partial
 
+from braid.compiler.imported_model import ImportedModel, read_imported
 from braid.core.errors import (
     InvalidRequest,
     InvalidUpload,
@@ -20,7 +21,6 @@ from braid.core.errors import (
     UploadTooLarge,
 )
 from braid.core.own_threads import OwnThreads
-from braid.server.jobs.imported_model import ImportedModel, read_imported
 from braid.server.jobs.interfaces import CheckImported
 from braid.server.jobs.runner import JobRunner
 from braid.server.models.first_bytes import FirstBytes
@@ -123,7 +123,7 @@ class Placing:
             artefact = self._store.folder.artefact(model.sha256)
             with self._files.in_use(model.sha256):
                 await self._files.fetch_artefact(model.sha256)
-                check(await asyncio.to_thread(read_imported, model, artefact))
+                check(await asyncio.to_thread(read_imported, model.sha256, model.options, artefact))
 
     async def _until_serving(self, made: Registration, digest: str) -> None:
         """Wait until these bytes serve; they may have been unloaded again by then.

@@ -5,31 +5,26 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from braid.compiler.options import ModelOptions
 from braid.core.precision import FP32
 from braid.core.schedule import SEQUENTIAL, Schedule
 from braid.core.tensor import TensorType
 from braid.scheduler.options import PlannerSettings
 from braid.server.inference.replica import ModelReplica
 from braid.server.models.queries import Placed, provisional_text
-from braid.server.store.records import (
-    JobRecord,
-    ModelStatus,
-    ModelVersion,
-    RegistrationOptions,
-    ShownNode,
-)
+from braid.server.store.records import JobRecord, ModelStatus, ModelVersion, ShownNode
 from braid.server.store.serving_config import Batching, ServingConfig, VersionPolicy
 from braid_client.wire import admin_pb2 as wire
 
 
-def options_from_wire(header: wire.RegisterModelHeader) -> RegistrationOptions:
+def options_from_wire(header: wire.RegisterModelHeader) -> ModelOptions:
     """Return the options of a registration; zero and empty mean the defaults.
 
     Raises:
         InvalidRequest: a batch size, limit, shape or error is out of range, or no such precision.
     """
     planner = PlannerSettings.for_serving(header.planner.name)
-    return RegistrationOptions(
+    return ModelOptions(
         batch_sizes=tuple(header.batch_sizes) or (1,),
         planner=replace(
             planner,

@@ -15,12 +15,12 @@ from typing import Any
 from google.protobuf.descriptor import Descriptor
 
 from braid.core.errors import InvalidRequest
+from braid.core.inputs import GivenTensor
 from braid.core.pieces import Work, joined
 from braid.server.inference.replica import ModelReplica
 from braid.server.inference.requests import (
     DEFAULT_PRIORITY,
     GivenRequest,
-    GivenTensor,
     InferenceResult,
     OutputTensor,
     WriteReply,

@@ -17,8 +17,8 @@ from braid.core.errors import DeadlineExceeded, InvalidUpload
 from braid.server.models.first_bytes import FirstBytes
 from braid.server.rpc.status import Context
 from braid.server.security.addresses import network_of_peer
-from braid.server.servicers.samples import SampleUpload
 from braid.server.store.records import ReceivedUpload
+from braid.server.store.sample_upload import SampleUpload
 from braid.server.store.store import Store
 from braid_client.wire import admin_pb2 as wire
 

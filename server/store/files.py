@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import logging
 import os
 import re
 import secrets
@@ -14,8 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from braid.core.descriptors import Descriptor
-from braid.core.errors import StartupError
+from braid.core.errors import DamagedArtefact, InvalidArtefact, StartupError
 from braid.core.removal import remove_folder
+from braid.engine.importer.host.report import check_files
+
+log = logging.getLogger("braid.jobs")
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _PARTIAL = re.compile(r"[^.].*\.(part|unpacked|new)|\.(gone|import)-.*")
@@ -204,3 +208,22 @@ def _take_lock(path: Path, what: Path) -> Descriptor:
     os.ftruncate(lock.fileno(), 0)
     os.pwrite(lock.fileno(), f"{os.getpid()}\n".encode(), 0)
     return lock
+
+
+def is_sound(folder: StoreFolder, sha256: str) -> bool:
+    """True if an import is done and nothing of it was lost; removes a damaged artefact.
+
+    Raises:
+        DamagedArtefact: it is damaged or gone, and there is no upload to make another from.
+        SystemShortage: it cannot be looked at for now.
+    """
+    try:
+        check_files(folder.artefact(sha256), sha256)
+    except InvalidArtefact as error:
+        if not folder.upload(sha256).is_file():
+            raise DamagedArtefact(str(error)) from error
+        if folder.has_artefact(sha256):
+            log.warning("a damaged artefact is imported again", extra={"reason": str(error)})
+        folder.remove_artefact(sha256)
+        return False
+    return True

@@ -4,19 +4,13 @@ from __future__ import annotations
 
 import enum
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
-from typing import Any
 
+from braid.compiler.options import ModelOptions
 from braid.core.errors import InvalidRequest
-from braid.core.precision import FP32, check_precision
-from braid.scheduler.options import PlannerSettings
-
-MAX_BATCH_SIZE = 4096
-MAX_BATCH_SIZES = 32
-MAX_DIMS = 16
 
 DEVICE_KEYS_SEPARATOR = " | "
 """Separator of device keys in a joined string."""
@@ -92,67 +86,6 @@ _ENDED = frozenset({JobStatus.READY, JobStatus.UNSCHEDULED, JobStatus.FAILED, Jo
 
 
 @dataclass(frozen=True, slots=True)
-class RegistrationOptions:
-    """Options to schedule a model for. Equal options for equal bytes are the same registration."""
-
-    batch_sizes: tuple[int, ...] = (1,)  # ascending; ignored for models without a batch
-    planner: PlannerSettings = field(default_factory=PlannerSettings)
-    # Input -> whole shape, batch as 1, for inputs with open extents.
-    input_shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    precision: str = FP32  # of braid.core.precision.ASKED
-    # Outputs may be so far from the FP32 reference, relative to the largest element of each.
-    # None: as far as is usual for the precision.
-    accepted_error: float | None = None
-    samples: str = ""  # digest of the inputs that errors are measured on; empty: seeded ones
-
-    def __post_init__(self) -> None:
-        check_precision(self.precision)
-        if self.accepted_error is not None and not 0 < self.accepted_error <= 1:
-            raise InvalidRequest(
-                "the accepted error is relative to the largest element of an output: above 0, "
-                f"at most 1, not {self.accepted_error}"
-            )
-        sizes = tuple(sorted(set(self.batch_sizes))) or (1,)
-        if sizes[0] < 1 or sizes[-1] > MAX_BATCH_SIZE:
-            raise InvalidRequest(f"batch sizes lie between 1 and {MAX_BATCH_SIZE}")
-        if len(sizes) > MAX_BATCH_SIZES:
-            raise InvalidRequest(f"at most {MAX_BATCH_SIZES} batch sizes, not {len(sizes)}")
-        for name, shape in self.input_shapes.items():
-            if len(shape) > MAX_DIMS or any(not 0 <= dim < 2**31 for dim in shape):
-                raise InvalidRequest(f"input_shapes[{name!r}] is not a shape: {list(shape)[:20]}")
-        object.__setattr__(self, "batch_sizes", sizes)
-        shapes = {name: tuple(shape) for name, shape in self.input_shapes.items()}
-        object.__setattr__(self, "input_shapes", shapes)
-
-    def to_json(self) -> dict[str, Any]:
-        """JSON form, the inverse of ``options_from_json``."""
-        document: dict[str, Any] = {
-            "batch_sizes": list(self.batch_sizes),
-            "planner": self.planner.text,
-            "input_shapes": {name: list(shape) for name, shape in self.input_shapes.items()},
-        }
-        if self.precision != FP32:
-            document["precision"] = self.precision
-        if self.accepted_error is not None:
-            document["accepted_error"] = self.accepted_error
-        if self.samples:
-            document["samples"] = self.samples
-        return document
-
-
-def options_from_json(document: Mapping[str, Any]) -> RegistrationOptions:
-    """Read what ``RegistrationOptions.to_json`` wrote."""
-    return RegistrationOptions(
-        tuple(document["batch_sizes"]),
-        PlannerSettings.parse(document["planner"]),
-        {name: tuple(shape) for name, shape in document["input_shapes"].items()},
-        document.get("precision", FP32),
-        document.get("accepted_error"),
-        document.get("samples", ""),
-    )
-
-
-@dataclass(frozen=True, slots=True)
 class ModelVersion:
     """One version of a model: these bytes, scheduled for these options."""
 
@@ -160,7 +93,7 @@ class ModelVersion:
     version: int  # from 1, never used again for this name
     sha256: str  # of the uploaded file; names its artefact
     size_bytes: int
-    options: RegistrationOptions
+    options: ModelOptions
     state: ModelStatus = ModelStatus.LOADING
     message: str = ""  # why it FAILED, or SERVES without a schedule
     created_unix: float = 0.0

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from sqlalchemy import Connection
 
+from braid.compiler.options import ModelOptions
 from braid.core.errors import PreconditionFailed, ResourceExhausted
 from braid.server.store.database.database import Database
 from braid.server.store.database.transactions import Transactions
@@ -28,7 +29,6 @@ from braid.server.store.records import (
     ModelVersion,
     ReceivedUpload,
     Registration,
-    RegistrationOptions,
     check_model_name,
 )
 from braid.server.store.tables import digests, placed
@@ -61,7 +61,7 @@ class Registrations:
         self,
         name: str,
         received: ReceivedUpload,
-        options: RegistrationOptions,
+        options: ModelOptions,
         device_keys: str = "",
         version: int | None = None,
     ) -> Registration:
@@ -105,7 +105,7 @@ class Registrations:
         self,
         name: str,
         received: ReceivedUpload,
-        options: RegistrationOptions,
+        options: ModelOptions,
         device_keys: str,
         version: int,
     ) -> Registration:
@@ -192,7 +192,7 @@ class Registrations:
         connection: Connection,
         name: str,
         received: ReceivedUpload,
-        options: RegistrationOptions,
+        options: ModelOptions,
         device_keys: str,
         version: int | None,
     ) -> Registration:

@@ -410,7 +410,9 @@ class Store(Registrations):
     forget_schedule = write_method(plans.forget_schedule, "schedules")
     ask_again = write_method(plans.ask_again)
     put_latency = write_method(plans.put_latency)
+    put_latencies = write_method(plans.put_latencies)
     find_latencies = read_method(plans.find_latencies)
+    all_latencies = read_method(plans.all_latencies)
 
     def listed_nodes(self) -> list[ShownNode]:
         """Servers that share the database, with their jobs; none if this server is alone."""

@@ -13,15 +13,16 @@ import grpc
 import psutil
 import pytest
 
+from braid.compiler.imported_model import read_imported
+from braid.compiler.options import ModelOptions
 from braid.core.errors import DamagedArtefact, InvalidArtefact, SystemShortage, Unavailable
 from braid.core.shortage import shortage, unreadable
 from braid.engine.importer.host.launch import import_model
 from braid.engine.importer.host.process import ImporterProcess
 from braid.engine.importer.host.report import check_files
 from braid.engine.importer.host.request import ImportLimits
-from braid.server.jobs.imported_model import read_imported
 from braid.server.rpc.status import status_code, status_message
-from braid.server.store.records import ModelVersion, RegistrationOptions
+from braid.server.store.records import ModelVersion
 from tests.server.jobs.fakes import template, write_artefact
 
 DIGEST = "1" * 64
@@ -69,18 +70,18 @@ def test_other_errors_lack_nothing() -> None:
 def test_an_artefact_is_not_damaged_for_want_of_descriptors(tmp_path: Path) -> None:
     artefact = tmp_path / DIGEST
     write_artefact(artefact, DIGEST, template())
-    model = ModelVersion("m", 1, DIGEST, 1, RegistrationOptions())
+    model = ModelVersion("m", 1, DIGEST, 1, ModelOptions())
 
     with without_descriptors():
         with pytest.raises(SystemShortage):
             check_files(artefact, DIGEST)
         with pytest.raises(SystemShortage):
-            read_imported(model, artefact)
+            read_imported(model.sha256, model.options, artefact)
 
     check_files(artefact, DIGEST)
     (artefact / "graph.json").unlink()
     with pytest.raises(DamagedArtefact):
-        read_imported(model, artefact)
+        read_imported(model.sha256, model.options, artefact)
 
 
 def free_descriptors() -> list[int]:

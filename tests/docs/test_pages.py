@@ -19,7 +19,9 @@ from tests import ROOT
 DOCS = ROOT / "docs"
 PAGES = sorted(DOCS.glob("*.md"))
 AT_THE_TOP = (ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md")
-SOURCES = ("core", "scheduler", "engine", "server", "client", "charts", "library", "braid")
+SOURCES = (
+    *("core", "scheduler", "engine", "compiler", "server", "client", "charts", "library", "braid"),
+)
 
 
 def test_the_site_builds_without_a_warning_and_every_link_resolves(tmp_path: Path) -> None:

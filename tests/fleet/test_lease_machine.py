@@ -22,17 +22,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 from sqlalchemy import make_url, text
 
+from braid.compiler.options import ModelOptions
 from braid.core.errors import TakenOver
 from braid.server.fleet.records import JOB, Claimant, Lease
 from braid.server.fleet.store import FleetStore
 from braid.server.fleet.tables import leases as leases_table
-from braid.server.store.records import (
-    JobRecord,
-    JobStatus,
-    NodeRecord,
-    ReceivedUpload,
-    RegistrationOptions,
-)
+from braid.server.store.records import JobRecord, JobStatus, NodeRecord, ReceivedUpload
 from tests.fleet.postgres import Postgres
 
 pytestmark = pytest.mark.fleet
@@ -96,7 +91,7 @@ class LeaseMachine(RuleBasedStateMachine):
         content = secrets.token_bytes(8)
         received = ReceivedUpload(None, hashlib.sha256(content).hexdigest(), len(content))
         with self.at(node) as store:
-            made = store.register("m", received, RegistrationOptions(), f"type-{node % 2}")
+            made = store.register("m", received, ModelOptions(), f"type-{node % 2}")
         assert isinstance(made.grant, Lease)
         self.jobs[made.job.id] = made.job
         self.given(node, made.grant)

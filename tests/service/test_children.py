@@ -20,9 +20,8 @@ from tests.service.server_process import BRAID, ServerProcess
 
 KINDS = (
     "braid.engine.worker.process.main",
-    "braid.engine.worker.process.measuring_main",
+    "braid.compiler.process",
     "braid.engine.importer.sandbox",
-    "braid.server.jobs.planner.process",
 )
 """Modules that run as children."""
 

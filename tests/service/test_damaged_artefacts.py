@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from braid.compiler.imported_model import read_imported
+from braid.compiler.options import ModelOptions
 from braid.core.errors import DamagedArtefact, InvalidArtefact
 from braid.core.program import PlanToRun, ProgramKey
 from braid.core.tensor import TensorType
@@ -19,9 +21,9 @@ from braid.engine.importer.host.report import check_files
 from braid.engine.importer.host.request import ImportLimits, ImportRequest
 from braid.engine.importer.sandbox.pipeline import import_upload
 from braid.engine.importer.upload.uploaded_model import open_upload
+from braid.engine.link.messages import DescribeProgram, FindFacts
 from braid.server.devices.device import Device, DeviceEvents
-from braid.server.jobs.imported_model import read_imported
-from braid.server.store.records import ModelVersion, RegistrationOptions
+from braid.server.store.records import ModelVersion
 from braid_client import Client, FailedPrecondition
 from tests.models.small import embedding, identity, small_cnn
 from tests.server.devices.fake_worker import OPTIONS, FakeWorker
@@ -86,8 +88,8 @@ async def test_a_fresh_worker_that_cannot_load_a_model_serves_the_others(
         await device.run(ready["bad"], 0)
     for asked in (
         device.describe(program_of("bad")),
-        device.bench.static_graph(program_of("bad")),
-        device.bench.facts(program_of("bad")),
+        device.ask(DescribeProgram(program_of("bad"))),
+        device.ask(FindFacts(program_of("bad"))),
     ):
         with pytest.raises(DamagedArtefact, match="register the same file again"):
             await asked
@@ -119,12 +121,12 @@ def test_a_sound_artefact_of_another_upload_is_damage(tmp_path: Path) -> None:
     artefact = tmp_path / "artefact"
     source = open_upload(upload, tmp_path)
     import_upload(source, ImportRequest(upload, artefact, ImportLimits()), lambda *_: None)
-    model = ModelVersion("m", 1, "e" * 64, 1, RegistrationOptions())
+    model = ModelVersion("m", 1, "e" * 64, 1, ModelOptions())
 
     with pytest.raises(InvalidArtefact, match="is of another upload"):
         check_files(artefact, model.sha256)
     with pytest.raises(DamagedArtefact, match="is of another upload"):
-        read_imported(model, artefact)
+        read_imported(model.sha256, model.options, artefact)
 
 
 @pytest.mark.ci

@@ -12,12 +12,13 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from benchmarks.fleet.simulate.virtual_time import LoopClock
+from braid.core.inputs import ShapeClass
 from braid.core.tensor import TensorType
 from braid.server.inference.batching.batcher import Batcher
 from braid.server.inference.batching.execution import BatchResult
 from braid.server.inference.batching.queues import Piece, still_wanted
 from braid.server.inference.latencies import LatencyTable
-from braid.server.inference.replica import ModelReplica, ShapeClass
+from braid.server.inference.replica import ModelReplica
 from braid.server.inference.requests import CheckedRequest, InferenceResult
 from braid.server.store.serving_config import BatchPolicy
 

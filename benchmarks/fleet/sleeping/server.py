@@ -10,13 +10,12 @@ import sys
 from dataclasses import replace
 from functools import partial
 
+from braid.compiler.bench import ArtefactOf, ServingProcess
 from braid.engine.link.shared_memory import Arena
 from braid.engine.link.supervisor import WorkerLink
 from braid.server.app import process
 from braid.server.cli import main as cli
 from braid.server.cli.local import serve
-from braid.server.devices.measuring.host import ArtefactOf
-from braid.server.devices.measuring.serving import ServingProcess
 
 MODULE = "benchmarks.fleet.sleeping.worker"
 

@@ -29,6 +29,7 @@ from braid.engine.link.messages import (
     MeasureStage,
     PlanMeasurements,
     ProgramKernels,
+    SearchProgress,
 )
 from braid.engine.passes.quantised.candidates import Candidates
 from braid.engine.program.merge import merge_groups
@@ -46,7 +47,7 @@ from braid.engine.worker.measuring.sensitivity import most_rounded
 from braid.engine.worker.measuring.throughput import Throughput
 from braid.engine.worker.models import ModelTable, seeded_inputs, static_tensors
 
-Task = Generator[float | None, None, AnyReply]
+Task = Generator[SearchProgress | float | None, None, AnyReply]
 """Yields whenever a request may go first; a number is the fraction done."""
 
 

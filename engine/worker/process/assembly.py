@@ -11,6 +11,7 @@ import select
 import signal
 import socket
 import sys
+from collections.abc import Callable
 
 import torch
 
@@ -34,8 +35,8 @@ from braid.engine.worker.process.status_thread import answer_status
 
 
 @torch.inference_mode()
-def serve(arguments: argparse.Namespace) -> None:
-    """Serve one link until it closes; ``arguments`` are those of ``main``."""
+def serve(arguments: argparse.Namespace, extend: Callable[[Worker], None]) -> None:
+    """Serve one link until it closes; ``arguments`` and ``extend`` are those of ``main``."""
     options: WorkerOptions = from_json(WorkerOptions, json.loads(arguments.options))
     if options.memory_bytes:
         limit_memory(options.memory_bytes)
@@ -54,7 +55,9 @@ def serve(arguments: argparse.Namespace) -> None:
                 channel.send(WorkerFailure.of(message.number, error))
         return
     try:
-        Worker(channel, arena, backend, work).serve()
+        worker = Worker(channel, arena, backend, work)
+        extend(worker)
+        worker.serve()
     except DeviceLost as error:
         channel.send(DeviceIsLost(str(error)))
         # Not by the interpreter's own way out: libraries would wait for the device.

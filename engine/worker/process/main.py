@@ -9,14 +9,25 @@ from __future__ import annotations
 
 import argparse
 import gc
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from braid.core.child_process import end_with_parent
 from braid.engine.runtime.priority import ends_before_the_server
 
+if TYPE_CHECKING:  # it loads torch
+    from braid.engine.worker.loop import Worker
+
 
 def main() -> None:
     """Serve one link until it closes; its descriptors are inherited from the front end."""
-    arguments = arguments_of_worker()
+    serve_link(arguments_of_worker())
+
+
+def serve_link(
+    arguments: argparse.Namespace, extend: Callable[[Worker], None] = lambda worker: None
+) -> None:
+    """Serve one link until it closes; ``extend`` may let the worker answer more requests."""
     end_with_parent(arguments.parent)
     ends_before_the_server()
     gc.disable()  # collections are a seventh of the CPU time that loading takes
@@ -24,7 +35,7 @@ def main() -> None:
 
     gc.freeze()
     gc.enable()
-    serve(arguments)
+    serve(arguments, extend)
 
 
 def arguments_of_worker() -> argparse.Namespace:

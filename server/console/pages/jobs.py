@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from braid.compiler.progress import batch_size_label
 from braid.core.errors import NotFound
 from braid.server.console.facts import Facts
 from braid.server.console.rendering import Page
-from braid.server.jobs.progress import batch_size_label
 from braid.server.store.records import JobRecord, JobStatus, ModelVersion
 
 PHASES = (

@@ -16,8 +16,8 @@ from typing import Any, Protocol
 from braid.core.errors import DeviceOutOfMemory
 from braid.core.pieces import in_steps
 from braid.server.devices.device import Device
+from braid.server.devices.duty_cycle import DutyCycle
 from braid.server.devices.executables import Executable
-from braid.server.devices.measuring.duty_cycle import DutyCycle
 from braid.server.inference.batching.queues import Piece, still_wanted, when_all_ended
 from braid.server.inference.replica import ModelReplica
 from braid.server.inference.requests import InferenceResult
@@ -75,7 +75,7 @@ class DeviceExecution:
 
     def __init__(self, device: Device) -> None:
         self._device = device
-        self._duty_cycle = DutyCycle(lambda: device.bench.host.is_measuring)
+        self._duty_cycle = DutyCycle(lambda: device.bench.is_measuring)
         self._slot_freed = asyncio.Event()
 
     def run(

@@ -21,9 +21,10 @@ from itertools import count
 from typing import Protocol
 
 from braid.core.errors import DeadlineExceeded
+from braid.core.inputs import ShapeClass
 from braid.server.inference.batching.batch_sizes import ArrivalRate, CompletionPlan
 from braid.server.inference.latencies import LatencyTable
-from braid.server.inference.replica import ModelReplica, ShapeClass
+from braid.server.inference.replica import ModelReplica
 from braid.server.inference.requests import CheckedRequest, InferenceResult
 
 

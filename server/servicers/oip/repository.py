@@ -16,13 +16,13 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from braid.compiler.options import ModelOptions
 from braid.core.errors import InvalidRequest, NotOffered
 from braid.server.models.loading import ModelLoader
 from braid.server.models.policies import VersionPolicies
 from braid.server.repository.configuration import Configuration, configuration_from_json
 from braid.server.rpc.status import Context, answering
 from braid.server.servicers.oip.wire import messages
-from braid.server.store.records import RegistrationOptions
 from braid.server.store.serving_config import ServingConfig
 
 MAX_CONFIG_CHARS = 1 << 20
@@ -94,9 +94,9 @@ class LoadRequest:
     config: Configuration | None  # None: none was given
 
     @property
-    def options(self) -> RegistrationOptions | None:
-        """Batch sizes and planner to schedule for; None: as before."""
-        return None if self.config is None else RegistrationOptions(self.config.batch_sizes)
+    def options(self) -> ModelOptions | None:
+        """What to schedule for; None: as before."""
+        return None if self.config is None else ModelOptions(self.config.batch_sizes)
 
     def serving(self, before: ServingConfig) -> ServingConfig:
         """Return how the model is to serve, as before where the configuration says nothing."""

@@ -22,14 +22,13 @@ from typing import Any
 from google.protobuf.descriptor import Descriptor
 
 from braid.core.errors import InvalidRequest, InvalidTensor
+from braid.core.inputs import Content, GivenTensor
 from braid.core.pieces import PIECE_BYTES, Work, joined
 from braid.core.tensor import BYTES
 from braid.server.inference.call_memory import LaterReply
 from braid.server.inference.replica import ModelReplica
 from braid.server.inference.requests import (
-    Content,
     GivenRequest,
-    GivenTensor,
     InferenceResult,
     OutputTensor,
     WriteReply,

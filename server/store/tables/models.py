@@ -8,13 +8,9 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, bindparam, insert, select, update
 
+from braid.compiler.options import ModelOptions, options_from_json
 from braid.core.errors import ModelNotFound, PreconditionFailed, VersionNotFound
-from braid.server.store.records import (
-    ModelStatus,
-    ModelVersion,
-    RegistrationOptions,
-    options_from_json,
-)
+from braid.server.store.records import ModelStatus, ModelVersion
 from braid.server.store.tables.dialects import put_row
 from braid.server.store.tables.schema import models
 
@@ -35,7 +31,7 @@ def add(
     name: str,
     sha256: str,
     size_bytes: int,
-    options: RegistrationOptions,
+    options: ModelOptions,
     version: int | None = None,
 ) -> ModelVersion:
     """Add a version: ``version``, or one above every version that the name ever had.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from sqlalchemy import ColumnElement, Connection, bindparam, delete, select
@@ -195,6 +195,24 @@ def put_latency(
         "created_unix": _written_at(connection),
     }
     put_row(connection, measurements, row)
+
+
+def put_latencies(
+    connection: Connection, device_key: str, latencies: Mapping[str, StageLatency]
+) -> None:
+    """Store latencies of stages on a device by signature, in place of older ones."""
+    for signature, latency in latencies.items():
+        put_latency(connection, device_key, signature, latency)
+
+
+def all_latencies(connection: Connection, device_key: str) -> dict[str, float]:
+    """All latencies on a device in microseconds, by signature."""
+    rows = connection.execute(
+        select(measurements.c.signature, measurements.c.latency_us).where(
+            measurements.c.device_key == device_key
+        )
+    )
+    return {row.signature: row.latency_us for row in rows}
 
 
 def find_latencies(

@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from braid.compiler.sign_test import sign_test_interval
 from braid.core.errors import PreconditionFailed, WorkerFault
 from braid.core.measurement import PlanMeasurement
 from braid.engine.runtime.yielding import YieldToRequests
@@ -20,7 +21,6 @@ from braid.engine.timing.comparison import Check, ComparisonOptions, compare
 from braid.engine.timing.contenders import TimedContender
 from braid.engine.timing.final_rounds import CLEAR_TURNS, MOST_LOST, FinalRoundsOptions
 from braid.engine.timing.runs import TimedRun, timed, timed_aside
-from braid.server.jobs.scheduling.sign_test import sign_test_interval
 from tests.engine.timing.running import finish
 
 REFERENCE = {"y": torch.tensor([1.0, -2.0])}

@@ -33,9 +33,7 @@ time.sleep(600)
 """
 
 
-@pytest.mark.parametrize(
-    "module", ["braid.engine.worker.process.main", "braid.engine.worker.process.measuring_main"]
-)
+@pytest.mark.parametrize("module", ["braid.engine.worker.process.main", "braid.compiler.process"])
 def test_a_worker_that_is_loading_torch_ends_with_the_server(module: str, tmp_path: Path) -> None:
     (tmp_path / "torch.py").write_text(LOADS_FOR_EVER)
     loading = tmp_path / "loading"

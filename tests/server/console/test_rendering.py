@@ -15,6 +15,7 @@ import pytest
 from jinja2 import Environment, UndefinedError
 from jinja2.nodes import CondExpr
 
+from braid.compiler.options import ModelOptions
 from braid.core.errors import ModelNotFound, StoreUnavailable
 from braid.server.console import rendering
 from braid.server.console.facts import Facts
@@ -28,7 +29,6 @@ from braid.server.store.records import (
     ModelStatus,
     ModelVersion,
     NodeRecord,
-    RegistrationOptions,
     ShownNode,
 )
 from tests import ROOT
@@ -58,7 +58,7 @@ class Tags(HTMLParser):
 
 def facts(schedules: dict[str, list[int]], *, is_deleted: bool = False) -> Facts:
     """A server whose devices have schedules of these batch sizes."""
-    model = ModelVersion("cnn", 1, "00", 10, RegistrationOptions((1, 2, 4)))
+    model = ModelVersion("cnn", 1, "00", 10, ModelOptions((1, 2, 4)))
 
     async def find(name: str, version: str) -> ModelVersion:
         if is_deleted:

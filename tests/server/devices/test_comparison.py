@@ -16,6 +16,7 @@ from braid.core.tensor import TensorType
 from braid.engine.importer.host.launch import import_model
 from braid.engine.importer.host.report import file_digest
 from braid.engine.importer.host.request import ImportLimits
+from braid.engine.link.messages import ComparePlans, DescribeProgram, FindFacts, MeasureStage
 from braid.engine.link.options import WorkerOptions
 from braid.server.devices.device import Device
 from braid.server.devices.executables import Executable
@@ -37,16 +38,15 @@ async def test_a_worker_measures_stages_merges_and_whole_models_in_any_precision
         device.keep(digest)
         await device.load(digest, tmp_path / "artefact")
         program = ProgramKey(digest, tuple(INPUTS.items()))
-        graph = await device.bench.static_graph(program)
-        facts = await device.bench.facts(program)
+        graph = (await device.ask(DescribeProgram(program))).graph
+        facts = await device.ask(FindFacts(program))
         (branches,) = facts.merge_groups
-        merged = await device.bench.measure_stage(program, Stage((branches,), "merge"))
-        alone = await device.bench.measure_stage(program, Stage(((0,),)), threads=1)
+        merged = await device.ask(MeasureStage(program, Stage((branches,), "merge")))
+        alone = await device.ask(MeasureStage(program, Stage(((0,),)), threads=1))
         told: list[float] = []
         plan = sequential_plan(len(graph.operators))
-        measurements = await device.bench.compare(
-            [PlansToCompare(program, (plan,), device.runtimes, 1e-4)], on_progress=told.append
-        )
+        field = PlansToCompare(program, (plan,), device.runtimes, 1e-4)
+        measurements = (await device.ask(ComparePlans(program, (field,)), told.append)).plans
         ready = await device.prepare(PlanToRun(program, plan, "x", runtime=ONNXRUNTIME))
         outputs = await _infer(device, ready)
         others = [
@@ -54,11 +54,10 @@ async def test_a_worker_measures_stages_merges_and_whole_models_in_any_precision
             for name in device.runtimes
         ]
         in_bf16 = replace(program, precision="bf16")
-        narrow = await device.bench.static_graph(in_bf16)
+        narrow = (await device.ask(DescribeProgram(in_bf16))).graph
         narrow_plan = sequential_plan(len(narrow.operators))
-        (coarse,) = await device.bench.compare(
-            [PlansToCompare(in_bf16, (narrow_plan,), (), 0.05)], on_progress=lambda _: None
-        )
+        field = PlansToCompare(in_bf16, (narrow_plan,), (), 0.05)
+        (coarse,) = (await device.ask(ComparePlans(in_bf16, (field,)))).plans
         ready = await device.prepare(PlanToRun(in_bf16, narrow_plan, "y"))
         rounded = await _infer(device, ready)
         precisions = device.precisions

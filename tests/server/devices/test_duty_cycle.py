@@ -4,12 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from braid.server.devices.measuring.duty_cycle import (
-    BETWEEN_S,
-    IDLE_S,
-    LEAST_GAP_S,
-    DutyCycle,
-)
+from braid.server.devices.duty_cycle import BETWEEN_S, IDLE_S, LEAST_GAP_S, DutyCycle
 
 
 class Device:

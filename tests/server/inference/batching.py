@@ -11,12 +11,12 @@ from itertools import count
 from typing import Any
 
 from braid.core.errors import BraidError, WorkerRestarting
+from braid.core.inputs import ShapeClass
 from braid.core.tensor import TensorType
 from braid.server.inference.batching.batcher import Batcher
 from braid.server.inference.batching.execution import BatchResult
 from braid.server.inference.batching.queues import Piece, still_wanted
 from braid.server.inference.latencies import LatencyTable
-from braid.server.inference.replica import ShapeClass
 from braid.server.inference.requests import (
     DEFAULT_PRIORITY,
     CheckedRequest,

@@ -14,8 +14,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from braid.compiler.imported_model import ImportedModel
+from braid.compiler.options import ModelOptions
 from braid.core.errors import DeadlineExceeded, InvalidRequest, QueueFull, WorkerRestarting
 from braid.core.graph import OpGraph
+from braid.core.inputs import GivenTensor
 from braid.core.pieces import Work, joined
 from braid.core.plan import StreamPlan
 from braid.core.program import PlanToRun
@@ -29,14 +32,12 @@ from braid.server.inference.batching.execution import DeviceExecution
 from braid.server.inference.replica import MAX_ON_DEMAND, ModelReplica
 from braid.server.inference.requests import (
     GivenRequest,
-    GivenTensor,
     InferenceResult,
     OutputTensor,
     WriteReply,
     check_request,
 )
-from braid.server.jobs.imported_model import ImportedModel
-from braid.server.store.records import ModelVersion, RegistrationOptions
+from braid.server.store.records import ModelVersion
 from braid.server.store.serving_config import BatchPolicy
 from tests.server.inference.batching import Watcher, settle
 
@@ -49,7 +50,7 @@ class FakeDevice:
     def __init__(self) -> None:
         self.name = self.device_key = "fake"
         self.arena = Arena(1 << 20)
-        self.bench = SimpleNamespace(host=SimpleNamespace(is_measuring=False))
+        self.bench = SimpleNamespace(is_measuring=False)
         self.batches: list[np.ndarray[Any, Any]] = []
         self.gate = asyncio.Event()
         self.gate.set()
@@ -131,8 +132,9 @@ def serve(device: Any, sizes: tuple[int, ...] = (1, 4)) -> ModelReplica:
     axes = BatchAxes({"x": 0}, {"y": 0, "t": 1})
     seen = Verified("none", (1,), 0.0, 1e-4)
     report = Report("0" * 64, 1, "onnx", 17, axes, (), {"x": (1, WIDTH)}, {}, (), seen)
-    model = ModelVersion("fake", 1, "0" * 64, 1, RegistrationOptions(sizes))
-    return ModelReplica(ImportedModel(model, Path(), graph, report), device)
+    model = ModelVersion("fake", 1, "0" * 64, 1, ModelOptions(sizes))
+    imported = ImportedModel(model.sha256, model.options, Path(), graph, report)
+    return ModelReplica(model, imported, device)
 
 
 def request_of(x: np.ndarray[Any, Any], outputs: tuple[str, ...] = ()) -> GivenRequest:

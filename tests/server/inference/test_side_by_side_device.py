@@ -16,7 +16,10 @@ import psutil
 import pytest
 import torch
 
+from braid.compiler.imported_model import ImportedModel
+from braid.compiler.options import ModelOptions
 from braid.core.errors import DeadlineExceeded, RunTooLong, Unavailable, WorkerRestarting
+from braid.core.inputs import GivenTensor
 from braid.core.measurement import SideBySideRuns, Speed
 from braid.core.plan import sequential_plan
 from braid.core.schedule import Provenance, Schedule, ScheduleKey
@@ -27,9 +30,8 @@ from braid.server.devices.executables import RunLimits
 from braid.server.inference.batching.batcher import Batcher
 from braid.server.inference.batching.execution import DeviceExecution
 from braid.server.inference.replica import ModelReplica
-from braid.server.inference.requests import GivenRequest, GivenTensor, check_request
-from braid.server.jobs.imported_model import ImportedModel
-from braid.server.store.records import ModelVersion, RegistrationOptions
+from braid.server.inference.requests import GivenRequest, check_request
+from braid.server.store.records import ModelVersion
 from braid.server.store.serving_config import BatchPolicy
 from tests.engine.worker.test_side_by_side import (
     CHANNELS,
@@ -109,14 +111,15 @@ async def serving(
 ) -> AsyncIterator[Served]:
     weights = convolutions(folder)
     report = read_report(folder)
-    version = ModelVersion("c", 1, DIGEST, 1, RegistrationOptions((1,)))
-    imported = ImportedModel(version, folder, read_graph(folder, report), report)
+    version = ModelVersion("c", 1, DIGEST, 1, ModelOptions((1,)))
+    graph = read_graph(folder, report)
+    imported = ImportedModel(DIGEST, version.options, folder, graph, report)
     right = [expected(torch.from_numpy(x), weights).numpy() for x in INPUTS]
     device = Device("cpu", options, run_limits=run_limits)
     others = {*psutil.Process().children()}
     await device.start()
     try:
-        model = ModelReplica(imported, device)
+        model = ModelReplica(version, imported, device)
         await device.load(DIGEST, folder)
         await model.use_plan(1, scheduled())
         model.expect(1, 1e6)

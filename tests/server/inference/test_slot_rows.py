@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from braid.core.inputs import ShapeClass
 from braid.core.program import PlanToRun, ProgramKey
 from braid.core.tensor import DTYPE_BYTES, TensorType
 from braid.engine.link.shared_memory import slot_layout
 from braid.server.devices.executables import Executable
 from braid.server.inference.batching.queues import Piece, Ticket
-from braid.server.inference.replica import ShapeClass
 from braid.server.inference.requests import CheckedRequest
 from braid.server.inference.slot_rows import LOOKED_AT_BYTES, write_rows
 

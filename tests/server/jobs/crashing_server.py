@@ -23,9 +23,7 @@ def log_measurements(device: FakeDevice, log: Path) -> None:
     """Let a device write down every measurement that is about to be answered."""
     original = device.measure_stage
 
-    async def measure_stage(
-        program: ProgramKey, stage: Stage, threads: int | None = None
-    ) -> StageLatency:
+    async def measure_stage(program: ProgramKey, stage: Stage) -> StageLatency:
         timing = await original(program, stage)
         with log.open("a") as file:
             file.write(f"{program.specs['x'].shape[0]} {stage.groups}\n")

@@ -18,6 +18,11 @@ from typing import Any
 
 from sqlalchemy import URL
 
+from braid.compiler.imported_model import ImportedModel
+from braid.compiler.options import ModelOptions
+from braid.compiler.planner import MeasureStages
+from braid.compiler.planner_messages import StageQuery
+from braid.compiler.retries import RetryPauses
 from braid.core.errors import InvalidRequest
 from braid.core.graph import Operator, OpGraph, graph_to_json
 from braid.core.measurement import (
@@ -28,25 +33,35 @@ from braid.core.measurement import (
     UnitProfile,
 )
 from braid.core.plan import StreamPlan
-from braid.core.program import PlansToCompare, PlanToRun, ProgramKey, UnitKernels
+from braid.core.program import PlansToCompare, ProgramKey, UnitKernels
 from braid.core.quantisation import Quantisation
 from braid.core.runtimes import ONNXRUNTIME
 from braid.core.schedule import Schedule, Stage
 from braid.core.tensor import TensorType
 from braid.engine.importer.host.messages import OnProgress
 from braid.engine.importer.host.report import BatchAxes, Report, Verified, report_to_json
-from braid.engine.link.messages import PlaceMeasurement
+from braid.engine.link.messages import (
+    Calibrate,
+    ComparePlans,
+    CompareThroughput,
+    DescribeProgram,
+    FindFacts,
+    FindKernels,
+    MeasureStage,
+    PlaceMeasurement,
+    PlanMeasurements,
+    ProgramDescription,
+    ProgramKernels,
+    ThroughputMeasurements,
+)
 from braid.scheduler.options import PlannerSettings
 from braid.scheduler.planners import Planned, plan, stages_to_measure
 from braid.scheduler.portfolio import candidates
 from braid.scheduler.signature import stage_signature
-from braid.server.jobs.imported_model import ImportedModel
 from braid.server.jobs.imports import MemoryBudget
-from braid.server.jobs.interfaces import MeasureStages, StageQuery
-from braid.server.jobs.retries import RetryPauses
 from braid.server.jobs.runner import JobRunner
 from braid.server.jobs.services import JobServices
-from braid.server.store.records import ModelVersion, Registration, RegistrationOptions
+from braid.server.store.records import ModelVersion, Registration
 from braid.server.store.store import Store
 
 #   a ──> b ──> d      b and c are independent
@@ -137,6 +152,7 @@ class FakeDevice:
     """Latency of a group: its units, of a stage: its longest group; times the batch size."""
 
     name = "cpu"
+    searches = False
     software: Mapping[str, str] = {"torch": "fake"}
 
     def __init__(self) -> None:
@@ -175,7 +191,7 @@ class FakeDevice:
         self.refusal: Exception | None = None  # to load models
 
     @property
-    def bench(self) -> FakeDevice:
+    def bench(self) -> Any:
         return self
 
     def wake(self) -> None:
@@ -195,7 +211,34 @@ class FakeDevice:
             raise self.refusal
         self.loads.append(digest)
 
-    async def static_graph(self, program: ProgramKey) -> OpGraph:
+    async def ask(self, request: Any, on_progress: Callable[[float], None] | None = None) -> Any:
+        told = on_progress or (lambda _: None)
+        match request:
+            case DescribeProgram(program):
+                return ProgramDescription(self.static_graph(program))
+            case FindFacts():
+                profiles = (UnitProfile(64.0, True),) * len(EDGES)
+                return DeviceFacts(StageOverheads(1.0), profiles, threads=2)
+            case FindKernels():
+                return ProgramKernels((UnitKernels("ab", (0, 1), ("usual", "other")),))
+            case MeasureStage(program, stage, variant=""):
+                return await self.measure_stage(program, stage)
+            case MeasureStage(variant=variant):
+                self.kernels_measured[variant] += 1
+                return StageLatency(self.kernel_us[variant], 0.01, 5, self.kernels_are_disturbed)
+            case ComparePlans(fields=fields, samples=samples):
+                return PlanMeasurements(tuple(await self._compare(fields, samples, told)))
+            case Calibrate(program, samples, tolerance):
+                self.calibrated.append((program, samples, tolerance))
+                told(0.5)
+                if self.calibration_error is not None:
+                    raise self.calibration_error
+                return self.quantisation
+            case CompareThroughput():
+                return ThroughputMeasurements(tuple(self.side_by_side))
+        raise AssertionError(f"nobody asks for {request}")
+
+    def static_graph(self, program: ProgramKey) -> OpGraph:
         self.precision = program.precision
         spec = program.specs["x"]
         assert spec.is_static
@@ -203,21 +246,7 @@ class FakeDevice:
             raise InvalidRequest("cannot run four")
         return replace(template(), inputs=program.specs, specs=dict.fromkeys(EDGES, spec))
 
-    async def facts(self, program: ProgramKey) -> DeviceFacts:
-        return DeviceFacts(StageOverheads(1.0), (UnitProfile(64.0, True),) * len(EDGES), threads=2)
-
-    async def kernels(self, program: ProgramKey) -> list[UnitKernels]:
-        return [UnitKernels("ab", (0, 1), ("usual", "other"))]
-
-    async def measure_kernel(
-        self, program: ProgramKey, unit: int, variant: str, hopeless_us: float
-    ) -> StageLatency:
-        self.kernels_measured[variant] += 1
-        return StageLatency(self.kernel_us[variant], 0.01, 5, self.kernels_are_disturbed)
-
-    async def measure_stage(
-        self, program: ProgramKey, stage: Stage, threads: int | None = None
-    ) -> StageLatency:
+    async def measure_stage(self, program: ProgramKey, stage: Stage) -> StageLatency:
         assert not self.measuring, "two measurements at once falsify each other"
         self.measuring += 1
         try:
@@ -234,13 +263,8 @@ class FakeDevice:
         finally:
             self.measuring -= 1
 
-    async def compare(
-        self,
-        fields: Sequence[PlansToCompare],
-        *,
-        on_progress: Callable[[float], None],
-        samples: str = "",
-        is_brief: bool = False,
+    async def _compare(
+        self, fields: Sequence[PlansToCompare], samples: str, on_progress: Callable[[float], None]
     ) -> list[PlanMeasurement]:
         await self.before_comparing()
         self.compared.append([plan for field in fields for plan in field.plans])
@@ -260,25 +284,6 @@ class FakeDevice:
             first = self.on_other_kernels
         last = [self.in_runtimes.get((name, precision), self.in_runtime) for name in field.runtimes]
         return [first, *[others] * (len(field.plans) - 1), *last]
-
-    async def calibrate(
-        self,
-        program: ProgramKey,
-        *,
-        samples: str,
-        tolerance: float,
-        on_progress: Callable[[float], None],
-    ) -> Quantisation:
-        self.calibrated.append((program, samples, tolerance))
-        on_progress(0.5)
-        if self.calibration_error is not None:
-            raise self.calibration_error
-        return self.quantisation
-
-    async def throughput(
-        self, to_run: PlanToRun, *, runtimes: Sequence[str], tolerance: float
-    ) -> Sequence[PlaceMeasurement]:
-        return self.side_by_side
 
 
 async def _all_at_once(measure: MeasureStages, queries: Sequence[StageQuery]) -> Sequence[float]:
@@ -339,8 +344,7 @@ class FakeServingModels:
     def give_up(self, model: ModelVersion) -> bool:
         return False
 
-    async def serve(self, imported: ImportedModel, device: str) -> None:
-        model = imported.model
+    async def serve(self, model: ModelVersion, imported: ImportedModel, device: str) -> None:
         self.serving.add((model.name, model.version))
         self.not_restored.discard(model.name)
         self.on_devices.add(device)
@@ -432,7 +436,7 @@ class Server:
         precision: str = "fp32",
         accepted_error: float | None = None,
     ) -> Registration:
-        options = RegistrationOptions(
+        options = ModelOptions(
             tuple(sizes),
             planner or PlannerSettings("ios"),
             shapes or {},

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from braid.compiler.planner import MeasureStages, PlannerInterrupted
+from braid.compiler.planner_messages import StageQuery
 from braid.core.errors import (
     DamagedArtefact,
     DeviceOutOfMemory,
@@ -18,8 +20,6 @@ from braid.core.errors import (
 )
 from braid.core.schedule import Stage
 from braid.engine.importer.host.launch import ImporterKilled
-from braid.server.jobs.interfaces import MeasureStages, StageQuery
-from braid.server.jobs.planner.driver import PlannerInterrupted
 from braid.server.jobs.registration import serve_again
 from braid.server.jobs.runner import JobRunner
 from braid.server.store.records import JobStatus, ModelStatus

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 
+from braid.compiler.provisional import FIRST_PAUSE_S, GROWTH, LONGEST_PAUSE_S, pause_s
 from braid.core.cpu_times import CpuTimes
 from braid.core.errors import InvalidRequest, PreconditionFailed, VersionNotFound
 from braid.core.measurement import PlanMeasurement
@@ -18,13 +19,7 @@ from braid.core.runtimes import ONNXRUNTIME
 from braid.core.schedule import Provisional, Schedule, schedule_from_json, schedule_to_json
 from braid.engine.link.messages import PlaceMeasurement
 from braid.scheduler.options import PlannerSettings
-from braid.server.jobs.provisional_schedules import (
-    FIRST_PAUSE_S,
-    GROWTH,
-    LONGEST_PAUSE_S,
-    ProvisionalSchedules,
-    pause_s,
-)
+from braid.server.jobs.provisional_schedules import ProvisionalSchedules
 from braid.server.jobs.registration import serve_again
 from braid.server.jobs.runner import JobRunner
 from braid.server.store.records import JobRecord, JobStatus, ModelStatus

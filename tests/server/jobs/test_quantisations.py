@@ -7,13 +7,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from braid.compiler.imported_model import read_imported
+from braid.compiler.options import ModelOptions
 from braid.core.errors import InvalidRequest
 from braid.core.precision import INT8
 from braid.core.program import as_scheduled
 from braid.core.schedule import Schedule
 from braid.scheduler.options import PlannerSettings
-from braid.server.jobs.imported_model import read_imported
-from braid.server.store.records import JobStatus, Registration, RegistrationOptions
+from braid.server.store.records import JobStatus, Registration
 from tests.server.jobs.fakes import Server
 from tests.server.jobs.test_auto_precision import took
 from tests.server.jobs.test_samples import with_samples
@@ -23,8 +24,8 @@ ROWS = np.ones((3, 8), np.float32)
 PORTFOLIO = PlannerSettings("portfolio")
 
 
-def options(precision: str, *sizes: int) -> RegistrationOptions:
-    return RegistrationOptions(sizes or (1,), PORTFOLIO, precision=precision)
+def options(precision: str, *sizes: int) -> ModelOptions:
+    return ModelOptions(sizes or (1,), PORTFOLIO, precision=precision)
 
 
 @pytest.fixture
@@ -54,7 +55,8 @@ async def test_auto_serves_integers_that_were_calibrated_once_for_all_batch_size
     assert (program.precision, tolerance) == ("fp32", 1e-2)
     assert samples == device.samples
     assert [each.provenance.quantisation for each in found] == [device.quantisation] * 2
-    imported = read_imported(made.model, on_integers.store.folder.artefact(made.model.sha256))
+    artefact = on_integers.store.folder.artefact(made.model.sha256)
+    imported = read_imported(made.model.sha256, made.model.options, artefact)
     ran = as_scheduled(imported.program(4), found[1])
     assert (ran.precision, ran.quantisation) == (INT8, device.quantisation.text)
 

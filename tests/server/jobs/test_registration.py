@@ -8,10 +8,10 @@ from functools import partial
 
 import pytest
 
+from braid.compiler.progress import Forecast
 from braid.core.measurement import Speed
 from braid.core.schedule import Stage
 from braid.server.jobs import registration
-from braid.server.jobs.progress import Forecast
 from braid.server.store.records import JobStatus, ModelStatus
 from tests.clock import SetClock
 from tests.server.jobs.fakes import Server, template

@@ -10,10 +10,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from braid.compiler.options import ModelOptions
 from braid.core.errors import InvalidRequest
 from braid.scheduler.options import PlannerSettings
-from braid.server.servicers.samples import SampleUpload
-from braid.server.store.records import JobStatus, Registration, RegistrationOptions
+from braid.server.store.records import JobStatus, Registration
+from braid.server.store.sample_upload import SampleUpload
 from tests.server.jobs.fakes import Server
 from tests.server.jobs.watching import until_ended
 
@@ -24,7 +25,7 @@ async def with_samples(
     server: Server,
     rows: np.ndarray,
     name: str = "lenet",
-    options: RegistrationOptions = RegistrationOptions((1,), PlannerSettings("ios")),  # noqa: B008
+    options: ModelOptions = ModelOptions((1,), PlannerSettings("ios")),  # noqa: B008
 ) -> Registration:
     packed = io.BytesIO()
     np.savez(packed, x=rows)

@@ -13,13 +13,14 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
+from braid.compiler.imported_model import read_imported
+from braid.compiler.options import ModelOptions
 from braid.server.devices.device import Device
 from braid.server.devices.pool import Devices
-from braid.server.jobs.imported_model import read_imported
 from braid.server.models.serving_models import ServingModels
 from braid.server.observability.metrics import Metrics
 from braid.server.store.files import StoreFolder
-from braid.server.store.records import ModelVersion, RegistrationOptions
+from braid.server.store.records import ModelVersion
 from braid.server.store.serving_config import BatchPolicy, ServingConfig
 from tests.server.devices.fake_worker import OPTIONS, FakeWorker
 from tests.server.jobs.fakes import AtOnce, template, write_artefact
@@ -62,7 +63,7 @@ class SameBytes(RuleBasedStateMachine):
     def register(self, name: str, digest: str) -> None:
         if name not in self.model:
             self.version += 1
-            options = RegistrationOptions((1, 2))
+            options = ModelOptions((1, 2))
             self.model[name] = ModelVersion(name, self.version, digest, 1, options)
             self.models.register(self.model[name])
             self.jobs[name] = self.loop.create_task(self._job(self.model[name]))
@@ -96,7 +97,8 @@ class SameBytes(RuleBasedStateMachine):
         async with self.device.keeping(model.sha256):
             await self.device.load(model.sha256, self.store.artefact(model.sha256))
             artefact = self.store.artefact(model.sha256)
-            await self.models.serve(read_imported(model, artefact), "cpu")
+            imported = read_imported(model.sha256, model.options, artefact)
+            await self.models.serve(model, imported, "cpu")
             served = self.models.served_version(model.name, model.version)
             assert served is not None
             for size in (1, 2):

@@ -25,7 +25,7 @@ class DescribingDevice(FakeDevice):
 
     async def describe(self, program: ProgramKey) -> OpGraph:
         self.described += 1
-        return await self.static_graph(program)
+        return self.static_graph(program)
 
 
 @pytest.fixture

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from braid.compiler.imported_model import ImportedModel
+from braid.compiler.options import ModelOptions
 from braid.core.errors import DeviceOutOfMemory, InvalidRequest
-from braid.server.jobs.imported_model import ImportedModel
-from braid.server.store.records import JobRecord, JobStatus, ModelStatus, RegistrationOptions
+from braid.server.store.records import JobRecord, JobStatus, ModelStatus
 from braid.server.store.store import Store
 from tests.server.models.test_name_turns import Names
 
@@ -40,7 +41,7 @@ class Replaced(Names):
             await upload.write(content)
             received = await upload.finish(sha256(content))
             made = await self.server.runner.place(
-                "net", received, RegistrationOptions(sizes), version, look
+                "net", received, ModelOptions(sizes), version, look
             )
         async for job in self.server.runner.watch(made.job.id):
             end = job
@@ -178,9 +179,7 @@ async def test_a_crash_meanwhile_leaves_what_was_there(net: Replaced, tmp_path: 
     async with store.receive(1000) as upload:
         await upload.write(b"new")
         received = await upload.finish(NEW)
-        await net.server.runner.place(
-            "net", received, RegistrationOptions(), 2, lambda imported: None
-        )
+        await net.server.runner.place("net", received, ModelOptions(), 2, lambda imported: None)
     await net.is_at_gate.wait()
     net.server.store.folder.close()  # as the kernel does
 

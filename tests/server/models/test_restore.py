@@ -10,6 +10,9 @@ from typing import Any, cast
 
 import pytest
 
+from braid.compiler.imported_model import ImportedModel
+from braid.compiler.options import ModelOptions
+from braid.compiler.retries import RetriesExhausted
 from braid.core.background import ends_before
 from braid.core.errors import (
     DeviceOutOfMemory,
@@ -19,12 +22,10 @@ from braid.core.errors import (
     PreconditionFailed,
     WorkerRestarting,
 )
-from braid.server.jobs.imported_model import ImportedModel
-from braid.server.jobs.retries import RetriesExhausted
 from braid.server.models.restore import Restore
 from braid.server.models.serving_models import ServingModels
 from braid.server.observability.metrics import Metrics
-from braid.server.store.records import ModelStatus, ModelVersion, RegistrationOptions
+from braid.server.store.records import ModelStatus, ModelVersion
 from braid.server.store.serving_config import BatchPolicy
 from tests.server.jobs.fakes import AtOnce, Server
 
@@ -32,7 +33,7 @@ from tests.server.jobs.fakes import AtOnce, Server
 def version(
     name: str, number: int, state: ModelStatus = ModelStatus.SERVING, size_bytes: int = 1
 ) -> ModelVersion:
-    return ModelVersion(name, number, "0" * 64, size_bytes, RegistrationOptions(), state)
+    return ModelVersion(name, number, "0" * 64, size_bytes, ModelOptions(), state)
 
 
 @pytest.fixture
@@ -140,11 +141,11 @@ async def test_small_models_come_first_and_one_that_fails_stops_no_other(
     served: list[str] = []
     serve = again.models.serve
 
-    async def serve_or_fail(imported: ImportedModel, device: str) -> None:
-        served.append(imported.model.name)
-        if imported.model.name == "small":
+    async def serve_or_fail(model: ModelVersion, imported: ImportedModel, device: str) -> None:
+        served.append(model.name)
+        if model.name == "small":
             raise RuntimeError("a fault of the server")
-        await serve(imported, device)
+        await serve(model, imported, device)
 
     again.models.serve = serve_or_fail  # type: ignore[method-assign]
     restore = Restore(again.services, models)

@@ -9,14 +9,15 @@ import pytest
 from prometheus_client import generate_latest
 from prometheus_client.openmetrics import exposition as openmetrics
 
+from braid.compiler.options import ModelOptions
 from braid.core.measurement import Speed
 from braid.core.plan import sequential_plan
 from braid.core.schedule import Contender, Provenance, Schedule, ScheduleKey
 from braid.server.observability.metrics import UNKNOWN_MODEL, Metrics
 from braid.server.observability.series.plans import PlanLabels
-from braid.server.store.records import ModelVersion, RegistrationOptions
+from braid.server.store.records import ModelVersion
 
-LENET = ModelVersion("lenet", 1, "ab" * 32, 10, RegistrationOptions())
+LENET = ModelVersion("lenet", 1, "ab" * 32, 10, ModelOptions())
 SCHEDULE = Schedule(
     ScheduleKey(LENET.sha256, "cpu", 4),
     "ios",

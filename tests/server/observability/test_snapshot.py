@@ -12,6 +12,7 @@ from pathlib import Path
 
 from prometheus_client import CollectorRegistry, generate_latest
 
+from braid.compiler.options import ModelOptions
 from braid.engine.link.messages import ModelMemory
 from braid.server.observability.build import build_facts, checkout_commit
 from braid.server.observability.metrics import Metrics
@@ -21,9 +22,9 @@ from braid.server.observability.snapshot import (
     SnapshotGauges,
     private_bytes,
 )
-from braid.server.store.records import ModelStatus, ModelVersion, RegistrationOptions
+from braid.server.store.records import ModelStatus, ModelVersion
 
-LENET = ModelVersion("lenet", 1, "ab" * 32, 10, RegistrationOptions(), ModelStatus.SERVING)
+LENET = ModelVersion("lenet", 1, "ab" * 32, 10, ModelOptions(), ModelStatus.SERVING)
 LOADING = replace(LENET, version=2, sha256="cd" * 32, state=ModelStatus.LOADING)
 FAILED = replace(LENET, version=3, sha256="ef" * 32, state=ModelStatus.FAILED)
 

@@ -11,9 +11,9 @@ pytest.importorskip("ray")
 
 from ray.serve.schema import ServeDeploySchema
 
+from braid.compiler.bench import measuring_host
 from braid.core.errors import StartupError
 from braid.server.cli.main import main
-from braid.server.devices.measuring.serving import measuring_host
 from braid.server.ray.application import RELEASE, Nodes, build, configuration
 from tests import ROOT
 

@@ -14,6 +14,7 @@ import grpc
 import pytest
 import trustme
 
+from braid.compiler.options import ModelOptions
 from braid.core.errors import InvalidRequest, ResourceExhausted, StartupError
 from braid.server.cli.main import main
 from braid.server.inference.call_memory import CallMemory
@@ -26,7 +27,6 @@ from braid.server.security.gate import Gate
 from braid.server.security.tokens import Role, Tokens, TokenSource, hashed, new_token
 from braid.server.settings import load_settings
 from braid.server.store.quota import StoreLimits
-from braid.server.store.records import RegistrationOptions
 from braid.server.store.store import Store
 
 
@@ -211,7 +211,7 @@ async def register(store: Store, name: str, content: bytes) -> None:
     async with store.receive(1 << 20) as upload:
         await upload.write(content)
         received = await upload.finish(hashlib.sha256(content).hexdigest())
-        await store.call(store.register, name, received, RegistrationOptions())
+        await store.call(store.register, name, received, ModelOptions())
 
 
 async def test_the_store_takes_no_more_than_its_quota(store: Store) -> None:

@@ -7,13 +7,8 @@ import hashlib
 from dataclasses import replace
 from pathlib import Path
 
-from braid.server.store.records import (
-    JobStatus,
-    ModelStatus,
-    ReceivedUpload,
-    Registration,
-    RegistrationOptions,
-)
+from braid.compiler.options import ModelOptions
+from braid.server.store.records import JobStatus, ModelStatus, ReceivedUpload, Registration
 from braid.server.store.store import Store
 
 MODEL = b"a model"
@@ -33,12 +28,12 @@ def register(
     store: Store,
     name: str = "lenet",
     content: bytes = MODEL,
-    options: RegistrationOptions | None = None,
+    options: ModelOptions | None = None,
     device_keys: str = "cpu-a",
 ) -> Registration:
     received = receive(store, content)
     try:
-        return store.register(name, received, options or RegistrationOptions(), device_keys)
+        return store.register(name, received, options or ModelOptions(), device_keys)
     finally:
         assert received.path is not None
         received.path.unlink(missing_ok=True)

@@ -108,6 +108,19 @@ def test_latencies_are_kept_by_device_and_signature(store: Store) -> None:
     store.close()
 
 
+def test_a_batch_of_latencies_takes_the_place_of_older_ones(store: Store) -> None:
+    store.put_latency("cpu-a", "s1", StageLatency(10.0, 0.1, 5))
+    store.put_latency("cpu-b", "s1", StageLatency(99.0, 0.1, 5))
+
+    store.put_latencies("cpu-a", {f"s{n}": StageLatency(20.0 + n, 0.1, 5) for n in (1, 2, 3)})
+    store.put_latencies("cpu-a", {})
+
+    store = reopened(store)
+    assert store.all_latencies("cpu-a") == {"s1": 21.0, "s2": 22.0, "s3": 23.0}
+    assert store.all_latencies("cpu-c") == {}
+    store.close()
+
+
 @pytest.mark.parametrize("latency_us", [0.0, -1.0, float("nan"), float("inf")])
 def test_an_impossible_latency_is_never_stored(latency_us: float) -> None:
     with pytest.raises(WorkerFault, match="cannot be"):

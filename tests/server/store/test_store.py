@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from braid.compiler.options import ModelOptions
 from braid.core.errors import (
     InvalidRequest,
     JobNotFound,
@@ -19,11 +20,7 @@ from braid.core.errors import (
 from braid.scheduler.options import PlannerSettings
 from braid.server.store.database.opening import usual_url
 from braid.server.store.quota import StoreLimits
-from braid.server.store.records import (
-    JobStatus,
-    ModelStatus,
-    RegistrationOptions,
-)
+from braid.server.store.records import JobStatus, ModelStatus
 from braid.server.store.store import Store
 from tests.server.store.databases import execute, reopened, url_of
 from tests.server.store.registering import end, import_done, receive, register
@@ -186,14 +183,14 @@ def test_registering_again_after_a_failure_tries_the_same_version_again(
 @pytest.mark.parametrize(
     "options",
     [
-        RegistrationOptions(batch_sizes=(1, 4)),
-        RegistrationOptions(planner=PlannerSettings("ios", max_groups=2)),
-        RegistrationOptions(input_shapes={"x": (1, 3, 48, 320)}),
-        RegistrationOptions(precision="tf32"),
-        RegistrationOptions(precision="fp16", accepted_error=0.02),
+        ModelOptions(batch_sizes=(1, 4)),
+        ModelOptions(planner=PlannerSettings("ios", max_groups=2)),
+        ModelOptions(input_shapes={"x": (1, 3, 48, 320)}),
+        ModelOptions(precision="tf32"),
+        ModelOptions(precision="fp16", accepted_error=0.02),
     ],
 )
-def test_other_options_are_another_version(store: Store, options: RegistrationOptions) -> None:
+def test_other_options_are_another_version(store: Store, options: ModelOptions) -> None:
     register(store)
 
     assert register(store, options=options).model.version == 2
@@ -216,12 +213,12 @@ def test_a_name_that_could_do_harm_is_refused(store: Store, name: str) -> None:
 @pytest.mark.parametrize("sizes", [(0,), (-1, 4), (5000,), tuple(range(1, 40))])
 def test_batch_sizes_are_bounded(sizes: tuple[int, ...]) -> None:
     with pytest.raises(InvalidRequest, match="batch sizes"):
-        RegistrationOptions(batch_sizes=sizes)
+        ModelOptions(batch_sizes=sizes)
 
 
 def test_batch_sizes_are_sorted_and_distinct() -> None:
-    assert RegistrationOptions(batch_sizes=(8, 1, 8)).batch_sizes == (1, 8)
-    assert RegistrationOptions(batch_sizes=()).batch_sizes == (1,)
+    assert ModelOptions(batch_sizes=(8, 1, 8)).batch_sizes == (1, 8)
+    assert ModelOptions(batch_sizes=()).batch_sizes == (1,)
 
 
 # Finding.

@@ -23,8 +23,9 @@ from hypothesis.stateful import (
 )
 from sqlalchemy import URL
 
+from braid.compiler.options import ModelOptions
 from braid.core.errors import ModelNotFound, VersionNotFound
-from braid.server.store.records import JobRecord, JobStatus, ModelStatus, RegistrationOptions
+from braid.server.store.records import JobRecord, JobStatus, ModelStatus
 from braid.server.store.store import Store
 from tests.server.store.databases import SharedDatabases
 
@@ -56,7 +57,7 @@ class StoreMachine(RuleBasedStateMachine):
             async with self.store.receive(10) as upload:
                 await upload.write(content)
                 received = await upload.finish(hashlib.sha256(content).hexdigest())
-                options = RegistrationOptions(sizes)
+                options = ModelOptions(sizes)
                 made = self.store.register(name, received, options, "cpu")
                 assert made.model.sha256 == received.sha256
                 assert made.model.options == options

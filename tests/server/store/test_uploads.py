@@ -9,13 +9,11 @@ from collections.abc import Sequence
 
 import pytest
 
+from braid.compiler.options import ModelOptions
 from braid.core.errors import (
     InvalidUpload,
     ResourceExhausted,
     UploadTooLarge,
-)
-from braid.server.store.records import (
-    RegistrationOptions,
 )
 from braid.server.store.store import Store
 
@@ -38,7 +36,7 @@ async def test_an_upload_is_checked_and_kept_only_if_registered(store: Store) ->
         received = await upload.finish(digest.upper())
         assert received.path is not None
         assert received.path.read_bytes() == b"ab"
-        made = await store.call(store.register, "lenet", received, RegistrationOptions())
+        made = await store.call(store.register, "lenet", received, ModelOptions())
     async with store.receive(100) as upload:
         await upload.write(b"never finished")
 

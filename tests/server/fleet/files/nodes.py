@@ -12,13 +12,14 @@ import numpy as np
 from safetensors.numpy import save
 from sqlalchemy import URL, text
 
+from braid.compiler.options import ModelOptions
 from braid.engine.importer.host.report import GRAPH_FILE, WEIGHTS_FILE
 from braid.server.fleet.files.cache import FileCache
 from braid.server.fleet.files.object_files import ObjectFiles
 from braid.server.fleet.files.place import ObjectPlace, open_place
 from braid.server.fleet.files.sweep import FileSweep
 from braid.server.fleet.store import FleetStore
-from braid.server.store.records import ReceivedUpload, Registration, RegistrationOptions
+from braid.server.store.records import ReceivedUpload, Registration
 from tests.server.fleet.files.reports import write_report
 from tests.server.store.shared_sqlite import let_others_open
 
@@ -91,7 +92,7 @@ class Node:
         store = self.store
         return await self.files.stored_with(
             lambda: self.files.keep_upload(received),
-            lambda: store.call(store.register, name, received, RegistrationOptions()),
+            lambda: store.call(store.register, name, received, ModelOptions()),
         )
 
     def imported(self, sha256: str, weights: bytes = b"weights" * 1000) -> Path:

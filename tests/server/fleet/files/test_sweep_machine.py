@@ -15,9 +15,10 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from sqlalchemy import Connection, create_engine, text
 from sqlalchemy.pool import StaticPool
 
+from braid.compiler.options import ModelOptions
 from braid.server.fleet.tables import objects
 from braid.server.fleet.tables.objects import ObjectState, StoredObject
-from braid.server.store.records import ModelStatus, RegistrationOptions
+from braid.server.store.records import ModelStatus
 from braid.server.store.tables import jobs as jobs_table
 from braid.server.store.tables import models as models_table
 from braid.server.store.tables.schema import metadata
@@ -87,7 +88,7 @@ class Sweeps(RuleBasedStateMachine):
     def register(self, digest: str) -> None:
         def store(connection: Connection) -> None:
             if objects.hold(connection, f"uploads/{digest}"):
-                model = models_table.add(connection, "m", digest, 1, RegistrationOptions())
+                model = models_table.add(connection, "m", digest, 1, ModelOptions())
                 jobs_table.add(connection, model, "cpu")
 
         self._write(store)

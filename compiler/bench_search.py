@@ -1,0 +1,101 @@
+"""A search that the bench of a device does by itself: it plans, and measures what it asks for.
+
+    search.py ──SearchPlans──> bench ──SearchProgress: batches of measurements──> cache
+                                └──SearchResult──> plans
+
+What is in the cache goes along with the request; what was measured comes back in batches, which are
+kept while the bench goes on. A bench that dies loses one batch: the search begins again with the
+others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping, Sequence
+
+from braid.compiler.planner_messages import PlansFound, decode
+from braid.compiler.report import Profiling, Searching, StageMeasured, StagesReused
+from braid.compiler.work import Work
+from braid.core.measurement import DeviceFacts, StageLatency
+from braid.core.program import ProgramKey
+from braid.engine.link.messages import SearchPlans, SearchProgress, SearchResult
+from braid.scheduler.planners import Planned
+
+
+class BenchSearch:
+    """One search, over all its tries. Belongs to the event loop."""
+
+    def __init__(self, work: Work, program: ProgramKey, facts: DeviceFacts) -> None:
+        """Ask for nothing yet."""
+        self._work = work
+        self._program = program
+        self._facts = facts
+        # What was measured and is not kept yet; an error ends the search, None the keeping.
+        self._batches: asyncio.Queue[Mapping[str, StageLatency] | Exception | None]
+        self.measured = 0
+        self.disturbed = 0  # of the measured ones
+        self.learned = 0  # of the measured ones, those whose latency was not cached before
+        self.reused = 0
+
+    async def plans(self) -> Sequence[Planned]:
+        """Return all plans that the planner offers."""
+        result = await self._work.retry(self._search, lambda: self.learned)
+        message = await asyncio.to_thread(decode, result.plans)
+        assert isinstance(message, PlansFound)
+        return message.planned
+
+    async def _search(self) -> SearchResult:
+        work, limits = self._work, self._work.options.limits
+        cached_us = await work.cache.all_latencies()
+        request = SearchPlans(
+            self._program,
+            work.imported.options.planner.text,
+            self._facts,
+            await asyncio.to_thread(json.dumps, dict(cached_us)),
+            limits.memory_bytes,
+            limits.seconds,
+        )
+        self._batches = asyncio.Queue()
+        asking = asyncio.ensure_future(work.device.ask(request, self._heard))
+        keeping = asyncio.create_task(self._keep())
+        try:
+            await asyncio.wait((asking, keeping), return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            asking.cancel()
+            self._batches.put_nowait(None)
+            await asyncio.gather(keeping, return_exceptions=True)
+            raise
+        if not asking.done():  # nothing can be kept any more
+            asking.cancel()
+        self._batches.put_nowait(None)
+        await keeping
+        return await asking
+
+    def _heard(self, progress: SearchProgress) -> None:
+        """Take what the bench tells; runs where messages are received, so it raises nothing."""
+        self.measured += len(progress.measured_s)
+        self.disturbed += progress.disturbed
+        self.learned += progress.learned
+        self.reused += progress.reused
+        self._batches.put_nowait(progress.latencies)
+        try:
+            self._report(progress)
+        except Exception as error:
+            self._batches.put_nowait(error)
+
+    def _report(self, progress: SearchProgress) -> None:
+        report = self._work.report
+        report(StagesReused(progress.reused))
+        for seconds in progress.measured_s:
+            report(StageMeasured(seconds))
+        is_first = bool(progress.total)
+        report(Profiling(progress.done, progress.total) if is_first else Searching(self.measured))
+
+    async def _keep(self) -> None:
+        """Keep batches until there is ``None``; raises what ends the search."""
+        while (batch := await self._batches.get()) is not None:
+            if isinstance(batch, Exception):
+                raise batch
+            if batch:
+                await self._work.cache.keep_latencies(batch)

@@ -1,0 +1,251 @@
+"""Which plan of a model serves, by measurements of all plans in the same turns.
+
+    measurements ──wrong, failing?──> refused       a single planner: its plan, unless refused
+        └─ fastest of those faster than sequential without doubt    the portfolio: the winner,
+                                                                    the simpler one if it is a draw
+
+Two that ran in the same turns are compared turn by turn (compiler/sign_test.py). A
+plan serves in place of the sequential one only if the interval of its speed-up lies above 1; a plan
+that runs its units one after the other is the sequential one, whatever their order
+(docs/decisions/0030-one-definition-of-speed.md). In a precision other than FP32 the sequential plan
+may be refused like any other; then the model goes on in FP32.
+
+By measurements in doubt (``PlanMeasurement.doubt``) nothing is chosen: the sequential plan serves.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from braid.compiler.sign_test import sign_test_interval, speed_beside
+from braid.core.measurement import PlanMeasurement, Speed, speed_text
+from braid.core.plan import StreamPlan, runs_in_sequence, sequential_plan
+from braid.core.precision import FP32
+from braid.core.schedule import SEQUENTIAL, Contender
+from braid.scheduler.planners import Planned
+
+LEAST_GAIN = 0.005
+"""Relative gain that a plan must have over a simpler one."""
+
+NOISE_MARGIN = 0.01
+"""Relative difference of two medians of the same plan, for plans without turns in common."""
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedPlans:
+    """Plans to compare: the sequential one, then all others, then other runtimes."""
+
+    planned: tuple[Planned, ...]  # the first one's plan is sequential
+    runtimes: tuple[str, ...]  # with the whole model
+    precision: str = ""  # named where candidates of several run against each other
+
+    @staticmethod
+    def of(
+        planned: Sequence[Planned], units: int, runtimes: Sequence[str] = (), precision: str = ""
+    ) -> ComparedPlans:
+        """Plans that a planner found; those that are sequential in effect count as one."""
+        plan = sequential_plan(units)
+        in_sequence = [model for model in planned if runs_in_sequence(model.plan)]
+        same = [model for model in in_sequence if model.plan == plan]
+        also = tuple(name for model in in_sequence for name in (model.planner, *model.also))
+        first = Planned(
+            SEQUENTIAL,
+            plan,
+            next((model.stages for model in same), ()),
+            next((model.predicted_us for model in same), None),
+            gap=next((model.gap for model in same), None),
+            also=tuple(name for name in also if name != SEQUENTIAL),
+        )
+        others = (model for model in planned if not runs_in_sequence(model.plan))
+        return ComparedPlans((first, *others), tuple(runtimes), precision)
+
+    @property
+    def plans(self) -> list[StreamPlan]:
+        """Plans in the order in which the device is given them."""
+        return [model.plan for model in self.planned]
+
+    @property
+    def complexities(self) -> list[float]:
+        """Number of points where threads wait for each other; infinite for other runtimes."""
+        own = [_waits(model.plan) for model in self.planned]
+        return [*own, *[math.inf] * len(self.runtimes)]
+
+
+@dataclass(frozen=True, slots=True)
+class PlanChoice:
+    """Contender that serves, and why the one that was asked for does not."""
+
+    contenders: tuple[Contender, ...]  # in the order of the measurements
+    chosen: int  # the contender that the schedule is about
+    fallback: int  # its plan, or the one that runs if another runtime cannot
+    reason: str = ""  # why the sequential plan serves instead; empty if the chosen one does
+    doubt: str = ""  # why nothing was decided; empty: the chosen one was
+
+
+def choose_plan(
+    plans: ComparedPlans,
+    measurements: Sequence[PlanMeasurement],
+    tolerance: float,
+    *,
+    choose: bool,
+    precision: str = FP32,
+    on_chosen_kernels: bool = False,
+) -> PlanChoice:
+    """Choose the contender that serves.
+
+    Args:
+        plans: that were compared.
+        measurements: of the plans, in the same order.
+        tolerance: of outputs, relative to the largest element.
+        choose: take the best (the portfolio), not the plan of the one planner that was asked.
+        precision: in which the plans computed ...
+        on_chosen_kernels: ... and whether on others than the usual kernels. What serves meanwhile
+            is sequential, in FP32, on the usual ones.
+    """
+    contenders = contenders_of(plans, measurements, tolerance)
+    doubt = measurements[0].doubt
+    if precision != FP32 and contenders[0].remark:
+        return PlanChoice(contenders, 0, 0, _too_coarse(contenders[0], precision), doubt)
+    if not choose:
+        asked = len(contenders) - 1  # sequential itself, if that is what the planner found
+        reason = _refusal(contenders[asked], doubt) if asked else _refusal_of_errors(contenders[0])
+        is_better = precision != FP32 or (on_chosen_kernels and not contenders[0].remark)
+        if reason and is_better:  # the sequential plan is right, and better than what serves
+            return PlanChoice(contenders, 0, 0, doubt=doubt)
+        return PlanChoice(contenders, asked, asked, reason, doubt)
+    if doubt:
+        return PlanChoice(contenders, 0, 0, doubt=doubt)
+    fit = fit_to_serve(contenders)
+    own = [index for index in fit if index < len(plans.planned)]
+    simple = plans.complexities
+    chosen, fallback = (best_of(simple, contenders, measurements, some) for some in (fit, own))
+    return PlanChoice(contenders, chosen, fallback)
+
+
+def fit_to_serve(contenders: Sequence[Contender]) -> list[int]:
+    """Indices of the baseline, and of the others that are right and stayed to the end."""
+    longest = max(contender.runs for contender in contenders)
+    return [
+        index
+        for index, contender in enumerate(contenders)
+        if index == 0 or (not contender.remark and contender.runs == longest)
+    ]
+
+
+def contenders_of(
+    plans: ComparedPlans, measurements: Sequence[PlanMeasurement], tolerance: float
+) -> tuple[Contender, ...]:
+    """Candidates with their measurements; a remark says why one cannot serve at any speed."""
+    named = [(model.planner, model.also) for model in plans.planned]
+    named += [(runtime, ()) for runtime in plans.runtimes]
+    return tuple(
+        replace(_contender(name, also, measurement, tolerance), precision=plans.precision)
+        for (name, also), measurement in zip(named, measurements, strict=True)
+    )
+
+
+def _contender(
+    name: str, also: tuple[str, ...], measurement: PlanMeasurement, tolerance: float
+) -> Contender:
+    speed = sign_test_interval(measurement.ratios)
+    return Contender(
+        name,
+        latency_us=measurement.latency_us,
+        spread=measurement.spread,
+        runs=measurement.runs,
+        speedup=speed.median if speed else None,
+        speedup_least=speed.least if speed else None,
+        speedup_most=speed.most if speed else None,
+        max_rel_error=measurement.max_rel_error,
+        activation_bytes=measurement.activation_bytes,
+        also=also,
+        remark=_remark(measurement, tolerance),
+        top_agreement=measurement.top_agreement,
+    )
+
+
+def _remark(measurement: PlanMeasurement, tolerance: float) -> str:
+    """Reason that a contender cannot serve at any speed; empty if it can."""
+    if measurement.problem:
+        return measurement.problem
+    error = math.nan if measurement.max_rel_error is None else measurement.max_rel_error
+    if not error <= tolerance:  # also refuses NaN
+        where = measurement.lost_in and f"; most is lost in {measurement.lost_in}"
+        return (
+            f"outputs differ by {error:.2g} of the largest element, {tolerance:.2g} is allowed"
+            f"{where}"
+        )
+    return ""
+
+
+def _too_coarse(sequential: Contender, precision: str) -> str:
+    """Reason why no plan in this precision may serve."""
+    return (
+        f"the sequential plan in FP32 goes on serving: in {precision} {sequential.remark}; "
+        "register with a larger accepted error (--accept-error) to serve it all the same"
+    )
+
+
+def _refusal(asked: Contender, doubt: str) -> str:
+    """Reason why the plan of the only planner may not serve; empty if it may."""
+    if asked.remark or _gains(asked.speed):
+        return _refusal_of_errors(asked)
+    if doubt:
+        return f"the sequential plan goes on serving: nothing is decided yet, {doubt}"
+    return (
+        "the sequential plan goes on serving: the schedule is not faster without doubt, its "
+        f"speed-up over sequential is {speed_text(asked.speed, 'not known')}"
+    )
+
+
+def _refusal_of_errors(contender: Contender) -> str:
+    """Reason why a failing or wrong plan may not serve; empty if the plan is right."""
+    return contender.remark and f"the sequential plan goes on serving: {contender.remark}"
+
+
+def best_of(
+    complexities: Sequence[Any],
+    contenders: Sequence[Contender],
+    measurements: Sequence[PlanMeasurement],
+    fit: Sequence[int],
+) -> int:
+    """Index of the fastest contender that gains over sequential; in a draw, of the simplest.
+
+    Args:
+        complexities: of all contenders; of two that draw, the one with the lesser serves.
+        contenders: the sequential plan first.
+        measurements: in the same order.
+        fit: indices of those that may serve.
+    """
+
+    def order(index: int) -> tuple[float, float]:
+        one = contenders[index]
+        return -(one.speedup or 0.0), one.latency_us or math.inf
+
+    faster = [index for index in fit if index == 0 or _gains(contenders[index].speed)]
+    fastest = min(faster[1:] or faster, key=order)
+    as_fast = [i for i in faster[1:] if not _is_faster(measurements[fastest], measurements[i])] or [
+        fastest
+    ]
+    return min(as_fast, key=lambda index: (complexities[index], *order(index)))
+
+
+def _gains(speed: Speed | None) -> bool:
+    """True if the whole interval of a speed is above 1, and its median by ``LEAST_GAIN``."""
+    return speed is not None and speed.is_faster and speed.median > 1.0 + LEAST_GAIN
+
+
+def _is_faster(one: PlanMeasurement, other: PlanMeasurement) -> bool:
+    """True if ``one`` is the faster, by the turns that both ran in, else by their medians."""
+    if one.turns_us and len(one.turns_us) == len(other.turns_us):
+        return _gains(speed_beside(one.turns_us, other.turns_us))
+    return (other.latency_us or math.inf) > (one.latency_us or math.inf) * (1.0 + NOISE_MARGIN)
+
+
+def _waits(plan: StreamPlan) -> float:
+    """Number of points where the threads of a plan wait for each other."""
+    waits = sum(len(launch.waits) for launch in plan.launches)
+    return len(plan.barriers) + waits + plan.streams - 1  # the last ones at the end

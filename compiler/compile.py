@@ -1,0 +1,196 @@
+"""One batch size on one device: from a static graph to a schedule, promoted or not.
+
+one precision   FoundPlans ───────────────compare──> choose_plan ───────┐
+auto            FoundPlans, FoundPlans ...compare──> choose_precision ──┴─> schedule
+
+Where other processes had the cores the schedule is provisional: it is to be made again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from braid.compiler.cache import Cache
+from braid.compiler.choose_plan import PlanChoice, choose_plan
+from braid.compiler.choose_precision import PrecisionChoice, choose_precision
+from braid.compiler.device import Device
+from braid.compiler.imported_model import ImportedModel
+from braid.compiler.quantisations import with_quantisation
+from braid.compiler.report import Comparing, Report
+from braid.compiler.search import FoundPlans, in_other_precisions, search_plans
+from braid.compiler.side_by_side import with_side_by_side
+from braid.compiler.stages import in_cache
+from braid.compiler.work import CompileOptions, Work
+from braid.core.graph import OpGraph
+from braid.core.measurement import PlanMeasurement
+from braid.core.schedule import Contender, Provenance, Provisional, Schedule, Stage
+from braid.engine.link.messages import ComparePlans
+from braid.scheduler.planners import Planned
+from braid.scheduler.signature import stage_signature
+from braid.scheduler.units import UnitGraph
+
+
+@dataclass(frozen=True, slots=True)
+class _Compared:
+    """Results for one batch size once a plan has been chosen."""
+
+    work: Work
+    searched: Sequence[FoundPlans]  # of each precision that took part
+    measurements: Sequence[PlanMeasurement]  # of the plans, then of other runtimes, of each
+    found: PrecisionChoice
+
+    @property
+    def choice(self) -> PlanChoice:
+        """What was chosen of all contenders."""
+        return self.found.choice
+
+    @property
+    def chosen(self) -> Contender:
+        """Contender whose plan and figures the schedule keeps."""
+        return self.choice.contenders[self.choice.chosen]
+
+    @property
+    def field(self) -> FoundPlans:
+        """Plans of the chosen precision."""
+        return self.searched[self.found.precision]
+
+    @property
+    def plan(self) -> Planned:
+        """Plan that serves, or that runs if another runtime cannot."""
+        return self.field.plans.planned[self.found.plan]
+
+
+async def compile(  # as braid.compile, which calls it
+    imported: ImportedModel,
+    device: Device,
+    batch_size: int,
+    options: CompileOptions,
+    cache: Cache,
+    report: Report,
+) -> tuple[Schedule, OpGraph]:
+    """Profile, search and verify; returns the schedule, promoted or not, and its static graph.
+
+    Args:
+        imported: the artefact, and what it is compiled for.
+        device: that has the model loaded, and measures nothing else meanwhile.
+        batch_size: in rows.
+        options: that come from whoever compiles, not from the model.
+        cache: of measurements; what is measured here is kept there at once.
+        report: told of the progress.
+
+    Raises:
+        BraidError: there is no schedule, and why.
+    """
+    work = await with_quantisation(Work(imported, device, batch_size, options, cache, report))
+    searched = [await search_plans(work)]
+    if work.is_auto:
+        searched += await in_other_precisions(work, searched[0])
+    compared = await _compared(work, searched)
+    planner, field = imported.options.planner, compared.field
+    is_named = work.is_auto or work.is_portfolio or compared.choice.chosen == 0
+    schedule = Schedule(
+        key=imported.schedule_key(device.device_key, batch_size),
+        planner=compared.chosen.name if is_named else planner.planner,
+        plan=compared.plan.plan,
+        stages=compared.plan.stages,
+        unit_names=tuple(operator.name for operator in field.graph.operators),
+        provenance=await _provenance(compared),
+    )
+    if options.side_by_side and not compared.choice.doubt:
+        schedule = await with_side_by_side(
+            schedule, field.kernels.program, device, work.retry, runtimes=field.plans.runtimes
+        )
+    return schedule, field.graph
+
+
+async def _compared(work: Work, searched: Sequence[FoundPlans]) -> _Compared:
+    """Run whole models against each other, and choose what serves."""
+    fields = tuple(plans.to_compare for plans in searched)
+    request = ComparePlans(fields[0].program, fields, work.samples.path)
+    work.report(Comparing(0.0))
+    measured = await work.retry(
+        lambda: work.device.ask(request, lambda done: work.report(Comparing(done)))
+    )
+    return _Compared(work, searched, measured.plans, _chosen(work, searched, measured.plans))
+
+
+def _chosen(
+    work: Work, searched: Sequence[FoundPlans], measured: Sequence[PlanMeasurement]
+) -> PrecisionChoice:
+    """Choose what serves."""
+    if work.is_auto:
+        tolerances = [each.tolerance for each in searched]
+        return choose_precision([each.plans for each in searched], measured, tolerances)
+    (only,) = searched
+    choice = choose_plan(
+        only.plans,
+        measured,
+        only.tolerance,
+        choose=work.is_portfolio,
+        precision=only.kernels.program.precision,
+        on_chosen_kernels=bool(only.kernels.program.choices),
+    )
+    return PrecisionChoice(choice, 0, choice.fallback)
+
+
+async def _provenance(compared: _Compared) -> Provenance:
+    """Provenance of a schedule."""
+    work, field, choice = compared.work, compared.field, compared.choice
+    chosen, plan, program = compared.chosen, compared.plan, field.kernels.program
+    return Provenance(
+        predicted_us=plan.predicted_us,
+        measured_us=chosen.latency_us,
+        sequential_us=choice.contenders[0].latency_us,
+        spread=chosen.spread,
+        stages_measured=sum(each.stages_measured for each in compared.searched),
+        stages_reused=sum(each.stages_reused for each in compared.searched),
+        search_seconds=sum(
+            found.search_seconds for each in compared.searched for found in each.planned
+        ),
+        gap=plan.gap,
+        max_abs_error=compared.measurements[choice.chosen].max_abs_error,
+        max_rel_error=chosen.max_rel_error,
+        tolerance=field.tolerance,
+        promoted=not choice.reason,
+        reason=choice.reason,
+        software=work.device.software,
+        unit_us=await _unit_latencies(field.graph, work, program.precision),
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        candidates=choice.contenders,
+        kernels=field.kernels.by_unit,
+        choices=dict(program.choices),
+        precision=program.precision if work.is_auto else "",
+        samples=work.samples.count,
+        top_agreement=chosen.top_agreement,
+        quantisation=work.quantisation,
+        left_out=work.left_out,
+        provisional=_provisional(compared),
+    )
+
+
+def _provisional(compared: _Compared) -> Provisional | None:
+    """Why the schedule is to be made again; None: it is settled."""
+    doubts = (compared.choice.doubt, *(found.doubt for found in compared.searched))
+    if reason := "; ".join(filter(None, doubts)):
+        is_compared = not compared.choice.doubt
+        return Provisional(reason, 1, at_unix=time.time(), is_compared=is_compared)
+    return None
+
+
+async def _unit_latencies(graph: OpGraph, work: Work, precision: str) -> dict[str, float]:
+    """Known latencies of units alone in microseconds, by unit name, to be shown."""
+
+    def signatures() -> dict[str, str]:
+        units = UnitGraph.from_graph(graph)
+        return {
+            operator.name: in_cache(stage_signature(units, Stage(((index,),))), precision)
+            for index, operator in enumerate(graph.operators)
+        }
+
+    named = await asyncio.to_thread(signatures)
+    known_us = await work.cache.find_latencies(list(set(named.values())))
+    return {name: known_us[mark] for name, mark in named.items() if mark in known_us}

@@ -1,0 +1,145 @@
+"""The bench of a CPU as a process: a device worker that searches, too.
+
+    python -m braid.compiler.process ──> loop of engine/worker, with one more request
+
+    SearchPlans ──> SearchThread ──question──> latencies that are known, or measured here
+                         │                          └── SearchProgress: a batch, now and then
+                         └──plans──> SearchResult
+
+So a question of the planner crosses no border between processes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Generator, Sequence
+from contextlib import suppress
+from functools import partial
+from time import monotonic
+from typing import TYPE_CHECKING, cast
+
+from braid.compiler.device import ATTEMPTS
+from braid.compiler.planner_messages import PlansFound, StageQuery, encode
+from braid.compiler.planning import find_plans
+from braid.compiler.search_thread import SearchThread
+from braid.compiler.stages import StageLatencies, stage_request
+from braid.core.errors import ImpossibleLatency
+from braid.core.measurement import StageLatency
+from braid.engine.link.messages import (
+    DescribeProgram,
+    MeasureStage,
+    ProgramDescription,
+    SearchPlans,
+    SearchProgress,
+    SearchResult,
+)
+from braid.engine.runtime.priority import process_gives_way
+from braid.engine.worker.process.main import arguments_of_worker, serve_link
+from braid.scheduler.options import PlannerSettings
+
+if TYPE_CHECKING:  # it loads torch
+    from braid.engine.worker.loop import Worker
+    from braid.engine.worker.measuring.measurements import Task
+
+BATCH_S = 0.1
+"""Measurements are handed over this often: that much is measured again after a crash."""
+
+
+def main() -> None:
+    """Serve one link until it closes."""
+    arguments = arguments_of_worker()
+    if gives_way(arguments):  # from before torch is loaded
+        process_gives_way()
+    serve_link(arguments, searches)
+
+
+def gives_way(arguments: argparse.Namespace) -> bool:
+    """Whether a process that serves requests uses the same cores."""
+    return bool(json.loads(arguments.options).get("gives_way"))
+
+
+def searches(worker: Worker) -> None:
+    """Let a worker answer ``SearchPlans``."""
+    worker.measurements[SearchPlans] = lambda request: _Search(worker, request).run()
+
+
+class _Search:
+    """One search of a worker, whose questions it answers by measuring."""
+
+    def __init__(self, worker: Worker, request: SearchPlans) -> None:
+        self._worker = worker
+        self._request = request
+        self._known = StageLatencies(request.program.precision, json.loads(request.cached_us))
+        self._new: dict[str, StageLatency] = {}  # not handed over yet
+        self._new_s: list[float] = []  # that each stage took which was measured since
+        self._told = 0, 0, 0  # reused, learned, disturbed
+        self._told_at = float("-inf")
+        self._done = self._total = 0  # latencies of the first question
+
+    def run(self) -> Task:
+        """Search, and measure what is asked for; yields progress."""
+        request = self._request
+        described = self._worker.handlers[DescribeProgram](DescribeProgram(request.program))
+        graph = cast(ProgramDescription, described).graph
+        settings = PlannerSettings.parse(request.planner)
+        search = partial(find_plans, graph, settings, request.facts)
+        with SearchThread(search, request.memory_bytes, request.seconds) as thread:
+            is_first = True
+            while thread.plans is None:
+                question = thread.next_question()
+                if question is None:
+                    yield self._due()
+                    continue
+                thread.answer((yield from self._answers(question, is_first=is_first)))
+                is_first, self._total = False, 0
+        yield self._progress()
+        return SearchResult(encode(PlansFound(tuple(thread.plans))).decode())
+
+    def _answers(
+        self, question: Sequence[StageQuery], *, is_first: bool
+    ) -> Generator[SearchProgress | float | None, None, list[float]]:
+        """Latencies in microseconds, in the order of the question."""
+        known, latencies_us = self._known, list[float]()
+        fresh = known.to_measure(question)
+        for query, is_fresh in zip(question, fresh, strict=True):
+            if is_first:  # all that follow depend on answers
+                self._done, self._total = len(latencies_us), len(question)
+            yield self._due()
+            latency_us = None if is_fresh else known.known_us(known.name(query))
+            if latency_us is None:
+                began = monotonic()
+                timing = yield from self._measured(query)
+                if (latency := known.learn(known.name(query), timing)) is not None:
+                    self._new[known.name(query)] = latency
+                self._new_s.append(monotonic() - began)
+                latency_us = timing.latency_us
+            latencies_us.append(latency_us)
+        return latencies_us
+
+    def _measured(
+        self, query: StageQuery
+    ) -> Generator[SearchProgress | float | None, None, StageLatency]:
+        """Measure a stage, again as long as its latency cannot be; ``ATTEMPTS`` times at most."""
+        request = stage_request(self._request.program, query)
+        measure = self._worker.measurements[MeasureStage]
+        for _ in range(ATTEMPTS - 1):
+            with suppress(ImpossibleLatency):
+                return cast(StageLatency, (yield from measure(request)))
+        return cast(StageLatency, (yield from measure(request)))
+
+    def _due(self) -> SearchProgress | None:
+        return self._progress() if monotonic() >= self._told_at + BATCH_S else None
+
+    def _progress(self) -> SearchProgress:
+        """What happened since it was told last, with the measurements of that time."""
+        known, new, seconds = self._known, self._new, tuple(self._new_s)
+        counts = known.reused, known.learned, known.disturbed
+        changes = [now - before for now, before in zip(counts, self._told, strict=True)]
+        reused, learned, disturbed = changes
+        self._new, self._new_s, self._told, self._told_at = {}, [], counts, monotonic()
+        return SearchProgress(self._done, self._total, seconds, reused, learned, disturbed, new)
+
+
+if __name__ == "__main__":
+    main()

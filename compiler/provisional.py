@@ -1,0 +1,63 @@
+"""Schedules that rest on figures that prove too little: which serves, and when it is made again.
+
+before ──compared, or of an earlier version──┐
+made now ──settled, or compared────> serves <┘ unless something was decided now
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+
+from braid.core.cpu_times import CpuTimes, read_cpu_times
+from braid.core.schedule import Provisional, Schedule
+
+FIRST_PAUSE_S, GROWTH, LONGEST_PAUSE_S = 30.0, 4.0, 6 * 3600.0
+"""A schedule is made again so long after it was found provisional; then after longer and longer."""
+
+LOOK_S, QUIET_LOOKS = 2.0, 3
+"""The cores count as idle if each of so many looks, one after the other, finds them so."""
+
+LEAST_IDLE = 0.75
+"""Part of the cores' time that is idle on a quiet machine."""
+
+
+def better_founded(before: Schedule | None, made: Schedule, made_in_s: float) -> Schedule:
+    """Return what was made now, unless nothing was decided and the one before was compared.
+
+    That one stays provisional. ``made_in_s`` is how long it took to make.
+    """
+    now = made.provenance.provisional
+    if now is None:
+        return made
+    was = None if before is None else before.provenance.provisional
+    now = replace(now, tries=now.tries + (0 if was is None else was.tries), made_in_s=made_in_s)
+    if before is None:
+        return made.found_provisional(now)
+    if now.is_compared or (was is not None and not was.is_compared):
+        return made.found_provisional(now)
+    return before.found_provisional(replace(now, is_compared=True))
+
+
+async def cores_are_idle(
+    cpu_times: Callable[[], CpuTimes] = read_cpu_times,
+    sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
+) -> bool:
+    """Look at cores for some seconds; returns whether they were idle for most of each look."""
+    for _ in range(QUIET_LOOKS):
+        before = cpu_times()
+        await sleep(LOOK_S)
+        if cpu_times().since(before).idle_part < LEAST_IDLE:
+            return False
+    return True
+
+
+def due_at(provisional: Provisional, now: float) -> float:
+    """Time from which on a schedule is to be made again, in seconds since 1970."""
+    return min(provisional.at_unix, now) + pause_s(provisional.tries)  # clocks are set back, too
+
+
+def pause_s(tries: int) -> float:
+    """Seconds from when a schedule was found provisional for the ``tries``-th time to the next."""
+    return min(LONGEST_PAUSE_S, FIRST_PAUSE_S * GROWTH ** min(max(tries - 1, 0), 20))

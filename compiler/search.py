@@ -1,0 +1,182 @@
+"""Plans of one batch size on one device in one precision, found but not compared yet.
+
+program ──kernels, facts──> planner <──> StageMeasurer ──> FoundPlans ──> comparison
+   └─ other precisions: a few runs of their sequential plans ──wrong, hopeless──> no search
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import inf
+
+from braid.compiler.bench_search import BenchSearch
+from braid.compiler.choose_plan import ComparedPlans
+from braid.compiler.kernels import ChosenKernels, choose_kernels
+from braid.compiler.stages import StageLatencies, StageMeasurer
+from braid.compiler.work import Work
+from braid.core.errors import DeviceOutOfMemory, InvalidRequest, PreconditionFailed
+from braid.core.graph import OpGraph
+from braid.core.measurement import PlanMeasurement
+from braid.core.plan import verify_plan
+from braid.core.precision import FP32
+from braid.core.program import PlansToCompare
+from braid.engine.link.messages import ComparePlans, DescribeProgram, FindFacts
+from braid.scheduler.planners import Planned
+
+log = logging.getLogger("braid.jobs")
+
+HOPELESS = 1.25
+"""A precision whose sequential plan takes this many times as long as FP32's is not searched."""
+
+MOST_DISTURBED = 0.1
+"""Part of a search's measurements that may have been taken while other processes had the cores."""
+
+SURELY = 0.5
+"""Part of what usual kernels leave of the allowed error that others may take in a few runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class FoundPlans:
+    """Plans of a program, ready to be compared."""
+
+    graph: OpGraph
+    kernels: ChosenKernels
+    planned: Sequence[Planned]  # all that the planner found
+    plans: ComparedPlans
+    tolerance: float  # of outputs, relative to the largest element
+    stages_measured: int = 0
+    stages_reused: int = 0
+    stages_disturbed: int = 0
+
+    @property
+    def doubt(self) -> str:
+        """Why the search rests on figures that tell too little; empty: it does not."""
+        kernels = self.kernels
+        measured = self.stages_measured + kernels.measured
+        disturbed = self.stages_disturbed + kernels.disturbed
+        if disturbed <= MOST_DISTURBED * measured:
+            return ""
+        return (
+            f"other processes had the cores in {disturbed} of the {measured} measurements of its "
+            "stages"
+        )
+
+    @property
+    def to_compare(self) -> PlansToCompare:
+        """What the device is given."""
+        program, plans = self.kernels.program, self.plans
+        return PlansToCompare(program, tuple(plans.plans), plans.runtimes, self.tolerance)
+
+
+async def search_plans(work: Work, precision: str = "") -> FoundPlans:
+    """Profile the units of a program and search its plans; empty: in the usual precision."""
+    device, retry = work.device, work.retry
+    settings, usual = work.imported.options.planner, work.program(precision)
+    graph = (await retry(lambda: device.ask(DescribeProgram(usual)))).graph
+    kernels = await choose_kernels(graph, usual, device, work.cache, retry)
+    if kernels.program != usual and not await _is_exact_enough(work, graph, kernels):
+        kernels = replace(kernels, by_unit={}, program=usual)
+    facts = await retry(lambda: device.ask(FindFacts(kernels.program)))
+    counts: BenchSearch | StageLatencies
+    if device.searches:
+        counts = search = BenchSearch(work, kernels.program, facts)
+        planned = await search.plans()
+    else:
+        stages = StageMeasurer(kernels.program, device, work.cache, work.report, retry)
+        counts = stages.latencies
+        planned = await retry(
+            lambda: work.options.planner(graph, settings, facts, stages.measure),
+            lambda: counts.learned,
+        )
+    for plan in planned:
+        verify_plan(plan.plan, graph.predecessors())
+    return FoundPlans(
+        graph,
+        kernels,
+        planned,
+        _compared(work, usual.precision, planned, graph),
+        work.tolerance(usual.precision, graph),
+        counts.measured,
+        counts.reused,
+        counts.disturbed,
+    )
+
+
+async def _is_exact_enough(work: Work, graph: OpGraph, kernels: ChosenKernels) -> bool:
+    """Whether a few runs of the sequential plan say that these kernels err little more.
+
+    The sequential plan serves however much it errs, and some kernels round more than the usual.
+    """
+    precision = kernels.program.precision
+    plans, allowed = _compared(work, precision, (), graph), work.tolerance(precision, graph)
+    both = (ChosenKernels({}, replace(kernels.program, choices=())), kernels)
+    tried = await _tried(work, [FoundPlans(graph, each, (), plans, allowed) for each in both])
+    usual, chosen = (inf if each.max_rel_error is None else each.max_rel_error for each in tried)
+    if chosen <= usual + SURELY * max(0.0, allowed - usual):
+        return True
+    facts = {"precision": precision, "error": chosen, "usual": usual, "allowed": allowed}
+    log.warning("the fastest kernels err too much: the usual ones run", extra=facts)
+    return False
+
+
+def _compared(
+    work: Work, precision: str, planned: Sequence[Planned], graph: OpGraph
+) -> ComparedPlans:
+    named = precision if work.is_auto else ""
+    return ComparedPlans.of(planned, len(graph.operators), work.runtimes(precision), named)
+
+
+async def in_other_precisions(work: Work, exact: FoundPlans) -> list[FoundPlans]:
+    """Plans in each other precision of the device; of hopeless ones the sequential plan only.
+
+    A precision that the device cannot run the model in is left out.
+    """
+    others: list[FoundPlans] = []
+    for precision in work.device.precisions:
+        if precision != FP32 and precision not in work.left_out:
+            try:
+                others.append(await _sequential(work, precision))
+            except (InvalidRequest, PreconditionFailed, DeviceOutOfMemory) as error:
+                work.left_out[precision] = str(error)
+                facts = {"precision": precision, "reason": str(error)}
+                log.warning("a precision is left out", extra=facts)
+    if not others:
+        return []
+    tried = await work.retry(lambda: _tried(work, [exact, *others]))
+    searched = []
+    for other, measured in zip(others, tried[1:], strict=True):
+        program = other.kernels.program
+        is_hopeful = _is_hopeful(measured, tried[0], other.tolerance)
+        searched.append(await search_plans(work, program.precision) if is_hopeful else other)
+    return searched
+
+
+async def _sequential(work: Work, precision: str) -> FoundPlans:
+    """Sequential plan of a precision on its usual kernels; nothing is measured."""
+    program = work.program(precision)
+    graph = (await work.retry(lambda: work.device.ask(DescribeProgram(program)))).graph
+    plans = _compared(work, precision, (), graph)
+    return FoundPlans(
+        graph, ChosenKernels({}, program), (), plans, work.tolerance(precision, graph)
+    )
+
+
+async def _tried(work: Work, found: Sequence[FoundPlans]) -> Sequence[PlanMeasurement]:
+    """A few runs of the sequential plan in each precision."""
+    fields = [
+        PlansToCompare(each.kernels.program, tuple(each.plans.plans[:1]), (), each.tolerance)
+        for each in found
+    ]
+    request = ComparePlans(fields[0].program, tuple(fields), work.samples.path, is_brief=True)
+    return (await work.device.ask(request)).plans
+
+
+def _is_hopeful(one: PlanMeasurement, exact: PlanMeasurement, tolerance: float) -> bool:
+    """True if plans of a precision may serve, by a few runs of its sequential plan."""
+    if one.problem or one.max_rel_error is None or not one.max_rel_error <= tolerance:
+        return False
+    if one.doubt:  # it may be as slow as that by chance
+        return True
+    return one.latency_us is not None and one.latency_us <= HOPELESS * (exact.latency_us or 0.0)

@@ -1,0 +1,59 @@
+"""Whether a device computes more with runs side by side on parts of its threads, and how.
+
+    plan that serves, on all threads ──CompareThroughput──> turns ──sign test──> SideBySideRuns
+
+What is measured is stored with the schedule also where it does not pay, so that it is shown.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+
+from braid.compiler.device import Device
+from braid.compiler.retries import RetryWhileRestarting
+from braid.compiler.sign_test import sign_test_interval
+from braid.core.errors import DeviceOutOfMemory, WorkerFault
+from braid.core.measurement import SideBySideRuns
+from braid.core.program import PlanToRun, ProgramKey
+from braid.core.schedule import Provisional, Schedule
+from braid.engine.link.messages import CompareThroughput
+
+log = logging.getLogger("braid.jobs")
+
+
+async def with_side_by_side(
+    schedule: Schedule,
+    program: ProgramKey,
+    device: Device,
+    retry: RetryWhileRestarting,
+    *,
+    runtimes: Sequence[str],
+) -> Schedule:
+    """Add to a promoted schedule how runs side by side fare beside its plan."""
+    seen = schedule.provenance
+    if not seen.promoted or seen.tolerance is None:
+        return schedule
+    tolerance = seen.tolerance
+    to_run = PlanToRun(program, schedule.plan, runtime=schedule.runtime)
+    try:
+        request = CompareThroughput(program, to_run, tuple(runtimes), tolerance)
+        measured = (await retry(lambda: device.ask(request))).ways
+    except (DeviceOutOfMemory, WorkerFault) as error:  # the plan serves without it
+        log.warning("runs side by side are not measured", extra={"reason": str(error)})
+        return schedule
+    if doubt := next((way.doubt for way in measured if way.doubt), ""):
+        reason = f"of runs side by side {doubt}"
+        now = Provisional(reason, 1, at_unix=time.time(), is_compared=True)
+        return schedule.found_provisional(seen.provisional or now)
+    ways = [
+        SideBySideRuns(way.count, way.runtime, way.latency_us, gain)
+        for way in measured
+        if (gain := sign_test_interval(way.ratios)) is not None
+    ]
+    if not ways:
+        return schedule
+    best = max(ways, key=lambda way: way.gain.median)
+    return replace(schedule, provenance=replace(seen, side_by_side=best))

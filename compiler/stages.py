@@ -1,0 +1,155 @@
+"""Latencies of a program's stages: from the cache, else measured on the device.
+
+planner ──StageQuery──> StageMeasurer ──known?──> cache
+                             └──no──> device.ask(MeasureStage) ──> cache, unless disturbed
+
+A bench that searches by itself answers from ``StageLatencies`` alone (process.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from statistics import median
+from time import monotonic
+
+from braid.compiler.cache import Cache
+from braid.compiler.device import Device, measure
+from braid.compiler.planner_messages import StageQuery
+from braid.compiler.report import Profiling, Report, Searching, StageMeasured, StagesReused
+from braid.compiler.retries import RetryWhileRestarting
+from braid.core.measurement import StageLatency
+from braid.core.precision import TF32
+from braid.core.program import ProgramKey
+from braid.engine.link.messages import MeasureStage
+
+ONE_THREAD = "@1"
+"""Ends the cached signature of a unit measured on one thread."""
+
+
+class StageLatencies:
+    """Latencies of stages in microseconds: cached ones, and those measured in one search.
+
+    None is measured twice, unless the planner wants a fresh measurement, to tell two that are
+    nearly equal. One that was measured while other processes had the cores serves this search only.
+    """
+
+    def __init__(self, precision: str, cached_us: Mapping[str, float] | None = None) -> None:
+        self._precision = precision
+        self._cached_us = dict(cached_us or {})
+        self._samples: dict[str, list[float]] = {}  # by cached name
+        self._disturbed_us: dict[str, float] = {}  # latencies that are not kept
+        self.measured = 0
+        self.disturbed = 0  # of the measured ones
+        self.learned = 0  # of the measured ones, those whose latency was not cached before
+        self.reused = 0
+
+    def name(self, query: StageQuery) -> str:
+        """Signature that the answer to a query is cached under."""
+        name = in_cache(query.signature, self._precision)
+        return name + (ONE_THREAD if query.ask == "work" else "")
+
+    def look_up(self, cached_us: Mapping[str, float]) -> None:
+        """Take latencies that were found in the cache, by name."""
+        self._cached_us.update(cached_us)
+
+    def known_us(self, name: str) -> float | None:
+        """Latency that needs no measurement, or None."""
+        return self._cached_us.get(name, self._disturbed_us.get(name))
+
+    def to_measure(self, queries: Sequence[StageQuery]) -> list[bool]:
+        """Whether each query of a question takes a measurement; counts those that do not."""
+        fresh = [
+            query.ask == "again" or self.known_us(self.name(query)) is None for query in queries
+        ]
+        self.reused += fresh.count(False)
+        return fresh
+
+    def learn(self, name: str, timing: StageLatency) -> StageLatency | None:
+        """Take a measurement; returns what is to be cached, or None if it is disturbed.
+
+        That is the median of all samples that this search has of the stage.
+        """
+        known_us = self.known_us(name)
+        self.measured += 1
+        self.learned += known_us is None
+        if timing.is_disturbed:
+            self.disturbed += 1
+            self._disturbed_us[name] = timing.latency_us
+            return None
+        cached_us = None if name in self._disturbed_us else known_us
+        samples = self._samples.setdefault(name, [] if cached_us is None else [cached_us])
+        samples.append(timing.latency_us)
+        latency = StageLatency(
+            median(samples),
+            max(timing.spread, (max(samples) - min(samples)) / median(samples)),
+            timing.repeats * len(samples),
+        )
+        self._disturbed_us.pop(name, None)
+        self._cached_us[name] = latency.latency_us
+        return latency
+
+
+class StageMeasurer:
+    """Answers the planner's questions, one stage at a time.
+
+    A new latency is kept before the next stage is measured, so none is ever measured twice,
+    by any compilation, whatever ends this one.
+    """
+
+    def __init__(
+        self,
+        program: ProgramKey,
+        device: Device,
+        cache: Cache,
+        report: Report,
+        retry: RetryWhileRestarting,
+    ) -> None:
+        self._program = program
+        self._device = device
+        self._cache = cache
+        self._report = report
+        self._retry = retry
+        self._is_searching = False
+        self.latencies = StageLatencies(program.precision)
+
+    async def measure(self, queries: Sequence[StageQuery]) -> Sequence[float]:
+        """Latencies in microseconds, in the order of the queries."""
+        known = self.latencies
+        names = [known.name(query) for query in queries]
+        known.look_up(await self._cache.find_latencies(names))
+        fresh = known.to_measure(queries)
+        self._report(StagesReused(fresh.count(False)))
+        latencies_us: list[float] = []
+        for query, name, is_fresh in zip(queries, names, fresh, strict=True):
+            if self._is_searching:
+                self._report(Searching(known.measured))
+            else:
+                self._report(Profiling(len(latencies_us), len(queries)))
+            latency_us = None if is_fresh else known.known_us(name)
+            if latency_us is None:
+                latency_us = await self._measure(query, name)
+            latencies_us.append(latency_us)
+        self._is_searching = True  # what is asked from now on depends on these answers
+        self._report(Searching(known.measured))
+        return latencies_us
+
+    async def _measure(self, query: StageQuery, name: str) -> float:
+        """Measure, and keep the latency unless it is disturbed."""
+        began = monotonic()
+        request = stage_request(self._program, query)
+        timing = await self._retry(lambda: measure(self._device, request))
+        latency = self.latencies.learn(name, timing)
+        if latency is not None:
+            await self._cache.keep_latencies({name: latency})
+        self._report(StageMeasured(monotonic() - began))
+        return timing.latency_us
+
+
+def stage_request(program: ProgramKey, query: StageQuery) -> MeasureStage:
+    """Return the request that measures what a query asks for."""
+    return MeasureStage(program, query.stage, 1 if query.ask == "work" else None)
+
+
+def in_cache(signature: str, precision: str) -> str:
+    """Key that a stage is cached under: TF32 units have the signatures of FP32 ones."""
+    return f"{signature}@{TF32}" if precision == TF32 else signature

@@ -1,0 +1,100 @@
+"""One compilation: its arguments, and what follows from them for every step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from braid.compiler.cache import Cache
+from braid.compiler.device import Device
+from braid.compiler.imported_model import ImportedModel
+from braid.compiler.planner import DEFAULT_LIMITS, Planner, SearchLimits
+from braid.compiler.report import Report, Retrying
+from braid.compiler.retries import RetryPauses, RetryWhileRestarting
+from braid.compiler.samples import NO_SAMPLES, GivenSamples
+from braid.core.graph import OpGraph
+from braid.core.precision import AUTO, AUTO_TOLERANCE, FP32, INT8, TOLERANCES, allowed_in
+from braid.core.program import ProgramKey
+from braid.core.quantisation import Quantisation
+from braid.core.runtimes import runtimes_in
+from braid.scheduler.options import PORTFOLIO
+
+
+@dataclass(frozen=True, slots=True)
+class CompileOptions:
+    """How to compile, beside what the model asks for."""
+
+    planner: Planner  # of a device whose bench does not search
+    tolerance: float  # of outputs in FP32, relative to the largest element of each
+    limits: SearchLimits = DEFAULT_LIMITS
+    samples: GivenSamples = NO_SAMPLES
+    side_by_side: bool = True  # whether runs side by side are measured, which then serve
+    retry: RetryWhileRestarting = field(default_factory=lambda: RetryWhileRestarting(RetryPauses()))
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """One batch size of a model on one device, and what it is scheduled with."""
+
+    imported: ImportedModel
+    device: Device
+    batch_size: int
+    options: CompileOptions
+    cache: Cache
+    report: Report
+    quantisation: Quantisation | None = None  # of INT8; None: that takes no part
+    left_out: dict[str, str] = field(default_factory=dict)  # precision -> why
+
+    def program(self, precision: str = "") -> ProgramKey:
+        """Program on its usual kernels; in the usual precision if that is empty."""
+        usual = self.imported.program(self.batch_size, precision)
+        if usual.precision != INT8 or self.quantisation is None:
+            return usual
+        return replace(usual, quantisation=self.quantisation.text)
+
+    @property
+    def samples(self) -> GivenSamples:
+        """Inputs that errors are measured on."""
+        return self.options.samples
+
+    @property
+    def is_auto(self) -> bool:
+        """True if the precision is to be chosen."""
+        return self.imported.options.precision == AUTO
+
+    @property
+    def is_portfolio(self) -> bool:
+        """True if the fastest plan of all planners serves."""
+        return self.imported.options.planner.planner == PORTFOLIO
+
+    @property
+    def retry(self) -> RetryWhileRestarting:
+        """Retries of calls to the device, which are reported."""
+        return replace(self.options.retry, report=lambda what: self.report(Retrying(what)))
+
+    def runtimes(self, precision: str) -> tuple[str, ...]:
+        """Other runtimes that take part in a precision."""
+        return runtimes_in(precision, self.device.runtimes) if self.is_portfolio else ()
+
+    @property
+    def tolerated_error(self) -> float:
+        """Allowed error of outputs against FP32, relative to the largest element of each."""
+        accepted, precision = self.imported.options.accepted_error, self.imported.options.precision
+        return TOLERANCES.get(precision, self.options.tolerance) if accepted is None else accepted
+
+    def tolerated_in(self, precision: str) -> float:
+        """Allowed error of one of the precisions that ``auto`` chooses from.
+
+        FP32 is held to what it is held to without ``auto``, whatever error is accepted.
+        """
+        if precision == FP32:
+            return self.options.tolerance
+        accepted = self.imported.options.accepted_error
+        return AUTO_TOLERANCE if accepted is None else accepted
+
+    def tolerance(self, precision: str, graph: OpGraph) -> float:
+        """Allowed error of outputs in a precision, relative to the largest element of each."""
+        if not self.is_auto:
+            allowed, accepted = self.tolerated_error, self.imported.options.accepted_error
+            return allowed if accepted is not None else allowed_in(allowed, graph)
+        allowed = self.tolerated_in(precision)
+        return allowed_in(allowed, graph) if precision == FP32 else allowed

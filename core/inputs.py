@@ -1,0 +1,204 @@
+"""Inputs of a call, checked against those of a model; names the first mistake.
+
+    GivenTensor ──named_inputs, check_inputs──> ShapeClass, rows ──> a batch's program
+
+Knows no protocol. Everything a caller can get wrong about a tensor ends here, as InvalidTensor with
+the name of the input, what came and what is wanted.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+from braid.core.errors import InvalidTensor
+from braid.core.pieces import Work
+from braid.core.program import StaticContent
+from braid.core.strings import MAX_STRINGS, Strings, read_strings
+from braid.core.tensor import BATCH, BYTES, DTYPE_BYTES, TensorType
+
+MAX_SEEN_SHAPES = 256
+"""Checked combinations of inputs that are remembered for each model, the first ones it gets."""
+
+
+class StoredContent(Protocol):
+    """Content that lies elsewhere and is fetched when a batch is formed."""
+
+    def __len__(self) -> int:
+        """Size in bytes."""
+
+    def __bytes__(self) -> bytes:
+        """Copy of the content."""
+
+    def read_into(self, memory: memoryview, start: int) -> None:
+        """Fill ``memory`` from byte ``start`` of the content on.
+
+        Raises:
+            InvalidRequest: it cannot be read (any more).
+        """
+
+
+Content = bytes | memoryview | StoredContent | Strings
+"""Raw little-endian elements in row-major order; of BYTES, ``Strings`` once they are checked."""
+
+
+@dataclass(frozen=True, slots=True)
+class GivenTensor:
+    """Input of a request, not checked."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    data: Content
+
+
+@dataclass(frozen=True, slots=True)
+class ShapeClass:
+    """Input specs and static content that requests must have in common to share a batch."""
+
+    inputs: tuple[tuple[str, TensorType], ...]  # batched models: one row
+    static: StaticContent = ()
+    _hash: int = field(init=False, repr=False, compare=False)  # asked for many times a request
+    has_strings: bool = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        takes_text = any(spec.dtype == BYTES for _, spec in self.inputs)
+        object.__setattr__(self, "has_strings", takes_text)
+        object.__setattr__(self, "_hash", hash((self.inputs, self.static)))
+
+    def __hash__(self) -> int:
+        """Hash of all fields that are compared."""
+        return self._hash
+
+
+class CheckedModel(Protocol):
+    """What a request is checked against: a replica, or a network without a server."""
+
+    @property
+    def inputs(self) -> Mapping[str, TensorType]:
+        """Inputs by name, with symbols for open extents."""
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """Names of all outputs."""
+
+    @property
+    def batched(self) -> bool:
+        """Whether a request may have any number of rows."""
+
+    @property
+    def static_inputs(self) -> Sequence[str]:
+        """Inputs whose content decides shapes."""
+
+    @property
+    def seen_shapes(self) -> dict[Hashable, tuple[ShapeClass, int]]:
+        """Memory of inputs that were right, which is filled here."""
+
+    def one_row(self, spec: TensorType) -> TensorType:
+        """Return the spec of a request's input for one row."""
+
+
+def named_inputs(model: CheckedModel, inputs: Sequence[GivenTensor]) -> Sequence[GivenTensor]:
+    """Return the inputs; one without a name is the model's only input."""
+    if len(inputs) != 1 or inputs[0].name or len(model.inputs) != 1:
+        return inputs
+    return [replace(inputs[0], name=next(iter(model.inputs)))]
+
+
+def check_inputs(model: CheckedModel, inputs: Sequence[GivenTensor]) -> tuple[ShapeClass, int]:
+    """Return the inputs' shape class and rows. Inputs that look like checked ones pass at once."""
+    looks = tuple([(each.name, each.dtype, each.shape, len(each.data)) for each in inputs])
+    seen = model.seen_shapes.get(looks)
+    if seen is not None:
+        return seen
+    tensors = _by_name(inputs, model.inputs)
+    symbols: dict[str, int] = {}
+    specs = {
+        name: _check_tensor(tensors[name], spec, symbols) for name, spec in model.inputs.items()
+    }
+    shape_class = ShapeClass(
+        tuple((name, model.one_row(spec)) for name, spec in specs.items()),
+        tuple((name, bytes(tensors[name].data)) for name in model.static_inputs),
+    )
+    rows = symbols[BATCH] if model.batched else 1
+    if not model.static_inputs and len(model.seen_shapes) < MAX_SEEN_SHAPES:
+        model.seen_shapes[looks] = shape_class, rows
+    return shape_class, rows
+
+
+def _by_name(
+    tensors: Sequence[GivenTensor], wanted: Mapping[str, TensorType]
+) -> dict[str, GivenTensor]:
+    """Return the inputs by name: each wanted one exactly once, and no other."""
+    found: dict[str, GivenTensor] = {}
+    listing = ", ".join(f"{name} {spec}" for name, spec in wanted.items())
+    for tensor in tensors:
+        if tensor.name in found:
+            raise InvalidTensor(f"input {tensor.name!r} is given twice")
+        if not tensor.name and tensor.name not in wanted:
+            raise InvalidTensor(f"say which input is meant; the model's inputs: {listing}")
+        if tensor.name not in wanted:
+            raise InvalidTensor(f"the model has no input {tensor.name!r}; its inputs: {listing}")
+        found[tensor.name] = tensor
+    if missing := [name for name in wanted if name not in found]:
+        raise InvalidTensor(f"missing input(s) {', '.join(missing)}; the model takes: {listing}")
+    return found
+
+
+def _check_tensor(tensor: GivenTensor, spec: TensorType, symbols: dict[str, int]) -> TensorType:
+    """Check one input against its spec; binds the spec's symbols, which inputs may share."""
+    name, shape = tensor.name, tensor.shape
+    if tensor.dtype != spec.dtype:
+        raise InvalidTensor(
+            f"input {name!r} has dtype {tensor.dtype!r}, the model takes {spec.dtype}"
+        )
+    if len(shape) != len(spec.shape):
+        raise InvalidTensor(
+            f"input {name!r} has rank {len(shape)} (shape {list(shape)}), the model takes {spec}"
+        )
+    for axis, (extent, dim) in enumerate(zip(shape, spec.shape, strict=True)):
+        if extent < 1:
+            raise InvalidTensor(
+                f"input {name!r} has extent {extent} at axis {axis}; extents must be at least 1"
+            )
+        want = symbols.setdefault(dim, extent) if isinstance(dim, str) else dim
+        if extent != want:
+            also = f" (the same {dim!r} as in another input)" if isinstance(dim, str) else ""
+            raise InvalidTensor(
+                f"input {name!r} has shape {list(shape)}, the model takes {spec}: "
+                f"axis {axis} must be {want}{also}"
+            )
+    if spec.dtype == BYTES:
+        return TensorType(BYTES, shape)  # looked at later, each time
+    size = math.prod(shape) * DTYPE_BYTES[spec.dtype]
+    if len(tensor.data) != size:
+        raise InvalidTensor(
+            f"input {name!r} has {len(tensor.data)} bytes of data; "
+            f"{spec.dtype}{list(shape)} takes {size}"
+        )
+    return TensorType(spec.dtype, shape)
+
+
+def checked_strings(tensor: GivenTensor) -> Work[Strings]:
+    """Return the strings of an input whose shape is checked.
+
+    Raises:
+        InvalidTensor: there are too many, they lie in shared memory, or lengths or characters are
+            wrong.
+    """
+    name, count = tensor.name, math.prod(tensor.shape)
+    if not isinstance(tensor.data, bytes | memoryview):
+        raise InvalidTensor(
+            f"input {name!r} takes strings, which are not read from shared memory; "
+            "send them in the request"
+        )
+    if count > MAX_STRINGS:
+        raise InvalidTensor(
+            f"input {name!r} has {count} strings; a request may have {MAX_STRINGS} in each input"
+        )
+    try:
+        return (yield from read_strings(tensor.data, count))
+    except ValueError as error:
+        raise InvalidTensor(f"input {name!r} {error}") from None

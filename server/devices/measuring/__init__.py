@@ -1,1 +1,0 @@
-"""Measurements for registrations, which give way to requests."""

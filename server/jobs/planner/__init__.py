@@ -1,1 +1,0 @@
-"""The planner as a child process, and the server's side of it."""

@@ -1,1 +1,0 @@
-"""One batch size on one device: measured, planned, compared, chosen."""

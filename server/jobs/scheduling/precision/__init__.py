@@ -1,1 +1,0 @@
-"""Which precision serves, and what it is measured on."""
