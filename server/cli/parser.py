@@ -21,7 +21,7 @@ class Parser(argparse.ArgumentParser):
         known, left = super().parse_known_args(args, namespace)
         left = [*vars(known).pop(_LEFT_OVER, ()), *left]
         if left:
-            hints = "".join(closest(each.partition("=")[0], self._options()) for each in left)
+            hints = "".join(closest(word.partition("=")[0], self._options()) for word in left)
             self.error(f"unknown: {' '.join(left)}{hints}")
         return known, left
 

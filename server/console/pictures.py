@@ -98,7 +98,7 @@ def compared_svg(first: Drawn, second: Drawn, *, is_legible: bool = False) -> st
 
     ``is_legible``: the axis is as long as it takes to tell most units apart.
     """
-    tracks = [scheduled(each.schedule, each.units) for each in (first, second)]
+    tracks = [scheduled(drawn.schedule, drawn.units) for drawn in (first, second)]
     heading = f"{first.name} against {second.name}"
     zoom = legible_zoom(tracks) if is_legible else 1
     return timeline_svg(tracks, [first.graph, second.graph], heading, zoom)

@@ -33,7 +33,7 @@ _STATIC_TEXT: Final = (
     "vary|via|www-authenticate"
 )
 _STATIC: Final[tuple[Field, ...]] = tuple(
-    (name, value) for name, _, value in (each.partition("=") for each in _STATIC_TEXT.split("|"))
+    (name, value) for name, _, value in (entry.partition("=") for entry in _STATIC_TEXT.split("|"))
 )
 
 _CODE_LENGTHS: Final = bytes.fromhex(
@@ -65,7 +65,7 @@ def _tree() -> list[list[int]]:
     """
     nodes = [[0, 0]]
     code = length = 0
-    for symbol in sorted(range(257), key=lambda each: (_CODE_LENGTHS[each], each)):
+    for symbol in sorted(range(257), key=lambda symbol: (_CODE_LENGTHS[symbol], symbol)):
         code <<= _CODE_LENGTHS[symbol] - length
         length = _CODE_LENGTHS[symbol]
         node = 0

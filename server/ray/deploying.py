@@ -37,7 +37,7 @@ def start(settings: Settings, arguments: Sequence[str]) -> NoReturn:
     """Become ``ray start`` with these arguments, on a machine that may be a node."""
     environment = with_braid(settings, os.environ, cpu_allowance().threads)
     resources = ["--resources", json.dumps({RESOURCE: 1})]
-    has_resources = any(each.startswith("--resources") for each in arguments)
+    has_resources = any(argument.startswith("--resources") for argument in arguments)
     command = ["start", *([] if has_resources else resources), *arguments]
     python = str(python_program())
     os.execve(python, [python, "-c", _RAY, *command], environment)

@@ -67,8 +67,8 @@ class AdmittedHandlers(grpc.GenericRpcHandler):
         return await self._interceptors[index].intercept_service(following, details)
 
     def _find(self, details: Details) -> Handler | None:
-        found = (each.service(details) for each in self._handlers)
-        return next((each for each in found if each is not None), None)
+        found = (offered.service(details) for offered in self._handlers)
+        return next((handler for handler in found if handler is not None), None)
 
 
 class NoNodeHandlers(grpc.GenericRpcHandler):

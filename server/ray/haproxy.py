@@ -122,10 +122,10 @@ def change(file: Path) -> None:
     kept = file.with_name(f"{file.name}.before")
     before = kept.read_text() if kept.exists() else ""
     changed = with_replicas(for_calls(file.read_text()), before)
-    for each in (kept, file):
-        whole = file.with_name(f".{each.name}.{os.getpid()}")
+    for target in (kept, file):
+        whole = file.with_name(f".{target.name}.{os.getpid()}")
         whole.write_text(changed)
-        whole.replace(each)
+        whole.replace(target)
 
 
 def main() -> NoReturn:

@@ -104,7 +104,7 @@ class Certificates:
 
     def _look(self) -> Stamps:
         found = [file.stat() for file in self._files.all]
-        return tuple((each.st_mtime_ns, each.st_size, each.st_ino) for each in found)
+        return tuple((status.st_mtime_ns, status.st_size, status.st_ino) for status in found)
 
     def _load(self) -> _Contexts:
         for file in self._files.all:  # OpenSSL, which would wait for a pipe, opens them after this

@@ -131,7 +131,7 @@ class Tokens:
     def role_of_digest(self, given: Digest) -> Role | None:
         self._refresh()
         found = Role.ANYONE
-        from_files = [(each, role) for at, role in self._files.items() for each in self._read[at]]
+        from_files = [(token, role) for at, role in self._files.items() for token in self._read[at]]
         for digest, role in self._fixed + from_files:
             if hmac.compare_digest(given, digest):
                 found = max(found, role)

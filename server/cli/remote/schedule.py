@@ -67,9 +67,9 @@ def add_parser(subparsers: Subparsers) -> None:
     diff.add_argument("--against-device", metavar="DEVICE", help="default: the same")
     diff.add_argument("--against-version", metavar="N", help="default: the same")
     diff.add_argument("--format", choices=("text", "json", "svg"), default="text")
-    for each in (show, diff):
-        each.add_argument("--output", metavar="FILE", type=Path, help="default: stdout")
-        add_address(each)
+    for action in (show, diff):
+        action.add_argument("--output", metavar="FILE", type=Path, help="default: stdout")
+        add_address(action)
     again = actions.add_parser(
         "again",
         help="measure and make schedules again",

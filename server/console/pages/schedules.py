@@ -77,9 +77,9 @@ def _others(shown: Placed, all_of_model: Sequence[Placed]) -> list[tuple[str, Pl
         return of.schedule.key.batch_size
 
     return [
-        (f"batch {size(each)}{'' if each.device == shown.device else f' on {each.device}'}", each)
-        for each in all_of_model
-        if (each.device, size(each)) != (shown.device, size(shown))
+        (f"batch {size(plan)}{'' if plan.device == shown.device else f' on {plan.device}'}", plan)
+        for plan in all_of_model
+        if (plan.device, size(plan)) != (shown.device, size(shown))
     ]
 
 

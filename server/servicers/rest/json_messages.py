@@ -35,7 +35,7 @@ def _shown(field: FieldDescriptor, value: Any) -> Any:
         of_value = kind.fields_by_name["value"]
         return {key: _one(of_value, value[key]) for key in sorted(value)}
     if field.is_repeated:
-        return [_one(field, each) for each in value]
+        return [_one(field, item) for item in value]
     return _one(field, value)
 
 

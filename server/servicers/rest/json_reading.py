@@ -50,8 +50,8 @@ MAX_DEPTH = 16
 TAKEN_OUT = ""
 """Only key of the objects that stand where numbers were taken out; its value is their index."""
 
-_STRUCTURE = bytes(each for each in range(256) if each not in b"[],")
-_SPACES = bytes(b" "[0] if each in b"[]" else each for each in range(256))
+_STRUCTURE = bytes(byte for byte in range(256) if byte not in b"[],")
+_SPACES = bytes(b" "[0] if byte in b"[]" else byte for byte in range(256))
 
 
 @dataclass(frozen=True, slots=True)
