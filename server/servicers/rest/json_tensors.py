@@ -157,9 +157,9 @@ def texts_of(
     if datatype == BYTES:
         yield from _texts_of_strings(name, raw)
         return
-    found = np.frombuffer(raw, DTYPES[datatype])
-    for at in range(0, len(found), elements):
-        text = _text_of_numbers(found[at : at + elements])
+    numbers = np.frombuffer(raw, DTYPES[datatype])
+    for at in range(0, len(numbers), elements):
+        text = _text_of_numbers(numbers[at : at + elements])
         yield b"," + text if at else text
 
 
