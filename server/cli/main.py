@@ -121,7 +121,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 def _command_list(subparsers: Subparsers) -> str:
     """Text that lists all commands, with what they do, under headings."""
-    texts = {each.dest: each.help or "" for each in subparsers._choices_actions}
+    texts = {action.dest: action.help or "" for action in subparsers._choices_actions}
     lines = []
     for heading, names in GROUPS:
         lines.append(f"{heading}:")

@@ -21,7 +21,7 @@ class Parser(argparse.ArgumentParser):
         known, left = super().parse_known_args(args, namespace)
         left = [*vars(known).pop(_LEFT_OVER, ()), *left]
         if left:
-            hints = "".join(closest(each.partition("=")[0], self._options()) for each in left)
+            hints = "".join(closest(word.partition("=")[0], self._options()) for word in left)
             self.error(f"unknown: {' '.join(left)}{hints}")
         return known, left
 
@@ -39,8 +39,8 @@ class Parser(argparse.ArgumentParser):
 
 def closest(text: str, known: Collection[str]) -> str:
     """Return a question about the known word that is most like ``text``; "" if none is."""
-    found = get_close_matches(text, known, n=1, cutoff=0.6)
-    return f"; did you mean {found[0]}?" if found else ""
+    similar = get_close_matches(text, known, n=1, cutoff=0.6)
+    return f"; did you mean {similar[0]}?" if similar else ""
 
 
 def at_least_one(text: str) -> int:

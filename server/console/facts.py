@@ -69,11 +69,11 @@ class Facts:
 
     def speeds(self) -> dict[Key, dict[tuple[str, int], Speed]]:
         """Return the speed-ups of all models by device and batch size, from the metrics."""
-        found: dict[Key, dict[tuple[str, int], Speed]] = {}
+        speeds: dict[Key, dict[tuple[str, int], Speed]] = {}
         for plan, speed in self.metrics.schedules.speeds().items():
-            by_plan = found.setdefault((plan.model, plan.version), {})
+            by_plan = speeds.setdefault((plan.model, plan.version), {})
             by_plan[plan.device, int(plan.batch_size)] = speed
-        return found
+        return speeds
 
     def has_provisional(self, model: ModelVersion) -> bool:
         """Return whether a schedule of a version is to be made again once the machine is quiet."""

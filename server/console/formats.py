@@ -79,8 +79,8 @@ def plan_names(names: Iterable[str]) -> dict[str, PlanName]:
         shared[planner] = shared.get(planner, set(options)) & set(options)
     shown = {}
     for name, (planner, options) in parsed.items():
-        own = ",".join(each for each in options if each not in shared[planner])
-        rest = ", ".join(each for each in options if each in shared[planner])
+        own = ",".join(option for option in options if option not in shared[planner])
+        rest = ", ".join(option for option in options if option in shared[planner])
         shown[name] = PlanName(f"{planner}({own})" if own else planner, rest)
     return shown
 

@@ -75,13 +75,13 @@ def block_units(schedule: Schedule, graph: OpGraph, block: int) -> tuple[int, ..
     Raises:
         InvalidRequest: there is no such block.
     """
-    found = blocks_of(schedule, graph)
-    if not 1 <= abs(block) <= len(found):
+    blocks = blocks_of(schedule, graph)
+    if not 1 <= abs(block) <= len(blocks):
         raise InvalidRequest(
-            f"there is no block {block}: this model has {len(found)} blocks, 1 to {len(found)}, "
+            f"there is no block {block}: this model has {len(blocks)} blocks, 1 to {len(blocks)}, "
             "or -1 for the last"
         )
-    return found[block - 1 if block > 0 else block]
+    return blocks[block - 1 if block > 0 else block]
 
 
 def svg(which: Drawn, zoom: int = 1) -> str:
@@ -98,7 +98,7 @@ def compared_svg(first: Drawn, second: Drawn, *, is_legible: bool = False) -> st
 
     ``is_legible``: the axis is as long as it takes to tell most units apart.
     """
-    tracks = [scheduled(each.schedule, each.units) for each in (first, second)]
+    tracks = [scheduled(drawn.schedule, drawn.units) for drawn in (first, second)]
     heading = f"{first.name} against {second.name}"
     zoom = legible_zoom(tracks) if is_legible else 1
     return timeline_svg(tracks, [first.graph, second.graph], heading, zoom)
@@ -106,21 +106,21 @@ def compared_svg(first: Drawn, second: Drawn, *, is_legible: bool = False) -> st
 
 def difference_lines(first: Drawn, second: Drawn) -> Iterator[str]:
     """Yield lines about what differs, for people; the first is the summary."""
-    found = compare(first.schedule, second.schedule)
-    yield _summary(found)
+    difference = compare(first.schedule, second.schedule)
+    yield _summary(difference)
     yield f"  first:  {_facts(first)}"
     yield f"  second: {_facts(second)}"
-    for label, names in (("first", found.only_first), ("second", found.only_second)):
+    for label, names in (("first", difference.only_first), ("second", difference.only_second)):
         if names:
             yield f"  only in the {label}: {_some(names)}"
 
 
-def _summary(found: Difference) -> str:
-    if found.is_same:
+def _summary(difference: Difference) -> str:
+    if difference.is_same:
         return "both run the same units in the same stages on the same streams"
-    if not found.stages or not found.second.stages:
+    if not difference.stages or not difference.second.stages:
         return "at least one of them has no stages: its planner makes stream plans"
-    return f"{found.kept} of {len(found.stages)} stages are in both"
+    return f"{difference.kept} of {len(difference.stages)} stages are in both"
 
 
 def _facts(which: Drawn) -> str:
@@ -140,9 +140,9 @@ def _some(names: Sequence[str]) -> str:
     return ", ".join(names[:8]) + more
 
 
-def difference_rows(found: Difference) -> Iterator[tuple[str, ...]]:
+def difference_rows(difference: Difference) -> Iterator[tuple[str, ...]]:
     """Yield one row for each stage of the first that is not in the second."""
-    for change in found.stages:
+    for change in difference.stages:
         if change.change != "kept":
             yield (
                 str(change.number),
@@ -153,14 +153,14 @@ def difference_rows(found: Difference) -> Iterator[tuple[str, ...]]:
             )
 
 
-def difference_json(found: Difference) -> dict[str, Any]:
+def difference_json(difference: Difference) -> dict[str, Any]:
     return {
-        "same": found.is_same,
-        "kept": found.kept,
-        "first": found.first.key.to_json(),
-        "second": found.second.key.to_json(),
-        "only_first": list(found.only_first),
-        "only_second": list(found.only_second),
+        "same": difference.is_same,
+        "kept": difference.kept,
+        "first": difference.first.key.to_json(),
+        "second": difference.second.key.to_json(),
+        "only_first": list(difference.only_first),
+        "only_second": list(difference.only_second),
         "stages": [
             {
                 "stage": change.number,
@@ -169,6 +169,6 @@ def difference_json(found: Difference) -> dict[str, Any]:
                 "latency_us": change.latency_us,
                 "other_latency_us": change.other_latency_us,
             }
-            for change in found.stages
+            for change in difference.stages
         ],
     }

@@ -78,17 +78,17 @@ class Rates:
         }
 
     def _counts(self) -> dict[Key, _Counts]:
-        found: dict[Key, _Counts] = {}
+        counted: dict[Key, _Counts] = {}
         for metric in (self._requests.ended, self._requests.duration_seconds):
             for family in metric.collect():
                 for sample in family.samples:
                     key = sample.labels["model"], sample.labels["version"]
-                    counts = found.setdefault(key, _Counts())
+                    counts = counted.setdefault(key, _Counts())
                     if "outcome" in sample.labels and sample.name.endswith("_total"):
                         counts.outcomes[sample.labels["outcome"]] = sample.value
                     elif "le" in sample.labels:
                         counts.buckets[float(sample.labels["le"])] = sample.value
-        return found
+        return counted
 
 
 def _activity(before: _Counts, after: _Counts, seconds: float) -> ModelRates:

@@ -77,14 +77,14 @@ class Renderer:
         pieces = template.generate(
             page.facts, title=page.title, here=page.here, is_live=page.is_live, is_admin=is_admin
         )
-        made: list[str] = []
+        written: list[str] = []
         pause_at = perf_counter() + SLICE_SECONDS
         for piece in pieces:
-            made.append(piece)
+            written.append(piece)
             if perf_counter() >= pause_at:
                 await asyncio.sleep(0)
                 pause_at = perf_counter() + SLICE_SECONDS
-        return "".join(made).encode()
+        return "".join(written).encode()
 
 
 def url(*parts: str | int, **query: str | int | None) -> str:

@@ -57,7 +57,7 @@ _HEAD = struct.Struct("!IBI").pack
 
 
 def settings_frame(values: dict[int, int]) -> bytes:
-    return frame(SETTINGS, 0, 0, b"".join(struct.pack("!HI", *each) for each in values.items()))
+    return frame(SETTINGS, 0, 0, b"".join(struct.pack("!HI", *pair) for pair in values.items()))
 
 
 def number_frame(kind: int, stream: int, number: int) -> bytes:

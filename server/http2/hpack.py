@@ -33,7 +33,7 @@ _STATIC_TEXT: Final = (
     "vary|via|www-authenticate"
 )
 _STATIC: Final[tuple[Field, ...]] = tuple(
-    (name, value) for name, _, value in (each.partition("=") for each in _STATIC_TEXT.split("|"))
+    (name, value) for name, _, value in (entry.partition("=") for entry in _STATIC_TEXT.split("|"))
 )
 
 _CODE_LENGTHS: Final = bytes.fromhex(
@@ -65,7 +65,7 @@ def _tree() -> list[list[int]]:
     """
     nodes = [[0, 0]]
     code = length = 0
-    for symbol in sorted(range(257), key=lambda each: (_CODE_LENGTHS[each], each)):
+    for symbol in sorted(range(257), key=lambda symbol: (_CODE_LENGTHS[symbol], symbol)):
         code <<= _CODE_LENGTHS[symbol] - length
         length = _CODE_LENGTHS[symbol]
         node = 0
@@ -91,25 +91,25 @@ def _steps() -> list[tuple[int, bytes]]:
     steps = []
     for begin in range(dead):
         for bits in range(16):
-            node, found = begin, b""
+            node, symbol = begin, b""
             for shift in (3, 2, 1, 0):
                 node = nodes[node][bits >> shift & 1]
                 if node == ~_END:
                     node = dead
                     break
                 if node < 0:
-                    node, found = 0, bytes([~node])
-            steps.append((node, found))
+                    node, symbol = 0, bytes([~node])
+            steps.append((node, symbol))
     return steps + [(dead, b"")] * 16
 
 
 def _padding() -> frozenset[int]:
     """Return the nodes that a string may end at: up to seven bits, all of them set, lead there."""
-    nodes, node, found = _tree(), 0, [0]
+    nodes, node, ends = _tree(), 0, [0]
     for _ in range(7):
         node = nodes[node][1]
-        found.append(node)
-    return frozenset(found)
+        ends.append(node)
+    return frozenset(ends)
 
 
 _STEPS: Final = _steps()
@@ -238,10 +238,10 @@ def decode_huffman(data: bytes) -> str:
     symbols = bytearray()
     node = 0
     for byte in data:
-        node, found = _STEPS[node << 4 | byte >> 4]
-        symbols += found
-        node, found = _STEPS[node << 4 | byte & 15]
-        symbols += found
+        node, symbol = _STEPS[node << 4 | byte >> 4]
+        symbols += symbol
+        node, symbol = _STEPS[node << 4 | byte & 15]
+        symbols += symbol
     if node not in _LAST:
         raise HeaderError("a string is padded wrongly, or holds the end symbol")
     return symbols.decode("latin-1")

@@ -239,7 +239,7 @@ def _entries(name: str, value: str) -> list[tuple[str, str | bytes]]:
     """Return the metadata of a header; binary values may be joined by commas."""
     if not name.endswith("-bin"):
         return [(name, value)]
-    return [(name, _decoded(each)) for each in value.split(",")]
+    return [(name, _decoded(part)) for part in value.split(",")]
 
 
 def _seconds(value: str) -> float | None:

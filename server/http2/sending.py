@@ -198,11 +198,11 @@ class Sender:
 
 def _cut(pieces: list[memoryview], size: int) -> list[memoryview]:
     """Take the first ``size`` bytes off ``pieces``."""
-    found: list[memoryview] = []
+    taken: list[memoryview] = []
     while size:
-        found.append(pieces[0][:size])
+        taken.append(pieces[0][:size])
         pieces[0] = pieces[0][size:]
-        size -= len(found[-1])
+        size -= len(taken[-1])
         if not pieces[0]:
             del pieces[0]
-    return found
+    return taken

@@ -221,8 +221,8 @@ class Server(grpc.aio.Server):
         handler = self._registered.get(details.method)
         if handler is not None:
             return handler
-        for each in self._generic:
-            handler = each.service(details)
+        for offered in self._generic:
+            handler = offered.service(details)
             if handler is not None:
                 return handler
         return None

@@ -98,9 +98,9 @@ class LatencyTable:
             self._forget_old(way)
             return
         surprise = SMOOTHING * (min(seconds / old, OUTLIER) - 1)
-        for each in self._known:
-            self._known[each] *= 1 + (surprise if each == way else surprise / 2)
-            self._notice(each)
+        for other in self._known:
+            self._known[other] *= 1 + (surprise if other == way else surprise / 2)
+            self._notice(other)
         self._forget_old(way)
 
     def _forget_old(self, ran: Way) -> None:
@@ -135,10 +135,10 @@ class LatencyTable:
         alone = {way.size: known for way, known in self._known.items() if way.beside == 1}
         if (known := alone.get(size)) is not None:
             return known
-        smaller = [alone[each] for each in alone if each < size]
+        smaller = [alone[other] for other in alone if other < size]
         if smaller:  # optimistic: no dearer than what is known
             return max(smaller)
-        larger = min((each for each in alone if each > size), default=None)
+        larger = min((other for other in alone if other > size), default=None)
         if larger is None:
             return UNKNOWN_S
         return alone[larger] * size / larger

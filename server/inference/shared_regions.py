@@ -202,7 +202,7 @@ class SharedRegions:
                 f"shared memory region {name!r} is registered already; unregister it first"
             )
         self._forget_withdrawn_owners()
-        own = sum(each == owner for each, _ in self._regions)
+        own = sum(holder == owner for holder, _ in self._regions)
         limits = self._limits
         if own >= limits.of_one_owner or len(self._regions) >= limits.in_all:
             raise ResourceExhausted(
@@ -216,8 +216,8 @@ class SharedRegions:
                 self.unregister(owner, "")
 
     def _check_owner(self, owner: Owner, region: SharedRegion) -> None:
-        for (other, _), each in self._regions.items():
-            if other != owner and each.inode == region.inode:
+        for (other, _), taken in self._regions.items():
+            if other != owner and taken.inode == region.inode:
                 raise PreconditionFailed(
                     f"shared memory object {region.key!r} is registered by a caller with another "
                     "token; take one of your own"
@@ -238,7 +238,7 @@ class SharedRegions:
         self.require_offered()
         if name:
             return [self.find(owner, name)]
-        return [region for (each, _), region in self._regions.items() if each == owner]
+        return [region for (holder, _), region in self._regions.items() if holder == owner]
 
     def find(self, owner: Owner, name: str) -> SharedRegion:
         """Return the region that the owner's requests call ``name``; a reference keeps it usable.

@@ -178,9 +178,11 @@ def outcome_of(
         write = _prepared_reply(model, piece, outputs)
     if write is None:
         copies = {}
-        for name, each in outputs.items():
-            data = each.data if isinstance(each.data, bytes) else (yield from joined([each.data]))
-            copies[name] = replace(each, data=data)
+        for name, output in outputs.items():
+            data = output.data
+            if not isinstance(data, bytes):
+                data = yield from joined([data])
+            copies[name] = replace(output, data=data)
         outputs = copies
     result = InferenceResult(
         outputs={} if write is not None else outputs,
@@ -230,12 +232,12 @@ def _cut(
         return (yield from _cut_strings(memory, run, place, axis, (row, rows)))
     if axis is None or rows == shape[axis]:
         return OutputTensor(dtype, shape, whole)
-    each = shape[axis] // run.batch_size  # output rows for one request row, usually 1
-    cut = (*shape[:axis], rows * each, *shape[axis + 1 :])
+    factor = shape[axis] // run.batch_size  # output rows for one request row, usually 1
+    cut = (*shape[:axis], rows * factor, *shape[axis + 1 :])
     if axis == 0:
         row_bytes = place.size_bytes // run.batch_size
         return OutputTensor(dtype, cut, whole[row * row_bytes : (row + rows) * row_bytes])
-    row_bytes = DTYPE_BYTES[dtype] * math.prod(shape[axis + 1 :]) * each
+    row_bytes = DTYPE_BYTES[dtype] * math.prod(shape[axis + 1 :]) * factor
     blocks = np.frombuffer(whole, np.uint8).reshape(math.prod(shape[:axis]) or 1, -1)
     data = yield from _side_by_side([blocks[:, row * row_bytes : (row + rows) * row_bytes]])
     return OutputTensor(dtype, cut, data)
@@ -248,8 +250,8 @@ def _cut_strings(
     start, shape = run.offset + place.offset, place.shape
     places = places_of(memory[start : start + place.size_bytes], place)
     if axis is not None:
-        each = shape[axis] // run.batch_size
-        first, last = rows[0] * each, sum(rows) * each
+        factor = shape[axis] // run.batch_size
+        first, last = rows[0] * factor, sum(rows) * factor
         places = places[(slice(None),) * axis + (slice(first, last),)]
     data = yield from SlotHeap(memory, run.ready, run.offset).raw(places.reshape(-1, 2))
     return OutputTensor(BYTES, places.shape[:-1], data)

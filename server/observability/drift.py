@@ -110,7 +110,7 @@ class DriftWatch:
         """Set the gauges, and report plans that have begun to drift."""
         now = self._clock()
         for plan_id, plan in list(self._plans.items()):
-            plan.labels = {each for each in plan.labels if self._gauges.knows(*each[:2])}
+            plan.labels = {labels for labels in plan.labels if self._gauges.knows(*labels[:2])}
             if not plan.labels:
                 del self._plans[plan_id]
                 continue

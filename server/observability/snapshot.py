@@ -165,7 +165,7 @@ def _models(snapshot: Snapshot) -> Iterator[Metric]:
 
 
 def _memory(snapshot: Snapshot, measured: _Measured) -> Iterator[Metric]:
-    workers = [((*each, "host"), size) for each, size in measured.processes.items()]
+    workers = [((*process, "host"), size) for process, size in measured.processes.items()]
     workers += [
         ((device.name, "serving", "gpu"), device.gpu_bytes)
         for device in snapshot.devices

@@ -37,7 +37,7 @@ def start(settings: Settings, arguments: Sequence[str]) -> NoReturn:
     """Become ``ray start`` with these arguments, on a machine that may be a node."""
     environment = with_braid(settings, os.environ, cpu_allowance().threads)
     resources = ["--resources", json.dumps({RESOURCE: 1})]
-    has_resources = any(each.startswith("--resources") for each in arguments)
+    has_resources = any(argument.startswith("--resources") for argument in arguments)
     command = ["start", *([] if has_resources else resources), *arguments]
     python = str(python_program())
     os.execve(python, [python, "-c", _RAY, *command], environment)
@@ -78,10 +78,10 @@ class Cluster:
         Raises:
             StartupError: none may.
         """
-        found: int = round(ray.cluster_resources().get(RESOURCE, 0))
-        if not found:
+        machines: int = round(ray.cluster_resources().get(RESOURCE, 0))
+        if not machines:
             raise StartupError(f"no machine of the cluster has the resource {RESOURCE!r}")
-        return found
+        return machines
 
     def wanted(self) -> int:
         """Return how many nodes the last deployment is to have; 0: there is none.
@@ -158,11 +158,13 @@ class Cluster:
             applications = self._serve.get_serve_details()["applications"]
         except (RuntimeError, ConnectionError) as error:
             return "unknown", f"Ray's dashboard does not answer ({type(error).__name__})"
-        found = applications.get(NAME, {"status": "NOT_STARTED", "message": "", "deployments": {}})
-        status = str(found["status"])
+        application = applications.get(
+            NAME, {"status": "NOT_STARTED", "message": "", "deployments": {}}
+        )
+        status = str(application["status"])
         counts: dict[str, int] = {}
-        messages = [str(found["message"])]
-        for deployment in found["deployments"].values():
+        messages = [str(application["message"])]
+        for deployment in application["deployments"].values():
             messages.append(str(deployment["message"]))
             for replica in deployment["replicas"]:
                 counts[replica["state"]] = counts.get(replica["state"], 0) + 1

@@ -53,8 +53,8 @@ class AdmittedHandlers(grpc.GenericRpcHandler):
         try:
             self._intercepted(0, handler_call_details).send(None)
         except StopIteration as done:
-            found: Handler | None = done.value
-            return found
+            handler: Handler | None = done.value
+            return handler
         raise AssertionError("an interceptor waited")
 
     async def _intercepted(self, index: int, details: Details) -> Handler | None:
@@ -67,8 +67,8 @@ class AdmittedHandlers(grpc.GenericRpcHandler):
         return await self._interceptors[index].intercept_service(following, details)
 
     def _find(self, details: Details) -> Handler | None:
-        found = (each.service(details) for each in self._handlers)
-        return next((each for each in found if each is not None), None)
+        answers = (offered.service(details) for offered in self._handlers)
+        return next((handler for handler in answers if handler is not None), None)
 
 
 class NoNodeHandlers(grpc.GenericRpcHandler):

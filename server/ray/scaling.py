@@ -42,7 +42,7 @@ class LoadMeter:
         backlogs = self._backlogs_s()
         self._samples += 1
         self._waiting_s += min(backlogs)
-        self._busy += sum(each > 0 for each in backlogs) / len(backlogs)
+        self._busy += sum(backlog > 0 for backlog in backlogs) / len(backlogs)
 
     def take(self) -> dict[str, float]:
         """Return the means, and begin new ones."""

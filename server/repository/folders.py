@@ -55,7 +55,7 @@ class ModelFolder:
     @property
     def stamp(self) -> tuple[Stamp, ...]:
         """Stamps that change with anything that is read of the folder."""
-        return self.config, *(each.stamp for _, each in sorted(self.versions.items()))
+        return self.config, *(version.stamp for _, version in sorted(self.versions.items()))
 
     @property
     def changed_unix(self) -> float:

@@ -197,11 +197,11 @@ _MAKERS: dict[tuple[bool, bool], Callable[..., Handler]] = {
 
 
 def behaviour_of(handler: Handler) -> Behaviour:
-    found: Any = (
+    function: Any = (
         handler.stream_stream or handler.stream_unary or handler.unary_stream or handler.unary_unary
     )
-    assert found is not None
-    behaviour: Behaviour = found
+    assert function is not None
+    behaviour: Behaviour = function
     return behaviour
 
 

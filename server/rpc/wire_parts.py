@@ -77,13 +77,13 @@ def _level_of(message: Descriptor, tensor: Descriptor | None, known: dict[str, _
     level = known.get(message.full_name)
     if level is None:
         level = known[message.full_name] = _Level(message is tensor)
-        for each in message.fields:
-            if each.message_type is not None:
-                level.messages[each.number] = _level_of(each.message_type, tensor, known)
-            elif each.type == FieldDescriptor.TYPE_STRING:
-                level.texts.add(each.number)
-            elif each.type != FieldDescriptor.TYPE_BYTES:
-                level.packed[each.number] = _FIXED_BYTES.get(each.type, 0)
+        for field in message.fields:
+            if field.message_type is not None:
+                level.messages[field.number] = _level_of(field.message_type, tensor, known)
+            elif field.type == FieldDescriptor.TYPE_STRING:
+                level.texts.add(field.number)
+            elif field.type != FieldDescriptor.TYPE_BYTES:
+                level.packed[field.number] = _FIXED_BYTES.get(field.type, 0)
     return level
 
 

@@ -28,13 +28,13 @@ def is_loopback(host: str) -> bool:
     name = host.strip("[]")
     if host.startswith("unix:") or name.lower() in ("localhost", "ip6-localhost"):
         return True
-    found = _address(name)
-    return found is not None and found.is_loopback
+    address = _address(name)
+    return address is not None and address.is_loopback
 
 
 def is_wildcard(host: str) -> bool:
-    found = _address(host.strip("[]"))
-    return found is not None and found.is_unspecified
+    address = _address(host.strip("[]"))
+    return address is not None and address.is_unspecified
 
 
 def check_exposure(host: str, *, authenticated: bool, allowed: bool) -> None:
@@ -55,10 +55,10 @@ def check_exposure(host: str, *, authenticated: bool, allowed: bool) -> None:
 
 def network_of(address: str) -> str:
     """Return the part of an address that a caller cannot choose: of IPv6 the first 64 bits."""
-    found = _address(address)
-    if found is None or found.version == 4:
+    parsed = _address(address)
+    if parsed is None or parsed.version == 4:
         return address
-    return str(ipaddress.ip_network((int(found), 64), strict=False))
+    return str(ipaddress.ip_network((int(parsed), 64), strict=False))
 
 
 def network_of_peer(peer: str) -> str:
@@ -92,8 +92,8 @@ class HostNames:
         """True if a ``Host`` header gives a name of this server, or any address."""
         if EVERY in self._names:
             return True
-        found = _HOST.fullmatch(host)
-        if found is None:
+        match = _HOST.fullmatch(host)
+        if match is None:
             return False
-        name = found[1].lower()
+        name = match[1].lower()
         return name in self._names or _address(name.strip("[]")) is not None

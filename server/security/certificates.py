@@ -103,8 +103,8 @@ class Certificates:
         return self._present
 
     def _look(self) -> Stamps:
-        found = [file.stat() for file in self._files.all]
-        return tuple((each.st_mtime_ns, each.st_size, each.st_ino) for each in found)
+        statuses = [file.stat() for file in self._files.all]
+        return tuple((status.st_mtime_ns, status.st_size, status.st_ino) for status in statuses)
 
     def _load(self) -> _Contexts:
         for file in self._files.all:  # OpenSSL, which would wait for a pipe, opens them after this

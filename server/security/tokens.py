@@ -130,12 +130,12 @@ class Tokens:
 
     def role_of_digest(self, given: Digest) -> Role | None:
         self._refresh()
-        found = Role.ANYONE
-        from_files = [(each, role) for at, role in self._files.items() for each in self._read[at]]
+        highest = Role.ANYONE
+        from_files = [(token, role) for at, role in self._files.items() for token in self._read[at]]
         for digest, role in self._fixed + from_files:
             if hmac.compare_digest(given, digest):
-                found = max(found, role)
-        return found or None
+                highest = max(highest, role)
+        return highest or None
 
     def is_admin(self, given: Digest) -> bool:
         return self.role_of_digest(given) is Role.ADMIN
@@ -190,10 +190,10 @@ def _digest(token: str) -> Digest:
 
 def _stamp(file: Path) -> Stamp:
     try:
-        found = file.stat()
+        status = file.stat()
     except OSError:
         return None
-    return found.st_mtime_ns, found.st_size
+    return status.st_mtime_ns, status.st_size
 
 
 def _read(file: Path) -> list[Digest]:
@@ -205,8 +205,8 @@ def _read(file: Path) -> list[Digest]:
     digests = []
     for number, line in enumerate(lines, 1):
         text = line.split("#", 1)[0].strip()
-        if found := HASHED.fullmatch(text):
-            digests.append(bytes.fromhex(found[1]))
+        if match := HASHED.fullmatch(text):
+            digests.append(bytes.fromhex(match[1]))
         elif text:
             digests.append(_digest(_checked(text, f"{file}, line {number}")))
     return digests

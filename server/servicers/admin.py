@@ -63,13 +63,13 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
             async with self._uploads.file(parts, caller_of(context)) as received:
                 if received.samples is not None:
                     options = replace(options, samples=received.samples.digest)
-                made = await self._runner.register(header.name, received, options)
+                registration = await self._runner.register(header.name, received, options)
                 return wire.RegisterModelResponse(
-                    job_id=made.job.id,
-                    model=made.model.name,
-                    version=str(made.model.version),
-                    already_registered=not made.is_new_job,
-                    state=made.job.state.value,
+                    job_id=registration.job.id,
+                    model=registration.model.name,
+                    version=str(registration.model.version),
+                    already_registered=not registration.is_new_job,
+                    state=registration.job.state.value,
                 )
 
     async def WatchJob(

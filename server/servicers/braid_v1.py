@@ -70,7 +70,7 @@ class BraidV1:
             return ReadRequest(whole, inputs)
         rest, tensors = parts
         return ReadRequest(
-            wire.InferRequest.FromString(rest), [_read_tensor(each) for each in tensors]
+            wire.InferRequest.FromString(rest), [_read_tensor(tensor) for tensor in tensors]
         )
 
     def unpacking(self, request: ReadRequest) -> Work[ReadRequest] | None:

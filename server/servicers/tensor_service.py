@@ -99,7 +99,7 @@ class Methods(grpc.GenericRpcHandler):
             refusable: names of the methods that ``refusal`` is asked for.
             refusal: what any inference request gets now; None: that depends on the request.
         """
-        self._handlers = {f"/{service}/{name}": each for name, each in handlers.items()}
+        self._handlers = {f"/{service}/{name}": handler for name, handler in handlers.items()}
         self._refusable = {f"/{service}/{name}" for name in refusable}
         self._refusal = refusal
 

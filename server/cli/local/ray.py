@@ -144,12 +144,12 @@ def _configuration(args: argparse.Namespace, machines: int) -> dict[str, Any]:
     release = f"{__version__} {time.time():.0f}" if args.roll else __version__
     if args.config is None:
         return configuration({**settings, RELEASE: release}, _nodes(args, machines))
-    found = yaml.safe_load(args.config.read_text())
-    for application in found["applications"]:
+    document = yaml.safe_load(args.config.read_text())
+    for application in document["applications"]:
         application["args"] = {**application.get("args", {}), **settings}
         if args.roll:
             application["args"][RELEASE] = release
-    checked: dict[str, Any] = found
+    checked: dict[str, Any] = document
     return checked
 
 

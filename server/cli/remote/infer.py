@@ -70,7 +70,7 @@ def source(text: str) -> Source:
 
 def run(args: argparse.Namespace) -> int:
     sources = args.inputs or [Source("")]
-    for file in filter(None, (each.path for each in sources)):
+    for file in filter(None, (source.path for source in sources)):
         file.stat()  # missing ones are told before anything is asked
     with connect(args) as client:
         inputs = _inputs(client, args, sources)

@@ -67,9 +67,9 @@ def add_parser(subparsers: Subparsers) -> None:
     diff.add_argument("--against-device", metavar="DEVICE", help="default: the same")
     diff.add_argument("--against-version", metavar="N", help="default: the same")
     diff.add_argument("--format", choices=("text", "json", "svg"), default="text")
-    for each in (show, diff):
-        each.add_argument("--output", metavar="FILE", type=Path, help="default: stdout")
-        add_address(each)
+    for action in (show, diff):
+        action.add_argument("--output", metavar="FILE", type=Path, help="default: stdout")
+        add_address(action)
     again = actions.add_parser(
         "again",
         help="measure and make schedules again",
@@ -147,15 +147,15 @@ def _diff(client: Client, args: argparse.Namespace) -> int:
         pictures.drawn(args.name, *client.schedule(args.name, batch, device, version=version))
         for batch, device, version in asked
     )
-    found = compare(first.schedule, second.schedule)
+    difference = compare(first.schedule, second.schedule)
     if args.format == "svg":
         _write(pictures.compared_svg(first, second), args)
     elif args.format == "json":
-        _write(json.dumps(pictures.difference_json(found), indent=2), args)
+        _write(json.dumps(pictures.difference_json(difference), indent=2), args)
     else:
         for line in pictures.difference_lines(first, second):
             print(line)
-        if rows := list(pictures.difference_rows(found)):
+        if rows := list(pictures.difference_rows(difference)):
             columns = ("stage", "change", "its units run in", "latency", "latency there")
             print_table(columns, rows, right=("stage", "latency", "latency there"))
     return 0
@@ -198,16 +198,16 @@ def print_schedule(name: str, document: Mapping[str, Any], graph_document: Any) 
 
 
 def _header(name: str, schedule: Schedule) -> Iterator[str]:
-    seen = schedule.provenance
+    provenance = schedule.provenance
     key = schedule.key
     shapes = f", {key.shapes}" if key.shapes else ""
     plan = f"plan {schedule.plan_id} by {key.planner}"
     chosen = " (chosen by auto)" if key.precision == AUTO else ""
     yield f"{name}: {plan}, batch {key.batch_size}{shapes}, {schedule.precision}{chosen}"
-    if seen.measured_us is not None and seen.sequential_us is not None:
+    if provenance.measured_us is not None and provenance.sequential_us is not None:
         yield (
-            f"measured {latency_text(seen.measured_us, seen.spread)}, "
-            f"sequential {latency_text(seen.sequential_us, schedule.sequential_spread)}, "
+            f"measured {latency_text(provenance.measured_us, provenance.spread)}, "
+            f"sequential {latency_text(provenance.sequential_us, schedule.sequential_spread)}, "
             f"speed-up {speed_text(schedule.speed, 'not known')}"
         )
     if schedule.runtime:
@@ -215,45 +215,45 @@ def _header(name: str, schedule: Schedule) -> Iterator[str]:
     elif schedule.planner != key.planner:
         yield f"the plan is that of {schedule.planner}"
     yield _search(schedule)
-    if seen.max_abs_error is not None:
-        yield _error(seen)
-    if seen.quantisation is not None:
-        yield f"8-bit integers: {quantisation_text(seen.quantisation)}"
-    for precision, reason in seen.left_out.items():
+    if provenance.max_abs_error is not None:
+        yield _error(provenance)
+    if provenance.quantisation is not None:
+        yield f"8-bit integers: {quantisation_text(provenance.quantisation)}"
+    for precision, reason in provenance.left_out.items():
         yield f"{precision} took no part: {reason}"
-    if seen.side_by_side is not None:
-        plan = f", plan {schedule.side_by_side_id}" if seen.side_by_side.pays else ""
-        yield f"side by side, under load: {side_by_side_text(seen.side_by_side)}{plan}"
-    if seen.kernels:
-        counts = Counter(seen.kernels.values()).most_common()
+    if provenance.side_by_side is not None:
+        plan = f", plan {schedule.side_by_side_id}" if provenance.side_by_side.pays else ""
+        yield f"side by side, under load: {side_by_side_text(provenance.side_by_side)}{plan}"
+    if provenance.kernels:
+        counts = Counter(provenance.kernels.values()).most_common()
         yield f"kernels by measurement: {', '.join(f'{count} {name}' for name, count in counts)}"
-    if seen.provisional is not None:
-        yield seen.provisional.text
-    if not seen.promoted:
-        yield f"not promoted, the sequential plan serves: {seen.reason or 'no reason given'}"
+    if provenance.provisional is not None:
+        yield provenance.provisional.text
+    if not provenance.promoted:
+        yield f"not promoted, the sequential plan serves: {provenance.reason or 'no reason given'}"
 
 
 def _search(schedule: Schedule) -> str:
-    seen = schedule.provenance
+    provenance = schedule.provenance
     groups = sum(len(stage.groups) for stage in schedule.stages)
     facts = [f"{len(schedule.unit_names)} units in {len(schedule.stages)} stages, {groups} groups"]
-    if seen.predicted_us is not None:
-        facts.append(f"predicted {duration_text(seen.predicted_us)}")
-    facts.append(f"{seen.stages_measured} stages measured, {seen.stages_reused} reused")
-    facts.append(f"searched {seen.search_seconds:.2f} s")
-    if seen.gap is not None:
-        facts.append(f"within {seen.gap:.1%} of the best possible by its measurements")
+    if provenance.predicted_us is not None:
+        facts.append(f"predicted {duration_text(provenance.predicted_us)}")
+    facts.append(f"{provenance.stages_measured} stages measured, {provenance.stages_reused} reused")
+    facts.append(f"searched {provenance.search_seconds:.2f} s")
+    if provenance.gap is not None:
+        facts.append(f"within {provenance.gap:.1%} of the best possible by its measurements")
     return ", ".join(facts)
 
 
-def _error(seen: Provenance) -> str:
-    relative = seen.max_rel_error or 0.0
-    allowed = f", {seen.tolerance:.2g} is allowed" if seen.tolerance is not None else ""
-    where = f"on {seen.samples} samples" if seen.samples else "on seeded inputs"
-    same = seen.top_agreement
+def _error(provenance: Provenance) -> str:
+    relative = provenance.max_rel_error or 0.0
+    allowed = f", {provenance.tolerance:.2g} is allowed" if provenance.tolerance is not None else ""
+    where = f"on {provenance.samples} samples" if provenance.samples else "on seeded inputs"
+    same = provenance.top_agreement
     agrees = "" if same is None else f"; the same top class in {same:.1%} of the samples"
     return (
-        f"largest difference from the FP32 reference {where}: {seen.max_abs_error:.2g}, "
+        f"largest difference from the FP32 reference {where}: {provenance.max_abs_error:.2g}, "
         f"{relative:.2g} of the largest element{allowed}{agrees}"
     )
 

@@ -28,7 +28,7 @@ async def devices(facts: Facts) -> Page:
         "nodes": nodes,
         "problem": problem,
         "is_shared": facts.nodes.is_shared,
-        "devices": [_device(facts, each) for each in facts.devices.all],
+        "devices": [_device(facts, device) for device in facts.devices.all],
         "settings": facts.settings,
     }
     return Page("devices.html", "Devices", shown, "Devices", is_live=True)

@@ -63,24 +63,24 @@ class ModelCandidates:
 async def all_models(facts: Facts, wanted: str) -> Page:
     models = await facts.queries.models()
     activity = await facts.activity()
-    jobs = [each for each in await facts.jobs() if not each.state.has_ended]
+    jobs = [job for job in await facts.jobs() if not job.state.has_ended]
     speeds = facts.speeds()
-    total = sum(each.requests_per_s for each in activity.values())
+    total = sum(rates.requests_per_s for rates in activity.values())
     shown = {
         "wanted": wanted,
         "has_filter": len(models) > FEW or bool(wanted),
-        "names": len({each.name for each in models}),
+        "names": len({model.name for model in models}),
         "requests_per_s": f"{total:.1f}" if activity else UNKNOWN,
         "jobs_under_way": len(jobs),
         "rows": [
             ModelRow(
-                each,
-                Now(_rates(activity.get(_key(each))), facts.waiting(each)),
-                _faster(speeds.get(_key(each), {})),
-                facts.has_provisional(each),
+                model,
+                Now(_rates(activity.get(_key(model))), facts.waiting(model)),
+                _faster(speeds.get(_key(model), {})),
+                facts.has_provisional(model),
             )
-            for each in models
-            if wanted.lower() in each.name.lower()
+            for model in models
+            if wanted.lower() in model.name.lower()
         ],
     }
     return Page("models.html", "Models", shown, "Models", is_live=True)
@@ -116,7 +116,7 @@ async def one_model(facts: Facts, name: str, version: str) -> Page:
     model = await facts.queries.find(name, version)
     schedules = await facts.queries.schedules(model)
     activity = await facts.activity()
-    plans = plan_names(each.schedule.planner for each in schedules)
+    plans = plan_names(placed.schedule.planner for placed in schedules)
     shown = {
         "model": model,
         "versions": versions[::-1],
@@ -124,9 +124,9 @@ async def one_model(facts: Facts, name: str, version: str) -> Page:
         "served": facts.served(model),
         "planner": plan_names([model.options.planner.text])[model.options.planner.text],
         "precision": _precision(model),
-        "schedules": [_schedule_row(facts, model, each, plans) for each in schedules],
+        "schedules": [_schedule_row(facts, model, placed, plans) for placed in schedules],
         "no_schedule": _no_schedule(model),
-        "comparisons": [_candidates(each) for each in schedules if _plans(each)],
+        "comparisons": [_candidates(placed) for placed in schedules if _plans(placed)],
         "jobs": await _jobs(facts, model),
     }
     title = f"{model.name} version {model.version}"
@@ -164,11 +164,11 @@ def _schedule_row(
 
 
 def _serves(schedule: Schedule) -> str:
-    seen = schedule.provenance
-    serves = RUNTIMES.get(schedule.runtime, "schedule") if seen.promoted else "sequential"
-    if seen.provisional is not None:
-        return f"{serves}, {seen.provisional.text}"
-    return serves if seen.promoted else f"{serves}: {seen.reason}"
+    provenance = schedule.provenance
+    serves = RUNTIMES.get(schedule.runtime, "schedule") if provenance.promoted else "sequential"
+    if provenance.provisional is not None:
+        return f"{serves}, {provenance.provisional.text}"
+    return serves if provenance.promoted else f"{serves}: {provenance.reason}"
 
 
 def _plans(placed: Placed) -> Sequence[Contender]:
@@ -176,15 +176,15 @@ def _plans(placed: Placed) -> Sequence[Contender]:
 
 
 def _candidates(placed: Placed) -> ModelCandidates:
-    schedule, found = placed.schedule, _plans(placed)
+    schedule, plans = placed.schedule, _plans(placed)
     return ModelCandidates(
         f"Candidates compared, batch {schedule.key.batch_size}, {placed.device}",
-        max(each.latency_us or 0.0 for each in found),
-        sorted(found, key=lambda each: each.latency_us or math.inf),
-        plan_names(name for each in found for name in (each.name, *each.also)),
+        max(plan.latency_us or 0.0 for plan in plans),
+        sorted(plans, key=lambda plan: plan.latency_us or math.inf),
+        plan_names(name for plan in plans for name in (plan.name, *plan.also)),
         schedule.chosen if schedule.provenance.promoted else None,
     )
 
 
 async def _jobs(facts: Facts, model: ModelVersion) -> list[JobRecord]:
-    return [each for each in await facts.jobs(model.name) if each.version == model.version]
+    return [job for job in await facts.jobs(model.name) if job.version == model.version]

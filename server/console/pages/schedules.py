@@ -77,9 +77,9 @@ def _others(shown: Placed, all_of_model: Sequence[Placed]) -> list[tuple[str, Pl
         return of.schedule.key.batch_size
 
     return [
-        (f"batch {size(each)}{'' if each.device == shown.device else f' on {each.device}'}", each)
-        for each in all_of_model
-        if (each.device, size(each)) != (shown.device, size(shown))
+        (f"batch {size(plan)}{'' if plan.device == shown.device else f' on {plan.device}'}", plan)
+        for plan in all_of_model
+        if (plan.device, size(plan)) != (shown.device, size(shown))
     ]
 
 
@@ -99,13 +99,13 @@ def _stages(which: Drawn) -> Iterator[StageRow]:
 async def comparison(facts: Facts, first: ScheduleAddress, second: ScheduleAddress) -> Page:
     """Return the page of two schedules on one axis, and what differs."""
     sides = [await facts.drawn(*await facts.schedule(at)) for at in (first, second)]
-    found = compare(sides[0].schedule, sides[1].schedule)
+    difference = compare(sides[0].schedule, sides[1].schedule)
     shown = {
         "first": first,
         "second": second,
         "picture": Markup(await asyncio.to_thread(_both, *sides)),
         "lines": list(pictures.difference_lines(*sides)),
-        "rows": list(pictures.difference_rows(found)),
+        "rows": list(pictures.difference_rows(difference)),
     }
     title = f"{first.model}: batch {first.batch_size} against {second.batch_size}"
     return Page("compare.html", title, shown, "Models")

@@ -123,9 +123,9 @@ class DeviceLoad:
     def clearing_s(self, model: ModelReplica, table: LatencyTable, rows: int) -> float:
         """Expected seconds until ``rows`` rows of a model are done, beside the other models'."""
         others = sum(
-            each.model.policy.share
-            for each in self.queues
-            if each.model is not model and not each.is_empty
+            queue.model.policy.share
+            for queue in self.queues
+            if queue.model is not model and not queue.is_empty
         )
         share = model.policy.share
         return self.free_s + table.clearing_s(rows) * (share + others) / share

@@ -134,10 +134,10 @@ class CompletionPlan:
         threads = len(free_s) // way.beside
         ends = [free_s[last] for last in range(threads - 1, len(free_s), threads)]
         heapify(ends)
-        total_s, each = 0.0, min(way.size, rows)  # as in ``_total_with_s``
-        for first in range(0, busy, each):
+        total_s, size = 0.0, min(way.size, rows)  # as in ``_total_with_s``
+        for first in range(0, busy, size):
             end = ends[0] + self._latency[way]
-            total_s += min(each, busy - first) * end
+            total_s += min(size, busy - first) * end
             heapreplace(ends, end)
         return total_s
 

@@ -217,7 +217,7 @@ class Batcher:
         So it is if nothing runs or waits, waiting for more rows would not pay, and one batch holds
         all rows; returns True if it was sent.
         """
-        if self._in_flight or any(not each.is_empty for each in self._queues.values()):
+        if self._in_flight or any(not queue.is_empty for queue in self._queues.values()):
             return False
         lane, rows, now = (
             queue.lane(ticket.request.shape_class),

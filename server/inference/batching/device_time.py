@@ -54,12 +54,12 @@ class DeviceTime:
     def free_s(self) -> list[float]:
         """Return the seconds until each of the device's equal parts is free, ascending."""
         free, now = self._free(1)
-        return [max(0.0, each - now) for each in free]
+        return [max(0.0, end - now) for end in free]
 
     def left_s(self) -> float:
         """Return the expected seconds of all threads for what was sent."""
         free, now = self._free(1)
-        return sum(max(0.0, each - now) for each in free) / len(free)
+        return sum(max(0.0, end - now) for end in free) / len(free)
 
     def _used(self) -> float:
         return sum(1 / batch.beside for batch in self._began)

@@ -69,7 +69,7 @@ class Ticket:
         self.parts.append((piece.first_row, outcome))
         if self.rows_left or len(self.parts) < self.pieces:
             return ()
-        return [part for _, part in sorted(self.parts, key=lambda each: each[0])]
+        return [part for _, part in sorted(self.parts, key=lambda part: part[0])]
 
     def fail(self, error: BaseException) -> None:
         if not self.result.done():
@@ -195,7 +195,7 @@ class Lane:
 
     def rows_before(self, priority: int) -> int:
         """Return the rows that a new ticket of this priority would wait behind."""
-        return sum(level.rows for each, level in self._levels.items() if each <= priority)
+        return sum(level.rows for other, level in self._levels.items() if other <= priority)
 
 
 class ModelQueue:
@@ -245,7 +245,7 @@ class ModelQueue:
 
     def next_lane(self) -> Lane:
         """Return the lane of the first ticket. The queue is not empty."""
-        return min((lane for lane in self._lanes.values() if lane.rows), key=lambda each: each.head)
+        return min((lane for lane in self._lanes.values() if lane.rows), key=lambda lane: lane.head)
 
     def take(self, lane: Lane, size: int, now: float) -> list[Piece]:
         """Take the next rows of a lane for one batch, at most ``size``; late tickets end here."""
@@ -295,6 +295,6 @@ class ModelQueue:
         return self._lanes.values()
 
     def _forget_idle_lanes(self) -> None:
-        idle = [each for each, lane in self._lanes.items() if not lane.rows]
+        idle = [shape_class for shape_class, lane in self._lanes.items() if not lane.rows]
         for shape_class in idle[: max(0, len(idle) - MAX_IDLE_LANES)]:
             del self._lanes[shape_class]

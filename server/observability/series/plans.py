@@ -135,7 +135,7 @@ class ScheduleMetrics:
             self.candidate_seconds,
         ):
             family.remove_by_labels({"model": model, "version": version})
-        for plan in [each for each in self._candidates if each[:2] == (model, version)]:
+        for plan in [labels for labels in self._candidates if labels[:2] == (model, version)]:
             del self._candidates[plan]
             self._speeds.pop(plan, None)
             self._provisional.discard(plan)

@@ -61,9 +61,9 @@ class Connections:
             connection.drop()
 
     def _make_room(self) -> None:
-        waiting = [each for each in self._open if each not in self.answering]
-        held = Counter(each.network for each in waiting)
+        waiting = [connection for connection in self._open if connection not in self.answering]
+        held = Counter(connection.network for connection in waiting)
         if waiting:
-            victim = max(waiting, key=lambda each: held[each.network])  # of several the first
+            victim = max(waiting, key=lambda caller: held[caller.network])  # of several the first
             self.remove(victim)
             victim.drop()

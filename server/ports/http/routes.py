@@ -57,8 +57,8 @@ def _accepts_openmetrics(accept: str) -> bool:
 
     ``prometheus_client.choose_encoder`` raises for versions that are no numbers.
     """
-    for each in accept.lower().split(","):
-        kind, *parameters = (part.strip() for part in each.split(";"))
+    for offer in accept.lower().split(","):
+        kind, *parameters = (part.strip() for part in offer.split(";"))
         versions = {part for part in parameters if part.startswith("version=")}
         is_wanted = kind == "application/openmetrics-text" and "q=0" not in parameters
         if is_wanted and versions <= {"version=1.0.0"}:

@@ -60,8 +60,8 @@ class ModelMethods:
 
     async def ModelReady(self, request: Any, context: Context) -> Any:
         """Return whether a model answers; false for one that is unloaded or unknown."""
-        found = self._models.for_request(request.name, request.version)
-        return messages.ModelReadyResponse(ready=found.served is not None)
+        target = self._models.for_request(request.name, request.version)
+        return messages.ModelReadyResponse(ready=target.served is not None)
 
     async def ModelMetadata(self, request: Any, context: Context) -> Any:
         async with answering(context):
@@ -84,10 +84,10 @@ class ModelMethods:
         async with answering(context):
             models = self._models.all_served()
             if request.name:
-                found = self._models.for_request(request.name, request.version).require().any
-                models = [m for m in models if m.name == found.name]
+                model = self._models.for_request(request.name, request.version).require().any
+                models = [m for m in models if m.name == model.name]
                 if request.version:
-                    models = [found]
+                    models = [model]
             return messages.ModelStatisticsResponse(
                 model_stats=[
                     statistics_of(m, self._metrics.find_model(m.name, m.version).statistics)
@@ -122,23 +122,23 @@ def config_of(model: ModelReplica) -> Any:
     return described
 
 
-def statistics_of(model: ModelReplica, seen: Statistics) -> Any:
+def statistics_of(model: ModelReplica, sums: Statistics) -> Any:
     """Build ModelStatistics. Copies to and from the device are part of compute_infer."""
     return messages.ModelStatistics(
         name=model.name,
         version=str(model.version),
-        last_inference=seen.last_request_unix_ms,
-        inference_count=seen.rows,
-        execution_count=seen.batches,
+        last_inference=sums.last_request_unix_ms,
+        inference_count=sums.rows,
+        execution_count=sums.batches,
         inference_stats=messages.InferStatistics(
-            success=_duration(seen.success),
-            fail=_duration(seen.fail),
-            queue=_duration(seen.queue),
-            compute_infer=_duration(seen.compute),
+            success=_duration(sums.success),
+            fail=_duration(sums.fail),
+            queue=_duration(sums.queue),
+            compute_infer=_duration(sums.compute),
         ),
         batch_stats=[
             messages.InferBatchStatistics(batch_size=size, compute_infer=_duration(spent))
-            for size, spent in sorted(seen.by_batch_size.items())
+            for size, spent in sorted(sums.by_batch_size.items())
         ],
     )
 

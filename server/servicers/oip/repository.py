@@ -47,12 +47,12 @@ class RepositoryMethods:
             return messages.RepositoryIndexResponse(
                 models=[
                     messages.RepositoryIndexResponse.ModelIndex(
-                        name=each.name,
-                        version=str(each.version or ""),
-                        state=each.state,
-                        reason=each.reason,
+                        name=entry.name,
+                        version=str(entry.version or ""),
+                        state=entry.state,
+                        reason=entry.reason,
                     )
-                    for each in await self._loader.index(request.ready)
+                    for entry in await self._loader.index(request.ready)
                 ]
             )
 

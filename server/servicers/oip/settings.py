@@ -137,7 +137,7 @@ class TraceSettings:
             NotOffered: it asks for what is not traced here.
             PreconditionFailed: the server does not trace.
         """
-        given = {name: _trace_value(name, each.value) for name, each in settings.items()}
+        given = {name: _trace_value(name, setting.value) for name, setting in settings.items()}
         level, rate, count = (given.get(name) for name in _TRACE_SETTINGS[:3])
         if given.get("trace_mode", _TRACE_MODE) not in (_TRACE_MODE, None):
             raise NotOffered(f"traces are made by {_TRACE_MODE} only")

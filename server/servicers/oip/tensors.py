@@ -184,7 +184,7 @@ def _unpacked(request: SplitMessage) -> Work[SplitMessage]:
 def _inputs(
     request: Any, raw_contents: Sequence[Content], find_region: FindRegion
 ) -> Iterator[GivenTensor]:
-    places = [input_place(each.name, each.parameters) for each in request.inputs]
+    places = [input_place(tensor.name, tensor.parameters) for tensor in request.inputs]
     in_message = places.count(None)
     if len(raw_contents) != in_message:
         raise InvalidTensor(
@@ -311,7 +311,7 @@ def _written_to_region(
 
 def write_reply(reply: SplitMessage) -> list[Part]:
     """Return the parts of a response, contents uncopied."""
-    contents = (wire_fields.field(_RAW_OUTPUTS, [each]) for each in reply.raw_contents)
+    contents = (wire_fields.field(_RAW_OUTPUTS, [content]) for content in reply.raw_contents)
     return [reply.message.SerializeToString(), *chain.from_iterable(contents)]
 
 

@@ -74,8 +74,8 @@ def accepted(header: str, is_binary: bool) -> str:
         is_binary: the answer has binary tensors.
     """
     wanted = []
-    for each in header.lower().split(","):
-        name, _, quality = (part.strip() for part in each.partition(";"))
+    for offer in header.lower().split(","):
+        name, _, quality = (part.strip() for part in offer.partition(";"))
         if name and quality.replace(" ", "") not in ("q=0", "q=0.0", "q=0.00", "q=0.000"):
             wanted.append(name)
     known = [name for name in ("gzip", "deflate") if name in wanted]
@@ -94,8 +94,8 @@ async def encoded_pieces(pieces: AsyncIterator[Part], encoding: str) -> AsyncIte
     """Yield a compressed body, as its pieces come."""
     stream = zlib.compressobj(_LEVEL, wbits=_WINDOW_BITS[encoding])
     async for piece in pieces:
-        if found := await asyncio.to_thread(stream.compress, piece):
-            yield found
+        if compressed := await asyncio.to_thread(stream.compress, piece):
+            yield compressed
     yield stream.flush()
 
 

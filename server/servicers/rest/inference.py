@@ -111,8 +111,8 @@ def read_request(
         raise InvalidRequest(
             f"the JSON has more than {MAX_JSON_BYTES} bytes; send tensors as binary data"
         )
-    found = yield from read_json(body if len(head) == len(body) else bytes(head))
-    given = found.given
+    json_body = yield from read_json(body if len(head) == len(body) else bytes(head))
+    given = json_body.given
     message = messages.ModelInferRequest(model_name=name, model_version=version)
     message.id = _text(given, "id", "the request", "")
     parameters = dict(parameters_of(given))
@@ -120,7 +120,7 @@ def read_request(
     is_binary = _flag(parameters.pop(_ALL_BINARY, False), _ALL_BINARY)
     for key, value in parameters.items():
         set_parameter(key, value, message.parameters[key])
-    contents = yield from _read_inputs(found, message, memoryview(body)[len(head) :])
+    contents = yield from _read_inputs(json_body, message, memoryview(body)[len(head) :])
     return RestRequest(message, contents, is_binary, _read_outputs(given, message))
 
 
@@ -138,24 +138,24 @@ def _read_inputs(body: JsonBody, message: Any, binary: memoryview) -> Work[list[
     """Add the inputs to the message; returns the contents of those in the body."""
     contents: list[Part] = []
     at = 0
-    for each in _objects(body.given, "inputs", is_needed=True):
-        name = _text(each, "name", "an input")
+    for given in _objects(body.given, "inputs", is_needed=True):
+        name = _text(given, "name", "an input")
         where = f"input {name!r}"
-        datatype = _text(each, "datatype", where)
-        tensor = message.inputs.add(name=name, datatype=datatype, shape=_shape(body, each, where))
-        parameters = parameters_of(each, where)
+        datatype = _text(given, "datatype", where)
+        tensor = message.inputs.add(name=name, datatype=datatype, shape=_shape(body, given, where))
+        parameters = parameters_of(given, where)
         for key, value in parameters.items():
             set_parameter(key, value, tensor.parameters[key])
         if _REGION in parameters:
             continue
         if _BINARY_SIZE not in parameters:
-            if "data" not in each:
+            if "data" not in given:
                 raise InvalidTensor(f"{where} has neither 'data' nor the parameter {_BINARY_SIZE}")
-            data = body.list_of(each["data"])
+            data = body.list_of(given["data"])
             contents.append((yield from raw_of(name, datatype, data)))
             continue
         size = parameters[_BINARY_SIZE]
-        if "data" in each:
+        if "data" in given:
             raise InvalidTensor(f"{where} has 'data' and the parameter {_BINARY_SIZE}; choose one")
         if type(size) is not int or not 0 <= size <= len(binary) - at:
             left = f"{len(binary) - at} bytes are left after the JSON"
@@ -170,11 +170,11 @@ def _read_inputs(body: JsonBody, message: Any, binary: memoryview) -> Work[list[
 def _read_outputs(given: Mapping[str, Any], message: Any) -> dict[str, bool]:
     """Add the requested outputs to the message; returns which are to be binary, if they say."""
     binary = {}
-    for each in _objects(given, "outputs"):
-        name = _text(each, "name", "an output")
+    for asked in _objects(given, "outputs"):
+        name = _text(asked, "name", "an output")
         where = f"output {name!r}"
         output = message.outputs.add(name=name)
-        for key, value in parameters_of(each, where).items():
+        for key, value in parameters_of(asked, where).items():
             if key == _BINARY:
                 binary[name] = _flag(value, _BINARY)
             else:
@@ -183,13 +183,13 @@ def _read_outputs(given: Mapping[str, Any], message: Any) -> dict[str, bool]:
 
 
 def _objects(given: Mapping[str, Any], name: str, is_needed: bool = False) -> list[dict[str, Any]]:
-    found = given.get(name)
-    if found is None and not is_needed:
+    objects = given.get(name)
+    if objects is None and not is_needed:
         return []
-    if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
+    if not isinstance(objects, list) or not all(isinstance(member, dict) for member in objects):
         raise InvalidRequest(f"{name!r} must be a list of objects")
-    check_listed(name, len(found))
-    return found
+    check_listed(name, len(objects))
+    return objects
 
 
 def _text(given: Mapping[str, Any], name: str, where: str, missing: str | None = None) -> str:
@@ -214,7 +214,7 @@ def _shape(body: JsonBody, given: Mapping[str, Any], where: str) -> list[int]:
     if isinstance(shape, Numbers) and len(shape.text) <= MAX_SHAPE_BYTES:
         shape = list(chain.from_iterable(shape.elements()))
     if not isinstance(shape, list) or not all(
-        type(each) is int and -(2**63) <= each < 2**63 for each in shape
+        type(extent) is int and -(2**63) <= extent < 2**63 for extent in shape
     ):
         raise InvalidTensor(f"{where} has no list of integers as its 'shape'")
     return shape

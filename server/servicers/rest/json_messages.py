@@ -35,7 +35,7 @@ def _shown(field: FieldDescriptor, value: Any) -> Any:
         of_value = kind.fields_by_name["value"]
         return {key: _one(of_value, value[key]) for key in sorted(value)}
     if field.is_repeated:
-        return [_one(field, each) for each in value]
+        return [_one(field, item) for item in value]
     return _one(field, value)
 
 
@@ -94,10 +94,10 @@ def parameters_of(given: dict[str, Any], where: str = "the request") -> dict[str
     Raises:
         InvalidRequest: it is no object.
     """
-    found = given.get("parameters", {})
-    if not isinstance(found, dict):
+    parameters = given.get("parameters", {})
+    if not isinstance(parameters, dict):
         raise InvalidRequest(f"'parameters' of {where} is no object")
-    return found
+    return parameters
 
 
 def read_nothing(given: dict[str, Any], message: Any) -> None:

@@ -50,8 +50,8 @@ MAX_DEPTH = 16
 TAKEN_OUT = ""
 """Only key of the objects that stand where numbers were taken out; its value is their index."""
 
-_STRUCTURE = bytes(each for each in range(256) if each not in b"[],")
-_SPACES = bytes(b" "[0] if each in b"[]" else each for each in range(256))
+_STRUCTURE = bytes(byte for byte in range(256) if byte not in b"[],")
+_SPACES = bytes(b" "[0] if byte in b"[]" else byte for byte in range(256))
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,20 +69,20 @@ class Numbers:
         """True if lists that stand beside each other are equally long."""
         if self.is_flat:
             return True
-        found = self.text.translate(None, _STRUCTURE)
-        depth = len(found) - len(found.lstrip(b"["))
+        brackets = self.text.translate(None, _STRUCTURE)
+        depth = len(brackets) - len(brackets.lstrip(b"["))
         if depth > MAX_DEPTH:
             return False
         level = b""
         for closed in range(1, depth + 1):  # from the first list that holds numbers outwards
-            begin, end = depth - closed, found.find(b"]" * closed) + closed
+            begin, end = depth - closed, brackets.find(b"]" * closed) + closed
             if not level:
-                level = found[begin:end]
+                level = brackets[begin:end]
                 continue
             count = (end - begin - 1) // (len(level) + 1)
             level = b"[" + (level + b",") * (count - 1) + level + b"]"
             yield
-        return level == found
+        return level == brackets
 
     def elements(self) -> Iterator[list[Any]]:
         """Yield the elements, some thousands at a time, as if there were no lists within.
@@ -96,10 +96,10 @@ class Numbers:
             at = end + 1
             end = text.find(b",", at + PIECE_BYTES, last)
             end = last if end < 0 else end
-            found = _read(b"[" + text[at:end].lstrip() + b"]")
-            if not found:
+            elements = _read(b"[" + text[at:end].lstrip() + b"]")
+            if not elements:
                 raise _no_json("a number is missing in a list of them")
-            yield found
+            yield elements
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,9 +164,9 @@ def _positions(text: bytes, character: str) -> np.ndarray[Any, Any]:
 
 def _found(text: bytes, character: str) -> Iterator[tuple[int, np.ndarray[Any, Any]]]:
     """Yield parts of a text, by where they begin: bool, each byte is the character."""
-    found, wanted = np.frombuffer(text, np.uint8), ord(character)
-    for at in range(0, len(found), COMPARED_BYTES):
-        yield at, found[at : at + COMPARED_BYTES] == wanted
+    codes, wanted = np.frombuffer(text, np.uint8), ord(character)
+    for at in range(0, len(codes), COMPARED_BYTES):
+        yield at, codes[at : at + COMPARED_BYTES] == wanted
 
 
 def _without_escapes(body: bytes) -> Work[bytes]:
@@ -208,10 +208,10 @@ def _list_in(text: bytes, begin: int, end: int) -> Work[tuple[int, int] | None]:
     if text.find(b"[", first + 1, end) < 0:
         return _unless_short(text, first, text.find(b"]", first, end) + 1)
     for at in range(first, end, QUICK_BYTES):
-        found = np.frombuffer(text, np.uint8)[at : min(at + QUICK_BYTES, end)]
-        brackets = np.flatnonzero((found == ord("[")) | (found == ord("]")))
+        codes = np.frombuffer(text, np.uint8)[at : min(at + QUICK_BYTES, end)]
+        brackets = np.flatnonzero((codes == ord("[")) | (codes == ord("]")))
         if len(brackets):
-            depths = depth + np.cumsum(np.where(found[brackets] == ord("["), 1, -1))
+            depths = depth + np.cumsum(np.where(codes[brackets] == ord("["), 1, -1))
             closed, depth = np.flatnonzero(depths == 0), int(depths[-1])
             if len(closed):
                 return _unless_short(text, first, at + int(brackets[closed[0]]) + 1)
@@ -225,10 +225,10 @@ def _unless_short(text: bytes, first: int, last: int) -> tuple[int, int] | None:
 
 
 def _object(body: bytes) -> dict[str, Any]:
-    found = _read(body)
-    if not isinstance(found, dict):
+    document = _read(body)
+    if not isinstance(document, dict):
         raise InvalidRequest("the body is JSON, but no object")
-    return found
+    return document
 
 
 def _read(body: bytes) -> Any:

@@ -106,7 +106,7 @@ def _converted(name: str, datatype: str, given: np.ndarray, dtype: np.dtype[Any]
 def _integers(data: list[Any]) -> np.ndarray:
     """Return Python's integers, or floats if there is anything else."""
     given = np.array(data, object)
-    is_integral = all(type(each) is int for each in given.flat)
+    is_integral = all(type(element) is int for element in given.flat)
     return given if is_integral else np.array([0.5])
 
 
@@ -130,11 +130,11 @@ def _raw_strings(name: str, data: list[Any] | Numbers) -> Work[bytes]:
 def _strings(name: str, data: list[Any]) -> Iterator[bytes]:
     lists = [iter(data)]  # each within the one before
     while lists:
-        for each in lists[-1]:
-            if isinstance(each, str):
-                yield each.encode("utf-8", "surrogatepass")
-            elif isinstance(each, list):
-                lists.append(iter(each))
+        for element in lists[-1]:
+            if isinstance(element, str):
+                yield element.encode("utf-8", "surrogatepass")
+            elif isinstance(element, list):
+                lists.append(iter(element))
                 break
             else:
                 raise _no_string(name)
@@ -157,9 +157,9 @@ def texts_of(
     if datatype == BYTES:
         yield from _texts_of_strings(name, raw)
         return
-    found = np.frombuffer(raw, DTYPES[datatype])
-    for at in range(0, len(found), elements):
-        text = _text_of_numbers(found[at : at + elements])
+    numbers = np.frombuffer(raw, DTYPES[datatype])
+    for at in range(0, len(numbers), elements):
+        text = _text_of_numbers(numbers[at : at + elements])
         yield b"," + text if at else text
 
 
@@ -178,7 +178,7 @@ def _text_of_numbers(elements: np.ndarray) -> bytes:
     values = wide if isinstance(wide, list) else wide[~np.isfinite(wide)].tolist()
     others = (value for value in values if not math.isfinite(value))  # orjson writes null for them
     first, *rest = text.split(b"null")
-    return first + b"".join(_word(next(others)) + each for each in rest)
+    return first + b"".join(_word(next(others)) + part for part in rest)
 
 
 def _word(value: float) -> bytes:
@@ -191,19 +191,19 @@ def _texts_of_strings(name: str, raw: bytes | memoryview) -> Iterator[bytes]:
     together: list[str] = []
     size, is_first = 0, True
     try:
-        for each in elements_of(raw):
-            if together and (size + len(each) > PIECE_TEXT_BYTES or len(together) >= PIECE_STRINGS):
+        for text in elements_of(raw):
+            if together and (size + len(text) > PIECE_TEXT_BYTES or len(together) >= PIECE_STRINGS):
                 yield _listed(together, is_first)
                 together, size, is_first = [], 0, False
-            if len(each) > PIECE_TEXT_BYTES:
+            if len(text) > PIECE_TEXT_BYTES:
                 yield b'"' if is_first else b',"'
-                for part in text_parts(each, PIECE_TEXT_BYTES):
+                for part in text_parts(text, PIECE_TEXT_BYTES):
                     yield orjson.dumps(part)[1:-1]
                 yield b'"'
                 is_first = False
             else:
-                together.append(str(each, "utf-8"))
-                size += len(each)
+                together.append(str(text, "utf-8"))
+                size += len(text)
     except UnicodeDecodeError:
         raise InvalidRequest(
             f"output {name!r} is no text; ask for it with the parameter binary_data"

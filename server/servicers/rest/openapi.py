@@ -94,8 +94,8 @@ _HEAD_LENGTH: Json = {
 def document(operations: Sequence[Operation]) -> Json:
     """Return the document."""
     paths: Json = {}
-    for each in operations:
-        paths.setdefault(each.path, {})[each.method.lower()] = _described(each)
+    for operation in operations:
+        paths.setdefault(operation.path, {})[operation.method.lower()] = _described(operation)
     return {
         "openapi": "3.1.0",
         "info": {

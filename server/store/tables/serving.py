@@ -40,7 +40,7 @@ def wanted(
     digests = {model.sha256 for versions in found.values() for model in versions.values()}
     configs = every(connection)
     if name is not None:
-        configs = {each: config for each, config in configs.items() if each == name}
+        configs = {other: config for other, config in configs.items() if other == name}
     return WantedState(found, configs, plans.stored_at(connection, digests, device_keys))
 
 
