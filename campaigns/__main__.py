@@ -54,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     campaign = cast(Campaign, import_module(module))
     options = _options(f"{parser.prog} {asked.campaign}", campaign, common, asked.options)
     given = {name: getattr(options, name) for name in common}
-    print(*(f"{name} {value}" for name, value in given.items()), flush=True)
+    print(asked.campaign, *(f"{name} {value}" for name, value in given.items()), flush=True)
     result = {
         "environment": environment.describe("grpcio", "onnx", "protobuf", "torch"),
         **given,
