@@ -69,8 +69,11 @@ class BenchSearch:
         if not asking.done():  # nothing can be kept any more
             asking.cancel()
         self._batches.put_nowait(None)
-        await keeping
-        return await asking
+        outcomes = await asyncio.gather(keeping, asking, return_exceptions=True)
+        for outcome in outcomes:  # what could not be kept comes first
+            if isinstance(outcome, BaseException):
+                raise outcome
+        return asking.result()
 
     def _heard(self, progress: SearchProgress) -> None:
         """Take what the bench tells; runs where messages are received, so it raises nothing."""

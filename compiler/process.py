@@ -11,9 +11,9 @@ So a question of the planner crosses no border between processes.
 
 from __future__ import annotations
 
-import argparse
 import json
-from collections.abc import Generator, Sequence
+import os
+from collections.abc import Collection, Generator, Sequence
 from contextlib import suppress
 from functools import partial
 from time import monotonic
@@ -49,27 +49,26 @@ BATCH_S = 0.1
 def main() -> None:
     """Serve one link until it closes."""
     arguments = arguments_of_worker()
-    if gives_way(arguments):  # from before torch is loaded
+    options = json.loads(arguments.options)
+    if options.get("gives_way"):  # from before torch is loaded
         process_gives_way()
-    serve_link(arguments, searches)
+    # Before threads are pinned: the search may run on any core of the device.
+    cores = options.get("cores") or os.sched_getaffinity(0)
+    serve_link(arguments, lambda worker: answer_searches(worker, cores))
 
 
-def gives_way(arguments: argparse.Namespace) -> bool:
-    """Whether a process that serves requests uses the same cores."""
-    return bool(json.loads(arguments.options).get("gives_way"))
-
-
-def searches(worker: Worker) -> None:
-    """Let a worker answer ``SearchPlans``."""
-    worker.measurements[SearchPlans] = lambda request: _Search(worker, request).run()
+def answer_searches(worker: Worker, cores: Collection[int]) -> None:
+    """Let a worker answer ``SearchPlans``; searches may run on ``cores``."""
+    worker.measurements[SearchPlans] = lambda request: _Search(worker, request, cores).run()
 
 
 class _Search:
     """One search of a worker, whose questions it answers by measuring."""
 
-    def __init__(self, worker: Worker, request: SearchPlans) -> None:
+    def __init__(self, worker: Worker, request: SearchPlans, cores: Collection[int]) -> None:
         self._worker = worker
         self._request = request
+        self._cores = cores
         self._known = StageLatencies(request.program.precision, json.loads(request.cached_us))
         self._new: dict[str, StageLatency] = {}  # not handed over yet
         self._new_s: list[float] = []  # that each stage took which was measured since
@@ -84,7 +83,7 @@ class _Search:
         graph = cast(ProgramDescription, described).graph
         settings = PlannerSettings.parse(request.planner)
         search = partial(find_plans, graph, settings, request.facts)
-        with SearchThread(search, request.memory_bytes, request.seconds) as thread:
+        with SearchThread(search, request.memory_bytes, request.seconds, self._cores) as thread:
             is_first = True
             while thread.plans is None:
                 question = thread.next_question()

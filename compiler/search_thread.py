@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import ctypes
 import logging
+import os
 import resource
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -38,8 +39,8 @@ END_SECONDS = 1.0
 """Time that the end of a search is waited for; it ends between two bytecodes."""
 
 OUT_OF_MEMORY = (
-    "the planner ran out of memory; lower its limits r and s, or raise BRAID_PLANNER_MEMORY_BYTES "
-    "on the server"
+    "the planner ran out of memory; lower its limits r and s, or raise on the server "
+    "BRAID_PLANNER_MEMORY_BYTES"
 )
 TOO_LONG = (
     "the planner searched for more than {:g} s; lower its limits r and s, or raise "
@@ -63,17 +64,21 @@ class _Stopped(BaseException):
 class SearchThread:
     """One search. Belongs to the device thread, but for ``_run`` and ``_ask``."""
 
-    def __init__(self, search: Search, memory_bytes: int, seconds: float) -> None:
+    def __init__(
+        self, search: Search, memory_bytes: int, seconds: float, cores: Collection[int] = ()
+    ) -> None:
         """Start the search.
 
         Args:
             search: given a function that answers its questions; returns plans.
             memory_bytes: that the process may grow by while it computes.
             seconds: CPU time from one question to the next, or to the plans.
+            cores: that the search may run on; none: those of the calling thread, which has one.
         """
         self._search = search
         self._memory_bytes = memory_bytes
         self._seconds = seconds
+        self._cores = cores
         self._told: SimpleQueue[Question | _Plans | BraidError] = SimpleQueue()
         self._answers: SimpleQueue[Sequence[float] | None] = SimpleQueue()
         self._ending = threading.Lock()  # held to stop the thread, and by it to come to its end
@@ -158,13 +163,15 @@ class SearchThread:
 
     def _tell_outcome(self) -> None:
         takes_no_part()  # nothing that is measured waits for it
+        if self._cores:
+            os.sched_setaffinity(0, self._cores)
         self._clock = time.pthread_getcpuclockid(threading.get_ident())
         try:
             self._told.put(_Plans(tuple(self._search(self._ask))))
         except BraidError as error:
             self._told.put(PlanningFailed(str(error)))
         except MemoryError:
-            self._told.put(PlanningFailed(OUT_OF_MEMORY))
+            self._told.put(PlanningFailed(f"{OUT_OF_MEMORY}, or BRAID_WORKER_MEMORY_BYTES"))
         except Exception:
             log.exception("planner crashed")
             self._told.put(PlanningFailed(CRASHED))
