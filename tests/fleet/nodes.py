@@ -88,8 +88,8 @@ class Node(Server):
 
     def make_due(self) -> None:
         """Let a day go by since the last jobs ended."""
-        with self.store.database.engine.begin() as connection:
-            connection.exec_driver_sql("update leases set expires_at = expires_at - 86400")
+        aged = "update leases set expires_at = expires_at - 86400"
+        self.store.database.write(lambda connection: connection.exec_driver_sql(aged))
 
     async def die(self) -> None:
         """End as by kill -9: nothing is released."""

@@ -10,7 +10,16 @@ from tests import ROOT
 
 ROOM = ROOT / "server/fleet"
 COMPOSITION = {ROOT / "server/app/front_end.py", ROOT / "server/app/model_parts.py"}
-PRODUCT = ("server", "library", "engine", "scheduler", "charts", "core", "client/braid_client")
+PRODUCT = (
+    "server",
+    "compiler",
+    "library",
+    "engine",
+    "scheduler",
+    "charts",
+    "core",
+    "client/braid_client",
+)
 
 IMPORT = re.compile(r"^\s*(?:from|import) braid\.server\.fleet(?:\.| import|$)", re.MULTILINE)
 WORDS = re.compile(r"\b(?:lease|fence|claim)(?:s|d|ed|ing|ant)?\b", re.IGNORECASE)
