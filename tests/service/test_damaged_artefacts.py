@@ -164,7 +164,9 @@ def test_a_damaged_model_says_so_and_is_repaired_by_its_file(
         after = {name: client.infer(name, INPUTS[name]).outputs for name in files}
         known = [(model.name, model.version, model.state.name) for model in client.models()]
 
-    assert states["same"] == ("SERVING", "")
+    state, message = states["same"]
+    assert state == "SERVING"
+    assert not message or "provisional" in message  # measured while other tests had the cores
     assert states["cnn"][0] == states["rows"][0] == "FAILED"
     assert "weights.safetensors was changed" in states["cnn"][1]
     assert "cannot be read" in states["rows"][1]
