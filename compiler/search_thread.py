@@ -14,9 +14,11 @@ import ctypes
 import logging
 import os
 import resource
+import sys
 import threading
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -38,6 +40,9 @@ TICK_S = 0.02
 END_SECONDS = 1.0
 """Time that the end of a search is waited for; it ends between two bytecodes."""
 
+STOP_AGAIN_S = 0.1
+"""Time after which a thread that goes on is stopped once more."""
+
 OUT_OF_MEMORY = (
     "the planner ran out of memory; lower its limits r and s, or raise on the server "
     "BRAID_PLANNER_MEMORY_BYTES"
@@ -57,8 +62,11 @@ class _Plans:
     planned: Sequence[Planned]
 
 
-class _Stopped(BaseException):
-    """Raised in the thread of a search that nobody waits for any more."""
+class _Stopped(SystemExit):
+    """Raised in the thread of a search that nobody waits for any more.
+
+    A SystemExit, as ``threading`` says nothing of one that reaches the end of a thread.
+    """
 
 
 class SearchThread:
@@ -119,12 +127,19 @@ class SearchThread:
     def close(self) -> None:
         """End the thread, whatever it does."""
         self._answers.put(None)
+        until = time.monotonic() + END_SECONDS
+        with _lost_stops():
+            while self._thread.is_alive() and time.monotonic() < until:
+                self._stop()
+                self._thread.join(STOP_AGAIN_S)
+
+    def _stop(self) -> None:
+        """Raise in the thread; finalisers and callbacks of weak references swallow that."""
         with self._ending:
             if self._is_searching and self._thread.ident is not None:
                 ctypes.pythonapi.PyThreadState_SetAsyncExc(
                     ctypes.c_ulong(self._thread.ident), ctypes.py_object(_Stopped)
                 )
-        self._thread.join(END_SECONDS)
 
     def __enter__(self) -> Self:
         """Return the search, which is closed on the way out."""
@@ -185,6 +200,22 @@ class SearchThread:
         if latencies_us is None:
             raise _Stopped
         return latencies_us
+
+
+@contextmanager
+def _lost_stops() -> Iterator[None]:
+    """Let the interpreter report no ``_Stopped`` that a finaliser swallowed."""
+    report = sys.unraisablehook
+
+    def unless_stopped(unraisable: sys.UnraisableHookArgs) -> None:
+        if unraisable.exc_type is not _Stopped:
+            report(unraisable)
+
+    sys.unraisablehook = unless_stopped
+    try:
+        yield
+    finally:
+        sys.unraisablehook = report
 
 
 def _allocated_bytes() -> int:

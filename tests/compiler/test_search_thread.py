@@ -8,6 +8,7 @@ from functools import partial
 
 import pytest
 
+from braid.compiler import search_thread
 from braid.compiler.planner import PlanningFailed
 from braid.compiler.planner_messages import StageQuery
 from braid.compiler.planning import AskLatencies, find_plans
@@ -117,3 +118,31 @@ def test_a_graph_that_is_too_wide_is_refused_or_runs_out_of_a_limit() -> None:
 
     with pytest.raises(PlanningFailed, match=r"memory|too big|takes at most|searched for more"):
         plans_of(search, memory_bytes=64 << 20, seconds=20.0)
+
+
+def test_a_search_ends_though_finalisers_swallow_its_stop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(search_thread, "END_SECONDS", 120.0)  # against hanging
+    swallowed = []
+
+    class Finalised:
+        def __del__(self) -> None:
+            try:
+                while len(swallowed) < 3:
+                    pass
+            except BaseException:
+                swallowed.append("stop")
+                raise
+
+    def search(ask: AskLatencies) -> Sequence[Planned]:
+        while len(swallowed) < 3:
+            Finalised()
+        return ask(())  # type: ignore[return-value]
+
+    thread = SearchThread(search, PLENTY, 600.0)
+    assert thread.next_question() is None
+    thread.close()
+
+    assert swallowed == ["stop"] * 3
+    assert not searching()
