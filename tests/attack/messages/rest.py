@@ -42,7 +42,7 @@ BODIES: Mapping[str, tuple[str | bytes, Sequence[str]]] = {
     "100,000 lists": ("[" * 100_000, ["not JSON"]),
     "a million lists": ("[" * 1_000_000 + "]" * 1_000_000, ["65536 lists and objects"]),
     "objects in objects": ('{"a":' * 5000 + "1" + "}" * 5000, ["not JSON"]),
-    "NaN 5,000 deep": ('{"inputs":' + "[" * 5000 + "NaN" + "]" * 5000 + "}", ["not JSON"]),
+    "NaN 100,000 deep": ('{"inputs":' + "[" * 100_000 + "NaN" + "]" * 100_000 + "}", ["not JSON"]),
     "an object for inputs": ('{"inputs": {}}', ["'inputs' must be a list"]),
     "a number for inputs": ('{"inputs": 1}', ["'inputs' must be a list"]),
     "numbers for inputs": ('{"inputs": [1]}', ["'inputs' must be a list"]),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -39,10 +40,10 @@ async def test_nodes_are_listed_with_their_jobs_and_the_age_of_their_beats(
     for node, names in (("b", ("job:2", "job:3")), ("a", ("job:1", "schedule:x"))):
         store.join(NodeRecord(node, f"{node}:8001", DEVICES, "1.0"), 60.0)
         assert all(store.acquire(name) for name in names)
-    with sqlite3.connect(database) as connection:  # b has not beaten for long, and lost job 3
+    # b has not beaten for long, and lost job 3
+    with closing(sqlite3.connect(database)) as connection, connection:
         connection.execute("UPDATE nodes SET beat_at = beat_at - 1000 WHERE id = 'b'")
         connection.execute("UPDATE leases SET expires_at = 0 WHERE name = 'job:3'")
-    connection.close()
     settings = Settings(database=DATABASE, files="s3://x", node_name="a")  # type: ignore[arg-type]
 
     first, second = await NodeList(store, settings, str, int).nodes()

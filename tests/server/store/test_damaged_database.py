@@ -7,7 +7,7 @@ import random
 import shutil
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -123,7 +123,7 @@ def beside(ending: str, make: Callable[[Path], object]) -> Damage:
 
 
 def foreign(database: Path) -> None:
-    with sqlite3.connect(database) as other:
+    with closing(sqlite3.connect(database)) as other, other:
         other.execute("CREATE TABLE bookmarks (url TEXT)")
 
 
@@ -190,7 +190,7 @@ def test_a_page_that_was_overwritten_is_noticed_or_costs_no_row(
 
 @pytest.mark.parametrize("table", sorted(metadata.tables))
 def test_a_table_that_is_gone_is_named(root: Path, table: str) -> None:
-    with sqlite3.connect(root / "braid.db") as database:
+    with closing(sqlite3.connect(root / "braid.db")) as database, database:
         database.execute(f"DROP TABLE {table}")
 
     assert_refused(root, f"it lacks {table}|no such table: {table}|has no {table}, but .* damaged")
@@ -206,7 +206,7 @@ def test_a_column_that_is_gone_is_named(store: Store) -> None:
 
 @pytest.mark.parametrize("statement", ["SET state = 'NONE'", "SET options = '{'"])
 def test_a_row_that_says_nothing_is_noticed(root: Path, statement: str) -> None:
-    with sqlite3.connect(root / "braid.db") as database:
+    with closing(sqlite3.connect(root / "braid.db")) as database, database:
         database.execute(f"UPDATE models {statement} WHERE name = 'imported'")
 
     assert_refused(root, "is damaged: what a row says")
