@@ -124,7 +124,7 @@ def test_a_search_ends_though_finalisers_swallow_its_stop(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(search_thread, "END_SECONDS", 120.0)  # against hanging
-    swallowed = []
+    swallowed: list[str] = []
 
     class Finalised:
         def __del__(self) -> None:
