@@ -182,7 +182,7 @@ class SearchThread:
             os.sched_setaffinity(0, self._cores)
         self._clock = time.pthread_getcpuclockid(threading.get_ident())
         try:
-            self._told.put(_Plans(tuple(self._search(self._ask))))
+            self._told.put(_Plans(self._find_plans()))
         except BraidError as error:
             self._told.put(PlanningFailed(str(error)))
         except MemoryError:
@@ -190,7 +190,11 @@ class SearchThread:
         except Exception:
             log.exception("planner crashed")
             self._told.put(PlanningFailed(CRASHED))
-        finally:
+
+    def _find_plans(self) -> Sequence[Planned]:
+        try:
+            return tuple(self._search(self._ask))
+        finally:  # a stop at what follows could leave the lock of a log or a queue taken
             with self._ending:
                 self._is_searching = False
 
