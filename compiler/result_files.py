@@ -18,6 +18,7 @@ import json
 import logging
 import os
 import re
+import stat
 import time
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
@@ -47,7 +48,7 @@ MOST_BYTES = 1 << 30
 NO_GRAPH = "null"
 
 _UNUSABLE = {errno.EINVAL, errno.EACCES, errno.EPERM, errno.ELOOP, errno.EFBIG, errno.EISDIR}
-"""Of something that is no file of ours: it counts as damaged, and a new file takes its place."""
+"""Of something that is no file of ours: it counts as damaged, and a new one takes its place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -340,15 +341,16 @@ def _locked(path: Path) -> Iterator[int]:
 def _open(path: Path) -> int:
     """Open a file; what is at its path and is no file of ours is removed."""
     flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+    with suppress(FileNotFoundError):
+        if not stat.S_ISREG(path.lstat().st_mode):
+            _remove(path)
     try:
-        if path.exists() and not path.is_file():  # a device is not even opened
-            raise OSError(errno.EINVAL, "it is no file", str(path))
+        return os.open(path, flags, 0o600)
+    except PermissionError:
+        _remove(path)
         return os.open(path, flags, 0o600)
     except OSError as error:
-        if error.errno not in _UNUSABLE:
-            raise shortage(error) or error from None
-    _remove(path)
-    return os.open(path, flags, 0o600)
+        raise shortage(error) or error from None
 
 
 def _remove(path: Path) -> None:

@@ -53,7 +53,7 @@ class FleetStore(Store):
     def _move_results(self, connection: Connection) -> None:
         """They stay rows."""
 
-    async def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    async def call(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a blocking method on the store's thread. It runs even if the caller is cancelled.
 
         For work under a lease it is run again until the database answers, or the lease is lost.

@@ -193,7 +193,7 @@ class Store(Registrations):
         self._database.close()
         self.folder.close()
 
-    async def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    async def call(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a blocking method on the store's thread. It runs even if the caller is cancelled."""
         return await asyncio.wrap_future(self.submit(function, *args, **kwargs))
 

@@ -152,10 +152,11 @@ def test_a_full_disk_leaves_what_was_there(
         return whole(file, content[:10], offset)
 
     whole = os.pwrite
-    for put in (
+    puts: list[Callable[[], None]] = [
         lambda: files.put_schedule(schedule(latency_us=3.0)),
         lambda: files.put_latencies("cpu-a", latencies("s2")),
-    ):
+    ]
+    for put in puts:
         monkeypatch.setattr(os, "pwrite", some_bytes)
         with pytest.raises(OSError, match="No space left"):
             put()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import shutil
 import sqlite3
@@ -12,12 +13,15 @@ from pathlib import Path
 import pytest
 
 import braid
+from braid.compiler.options import ModelOptions
 from braid.compiler.result_files import ResultFiles
 from braid.core.errors import StartupError
 from braid.library.cache_folder import KEPT_ARTEFACTS, CacheFolder
 from braid.server.store.store import Store
 from tests.server.store.earlier import put_into_rows, rows_in
 from tests.server.store.registering import register
+
+OPTIONS = json.dumps(ModelOptions().to_json())
 
 
 def opened(root: Path) -> CacheFolder:
@@ -44,9 +48,9 @@ def earlier(net: braid.Network, copy: Path) -> Path:
     (copy / "compiled").rename(copy / "artefacts")
     digest = net.schedule.document.key.model_digest
     with closing(sqlite3.connect(copy / "braid.db")) as rows, rows:
-        values = f"compiled-{digest[:16]}", digest
+        values = f"compiled-{digest[:16]}", digest, OPTIONS
         rows.execute(
-            "INSERT INTO models VALUES (?, 1, ?, 1000, '{}', 'UNLOADED', '', 1.5, NULL)", values
+            "INSERT INTO models VALUES (?, 1, ?, 1000, ?, 'UNLOADED', '', 1.5, NULL)", values
         )
     return copy
 
@@ -81,8 +85,8 @@ def test_a_folder_of_an_earlier_version_is_converted_and_nothing_is_measured_aga
 
 def test_the_database_of_a_server_stays_for_the_server(net: braid.Network, earlier: Path) -> None:
     with closing(sqlite3.connect(earlier / "braid.db")) as rows, rows:
-        other = "INSERT INTO models VALUES ('lenet', 1, ?, 9, '{}', 'UNLOADED', '', 1.5, NULL)"
-        rows.execute(other, ["cd" * 32])
+        other = "INSERT INTO models VALUES ('lenet', 1, ?, 9, ?, 'UNLOADED', '', 1.5, NULL)"
+        rows.execute(other, ["cd" * 32, OPTIONS])
 
     folder = opened(earlier)
 
