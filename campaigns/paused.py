@@ -45,7 +45,7 @@ LOOK_S = 0.2
 def running_tests(pytest: psutil.Process) -> set[int]:
     """Ids of the processes in which tests run; what they start is not among them."""
     watcher = child_processes.__file__
-    return {each.pid for each in pytest.children() if watcher not in each.cmdline()}
+    return {child.pid for child in pytest.children() if watcher not in child.cmdline()}
 
 
 class Stops:

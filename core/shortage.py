@@ -22,9 +22,9 @@ _BY_ERRNO = {
 
 def shortage(error: BaseException | None) -> SystemShortage | None:
     """Return what the system lacked if ``error`` came of that, else None."""
-    seen: set[int] = set()
-    while error is not None and id(error) not in seen:
-        seen.add(id(error))
+    visited: set[int] = set()
+    while error is not None and id(error) not in visited:
+        visited.add(id(error))
         if isinstance(error, SystemShortage):
             return error
         if isinstance(error, OSError) and (what := _BY_ERRNO.get(error.errno or 0)):

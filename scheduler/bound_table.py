@@ -51,8 +51,8 @@ class BoundTable(dict[int, float]):
             self._refresh_concurrent(ending)
         if ending in self._merge:
             merge: Variant = ("merge", (ending,))
-            known = self._memo.latency_us.get(self._space.key(merge))
-            self._merge[ending] = self._merge[ending] if known is None else known
+            latency_us = self._memo.latency_us.get(self._space.key(merge))
+            self._merge[ending] = self._merge[ending] if latency_us is None else latency_us
         return self._combine(ending) > before
 
     def choose(self, ending: int) -> Variant:

@@ -83,13 +83,13 @@ def prepared_plans(
     backend: Backend, program: Program, inputs: Mapping[str, Tensor], plans: Mapping[str, Path]
 ) -> tuple[dict[str, OurPlan], dict[str, object]]:
     """Every plan, ready, by name; and what was seen on the way."""
-    found = {}
+    prepared = {}
     for name, path in plans.items():
         ready = backend.prepare(program, plan_from_json(json.loads(path.read_text())))
         assert isinstance(ready, OnGpu)
-        found[name] = OurPlan(ready, inputs)
-        found[name].warm_up()
-    return found, {name: _notes(plan.ready) for name, plan in found.items()}
+        prepared[name] = OurPlan(ready, inputs)
+        prepared[name].warm_up()
+    return prepared, {name: _notes(plan.ready) for name, plan in prepared.items()}
 
 
 def _notes(ready: OnGpu) -> dict[str, object]:

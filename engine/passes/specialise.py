@@ -47,19 +47,19 @@ def static_inputs(template: OpGraph) -> tuple[str, ...]:
     producers: dict[str, Operator] = {}
     wanted: list[str] = []
     _collect(template.operators, producers, wanted)
-    found: set[str] = set()
-    seen: set[str] = set()
+    names: set[str] = set()
+    visited: set[str] = set()
     while wanted:
         value = wanted.pop()
-        if value in seen:
+        if value in visited:
             continue
-        seen.add(value)
+        visited.add(value)
         if value in template.inputs:
-            found.add(value)
+            names.add(value)
         elif value in producers and not _reads_shape_only(producers[value]):
             wanted.extend(producers[value].reads())
             wanted.extend(out for branch in producers[value].branches for out in branch.outputs)
-    return tuple(name for name in template.inputs if name in found)
+    return tuple(name for name in template.inputs if name in names)
 
 
 def _collect(
@@ -217,8 +217,8 @@ class _Walk:
         if operator.kind == DEQUANTISE:
             return False
         for name in filter(None, operator.inputs):
-            known = name in self._known or name in self._weights
-            if not known or self._meta[name].numel() > FOLDED_ELEMENTS:
+            has_content = name in self._known or name in self._weights
+            if not has_content or self._meta[name].numel() > FOLDED_ELEMENTS:
                 return False
         return True
 
@@ -272,17 +272,17 @@ class _Walk:
             name: self._scope.get(value, value) for name, value in self._template.outputs.items()
         }
         kept = live(self._kept, outputs.values())
-        made = {name for operator in kept for name in operator.outputs}
+        computed = {name for operator in kept for name in operator.outputs}
         graph = OpGraph(
             name=self._template.name,
             inputs=dict(self._inputs),
             outputs=outputs,
             constants={},
             operators=kept,
-            specs={name: spec_of(self._meta[name]) for name in self._meta if name in made},
+            specs={name: spec_of(self._meta[name]) for name in self._meta if name in computed},
         )
         content = {**self._known, **self._weights}
-        given = {name for name in content if name not in made and name not in self._inputs}
+        given = {name for name in content if name not in computed and name not in self._inputs}
         return with_constants(graph, {name: content[name] for name in self._meta if name in given})
 
 
@@ -323,8 +323,8 @@ def interpret(
             dtypes = [torch_dtype(graph.spec(name).dtype) for name in operator.outputs]
             with device or nullcontext():  # not around the pause: others work in it
                 results = call_in_fp32(operator, operands, dtypes)
-            made = zip(operator.outputs, results, strict=False)
-            values.update((name, result) for name, result in made if name in last_reader)
+            named = zip(operator.outputs, results, strict=False)
+            values.update((name, result) for name, result in named if name in last_reader)
             for name in operator.inputs:
                 if last_reader.get(name) == i:
                     values.pop(name, None)

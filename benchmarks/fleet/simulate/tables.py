@@ -26,8 +26,8 @@ RUNS = 10
 
 
 def latency_table(network: str) -> dict[int, float]:
-    known = json.loads(FILE.read_text())["networks"][network]
-    return {int(rows): float(us) for rows, us in known.items()}
+    by_rows = json.loads(FILE.read_text())["networks"][network]
+    return {int(rows): float(us) for rows, us in by_rows.items()}
 
 
 def measured(model: Path) -> dict[int, float]:
@@ -35,12 +35,12 @@ def measured(model: Path) -> dict[int, float]:
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     session = onnxruntime.InferenceSession(str(model), options, ["CPUExecutionProvider"])
     [given] = session.get_inputs()
-    found: dict[int, float] = {}
+    by_rows: dict[int, float] = {}
     for rows in BATCH_SIZES:
         x = {given.name: np.zeros((rows, *given.shape[1:]), np.float32)}
         session.run(None, x)
-        found[rows] = min(_cpu_us(session, x) for _ in range(RUNS))
-    return found
+        by_rows[rows] = min(_cpu_us(session, x) for _ in range(RUNS))
+    return by_rows
 
 
 def _cpu_us(session: onnxruntime.InferenceSession, x: dict[str, np.ndarray]) -> float:
