@@ -63,7 +63,13 @@ class Plan:
     @staticmethod
     def of(client: Client, name: str) -> Plan:
         (schedule,) = client.model(name).schedules
-        return Plan(schedule.plan_id, schedule.planner, schedule.promoted, schedule.provisional, schedule.speedup)
+        return Plan(
+            schedule.plan_id,
+            schedule.planner,
+            schedule.promoted,
+            schedule.provisional,
+            schedule.speedup,
+        )
 
 
 @dataclass(slots=True)

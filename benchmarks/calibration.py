@@ -67,7 +67,9 @@ def measure(model: Path, samples: Any, error: float) -> dict[str, Any]:
             }
             for candidate in provenance.candidates
         },
-        "integers": "" if provenance.quantisation is None else quantisation_text(provenance.quantisation),
+        "integers": ""
+        if provenance.quantisation is None
+        else quantisation_text(provenance.quantisation),
         "top_agreement": provenance.top_agreement,
         "left_out": dict(provenance.left_out),
     }

@@ -129,7 +129,7 @@ def commands_of(
 
 
 def _computed_in(args: argparse.Namespace) -> str:
-    """Precision of the schedules; FP32 for quantised files, which say themselves what is rounded."""
+    """Precision of the schedules: FP32 for quantised files, which say what is rounded."""
     return FP32 if args.precision == INT8 else str(args.precision)
 
 
@@ -217,7 +217,9 @@ def main() -> int:
                 searched = _planned(network, batch, artefact, args)
                 case = Case(network, batch, searched.portfolio, searched.own, searched.errors)
                 if args.plan_only:
-                    print(f"{network}, batch {batch}: {searched.portfolio}; best own: {searched.own}")
+                    print(
+                        f"{network}, batch {batch}: {searched.portfolio}; best own: {searched.own}"
+                    )
                     continue
                 logs = Path(temporary)
                 measure(case, commands_of(case, searched, model, artefact, args), logs, args)

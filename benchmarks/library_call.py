@@ -60,7 +60,9 @@ def turns_of(net: braid.Network, calls: int) -> dict[str, Turn]:
 
         return median_us(lambda: device.call(run), calls)
 
-    arrays: dict[str, np.ndarray[Any, Any]] = {name: tensor.numpy() for name, tensor in given.items()}
+    arrays: dict[str, np.ndarray[Any, Any]] = {
+        name: tensor.numpy() for name, tensor in given.items()
+    }
     return {
         "bare executor": bare,
         "in its thread": handed_over,

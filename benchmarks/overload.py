@@ -171,7 +171,9 @@ class Memory:
 
 def _module(process: psutil.Process) -> str:
     arguments = process.cmdline()
-    return next((argument for argument in arguments if argument.startswith("braid.")), process.name())
+    return next(
+        (argument for argument in arguments if argument.startswith("braid.")), process.name()
+    )
 
 
 @contextmanager

@@ -166,7 +166,7 @@ async def plans_on(
     scheduling = Scheduling(chose - began, searched - chose, measured, monotonic() - searched)
     choice = choose_plan(field, measurements, tolerance, choose=True, precision=precision)
     await asyncio.to_thread(folder.mkdir, parents=True, exist_ok=True)
-    return _found(field, choice, folder, scheduling, dict(program.choices))
+    return _searched(field, choice, folder, scheduling, dict(program.choices))
 
 
 async def _latency_us(device: Device, program: ProgramKey, query: StageQuery) -> float:
@@ -174,7 +174,7 @@ async def _latency_us(device: Device, program: ProgramKey, query: StageQuery) ->
     return (await measure_stage(device, MeasureStage(program, query.stage, threads))).latency_us
 
 
-def _found(
+def _searched(
     field: ComparedPlans,
     choice: PlanChoice,
     folder: Path,
@@ -213,7 +213,10 @@ _FILE = "found.json"
 
 
 def keep(searched: SearchedPlans, folder: Path) -> None:
-    document = {**asdict(searched), "plans": {name: path.name for name, path in searched.plans.items()}}
+    document = {
+        **asdict(searched),
+        "plans": {name: path.name for name, path in searched.plans.items()},
+    }
     (folder / _FILE).write_text(json.dumps(document, indent=1))
 
 

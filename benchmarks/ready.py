@@ -132,7 +132,8 @@ def report(subject: Subject, timelines: Sequence[Timeline]) -> None:
     print(
         f"\n{subject.name}, batch {subject.batch_sizes}: serves after {serves_s:.2f} s, ready after"
         f" {ready_s:.2f} s ({min(t.ready_s for t in timelines):.2f} to"
-        f" {max(t.ready_s for t in timelines):.2f} in {len(timelines)}; wanted {subject.wanted_s:g})"
+        f" {max(t.ready_s for t in timelines):.2f} in {len(timelines)};"
+        f" wanted {subject.wanted_s:g})"
     )
     for timeline in timelines:
         print(f"  {timeline.outcome}  {timeline.plans}  {timeline.speedups}")

@@ -107,7 +107,9 @@ class Callers:
         ]
         self._calls: list[Any] = [channel.unary_unary(INFER) for channel in self.channels]
 
-    async def one(self, number: int, due: float, outcomes: Outcomes, timeout_s: float = 30.0) -> None:
+    async def one(
+        self, number: int, due: float, outcomes: Outcomes, timeout_s: float = 30.0
+    ) -> None:
         try:
             answer = await self._calls[number % CONNECTIONS](self.message, timeout=timeout_s)
         except grpc.aio.AioRpcError as error:
@@ -160,7 +162,9 @@ class Callers:
 async def ten_times(callers: Callers, capacity: float, seconds: float) -> dict[str, object]:
     outcomes = await callers.open(10 * capacity, seconds)
     goodput = len(outcomes.answered) / outcomes.seconds
-    sent = (len(outcomes.answered) + len(outcomes.refused) + outcomes.other.total()) / outcomes.seconds
+    sent = (
+        len(outcomes.answered) + len(outcomes.refused) + outcomes.other.total()
+    ) / outcomes.seconds
     row: dict[str, object] = {"sent_of_capacity": round(sent / capacity, 2)}
     return {**row, **outcomes.row(), "goodput_of_capacity": round(goodput / capacity, 3)}
 

@@ -109,7 +109,9 @@ def named_inputs(model: CheckedModel, inputs: Sequence[GivenTensor]) -> Sequence
 
 def check_inputs(model: CheckedModel, inputs: Sequence[GivenTensor]) -> tuple[ShapeClass, int]:
     """Return the inputs' shape class and rows. Inputs that look like checked ones pass at once."""
-    looks = tuple([(tensor.name, tensor.dtype, tensor.shape, len(tensor.data)) for tensor in inputs])
+    looks = tuple(
+        [(tensor.name, tensor.dtype, tensor.shape, len(tensor.data)) for tensor in inputs]
+    )
     checked = model.seen_shapes.get(looks)
     if checked is not None:
         return checked

@@ -117,7 +117,9 @@ def _unchanged(value: Any) -> Any:
 
 def _dataclass_writer(kind: Any) -> Convert:
     fields = {name: _writer(hint) for name, hint in _hints(kind).items()}
-    converted = [(name, write_field) for name, write_field in fields.items() if write_field is not _unchanged]
+    converted = [
+        (name, write_field) for name, write_field in fields.items() if write_field is not _unchanged
+    ]
 
     def write(value: Any) -> dict[str, Any]:
         document = {name: getattr(value, name) for name in fields}
@@ -222,7 +224,9 @@ def _union_reader(members: Sequence[Any], inner: Convert) -> Convert:
     others = [inner(member) for member in members if member is not types.NoneType]
     if len(others) == 1:
         return lambda value: None if value is None else others[0](value)
-    dataclass_members: list[Any] = [member for member in members if dataclasses.is_dataclass(member)]
+    dataclass_members: list[Any] = [
+        member for member in members if dataclasses.is_dataclass(member)
+    ]
     classes = {member.__name__: _dataclass_reader(member, {"type"}) for member in dataclass_members}
 
     def read_tagged(value: Any) -> Any:

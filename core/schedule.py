@@ -292,11 +292,17 @@ class Schedule:
     def chosen(self) -> Contender | None:
         """Candidate that became this schedule; None if that was not recorded."""
         provenance = self.provenance
-        fitting = [candidate for candidate in provenance.candidates if candidate.precision in ("", self.precision)]
+        fitting = [
+            candidate
+            for candidate in provenance.candidates
+            if candidate.precision in ("", self.precision)
+        ]
         named = [candidate for candidate in fitting if candidate.name == self.planner]
         if not named and provenance.measured_us is not None:
             # The planner that was asked for is named with its options.
-            named = [candidate for candidate in fitting if candidate.latency_us == provenance.measured_us]
+            named = [
+                candidate for candidate in fitting if candidate.latency_us == provenance.measured_us
+            ]
         return named[0] if named else None
 
     @property

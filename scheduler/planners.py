@@ -26,7 +26,7 @@ from braid.scheduler.matching import width
 from braid.scheduler.noise import spread
 from braid.scheduler.options import PlannerSettings
 from braid.scheduler.problem import Problem
-from braid.scheduler.registry import PLANNERS, PlannerResult, Planner
+from braid.scheduler.registry import PLANNERS, Planner, PlannerResult
 from braid.scheduler.stages import StageMemo, Strategies
 from braid.scheduler.streams import StreamSchedule, lower_streams, makespan_us
 from braid.scheduler.units import UnitGraph, as_units

@@ -139,7 +139,7 @@ class StageTable(dict[int, float]):
         self._space = space
         self._memo = memo
         # Looked up once a stage: at hundreds of thousands of them, attribute chains show.
-        self._known = memo.latency_us
+        self._latency_us = memo.latency_us
         self._key = space.keys.key
         self._groups = space.endings.groups
 
@@ -159,7 +159,7 @@ class StageTable(dict[int, float]):
 
     def _latency(self, strategy: Strategy, groups: tuple[int, ...]) -> float:
         key = self._key(groups, strategy)
-        latency = self._known.get(key)
+        latency = self._latency_us.get(key)
         if latency is None:
             latency = self._memo.ask(key, self._space.stage((strategy, groups)))
         return latency

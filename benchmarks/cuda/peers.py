@@ -101,7 +101,9 @@ class Peer:
         for _ in range(WARM_UPS):
             outputs = _as_list(self.call())
         cuda.synchronize()
-        self.results = [torch.empty_like(output, device="cpu", pin_memory=True) for output in outputs]
+        self.results = [
+            torch.empty_like(output, device="cpu", pin_memory=True) for output in outputs
+        ]
         self.delay_us = delay_us(self.call, cuda.synchronize)
         self.total_ms()
         return [result.clone() for result in self.results]

@@ -87,7 +87,7 @@ def write_recipe(name: str, artefact: Path, folder: Path) -> Path:
         if tensor.numel() <= SMALL:
             kept[constant] = tensor.clone()
             continue
-        drawn[constant], scale = _found(constant, tensor, seeded)
+        drawn[constant], scale = _origin_of(constant, tensor, seeded)
         if scale is not None:
             factors[constant] = scale
     recipe = recipe_folder(name, folder)
@@ -106,7 +106,7 @@ def write_recipe(name: str, artefact: Path, folder: Path) -> Path:
     return recipe
 
 
-def _found(
+def _origin_of(
     constant: str, tensor: Tensor, seeded: Mapping[str, Tensor]
 ) -> tuple[Drawn, Tensor | None]:
     """The seeded tensor that a constant is made of, and the factors of its output channels."""

@@ -93,7 +93,7 @@ class Benchmark:
 
     def _is_known(self, step: Step) -> bool:
         """Whether an earlier run measured all of a step's rivals."""
-        case = self._found(step)
+        case = self._case_of(step)
         rivals = [name for name in step.contenders if name != BRAID]
         return (
             case is not None
@@ -101,7 +101,7 @@ class Benchmark:
             and all(name in case.gpu_ms for name in rivals)
         )
 
-    def _found(self, step: Step) -> CudaCase | None:
+    def _case_of(self, step: Step) -> CudaCase | None:
         where = step.network, step.batch
         return next((case for case in self.cases if (case.network, case.batch) == where), None)
 
@@ -127,7 +127,7 @@ class Benchmark:
         print_case(case)
 
     def _case(self, step: Step) -> CudaCase:
-        case = self._found(step)
+        case = self._case_of(step)
         if case is None:
             case = CudaCase(step.network, step.batch)
             self.cases.append(case)

@@ -125,7 +125,12 @@ def _run(name: str, stand: Stand, options: argparse.Namespace, report: Report) -
         campaign["seconds"] = before + round(time.monotonic() - began)
         campaign["figures"].append(findings.figures)
         campaign["broken"] += findings.broken
-        print(f"{name} {campaign['runs']}: {findings.figures}", *findings.broken, sep="\n  ", flush=True)
+        print(
+            f"{name} {campaign['runs']}: {findings.figures}",
+            *findings.broken,
+            sep="\n  ",
+            flush=True,
+        )
         write_report(options.json, report)
 
 

@@ -183,7 +183,9 @@ def _written(fleet: Fleet) -> tuple[int, int]:
     return len(audit.writes("schedules")), len(audit.writes("measurements"))
 
 
-def _check_all_answer(machine: Machine, asked: list[Question], seconds: float, findings: Findings) -> None:
+def _check_all_answer(
+    machine: Machine, asked: list[Question], seconds: float, findings: Findings
+) -> None:
     """Ask each model until it answers right, for so many seconds in all."""
     until = time.monotonic() + seconds
     with machine.client() as client:

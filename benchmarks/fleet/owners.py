@@ -64,7 +64,11 @@ class Blow:
 def strike(stand: Stand, fleet: Fleet, chance: random.Random, blow: Blow) -> Struck:
     """Register a model, and strike its job's owner at a random moment of a state."""
     while True:
-        among = [candidate for candidate in fleet.machines if not blow.has_peer or _has_peer(fleet, candidate)]
+        among = [
+            candidate
+            for candidate in fleet.machines
+            if not blow.has_peer or _has_peer(fleet, candidate)
+        ]
         machine = chance.choice(among)
         name, file = stand.model(branches=2, size=next(_sizes))
         with machine.client() as client:

@@ -56,7 +56,9 @@ def killed(stand: Stand, fleet: Fleet, chance: random.Random) -> Findings:
     if isinstance(answers[0], Job):
         findings.check(bool(rows), f"{name} was answered and is not stored")
     elif rows:
-        _check_repeated(fleet, chance.choice([x for x in fleet.machines if x.is_on]), file, findings)
+        _check_repeated(
+            fleet, chance.choice([x for x in fleet.machines if x.is_on]), file, findings
+        )
     if rows:
         _check_ready(fleet, machine, name, findings)
     else:

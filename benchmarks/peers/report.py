@@ -132,7 +132,9 @@ def draw(cases: Sequence[Case], path: Path) -> None:
 
 
 def _to_braid(case: Case, metric: str, name: str) -> float:
-    closed = sorted((load for load in case.loads if not load.part), key=lambda case_load: case_load.clients)
+    closed = sorted(
+        (load for load in case.loads if not load.part), key=lambda case_load: case_load.clients
+    )
     if not closed:
         return math.nan
     cells = cells_of(case, closed[0] if metric == "p50_us" else closed[-1])

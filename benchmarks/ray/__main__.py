@@ -41,7 +41,7 @@ def main() -> int:
     kill_children_at_exit()
     facts, report = environment.describe("ray"), Report()
     with tempfile.TemporaryDirectory(prefix="braid-ray-") as folder:
-        for name, findings in _seen(Path(folder), options):
+        for name, findings in _findings(Path(folder), options):
             findings.figures["load average after it"] = round(os.getloadavg()[0], 1)
             print(f"{name}: {findings.figures}", *findings.broken, sep="\n  ", flush=True)
             campaign = report.setdefault(name, {"runs": 0, "figures": [], "broken": []})
@@ -53,7 +53,7 @@ def main() -> int:
     return int(any(campaign["broken"] for campaign in report.values()))
 
 
-def _seen(folder: Path, options: argparse.Namespace) -> Iterator[tuple[str, Findings]]:
+def _findings(folder: Path, options: argparse.Namespace) -> Iterator[tuple[str, Findings]]:
     """Run the cases, on a cluster for all campaigns and one each for the others."""
     if named := [case for case in options.cases if case in CAMPAIGNS]:
         with _cluster(folder / "campaigns", 3) as cluster:

@@ -136,7 +136,9 @@ class Blows:
         return dict(sorted(processes.items()))
 
     def _running(self) -> list[tuple[str, psutil.Process]]:
-        return [(kind, process) for kind, processes in self._by_kind().items() for process in processes]
+        return [
+            (kind, process) for kind, processes in self._by_kind().items() for process in processes
+        ]
 
     def _any(self) -> tuple[str, psutil.Process]:
         processes = self._by_kind()

@@ -150,7 +150,9 @@ def served(
         client.delete(name)
 
 
-def answered(server: ServerProcess, form: str, amount: Amount, folder: Path) -> Iterator[Comparison]:
+def answered(
+    server: ServerProcess, form: str, amount: Amount, folder: Path
+) -> Iterator[Comparison]:
     """Ask random networks; what is found of each."""
     with server.client() as client:
         for seed in range(amount.first_seed, amount.first_seed + amount.networks):

@@ -65,7 +65,9 @@ class Floats:
     def entered(self, x: Array) -> Interval:
         """The rows, rounded."""
         interval = Interval.exact(bf16(x) if self.narrow else x)
-        return Interval.around(interval.middle, np.where(abs(interval.middle) < DENORMAL, DENORMAL, 0))
+        return Interval.around(
+            interval.middle, np.where(abs(interval.middle) < DENORMAL, DENORMAL, 0)
+        )
 
     def read(self, step: Step, value: str, numbers: Interval) -> Interval:
         """The same."""

@@ -65,7 +65,9 @@ def _restart(
     _is_whole(server, [*names, new], doomed)
 
 
-def _ask(address: str, names: Sequence[str], outcomes: Counter[str], stopping: threading.Event) -> None:
+def _ask(
+    address: str, names: Sequence[str], outcomes: Counter[str], stopping: threading.Event
+) -> None:
     """Ask for every model in turn until told to stop; count how calls end."""
     tensor = inference_pb2.Tensor(name="x", dtype="FP32", shape=ROW.shape, data=ROW.tobytes())
     with grpc.insecure_channel(address, options=EAGER) as channel:

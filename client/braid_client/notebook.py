@@ -26,7 +26,9 @@ class ScheduleDocuments(NamedTuple):
         key, provenance = self.schedule["key"], self.schedule["provenance"]
         facts = f"batch {key['batch_size']} on {key['device_key']}: {self.schedule['planner']}"
         if provenance.get("measured_us") and provenance.get("sequential_us"):
-            facts += f", {_ms(provenance['measured_us'])}, sequential {_ms(provenance['sequential_us'])}"
+            facts += (
+                f", {_ms(provenance['measured_us'])}, sequential {_ms(provenance['sequential_us'])}"
+            )
         if not self.schedule["stages"]:
             return table(("position", "stream", "unit"), _launches(self.schedule), facts)
         return table(("stage", "latency", "groups"), _stages(self.schedule), facts)

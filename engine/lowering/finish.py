@@ -93,5 +93,7 @@ def leave_weights_in_integers(builder: Builder) -> None:
         source = builder.add_constant(f"{value}/integers", integers.values)
         operands = (source, integers.scale, integers.zero)
         attributes = {"axis": integers.axis, "block": 0, "dtype": None}
-        dequantisers.append(Operator(f"{value}/dequantise", DEQUANTISE, operands, (value,), attributes))
+        dequantisers.append(
+            Operator(f"{value}/dequantise", DEQUANTISE, operands, (value,), attributes)
+        )
     builder.operators[:0] = dequantisers

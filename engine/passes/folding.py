@@ -59,7 +59,9 @@ def _host_to_attributes(op: Operator, weights: Weights) -> Operator:
     return dataclasses.replace(
         op,
         attributes={**op.attributes, **contents},
-        host={attribute: value for attribute, value in op.host.items() if attribute not in contents},
+        host={
+            attribute: value for attribute, value in op.host.items() if attribute not in contents
+        },
     )
 
 

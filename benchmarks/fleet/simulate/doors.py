@@ -61,7 +61,7 @@ class Door:
     def __init__(self, policy: DoorPolicy, nodes: Sequence[Node], chance: random.Random) -> None:
         """Look at ``nodes`` for each request: the list may grow."""
         self._policy, self._nodes, self._chance = policy, nodes, chance
-        self._known: dict[Node, _NodeView] = {}
+        self._views: dict[Node, _NodeView] = {}
         self._turns = count(1)
         self._waiting: deque[asyncio.Future[Node]] = deque()
 
@@ -127,10 +127,10 @@ class Door:
         return view.told_s
 
     def _of(self, node: Node) -> _NodeView:
-        view = self._known.get(node)
+        view = self._views.get(node)
         if view is None:
             # Doors that have run for long do not go round in step.
-            view = self._known[node] = _NodeView(-self._chance.random())
+            view = self._views[node] = _NodeView(-self._chance.random())
         return view
 
     def _count(self, node: Node, more: int) -> None:

@@ -189,7 +189,11 @@ class _Fusing:
         to = self._to
         data, weight, bias = op.inputs[:3] if len(op.inputs) > 2 else (*op.inputs, "")
         integers = to.integers.get(weight)
-        if integers is None or integers.value not in to.constants or op.attributes.get("transposed"):
+        if (
+            integers is None
+            or integers.value not in to.constants
+            or op.attributes.get("transposed")
+        ):
             return False
         rank = 4 if "convolution" in op.kind else len(to.spec(data).shape)
         if len(to.spec(data).shape) != rank or rank < 2 or (bias and bias not in to.constants):

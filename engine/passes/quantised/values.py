@@ -88,7 +88,9 @@ class Rewrite:
         source, scale = self.constants[integers.value], self.constants[integers.grid.scale]
         zero = self.constants.get(integers.grid.zero)
         self.constants[value] = self._packed.derived(
-            ("dequantise", value), source, lambda: dequantise(source, scale, zero, axis=integers.axis)
+            ("dequantise", value),
+            source,
+            lambda: dequantise(source, scale, zero, axis=integers.axis),
         )
 
     def derived(self, wish: str, source: str, change: str, tensor: Tensor) -> str:
