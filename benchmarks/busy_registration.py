@@ -102,7 +102,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Cores:
-    """The state of the machine's cores, as a command tells it; always the same without one."""
+    """State of the machine's cores, as ``command`` prints it; without a command always the same."""
 
     command: str
     wait_s: float

@@ -191,7 +191,7 @@ async def cancellations(callers: Callers, seconds: float) -> AsyncIterator[dict[
 
 @asynccontextmanager
 async def slow_readers(callers: Callers, seconds: float) -> AsyncIterator[dict[str, object]]:
-    """200 streams of 50 requests each, of whose answers of a megabyte none is taken."""
+    """200 streams of 50 requests each, whose answers of a megabyte nobody reads."""
     x = inference_pb2.Tensor(name="x", dtype="FP32", shape=(1, 3), data=bytes(12))
     message = inference_pb2.InferRequest(model="wide", inputs=[x]).SerializeToString()
     async with AsyncExitStack() as stack:

@@ -34,5 +34,5 @@ def shortage(error: BaseException | None) -> SystemShortage | None:
 
 
 def unreadable(name: str, error: OSError) -> InvalidArtefact | SystemShortage:
-    """Return the error for a file of an artefact that cannot be read; ``name`` is told."""
+    """Return the error for a file of an artefact that cannot be read; its message says ``name``."""
     return shortage(error) or InvalidArtefact(f"{name} cannot be read: {error.strerror}")

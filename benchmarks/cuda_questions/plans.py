@@ -145,7 +145,7 @@ class _Even:
 
 
 def _replays(ready: OnGpu, program: Program) -> dict[str, Figure]:
-    """Outputs after a run that left NaN wherever it could are the outputs before it."""
+    """Whether a replay after a run on NaN gives the same bits as one before it."""
     inputs = seeded_inputs(program.graph, {}, 1)
     poison = {name: torch.full_like(x, torch.nan) if x.is_floating_point() else x
               for name, x in inputs.items()}  # fmt: skip
@@ -185,7 +185,9 @@ def _noting_streams(bound: BoundUnit) -> BoundUnit:
 def _peak(
     ready: OnGpu, calls: Sequence[StreamCall], releases: Mapping[int, Sequence[int]]
 ) -> dict[str, Figure]:
-    """Memory of a capture in a pool of its own, tensors released before these calls.
+    """Peak memory of a capture in a pool of its own.
+
+    ``releases``: call -> slots of tensors that are released before it.
 
     The plan's inputs are counted, as in ``PreparationCost.peak_bytes``.
     """

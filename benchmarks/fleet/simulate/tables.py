@@ -2,9 +2,8 @@
 
     python -m benchmarks.fleet.simulate.tables NAME=MODEL.onnx ... --json FILE
 
-A latency is the least of some runs, in CPU seconds of a process that computes on one thread by ONNX
-Runtime, one of the runtimes that schedules choose among: so it is that of a core of one's own, also
-on a machine that has other work.
+A latency is the least of some runs of ONNX Runtime on one thread, in CPU seconds. Counted so, other
+work on the machine does not add to it.
 """
 
 from __future__ import annotations
