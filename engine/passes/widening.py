@@ -1,4 +1,4 @@
-"""A template of FP16 or BF16 on FP32: what the file rounds after each operator is rounded at the end.
+"""A template of FP16 or BF16 on FP32: rounded at its end, not after each operator.
 
     x FP16 ─> conv ─> relu ─> y FP16          x ─> cast ─> conv ─> relu ─> cast ─> y
                                               FP16    FP32    FP32    FP32    FP16
@@ -110,7 +110,9 @@ class _Widening:
         made = [name for name in operator.outputs if self._is_narrow(name)]
         narrow.update({name: self._new(f"{name}:{self._types[name]}") for name in made})
         outputs = tuple(narrow[name] if name in made else name for name in operator.outputs)
-        to.append(dataclasses.replace(operator, inputs=inputs, outputs=outputs, host=self._host(operator)))
+        to.append(
+            dataclasses.replace(operator, inputs=inputs, outputs=outputs, host=self._host(operator))
+        )
         to += [self._cast(narrow[name], name, WIDE) for name in made]
 
     def _widened(self, operator: Operator, narrow: dict[str, str]) -> Operator:
@@ -118,9 +120,9 @@ class _Widening:
             key: WIDE if value in NARROW else value for key, value in operator.attributes.items()
         }
         inputs = tuple(self._wide.get(name, name) for name in operator.inputs)
-        if operator.kind == _CAST and attributes["dtype"] == WIDE:
-            if self._types[operator.inputs[0]] in (*NARROW, WIDE):
-                return Operator(operator.name, _IDENTITY, inputs, operator.outputs)
+        is_widest = operator.kind == _CAST and attributes["dtype"] == WIDE
+        if is_widest and self._types[operator.inputs[0]] in (*NARROW, WIDE):
+            return Operator(operator.name, _IDENTITY, inputs, operator.outputs)
         branches = tuple(self._branch(branch, dict(narrow)) for branch in operator.branches)
         host = self._host(operator)
         return dataclasses.replace(

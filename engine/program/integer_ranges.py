@@ -81,7 +81,9 @@ def widest_inputs(
         indices |= outside.sources
         _narrow(ranges, outside, outside.sources)
     while (outside := _outside(steps, ranges)) is not None:
-        _narrow(ranges, outside, frozenset() if outside.value in returned else outside.sources - indices)
+        _narrow(
+            ranges, outside, frozenset() if outside.value in returned else outside.sources - indices
+        )
     for name, widest in inputs.items():
         for end in (1, 0):
             _widen(steps, ranges, name, end, widest[end])

@@ -40,7 +40,8 @@ from braid.engine.program.integer_ranges import (
 INT32: Range = (-(1 << 31), (1 << 31) - 1)
 _NATURAL: Range = (0, (1 << 31) - 1)
 _HELD: Mapping[str, Range] = {
-    "i8": (-128, 127), "u8": (0, 255), "i16": (-(1 << 15), (1 << 15) - 1), "u16": (0, (1 << 16) - 1),
+    "i8": (-128, 127), "u8": (0, 255),
+    "i16": (-(1 << 15), (1 << 15) - 1), "u16": (0, (1 << 16) - 1),
     "i32": INT32, "u32": _NATURAL, "i64": INT32, "u64": _NATURAL,
 }  # fmt: skip
 """Numbers that OpenVINO's CPU plugin holds in an element type of the model."""
@@ -143,10 +144,13 @@ def _step(node: Any, kind: str) -> Step | None:
     limits = {
         _key(port): held(port)
         for port in (*(ports[place] for place in data), *node.outputs())
-        if _is_integer(port) and kind != "Constant"  # whose readers tell: bounds of slices are clipped
+        if _is_integer(port)
+        and kind != "Constant"  # whose readers tell: bounds of slices are clipped
     }
     if kind == "Convert" and makes and _is_float(ports[0]):
         limits[_key(ports[0])] = _TO_32_BITS
+    if kind == "Convert" and reads and _is_boolean(node.output(0)):
+        limits[_key(ports[0])] = (INT32[0] + 1, INT32[1])  # the least of all becomes False
     indices = dict(_indices(node, kind, ports))
     return Step(kind, tuple(map(_key, ports)), outputs, transfer, data, limits, indices)
 
@@ -246,13 +250,24 @@ def _indices(node: Any, kind: str, ports: Sequence[Any]) -> Iterator[tuple[str, 
     elif kind in ("GatherND", "ScatterNDUpdate"):
         first = node.get_attributes().get("batch_dims", 0)
         extents = list(ports[0].get_shape())[first : first + ports[1].get_shape()[-1]]
-        columns = ports[1].get_node()
-        parts = [columns.input_value(place) for place in range(columns.get_input_size())]
-        if columns.get_type_name() == "Concat" and len(parts) == len(extents):
-            for part, extent in zip(parts, extents, strict=True):
-                yield _key(part), _places(extent)
-        else:
-            yield _key(ports[1]), _places(min(extents))
+        yield from _columns(ports[1], extents)
+
+
+def _columns(port: Any, extents: Sequence[int]) -> Iterator[tuple[str, Range]]:
+    """The same of indices that hold one along each of several axes."""
+    maker = port.get_node()
+    parts = [maker.input_value(place) for place in range(maker.get_input_size())]
+    if maker.get_type_name() == "Concat" and len(parts) == len(extents):
+        yield from ((_key(part), _places(n)) for part, n in zip(parts, extents, strict=True))
+    elif not _is_constant(port) or not _are_within(maker.get_data(), extents):
+        yield _key(port), _places(min(extents))
+
+
+def _are_within(indices: Any, extents: Sequence[int]) -> bool:
+    return all(
+        -extent <= column.min() and column.max() < extent
+        for column, extent in zip(indices.reshape(-1, len(extents)).T, extents, strict=True)
+    )
 
 
 def _places(extent: int) -> Range:

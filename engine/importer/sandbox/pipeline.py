@@ -13,7 +13,12 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from braid.core.errors import ImportLimitExceeded, InvalidRequest, UnsupportedOperators
+from braid.core.errors import (
+    ImportLimitExceeded,
+    InvalidRequest,
+    ModelImportError,
+    UnsupportedOperators,
+)
 from braid.core.graph import OpGraph
 from braid.engine.importer.artefact import write_artefact
 from braid.engine.importer.host.messages import OnProgress
@@ -45,8 +50,8 @@ from braid.engine.importer.verification.verify import (
 from braid.engine.ops.dtypes import torch_dtype
 from braid.engine.ops.meta_kernels import leave_compiler_out
 from braid.engine.passes import run_passes
-from braid.engine.passes.widening import narrow_type, widen
 from braid.engine.passes.specialise import static_inputs
+from braid.engine.passes.widening import narrow_type, widen
 
 _MOST_STATIC_ELEMENTS = 256
 _MEMORY_FOR_TENSORS = 0.5  # of the limit: the rest is for libraries, weights and the reference

@@ -15,7 +15,6 @@ from typing import Any, Protocol
 import numpy as np
 import onnx
 import onnxruntime
-import torch
 from onnx.reference import ReferenceEvaluator
 from torch import Tensor
 

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import onnx
 import pytest
 import torch
-from onnx import TensorProto, helper
 from torch import Tensor
 
-from braid.core.errors import BraidError
 from braid.core.graph import Branch, Operator, OpGraph
 from braid.core.tensor import TensorType
 from braid.engine.importer.upload.onnx_file import parse_model
 from braid.engine.onnx.lowering import lower
 from braid.engine.onnx.prepare import prepare
-from braid.engine.ops.dtypes import DTYPE_NAMES, spec_of, torch_dtype
+from braid.engine.ops.dtypes import DTYPE_NAMES, spec_of
 from braid.engine.passes import run_passes
 from braid.engine.passes.body import Weights
 from braid.engine.passes.specialise import interpret, specialise, static_inputs
@@ -46,8 +43,7 @@ def run(graph: OpGraph, weights: Weights, inputs: Mapping[str, Tensor]) -> dict[
 
 def inner_types(graph: OpGraph, weights: Weights) -> set[str]:
     """Of what operators other than casts make."""
-    specs = {name: spec for name, spec in graph.inputs.items()}
-    static, _ = specialise(graph, weights, specs)
+    static, _ = specialise(graph, weights, graph.inputs)
     made = (op.outputs for op in static.operators if op.kind != "braid.cast")
     return {static.spec(name).dtype for names in made for name in names}
 
@@ -155,7 +151,7 @@ def test_types_of_values_are_those_of_every_operator_that_onnx_tests() -> None:
             inputs = dict(zip(template.inputs, map(as_tensor, arrays), strict=False))
             static = {name: inputs[name] for name in static_inputs(template)}
             specs = {name: spec_of(tensor) for name, tensor in inputs.items()}
-            graph, constants = specialise(template, weights, specs, static)
+            graph, _ = specialise(template, weights, specs, static)
         except Exception:
             continue
         types = value_types(template, weights)
