@@ -92,8 +92,10 @@ class Subject:
     @property
     def weights_tolerance(self) -> float:
         """The largest relative error that the precision of the weights explains."""
-        types = {tensor.dtype for tensor in self.weights.values()} | {self.rounded_to}
-        return max(_HALF_TOLERANCE.get(dtype, TOLERANCE) for dtype in types)
+        types = {tensor.dtype for tensor in self.weights.values()}
+        if self.rounded_to is not None:
+            types.add(self.rounded_to)
+        return max((_HALF_TOLERANCE.get(dtype, TOLERANCE) for dtype in types), default=TOLERANCE)
 
     @property
     def tolerance(self) -> float:
