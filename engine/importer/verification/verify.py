@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -238,7 +239,8 @@ def _own_rounding(
 ) -> float:
     """Distance between our outputs and the same in double precision, or in the file's type."""
     if subject.rounded_to is not None:
-        return furthest(run(*subject.specialised(rows), inputs, subject.rounded_to), got)
+        rounded = furthest(run(*subject.specialised(rows), inputs, subject.rounded_to), got)
+        return rounded if math.isfinite(rounded) else 0.0  # to overflow is not to round
     wide = _in_double(subject)
     doubles = {name: widened(tensor) for name, tensor in inputs.items()}
     try:

@@ -54,8 +54,9 @@ async def test_weights_become_fp32_and_the_edges_stay(tmp_path: Path) -> None:
 async def test_a_model_that_overflows_in_fp16_is_served_as_it_is(tmp_path: Path) -> None:
     nodes = [
         helper.make_node("Mul", ["x", "large"], ["h"]),  # infinite in FP16, not in FP32
-        helper.make_node("Flatten", ["h"], ["f"]),  # moves what FP16 holds
-        helper.make_node("Mul", ["f", "small"], ["y"]),
+        helper.make_node("Transpose", ["h"], ["t"]),  # moves what FP16 holds
+        helper.make_node("Transpose", ["t"], ["u"]),
+        helper.make_node("Mul", ["u", "small"], ["y"]),
     ]
     large = np.array(60000, np.float16)
     constants = {"large": large, "small": np.array(1 / 1024, np.float16)}
