@@ -187,9 +187,10 @@ class Model:
 class Timing:
     """Time of a request on the server, by part, in microseconds."""
 
-    queue_us: int  # accepted until its first batch was sent to the device
+    queue_us: int  # accepted until its first batch was sent to the device, without prepare_us
     compute_us: int  # on the device, copies included
     total_us: int  # accepted until answered
+    prepare_us: int = 0  # until shapes that are new to the device were prepared
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from braid.server.models.queries import ModelQueries, Placed
 from braid.server.models.serving_models import ServingModels
 from braid.server.observability.metrics import Metrics
 from braid.server.observability.series.plans import PlanLabels
+from braid.server.observability.series.requests import Statistics
 from braid.server.store.records import JobRecord, ModelVersion
 
 LISTED_JOBS = 200
@@ -66,6 +67,9 @@ class Facts:
 
     def waiting(self, model: ModelVersion) -> int:
         return self.metrics.find_model(model.name, model.version).waiting_requests
+
+    def statistics(self, model: ModelVersion) -> Statistics:
+        return self.metrics.find_model(model.name, model.version).statistics
 
     def speeds(self) -> dict[Key, dict[tuple[str, int], Speed]]:
         """Return the speed-ups of all models by device and batch size, from the metrics."""

@@ -14,7 +14,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from braid_client import InferRequest, InvalidArgument
-from tests.models.small import best_boxes, identity
+from tests.models.small import best_boxes, identity, open_length
 from tests.service.server_process import ServerProcess
 
 Models = dict[str, Path]
@@ -150,6 +150,41 @@ def test_metrics_tell_what_happened_and_a_made_up_name_makes_no_series(
     assert "made-up" not in shared.http("/metrics")
     assert shared.metric("braid_stage_measurements_total") > 0
     assert shared.metric("braid_schedule_latency_seconds", model="cnn", batch_size="4") > 0
+
+
+def test_preparing_a_shape_is_told_apart_from_waiting(
+    shared: ServerProcess, tmp_path: Path
+) -> None:
+    model = open_length(tmp_path / "open.onnx")
+    labels = {"model": "open", "device": "cpu"}
+    with shared.client() as client:
+        client.register("open", model, planner="sequential", wait=True)
+        first, again = (
+            client.infer("open", {"x": np.ones((1, 37), np.float32)}).timing for _ in range(2)
+        )
+        page = shared.http("/console/models/open")
+        told = {
+            name: shared.metric(f"braid_{name}", **labels)
+            for name in (
+                *("shapes_prepared_total", "shapes_kept", "shapes_dropped_total"),
+                *("request_prepare_seconds_count", "request_prepare_seconds_sum"),
+            )
+        }
+        lengths = range(100, 136)
+        for length in lengths:
+            client.infer("open", {"x": np.ones((1, length), np.float32)})
+        kept = shared.metric("braid_shapes_kept", **labels)
+        dropped = shared.metric("braid_shapes_dropped_total", **labels)
+        client.delete("open")
+
+    assert first.prepare_us > again.prepare_us == 0
+    assert first.queue_us + first.prepare_us + first.compute_us <= first.total_us
+    assert told["request_prepare_seconds_sum"] == pytest.approx(first.prepare_us / 1e6)
+    assert told["request_prepare_seconds_count"] == told["shapes_prepared_total"] == 1
+    assert (told["shapes_kept"], told["shapes_dropped_total"]) == (1, 0)
+    assert kept + dropped == 1 + len(lengths)
+    assert dropped > 0
+    assert all(f"mean {phase}" in page for phase in ("queue", "preparing", "compute"))
 
 
 def test_the_same_bytes_again_measure_nothing(shared: ServerProcess, models: Models) -> None:
