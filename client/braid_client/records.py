@@ -8,7 +8,7 @@ models ──> Model ──┬── TensorSpec (inputs, outputs)
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import Any, TypeVar
 
@@ -178,6 +178,8 @@ class Model:
     schedules: tuple[ScheduleSummary, ...]
     warnings: tuple[str, ...]
     created_unix: float
+    # Extents that schedules are made for, where file and registration leave them open.
+    guessed_extents: Mapping[str, int] = field(default_factory=dict)
 
     def _repr_html_(self) -> str:
         return notebook.model_html(self)
@@ -290,6 +292,7 @@ def model_from_wire(message: admin_pb2.Model) -> Model:
             "outputs": tuple(map(_spec_from_wire, message.outputs)),
             "schedules": tuple(map(_summary_from_wire, message.schedules)),
             "warnings": tuple(message.warnings),
+            "guessed_extents": dict(message.guessed_extents),
         }
     )
 

@@ -86,6 +86,7 @@ class ModelReplica:
         self.outputs = tuple(graph.outputs)
         self.output_specs = {name: graph.spec(value) for name, value in graph.outputs.items()}
         self.warnings = report.warnings
+        self.guessed: Mapping[str, int] = imported.guessed
         self.batched = report.batch is not None
         self.output_axes: Mapping[str, int | None] = report.batch.outputs if report.batch else {}
         self.static_inputs = report.static_inputs

@@ -235,14 +235,16 @@ def _shapes(snapshot: Snapshot) -> Iterator[Metric]:
     counts = [((one.model, one.version, one.device), one) for one in snapshot.shapes]
     kept = [(at, one.prepared - one.dropped) for at, one in counts]
     yield _family("braid_shapes_kept", "Shapes of requests that are prepared now", labels, kept)
-    for name, text, read in (
-        ("prepared", "Shapes prepared as requests came in them", lambda one: one.prepared),
-        ("dropped", "Prepared shapes dropped for others", lambda one: one.dropped),
-    ):
-        family = CounterMetricFamily(f"braid_shapes_{name}", text, labels=labels)
-        for at, one in counts:
-            family.add_metric(at, read(one))
-        yield family
+    prepared = CounterMetricFamily(
+        "braid_shapes_prepared", "Shapes prepared as requests came in them", labels=labels
+    )
+    dropped = CounterMetricFamily(
+        "braid_shapes_dropped", "Prepared shapes dropped for others", labels=labels
+    )
+    for at, one in counts:
+        prepared.add_metric(at, one.prepared)
+        dropped.add_metric(at, one.dropped)
+    yield from (prepared, dropped)
 
 
 def _family(

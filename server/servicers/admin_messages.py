@@ -91,6 +91,7 @@ def model_to_wire(
         message.outputs.extend(_specs_to_wire(served.output_specs))
         message.batched = served.batched
         message.warnings.extend(served.warnings)
+        message.guessed_extents.update(served.guessed)
     return message
 
 

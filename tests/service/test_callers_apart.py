@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from http.client import HTTPConnection
 from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlencode
 
 import numpy as np
@@ -47,7 +48,7 @@ class Guarded:
             connection.close()
 
     def send(
-        self, method: str, path: str, body: bytes | None = None, **headers: str
+        self, method: str, path: str, body: bytes | None = None, **headers: Any
     ) -> tuple[int, dict[str, str]]:
         """Status and headers of an answer of the HTTP port, their names in lower case."""
         connection = HTTPConnection(self.server.http_address, timeout=120)
@@ -177,9 +178,12 @@ def test_the_console_answers_to_its_own_names_only(
 
 @pytest.mark.parametrize("origin", ["https://app.example.com", "http://localhost:3000"])
 def test_pages_of_named_origins_call_rest_and_no_others(guarded: Guarded, origin: str) -> None:
-    asked = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "x-a"}
+    asked: dict[str, Any] = {
+        "Access-Control-Request-Method": "POST",
+        "Access-Control-Request-Headers": "x-a",
+    }
     infer, body = "/v2/models/id/infer", row()
-    token = {"Authorization": f"Bearer {guarded.ours}"}
+    token: dict[str, Any] = {"Authorization": f"Bearer {guarded.ours}"}
 
     status, told = guarded.send("OPTIONS", infer, Origin=origin, **asked)
     assert (status, told["access-control-allow-origin"]) == (200, origin)
@@ -202,14 +206,14 @@ def test_pages_of_named_origins_call_rest_and_no_others(guarded: Guarded, origin
     "allowed", [{"BRAID_HTTP_HOSTS": "*"}, {"BRAID_CORS_ORIGINS": "*"}, {"BRAID_HTTP_HOSTS": "a"}]
 )
 def test_where_every_origin_may_call_cookies_stay_at_home(
-    tmp_path: Path, allowed: dict[str, str]
+    tmp_path: Path, allowed: dict[str, Any]
 ) -> None:
     server = ServerProcess(tmp_path / "store", **allowed)
     try:
         guarded = Guarded(server.start(), tmp_path, "", "", "")
-        asked = {"Origin": "http://localhost:3000", "Sec-Fetch-Site": "cross-site"}
+        asked: dict[str, Any] = {"Origin": "http://localhost:3000", "Sec-Fetch-Site": "cross-site"}
         preflight = guarded.send(
-            "OPTIONS", "/v2", **asked, **{"Access-Control-Request-Method": "POST"}
+            "OPTIONS", "/v2", **{**asked, "Access-Control-Request-Method": "POST"}
         )
         simple = guarded.send("POST", "/v2/repository/index", b"{}", **asked)
         with_cookie = guarded.send("POST", "/v2/repository/index", b"{}", **asked, Cookie="sso=1")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
+from braid.server.cli.main import main
 from braid_client import InferRequest, InvalidArgument
 from tests.models.small import best_boxes, identity, open_length
 from tests.service.server_process import ServerProcess
@@ -185,6 +187,39 @@ def test_preparing_a_shape_is_told_apart_from_waiting(
     assert kept + dropped == 1 + len(lengths)
     assert dropped > 0
     assert all(f"mean {phase}" in page for phase in ("queue", "preparing", "compute"))
+
+
+def test_guessed_extents_stand_wherever_a_model_is_shown(
+    shared: ServerProcess, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model, at = str(open_length(tmp_path / "guessed.onnx")), ("--address", shared.address)
+    register = ["register", "guessed", model, "--planner", "sequential", "--wait", *at]
+
+    def said(*arguments: str) -> str:
+        assert main(list(arguments)) == 0
+        return capsys.readouterr().out
+
+    with shared.client() as client:
+        try:
+            registered = said(*register)
+            (shown,) = json.loads(said(*register, "--json"))
+            (listed,) = (
+                m for m in json.loads(said("models", "--json", *at)) if m["name"] == "guessed"
+            )
+            table, page = said("models", *at), shared.http("/console/models/guessed")
+            said(*register, "--input-shape", "x=1,48")
+            asked = client.model("guessed")
+        finally:
+            client.delete("guessed")
+
+    (extent,) = shown["guessed_extents"].values()
+    assert listed["guessed_extents"] == shown["guessed_extents"] == {"length": extent}
+    assert f"tried at length={extent}, as the file leaves that open" in listed["warnings"]
+    for text in (registered, table, page):
+        assert f"scheduled for length={extent}, guessed" in text
+        assert "other shapes are answered by the sequential plan" in text
+    assert asked.version == "2"
+    assert asked.guessed_extents == {}
 
 
 def test_the_same_bytes_again_measure_nothing(shared: ServerProcess, models: Models) -> None:

@@ -66,7 +66,7 @@ def test_all_surfaces_show_one_ratio_with_one_interval_and_one_plan_id(
         (plan,) = client.model("cnn").schedules
         document, _ = client.schedule("cnn")
         answer = client.infer("cnn", {"x": np.zeros((1, 3, 16, 16), np.float32)})
-        print_schedules(client, client.jobs()[0])
+        print_schedules(client.model("cnn"))
     registered = " ".join(capsys.readouterr().out.split())
 
     # The SDK and the artefact.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from braid.core.tensor import guess_text
 from braid.server.cli.connection import Subparsers, add_address, connect
 from braid.server.cli.text import print_json, print_table, size_text, summary_speed
 from braid_client import Model
@@ -29,6 +30,9 @@ def run(args: argparse.Namespace) -> int:
         print("no models; register one: braid register NAME FILE --wait")
     else:
         print_table(COLUMNS, map(_row, models), right=("size",))
+        for model in models:
+            if model.guessed_extents:
+                print(f"{model.name} version {model.version}: {guess_text(model.guessed_extents)}")
     return 0
 
 

@@ -6,17 +6,20 @@ Ctrl-C while waiting ends the waiting only: the job goes on in the server.
 from __future__ import annotations
 
 import argparse
+import json
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 from braid.core.measurement import error_text
 from braid.core.precision import ASKED
+from braid.core.tensor import guess_text
 from braid.scheduler.options import PLANNERS
 from braid.server.cli.connection import Subparsers, add_address, address_option, connect
 from braid.server.cli.parser import at_least_zero
 from braid.server.cli.progress import JobProgress
 from braid.server.cli.text import latency_text, print_json, print_table, summary_speed
-from braid_client import Client, Job, JobFailed, JobState, PlannerOptions
+from braid_client import Client, Job, JobFailed, JobState, Model, PlannerOptions
 
 NOT_SCHEDULED = 3
 """Exit code if a model serves, but no schedule was found for some device or batch size."""
@@ -171,17 +174,21 @@ def watch(client: Client, job: Job, args: argparse.Namespace, progress: JobProgr
     if not job.serves:
         raise JobFailed(job)
     status = 0 if job.state is JobState.READY else NOT_SCHEDULED
+    model = client.model(job.model, version=job.version)
     if getattr(args, "json", False):
-        print_json([job])
+        told = {**asdict(job), "guessed_extents": dict(model.guessed_extents)}
+        print(json.dumps([told], indent=2))
         return status
     remark = f": {job.message}" if job.message else ""
     how = "is ready" if job.state is JobState.READY else "serves, but is not scheduled"
     print(f"{job.model} version {job.version} {how}{remark}")
-    print_schedules(client, job)
+    print_schedules(model)
+    if model.guessed_extents:
+        print(guess_text(model.guessed_extents))
     return status
 
 
-def print_schedules(client: Client, job: Job) -> None:
+def print_schedules(model: Model) -> None:
     """Print a registration's schedules, one line a batch size (docs/concepts.md, "Speed-up")."""
     print_table(
         (
@@ -202,7 +209,7 @@ def print_schedules(client: Client, job: Job) -> None:
                 f"{plan.plan_id}{'' if plan.promoted else ' (sequential serves)'}"
                 f"{' (provisional)' if plan.provisional else ''}",
             )
-            for plan in client.model(job.model, version=job.version).schedules
+            for plan in model.schedules
         ),
         right=(
             *("batch", "sequential (spread)", "scheduled (spread)", "speed-up", "error"),

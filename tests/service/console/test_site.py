@@ -158,8 +158,8 @@ def test_without_signing_in_nothing_can_be_changed_and_no_button_is_shown(
 def test_where_there_are_tokens_pages_ask_for_one_and_lead_back(
     console: ServerProcess, path: str
 ) -> None:
-    for headers in ({"Authorization": ""}, {"Authorization": "Bearer of-nobody-at-all"}):
-        response, body = ask(console, f"/console/{path}", **headers)
+    for shown in ("", "Bearer of-nobody-at-all"):
+        response, body = ask(console, f"/console/{path}", Authorization=shown)
         assert (response.status, response.headers["WWW-Authenticate"]) == (401, "Bearer")
         assert 'name="token"' in body
         assert f'name="back" value="{path}"' in body
