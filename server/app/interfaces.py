@@ -33,6 +33,7 @@ from braid.server.ports.grpc_port import MESSAGE_OVERHEAD_BYTES, MakePorts
 from braid.server.ports.http.requests import BodyRoom
 from braid.server.ports.http.routes import health_routes, metrics_route
 from braid.server.ports.http.server import HttpServer
+from braid.server.ports.ready_line import near_address, register_command
 from braid.server.rpc.status import Handler
 from braid.server.servicers.admin import AdminServicer
 from braid.server.servicers.braid_v1 import BraidV1
@@ -195,6 +196,7 @@ class Interfaces:
             self._parts.devices,
             shown_settings(settings),
             self._nodes,
+            lambda: register_command(settings, near_address(settings, self.grpc_port)),
         )
         tokens, is_tls = self.ports.checks.tokens, settings.tls_certificate is not None
         sessions = Sessions(tokens.is_admin)

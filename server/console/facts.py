@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from braid.core.measurement import Speed
@@ -47,6 +47,7 @@ class Facts:
     devices: Devices
     settings: Mapping[str, str]  # names and values that may be shown
     nodes: NodeList
+    register: Callable[[], str]  # command that registers a model here
     rates: Rates = field(init=False)
     _looking: asyncio.Lock = field(default_factory=asyncio.Lock)
 

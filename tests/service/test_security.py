@@ -23,6 +23,7 @@ from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
 from tritonclient.grpc import service_pb2
 
+from braid.server.cli.main import main
 from braid.server.security.tokens import Role, hashed, needed_role, new_token
 from braid_client import (
     BraidError,
@@ -194,6 +195,21 @@ def test_plain_text_is_not_spoken(secured: Secured) -> None:
         pytest.raises(Unavailable),
     ):
         client.models(timeout_s=120)
+
+
+def test_the_command_line_is_told_of_tls_and_of_hashes(
+    secured: Secured, capsys: pytest.CaptureFixture[str]
+) -> None:
+    at = ("--address", secured.server.address)
+    for command in ("models", "health"):
+        assert main([command, *at]) == 1
+        assert f"{secured.server.address} speaks TLS: name its" in capsys.readouterr().err
+    (secured.folder / "plain").write_text(f"# of the test\n{secured.admin}  # admin\n")
+    admin = ("--address", f"unix:{secured.socket}", "--token-file")
+
+    assert main(["models", *admin, str(secured.folder / "admin")]) == 1
+    assert "holds hashes, from which no token can be read" in capsys.readouterr().err
+    assert main(["models", *admin, str(secured.folder / "plain")]) == 0
 
 
 def test_the_socket_is_for_its_owner_only(secured: Secured) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from braid.core.tensor import guess_text
-from braid.server.cli.connection import Subparsers, add_address, connect
+from braid.server.cli.connection import Subparsers, add_address, connect, connection_options
 from braid.server.cli.text import print_json, print_table, size_text, summary_speed
 from braid_client import Model
 
@@ -27,7 +27,8 @@ def run(args: argparse.Namespace) -> int:
     elif args.json:
         print_json(models)
     elif not models:
-        print("no models; register one: braid register NAME FILE --wait")
+        options = connection_options(args)
+        print(f"no models; register one: braid register NAME FILE --wait{options}")
     else:
         print_table(COLUMNS, map(_row, models), right=("size",))
         for model in models:

@@ -15,7 +15,7 @@ from braid.core.measurement import error_text
 from braid.core.precision import ASKED
 from braid.core.tensor import guess_text
 from braid.scheduler.options import PLANNERS
-from braid.server.cli.connection import Subparsers, add_address, address_option, connect
+from braid.server.cli.connection import Subparsers, add_address, connect, connection_options
 from braid.server.cli.parser import at_least_zero
 from braid.server.cli.progress import JobProgress
 from braid.server.cli.text import latency_text, print_json, print_table, summary_speed
@@ -146,7 +146,7 @@ def run(args: argparse.Namespace) -> int:
         return 0
     if job.already_registered and job.ended:
         return 0
-    follow = f"braid jobs watch {job.id}{address_option(args)}"
+    follow = f"braid jobs watch {job.id}{connection_options(args)}"
     print(f"{job.model} version {job.version} is accepted as job {job.id}; follow it: {follow}")
     return 0
 
@@ -163,7 +163,7 @@ def watch(client: Client, job: Job, args: argparse.Namespace, progress: JobProgr
             progress.show(job)
     except KeyboardInterrupt:
         progress.close()
-        options = address_option(args)
+        options = connection_options(args)
         print(
             f"braid: job {job.id} goes on; watch it: braid jobs watch {job.id}{options}, "
             f"cancel it: braid jobs cancel {job.id}{options}",

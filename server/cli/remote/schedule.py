@@ -24,7 +24,7 @@ from braid.core.precision import AUTO
 from braid.core.quantisation import quantisation_text
 from braid.core.runtimes import RUNTIMES
 from braid.core.schedule import Provenance, Schedule, schedule_from_json
-from braid.server.cli.connection import Subparsers, add_address, address_option, connect
+from braid.server.cli.connection import Subparsers, add_address, connect, connection_options
 from braid.server.cli.parser import at_least_one
 from braid.server.cli.progress import JobProgress
 from braid.server.cli.remote.register import watch
@@ -114,7 +114,7 @@ def _again(args: argparse.Namespace) -> int:
     if args.json:
         print_json([job])
         return 0
-    follow = f"braid jobs watch {job.id}{address_option(args)}"
+    follow = f"braid jobs watch {job.id}{connection_options(args)}"
     print(
         f"{job.model} version {job.version} is scheduled again as job {job.id}; follow it: {follow}"
     )

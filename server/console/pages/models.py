@@ -69,6 +69,7 @@ async def all_models(facts: Facts, wanted: str) -> Page:
     total = sum(rates.requests_per_s for rates in activity.values())
     shown = {
         "wanted": wanted,
+        "register": facts.register(),
         "has_filter": len(models) > FEW or bool(wanted),
         "names": len({model.name for model in models}),
         "requests_per_s": f"{total:.1f}" if activity else UNKNOWN,
