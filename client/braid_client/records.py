@@ -157,6 +157,8 @@ class ScheduleSummary:
     samples: int = 0  # that ``max_rel_error`` was measured on; 0: seeded inputs
     top_agreement: float | None = None  # part of the samples with the reference's top class
     provisional: str = ""  # why it is to be made again, by itself; empty: it is settled
+    best_other: str = ""  # fastest candidate of the other runtimes; empty: none is known
+    best_other_ratio: float = 0.0  # its latency over that of what serves
 
     def _repr_html_(self) -> str:
         return notebook.summary_html(self)

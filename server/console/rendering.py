@@ -16,7 +16,7 @@ from urllib.parse import quote, urlencode
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from braid.core.measurement import side_by_side_text, speed_text
+from braid.core.measurement import rival_text, side_by_side_text, speed_text
 from braid.core.quantisation import quantisation_text
 from braid.core.tensor import guess_text
 from braid.server.console import formats
@@ -63,6 +63,7 @@ class Renderer:
             "side_by_side": lambda found: side_by_side_text(found, "–"),
             "quantisation": quantisation_text,
             "guess": guess_text,
+            "rival": lambda best: "–" if best is None else rival_text(best.ratio, best.name),
         }
         self._is_compiled = False
 

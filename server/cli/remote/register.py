@@ -11,7 +11,7 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 
-from braid.core.measurement import error_text
+from braid.core.measurement import error_text, rival_text
 from braid.core.precision import ASKED
 from braid.core.tensor import guess_text
 from braid.scheduler.options import PLANNERS
@@ -193,7 +193,7 @@ def print_schedules(model: Model) -> None:
     print_table(
         (
             *("batch", "device", "precision", "sequential (spread)", "scheduled (spread)"),
-            *("speed-up", "error", "stages", "groups", "plan"),
+            *("speed-up", "beside the best other runtime", "error", "stages", "groups", "plan"),
         ),
         (
             (
@@ -203,6 +203,7 @@ def print_schedules(model: Model) -> None:
                 latency_text(plan.sequential_us, plan.sequential_spread),
                 latency_text(plan.measured_us, plan.spread),
                 summary_speed(plan),
+                rival_text(plan.best_other_ratio, plan.best_other),
                 error_text(plan.max_rel_error, plan.samples, plan.top_agreement),
                 plan.stages,
                 plan.groups,
@@ -212,7 +213,8 @@ def print_schedules(model: Model) -> None:
             for plan in model.schedules
         ),
         right=(
-            *("batch", "sequential (spread)", "scheduled (spread)", "speed-up", "error"),
+            *("batch", "sequential (spread)", "scheduled (spread)", "speed-up"),
+            *("beside the best other runtime", "error"),
             *("stages", "groups"),
         ),
     )
