@@ -168,7 +168,8 @@ class Console:
             return await self._sign_in(request, await read_form(request))
         if parts == ["sign-out"]:
             self._sessions.sign_out(request.headers)
-            return _redirect(BASE, set_cookie("", secure=self._is_tls))
+            to = url("sign-in") if self._is_guarded else BASE
+            return _redirect(to, set_cookie("", secure=self._is_tls))
         action = self._action(parts)
         if action is None:
             return await self._problem(HTTPStatus.NOT_FOUND, "There is no such action.", is_admin)
