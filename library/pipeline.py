@@ -215,7 +215,7 @@ async def _schedules(imported: ImportedModel, parts: _Parts) -> _Outcome:
     samples = NO_SAMPLES
     if options.samples:
         samples = await read_given(imported, parts.store.folder.sample_file(options.samples))
-    sizes = () if imported.has_strings else imported.batch_sizes
+    sizes = imported.batch_sizes if imported.is_planned else ()
     forecast = Forecast(sizes, options.planner.time_budget_s)
     for batch_size in sizes:
         label = batch_size_label(batch_size)

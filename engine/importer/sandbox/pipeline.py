@@ -13,7 +13,12 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from braid.core.errors import ImportLimitExceeded, InvalidRequest, UnsupportedOperators
+from braid.core.errors import (
+    ImportLimitExceeded,
+    InvalidRequest,
+    ModelImportError,
+    UnsupportedOperators,
+)
 from braid.core.graph import OpGraph
 from braid.engine.importer.artefact import write_artefact
 from braid.engine.importer.host.messages import OnProgress
@@ -32,6 +37,7 @@ from braid.engine.importer.verification.example_inputs import (
     find_example,
     second_example,
 )
+from braid.engine.importer.verification.likely_shapes import shape_candidates
 from braid.engine.importer.verification.output_shapes import with_output_specs
 from braid.engine.importer.verification.reference import THREADS, ReferenceModel
 from braid.engine.importer.verification.verify import (
@@ -59,6 +65,7 @@ class Study:
     batch: BatchAxes | None
     checked: Checked
     warnings: tuple[str, ...]
+    is_verified: bool = True  # False: it ran on nothing that was tried, or never twice alike
 
 
 def import_upload(source: UploadedModel, request: ImportRequest, on_progress: OnProgress) -> None:
@@ -75,33 +82,18 @@ def import_upload(source: UploadedModel, request: ImportRequest, on_progress: On
     """
     torch.set_num_threads(THREADS)
     leave_compiler_out()
-    upload, shapes = request.upload, request.example_shapes
-    on_progress(0.1, "lowering the operators")
-    template, weights, remark = _template(source, on_progress, shapes)
-    on_progress(0.4, "loading the model into the reference")
-    reference = source.reference()
-    on_progress(0.5, "looking for shapes that the model takes")
-    memory_bytes = int(request.limits.memory_bytes * _MEMORY_FOR_TENSORS)
-    plain = without_batch_symbol(template)
-    example = find_example(plain, weights, reference, memory_bytes, shapes)
-    on_progress(0.6, f"checking against {reference.name}")
-    subject = Subject(plain, weights, example, memory_bytes, request.limits.is_first)
-    study = study_batch(subject, reference)
-    on_progress(0.8, "checking at other shapes")
-    verify_elsewhere(study.subject, reference)
-    if remark:
-        study = replace(study, warnings=(*study.warnings, remark))
+    study, reference = _studied(source, request, on_progress)
     on_progress(0.9, "writing the artefact")
-    report = _report(study, reference, upload, source)
+    report = _report(study, reference, request.upload, source)
     template = with_output_specs(study.subject, study.batch)
-    kept = upload if reference.file == upload else None  # not what was taken out of a zip
-    write_artefact(request.artefact, template, weights, report, kept)
+    kept = request.upload if reference.file == request.upload else None  # not out of a zip
+    write_artefact(request.artefact, template, study.subject.weights, report, kept)
 
 
-def _template(
-    source: UploadedModel, on_progress: OnProgress, given: Mapping[str, tuple[int, ...]]
-) -> tuple[OpGraph, Mapping[str, Tensor], str]:
-    """Return the template after the passes, its constants, and a remark for the report.
+def _studied(
+    source: UploadedModel, request: ImportRequest, on_progress: OnProgress
+) -> tuple[Study, ReferenceModel]:
+    """Study a model in parts, or whole where parts do not do what the model does.
 
     Raises:
         ModelImportError: it can be served neither in parts nor whole.
@@ -112,11 +104,75 @@ def _template(
         template, weights = run_passes(template, weights)
         _check_static_inputs(template)
     except UnsupportedOperators as refusal:
-        on_progress(0.3, "trying to serve the model as one unit")
-        template, weights = source.whole(refusal, given)
-        reasons = "; ".join(refusal.reasons[:5])[:1000]
-        return template, weights, f"served whole by ONNX Runtime, unscheduled: {reasons}"
-    return template, weights, f"not valid ONNX: {complaint}" if complaint else ""
+        return _studied_whole(source, request, refusal.reasons, on_progress)
+    on_progress(0.4, "loading the model into the reference")
+    reference = source.reference()
+    try:
+        study = _checked(template, weights, reference, request, on_progress)
+    except ImportLimitExceeded:
+        raise
+    except ModelImportError as error:
+        refusal, template, weights = error, None, None
+    else:
+        warnings = (f"not valid ONNX: {complaint}",) if complaint else ()
+        return replace(study, warnings=(*study.warnings, *warnings)), reference
+    try:
+        return _studied_whole(source, request, (str(refusal),), on_progress)
+    except (UnsupportedOperators, MemoryError):
+        raise refusal from None
+
+
+def _checked(
+    template: OpGraph,
+    weights: Mapping[str, Tensor],
+    reference: ReferenceModel,
+    request: ImportRequest,
+    on_progress: OnProgress,
+) -> Study:
+    """Find content that the model takes, and compare with the reference.
+
+    Raises:
+        ModelImportError: it is wrong, or takes nothing that is tried.
+    """
+    on_progress(0.5, "looking for shapes that the model takes")
+    memory_bytes = int(request.limits.memory_bytes * _MEMORY_FOR_TENSORS)
+    plain = without_batch_symbol(template)
+    example = find_example(plain, weights, reference, memory_bytes, request.example_shapes)
+    on_progress(0.6, f"checking against {reference.name}")
+    subject = Subject(plain, weights, example, memory_bytes, request.limits.is_first)
+    study = study_batch(subject, reference)
+    on_progress(0.8, "checking at other shapes")
+    verify_elsewhere(study.subject, reference)
+    return study
+
+
+def _studied_whole(
+    source: UploadedModel, request: ImportRequest, reasons: tuple[str, ...], on_progress: OnProgress
+) -> tuple[Study, ReferenceModel]:
+    """Study a model that ONNX Runtime serves; one that nothing shows to be right serves, too.
+
+    Raises:
+        UnsupportedOperators: there is no safe way to run it; with all reasons.
+    """
+    on_progress(0.3, "trying to serve the model as one unit")
+    shapes = request.example_shapes
+    template, weights, untried = source.whole(reasons, shapes)
+    reference = source.reference()
+    remark = f"served whole by ONNX Runtime, unscheduled: {'; '.join(reasons[:5])[:1000]}"
+    if not untried:
+        try:
+            study = _checked(template, weights, reference, request, on_progress)
+            return replace(study, warnings=(*study.warnings, remark)), reference
+        except ImportLimitExceeded:
+            raise
+        except ModelImportError as error:
+            untried = str(error)
+    plain = without_batch_symbol(template)
+    example = Example(next(shape_candidates(plain, shapes)), {})
+    subject = Subject(plain, weights, example, request.limits.memory_bytes)
+    checked = Checked(0.0, TOLERANCE, TOLERANCE)
+    warnings = remark, f"not verified: {untried}"[:1000]
+    return Study(subject, None, checked, warnings, is_verified=False), reference
 
 
 def _check_static_inputs(template: OpGraph) -> None:
@@ -150,7 +206,7 @@ def study_batch(subject: Subject, reference: ReferenceModel) -> Study:
     subject, checked = verify_single(subject, reference)
     unbatched = Study(subject, None, checked, _cautions(checked))
     guess = guess_batch(subject.template)
-    if guess is None or static_inputs(subject.template):
+    if guess is None or static_inputs(subject.template) or _follows_content(subject.template):
         return unbatched
     static, _ = subject.specialised(None)
     known = {**static.inputs, **static.constants, **static.specs}
@@ -172,6 +228,11 @@ def study_batch(subject: Subject, reference: ReferenceModel) -> Study:
         tolerance=max(checked.tolerance, rows.tolerance),
     )
     return Study(batched, axes, both, _cautions(both))
+
+
+def _follows_content(template: OpGraph) -> bool:
+    """Whether an output has an extent that no shape decides: rows cannot be told apart in it."""
+    return any(unit.attributes.get("follows_content") for unit in template.operators)
 
 
 def _one_row(template: OpGraph, static: OpGraph) -> BatchAxes | None:
@@ -217,6 +278,8 @@ def _report(study: Study, reference: ReferenceModel, upload: Path, source: Uploa
     example: Example = study.subject.example
     template = study.subject.template
     batches = (1, *CHECKED_BATCHES) if study.batch and not study.batch.alone else (1,)
+    if not study.is_verified:
+        batches = ()
     return Report(
         sha256=file_digest(upload),
         size_bytes=upload.stat().st_size,
@@ -230,4 +293,5 @@ def _report(study: Study, reference: ReferenceModel, upload: Path, source: Uploa
         static_values={name: value.tolist() for name, value in example.static_values.items()},
         warnings=study.warnings,
         verified=Verified(reference.name, batches, study.checked.error, study.checked.tolerance),
+        content=example.content_besides_zeros(reference) if study.is_verified else {},
     )
