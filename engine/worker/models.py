@@ -60,7 +60,7 @@ class LoadedModel:
     artefact: Path
     template: OpGraph
     weights: Mapping[str, Tensor]
-    content: Mapping[str, Any] = field(default_factory=dict)  # of integers that may not be zeros
+    content: Mapping[str, Any] = field(default_factory=dict)  # of inputs, that it takes
     packed: PackedWeights = field(default_factory=PackedWeights)
     programs: dict[tuple[ProgramKey, DevicePart | None], Program] = field(default_factory=dict)
     loose: tuple[OpGraph, Mapping[str, Tensor]] | None = None  # for tensors without elements
@@ -223,7 +223,7 @@ class ModelTable:
         return model.loose
 
     def content(self, key: ProgramKey) -> dict[str, Tensor]:
-        """Content of inputs that is not made up: of static ones, and where zeros do not do."""
+        """Content of inputs that is not made up: of static ones, and what the import has tried."""
         specs = key.specs
         seen = {
             name: _at_shape(torch.tensor(values, dtype=torch_dtype(specs[name].dtype)), specs[name])

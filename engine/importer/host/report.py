@@ -74,7 +74,7 @@ class Report:
     warnings: tuple[str, ...]
     verified: Verified
     files: Mapping[str, str] = field(default_factory=dict)  # file name -> SHA-256
-    content: Mapping[str, Any] = field(default_factory=dict)  # of inputs that may not be zeros
+    content: Mapping[str, Any] = field(default_factory=dict)  # of inputs, that the model takes
 
 
 def report_from_json(document: Any) -> Report:

@@ -50,6 +50,7 @@ from braid.engine.importer.verification.verify import (
 )
 from braid.engine.ops.dtypes import torch_dtype
 from braid.engine.ops.meta_kernels import leave_compiler_out
+from braid.engine.ops.whole import KIND
 from braid.engine.passes import run_passes
 from braid.engine.passes.specialise import static_inputs
 
@@ -280,6 +281,7 @@ def _report(study: Study, reference: ReferenceModel, upload: Path, source: Uploa
     batches = (1, *CHECKED_BATCHES) if study.batch and not study.batch.alone else (1,)
     if not study.is_verified:
         batches = ()
+    is_whole = any(unit.kind == KIND for unit in template.operators)
     return Report(
         sha256=file_digest(upload),
         size_bytes=upload.stat().st_size,
@@ -293,5 +295,5 @@ def _report(study: Study, reference: ReferenceModel, upload: Path, source: Uploa
         static_values={name: value.tolist() for name, value in example.static_values.items()},
         warnings=study.warnings,
         verified=Verified(reference.name, batches, study.checked.error, study.checked.tolerance),
-        content=example.content_besides_zeros(reference) if study.is_verified else {},
+        content=example.content_to_keep(reference, is_whole=is_whole) if study.is_verified else {},
     )

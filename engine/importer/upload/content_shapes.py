@@ -1,17 +1,22 @@
-"""Outputs of a model whose shape may follow the content of its inputs.
+"""What of a model the content of its inputs decides.
 
     inputs ──NonZero, NonMaxSuppression, ...──> values of any length ──> outputs
+    integers ────────────────> operators that may refuse them
 
 Content that is drawn does not show every length, so what comes of such operators is not relied on.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import onnx
 
 from braid.engine.onnx.structure import all_nodes, subgraphs
 
 _BY_CONTENT = frozenset({"Compress", "NonMaxSuppression", "NonZero", "StringSplit", "Unique"})
+
+_OF_SHAPES = frozenset({"Shape", "Size"})
 
 
 def outputs_by_content(graph: onnx.GraphProto) -> set[str]:
@@ -32,6 +37,22 @@ def outputs_by_content(graph: onnx.GraphProto) -> set[str]:
         elif node.op_type == "Loop" and not _is_counted(node, constants):
             found.update(node.output[len(node.input) - 2 :])  # one row for each turn
     return found - {""}
+
+
+def kinds_by_content(graph: onnx.GraphProto, inputs: Iterable[str]) -> set[str]:
+    """Kinds of the operators that read what the content of some inputs makes.
+
+    Args:
+        graph: without local functions.
+        inputs: names.
+    """
+    reached, kinds = set(inputs), set[str]()
+    for node in graph.node:
+        inside = list(all_nodes([node]))
+        if node.op_type not in _OF_SHAPES and reached & {n for one in inside for n in one.input}:
+            reached.update(node.output)
+            kinds.update(one.op_type for one in inside)
+    return kinds
 
 
 def _is_counted(loop: onnx.NodeProto, constants: set[str]) -> bool:

@@ -24,7 +24,7 @@ from braid.core.errors import ModelImportError, UnsupportedOperators
 from braid.core.graph import Literal, OpGraph
 from braid.core.tensor import BYTES, Dim, TensorType
 from braid.engine.importer.sandbox.run_limit import trial
-from braid.engine.importer.upload.content_shapes import outputs_by_content
+from braid.engine.importer.upload.content_shapes import kinds_by_content, outputs_by_content
 from braid.engine.importer.upload.data_ranges import range_from_data
 from braid.engine.importer.upload.loops import loops_against
 from braid.engine.importer.upload.model_strings import longest_string
@@ -48,6 +48,7 @@ _DTYPES = {
 }
 _UNNAMED = ("unk__", "?")
 """Beginnings of names that converters give extents of which they know nothing."""
+_REFUSAL = re.compile(r"while running (\w+) node")
 _LOOPS = frozenset({"Loop", "Scan", "SequenceMap"})
 
 
@@ -66,7 +67,8 @@ def as_one_unit(
         given: shapes the caller knows to work, by input.
 
     Raises:
-        UnsupportedOperators: it is not safe, or ONNX Runtime refuses it too; with all reasons.
+        UnsupportedOperators: it is not safe, or ONNX Runtime refuses it too, for anything but the
+            content of integers; with all reasons.
     """
     inputs, against = _boundary(model)
     against += [*_foreign(model), *_endless(model)]
@@ -83,6 +85,9 @@ def as_one_unit(
     if against:
         raise UnsupportedOperators((*against, *reasons))
     found, untried = _found(model, inputs, session, open_reference(), given)
+    refusing = _REFUSAL.search(untried)
+    if untried and not (refusing and refusing[1] in _by_integers(model, inputs)):
+        raise UnsupportedOperators((*reasons, untried))
     loops = any(node.op_type in _LOOPS for node in _all_nodes(model))
     return *_template(model, found, data, loops, is_untried=bool(untried)), untried
 
@@ -115,6 +120,12 @@ def _found(
             dims = _stated(spec.shape, declared[name], is_sure=name not in by_content)
         outputs[name] = TensorType(spec.dtype, named_axes(name, dims, names))
     return replace(found, outputs=outputs), ""
+
+
+def _by_integers(model: onnx.ModelProto, inputs: Mapping[str, TensorType]) -> set[str]:
+    """Kinds of operators that another content of integers or strings may satisfy."""
+    names = [name for name, spec in inputs.items() if "FP" not in spec.dtype]
+    return kinds_by_content(_inlined(model).graph, names)
 
 
 def _stated(

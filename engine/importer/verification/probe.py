@@ -16,7 +16,7 @@ from braid.core.errors import ModelImportError
 from braid.core.graph import OpGraph
 from braid.core.tensor import Dim, TensorType
 from braid.engine.importer.verification.example_inputs import Example, drawable
-from braid.engine.importer.verification.likely_shapes import shape_candidates
+from braid.engine.importer.verification.likely_shapes import shape_candidates, wanted_shapes
 from braid.engine.importer.verification.reference import ReferenceFailed, ReferenceModel
 from braid.engine.ops.dtypes import is_strings, spec_of
 from braid.engine.ops.whole import named_axes
@@ -57,7 +57,9 @@ class Probe:
             failure = example if count == 0 else failure
             if count >= _MOST_TRIALS:
                 break
-        raise ModelImportError(failure)
+        options = wanted_shapes(self.inputs)
+        give = f"; register it with shapes that it takes: {options}" if options else ""
+        raise ModelImportError(f"it does not run at any shapes tried{give} ({failure})")
 
     def _around(self, example: Example) -> FoundAxes:
         """Specs from runs that change the content, then one open extent at a time."""
