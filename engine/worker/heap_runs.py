@@ -61,7 +61,8 @@ class Heap:
 
     def add(self, data: bytes | memoryview) -> int:
         """Write data, and return where they lie; what finds no room is counted only."""
-        at, self._used = self._used, self._used + len(data)
+        at = int(self._used)
+        self._used += len(data)
         if self._used <= self._size:
             self._memory[self._start + at : self._start + self._used] = data
         HEAP_HEAD.pack_into(self._memory, self._head, self._size, self._used)

@@ -60,9 +60,9 @@ class LoadedModel:
     artefact: Path
     template: OpGraph
     weights: Mapping[str, Tensor]
-    content: Mapping[str, Any] = field(default_factory=dict)  # of inputs, that it takes
     packed: PackedWeights = field(default_factory=PackedWeights)
     programs: dict[tuple[ProgramKey, DevicePart | None], Program] = field(default_factory=dict)
+    content: Mapping[str, Any] = field(default_factory=dict)  # of inputs, that it takes
     loose: tuple[OpGraph, Mapping[str, Tensor]] | None = None  # for tensors without elements
 
     def tensors(self) -> Iterator[Tensor]:
@@ -106,7 +106,7 @@ class ModelTable:
         if digest not in self._models:
             loaded = in_thread(lambda: load_artefact(artefact), self._pause)
             self._models[digest] = LoadedModel(
-                artefact, loaded.graph, loaded.weights, loaded.report.content
+                artefact, loaded.graph, loaded.weights, content=loaded.report.content
             )
 
     def unload(self, digest: str) -> None:
@@ -199,8 +199,9 @@ class ModelTable:
         """Static graph of a program in the types of the model's file, and its constants."""
         model = self.model(key.digest)
         template, weights, static = model.template, model.weights, static_tensors(key)
-        if any(0 in spec.shape for spec in key.specs.values()) and self._loose(key.digest):
-            (template, weights), static = self._loose(key.digest), {}
+        has_nothing = any(0 in spec.shape for spec in key.specs.values())
+        if has_nothing and (loose := self._loose(key.digest)) is not None:
+            (template, weights), static = loose, {}
         graph, constants = specialise(template, weights, key.specs, static, self._pause)
         return fuse_weighted_sums(fuse_residuals(graph), constants), constants
 

@@ -49,7 +49,7 @@ class SlotHeap:
     def lacking_bytes(self) -> int:
         """Bytes that outputs need beyond those of the heap; if any, they are not there."""
         room, used = HEAP_HEAD.unpack_from(self._memory, self._head)
-        return max(0, used - room)
+        return max(0, int(used - room))
 
     def field(self, place: Field, start: int) -> Field:
         """Return the field of an output whose shape follows the content, in the slot's terms.

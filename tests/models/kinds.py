@@ -35,6 +35,22 @@ def drawn(seed: int, *shape: int) -> np.ndarray[Any, Any]:
     return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
 
 
+def floats(values: Any) -> np.ndarray[Any, Any]:
+    return np.array(values, np.float32)
+
+
+def narrow(values: Any) -> np.ndarray[Any, Any]:
+    """Integers of 32 bits."""
+    return np.array(values, np.int32)
+
+
+def _declared(tensors: Declared) -> list[onnx.ValueInfoProto]:
+    return [
+        helper.make_tensor_value_info(name, dtype, shape)
+        for name, (dtype, shape) in tensors.items()
+    ]
+
+
 def model(
     nodes: Sequence[NodeProto],
     inputs: Declared,
@@ -52,13 +68,8 @@ def model(
     made = helper.make_graph(
         list(nodes),
         "kind",
-        *(
-            [
-                helper.make_tensor_value_info(name, dtype, shape)
-                for name, (dtype, shape) in declared.items()
-            ]
-            for declared in (inputs, outputs)
-        ),
+        _declared(inputs),
+        _declared(outputs),
         given,
     )
     opsets = [helper.make_opsetid("", opset), helper.make_opsetid(CONTRIBUTED, 1)]
@@ -94,8 +105,8 @@ def a_detector_that_finds_nothing() -> Kind:
         "flat": [0, 5, -1],
         **{f"i{number}": [number] for number in (0, 1, 2, 4, 5)},
         "most": [50],
-        "iou": np.float32([0.6]),
-        "least": np.float32([0.5]),
+        "iou": floats([0.6]),
+        "least": floats([0.5]),
         "columns": [0, 2],
     }
     made = model(nodes, {"x": (F, ["b", 3, 32, 32])}, {"y": (F, ["n", 4])}, constants)
@@ -167,7 +178,7 @@ def a_loop_that_grows_what_it_carries() -> Kind:
         [node("Loop", ["turns", "", "x"], ["y", "ones"], body=body)],
         {"x": (F, ["n"]), "turns": (L, [])},
         {"y": (F, ["k"])},
-        {"one": np.float32([1])},
+        {"one": floats([1])},
     )
     return Kind(made, [{"x": drawn(0, 3), "turns": np.array(t)} for t in (4, 1, 0)])
 
@@ -288,7 +299,7 @@ def regions_of_an_image() -> Kind:
         {"x": (F, [1, 3, 8, 8]), "rois": (F, ["n", 4]), "batch": (L, ["n"])},
         {"y": (F, ["n", 3, 2, 2])},
     )
-    regions = np.float32([[0, 0, 4, 4], [1, 1, 6, 7]])
+    regions = floats([[0, 0, 4, 4], [1, 1, 6, 7]])
     return Kind(
         made,
         [
@@ -406,7 +417,7 @@ def a_quotient_by_an_input() -> Kind:
         {"y": (N, ["n"])},
         {"one": np.int32(1)},
     )
-    return Kind(made, [{"x": np.int32([7, -7, 5]), "d": np.int32([4, 3, -2])}])
+    return Kind(made, [{"x": narrow([7, -7, 5]), "d": narrow([4, 3, -2])}])
 
 
 @kind
@@ -437,10 +448,10 @@ def a_decoder_with_lengths_as_inputs() -> Kind:
     )
     feeds = []
     for past in (3, 5):
-        shapes = {"q": (1, 1, 64), "k": (1, 1, 32), "v": (1, 1, 32)}
+        shapes: dict[str, tuple[int, ...]] = {"q": (1, 1, 64), "k": (1, 1, 32), "v": (1, 1, 32)}
         shapes |= dict.fromkeys(("pk", "pv"), (1, few, past, size))
         floats = {name: drawn(past, *shape) for name, shape in shapes.items()}
-        feeds.append({**floats, "lengths": np.int32([past]), "total": np.int32([past + 1])})
+        feeds.append({**floats, "lengths": narrow([past]), "total": narrow([past + 1])})
     return Kind(made, feeds, shapes={"q": (1, 1, 64), "pk": (1, few, 3, size)})
 
 
@@ -452,7 +463,7 @@ def a_length_of_a_sequence() -> Kind:
         {"y": (F, [5, 1, "b", 4])},
         {"w": drawn(0, 1, 16, 3), "r": drawn(1, 1, 16, 4)},
     )
-    return Kind(made, [{"x": drawn(2, 5, 2, 3), "lengths": np.int32([5, 2])}])
+    return Kind(made, [{"x": drawn(2, 5, 2, 3), "lengths": narrow([5, 2])}])
 
 
 @kind

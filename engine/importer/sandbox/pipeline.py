@@ -113,14 +113,15 @@ def _studied(
     except ImportLimitExceeded:
         raise
     except ModelImportError as error:
-        refusal, template, weights = error, None, None
+        refused = error
+        del template, weights
     else:
         warnings = (f"not valid ONNX: {complaint}",) if complaint else ()
         return replace(study, warnings=(*study.warnings, *warnings)), reference
     try:
-        return _studied_whole(source, request, (str(refusal),), on_progress)
+        return _studied_whole(source, request, (str(refused),), on_progress)
     except (UnsupportedOperators, MemoryError):
-        raise refusal from None
+        raise refused from None
 
 
 def _checked(
@@ -278,7 +279,9 @@ def _cautions(checked: Checked) -> tuple[str, ...]:
 def _report(study: Study, reference: ReferenceModel, upload: Path, source: UploadedModel) -> Report:
     example: Example = study.subject.example
     template = study.subject.template
-    batches = (1, *CHECKED_BATCHES) if study.batch and not study.batch.alone else (1,)
+    batches: tuple[int, ...] = (
+        (1, *CHECKED_BATCHES) if study.batch and not study.batch.alone else (1,)
+    )
     if not study.is_verified:
         batches = ()
     is_whole = any(unit.kind == KIND for unit in template.operators)
