@@ -155,17 +155,19 @@ class Network:
         """Run one batch on its rows; returns new tensors, without those of padding."""
         ready, backend = batch.ready, self._device.backend
 
-        def run() -> dict[str, Tensor]:
-            if ready.layout.has_heap:  # shapes follow the content
-                return dict(backend.interpret(ready.program, given, no_pause))
-            outputs = {name: torch.empty_like(each) for name, each in batch.outputs.items()}
+        outputs = {name: torch.empty_like(each) for name, each in batch.outputs.items()}
+
+        def run() -> None:
             found = begin_run(backend, ready, given, outputs).finish()
             if found is not outputs:
                 for name, tensor in outputs.items():
                     tensor.copy_(found[name])
-            return outputs
 
-        outputs = self._device.call(run)
+        if ready.layout.has_heap:  # shapes follow the content
+            found = self._device.call(lambda: backend.interpret(ready.program, given, no_pause))
+            outputs = {name: each.clone() for name, each in found.items()}
+        else:
+            self._device.call(run)
         if not batch.is_full:
             for name, axis in self._axes.items():
                 if axis is not None:
