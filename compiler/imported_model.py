@@ -49,7 +49,7 @@ class ImportedModel:
 
     @property
     def has_strings(self) -> bool:
-        """Whether it takes or gives strings: ONNX Runtime runs it, and there is nothing to plan."""
+        """Whether it takes or gives strings."""
         graph = self.graph
         outputs = (graph.spec(value) for value in graph.outputs.values())
         return any(spec.dtype == BYTES for spec in (*graph.inputs.values(), *outputs))
@@ -65,6 +65,16 @@ class ImportedModel:
             for dim, extent in zip(self.graph.inputs[name].shape, spec.shape, strict=True)
             if isinstance(dim, str) and dim != BATCH and dim not in said
         }
+
+    @property
+    def is_planned(self) -> bool:
+        """Whether there is something to plan.
+
+        ONNX Runtime runs models of strings, those whose outputs' lengths follow the content, and
+        those of which no content is known that they take.
+        """
+        follow = (unit.attributes.get("follows_content") for unit in self.graph.operators)
+        return not (self.has_strings or any(follow) or not self.report.verified.batches)
 
     def inputs(self, batch_size: int) -> dict[str, TensorType]:
         """Static specs of the inputs at ``batch_size`` rows; a fixed batch stays as it is.
@@ -138,10 +148,7 @@ def _static_spec(
     name: str, spec: TensorType, shape: tuple[int, ...], batch_size: int
 ) -> TensorType:
     """Spec of one input at ``shape``, which has the batch as 1."""
-    fits = len(shape) == len(spec.shape) and all(
-        isinstance(dim, str) or dim == extent for dim, extent in zip(spec.shape, shape, strict=True)
-    )
-    if not fits:
+    if not spec.takes(shape):
         raise InvalidRequest(f"input_shapes[{name!r}] is {list(shape)}, the model takes {spec}")
     dims = zip(spec.shape, shape, strict=True)
     extents = (batch_size if dim == BATCH else extent for dim, extent in dims)

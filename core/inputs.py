@@ -22,6 +22,9 @@ from braid.core.tensor import BATCH, BYTES, DTYPE_BYTES, TensorType
 MAX_SEEN_SHAPES = 256
 """Checked combinations of inputs that are remembered for each model, the first ones it gets."""
 
+MAX_EMPTY_EXTENT = 1 << 16
+"""Largest extent beside one of 0: no bytes bound it, and rows are looked at one by one."""
+
 
 class StoredContent(Protocol):
     """Content that lies elsewhere and is fetched when a batch is formed."""
@@ -161,9 +164,9 @@ def _check_tensor(tensor: GivenTensor, spec: TensorType, symbols: dict[str, int]
             f"input {name!r} has rank {len(shape)} (shape {list(shape)}), the model takes {spec}"
         )
     for axis, (extent, dim) in enumerate(zip(shape, spec.shape, strict=True)):
-        if extent < 1:
+        if extent < 0:
             raise InvalidTensor(
-                f"input {name!r} has extent {extent} at axis {axis}; extents must be at least 1"
+                f"input {name!r} has extent {extent} at axis {axis}; extents must be at least 0"
             )
         want = symbols.setdefault(dim, extent) if isinstance(dim, str) else dim
         if extent != want:
@@ -172,6 +175,11 @@ def _check_tensor(tensor: GivenTensor, spec: TensorType, symbols: dict[str, int]
                 f"input {name!r} has shape {list(shape)}, the model takes {spec}: "
                 f"axis {axis} must be {want}{also}"
             )
+    if 0 in shape and max(shape) > MAX_EMPTY_EXTENT:
+        raise InvalidTensor(
+            f"input {name!r} has shape {list(shape)}; extents of a tensor without elements may be "
+            f"{MAX_EMPTY_EXTENT} at most"
+        )
     if spec.dtype == BYTES:
         return TensorType(BYTES, shape)  # looked at later, each time
     size = math.prod(shape) * DTYPE_BYTES[spec.dtype]

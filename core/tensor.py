@@ -6,7 +6,7 @@ The dtype names are those of the Open Inference Protocol v2, which every client 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from braid.core.errors import InvalidArtefact
@@ -68,6 +68,13 @@ class TensorType:
     def size_bytes(self) -> int:
         """Size of the raw little-endian bytes, of strings without the text. Static shapes only."""
         return self.elements * DTYPE_BYTES[self.dtype]
+
+    def takes(self, shape: Sequence[int]) -> bool:
+        """Return whether a tensor of this type may have ``shape``; a symbol is any extent."""
+        return len(shape) == len(self.shape) and all(
+            isinstance(dim, str) or dim == extent
+            for dim, extent in zip(self.shape, shape, strict=True)
+        )
 
     def bind(self, symbols: Mapping[str, int]) -> TensorType:
         """Replace each symbol found in ``symbols`` by its extent."""

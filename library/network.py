@@ -11,6 +11,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Hashable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -19,11 +20,12 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from braid.core.errors import PreconditionFailed
+from braid.core.errors import InvalidRequest, PreconditionFailed
 from braid.core.inputs import ShapeClass, check_inputs
 from braid.core.tensor import TensorType
 from braid.engine.ops.dtypes import torch_dtype
-from braid.engine.worker.models import ReadyExecutable, seeded_inputs, static_tensors
+from braid.engine.runtime.yielding import no_pause
+from braid.engine.worker.models import ReadyExecutable, seeded_inputs
 from braid.engine.worker.requests import begin_run
 from braid.library.compiled import Compiled
 from braid.library.device_thread import DEVICE_THREADS
@@ -152,6 +154,7 @@ class Network:
     def _run(self, batch: _Batch, given: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Run one batch on its rows; returns new tensors, without those of padding."""
         ready, backend = batch.ready, self._device.backend
+
         outputs = {name: torch.empty_like(each) for name, each in batch.outputs.items()}
 
         def run() -> None:
@@ -160,7 +163,11 @@ class Network:
                 for name, tensor in outputs.items():
                     tensor.copy_(found[name])
 
-        self._device.call(run)
+        if ready.layout.has_heap:  # shapes follow the content
+            found = self._device.call(lambda: backend.interpret(ready.program, given, no_pause))
+            outputs = {name: each.clone() for name, each in found.items()}
+        else:
+            self._device.call(run)
         if not batch.is_full:
             for name, axis in self._axes.items():
                 if axis is not None:
@@ -174,7 +181,7 @@ class Network:
             raise PreconditionFailed(f"the network {self.name} is closed")
         shape_class, all_rows = check_inputs(self, inputs.unchecked())
         sizes, batches, first = self.batch_sizes, list[_Batch](), 0
-        while first < all_rows:
+        while first < all_rows or not batches:
             rows = min(all_rows - first, sizes[-1])
             size = next(each for each in sizes if each >= rows) if self.batched else 1
             found = self._batch(shape_class, size)
@@ -208,8 +215,10 @@ class Network:
             name: torch.empty(place.shape, dtype=torch_dtype(specs[name].dtype))
             for name, place in ready.layout.outputs.items()
         }
-        content = seeded_inputs(ready.program.graph, static_tensors(to_run.program), 0)
-        begin_run(backend, ready, content, outputs).finish()
+        if not ready.layout.has_heap:
+            content = seeded_inputs(ready.program.graph, models.content(to_run.program), 0)
+            with suppress(InvalidRequest):  # not every model takes what is made up
+                begin_run(backend, ready, content, outputs).finish()
         return _Batch(0, size, size, ready, to_run.plan_id, outputs)
 
     def _forget(self, key: tuple[ShapeClass, int]) -> None:

@@ -185,7 +185,7 @@ async def _schedules(imported: ImportedModel, samples_file: Path, parts: _Parts)
     samples = NO_SAMPLES
     if options.samples:
         samples = await read_given(imported, samples_file)
-    sizes = () if imported.has_strings else imported.batch_sizes
+    sizes = imported.batch_sizes if imported.is_planned else ()
     forecast = Forecast(sizes, options.planner.time_budget_s)
     for batch_size in sizes:
         label = batch_size_label(batch_size)

@@ -87,7 +87,8 @@ def _content(tensor: Tensor) -> memoryview:
 def padded(tensor: Tensor, first: int, rows: int, size: int) -> Tensor:
     """Rows ``first`` to ``first + rows`` of a tensor, and rows up to ``size`` to fill a batch.
 
-    They are zeros, of integers the last row once more: zero may be a divisor that nobody gave.
+    They are zeros, of integers the last row once more, if there is one: zero may be a divisor that
+    nobody gave.
     """
     if rows == size == tensor.shape[0]:
         return tensor
@@ -96,7 +97,7 @@ def padded(tensor: Tensor, first: int, rows: int, size: int) -> Tensor:
         return part
     filled = torch.zeros((size, *tensor.shape[1:]), dtype=tensor.dtype)
     filled[:rows] = part
-    if not (tensor.is_floating_point() or tensor.dtype == torch.bool):
+    if rows and not (tensor.is_floating_point() or tensor.dtype == torch.bool):
         filled[rows:] = part[-1]
     return filled
 

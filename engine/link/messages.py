@@ -86,10 +86,10 @@ class ModelMemory:
 class ExecutableReady:
     """An executable is ready to run."""
 
-    outputs: Mapping[str, TensorType]  # static, by the name the caller sees
+    outputs: Mapping[str, TensorType]  # by the name the caller sees; names follow the content
     run_s: float  # seconds that its first run took
     needs_finite: bool = False  # whether its runs depend on inputs being finite
-    text_bytes: int = 0  # of its outputs' strings, about, beside what the inputs' take
+    heap_bytes: int = 0  # of its outputs, about, beside what the inputs' strings take
     memory: ModelMemory = ModelMemory()
 
 

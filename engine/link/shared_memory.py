@@ -5,11 +5,15 @@ and the kernel frees it when both processes are gone, however they die. Pages ar
 first touched. Only one of the two allocates; the other one reads and writes where it is told.
 
     slot of a batch = input 0 | input 1 | ... | output 0 | output 1 | ...      aligned to 64 bytes
-                      and, of a model with strings, | heap
+                      and, for strings and outputs whose shape follows the content, | heap
 
 A string's element is where its text lies in the heap: two 32-bit numbers, offset and size; zeros
 are the empty string. The heap begins with its size and what of it is used, 64 bits each. There each
 text follows its length, so that texts of rows lie as messages want them (braid.core.strings).
+
+An output whose shape follows the content is a place, too: where its elements lie in the heap, how
+many bytes they take, its rank and its extents, 64 bits each. If the outputs need more than the
+heap's size, that is what is used of it, and their elements are not there.
 
 Both processes compute the same layout from the same specs, so messages carry only the slot's
 offset.
@@ -33,15 +37,19 @@ ALIGNMENT = 64  # a cache line; oneDNN and AVX-512 want it
 HEAP_HEAD = struct.Struct("<QQ")
 """Head of a heap: its bytes without the head, and how many of them are used."""
 
+MOST_AXES = 61
+PLACE_BYTES = 8 * (3 + MOST_AXES)
+"""Size of the place of an output whose shape follows the content."""
+
 
 @dataclass(frozen=True, slots=True)
 class Field:
     """One tensor in a slot."""
 
-    spec: TensorType  # static
+    spec: TensorType  # of outputs, extents that follow the content have names
     offset: int  # from the slot's start, in bytes
     size_bytes: int
-    shape: tuple[int, ...]
+    shape: tuple[int, ...]  # of one whose shape follows the content: empty
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +59,7 @@ class SlotLayout:
     inputs: Mapping[str, Field]
     outputs: Mapping[str, Field]
     size_bytes: int  # without the heap
-    has_strings: bool = False
+    has_heap: bool = False
 
 
 def aligned(size_bytes: int) -> int:
@@ -60,18 +68,19 @@ def aligned(size_bytes: int) -> int:
 
 
 def slot_layout(inputs: Mapping[str, TensorType], outputs: Mapping[str, TensorType]) -> SlotLayout:
-    """Lay out static specs in order, inputs first."""
+    """Lay out specs in order, inputs first."""
     position = 0
-    has_strings = False
+    has_heap = False
     tables: tuple[dict[str, Field], dict[str, Field]] = ({}, {})
     for table, specs in zip(tables, (inputs, outputs), strict=True):
         for name, spec in specs.items():
-            size_bytes = spec.size_bytes  # computed once: each batch looks at them
-            shape = tuple(dim for dim in spec.shape if isinstance(dim, int))
+            # computed once: each batch looks at them
+            size_bytes = spec.size_bytes if spec.is_static else PLACE_BYTES
+            shape = tuple(dim for dim in spec.shape if spec.is_static and isinstance(dim, int))
             table[name] = Field(spec, position, size_bytes, shape)
             position += aligned(size_bytes)
-            has_strings = has_strings or spec.dtype == BYTES
-    return SlotLayout(*tables, position, has_strings)
+            has_heap = has_heap or spec.dtype == BYTES or not spec.is_static
+    return SlotLayout(*tables, position, has_heap)
 
 
 class Arena:

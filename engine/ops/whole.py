@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,8 +19,15 @@ from torch import Tensor
 
 from braid.core.allowance import usable_memory_bytes
 from braid.core.errors import InvalidRequest
-from braid.core.graph import Operator
-from braid.engine.ops.dtypes import is_strings, strings_array, strings_tensor, torch_dtype
+from braid.core.graph import Literal, Operator, OpGraph
+from braid.core.tensor import Dim, TensorType
+from braid.engine.ops.dtypes import (
+    is_strings,
+    spec_of,
+    strings_array,
+    strings_tensor,
+    torch_dtype,
+)
 from braid.engine.ops.kinds import op, operator
 from braid.engine.ops.value_ranges import refused_values
 from braid.engine.runtime.stopping import stoppable_session_run
@@ -32,6 +39,8 @@ RUN_SECONDS = 60.0
 MOST_BYTES = 16 << 30
 """Limit of all tensors of all sessions together, on any machine."""
 
+_MODEL = "model"
+
 _sessions: dict[int, Any] = {}  # id of the model's tensor -> session
 _registered = threading.Event()
 
@@ -40,7 +49,10 @@ Extents = Sequence[int | str]
 
 @dataclass(frozen=True, slots=True)
 class WholeModel:
-    """Attributes of ``braid.onnxruntime``; a name in a shape stands for an open extent."""
+    """Attributes of ``braid.onnxruntime``; a name in a shape stands for an open extent.
+
+    An output's extent whose name is of no input follows the content of a request.
+    """
 
     names: Sequence[str]  # the model's inputs
     outputs: Sequence[str]
@@ -51,41 +63,40 @@ class WholeModel:
     origins: Sequence[Sequence[str]] = ()  # inputs that decide addresses (refused_values.py)
     longest: int = 0  # bytes of the longest string that is written in the model
     range_by: str = ""  # operator that takes a range of 8 bits from its whole operand, if any does
+    follows_content: bool = False  # an output has an extent that follows the content
+    is_untried: bool = False  # it never ran, so even the ranks of its outputs may be others
 
-    def empty_results(self, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """Return results without data, their open extents taken from the inputs.
+    def result_specs(self, shapes: Sequence[Extents]) -> list[TensorType]:
+        """Return specs of the results; extents that follow the content keep their names.
+
+        Args:
+            shapes: of the inputs.
 
         Raises:
             ValueError: the inputs do not have the declared extents.
         """
-        known: dict[int | str, int] = {}
-        for tensor, declared in zip(inputs, self.input_shapes, strict=True):
-            if len(declared) != tensor.dim():
-                raise ValueError(
-                    f"an input has {tensor.dim()} axes, the model takes {len(declared)}"
-                )
-            for name, extent in zip(declared, tensor.shape, strict=True):
+        known: dict[int | str, int | str] = {}
+        for shape, declared in zip(shapes, self.input_shapes, strict=True):
+            if len(declared) != len(shape):
+                raise ValueError(f"an input has {len(shape)} axes, the model takes {len(declared)}")
+            for name, extent in zip(declared, shape, strict=True):
                 if isinstance(name, int):
                     known[name] = name
                 if known.setdefault(name, extent) != extent:
                     raise ValueError(f"an extent is {extent}, the model takes {known[name]}")
-        return tuple(
-            torch.empty(
-                [dim if isinstance(dim, int) else known[dim] for dim in shape],
-                dtype=torch_dtype(dtype),
-                device="meta",
-            )
+        return [
+            TensorType(dtype, tuple(known.get(dim, dim) for dim in shape))
             for shape, dtype in zip(self.shapes, self.dtypes, strict=True)
-        )
+        ]
 
-    def check(self, results: Sequence[Any], expected: Sequence[Tensor]) -> None:
+    def check(self, results: Sequence[Any], specs: Sequence[TensorType]) -> None:
         """Refuse results of other shapes than were seen when the model was imported.
 
         Raises:
             InvalidRequest: naming the first such output.
         """
-        for name, result, wanted in zip(self.outputs, results, expected, strict=True):
-            if result.shape != wanted.shape:
+        for name, result, wanted in zip(self.outputs, results, specs, strict=True):
+            if not (self.is_untried or wanted.takes(result.shape)):
                 raise InvalidRequest(
                     f"output {name!r} is {list(result.shape)} for this content, not "
                     f"{list(wanted.shape)} as when the model was imported"
@@ -112,11 +123,11 @@ def run_whole_model(
     model: Tensor, inputs: Sequence[Tensor], whole: WholeModel, seconds: float
 ) -> tuple[Tensor, ...]:
     """Run as ``whole_model`` does, without a stop signal at most for ``seconds``."""
-    expected = whole.empty_results(inputs)
+    specs = whole.result_specs([tensor.shape for tensor in inputs])
     if any(tensor.is_meta for tensor in inputs):
-        return expected
+        return tuple(map(_without_data, specs))
     feeds = {name: _array(tensor) for name, tensor in zip(whole.names, inputs, strict=True)}
-    results = run_arrays(model, feeds, whole, expected, seconds)
+    results = run_arrays(model, feeds, whole, specs, seconds)
     device = inputs[0].device
     return tuple(_tensor(result).to(device) for result in results)
 
@@ -125,12 +136,12 @@ def run_arrays(
     model: Tensor,
     feeds: Mapping[str, Any],
     whole: WholeModel,
-    expected: Sequence[Tensor],
+    specs: Sequence[TensorType],
     seconds: float = RUN_SECONDS,
 ) -> list[Any]:
     """Run on numpy arrays, strings as objects; returns those of ``whole.outputs``.
 
-    ``expected`` are tensors in the shapes of the results; errors are those of ``whole_model``.
+    ``specs`` are those of the results; errors are those of ``whole_model``.
     """
     session = _session(model)
     with stoppable_session_run(seconds) as options:
@@ -141,8 +152,101 @@ def run_arrays(
                 raise refusal from error
             line = str(error).strip().partition("\n")[0]
             raise RuntimeError(f"ONNX Runtime: {line}") from error
-    whole.check(results, expected)
+    whole.check(results, specs)
     return results
+
+
+def _without_data(spec: TensorType) -> Tensor:
+    """Return a tensor of a spec; an extent that follows the content is 0."""
+    shape = [dim if isinstance(dim, int) else 0 for dim in spec.shape]
+    return torch.empty(shape, dtype=torch_dtype(spec.dtype), device="meta")
+
+
+def output_specs(graph: OpGraph) -> dict[str, TensorType]:
+    """Specs of the outputs of a static graph, by the name that callers see.
+
+    Extents that follow the content have names, in a graph of a whole model.
+    """
+    specs = {value: graph.spec(value) for value in graph.outputs.values()}
+    for unit in graph.operators:
+        if unit.attributes.get("follows_content"):
+            shapes = [graph.spec(name).shape for name in unit.inputs[1:]]
+            specs.update(zip(unit.outputs, attributes_of(unit).result_specs(shapes), strict=True))
+    return {name: specs[value] for name, value in graph.outputs.items()}
+
+
+def named_axes(output: str, dims: Iterable[Dim | None], taken: Container[Dim]) -> tuple[Dim, ...]:
+    """Return a shape in which extents that follow nothing, given as None, have names."""
+    return tuple(
+        _free_name(f"{output}_{axis}", taken) if dim is None else dim
+        for axis, dim in enumerate(dims)
+    )
+
+
+def _free_name(name: str, taken: Container[Dim]) -> str:
+    while name in taken:
+        name += "'"
+    return name
+
+
+def whole_graph(
+    name: str,
+    inputs: Mapping[str, TensorType],
+    outputs: Mapping[str, TensorType],
+    model: Tensor,
+    attributes: Mapping[str, Literal],
+) -> tuple[OpGraph, dict[str, Tensor]]:
+    """Return the graph of one operator that runs a model, and its only constant.
+
+    Args:
+        name: of the graph.
+        inputs: specs by name.
+        outputs: specs by name; an extent with a name of no input follows the content.
+        model: bytes of the file, UINT8.
+        attributes: of the operator, beside what the specs say.
+    """
+    constant = _MODEL
+    while constant in inputs or constant in outputs:
+        constant += "'"
+    named = {dim for spec in inputs.values() for dim in spec.shape}
+    open_dims = {dim for spec in outputs.values() for dim in spec.shape if isinstance(dim, str)}
+    own: dict[str, Literal] = {
+        "names": list(inputs),
+        "outputs": list(outputs),
+        "input_shapes": [list(spec.shape) for spec in inputs.values()],
+        "shapes": [list(spec.shape) for spec in outputs.values()],
+        "dtypes": [spec.dtype for spec in outputs.values()],
+        "follows_content": not open_dims <= named,
+    }
+    values = tuple(f"{output}:0" for output in outputs)
+    operator = Operator(
+        "onnxruntime", KIND, (constant, *inputs), values, attributes={**own, **attributes}
+    )
+    graph = OpGraph(
+        name=name,
+        inputs=inputs,
+        outputs=dict(zip(outputs, values, strict=True)),
+        constants={constant: spec_of(model)},
+        operators=(operator,),
+    )
+    graph.verify()
+    return graph, {constant: model}
+
+
+def loose_graph(template: OpGraph, model: Tensor) -> tuple[OpGraph, dict[str, Tensor]]:
+    """Return the graph that runs a template's ``model`` whole, results of any shape, and its bytes.
+
+    Args:
+        template: with specs of its outputs.
+        model: the file, UINT8.
+    """
+    names = {dim for spec in template.inputs.values() for dim in spec.shape}
+    specs = {name: template.spec(value) for name, value in template.outputs.items()}
+    outputs = {
+        name: TensorType(spec.dtype, named_axes(name, [None] * len(spec.shape), names))
+        for name, spec in specs.items()
+    }
+    return whole_graph(template.name, template.inputs, outputs, model, {"is_untried": True})
 
 
 def attributes_of(unit: Operator) -> WholeModel:

@@ -23,7 +23,7 @@ from time import monotonic
 
 import torch
 
-from braid.core.errors import BraidError, DeviceLost, WorkerFault
+from braid.core.errors import BraidError, DeviceLost, InvalidRequest, WorkerFault
 from braid.core.measurement import PlanMeasurement
 from braid.engine.runtime.yielding import YieldToRequests, no_pause
 from braid.engine.timing.contenders import PAUSE_S, TimedContender, sample_of
@@ -216,9 +216,16 @@ def errors(got: Tensors, reference: Tensors) -> tuple[float, float]:
 
     A NaN or infinity must stand in the same place in both; elsewhere it counts as an infinite
     error.
+
+    Raises:
+        InvalidRequest: an output has another shape than in the reference.
     """
     max_abs = max_rel = 0.0
     for name, expected in reference.items():
+        if got[name].shape != expected.shape:
+            raise InvalidRequest(
+                f"output {name!r} is {list(got[name].shape)}, not {list(expected.shape)}"
+            )
         want, have = expected.double().flatten(), got[name].double().flatten()
         same = (want == have) | (want.isnan() & have.isnan())
         gap = torch.where(same, 0.0, (want - have).abs()).nan_to_num(nan=float("inf"))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 import torch
@@ -23,7 +24,11 @@ from braid.engine.worker.models import seeded_inputs, static_tensors
 
 
 def inputs_to_check(
-    key: ProgramKey, graph: OpGraph, template: Mapping[str, TensorType], samples: str
+    key: ProgramKey,
+    graph: OpGraph,
+    template: Mapping[str, TensorType],
+    samples: str,
+    content: Mapping[str, Tensor] = MappingProxyType({}),
 ) -> Iterator[tuple[dict[str, Tensor], int]]:
     """Inputs of a program, with the number of samples in each; 0 for seeded ones.
 
@@ -32,13 +37,14 @@ def inputs_to_check(
         graph: static, of the program.
         template: specs of the model's inputs, which say what has a batch.
         samples: path of a file of samples; empty: there are none.
+        content: of seeded inputs, where it is known.
 
     Raises:
         InvalidArtefact: the samples do not fit the model.
     """
     static = static_tensors(key)
     if not samples:
-        yield seeded_inputs(graph, static, 1), 0
+        yield seeded_inputs(graph, {**content, **static}, 1), 0
         return
     arrays = read_samples(Path(samples))
     specs = {name: spec for name, spec in key.specs.items() if name not in static}

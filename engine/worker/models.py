@@ -10,9 +10,11 @@ that it can tell a restarted worker the same things again.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 from weakref import WeakValueDictionary
 
 import torch
@@ -31,6 +33,7 @@ from braid.engine.importer.artefact import load_artefact
 from braid.engine.link.messages import ModelMemory
 from braid.engine.link.shared_memory import SlotLayout, slot_layout
 from braid.engine.ops.dtypes import torch_dtype
+from braid.engine.ops.whole import loose_graph, output_specs
 from braid.engine.passes.fusion import fuse_residuals, fuse_weighted_sums
 from braid.engine.passes.precision import in_precision
 from braid.engine.passes.quantised.calibrated import quantised_by
@@ -38,6 +41,7 @@ from braid.engine.passes.quantised.fusing import fuse_quantised
 from braid.engine.passes.specialise import specialise
 from braid.engine.program.input_ranges import input_ranges
 from braid.engine.program.kernel import PackedWeights
+from braid.engine.program.model_file import checked_file
 from braid.engine.program.onnxruntime_session import check_division
 from braid.engine.program.program import Program
 from braid.engine.runtime.yielding import YieldToRequests, in_thread, no_pause
@@ -58,6 +62,8 @@ class LoadedModel:
     weights: Mapping[str, Tensor]
     packed: PackedWeights = field(default_factory=PackedWeights)
     programs: dict[tuple[ProgramKey, DevicePart | None], Program] = field(default_factory=dict)
+    content: Mapping[str, Any] = field(default_factory=dict)  # of inputs, that it takes
+    loose: tuple[OpGraph, Mapping[str, Tensor]] | None = None  # for tensors without elements
 
     def tensors(self) -> Iterator[Tensor]:
         """Weights in all layouts, and constants of programs; some come more than once."""
@@ -99,7 +105,9 @@ class ModelTable:
         """Read an artefact; does nothing if the model is loaded already."""
         if digest not in self._models:
             loaded = in_thread(lambda: load_artefact(artefact), self._pause)
-            self._models[digest] = LoadedModel(artefact, loaded.graph, loaded.weights)
+            self._models[digest] = LoadedModel(
+                artefact, loaded.graph, loaded.weights, content=loaded.report.content
+            )
 
     def unload(self, digest: str) -> None:
         self._models.pop(digest, None)
@@ -190,10 +198,39 @@ class ModelTable:
     def static(self, key: ProgramKey) -> tuple[OpGraph, dict[str, Tensor]]:
         """Static graph of a program in the types of the model's file, and its constants."""
         model = self.model(key.digest)
-        graph, constants = specialise(
-            model.template, model.weights, key.specs, static_tensors(key), self._pause
-        )
+        template, weights, static = model.template, model.weights, static_tensors(key)
+        has_nothing = any(0 in spec.shape for spec in key.specs.values())
+        if has_nothing and (loose := self._loose(key.digest)) is not None:
+            (template, weights), static = loose, {}
+        graph, constants = specialise(template, weights, key.specs, static, self._pause)
         return fuse_weighted_sums(fuse_residuals(graph), constants), constants
+
+    def _loose(self, digest: str) -> tuple[OpGraph, Mapping[str, Tensor]] | None:
+        """Return a model as one operator of ONNX Runtime, whose results may have any shape.
+
+        For tensors without elements: what kernels make of these is not what ONNX Runtime does.
+        None if the artefact keeps no file for it.
+        """
+        model = self.model(digest)
+        if model.loose is None:
+            try:
+                path = checked_file(model.artefact, digest)
+            except PreconditionFailed:
+                return None
+            data = in_thread(path.read_bytes, self._pause)
+            model.loose = loose_graph(
+                model.template, torch.frombuffer(bytearray(data), dtype=torch.uint8)
+            )
+        return model.loose
+
+    def content(self, key: ProgramKey) -> dict[str, Tensor]:
+        """Content of inputs that is not made up: of static ones, and what the import has tried."""
+        specs = key.specs
+        seen = {
+            name: _at_shape(torch.tensor(values, dtype=torch_dtype(specs[name].dtype)), specs[name])
+            for name, values in self.model(key.digest).content.items()
+        }
+        return {**seen, **static_tensors(key)}
 
     def has_places(self, count: int) -> bool:
         return count > 1 and bool(self._backend.places(count))
@@ -278,11 +315,6 @@ class ModelTable:
         return self._executables[number]
 
 
-def output_specs(graph: OpGraph) -> dict[str, TensorType]:
-    """Specs of the outputs of a static graph, by the name that callers see."""
-    return {name: graph.spec(value) for name, value in graph.outputs.items()}
-
-
 def static_tensors(key: ProgramKey) -> dict[str, Tensor]:
     specs, found = key.specs, dict[str, Tensor]()
     for name, content in key.static:
@@ -292,13 +324,23 @@ def static_tensors(key: ProgramKey) -> dict[str, Tensor]:
     return found
 
 
+def _at_shape(tensor: Tensor, spec: TensorType) -> Tensor:
+    """Repeat a tensor's elements as often as a shape has them, its row for each row of a batch."""
+    shape = spec_shape(spec)
+    if tensor.dim() == len(shape) and tuple(tensor.shape[1:]) == tuple(shape[1:]):
+        rows = torch.arange(shape[0]) % max(1, tensor.shape[0]) if shape else slice(None)
+        return tensor[rows] if shape else tensor
+    first = tensor.reshape(-1)[:1]
+    return first.expand(math.prod(shape)).reshape(shape).clone()
+
+
 def seeded_inputs(
     graph: OpGraph, static_values: Mapping[str, Tensor], seed: int
 ) -> dict[str, Tensor]:
     """Inputs to time and compare plans with: normal floats, zeros for integers.
 
-    Zeros are legal indices and lengths everywhere; divisors are ones. Static values keep their
-    content.
+    Zeros are legal indices and lengths almost everywhere; divisors are ones. What is in
+    ``static_values`` is kept as it is.
     """
     generator = torch.Generator().manual_seed(seed)
     divisors = {limits.name for limits in input_ranges(graph) if not limits.values.zero}

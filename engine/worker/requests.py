@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import mmap
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -32,6 +33,7 @@ from braid.engine.link.messages import (
 )
 from braid.engine.link.shared_memory import Field, SlotLayout
 from braid.engine.ops.dtypes import torch_dtype
+from braid.engine.ops.whole import KIND, output_specs
 from braid.engine.runtime.threads import on_one_thread
 from braid.engine.runtime.yielding import (
     NetClock,
@@ -40,16 +42,14 @@ from braid.engine.runtime.yielding import (
     in_thread,
     no_pause,
 )
+from braid.engine.worker.heap_runs import Heap, heap_bytes, run_on_heap
 from braid.engine.worker.measuring.measurements import Measurements
 from braid.engine.worker.models import (
     ModelTable,
     ReadyExecutable,
-    output_specs,
     seeded_inputs,
     spec_shape,
-    static_tensors,
 )
-from braid.engine.worker.string_runs import Heap, run_strings, text_bytes
 
 log = logging.getLogger("braid.worker")
 
@@ -89,8 +89,11 @@ class SlotViews:
         self._kept.clear()
 
     def _view(self, field: Field, offset: int) -> Tensor:
-        dtype, shape = torch_dtype(field.spec.dtype), spec_shape(field.spec)
-        count = field.spec.elements
+        if field.spec.is_static:
+            dtype, shape = torch_dtype(field.spec.dtype), spec_shape(field.spec)
+        else:  # its place
+            dtype, shape = torch.uint8, (field.size_bytes,)
+        count = math.prod(shape)
         if count == 0:
             return torch.empty(shape, dtype=dtype)
         flat = torch.frombuffer(self._arena, dtype=dtype, count=count, offset=offset + field.offset)
@@ -131,9 +134,9 @@ class RequestHandlers:
         number = request.number
         (ready,) = self._models.executables(number)
         inputs, outputs = self._slots.of(number, request.offset, ready.layout)
-        if ready.layout.has_strings:
+        if ready.layout.has_heap:
             heap = self._slots.heap(request.offset, ready.layout)
-            run_strings(ready.program, inputs, outputs, heap)
+            run_on_heap(ready.program, inputs, outputs, heap)
             pending: PendingRun = FinishedRun(outputs)
         else:
             pending = begin_run(self._backend, ready, inputs, outputs, request.is_finite)
@@ -181,15 +184,15 @@ class RequestHandlers:
         """Make an executable, and run it once to warm up."""
         to_run, key = request.to_run, request.to_run.program
         graph = self._models.program(key).graph
-        inputs = seeded_inputs(graph, static_tensors(key), 0)
+        inputs = seeded_inputs(graph, self._models.content(key), 0)
         places = self._models.places(to_run.side_by_side)
         copies = [self._models.executable_of(to_run, place) for place in places]
         self._models.prepare(request.number, copies)
         run_s = max(self._warm_up(ready, inputs) for ready in copies)
         needs_finite = any(ready.needs_finite for ready in copies)
-        text_room = text_bytes(graph, copies[0].layout)
+        room = heap_bytes(graph, copies[0].layout)
         memory = self._models.memory(copies[0])
-        return ExecutableReady(output_specs(graph), run_s, needs_finite, text_room, memory)
+        return ExecutableReady(output_specs(graph), run_s, needs_finite, room, memory)
 
     def _warm_up(self, ready: ReadyExecutable, inputs: Mapping[str, Tensor]) -> float:
         """Run for the first time; returns its seconds."""
@@ -215,11 +218,11 @@ class RequestHandlers:
                 in_thread(lambda: session.run(inputs), pause)
             except PreconditionFailed:
                 log.exception("model %s runs under its plan instead", ready.digest[:12])
-        try:
+        if any(unit.kind == KIND for unit in ready.program.graph.operators):
+            with suppress(InvalidRequest):  # not every model takes what is made up
+                self._backend.interpret(ready.program, inputs, pause)
+        else:
             ready.prepared.run(inputs, pause)
-        except InvalidRequest:
-            if not ready.layout.has_strings:  # not every model takes the empty string
-                raise
         return pause.net_time(start_ns, perf_counter_ns()).us / 1e6
 
     def release(self, request: ReleaseExecutable) -> Acknowledged:

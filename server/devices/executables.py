@@ -62,7 +62,7 @@ class RunLimits:
         return RunBound(max(limit_s, kill_after_s), kill_after_s)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Executable:
     """A plan that is ready to run on the device."""
 
@@ -71,7 +71,7 @@ class Executable:
     layout: SlotLayout = field(repr=False)
     bound: RunBound = field(default_factory=RunBound, repr=False)  # of one run
     needs_finite: bool = False  # whether its runs depend on inputs being finite
-    text_bytes: int = 0  # of its outputs' strings, about, beside what the inputs' take
+    heap_bytes: int = 0  # of its outputs, beside what the inputs' strings take; as much as was seen
 
     @property
     def digest(self) -> str:
@@ -113,7 +113,7 @@ class Executables:
             raise
         layout = slot_layout(to_run.program.specs, answer.outputs)
         bound = self._limits.bound(answer.run_s)
-        ready = Executable(number, to_run, layout, bound, answer.needs_finite, answer.text_bytes)
+        ready = Executable(number, to_run, layout, bound, answer.needs_finite, answer.heap_bytes)
         self._by_number[number] = ready
         self._count(ready.digest, answer.memory)
         return ready

@@ -190,7 +190,7 @@ class ModelReplica:
             ready = self.ready(shape_class, batch_size)
             if ready is not None:
                 sizes = {name: ready.layout.outputs[name].size_bytes for name in outputs}
-                return ready.text_bytes + sum(
+                return ready.heap_bytes + sum(
                     size if self.output_axes.get(name) is None else rows * size // batch_size
                     for name, size in sizes.items()
                 )
@@ -288,6 +288,6 @@ class ModelReplica:
 
 def _schedule_keys(imported: ImportedModel, device_key: str) -> Mapping[int, ScheduleKey]:
     """Keys of the schedules that a version can have on a device, by batch size."""
-    if imported.has_strings:
+    if not imported.is_planned:
         return {}
     return {size: imported.schedule_key(device_key, size) for size in imported.batch_sizes}

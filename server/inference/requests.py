@@ -104,6 +104,7 @@ class CheckedRequest:
     outputs: tuple[str, ...]  # wanted, in the model's order
     priority: int = DEFAULT_PRIORITY  # 1 goes first
     reply: PrepareReply | None = None
+    is_empty: bool = False  # of no rows: it takes the place of one, which is padding
 
 
 def check_listed(what: str, count: int) -> None:
@@ -139,11 +140,12 @@ def checking(model: CheckedModel, request: GivenRequest) -> Work[CheckedRequest]
                 inputs[each.name] = yield from checked_strings(each)
     return CheckedRequest(
         shape_class=shape_class,
-        rows=rows,
+        rows=max(1, rows),
         inputs=inputs,
         outputs=_wanted(request.outputs, model.outputs),
         priority=request.priority,
         reply=request.reply,
+        is_empty=rows == 0,
     )
 
 

@@ -27,7 +27,7 @@ from braid.server.inference.requests import (
     OutputTensor,
     WriteReply,
 )
-from braid.server.inference.slot_strings import SlotHeap, heap_bytes, places_of
+from braid.server.inference.slot_heap import SlotHeap, heap_bytes, places_of
 
 LOOKED_AT_BYTES = 2 << 20
 """Most bytes of rows that are looked at: of more, a part has left the nearest cache."""
@@ -60,7 +60,7 @@ def write_rows(memory: memoryview, offset: int, ready: Executable, pieces: Seque
 
     Returns True if all inputs are known to be finite. Looked at only if the executable needs that.
     """
-    if ready.layout.has_strings:
+    if ready.layout.has_heap:
         _write_mixed_rows(memory, offset, ready, pieces)
         return False
     is_finite = ready.needs_finite
@@ -79,24 +79,26 @@ def write_rows(memory: memoryview, offset: int, ready: Executable, pieces: Seque
 
 
 def _repeat_last_row(memory: memoryview, start: int, end: int, place: Field) -> None:
-    """Fill the rows from ``start`` to ``end`` with the one before.
+    """Fill the rows from ``start`` to ``end`` with the one before; zeros if there is none.
 
     A model may refuse what no caller has sent: zero as a divisor, a string that it does not know.
     """
-    if start < end:
+    if end - start == place.size_bytes:
+        memory[start:end] = bytes(place.size_bytes)
+    elif start < end:
         row = place.size_bytes // place.shape[0]
         memory[start:end] = bytes(memory[start - row : start]) * ((end - start) // row)
 
 
 def slot_bytes(ready: Executable, pieces: Sequence[Piece]) -> int:
     layout = ready.layout
-    return layout.size_bytes + (heap_bytes(ready, pieces) if layout.has_strings else 0)
+    return layout.size_bytes + (heap_bytes(ready, pieces) if layout.has_heap else 0)
 
 
 def _write_mixed_rows(
     memory: memoryview, offset: int, ready: Executable, pieces: Sequence[Piece]
 ) -> None:
-    """Do as ``write_rows`` for a model with strings; padding repeats the last row."""
+    """Do as ``write_rows`` for a slot with a heap; padding repeats the last row."""
     heap = SlotHeap(memory, ready, offset)
     heap.begin(heap_bytes(ready, pieces))
     for name, place in ready.layout.inputs.items():
@@ -121,7 +123,7 @@ def _is_finite(memory: memoryview, dtype: str) -> bool:
     What was just copied is still in the caches: 600 KB take 15 us here, and 120 to 190 us in the
     worker.
     """
-    if dtype not in _FLOATS:
+    if dtype not in _FLOATS or not memory:
         return dtype not in _OTHER_FLOATS
     if len(memory) > LOOKED_AT_BYTES:
         return False
@@ -211,15 +213,20 @@ def _outputs(
 ) -> Work[dict[str, OutputTensor]]:
     places, axes, cut = run.ready.layout.outputs, model.output_axes, {}
     for name in piece.request.outputs:
-        cut[name] = yield from _cut(memory, run, places[name], axes.get(name), row, piece.rows)
+        axis = axes.get(name)
+        cut[name] = yield from _cut(memory, run, places[name], axis, row, piece.rows)
+        if piece.request.is_empty and axis is not None:
+            shape = cut[name].shape
+            none_of = (*shape[:axis], 0, *shape[axis + 1 :])
+            cut[name] = OutputTensor(cut[name].dtype, none_of, b"")
     return cut
 
 
 def _needs_copy(model: ModelReplica, run: BatchRun, name: str, rows: int) -> bool:
-    """True if ``rows`` rows of an output do not lie together in the slot, or are strings."""
+    """True if ``rows`` rows of an output do not lie together in the slot, or are in the heap."""
     axis, place = model.output_axes.get(name), run.ready.layout.outputs[name]
     shape = place.shape
-    if place.spec.dtype == BYTES:
+    if place.spec.dtype == BYTES or not place.spec.is_static:
         return True
     return bool(axis) and rows != shape[axis or 0]
 
@@ -228,6 +235,8 @@ def _cut(
     memory: memoryview, run: BatchRun, place: Field, axis: int | None, row: int, rows: int
 ) -> Work[OutputTensor]:
     """Return rows ``row`` to ``row + rows`` of one output; all of it without a batch axis."""
+    if not place.spec.is_static:
+        place = SlotHeap(memory, run.ready, run.offset).field(place, run.offset + place.offset)
     dtype, shape, start = place.spec.dtype, place.shape, run.offset + place.offset
     whole = memory[start : start + place.size_bytes]
     if dtype == BYTES:

@@ -387,7 +387,7 @@ async def promote(
 
 def _work(imported: ImportedModel, services: JobServices) -> Iterator[tuple[ServingDevice, int]]:
     """All pairs of a device and a batch size that have a schedule."""
-    if imported.has_strings:
+    if not imported.is_planned:
         return
     for device in services.devices:
         for batch_size in imported.batch_sizes:

@@ -75,6 +75,7 @@ class Report:
     verified: Verified
     files: Mapping[str, str] = field(default_factory=dict)  # file name -> SHA-256
     narrow_type: str = ""  # FP16 or BF16, if the file computes in it; its tolerance follows
+    content: Mapping[str, Any] = field(default_factory=dict)  # of inputs, that the model takes
 
 
 def report_from_json(document: Any) -> Report:
@@ -86,6 +87,7 @@ def report_from_json(document: Any) -> Report:
     if not isinstance(document, dict) or document.get("format") != REPORT_FORMAT:
         raise InvalidArtefact(f"{REPORT_FILE} is not of format {REPORT_FORMAT}")
     body = {name: value for name, value in document.items() if name != "format"}
+    body.setdefault("content", {})  # earlier versions did not write it
     if isinstance(batch := body.get("batch"), dict):
         body["batch"] = {"alone": False, **batch}  # earlier versions did not write it
     body.setdefault("narrow_type", "")  # nor this

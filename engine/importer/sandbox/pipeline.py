@@ -38,6 +38,7 @@ from braid.engine.importer.verification.example_inputs import (
     find_example,
     second_example,
 )
+from braid.engine.importer.verification.likely_shapes import shape_candidates
 from braid.engine.importer.verification.output_shapes import with_output_specs
 from braid.engine.importer.verification.reference import THREADS, ReferenceModel
 from braid.engine.importer.verification.verify import (
@@ -50,6 +51,7 @@ from braid.engine.importer.verification.verify import (
 )
 from braid.engine.ops.dtypes import torch_dtype
 from braid.engine.ops.meta_kernels import leave_compiler_out
+from braid.engine.ops.whole import KIND
 from braid.engine.passes import run_passes
 from braid.engine.passes.specialise import static_inputs
 from braid.engine.passes.widening import narrow_type, widen
@@ -66,6 +68,7 @@ class Study:
     batch: BatchAxes | None
     checked: Checked
     warnings: tuple[str, ...]
+    is_verified: bool = True  # False: it ran on nothing that was tried, or never twice alike
 
 
 def import_upload(source: UploadedModel, request: ImportRequest, on_progress: OnProgress) -> None:
@@ -82,83 +85,118 @@ def import_upload(source: UploadedModel, request: ImportRequest, on_progress: On
     """
     torch.set_num_threads(THREADS)
     leave_compiler_out()
-    upload, shapes = request.upload, request.example_shapes
-    on_progress(0.1, "lowering the operators")
-    model = _template(source, on_progress, shapes)
-    weights, remark = model.weights, model.remark
-    on_progress(0.4, "loading the model into the reference")
-    reference = source.reference()
-    on_progress(0.5, "looking for shapes that the model takes")
-    memory_bytes = int(request.limits.memory_bytes * _MEMORY_FOR_TENSORS)
-    plain = without_batch_symbol(model.template)
-    example = find_example(plain, weights, reference, memory_bytes, shapes)
-    on_progress(0.6, f"checking against {reference.name}")
-    is_first, narrow = request.limits.is_first, model.narrow_type
-    subject = Subject(plain, weights, example, memory_bytes, is_first, narrow)
-    try:
-        study = _studied(subject, reference, on_progress)
-    except ModelImportError as refusal:
-        if model.as_filed is None or isinstance(refusal, ImportLimitExceeded):
-            raise
-        plain, weights = run_passes(*model.as_filed)
-        subject = replace(subject, template=without_batch_symbol(plain), weights=weights)
-        study = _studied(subject, reference, on_progress)
-        remark = f"computes in {narrow} after each operator, which is slow: in FP32, {refusal}"
-    if remark:
-        study = replace(study, warnings=(*study.warnings, remark))
-    if guessed := _guessed(study.subject, shapes):
+    study, reference = _studied(source, request, on_progress)
+    if guessed := _guessed(study.subject, request.example_shapes):
         study = replace(study, warnings=(*study.warnings, guessed))
     on_progress(0.9, "writing the artefact")
-    report = _report(study, reference, upload, source)
+    report = _report(study, reference, request.upload, source)
     template = with_output_specs(study.subject, study.batch)
-    kept = upload if reference.file == upload else None  # not what was taken out of a zip
-    write_artefact(request.artefact, template, weights, report, kept)
+    kept = request.upload if reference.file == request.upload else None  # not out of a zip
+    write_artefact(request.artefact, template, study.subject.weights, report, kept)
 
 
-@dataclass(frozen=True, slots=True)
-class _Model:
-    """The template after the passes, its constants, and a remark for the report."""
+def _studied(
+    source: UploadedModel, request: ImportRequest, on_progress: OnProgress
+) -> tuple[Study, ReferenceModel]:
+    """Study a model in parts, or whole where parts do not do what the model does.
 
-    template: OpGraph
-    weights: Mapping[str, Tensor]
-    remark: str
-    narrow_type: str = ""  # FP16 or BF16: the template computes in FP32 what the file does in it
-    as_filed: tuple[OpGraph, Mapping[str, Tensor]] | None = None  # as lowered, if that is so
+    Raises:
+        ModelImportError: it can be served neither in parts nor whole.
+    """
+    on_progress(0.1, "lowering the operators")
+    try:
+        template, weights, complaint = source.lowered()
+        on_progress(0.3, "simplifying the graph")
+        narrow, as_filed = narrow_type(template, weights), None
+        if narrow:
+            as_filed = template, weights
+            template, weights = widen(template, weights)
+        template, weights = run_passes(template, weights)
+        _check_static_inputs(template)
+    except UnsupportedOperators as refusal:
+        return _studied_whole(source, request, refusal.reasons, on_progress)
+    remarks = [f"not valid ONNX: {complaint}"] if complaint else []
+    on_progress(0.4, "loading the model into the reference")
+    reference = source.reference()
+    try:
+        study = _checked(template, weights, reference, request, on_progress, narrow)
+    except ImportLimitExceeded:
+        raise
+    except ModelImportError as error:
+        refused = error
+        del template, weights
+    else:
+        if narrow:
+            remarks.append(f"the file computes in {narrow}; it is served in FP32 inside")
+        return replace(study, warnings=(*study.warnings, *remarks)), reference
+    if as_filed is not None:
+        try:
+            study = _checked(*run_passes(*as_filed), reference, request, on_progress, narrow)
+            slow = f"computes in {narrow} after each operator, which is slow: in FP32, {refused}"
+            return replace(study, warnings=(*study.warnings, *remarks, slow)), reference
+        except ImportLimitExceeded:
+            raise
+        except ModelImportError:
+            as_filed = None
+    try:
+        return _studied_whole(source, request, (str(refused),), on_progress)
+    except (UnsupportedOperators, MemoryError):
+        raise refused from None
 
 
-def _studied(subject: Subject, reference: ReferenceModel, on_progress: OnProgress) -> Study:
+def _checked(
+    template: OpGraph,
+    weights: Mapping[str, Tensor],
+    reference: ReferenceModel,
+    request: ImportRequest,
+    on_progress: OnProgress,
+    narrow_type: str = "",
+) -> Study:
+    """Find content that the model takes, and compare with the reference.
+
+    Raises:
+        ModelImportError: it is wrong, or takes nothing that is tried.
+    """
+    on_progress(0.5, "looking for shapes that the model takes")
+    memory_bytes = int(request.limits.memory_bytes * _MEMORY_FOR_TENSORS)
+    plain = without_batch_symbol(template)
+    example = find_example(plain, weights, reference, memory_bytes, request.example_shapes)
+    on_progress(0.6, f"checking against {reference.name}")
+    is_first = request.limits.is_first
+    subject = Subject(plain, weights, example, memory_bytes, is_first, narrow_type)
     study = study_batch(subject, reference)
     on_progress(0.8, "checking at other shapes")
     verify_elsewhere(study.subject, reference)
     return study
 
 
-def _template(
-    source: UploadedModel, on_progress: OnProgress, given: Mapping[str, tuple[int, ...]]
-) -> _Model:
-    """Lower a model.
+def _studied_whole(
+    source: UploadedModel, request: ImportRequest, reasons: tuple[str, ...], on_progress: OnProgress
+) -> tuple[Study, ReferenceModel]:
+    """Study a model that ONNX Runtime serves; one that nothing shows to be right serves, too.
 
     Raises:
-        ModelImportError: it can be served neither in parts nor whole.
+        UnsupportedOperators: there is no safe way to run it; with all reasons.
     """
-    try:
-        template, weights, complaint = source.lowered()
-        on_progress(0.3, "simplifying the graph")
-        narrow, as_filed = narrow_type(template, weights), (template, weights)
-        if narrow:
-            template, weights = widen(template, weights)
-        template, weights = run_passes(template, weights)
-        _check_static_inputs(template)
-    except UnsupportedOperators as refusal:
-        on_progress(0.3, "trying to serve the model as one unit")
-        template, weights = source.whole(refusal, given)
-        reasons = "; ".join(refusal.reasons[:5])[:1000]
-        return _Model(template, weights, f"served whole by ONNX Runtime, unscheduled: {reasons}")
-    remarks = [f"not valid ONNX: {complaint}"] if complaint else []
-    if narrow:
-        remarks.append(f"the file computes in {narrow}; it is served in FP32 inside")
-    remark = "; ".join(remarks)
-    return _Model(template, weights, remark, narrow, as_filed if narrow else None)
+    on_progress(0.3, "trying to serve the model as one unit")
+    shapes = request.example_shapes
+    template, weights, untried = source.whole(reasons, shapes)
+    reference = source.reference()
+    remark = f"served whole by ONNX Runtime, unscheduled: {'; '.join(reasons[:5])[:1000]}"
+    if not untried:
+        try:
+            study = _checked(template, weights, reference, request, on_progress)
+            return replace(study, warnings=(*study.warnings, remark)), reference
+        except ImportLimitExceeded:
+            raise
+        except ModelImportError as error:
+            untried = str(error)
+    plain = without_batch_symbol(template)
+    example = Example(next(shape_candidates(plain, shapes)), {})
+    subject = Subject(plain, weights, example, request.limits.memory_bytes)
+    checked = Checked(0.0, TOLERANCE, TOLERANCE)
+    warnings = remark, f"not verified: {untried}"[:1000]
+    return Study(subject, None, checked, warnings, is_verified=False), reference
 
 
 def _check_static_inputs(template: OpGraph) -> None:
@@ -192,7 +230,7 @@ def study_batch(subject: Subject, reference: ReferenceModel) -> Study:
     subject, checked = verify_single(subject, reference)
     unbatched = Study(subject, None, checked, _cautions(checked))
     guess = guess_batch(subject.template)
-    if guess is None or static_inputs(subject.template):
+    if guess is None or static_inputs(subject.template) or _follows_content(subject.template):
         return unbatched
     static, _ = subject.specialised(None)
     known = {**static.inputs, **static.constants, **static.specs}
@@ -214,6 +252,11 @@ def study_batch(subject: Subject, reference: ReferenceModel) -> Study:
         tolerance=max(checked.tolerance, rows.tolerance),
     )
     return Study(batched, axes, both, _cautions(both))
+
+
+def _follows_content(template: OpGraph) -> bool:
+    """Whether an output has an extent that no shape decides: rows cannot be told apart in it."""
+    return any(unit.attributes.get("follows_content") for unit in template.operators)
 
 
 def _one_row(template: OpGraph, static: OpGraph) -> BatchAxes | None:
@@ -271,7 +314,12 @@ def _guessed(subject: Subject, given: Mapping[str, tuple[int, ...]]) -> str:
 def _report(study: Study, reference: ReferenceModel, upload: Path, source: UploadedModel) -> Report:
     example: Example = study.subject.example
     template = study.subject.template
-    batches = (1, *CHECKED_BATCHES) if study.batch and not study.batch.alone else (1,)
+    batches: tuple[int, ...] = (
+        (1, *CHECKED_BATCHES) if study.batch and not study.batch.alone else (1,)
+    )
+    if not study.is_verified:
+        batches = ()
+    is_whole = any(unit.kind == KIND for unit in template.operators)
     return Report(
         sha256=file_digest(upload),
         size_bytes=upload.stat().st_size,
@@ -286,4 +334,5 @@ def _report(study: Study, reference: ReferenceModel, upload: Path, source: Uploa
         warnings=study.warnings,
         verified=Verified(reference.name, batches, study.checked.error, study.checked.tolerance),
         narrow_type=study.subject.narrow_type,
+        content=example.content_to_keep(reference, is_whole=is_whole) if study.is_verified else {},
     )

@@ -44,9 +44,12 @@ class UploadedModel(Protocol):
         ...
 
     def whole(
-        self, refusal: UnsupportedOperators, given: Mapping[str, tuple[int, ...]]
-    ) -> tuple[OpGraph, Mapping[str, Tensor]]:
-        """Return the template of one operator that runs a model which ``lowered`` refused.
+        self, reasons: tuple[str, ...], given: Mapping[str, tuple[int, ...]]
+    ) -> tuple[OpGraph, Mapping[str, Tensor], str]:
+        """Return the template of one operator that runs the model, its constants, and a complaint.
+
+        The complaint says why nothing shows what its outputs are like: it ran on nothing that was
+        tried ("" if it did). ``reasons`` are against running it in parts.
 
         Raises:
             UnsupportedOperators: there is no safe way to run it; with all reasons.
@@ -128,11 +131,11 @@ class OnnxUpload:
         return template, weights, complaint(self._file)
 
     def whole(
-        self, refusal: UnsupportedOperators, given: Mapping[str, tuple[int, ...]]
-    ) -> tuple[OpGraph, Mapping[str, Tensor]]:
+        self, reasons: tuple[str, ...], given: Mapping[str, tuple[int, ...]]
+    ) -> tuple[OpGraph, Mapping[str, Tensor], str]:
         from braid.engine.importer.upload.whole_model import as_one_unit
 
-        return as_one_unit(self._model, refusal.reasons, self.reference, given)
+        return as_one_unit(self._model, reasons, self.reference, given)
 
     def reference(self) -> ReferenceModel:
         from braid.engine.importer.upload.model_strings import words_of
@@ -166,10 +169,10 @@ class Pt2Upload:
             raise ModelImportError(f"the graph of the .pt2 is malformed: {error!r}") from error
 
     def whole(
-        self, refusal: UnsupportedOperators, given: Mapping[str, tuple[int, ...]]
-    ) -> tuple[OpGraph, Mapping[str, Tensor]]:
+        self, reasons: tuple[str, ...], given: Mapping[str, tuple[int, ...]]
+    ) -> tuple[OpGraph, Mapping[str, Tensor], str]:
         """Refuse: no other library runs a ``.pt2`` safely."""
-        raise refusal
+        raise UnsupportedOperators(reasons)
 
     def reference(self) -> ReferenceModel:
         from braid.engine.importer.verification.pt2_reference import EagerReference

@@ -4,14 +4,16 @@
                                                                └──> template of one operator
 
 Safe means: tensors at the boundary, of numbers or strings, operators of ONNX and of ONNX Runtime
-itself, loops that end, results whose shapes do not depend on content. Everything against it is said
-in one message, together with why the table refused.
+itself, loops that end. Everything against it is said in one message, together with why the table
+refused. A model that takes none of what is tried serves untried.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
 import onnx
 import torch
@@ -19,9 +21,10 @@ from onnx import inliner
 from torch import Tensor
 
 from braid.core.errors import ModelImportError, UnsupportedOperators
-from braid.core.graph import Literal, Operator, OpGraph
-from braid.core.tensor import TensorType
+from braid.core.graph import Literal, OpGraph
+from braid.core.tensor import BYTES, Dim, TensorType
 from braid.engine.importer.sandbox.run_limit import trial
+from braid.engine.importer.upload.content_shapes import kinds_by_content, outputs_by_content
 from braid.engine.importer.upload.data_ranges import range_from_data
 from braid.engine.importer.upload.loops import loops_against
 from braid.engine.importer.upload.model_strings import longest_string
@@ -30,14 +33,23 @@ from braid.engine.importer.verification.reference import ReferenceModel
 from braid.engine.lowering.builder import UnsupportedUse
 from braid.engine.onnx.structure import all_nodes
 from braid.engine.onnx.tensors import input_spec
-from braid.engine.ops.dtypes import spec_of
 from braid.engine.ops.value_ranges import ADDRESSES
-from braid.engine.ops.whole import KIND, open_session
+from braid.engine.ops.whole import named_axes, open_session, whole_graph
 from braid.engine.runtime.memory import raise_out_of_memory
 
-DOMAINS = ("", "ai.onnx", "ai.onnx.ml", "com.microsoft")
+DOMAINS = ("", "ai.onnx", "ai.onnx.ml", "com.microsoft", "com.microsoft.nchwc")
+"""Of ONNX and ONNX Runtime; the last one is of files that it saved after its optimisations."""
+_DTYPES = {
+    "float": "FP32",
+    "double": "FP64",
+    "float16": "FP16",
+    "bfloat16": "BF16",
+    "string": BYTES,
+}
+_UNNAMED = ("unk__", "?")
+"""Beginnings of names that converters give extents of which they know nothing."""
+_REFUSAL = re.compile(r"while running (\w+) node")
 _LOOPS = frozenset({"Loop", "Scan", "SequenceMap"})
-_MODEL = "model"
 
 
 def as_one_unit(
@@ -45,8 +57,8 @@ def as_one_unit(
     reasons: tuple[str, ...],
     open_reference: Callable[[], ReferenceModel],
     given: Mapping[str, tuple[int, ...]],
-) -> tuple[OpGraph, dict[str, Tensor]]:
-    """The template of one operator that runs the whole model.
+) -> tuple[OpGraph, dict[str, Tensor], str]:
+    """The template of one operator that runs the whole model, and why it was not tried ("").
 
     Args:
         model: with all its weights.
@@ -55,7 +67,8 @@ def as_one_unit(
         given: shapes the caller knows to work, by input.
 
     Raises:
-        UnsupportedOperators: it is not safe, or ONNX Runtime refuses it too; with all reasons.
+        UnsupportedOperators: it is not safe, or ONNX Runtime refuses it too, for anything but the
+            content of integers; with all reasons.
     """
     inputs, against = _boundary(model)
     against += [*_foreign(model), *_endless(model)]
@@ -65,18 +78,88 @@ def as_one_unit(
     if not against:
         try:
             with trial():
-                open_session(data, 1)
+                session = open_session(data, 1)
         except Exception as error:  # its exceptions share no base but this
             raise_out_of_memory(error)
             against.append(f"ONNX Runtime, which could serve it whole, refuses it: {_said(error)}")
     if against:
-        raise UnsupportedOperators((*reasons, *against))
-    try:
-        found = Probe(inputs, open_reference()).run(given)
-    except ModelImportError as error:
-        raise UnsupportedOperators((*reasons, str(error))) from error
+        raise UnsupportedOperators((*against, *reasons))
+    found, untried = _found(model, inputs, session, open_reference(), given)
+    refusing = _REFUSAL.search(untried)
+    if untried and not (refusing and refusing[1] in _by_integers(model, inputs)):
+        raise UnsupportedOperators((*reasons, untried))
     loops = any(node.op_type in _LOOPS for node in _all_nodes(model))
-    return _template(model, found, data, loops)
+    return *_template(model, found, data, loops, is_untried=bool(untried)), untried
+
+
+def _found(
+    model: onnx.ModelProto,
+    inputs: Mapping[str, TensorType],
+    session: Any,
+    reference: ReferenceModel,
+    given: Mapping[str, tuple[int, ...]],
+) -> tuple[FoundAxes, str]:
+    """Specs of inputs and outputs, and why no run has shown them ("" if one has)."""
+    declared = {output.name: _declared(output) for output in model.graph.output}
+    names = {dim for spec in inputs.values() for dim in spec.shape}
+    try:
+        found = Probe(inputs, reference).run(given)
+    except ModelImportError as error:
+        dtypes = {output.name: _dtype(output.type) for output in session.get_outputs()}
+        outputs = {
+            name: TensorType(dtypes[name], named_axes(name, [None] * len(dims), names))
+            for name, dims in declared.items()
+        }
+        return FoundAxes(inputs, outputs, has_ranks=False), str(error)
+    by_content = outputs_by_content(_inlined(model).graph)
+    lengths = any("INT" in spec.dtype for spec in inputs.values())
+    outputs = {}
+    for name, spec in found.outputs.items():
+        dims: Iterable[Dim | None] = spec.shape
+        if name in by_content or lengths:
+            dims = _stated(spec.shape, declared[name], is_sure=name not in by_content)
+        outputs[name] = TensorType(spec.dtype, named_axes(name, dims, names))
+    return replace(found, outputs=outputs), ""
+
+
+def _by_integers(model: onnx.ModelProto, inputs: Mapping[str, TensorType]) -> set[str]:
+    """Kinds of operators that another content of integers or strings may satisfy."""
+    names = [name for name, spec in inputs.items() if "FP" not in spec.dtype]
+    return kinds_by_content(_inlined(model).graph, names)
+
+
+def _stated(
+    shape: Sequence[Dim], declared: Sequence[Dim | None], *, is_sure: bool
+) -> Iterator[Dim | None]:
+    """Extents of an output that runs have shown, None where the file states another.
+
+    Unless ``is_sure``, also None where it states nothing: runs show what their content makes.
+    """
+    for axis, dim in enumerate(shape):
+        stated = declared[axis] if axis < len(declared) else None
+        is_same = stated == dim or (is_sure and (stated is None or isinstance(dim, int)))
+        yield dim if is_same else None
+
+
+def _declared(output: onnx.ValueInfoProto) -> list[Dim | None]:
+    """Extents that the file states of an output; one axis of any extent if it states no rank."""
+    tensor = output.type.tensor_type
+    if not tensor.HasField("shape"):
+        return [None]
+    return [
+        dim.dim_value
+        if dim.HasField("dim_value")
+        else None
+        if dim.dim_param.startswith(_UNNAMED)
+        else dim.dim_param or None
+        for dim in tensor.shape.dim
+    ]
+
+
+def _dtype(name: str) -> str:
+    """Name of an element type by ONNX Runtime's, such as tensor(float)."""
+    short = name.removeprefix("tensor(").removesuffix(")")
+    return _DTYPES.get(short, short.upper())
 
 
 def _said(error: Exception) -> str:
@@ -171,35 +254,15 @@ def _origins(model: onnx.ModelProto, inputs: Iterable[str]) -> list[Literal]:
 
 
 def _template(
-    model: onnx.ModelProto, found: FoundAxes, data: bytes, loops: bool
+    model: onnx.ModelProto, found: FoundAxes, data: bytes, loops: bool, *, is_untried: bool
 ) -> tuple[OpGraph, dict[str, Tensor]]:
-    constant = _MODEL
-    while constant in found.inputs or constant in found.outputs:
-        constant += "'"
-    names: list[Literal] = list(found.inputs)
-    outputs: list[Literal] = list(found.outputs)
     attributes: dict[str, Literal] = {
-        "names": names,
-        "outputs": outputs,
-        "input_shapes": [list(spec.shape) for spec in found.inputs.values()],
-        "shapes": [list(spec.shape) for spec in found.outputs.values()],
-        "dtypes": [spec.dtype for spec in found.outputs.values()],
         "loops": loops,
         "origins": _origins(model, found.inputs),
         "longest": longest_string(model),
         "range_by": range_from_data(_inlined(model).graph),
+        "is_untried": is_untried or not found.has_ranks,
     }
-    values = tuple(f"{name}:0" for name in found.outputs)
-    weights = {constant: torch.frombuffer(bytearray(data), dtype=torch.uint8)}
-    operator = Operator(
-        "onnxruntime", KIND, (constant, *found.inputs), values, attributes=attributes
-    )
-    graph = OpGraph(
-        name=model.graph.name or "model",
-        inputs=found.inputs,
-        outputs=dict(zip(found.outputs, values, strict=True)),
-        constants={name: spec_of(tensor) for name, tensor in weights.items()},
-        operators=(operator,),
-    )
-    graph.verify()
-    return graph, weights
+    content = torch.frombuffer(bytearray(data), dtype=torch.uint8)
+    name = model.graph.name or "model"
+    return whole_graph(name, found.inputs, found.outputs, content, attributes)

@@ -12,6 +12,7 @@ import itertools
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -33,6 +34,7 @@ _FACTORS = (1.0, 1 / 32, 32.0)  # of rows that are drawn unlike each other
 
 _ANY_WORDS = ("a", "the quick brown fox", "42", "", "Zürich", "jumps over\nthe lazy dog", "-1.5")
 
+_MOST_KEPT = 1 << 12  # elements of an input that the report keeps
 _MOST_TRIALS = 400
 _TRIAL_SECONDS = 120.0
 _SECOND_TRIALS = 8
@@ -73,6 +75,24 @@ class Example:
                     else self._random(wanted, below, generator)
                 )
         return {name: drawn[name] for name in self.specs}
+
+    def content_to_keep(self, reference: ReferenceModel, *, is_whole: bool) -> dict[str, Any]:
+        """Return content that the model takes, of inputs whose made up content it may not take.
+
+        Those are integers where it does not take zeros; of a model that runs whole, all.
+        """
+        kept = {
+            name
+            for name, spec in self.specs.items()
+            if name not in self.static_values and spec.dtype != BYTES
+        }
+        if not is_whole:
+            kept = {name for name in kept if "INT" in self.specs[name].dtype}
+            zeros = replace(self, integers=(dict.fromkeys(kept, 1),), least=0)
+            if not kept or not isinstance(_outcome(reference, zeros), str):
+                return {}
+        drawn = self.draw(None, seed=0)
+        return {n: drawn[n].tolist() for n in sorted(kept) if drawn[n].numel() <= _MOST_KEPT}
 
     def draw_unlike(self, rows: int, seed: int) -> dict[str, Tensor]:
         """Return random inputs whose rows differ in size by far, and in how many integers they use.
@@ -274,10 +294,10 @@ def _content(
             if outcome is True:
                 if below == _NARROW:
                     example = _widened(reference, example)
-                if not _refuses_zeros(reference, example, names):
+                if not _is_lucky(reference, example, names):
                     return example
                 lucky = lucky or example
-                break
+                continue
             if outcome is False and not isinstance(fallback, Example):
                 fallback = example
             elif isinstance(outcome, str):
@@ -285,10 +305,19 @@ def _content(
     return lucky or fallback
 
 
-def _refuses_zeros(reference: ReferenceModel, example: Example, names: Sequence[str]) -> bool:
-    """Whether zeros are refused that the example may hold: they divide, say."""
+def _is_lucky(reference: ReferenceModel, example: Example, names: Sequence[str]) -> bool:
+    """Whether other integers of the example's range are refused: zeros divide, say."""
+    if not names:
+        return False
     zeros = replace(example, integers=(dict.fromkeys(names, 1),))
-    return example.least == 0 and bool(names) and isinstance(_outcome(reference, zeros), str)
+    if example.least == 0 and isinstance(_outcome(reference, zeros), str):
+        return True
+    try:
+        for seed in range(1, 4):
+            reference.run(example.draw(None, seed))
+    except ReferenceFailed:
+        return True
+    return False
 
 
 def _outcome(reference: ReferenceModel, example: Example) -> bool | str:

@@ -18,6 +18,7 @@ from braid.core.graph import OpGraph
 from braid.core.tensor import BATCH, Dim, TensorType
 from braid.engine.importer.host.report import BatchAxes
 from braid.engine.importer.verification.verify import Subject
+from braid.engine.ops.whole import output_specs
 from braid.engine.passes.specialise import specialise
 
 _SCALES = (2, 3)  # other extents to try, as multiples of the example's
@@ -76,7 +77,7 @@ def _open_extents(
 
 
 def _output_shapes(subject: Subject, extents: Mapping[str, int]) -> dict[str, TensorType]:
-    """Static output specs at batch 1 and these extents.
+    """Output specs at batch 1 and these extents; names stand where content decides.
 
     Raises:
         InvalidRequest: the model does not run there.
@@ -85,12 +86,14 @@ def _output_shapes(subject: Subject, extents: Mapping[str, int]) -> dict[str, Te
         name: spec.bind({BATCH: 1, **extents}) for name, spec in subject.template.inputs.items()
     }
     graph, _ = specialise(subject.template, subject.weights, inputs, subject.example.static_values)
-    return {name: graph.spec(value) for name, value in graph.outputs.items()}
+    return output_specs(graph)
 
 
 def _extent(seen: list[tuple[Mapping[str, int], Dim]], name: str) -> Dim:
     """One extent over all runs: (open extents of the run, extent of the output)."""
     known, first = seen[0]
+    if isinstance(first, str):
+        return first
     if len(seen) > 1 or not known:
         if all(extent == first for _, extent in seen):
             return first

@@ -5,7 +5,8 @@ likely shapes ──runs at?──> Example ──each open extent changed──
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import torch
@@ -13,11 +14,12 @@ from torch import Tensor
 
 from braid.core.errors import ModelImportError
 from braid.core.graph import OpGraph
-from braid.core.tensor import TensorType
+from braid.core.tensor import Dim, TensorType
 from braid.engine.importer.verification.example_inputs import Example, drawable
 from braid.engine.importer.verification.likely_shapes import shape_candidates, wanted_shapes
 from braid.engine.importer.verification.reference import ReferenceFailed, ReferenceModel
 from braid.engine.ops.dtypes import is_strings, spec_of
+from braid.engine.ops.whole import named_axes
 
 _MOST_TRIALS = 100
 
@@ -28,8 +30,9 @@ Extents = Mapping[str, int]
 class FoundAxes:
     """Specs that runs of the model have shown."""
 
-    inputs: Mapping[str, TensorType]  # extents that outputs follow in odd ways are fixed
-    outputs: Mapping[str, TensorType]
+    inputs: Mapping[str, TensorType]
+    outputs: Mapping[str, TensorType]  # extents that follow no input's have names of their own
+    has_ranks: bool  # the outputs have the same ranks for all content
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +46,7 @@ class Probe:
         """Find specs of inputs and outputs.
 
         Raises:
-            ModelImportError: the model runs at no shapes, or output shapes depend on content.
+            ModelImportError: the model runs at no shapes.
         """
         bare = OpGraph("model", self.inputs, {}, {}, ())
         failure = "nothing was tried"
@@ -51,7 +54,7 @@ class Probe:
             example = drawable(self.reference, specs)
             if isinstance(example, Example):
                 return self._around(example)
-            failure = example
+            failure = example if count == 0 else failure
             if count >= _MOST_TRIALS:
                 break
         options = wanted_shapes(self.inputs)
@@ -59,22 +62,24 @@ class Probe:
         raise ModelImportError(f"it does not run at any shapes tried{give} ({failure})")
 
     def _around(self, example: Example) -> FoundAxes:
-        """Specs from runs that change one open extent at a time."""
+        """Specs from runs that change the content, then one open extent at a time."""
         base = self._extents(example)
-        first = self._shapes(example, seeds=3)
-        self._check_sparse(example, first)
-        followed = {name: list(spec.shape) for name, spec in first.items()}
-        fixed: dict[str, int] = {}
+        runs = self._on_other_content(example)
+        first = {output: _common([run[output].shape for run in runs]) for output in runs[0]}
+        followed = {output: list(dims) for output, dims in first.items()}
         for symbol, extent in base.items():
-            other = self._elsewhere(example, {**base, symbol: extent + 1 if extent > 1 else 2})
-            if other is None or not _follows(symbol, base, first, other, followed):
-                fixed[symbol] = extent
-        inputs = {name: spec.bind(fixed) for name, spec in self.inputs.items()}
-        outputs = {
-            name: TensorType(spec.dtype, tuple(followed[name])).bind(fixed)
-            for name, spec in first.items()
+            for other in (extent + 1, extent * 2):
+                if (seen := self._elsewhere(example, {**base, symbol: other})) is not None:
+                    for output, dims in first.items():
+                        _follow(followed[output], symbol, (extent, other), dims, seen[output].shape)
+                    break
+        names = {dim for spec in self.inputs.values() for dim in spec.shape}
+        specs = {
+            output: TensorType(spec.dtype, named_axes(output, followed[output], names))
+            for output, spec in runs[0].items()
         }
-        return FoundAxes(inputs, outputs)
+        ranks = [{len(run[output].shape) for run in runs} for output in first]
+        return FoundAxes(self.inputs, specs, all(len(some) == 1 for some in ranks))
 
     def _extents(self, example: Example) -> dict[str, int]:
         return {
@@ -84,43 +89,33 @@ class Probe:
             if isinstance(dim, str)
         }
 
-    def _shapes(self, example: Example, seeds: int) -> dict[str, TensorType]:
-        """Specs of the outputs, the same for all seeds.
+    def _on_other_content(self, example: Example) -> list[dict[str, TensorType]]:
+        """Specs of the outputs for several seeds, for many zeros and for zeros only.
+
+        Of those, counts of found positions become smaller.
+        """
+        found = [self._shapes(example.draw(None, 0))]
+        drawn = example.draw(None, seed=3)
+        others = [example.draw(None, seed) for seed in (1, 2)]
+        others += [{n: _sparse(t, factor) for n, t in drawn.items()} for factor in (0, 1)]
+        for content in others:
+            with suppress(ReferenceFailed):
+                found.append(self._shapes(content))
+        return found
+
+    def _shapes(self, content: Mapping[str, Tensor]) -> dict[str, TensorType]:
+        """Specs of the outputs.
 
         Raises:
-            ModelImportError: they are not.
             ReferenceFailed: it does not run.
         """
-        runs = [self.reference.run(example.draw(None, seed)) for seed in range(seeds)]
-        specs = [{name: spec_of(tensor) for name, tensor in run.items()} for run in runs]
-        for later in specs[1:]:
-            odd = [name for name in later if later[name] != specs[0][name]]
-            if odd:
-                raise ModelImportError(f"the shape of output {odd[0]!r} depends on content")
-        return specs[0]
-
-    def _check_sparse(self, example: Example, first: Mapping[str, TensorType]) -> None:
-        """Run on many zeros and on zeros only, for which counts of found positions become smaller.
-
-        Raises:
-            ModelImportError: the shapes of the outputs change with it.
-        """
-        drawn = example.draw(None, seed=3)
-        for factor in (0, 1):
-            content = {name: _sparse(tensor, factor) for name, tensor in drawn.items()}
-            try:
-                results = self.reference.run(content)
-            except ReferenceFailed:
-                continue
-            odd = [name for name, tensor in results.items() if spec_of(tensor) != first[name]]
-            if odd:
-                raise ModelImportError(f"the shape of output {odd[0]!r} depends on content")
+        return {name: spec_of(tensor) for name, tensor in self.reference.run(content).items()}
 
     def _elsewhere(self, example: Example, extents: Extents) -> dict[str, TensorType] | None:
         specs = {name: spec.bind(extents) for name, spec in self.inputs.items()}
         moved = replace(example, specs=specs, static_values={})
         try:
-            return self._shapes(moved, seeds=1)
+            return self._shapes(moved.draw(None, 0))
         except ReferenceFailed:
             return None
 
@@ -132,25 +127,34 @@ def _sparse(tensor: Tensor, factor: int) -> Tensor:
     return (tensor.clamp_min(0) * factor).to(tensor.dtype)
 
 
-def _follows(
+def _common(shapes: Sequence[Sequence[Dim]]) -> list[Dim | None]:
+    """Extents that all shapes have; None where they differ, everywhere if their ranks do."""
+    longest = max(shapes, key=len)
+    if any(len(shape) != len(longest) for shape in shapes):
+        return [None] * len(longest)
+    return [some[0] if len(set(some)) == 1 else None for some in zip(*shapes, strict=True)]
+
+
+def _follow(
+    followed: list[Dim | None],
     symbol: str,
-    base: Extents,
-    first: Mapping[str, TensorType],
-    other: Mapping[str, TensorType],
-    followed: dict[str, list[int | str]],
-) -> bool:
-    """Write the symbol where an output extent follows it; False if one changes in another way."""
-    changed = base[symbol] + 1 if base[symbol] > 1 else 2
-    marks = []
-    for name, spec in first.items():
-        if len(other[name].shape) != len(spec.shape):
-            return False
-        for axis, (old, new) in enumerate(zip(spec.shape, other[name].shape, strict=True)):
-            if old == new:
-                continue
-            if (old, new) != (base[symbol], changed):
-                return False
-            marks.append((name, axis))
-    for name, axis in marks:
-        followed[name][axis] = symbol
-    return True
+    extents: tuple[int, int],
+    before: Sequence[Dim | None],
+    after: Sequence[Dim],
+) -> None:
+    """Write the symbol where an output's extent follows it, None where it changes in another way.
+
+    Args:
+        followed: of the output, to be written.
+        symbol: that had the first of ``extents`` ``before``, the other one ``after``.
+        extents: see there.
+        before: shape of the output; None: of any extent.
+        after: shape of the output.
+    """
+    if len(before) != len(after):
+        followed[:] = [None] * len(followed)
+        return
+    for axis, change in enumerate(zip(before, after, strict=True)):
+        if change[0] is not None and change[0] != change[1]:
+            is_free = isinstance(followed[axis], int)
+            followed[axis] = symbol if is_free and change == extents else None

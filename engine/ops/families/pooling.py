@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
@@ -60,6 +60,52 @@ class PoolingWindow:
         """True if torch's pooling takes this padding: even, at most half of the kernel."""
         return all(b == a and 2 * b <= k for (b, a), k in zip(pairs, self.kernel, strict=True))
 
+    def clipped(self, x: Tensor) -> tuple[PoolingWindow, Pairs]:
+        """These windows without what none of them has of x, and the padding that they need then.
+
+        A kernel or padding far larger than the data takes no more memory than data and windows do.
+        Padding before the data may be negative: what no window reaches is cut off.
+        """
+        kernel, pairs = [], []
+        for axis in self._axes(x):
+            last = (axis.windows - 1) * axis.stride - axis.before  # where the last window begins
+            first = min(max(0, -(last // axis.dilation)), axis.kernel - 1)
+            end = min(axis.kernel, -(-(axis.extent + axis.before) // axis.dilation))
+            size = max(1, end - first)
+            span = (size - 1) * axis.dilation + 1
+            before = axis.before - first * axis.dilation
+            kernel.append(size)
+            pairs.append((before, last + first * axis.dilation + span - axis.extent))
+        return replace(self, kernel=kernel, pads=[], ceil_mode=False), pairs
+
+    def counts(self, x: Tensor, *, with_padding: bool) -> Tensor:
+        """Elements of each window that count: those of x, and of the padding if asked."""
+        counted = torch.ones([], dtype=x.dtype, device=x.device)
+        for axis, (before, after) in zip(self._axes(x), self.pairs(x), strict=True):
+            low, high = (-before, axis.extent + after) if with_padding else (0, axis.extent)
+            starts = torch.arange(axis.windows, device=x.device) * axis.stride - before
+            first = (low - starts + axis.dilation - 1).div(axis.dilation, rounding_mode="floor")
+            last = (high - 1 - starts).div(axis.dilation, rounding_mode="floor")
+            here = last.clamp(max=axis.kernel - 1) - first.clamp(min=0) + 1
+            counted = counted[..., None] * here.clamp(min=0).to(x.dtype)
+        return counted
+
+    def _axes(self, x: Tensor) -> list[_Axis]:
+        """Windows of each spatial axis.
+
+        Raises:
+            ValueError: x is smaller than a window.
+        """
+        found = []
+        for extent, k, s, d, (before, after) in zip(
+            x.shape[2:], self.kernel, self.stride, self.dilation, self.grown(x), strict=True
+        ):
+            windows = (extent + before + after - (k - 1) * d - 1) // s + 1
+            if windows < 1:
+                raise ValueError(f"a window of {(k - 1) * d + 1} does not fit into {extent}")
+            found.append(_Axis(extent, before, windows, k, s, d))
+        return found
+
     def sums(self, x: Tensor) -> Tensor:
         """Sum of each window, one axis at a time."""
         for axis, (k, s, d) in enumerate(
@@ -68,6 +114,18 @@ class PoolingWindow:
             windows = x.unfold(axis, (k - 1) * d + 1, s)
             x = (windows[..., ::d] if d > 1 else windows).sum(-1)
         return x
+
+
+@dataclass(frozen=True, slots=True)
+class _Axis:
+    """Windows along one axis of some data."""
+
+    extent: int
+    before: int  # padding
+    windows: int
+    kernel: int
+    stride: int
+    dilation: int
 
 
 def _flat(pairs: Pairs) -> list[int]:
@@ -83,6 +141,7 @@ def max_pool(x: Tensor, window: PoolingWindow) -> Tensor:
     if window.fits_torch(pairs):
         padding = [before for before, _ in pairs]
     else:
+        window, pairs = window.clipped(x)
         x, padding = F.pad(x, _flat(pairs), value=float("-inf")), [0] * len(pairs)
     pool = _MAX_POOL[len(pairs)]
     y: Tensor = pool(x, list(window.kernel), list(window.stride), padding, list(window.dilation))
@@ -94,7 +153,7 @@ def max_pool_with_indices(
     x: Tensor, window: PoolingWindow, column_major: bool = False
 ) -> tuple[Tensor, Tensor]:
     """``max_pool`` and the position of each maximum in the flattened input."""
-    pairs = window.grown(x)
+    window, pairs = window.clipped(x)
     extents = list(x.shape[2:])
     wide = x if x.is_floating_point() else x.double()
     padded = F.pad(wide, _flat(pairs), value=float("-inf"))
@@ -131,16 +190,16 @@ def avg_pool(x: Tensor, window: PoolingWindow, count_padding: bool = False) -> T
             x, list(window.kernel), list(window.stride), padding, count_include_pad=count_padding
         )
         return y
-    counted = F.pad(torch.ones_like(x[:1, :1]), _flat(pairs), value=float(count_padding))
-    surplus = [(0, g[1] - p[1]) for g, p in zip(grown, pairs, strict=True)]
-    return window.sums(F.pad(x, _flat(grown))) / window.sums(F.pad(counted, _flat(surplus)))
+    clipped, needed = window.clipped(x)
+    counts = window.counts(x, with_padding=count_padding)
+    return clipped.sums(F.pad(x, _flat(needed))) / counts
 
 
 @operator("braid.lp_pool", window=PoolingWindow)
 def lp_pool(x: Tensor, window: PoolingWindow, p: int = 2) -> Tensor:
     """Norm of order p of each window; padding counts as zeros."""
-    powers = F.pad(x.abs().pow(p), _flat(window.grown(x)))
-    return window.sums(powers).pow(1.0 / p)
+    window, pairs = window.clipped(x)
+    return window.sums(F.pad(x.abs().pow(p), _flat(pairs))).pow(1.0 / p)
 
 
 @operator("braid.global_avg_pool")

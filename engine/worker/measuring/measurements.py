@@ -45,7 +45,7 @@ from braid.engine.worker.measuring.calibration import calibrated
 from braid.engine.worker.measuring.lost_numbers import most_lost
 from braid.engine.worker.measuring.sensitivity import most_rounded
 from braid.engine.worker.measuring.throughput import Throughput
-from braid.engine.worker.models import ModelTable, seeded_inputs, static_tensors
+from braid.engine.worker.models import ModelTable, seeded_inputs
 
 Task = Generator[SearchProgress | float | None, None, AnyReply]
 """Yields whenever a request may go first; a number is the fraction done."""
@@ -104,7 +104,7 @@ class Measurements:
         if request.variant:
             ((unit,),) = stage.groups
             program = program.with_variant(unit, request.variant)
-        inputs = partial(seeded_inputs, program.graph, static_tensors(key), 0)
+        inputs = partial(seeded_inputs, program.graph, self._models.content(key), 0)
         timing = yield from self._backend.measure(program, inputs, stage, self._pause)
         return timing
 
@@ -157,7 +157,8 @@ class Measurements:
     def _inputs(self, request: ComparePlans) -> Iterator[tuple[dict[str, Tensor], int]]:
         template = self._models.model(request.program.digest).template.inputs
         graph = self._exact(request).graph
-        return inputs_to_check(request.program, graph, template, request.samples)
+        content = self._models.content(request.program)
+        return inputs_to_check(request.program, graph, template, request.samples, content)
 
     def _most_lost(self, key: ProgramKey, request: ComparePlans) -> Generator[None, None, str]:
         """Name the unit that loses most in a narrow precision; "" for precisions on FP32 data."""

@@ -22,6 +22,7 @@ from braid.core.program import PlanToRun
 from braid.core.runtimes import RUNTIMES
 from braid.engine.link.messages import CompareThroughput, PlaceMeasurement, ThroughputMeasurements
 from braid.engine.ops.dtypes import torch_dtype
+from braid.engine.ops.whole import output_specs
 from braid.engine.runtime.lost_cores import ThreadWaits
 from braid.engine.runtime.yielding import YieldToRequests, elsewhere, waited_part
 from braid.engine.timing.comparison import errors
@@ -29,10 +30,8 @@ from braid.engine.timing.counted_rounds import CountedRounds
 from braid.engine.worker.models import (
     ModelTable,
     ReadyExecutable,
-    output_specs,
     seeded_inputs,
     spec_shape,
-    static_tensors,
 )
 
 FIRST_TURNS = 3
@@ -84,7 +83,7 @@ class Throughput:
         self._pause = pause
         key = request.to_run.program
         graph = models.program(key).graph
-        self._inputs = seeded_inputs(graph, static_tensors(key), 1)
+        self._inputs = seeded_inputs(graph, models.content(key), 1)
         self._specs = output_specs(graph)
 
     def run(self, threads: int) -> ThroughputMeasurements:

@@ -21,6 +21,7 @@ from braid.server.devices.executables import Executable
 from braid.server.inference.batching.queues import Piece, still_wanted, when_all_ended
 from braid.server.inference.replica import ModelReplica
 from braid.server.inference.requests import InferenceResult
+from braid.server.inference.slot_heap import SlotHeap
 from braid.server.inference.slot_rows import (
     BatchRun,
     draft_of,
@@ -31,6 +32,9 @@ from braid.server.inference.slot_rows import (
 )
 
 SLOT_SECONDS = 30.0
+
+HEAP_MARGIN = 4
+"""A heap that was too small grows by what was lacking, and by this part of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +126,16 @@ class DeviceExecution:
         sent = self._send(model, ready, offset, pieces, size, prepare_ns)
         return await self._finish(sent)
 
+    async def _finish(self, sent: _Sent) -> BatchResult:
+        """Bring the results of a batch; it runs again if its outputs need a larger heap.
+
+        How large they are is known only when they are computed, if that follows the content.
+        """
+        result = await self._ended(sent)
+        if result is not None:
+            return result
+        return await self._wait_and_run(sent.model, sent.pieces, sent.size, beside=1)
+
     def _send(
         self,
         model: ModelReplica,
@@ -147,10 +161,11 @@ class DeviceExecution:
             raise
         return sent
 
-    async def _finish(self, sent: _Sent) -> BatchResult:
+    async def _ended(self, sent: _Sent) -> BatchResult | None:
         """Wait for the device's answer, cut the rows out of the slot, and free it.
 
-        What can be prepared of the outcomes is, while the device computes.
+        What can be prepared of the outcomes is, while the device computes. Returns None if the
+        outputs had no room in the slot's heap; the next one will be large enough.
         """
         try:
             if sent.answer is None:
@@ -167,6 +182,11 @@ class DeviceExecution:
             finally:
                 compute_us = await sent.answer  # the slot is in use until then, whatever happens
             ended_ns = perf_counter_ns()
+            if sent.ready.layout.has_heap:
+                heap = SlotHeap(memory, sent.ready, sent.offset)
+                if lacking_bytes := heap.lacking_bytes:
+                    sent.ready.heap_bytes += lacking_bytes + lacking_bytes // HEAP_MARGIN
+                    return None
             outcomes = []
             for draft in drafts:
                 if not draft.piece.ticket.has_ended:

@@ -35,7 +35,7 @@ def studied(made: onnx.ModelProto, folder: Path, *, whole: bool = False) -> Stud
     upload.write_bytes(made.SerializeToString())
     reference = open_reference(upload)
     if whole:
-        template, weights = as_one_unit(made, (), lambda: reference, {})
+        template, weights, _ = as_one_unit(made, (), lambda: reference, {})
     else:
         template, weights = run_passes(*lower(prepare(made)))
     plain = without_batch_symbol(template)

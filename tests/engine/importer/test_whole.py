@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -133,6 +134,24 @@ def text_chooses_rows() -> bytes:
     return made.SerializeToString()
 
 
+def positions() -> bytes:
+    """As many results as the image has bright pixels, and a loop."""
+    made = loop(np.array(2))
+    made.graph.node.append(helper.make_node("NonZero", ["y"], ["places"]))
+    made.graph.output[0].CopyFrom(helper.make_tensor_value_info("places", TensorProto.INT64, None))
+    return made.SerializeToString()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("build", [text_chooses_rows, positions])
+async def test_content_may_decide_a_shape(build: Callable[[], bytes], tmp_path: Path) -> None:
+    artefact = load_artefact(await imported(build(), tmp_path))
+
+    (unit,) = artefact.graph.operators
+    assert unit.attributes["follows_content"]
+    assert artefact.report.batch is None
+
+
 async def test_strings_are_checked_with_words_that_the_model_knows(tmp_path: Path) -> None:
     artefact = load_artefact(await imported(strings.labels(), tmp_path))
 
@@ -153,14 +172,6 @@ def test_a_locale_that_the_machine_lacks_is_named() -> None:
         as_one_unit(made, (), pytest.fail, {})
 
 
-def positions() -> bytes:
-    """As many results as the image has bright pixels, and a loop."""
-    made = loop(np.array(2))
-    made.graph.node.append(helper.make_node("NonZero", ["y"], ["places"]))
-    made.graph.output[0].CopyFrom(helper.make_tensor_value_info("places", TensorProto.INT64, None))
-    return made.SerializeToString()
-
-
 def foreign() -> bytes:
     nodes = [
         helper.make_node("Explode", ["x"], ["a"], domain="own"),
@@ -170,8 +181,6 @@ def foreign() -> bytes:
 
 
 REFUSED = {
-    "text decides a shape": (text_chooses_rows, ["element type STRING", "depends on content"]),
-    "content decides a shape": (positions, ["Loop", "depends on content"]),
     "foreign operators": (foreign, ["custom domain 'own'", "Unique", "none is loaded"]),
     "an endless loop": (endless_loop, ["not in the table", "more than 1048576 times"]),
 }

@@ -32,16 +32,18 @@ def test_requests_in_the_middle_of_the_first_run_do_not_raise_the_bound_of_other
         pause()
         return {}
 
+    program = SimpleNamespace(graph=SimpleNamespace(inputs={}, outputs={}, operators=()))
     ready = SimpleNamespace(
+        program=program,
         session=None,
         prepared=SimpleNamespace(run=run),
         place=None,
         needs_finite=False,
         layout=slot_layout({}, {}),
     )
-    program = SimpleNamespace(graph=SimpleNamespace(inputs={}, outputs={}))
     models: Any = SimpleNamespace(
         program=lambda *_: program,
+        content=lambda _: {},
         places=lambda _: (None,),
         executable_of=lambda *_: ready,
         prepare=lambda *_: None,

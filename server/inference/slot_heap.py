@@ -1,10 +1,11 @@
-"""Strings of a batch: their texts in the heap of its slot, and their places in the slot's fields.
+"""The heap of a batch's slot: texts of strings, and outputs whose shape follows the content.
 
-The heap is described in ``braid.engine.link.shared_memory``.
+Their places are in the slot's fields. ``braid.engine.link.shared_memory`` describes both.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,8 +14,8 @@ import numpy as np
 from braid.core.errors import WorkerFault
 from braid.core.pieces import Work, joined
 from braid.core.strings import LENGTH, PIECE_STRINGS, Strings
-from braid.core.tensor import BYTES
-from braid.engine.link.shared_memory import HEAP_HEAD, Field
+from braid.core.tensor import BYTES, DTYPE_BYTES, TensorType
+from braid.engine.link.shared_memory import HEAP_HEAD, MOST_AXES, Field
 from braid.server.devices.executables import Executable
 from braid.server.inference.batching.queues import Piece
 
@@ -31,7 +32,7 @@ def heap_bytes(ready: Executable, pieces: Sequence[Piece]) -> int:
         for content in piece.request.inputs.values()
         if isinstance(content, Strings)
     )
-    return HEAP_HEAD.size + given * (1 + GROWTH) + ready.text_bytes
+    return HEAP_HEAD.size + given * (1 + GROWTH) + ready.heap_bytes
 
 
 class SlotHeap:
@@ -40,8 +41,34 @@ class SlotHeap:
     def __init__(self, memory: memoryview, ready: Executable, offset: int) -> None:
         """Find the heap in the slot at ``offset`` of the shared memory."""
         self._memory = memory
+        self._slot = offset
         self._head = offset + ready.layout.size_bytes
         self._start = self._head + HEAP_HEAD.size
+
+    @property
+    def lacking_bytes(self) -> int:
+        """Bytes that outputs need beyond those of the heap; if any, they are not there."""
+        room, used = HEAP_HEAD.unpack_from(self._memory, self._head)
+        return max(0, int(used - room))
+
+    def field(self, place: Field, start: int) -> Field:
+        """Return the field of an output whose shape follows the content, in the slot's terms.
+
+        ``start`` is the place's own offset in the shared memory.
+
+        Raises:
+            WorkerFault: the worker left a place that lies outside the heap.
+        """
+        record = np.frombuffer(self._memory[start : start + place.size_bytes], np.uint64).tolist()
+        at, size_bytes, rank = record[:3]
+        shape = tuple(record[3 : 3 + min(rank, MOST_AXES)])
+        spec = TensorType(place.spec.dtype, shape)
+        _, used = HEAP_HEAD.unpack_from(self._memory, self._head)
+        is_whole = len(shape) == rank and math.prod(shape) * DTYPE_BYTES[spec.dtype] == size_bytes
+        if not is_whole or at + size_bytes > used:
+            raise WorkerFault("the device worker answered with an output that is not there")
+        first = self._start + at - self._slot
+        return Field(spec, first, size_bytes, shape)
 
     def begin(self, size_bytes: int) -> None:
         """Make an empty heap of ``size_bytes``, its head included."""
@@ -49,6 +76,8 @@ class SlotHeap:
 
     def add(self, strings: Strings, first: int, last: int) -> Places:
         """Copy elements ``first`` up to, without, ``last`` of an input; returns their places."""
+        if first == last:
+            return np.empty((0, 2), np.uint32)
         room, used = HEAP_HEAD.unpack_from(self._memory, self._head)
         part, begin = strings.part(first, last)
         assert used + len(part) <= room, "the slot was made for these pieces"

@@ -1,0 +1,66 @@
+"""What of a model the content of its inputs decides.
+
+    inputs ──NonZero, NonMaxSuppression, ...──> values of any length ──> outputs
+    integers ────────────────> operators that may refuse them
+
+Content that is drawn does not show every length, so what comes of such operators is not relied on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import onnx
+
+from braid.engine.onnx.structure import all_nodes, subgraphs
+
+_BY_CONTENT = frozenset({"Compress", "NonMaxSuppression", "NonZero", "StringSplit", "Unique"})
+
+_OF_SHAPES = frozenset({"Shape", "Size"})
+
+
+def outputs_by_content(graph: onnx.GraphProto) -> set[str]:
+    """Names of values that come of operators whose results have a length by content.
+
+    Args:
+        graph: without local functions.
+    """
+    constants = {"", *(proto.name for proto in graph.initializer)}
+    found: set[str] = set()
+    for node in graph.node:
+        inside = list(all_nodes([node]))
+        read = {name for one in inside for name in one.input}
+        if read <= constants and not any(subgraphs(node)):
+            constants.update(node.output)
+        elif read & found or any(one.op_type in _BY_CONTENT for one in inside):
+            found.update(node.output)
+        elif node.op_type == "Loop" and not _is_counted(node, constants):
+            found.update(node.output[len(node.input) - 2 :])  # one row for each turn
+    return found - {""}
+
+
+def kinds_by_content(graph: onnx.GraphProto, inputs: Iterable[str]) -> set[str]:
+    """Kinds of the operators that read what the content of some inputs makes.
+
+    Args:
+        graph: without local functions.
+        inputs: names.
+    """
+    reached, kinds = set(inputs), set[str]()
+    for node in graph.node:
+        inside = list(all_nodes([node]))
+        if node.op_type not in _OF_SHAPES and reached & {n for one in inside for n in one.input}:
+            reached.update(node.output)
+            kinds.update(one.op_type for one in inside)
+    return kinds
+
+
+def _is_counted(loop: onnx.NodeProto, constants: set[str]) -> bool:
+    """Whether a loop certainly makes a constant number of turns."""
+    count, condition = loop.input[:2]
+    (body,) = subgraphs(loop)
+    own = {name for node in body.node if node.op_type == "Identity" for name in node.output}
+    sources = {node.output[0]: node.input[0] for node in body.node if node.output[0] in own}
+    goes_on = body.output[0].name
+    kept = sources.get(goes_on, goes_on) == body.input[1].name
+    return bool(count) and count in constants and not condition and kept

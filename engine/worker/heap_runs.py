@@ -1,0 +1,127 @@
+"""Runs between a slot with a heap and ONNX Runtime, without torch's tensors.
+
+    slot: places of texts, heap ──texts──> arrays of str ──ONNX Runtime──> arrays ──> slot, heap
+
+So run models with strings, and those with outputs whose shape follows the content. Such a model is
+always one operator (``braid.engine.ops.whole``).
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from braid.core.graph import OpGraph
+from braid.core.strings import LENGTH
+from braid.engine.link.shared_memory import HEAP_HEAD, SlotLayout
+from braid.engine.ops.dtypes import is_strings, text_array
+from braid.engine.ops.whole import KIND, attributes_of, run_arrays
+from braid.engine.program.program import Program
+
+_SPARE_BYTES = 64 << 10
+
+Tensors = Mapping[str, Tensor]
+
+
+def heap_bytes(graph: OpGraph, layout: SlotLayout) -> int:
+    """Bytes that outputs may take of a heap, beside what the texts of the inputs take.
+
+    A guess: where it is too little, a run says how much it needs (``Heap.add``).
+    """
+    if not layout.has_heap:
+        return 0
+    longest = max(attributes_of(unit).longest for unit in graph.operators)
+    elements = sum(
+        place.spec.elements
+        for place in layout.outputs.values()
+        if place.spec.is_static and place.spec.dtype == "BYTES"
+    )
+    return elements * (LENGTH.size + longest) + _SPARE_BYTES
+
+
+class Heap:
+    """Texts, and outputs whose shape follows the content, of one slot."""
+
+    def __init__(self, arena: mmap.mmap, start: int) -> None:
+        self._memory = memoryview(arena)
+        self._head = start
+        self._start = start + HEAP_HEAD.size
+        self._size, self._used = HEAP_HEAD.unpack_from(arena, start)
+
+    def texts(self, places: Tensor) -> np.ndarray[Any, Any]:
+        spots = _spots(places)
+        content = bytes(self._memory[self._start : self._start + self._used])
+        found = [str(content[at : at + size], "utf-8") for at, size in spots.tolist()]
+        return text_array(found, tuple(places.shape))
+
+    def add(self, data: bytes | memoryview) -> int:
+        """Write data, and return where they lie; what finds no room is counted only."""
+        at = int(self._used)
+        self._used += len(data)
+        if self._used <= self._size:
+            self._memory[self._start + at : self._start + self._used] = data
+        HEAP_HEAD.pack_into(self._memory, self._head, self._size, self._used)
+        return at
+
+    def add_texts(self, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """Write strings, and return the offset and the size of each text."""
+        texts = [text.encode() for text in array.reshape(-1).tolist()]
+        sizes = np.fromiter(map(len, texts), np.uint64, len(texts))
+        ends = np.cumsum(sizes + LENGTH.size, dtype=np.uint64)
+        parts = (part for text in texts for part in (LENGTH.pack(len(text)), text))
+        at = self.add(b"".join(parts))
+        return np.stack((ends - sizes + np.uint64(at), sizes), axis=1).astype(np.uint32)
+
+    def add_output(self, array: np.ndarray[Any, Any], place: Tensor) -> None:
+        """Write an output whose shape follows the content, and its place."""
+        is_text = array.dtype.kind in "OU"
+        elements = self.add_texts(array.astype(object)) if is_text else array
+        data = np.ascontiguousarray(elements).reshape(-1).view(np.uint8)
+        record = (self.add(data.data), data.size, array.ndim, *array.shape)
+        place.numpy().view(np.uint64)[: len(record)] = record
+
+
+def run_on_heap(program: Program, inputs: Tensors, outputs: Tensors, heap: Heap) -> None:
+    """Run a model on the views of a slot.
+
+    Args:
+        program: of one operator.
+        inputs: by name; of strings, where their texts lie.
+        outputs: to be filled; bytes, where the shape follows the content.
+        heap: of that slot.
+
+    Raises:
+        InvalidRequest: an operator cannot use the values.
+        RunStopped: the run was to end.
+    """
+    (unit,) = program.graph.operators
+    assert unit.kind == KIND, unit.kind
+    whole, constants = attributes_of(unit), program.constants()
+    feeds = {
+        name: heap.texts(tensor) if is_strings(tensor) else tensor.numpy()
+        for name, tensor in inputs.items()
+    }
+    specs = whole.result_specs([tuple(tensor.shape) for tensor in inputs.values()])
+    results = run_arrays(constants[unit.inputs[0]], feeds, whole, specs)
+    made = dict(zip(unit.outputs, zip(results, specs, strict=True), strict=True))
+    for name, value in program.graph.outputs.items():
+        result, spec = made[value]
+        if not spec.is_static:
+            heap.add_output(np.asarray(result), outputs[name])
+        elif is_strings(outputs[name]):
+            spots = heap.add_texts(np.asarray(result, object))
+            _spots(outputs[name])[:] = spots
+        else:
+            outputs[name].copy_(torch.from_numpy(np.array(result, order="C")))
+
+
+def _spots(places: Tensor) -> np.ndarray[Any, Any]:
+    """Offset and size of each text."""
+    if not places.numel():
+        return np.empty((0, 2), np.uint32)
+    return places.reshape(-1).view(torch.int32).numpy().view(np.uint32).reshape(-1, 2)
