@@ -28,6 +28,7 @@ from time import monotonic
 from braid.compiler.compile import compile
 from braid.compiler.device import check_offered
 from braid.compiler.imported_model import ImportedModel, read_imported
+from braid.compiler.larger_sizes import LargerSizes
 from braid.compiler.options import ModelOptions
 from braid.compiler.outcome import reason
 from braid.compiler.outcome import remarks as remarks_of
@@ -42,6 +43,7 @@ from braid.compiler.progress import (
     batch_size_label,
 )
 from braid.compiler.provisional import better_founded, cores_are_idle, due_at
+from braid.compiler.report import Event, Report
 from braid.compiler.retries import RetryPauses, RetryWhileRestarting
 from braid.compiler.samples import NO_SAMPLES, GivenSamples, check_samples, read_given
 from braid.compiler.work import CompileOptions
@@ -50,10 +52,11 @@ from braid.core.errors import (
     BraidError,
     DamagedArtefact,
     DiskFailure,
+    InvalidRequest,
     PreconditionFailed,
     StartupError,
 )
-from braid.core.regular_file import open_file
+from braid.core.regular_file import check_file
 from braid.core.schedule import Schedule
 from braid.engine.importer.host.launch import import_model
 from braid.library.compiled import Compiled
@@ -72,6 +75,7 @@ from braid.server.store.records import (
 )
 from braid.server.store.sample_upload import SampleUpload
 from braid.server.store.store import Store
+from braid_client.external_data import ModelFile, with_its_data
 
 PREFIX = "compiled-"
 KEPT_MODELS = 32
@@ -80,7 +84,6 @@ KEPT_MODELS = 32
 IMPORT_TRIES = 8
 """Tries of an importer that is killed within its limits: each may use up the machine's memory."""
 
-CHUNK_BYTES = 4 << 20
 WAIT_SECONDS = 0.1
 
 
@@ -231,9 +234,34 @@ async def _schedules(imported: ImportedModel, parts: _Parts) -> _Outcome:
             outcome.failures.append(f"{label}: {reason(error, imported.digest[:12], batch_size)}")
         else:
             outcome.schedules[batch_size] = schedule
+            if imported.larger_sizes:
+                await _find_larger_sizes(imported, schedule, samples, parts, outcome, progress)
             outcome.remarks += [f"{label}: {remark}" for remark in remarks_of(schedule)]
         progress.finished()
     return outcome
+
+
+async def _find_larger_sizes(
+    imported: ImportedModel,
+    first: Schedule,
+    samples: GivenSamples,
+    parts: _Parts,
+    outcome: _Outcome,
+    progress: BatchSizeProgress,
+) -> None:
+    """Add the larger batch sizes that pay; ``first`` is the schedule of one row."""
+    sizes = LargerSizes(imported, first)
+    try:
+        while (size := sizes.next()) is not None:
+            of_size = replace(progress, label=batch_size_label(size))
+            made = await _schedule(imported, size, samples, parts, of_size, sizes.pays)
+            if sizes.pays(made):
+                outcome.schedules[size] = made
+            sizes.tried(made)
+    except DamagedArtefact:
+        raise
+    except BraidError as error:  # the network runs without them
+        outcome.remarks.append(f"no larger batch sizes were found: {error}")
 
 
 async def _schedule(
@@ -242,26 +270,42 @@ async def _schedule(
     samples: GivenSamples,
     parts: _Parts,
     progress: BatchSizeProgress,
+    pays: Callable[[Schedule], bool] | None = None,
 ) -> Schedule:
-    """Find or make, and store, the schedule of one batch size."""
+    """Find or make, and store, the schedule of one batch size.
+
+    With ``pays`` it is measured briefly unless it was stored, and stored only if that says so.
+    """
     store, device, settings = parts.store, parts.device, parts.settings
     key = imported.schedule_key(device.device_key, batch_size)
     before = await store.call(store.find_schedule, key.id)
     if before is not None and not before.is_asked:
         return before
-    progress.begun()
+    is_brief = pays is not None and before is None
+    report: Report = progress
+    if is_brief:
+        progress.briefly()
+        report = _say_nothing
+    else:
+        progress.begun()
     began = monotonic()
     limits = SearchLimits(settings.planner_memory_bytes, settings.planner_search_seconds)
     planner = PlannerProcess(limits.memory_bytes, limits.seconds)
-    options = CompileOptions(planner, settings.tolerance, limits, samples)
+    options = CompileOptions(planner, settings.tolerance, limits, samples, is_brief=is_brief)
     sizes = imported.batch_sizes
     ids = [imported.schedule_key(device.device_key, size).id for size in sizes]
     cache = StoreCache(store, device.device_key, ids)
-    made, graph = await compile(imported, device, batch_size, options, cache, progress)
+    made, graph = await compile(imported, device, batch_size, options, cache, report)
+    if is_brief and pays is not None and not pays(made):
+        return made
     schedule = better_founded(before, made, monotonic() - began)
     is_new = schedule.unit_names == made.unit_names
     await store.call(store.put_schedule, schedule, graph if is_new else None)
     return schedule
+
+
+def _say_nothing(event: Event) -> None:
+    """Take what a brief compilation tells."""
 
 
 async def _registered(
@@ -269,24 +313,32 @@ async def _registered(
 ) -> Registration:
     """Copy the file into the store and make its rows, after old ones are dropped."""
     digest, options = sha256(), given.options
-    with open_file(given.path) as content:
-        async with AsyncExitStack() as kept, store.receive(1 << 62) as upload:
-            samples = SampleUpload(store, max_samples_bytes, "", kept)
-            if given.samples:
-                await samples.write(given.samples)
-            if (sampled := await samples.received()) is not None:
-                options = replace(options, samples=sampled.digest)
-            while chunk := await asyncio.to_thread(content.read, CHUNK_BYTES):
-                digest.update(chunk)
-                await upload.write(chunk)
-            received = await upload.finish(digest.hexdigest())
-            received = replace(received, samples=sampled)
-            ours = [each for each in await store.call(store.models) if _is_ours(each)]
-            ours.sort(key=lambda each: each.created_unix)
-            for old in ours[: max(0, len(ours) - KEPT_MODELS)]:
-                await store.call(store.delete_model, old.name, old.version)
-            name = f"{PREFIX}{received.sha256[:16]}"
-            return await store.call(store.register, name, received, options, device_key)
+    chunks = _with_its_data(given.path).chunks()
+    async with AsyncExitStack() as kept, store.receive(1 << 62) as upload:
+        samples = SampleUpload(store, max_samples_bytes, "", kept)
+        if given.samples:
+            await samples.write(given.samples)
+        if (sampled := await samples.received()) is not None:
+            options = replace(options, samples=sampled.digest)
+        while (chunk := await asyncio.to_thread(next, chunks, None)) is not None:
+            digest.update(chunk)
+            await upload.write(chunk)
+        received = await upload.finish(digest.hexdigest())
+        received = replace(received, samples=sampled)
+        ours = [each for each in await store.call(store.models) if _is_ours(each)]
+        ours.sort(key=lambda each: each.created_unix)
+        for old in ours[: max(0, len(ours) - KEPT_MODELS)]:
+            await store.call(store.delete_model, old.name, old.version)
+        name = f"{PREFIX}{received.sha256[:16]}"
+        return await store.call(store.register, name, received, options, device_key)
+
+
+def _with_its_data(path: Path) -> ModelFile:
+    check_file(path)
+    try:
+        return with_its_data(path)
+    except ValueError as error:
+        raise InvalidRequest(str(error)) from None
 
 
 async def _ask_again(model: ModelVersion, store: Store, device_key: str) -> None:

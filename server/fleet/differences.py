@@ -125,7 +125,7 @@ class Differences:
         """Yield each stored schedule of a version that was not looked at yet."""
         for replica in self._replicas(row):
             seen = self._seen.get(replica, {})
-            for size, schedule_id in replica.schedule_ids.items():
+            for size, schedule_id in (replica.schedule_ids | replica.larger_ids).items():
                 stored_at = wanted.schedules.get(schedule_id)
                 if stored_at is not None and seen.get(size) != stored_at:
                     yield StoredSchedule(replica, size, schedule_id, stored_at)
