@@ -57,7 +57,8 @@ class LargerSizes:
 
     def next(self) -> int | None:
         """Return the next size to try; None: there is none."""
-        size, us = (self._factor * last for last in self._tried)
+        last, last_us = self._tried
+        size, us = self._factor * last, self._factor * last_us
         self._step_began = self.clock()
         will_have_passed_s = self._step_began - self._began + self._factor * self._step_s
         is_within = (

@@ -13,7 +13,7 @@ import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO, Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 
@@ -33,12 +33,19 @@ ModelSource = str | os.PathLike[str] | bytes | bytearray | memoryview
 
 T = TypeVar("T")
 
+
+class Readable(Protocol):
+    """Bytes that are read from the first to the last."""
+
+    def read(self, size: int, /) -> bytes: ...
+
+
 OnUpload = Callable[[int, int], None]
 """Called with the bytes sent and the bytes in all."""
 
 
 @contextmanager
-def open_model(model: ModelSource) -> Iterator[tuple[BinaryIO, int]]:
+def open_model(model: ModelSource) -> Iterator[tuple[Readable, int]]:
     """Open a model file; return a stream over it and its size in bytes.
 
     An ONNX model whose weights lie in other files comes as a zip of all of them.
@@ -71,17 +78,14 @@ def _with_its_data(path: str) -> ModelFile:
         raise InvalidArgument(str(error)) from None
 
 
-class _Chunks(io.RawIOBase):
+class _Chunks:
     """What an iterator brings, as a stream."""
 
     def __init__(self, chunks: Iterator[bytes]) -> None:
         self._chunks = chunks
         self._left = b""
 
-    def readable(self) -> bool:
-        return True
-
-    def read(self, size: int = -1) -> bytes:
+    def read(self, size: int, /) -> bytes:
         """Return at most ``size`` bytes; none at the end."""
         while not self._left and (chunk := next(self._chunks, None)) is not None:
             self._left = chunk
@@ -139,7 +143,7 @@ def _packed(samples: Mapping[str, Array]) -> bytes:
 
 def upload_parts(
     header: wire.RegisterModelHeader,
-    stream: BinaryIO,
+    stream: Readable,
     size_bytes: int,
     on_upload: OnUpload | None = None,
     samples: bytes = b"",

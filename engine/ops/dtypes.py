@@ -54,6 +54,15 @@ def spec_of(tensor: torch.Tensor) -> TensorType:
     return TensorType(DTYPE_NAMES[tensor.dtype], tuple(tensor.shape))
 
 
+def from_array(array: np.ndarray[Any, Any]) -> Tensor:
+    """Return a tensor on the memory of an array.
+
+    ONNX Runtime's UINT64 is C's unsigned long long, which torch refuses although numpy calls it
+    equal to the uint64 that torch takes.
+    """
+    return torch.from_numpy(array.view(np.uint64) if array.dtype == np.uint64 else array)
+
+
 _texts: list[str] = [""]
 _numbers: dict[str, int] = {"": 0}
 _lock = threading.Lock()

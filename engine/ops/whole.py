@@ -20,7 +20,13 @@ from torch import Tensor
 from braid.core.allowance import usable_memory_bytes
 from braid.core.errors import InvalidRequest
 from braid.core.graph import Operator
-from braid.engine.ops.dtypes import is_strings, strings_array, strings_tensor, torch_dtype
+from braid.engine.ops.dtypes import (
+    from_array,
+    is_strings,
+    strings_array,
+    strings_tensor,
+    torch_dtype,
+)
 from braid.engine.ops.kinds import op, operator
 from braid.engine.ops.value_ranges import refused_values
 from braid.engine.runtime.stopping import stoppable_session_run
@@ -158,7 +164,7 @@ def _array(tensor: Tensor) -> Any:
 
 def _tensor(result: Any) -> Tensor:
     array = np.array(result, order="C")
-    return strings_tensor(array) if array.dtype == object else torch.from_numpy(array)
+    return strings_tensor(array) if array.dtype == object else from_array(array)
 
 
 def _session(model: Tensor) -> Any:

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from braid.core.errors import PreconditionFailed
 from braid.core.graph import OpGraph
+from braid.engine.ops.dtypes import from_array
 from braid.engine.program.model_file import first_line, opened_file
 from braid.engine.runtime.stopping import stoppable_session_run
 
@@ -116,7 +116,7 @@ class OnnxSession:
                     f"ONNX Runtime cannot run it: {first_line(error)}"
                 ) from error
         return {
-            name: torch.from_numpy(np.asarray(result))
+            name: from_array(np.asarray(result))
             for name, result in zip(self._outputs, results, strict=True)
         }
 

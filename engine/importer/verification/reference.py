@@ -22,7 +22,7 @@ from torch import Tensor
 
 from braid.core.errors import ModelImportError
 from braid.engine.importer.sandbox.run_limit import trial
-from braid.engine.ops.dtypes import is_strings, strings_array, strings_tensor
+from braid.engine.ops.dtypes import from_array, is_strings, strings_array, strings_tensor
 
 THREADS = 1
 
@@ -177,7 +177,7 @@ def _as_tensors(names: Sequence[str], results: Sequence[object]) -> dict[str, Te
             found[name] = torch.from_numpy(whole.view(np.int16)).view(torch.bfloat16)
             continue
         try:
-            found[name] = torch.from_numpy(np.array(result, order="C"))
+            found[name] = from_array(np.array(result, order="C"))
         except TypeError as error:
             raise ReferenceFailed(f"output {name!r}: {error}") from error
     return found
