@@ -27,7 +27,7 @@ from braid.server.models.first_bytes import FirstBytes
 from braid.server.repository.configuration import Configuration
 from braid.server.repository.declared import check_declared
 from braid.server.repository.folders import VersionFolder
-from braid.server.repository.model_file import ModelFile, model_file
+from braid.server.repository.model_file import model_file
 from braid.server.store.records import (
     JobRecord,
     JobStatus,
@@ -44,6 +44,7 @@ AT_ONCE = 4
 """Number of files of a repository that are read at the same time."""
 
 _NOT_SERVING = (JobStatus.QUEUED, JobStatus.IMPORTING)
+from braid_client.external_data import ModelFile
 
 
 class Changing(Unavailable):
