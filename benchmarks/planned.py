@@ -58,8 +58,8 @@ class Scheduling:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """Plan files by the planners' names; None is ONNX Runtime in the worker."""
+class SearchedPlans:
+    """Plans that a search offers, as files by planner, and how they compared."""
 
     plans: dict[str, Path]
     portfolio: str  # which contender of the comparison it serves
@@ -86,7 +86,7 @@ async def find_plans(
     options: PlannerSettings,
     *,
     precision: str = FP32,
-) -> Found:
+) -> SearchedPlans:
     """Plan one network at one batch size with every planner of the portfolio, on the CPU.
 
     Kernels are chosen as a registration does; their latencies are kept beside ``folder``.
@@ -115,7 +115,7 @@ async def plans_on(
     store: Store | None = None,
     others: bool = True,
     precision: str = FP32,
-) -> Found:
+) -> SearchedPlans:
     """Plan one network at one batch size with every planner of the portfolio.
 
     Args:
@@ -166,7 +166,7 @@ async def plans_on(
     scheduling = Scheduling(chose - began, searched - chose, measured, monotonic() - searched)
     choice = choose_plan(field, measurements, tolerance, choose=True, precision=precision)
     await asyncio.to_thread(folder.mkdir, parents=True, exist_ok=True)
-    return _found(field, choice, folder, scheduling, dict(program.choices))
+    return _searched(field, choice, folder, scheduling, dict(program.choices))
 
 
 async def _latency_us(device: Device, program: ProgramKey, query: StageQuery) -> float:
@@ -174,19 +174,19 @@ async def _latency_us(device: Device, program: ProgramKey, query: StageQuery) ->
     return (await measure_stage(device, MeasureStage(program, query.stage, threads))).latency_us
 
 
-def _found(
+def _searched(
     field: ComparedPlans,
     choice: PlanChoice,
     folder: Path,
     scheduling: Scheduling,
     choices: Mapping[str, str],
-) -> Found:
+) -> SearchedPlans:
     names = [contender.name for contender in choice.contenders]
     plans = {
         name: _written(folder / f"{number}.json", model.plan)
         for number, (name, model) in enumerate(zip(names, field.planned, strict=False))
     }
-    return Found(
+    return SearchedPlans(
         plans=plans,
         portfolio=names[choice.chosen],
         own=names[choice.fallback],
@@ -212,15 +212,18 @@ def _written(path: Path, plan: StreamPlan) -> Path:
 _FILE = "found.json"
 
 
-def keep(found: Found, folder: Path) -> None:
-    document = {**asdict(found), "plans": {name: path.name for name, path in found.plans.items()}}
+def keep(searched: SearchedPlans, folder: Path) -> None:
+    document = {
+        **asdict(searched),
+        "plans": {name: path.name for name, path in searched.plans.items()},
+    }
     (folder / _FILE).write_text(json.dumps(document, indent=1))
 
 
-def kept(folder: Path) -> Found | None:
+def kept(folder: Path) -> SearchedPlans | None:
     if not (folder / _FILE).exists():
         return None
     document = json.loads((folder / _FILE).read_text())
     document["plans"] = {name: folder / file for name, file in document["plans"].items()}
     document["also"] = {name: tuple(others) for name, others in document["also"].items()}
-    return Found(**{**document, "scheduling": Scheduling(**document["scheduling"])})
+    return SearchedPlans(**{**document, "scheduling": Scheduling(**document["scheduling"])})

@@ -93,7 +93,7 @@ class Benchmark:
 
     def _is_known(self, step: Step) -> bool:
         """Whether an earlier run measured all of a step's rivals."""
-        case = self._found(step)
+        case = self._case_of(step)
         rivals = [name for name in step.contenders if name != BRAID]
         return (
             case is not None
@@ -101,7 +101,7 @@ class Benchmark:
             and all(name in case.gpu_ms for name in rivals)
         )
 
-    def _found(self, step: Step) -> CudaCase | None:
+    def _case_of(self, step: Step) -> CudaCase | None:
         where = step.network, step.batch
         return next((case for case in self.cases if (case.network, case.batch) == where), None)
 
@@ -127,7 +127,7 @@ class Benchmark:
         print_case(case)
 
     def _case(self, step: Step) -> CudaCase:
-        case = self._found(step)
+        case = self._case_of(step)
         if case is None:
             case = CudaCase(step.network, step.batch)
             self.cases.append(case)
@@ -138,7 +138,7 @@ class Benchmark:
         folder = self._work / f"{case.network}-{case.batch}"
         digest = await asyncio.to_thread(_digest, artefact)
         async with self._device.keeping(digest):
-            found = await plans_on(
+            searched = await plans_on(
                 self._device,
                 artefact,
                 case.batch,
@@ -148,15 +148,15 @@ class Benchmark:
                 others=False,
                 precision=args.precision,
             )
-        case.portfolio = contender_name(found.portfolio)
-        case.errors = found.errors
+        case.portfolio = contender_name(searched.portfolio)
+        case.errors = searched.errors
         case.plan_of = {
             planner: contender_name(name)
-            for name in found.plans
-            for planner in (name, *found.also[name])
+            for name in searched.plans
+            for planner in (name, *searched.also[name])
         }
-        case.failed |= {contender_name(name): why for name, why in found.refused.items()}
-        took = found.scheduling
+        case.failed |= {contender_name(name): why for name, why in searched.refused.items()}
+        took = searched.scheduling
         case.scheduling = {
             "kernels_s": took.kernels_s,
             "planning_s": took.planning_s,
@@ -164,8 +164,8 @@ class Benchmark:
             "contest_s": took.contest_s,
             "total_s": took.total_s,
         }
-        fit = {name: path for name, path in found.plans.items() if name not in found.refused}
-        self._plans[case.network, case.batch] = Planned(fit, found.choices)
+        fit = {name: path for name, path in searched.plans.items() if name not in searched.refused}
+        self._plans[case.network, case.batch] = Planned(fit, searched.choices)
 
     def _setting(self, step: Step, case: CudaCase) -> Setting:
         commands = {}
@@ -178,9 +178,9 @@ class Benchmark:
                 if not plans:
                     continue
                 listed = self._work / f"{step.network}-{step.batch}-plans.json"
-                found = {name: str(path) for name, path in plans.items()}
+                paths = {name: str(path) for name, path in plans.items()}
                 choices = dict(self._plans[step.network, step.batch].choices)
-                listed.write_text(json.dumps({"plans": found, "choices": choices}))
+                listed.write_text(json.dumps({"plans": paths, "choices": choices}))
                 artefact = (self._args.models or self._work / "models") / step.network
                 command += ["--artefact", str(artefact), "--plans", str(listed)]
             commands[name] = command

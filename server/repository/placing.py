@@ -39,12 +39,12 @@ from braid.server.store.records import (
 from braid.server.store.shared_files import Files
 from braid.server.store.store import Store
 from braid.server.store.uploads import Upload
+from braid_client.external_data import ModelFile
 
 AT_ONCE = 4
 """Number of files of a repository that are read at the same time."""
 
 _NOT_SERVING = (JobStatus.QUEUED, JobStatus.IMPORTING)
-from braid_client.external_data import ModelFile
 
 
 class Changing(Unavailable):

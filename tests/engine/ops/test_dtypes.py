@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -11,7 +13,7 @@ from braid.engine.ops.dtypes import from_array
 
 @pytest.mark.parametrize("dtype", [np.uint64, np.ulonglong, np.ulong, np.longlong, np.float32])
 def test_every_type_of_c_is_taken_as_it_is(dtype: type) -> None:
-    array = np.array([0, 1, 2**31], dtype)
+    array: np.ndarray[Any, Any] = np.array([0, 1, 2**31], dtype)
 
     tensor = from_array(array)
 
