@@ -17,7 +17,6 @@ import tempfile
 import traceback
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from benchmarks.cuda.agenda import BATCHES, BRAID, NETWORKS, Budget, Step, agenda
 from benchmarks.cuda.library import Library
@@ -27,14 +26,12 @@ from benchmarks.cuda.results import draw, print_case, print_summary, read, same_
 from benchmarks.cuda.turns import Setting, measure
 from benchmarks.environment import describe
 from benchmarks.planned import plans_on
+from braid.compiler.result_files import ResultFiles
 from braid.core.errors import BraidError
 from braid.core.schedule import SEQUENTIAL
 from braid.engine.link.options import WorkerOptions
 from braid.scheduler.options import PlannerSettings
 from braid.server.devices.device import Device
-
-if TYPE_CHECKING:
-    from braid.server.store.store import Store
 
 LEAST_S = 20.0
 """A step is not begun with less time left: processes alone take longer to start."""
@@ -55,7 +52,9 @@ class Benchmark:
         self._args = args
         self._device = device
         self._work = work
-        self._store = _open_store(work / "store")
+        self._results = ResultFiles(
+            work / "store"
+        )  # latencies of kernels, which serve all networks
         self._budget = Budget(args.minutes * 60)
         self._environment: dict[str, object] = {}
         self._plans: PlanFiles = {}
@@ -85,8 +84,6 @@ class Benchmark:
         finally:
             await library.close()
             await self._device.close()
-            if self._store is not None:
-                self._store.close()
         self._write()
         draw(self.cases, self._args.out / "cuda.svg")
         print_summary(self.cases, self.left_out)
@@ -144,7 +141,7 @@ class Benchmark:
                 case.batch,
                 folder,
                 PlannerSettings.for_serving(args.planner),
-                store=self._store,
+                results=self._results,
                 others=False,
                 precision=args.precision,
             )
@@ -209,16 +206,6 @@ def continued(
         print(f"{path} is not of {device} in {precision}: all is measured again", flush=True)
         return [], {}
     return read(path), read_plans(path.parent, work)
-
-
-def _open_store(folder: Path) -> Store | None:
-    """For latencies of kernels, which serve all networks; None without the database's packages."""
-    try:
-        from braid.server.store.store import Store
-    except ImportError as error:
-        print(f"kernels are not chosen by measurement: {error}", file=sys.stderr)
-        return None
-    return Store.open(folder)
 
 
 def _digest(artefact: Path) -> str:

@@ -26,7 +26,8 @@ MORE_DESCRIPTORS = 24
 """Descriptors that a process may have beyond those it had when it was calm first."""
 
 ENDED_STATES = ("READY", "UNSCHEDULED", "FAILED", "CANCELLED")
-_KEPT = frozenset({"lock", "braid.db", "braid.db-wal", "braid.db-shm", "uploads", "artefacts"})
+_DATABASE = frozenset({"lock", "braid.db", "braid.db-wal", "braid.db-shm"})
+_KEPT = _DATABASE | {"uploads", "artefacts", "samples", "schedules", "measurements"}
 _OF_LIBRARIES = frozenset({".ses"})  # one file of ONNX Runtime, of the same name each time
 _LABEL = re.compile(r'[{,]model="([^"]*)"')
 
@@ -77,9 +78,7 @@ class StoreFiles:
             for entry in (self._root / folder).iterdir()
             if entry.name not in needed
         ] + [
-            f"left over: {entry.name}"
-            for entry in self._root.iterdir()
-            if entry.name not in _KEPT | {"samples"}
+            f"left over: {entry.name}" for entry in self._root.iterdir() if entry.name not in _KEPT
         ]
 
     def unfinished_jobs(self) -> int:
