@@ -21,10 +21,10 @@ from braid.core.allowance import usable_memory_bytes
 from braid.core.errors import InvalidRequest
 from braid.core.graph import Operator
 from braid.engine.ops.dtypes import (
-    from_array,
     is_strings,
     strings_array,
     strings_tensor,
+    tensor_of,
     torch_dtype,
 )
 from braid.engine.ops.kinds import op, operator
@@ -164,7 +164,7 @@ def _array(tensor: Tensor) -> Any:
 
 def _tensor(result: Any) -> Tensor:
     array = np.array(result, order="C")
-    return strings_tensor(array) if array.dtype == object else from_array(array)
+    return strings_tensor(array) if array.dtype == object else tensor_of(array)
 
 
 def _session(model: Tensor) -> Any:

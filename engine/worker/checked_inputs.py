@@ -18,7 +18,7 @@ from braid.core.graph import OpGraph
 from braid.core.program import ProgramKey
 from braid.core.tensor import BATCH, TensorType
 from braid.engine.importer.host.samples import Arrays, read_samples
-from braid.engine.ops.dtypes import from_array
+from braid.engine.ops.dtypes import tensor_of
 from braid.engine.worker.models import seeded_inputs, static_tensors
 
 
@@ -70,4 +70,4 @@ def _tensor(array: np.ndarray, spec: TensorType) -> Tensor:
     shape = [int(extent) for extent in spec.shape]
     if array.size != math.prod(shape):
         raise InvalidArtefact(f"the samples have the shape {list(array.shape)}, not {spec}")
-    return from_array(np.array(array, order="C")).reshape(shape)
+    return tensor_of(np.array(array, order="C")).reshape(shape)

@@ -19,7 +19,7 @@ from braid.core.errors import InvalidRequest
 from braid.core.graph import OpGraph
 from braid.core.strings import LENGTH
 from braid.engine.link.shared_memory import HEAP_HEAD, SlotLayout
-from braid.engine.ops.dtypes import from_array, is_strings, text_array
+from braid.engine.ops.dtypes import is_strings, tensor_of, text_array
 from braid.engine.ops.whole import KIND, attributes_of, run_arrays
 from braid.engine.program.program import Program
 
@@ -106,7 +106,7 @@ def run_strings(program: Program, inputs: Tensors, outputs: Tensors, heap: Heap)
         if is_strings(outputs[name]):
             heap.write(name, np.asarray(made[value], object), outputs[name])
         else:
-            outputs[name].copy_(from_array(np.array(made[value], order="C")))
+            outputs[name].copy_(tensor_of(np.array(made[value], order="C")))
 
 
 def _spots(places: Tensor) -> np.ndarray[Any, Any]:

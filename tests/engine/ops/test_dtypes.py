@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 import torch
 
-from braid.engine.ops.dtypes import from_array
+from braid.engine.ops.dtypes import tensor_of
 
 
 @pytest.mark.parametrize("dtype", [np.uint64, np.ulonglong, np.ulong, np.longlong, np.float32])
 def test_every_type_of_c_is_taken_as_it_is(dtype: type) -> None:
     array: np.ndarray[Any, Any] = np.array([0, 1, 2**31], dtype)
 
-    tensor = from_array(array)
+    tensor = tensor_of(array)
 
     assert tensor.tolist() == array.tolist()
     array[1] = 7
@@ -25,7 +25,7 @@ def test_every_type_of_c_is_taken_as_it_is(dtype: type) -> None:
 
 
 def test_the_largest_unsigned_integer_survives() -> None:
-    tensor = from_array(np.array([2**64 - 1], np.ulonglong))
+    tensor = tensor_of(np.array([2**64 - 1], np.ulonglong))
 
     assert tensor.dtype == torch.uint64
     assert tensor.tolist() == [2**64 - 1]
