@@ -21,7 +21,12 @@ from braid.compiler.device import Device
 from braid.compiler.imported_model import ImportedModel
 from braid.compiler.quantisations import with_quantisation
 from braid.compiler.report import Comparing, Report
-from braid.compiler.search import FoundPlans, in_other_precisions, search_plans
+from braid.compiler.search import (
+    FoundPlans,
+    in_other_precisions,
+    search_plans,
+    sequential_plans,
+)
 from braid.compiler.side_by_side import with_side_by_side
 from braid.compiler.stages import in_cache
 from braid.compiler.work import CompileOptions, Work
@@ -86,8 +91,8 @@ async def compile(  # as braid.compile, which calls it
         BraidError: there is no schedule, and why.
     """
     work = await with_quantisation(Work(imported, device, batch_size, options, cache, report))
-    searched = [await search_plans(work)]
-    if work.is_auto:
+    searched = [await (sequential_plans if options.is_brief else search_plans)(work)]
+    if work.is_auto and not options.is_brief:
         searched += await in_other_precisions(work, searched[0])
     compared = await _compared(work, searched)
     planner, field = imported.options.planner, compared.field
@@ -100,7 +105,7 @@ async def compile(  # as braid.compile, which calls it
         unit_names=tuple(operator.name for operator in field.graph.operators),
         provenance=await _provenance(compared),
     )
-    if options.side_by_side and not compared.choice.doubt:
+    if options.side_by_side and not options.is_brief and not compared.choice.doubt:
         schedule = await with_side_by_side(
             schedule, field.kernels.program, device, work.retry, runtimes=field.plans.runtimes
         )
@@ -110,7 +115,9 @@ async def compile(  # as braid.compile, which calls it
 async def _compared(work: Work, searched: Sequence[FoundPlans]) -> _Compared:
     """Run whole models against each other, and choose what serves."""
     fields = tuple(plans.to_compare for plans in searched)
-    request = ComparePlans(fields[0].program, fields, work.samples.path)
+    request = ComparePlans(
+        fields[0].program, fields, work.samples.path, is_brief=work.options.is_brief
+    )
     work.report(Comparing(0.0))
     measured = await work.retry(
         lambda: work.device.ask(request, lambda done: work.report(Comparing(done)))
@@ -174,7 +181,8 @@ async def _provenance(compared: _Compared) -> Provenance:
 
 def _provisional(compared: _Compared) -> Provisional | None:
     """Why the schedule is to be made again; None: it is settled."""
-    doubts = (compared.choice.doubt, *(found.doubt for found in compared.searched))
+    brief = "it was measured briefly" if compared.work.options.is_brief else ""
+    doubts = (compared.choice.doubt, *(found.doubt for found in compared.searched), brief)
     if reason := "; ".join(filter(None, doubts)):
         is_compared = not compared.choice.doubt
         return Provisional(reason, 1, at_unix=time.time(), is_compared=is_compared)

@@ -25,6 +25,9 @@ from braid.engine.importer.host.report import (
 )
 from braid.engine.importer.host.samples import Arrays, check_fit
 
+LARGEST_FOUND = 1024
+"""Largest batch size that is looked for, a power of two, where none was asked for."""
+
 
 @dataclass(frozen=True, slots=True)
 class ImportedModel:
@@ -39,8 +42,19 @@ class ImportedModel:
     @property
     def batch_sizes(self) -> tuple[int, ...]:
         """Batch sizes to schedule for, in rows; 1 for a model that takes one row only."""
+        return (self._takes_rows and self.options.batch_sizes) or (1,)
+
+    @property
+    def larger_sizes(self) -> tuple[int, ...]:
+        """Batch sizes that serve beside those, if they turn out to pay."""
+        if self.options.batch_sizes or not self._takes_rows or self.has_strings:
+            return ()
+        return tuple(2**power for power in range(1, LARGEST_FOUND.bit_length()))
+
+    @property
+    def _takes_rows(self) -> bool:
         batch = self.report.batch
-        return (1,) if batch is None or batch.alone else self.options.batch_sizes
+        return batch is not None and not batch.alone
 
     @property
     def static(self) -> StaticContent:

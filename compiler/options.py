@@ -19,7 +19,8 @@ MAX_DIMS = 16
 class ModelOptions:
     """Options to schedule a model for. Equal options for equal bytes are the same registration."""
 
-    batch_sizes: tuple[int, ...] = (1,)  # ascending; ignored for models without a batch
+    # Ascending; none: 1, and larger ones that pay. Ignored for models without a batch.
+    batch_sizes: tuple[int, ...] = ()
     planner: PlannerSettings = field(default_factory=PlannerSettings)
     # Input -> whole shape, batch as 1, for inputs with open extents.
     input_shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
@@ -36,8 +37,8 @@ class ModelOptions:
                 "the accepted error is relative to the largest element of an output: above 0, "
                 f"at most 1, not {self.accepted_error}"
             )
-        sizes = tuple(sorted(set(self.batch_sizes))) or (1,)
-        if sizes[0] < 1 or sizes[-1] > MAX_BATCH_SIZE:
+        sizes = tuple(sorted(set(self.batch_sizes)))
+        if sizes and (sizes[0] < 1 or sizes[-1] > MAX_BATCH_SIZE):
             raise InvalidRequest(f"batch sizes lie between 1 and {MAX_BATCH_SIZE}")
         if len(sizes) > MAX_BATCH_SIZES:
             raise InvalidRequest(f"at most {MAX_BATCH_SIZES} batch sizes, not {len(sizes)}")

@@ -231,6 +231,10 @@ class BatchSizeProgress:
         """Begin the batch size: this job has the device now."""
         self.forecast.begin_batch_size()
 
+    def briefly(self) -> None:
+        """Report that it is found out whether the batch size pays."""
+        self._report("briefly", Phase.VERIFYING, "measuring whether it pays", UNKNOWN)
+
     def profiling(self, done: int, total: int) -> None:
         """Report that ``done`` of the ``total`` latencies that any search needs are known."""
         if self.step == "calibrating":

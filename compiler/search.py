@@ -136,7 +136,7 @@ async def in_other_precisions(work: Work, exact: FoundPlans) -> list[FoundPlans]
     for precision in work.other_precisions:
         if precision not in work.left_out:
             try:
-                others.append(await _sequential(work, precision))
+                others.append(await sequential_plans(work, precision))
             except (InvalidRequest, PreconditionFailed, DeviceOutOfMemory) as error:
                 work.left_out[precision] = str(error)
                 facts = {"precision": precision, "reason": str(error)}
@@ -152,13 +152,13 @@ async def in_other_precisions(work: Work, exact: FoundPlans) -> list[FoundPlans]
     return searched
 
 
-async def _sequential(work: Work, precision: str) -> FoundPlans:
+async def sequential_plans(work: Work, precision: str = "") -> FoundPlans:
     """Sequential plan of a precision on its usual kernels; nothing is measured."""
     program = work.program(precision)
     graph = (await work.retry(lambda: work.device.ask(DescribeProgram(program)))).graph
-    plans = _compared(work, precision, (), graph)
+    plans = _compared(work, program.precision, (), graph)
     return FoundPlans(
-        graph, ChosenKernels({}, program), (), plans, work.tolerance(precision, graph)
+        graph, ChosenKernels({}, program), (), plans, work.tolerance(program.precision, graph)
     )
 
 

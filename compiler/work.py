@@ -37,6 +37,7 @@ class CompileOptions:
     limits: SearchLimits = DEFAULT_LIMITS
     samples: GivenSamples = NO_SAMPLES
     side_by_side: bool = True  # whether runs side by side are measured, which then serve
+    is_brief: bool = False  # a few runs of the sequential plan and of other runtimes, no search
     retry: RetryWhileRestarting = field(default_factory=lambda: RetryWhileRestarting(RetryPauses()))
 
 

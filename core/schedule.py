@@ -257,6 +257,12 @@ class Schedule:
         return self.planner if self.planner in RUNTIMES else ""
 
     @property
+    def serving_us(self) -> float | None:
+        """Measured latency of what serves; None: it is not known."""
+        seen = self.provenance
+        return seen.measured_us if seen.promoted else seen.sequential_us
+
+    @property
     def precision(self) -> str:
         return self.provenance.precision or self.key.precision
 

@@ -24,6 +24,20 @@ class Compiled:
     options: WorkerOptions
     remarks: tuple[str, ...] = ()  # why some batch sizes run sequentially
 
+    @property
+    def batch_sizes(self) -> tuple[int, ...]:
+        """Sizes that run, ascending: those that were asked for, or that turned out to pay."""
+        return tuple(sorted({*self.imported.batch_sizes, *self.schedules}))
+
+    def expected_us(self, batch_size: int) -> float:
+        """Return the measured latency of a batch; without one, a row's as in the others."""
+        schedules = self.schedules.items()
+        known = {size: us for size, schedule in schedules if (us := schedule.serving_us)}
+        if batch_size in known:
+            return known[batch_size]
+        a_row = min((us / size for size, us in known.items()), default=0.0)
+        return a_row * batch_size or 1.0
+
     def to_run(self, shape_class: ShapeClass, batch_size: int) -> PlanToRun:
         """Return the plan that a server runs for batches of one size of a shape class."""
         inputs = shape_class.inputs

@@ -40,7 +40,7 @@ def compile(  # like torch's
     model: str | os.PathLike[str] | torch.nn.Module,
     example_inputs: Any = None,
     *,
-    batch_sizes: Sequence[int] = (1,),
+    batch_sizes: Sequence[int] = (),
     precision: str = FP32,
     accept_error: float | None = None,
     samples: Samples | None = None,
@@ -59,7 +59,8 @@ def compile(  # like torch's
     Args:
         model: path of an ONNX file, zipped ONNX model or ``.pt2``; or a torch module.
         example_inputs: of a module: a tensor, or a tuple of them, batch first.
-        batch_sizes: rows that run together; each gets a plan of its own.
+        batch_sizes: rows that run together; each gets a plan of its own. None: 1, and larger ones
+            that pay.
         precision: fp32, or another one that the device computes in; auto: the fastest of those.
         accept_error: outputs may be this far from FP32's, relative to the largest element of each;
             None: as far as is usual for the precision. What errs more does not run.

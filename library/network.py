@@ -2,7 +2,8 @@
 
 net(x) ──checked──> Route (batches of rows, each with its plan) ──device thread──> outputs
 
-Rows are cut into batches of the compiled sizes and padded, as a server does it. Plans
+Rows are cut into batches of the compiled sizes and padded as is cheapest by their measured
+latencies, as a server does it. Plans
 for shapes that were not compiled run sequentially, and are made when such inputs first come.
 """
 
@@ -20,6 +21,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
+from braid.core.cover import Cover
 from braid.core.errors import InvalidRequest, PreconditionFailed
 from braid.core.inputs import ShapeClass, check_inputs
 from braid.core.tensor import TensorType
@@ -72,13 +74,14 @@ class Network:
         self.inputs: Mapping[str, TensorType] = imported.graph.inputs
         self.outputs = tuple(imported.graph.outputs)
         self.batched = imported.report.batch is not None
-        self.batch_sizes: Sequence[int] = imported.batch_sizes
+        self.batch_sizes: Sequence[int] = compiled.batch_sizes
         self.static_inputs: Sequence[str] = imported.report.static_inputs
         self.remarks: Sequence[str] = compiled.remarks
         self.seen_shapes: dict[Hashable, tuple[ShapeClass, int]] = {}
         self._names = tuple(self.inputs)
         self._axes = imported.report.batch.outputs if imported.report.batch else {}
         self._compiled = compiled
+        self._cover = Cover([(size, compiled.expected_us(size)) for size in self.batch_sizes])
         self._routes: dict[Hashable, _Route] = {}
         self._ready: OrderedDict[tuple[ShapeClass, int], _Batch] = OrderedDict()
         self._lock = threading.Lock()  # of everything above that changes
@@ -180,10 +183,11 @@ class Network:
         if self._is_closed:
             raise PreconditionFailed(f"the network {self.name} is closed")
         shape_class, all_rows = check_inputs(self, inputs.unchecked())
-        sizes, batches, first = self.batch_sizes, list[_Batch](), 0
+        batches, first = list[_Batch](), 0
         while first < all_rows or not batches:
-            rows = min(all_rows - first, sizes[-1])
-            size = next(each for each in sizes if each >= rows) if self.batched else 1
+            left = max(all_rows - first, 1)
+            size = self.batch_sizes[self._cover.first(left)] if self.batched else 1
+            rows = min(all_rows - first, size)
             found = self._batch(shape_class, size)
             batches.append(_Batch(first, rows, size, found.ready, found.plan_id, found.outputs))
             first += rows

@@ -25,6 +25,7 @@ from braid.compiler.cache import ResultCache
 from braid.compiler.compile import compile
 from braid.compiler.device import check_offered
 from braid.compiler.imported_model import ImportedModel, read_imported
+from braid.compiler.larger_sizes import LargerSizes
 from braid.compiler.options import ModelOptions
 from braid.compiler.outcome import reason
 from braid.compiler.outcome import remarks as remarks_of
@@ -39,11 +40,19 @@ from braid.compiler.progress import (
     batch_size_label,
 )
 from braid.compiler.provisional import better_founded, cores_are_idle, due_at
+from braid.compiler.report import Event, Report
 from braid.compiler.retries import RetryPauses, RetryWhileRestarting
 from braid.compiler.samples import NO_SAMPLES, GivenSamples, check_samples, read_given
 from braid.compiler.work import CompileOptions
-from braid.core.errors import DamagedArtefact, DiskFailure, InvalidUpload, PreconditionFailed
-from braid.core.regular_file import open_file
+from braid.core.errors import (
+    BraidError,
+    DamagedArtefact,
+    DiskFailure,
+    InvalidRequest,
+    InvalidUpload,
+    PreconditionFailed,
+)
+from braid.core.regular_file import check_file
 from braid.core.schedule import Schedule
 from braid.engine.importer.host.launch import import_model
 from braid.engine.importer.host.samples import digest_of, read_samples
@@ -51,11 +60,10 @@ from braid.library.cache_folder import CacheFolder
 from braid.library.compiled import Compiled
 from braid.library.measured_device import MeasuredDevice, measured_device
 from braid.server.settings import Settings
+from braid_client.external_data import ModelFile, with_its_data
 
 IMPORT_TRIES = 8
 """Tries of an importer that is killed within its limits: each may use up the machine's memory."""
-
-CHUNK_BYTES = 4 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,12 +143,14 @@ def _receive(given: GivenFile, work: Path, max_samples_bytes: int) -> _Received:
 
     Raises:
         InvalidUpload: the file is empty, or the samples take too many bytes.
-        InvalidRequest: the samples are no .npz file, or its arrays do not go together.
+        InvalidRequest: the samples are no .npz file, or its arrays do not go together; or a file
+            of weights that the model names is missing.
         OSError: the file cannot be read.
     """
     file, samples, options, digest = work / "model", work / "samples", given.options, sha256()
-    with open_file(given.path) as content, file.open("xb") as copy:
-        while chunk := content.read(CHUNK_BYTES):
+    chunks = _with_its_data(given.path).chunks()
+    with file.open("xb") as copy:
+        for chunk in chunks:
             digest.update(chunk)
             copy.write(chunk)
         if not copy.tell():
@@ -154,6 +164,14 @@ def _receive(given: GivenFile, work: Path, max_samples_bytes: int) -> _Received:
         samples.write_bytes(given.samples)
         options = replace(options, samples=digest_of(read_samples(samples, max_samples_bytes)))
     return _Received(file, digest.hexdigest(), options, samples)
+
+
+def _with_its_data(path: Path) -> ModelFile:
+    check_file(path)
+    try:
+        return with_its_data(path)
+    except ValueError as error:
+        raise InvalidRequest(str(error)) from None
 
 
 async def _import(received: _Received, parts: _Parts) -> ImportedModel:
@@ -202,8 +220,33 @@ async def _schedules(imported: ImportedModel, samples_file: Path, parts: _Parts)
         else:
             outcome.schedules[batch_size] = schedule
             outcome.remarks += [f"{label}: {remark}" for remark in remarks_of(schedule)]
+            if imported.larger_sizes:
+                await _find_larger_sizes(imported, schedule, samples, parts, outcome, progress)
         progress.finished()
     return outcome
+
+
+async def _find_larger_sizes(
+    imported: ImportedModel,
+    first: Schedule,
+    samples: GivenSamples,
+    parts: _Parts,
+    outcome: _Outcome,
+    progress: BatchSizeProgress,
+) -> None:
+    """Add the larger batch sizes that pay; ``first`` is the schedule of one row."""
+    sizes = LargerSizes(imported, first)
+    try:
+        while (size := sizes.next()) is not None:
+            of_size = replace(progress, label=batch_size_label(size))
+            made = await _schedule(imported, size, samples, parts, of_size, sizes.pays)
+            if sizes.pays(made):
+                outcome.schedules[size] = made
+            sizes.tried(made)
+    except DamagedArtefact:
+        raise
+    except BraidError as error:  # the network runs without them
+        outcome.remarks.append(f"no larger batch sizes were found: {error}")
 
 
 async def _schedule(
@@ -212,24 +255,41 @@ async def _schedule(
     samples: GivenSamples,
     parts: _Parts,
     progress: BatchSizeProgress,
+    pays: Callable[[Schedule], bool] | None = None,
 ) -> Schedule:
-    """Find or make, and store, the schedule of one batch size."""
+    """Find or make, and store, the schedule of one batch size.
+
+    With ``pays`` it is measured briefly unless it was stored, and stored only if that says so.
+    """
     folder, device, settings = parts.folder, parts.device, parts.settings
-    keys = {size: imported.schedule_key(device.device_key, size) for size in imported.batch_sizes}
+    sizes = {*imported.batch_sizes, batch_size}
+    keys = {size: imported.schedule_key(device.device_key, size) for size in sizes}
     before = await folder.call(folder.results.find_schedule, keys[batch_size])
     if before is not None and not before.is_asked:
         return before
-    progress.begun()
+    is_brief = pays is not None and before is None
+    report: Report = progress
+    if is_brief:
+        progress.briefly()
+        report = _say_nothing
+    else:
+        progress.begun()
     began = monotonic()
     limits = SearchLimits(settings.planner_memory_bytes, settings.planner_search_seconds)
     planner = PlannerProcess(limits.memory_bytes, limits.seconds)
-    options = CompileOptions(planner, settings.tolerance, limits, samples)
+    options = CompileOptions(planner, settings.tolerance, limits, samples, is_brief=is_brief)
     cache = ResultCache(folder.results, folder.call, device.device_key, list(keys.values()))
-    made, graph = await compile(imported, device, batch_size, options, cache, progress)
+    made, graph = await compile(imported, device, batch_size, options, cache, report)
+    if is_brief and pays is not None and not pays(made):
+        return made
     schedule = better_founded(before, made, monotonic() - began)
     is_new = schedule.unit_names == made.unit_names
     await folder.call(folder.results.put_schedule, schedule, graph if is_new else None)
     return schedule
+
+
+def _say_nothing(event: Event) -> None:
+    """Take what a brief compilation tells."""
 
 
 async def _ask_again(received: _Received, folder: CacheFolder, device_key: str) -> None:

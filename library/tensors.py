@@ -12,7 +12,7 @@ from torch import Tensor
 
 from braid.core.errors import InvalidTensor
 from braid.core.inputs import GivenTensor
-from braid.engine.ops.dtypes import DTYPE_NAMES
+from braid.engine.ops.dtypes import DTYPE_NAMES, tensor_of
 
 Array: TypeAlias = "np.ndarray[Any, Any] | Tensor"
 Inputs: TypeAlias = "Array | Mapping[str, Array]"
@@ -60,7 +60,7 @@ def _tensor(name: str, array: Array) -> Tensor:
         if not array.flags.c_contiguous or not array.flags.writeable:
             array = array.copy(order="C")
         try:
-            return torch.from_numpy(array)
+            return tensor_of(array)
         except TypeError:
             raise InvalidTensor(f"input {name!r}: no model takes {array.dtype} arrays") from None
     if isinstance(array, Tensor):

@@ -129,7 +129,7 @@ class AsyncClient(Connection):
         name: str,
         model: ModelSource,
         *,
-        batch_sizes: Sequence[int] = (1,),
+        batch_sizes: Sequence[int] = (),
         planner: PlannerOptions | str = "",
         input_shapes: Mapping[str, Sequence[int]] | None = None,
         precision: str = "",

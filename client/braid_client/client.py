@@ -156,7 +156,7 @@ class Client(Connection):
         name: str,
         model: ModelSource,
         *,
-        batch_sizes: Sequence[int] = (1,),
+        batch_sizes: Sequence[int] = (),
         planner: PlannerOptions | str = "",
         input_shapes: Mapping[str, Sequence[int]] | None = None,
         precision: str = "",
@@ -172,7 +172,7 @@ class Client(Connection):
         Args:
             name: letters, digits, '.', '_', '-'; a name in use gets a new version.
             model: path of the file, or its bytes. A file is streamed, never held in memory.
-            batch_sizes: to schedule, each by itself.
+            batch_sizes: to schedule, each by itself; none: 1, and larger ones that pay.
             planner: options, or just the planner's name.
             input_shapes: whole shapes, batch as 1, of inputs with other open extents.
             precision: "fp32" (if empty), "tf32", "fp16", "bf16", or "int8", which needs samples, as

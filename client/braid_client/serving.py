@@ -20,7 +20,7 @@ class Serving:
     versions: tuple[int, ...] = ()  # these versions
     labels: Mapping[str, int] = field(default_factory=dict)
     max_wait_ms: float | None = None  # for more rows, where it is expected to pay
-    split_requests: bool | None = None  # cut requests to fill up batches
+    split_requests: bool | None = None  # changes nothing
     max_queue_requests: int | None = None
     max_queue_rows: int | None = None
     max_queue_ms: float | None = None  # expected wait that is refused; 0: no limit

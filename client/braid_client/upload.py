@@ -12,11 +12,13 @@ import stat
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import BinaryIO, Generic, TypeVar
+from pathlib import Path
+from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 
 from braid_client.errors import InvalidArgument
+from braid_client.external_data import ModelFile, with_its_data
 from braid_client.model_files import HEAD_BYTES, why_no_model
 from braid_client.tensors import Array
 from braid_client.wire import admin_pb2 as wire
@@ -31,13 +33,22 @@ ModelSource = str | os.PathLike[str] | bytes | bytearray | memoryview
 
 T = TypeVar("T")
 
+
+class Readable(Protocol):
+    """Bytes that are read from the first to the last."""
+
+    def read(self, size: int, /) -> bytes: ...
+
+
 OnUpload = Callable[[int, int], None]
 """Called with the bytes sent and the bytes in all."""
 
 
 @contextmanager
-def open_model(model: ModelSource) -> Iterator[tuple[BinaryIO, int]]:
+def open_model(model: ModelSource) -> Iterator[tuple[Readable, int]]:
     """Open a model file; return a stream over it and its size in bytes.
+
+    An ONNX model whose weights lie in other files comes as a zip of all of them.
 
     Raises:
         OSError: there is no such file, or it cannot be read.
@@ -53,7 +64,33 @@ def open_model(model: ModelSource) -> Iterator[tuple[BinaryIO, int]]:
         head = stream.peek(HEAD_BYTES)
         if reason := why_no_model(head, whole=is_regular and len(head) == size):
             raise InvalidArgument(f"{path}: {reason}")
-        yield stream, size
+        files = _with_its_data(path) if is_regular else None
+        if files is None or not files.data:
+            yield stream, size
+            return
+    yield _Chunks(files.chunks()), files.size_bytes()
+
+
+def _with_its_data(path: str) -> ModelFile:
+    try:
+        return with_its_data(Path(path))
+    except ValueError as error:
+        raise InvalidArgument(str(error)) from None
+
+
+class _Chunks:
+    """What an iterator brings, as a stream."""
+
+    def __init__(self, chunks: Iterator[bytes]) -> None:
+        self._chunks = chunks
+        self._left = b""
+
+    def read(self, size: int, /) -> bytes:
+        """Return at most ``size`` bytes; none at the end."""
+        while not self._left and (chunk := next(self._chunks, None)) is not None:
+            self._left = chunk
+        taken, self._left = self._left[:size], self._left[size:]
+        return taken
 
 
 def _is_regular(path: str, folder: str) -> bool:
@@ -106,7 +143,7 @@ def _packed(samples: Mapping[str, Array]) -> bytes:
 
 def upload_parts(
     header: wire.RegisterModelHeader,
-    stream: BinaryIO,
+    stream: Readable,
     size_bytes: int,
     on_upload: OnUpload | None = None,
     samples: bytes = b"",
@@ -125,7 +162,7 @@ def upload_parts(
         yield wire.RegisterModelRequest(chunk=chunk)
         sent += len(chunk)
         if on_upload is not None:
-            on_upload(sent, size_bytes)
+            on_upload(min(sent, size_bytes), size_bytes)
     footer = wire.RegisterModelFooter(sha256=digest.hexdigest())
     yield wire.RegisterModelRequest(footer=footer)
 

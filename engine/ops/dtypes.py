@@ -65,12 +65,15 @@ def array_of(tensor: Tensor) -> np.ndarray[Any, Any]:
 def tensor_of(array: np.ndarray[Any, Any]) -> Tensor:
     """Return a tensor on the memory of a contiguous array.
 
+    ONNX Runtime's UINT64 is C's unsigned long long, which torch refuses although numpy calls it
+    equal to the uint64 that torch takes.
+
     Raises:
         TypeError: torch has not its type.
     """
     if array.dtype == ml_dtypes.bfloat16:
         return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
-    return torch.from_numpy(array)
+    return torch.from_numpy(array.view(np.uint64) if array.dtype == np.uint64 else array)
 
 
 _texts: list[str] = [""]

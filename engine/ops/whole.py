@@ -26,6 +26,7 @@ from braid.engine.ops.dtypes import (
     spec_of,
     strings_array,
     strings_tensor,
+    tensor_of,
     torch_dtype,
 )
 from braid.engine.ops.kinds import op, operator
@@ -262,7 +263,7 @@ def _array(tensor: Tensor) -> Any:
 
 def _tensor(result: Any) -> Tensor:
     array = np.array(result, order="C")
-    return strings_tensor(array) if array.dtype == object else torch.from_numpy(array)
+    return strings_tensor(array) if array.dtype == object else tensor_of(array)
 
 
 def _session(model: Tensor) -> Any:

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
-from braid.core.errors import InvalidArtefact, PreconditionFailed
+from braid.core.errors import InvalidArtefact, ModelImportError, PreconditionFailed
 from braid.core.shortage import unreadable
 from braid.engine.importer.host.report import MODEL_FILE, file_digest
+from braid.engine.importer.upload.archive import Archive, is_zip
 
 
-def checked_file(artefact: Path, digest: str) -> Path:
-    """Return the model file of an artefact, which has the given SHA-256.
+@contextmanager
+def opened_file(artefact: Path, digest: str) -> Iterator[Path]:
+    """Give the body the ONNX file that an artefact keeps, which has the given SHA-256.
+
+    Of a zip with external data it is an unpacked copy, which goes when the body ends: whoever
+    needs the weights longer has them in memory, or mapped, by then.
 
     Raises:
-        PreconditionFailed: the artefact keeps none.
+        PreconditionFailed: the artefact keeps none, or there is no room to unpack it.
         InvalidArtefact: the file was changed after the import.
         SystemShortage: it cannot be read for now.
     """
@@ -26,7 +34,21 @@ def checked_file(artefact: Path, digest: str) -> Path:
         raise unreadable(MODEL_FILE, error) from error
     if not unchanged:
         raise InvalidArtefact(f"{MODEL_FILE} was changed after the import")
-    return path
+    if not is_zip(path):
+        yield path
+        return
+    with TemporaryDirectory(prefix="braid-model-") as folder:
+        try:
+            archive = Archive(path)
+            archive.unpack(Path(folder))
+            model = Path(folder) / archive.model
+        except ModelImportError as error:  # the import took it
+            raise InvalidArtefact(str(error)) from error
+        except OSError as error:
+            raise PreconditionFailed(
+                f"the model and its data cannot be unpacked in {folder}: {error.strerror}"
+            ) from error
+        yield model
 
 
 def reason_of(error: Exception) -> str:

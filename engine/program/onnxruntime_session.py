@@ -18,7 +18,7 @@ from torch import Tensor
 from braid.core.errors import PreconditionFailed
 from braid.core.graph import OpGraph
 from braid.engine.ops.dtypes import array_of, tensor_of
-from braid.engine.program.model_file import checked_file, reason_of
+from braid.engine.program.model_file import opened_file, reason_of
 from braid.engine.runtime.stopping import stoppable_session_run
 
 Provider = tuple[str, Mapping[str, str]]
@@ -86,17 +86,17 @@ class OnnxSession:
         """
         import onnxruntime  # half a second that only sessions need
 
-        path = checked_file(artefact, digest)
         if provider[0] not in onnxruntime.get_available_providers():
             raise PreconditionFailed(f"this ONNX Runtime is built without {provider[0]}")
-        try:
-            self._session = onnxruntime.InferenceSession(
-                str(path), _options(onnxruntime, threads, cpus, spins), providers=[provider]
-            )
-        except Exception as error:  # its exceptions share no base but this
-            raise PreconditionFailed(
-                f"ONNX Runtime refuses the model: {reason_of(error)}"
-            ) from error
+        with opened_file(artefact, digest) as path:
+            try:
+                self._session = onnxruntime.InferenceSession(
+                    str(path), _options(onnxruntime, threads, cpus, spins), providers=[provider]
+                )
+            except Exception as error:  # its exceptions share no base but this
+                raise PreconditionFailed(
+                    f"ONNX Runtime refuses the model: {reason_of(error)}"
+                ) from error
         if self._session.get_providers()[0] != provider[0]:  # it said so, and took the CPU
             raise PreconditionFailed(f"ONNX Runtime cannot use {provider[0]} here")
         self._outputs = [output.name for output in self._session.get_outputs()]

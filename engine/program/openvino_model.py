@@ -24,7 +24,7 @@ from torch import Tensor
 from braid.core.errors import BraidError, PreconditionFailed
 from braid.core.precision import BF16, FP32
 from braid.engine.program import openvino_library as library
-from braid.engine.program.model_file import checked_file, reason_of
+from braid.engine.program.model_file import opened_file, reason_of
 from braid.engine.program.openvino_exactness import Bounds, exact_within
 from braid.engine.program.openvino_library import tbb_threads
 from braid.engine.runtime.stopping import stop_signal
@@ -69,12 +69,11 @@ class OpenVinoModel:
             PreconditionFailed: the artefact keeps no model file, or OpenVINO refuses it.
             InvalidArtefact: the file was changed after the import.
         """
-        path = checked_file(artefact, digest)
         self._cpus, self._device_cpus = tuple(on.cpus), tuple(on.device_cpus or on.cpus)
         self._properties = _properties(on.threads * on.callers, on.callers, precision)
         self._compiled: dict[_Shapes, _Compiled] = {}
         self._lock = threading.Lock()
-        with _refused("OpenVINO refuses the model"):
+        with opened_file(artefact, digest) as path, _refused("OpenVINO refuses the model"):
             self._library = library.load()
             self._core = self._library.Core()
             self._model = self._core.read_model(str(path))

@@ -72,8 +72,8 @@ class ComparisonOptions:
         return ComparisonOptions(
             tolerance,
             min_rounds=3,
-            quick_rounds=3,
-            max_rounds=3,
+            quick_rounds=5,
+            max_rounds=5,
             budget_s=2.0,
             patience_s=2.0,
             final_rounds=None,

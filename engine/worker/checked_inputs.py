@@ -12,7 +12,6 @@ from pathlib import Path
 from types import MappingProxyType
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from braid.core.errors import InvalidArtefact
@@ -20,6 +19,7 @@ from braid.core.graph import OpGraph
 from braid.core.program import ProgramKey
 from braid.core.tensor import BATCH, TensorType
 from braid.engine.importer.host.samples import Arrays, read_samples
+from braid.engine.ops.dtypes import tensor_of
 from braid.engine.worker.models import seeded_inputs, static_tensors
 
 
@@ -76,4 +76,4 @@ def _tensor(array: np.ndarray, spec: TensorType) -> Tensor:
     shape = [int(extent) for extent in spec.shape]
     if array.size != math.prod(shape):
         raise InvalidArtefact(f"the samples have the shape {list(array.shape)}, not {spec}")
-    return torch.from_numpy(np.array(array, order="C")).reshape(shape)
+    return tensor_of(np.array(array, order="C")).reshape(shape)

@@ -19,7 +19,7 @@ from torch import Tensor
 from braid.core.graph import OpGraph
 from braid.core.strings import LENGTH
 from braid.engine.link.shared_memory import HEAP_HEAD, SlotLayout
-from braid.engine.ops.dtypes import is_strings, text_array
+from braid.engine.ops.dtypes import is_strings, tensor_of, text_array
 from braid.engine.ops.whole import KIND, attributes_of, run_arrays
 from braid.engine.program.program import Program
 
@@ -117,7 +117,7 @@ def run_on_heap(program: Program, inputs: Tensors, outputs: Tensors, heap: Heap)
             spots = heap.add_texts(np.asarray(result, object))
             _spots(outputs[name])[:] = spots
         else:
-            outputs[name].copy_(torch.from_numpy(np.array(result, order="C")))
+            outputs[name].copy_(tensor_of(np.array(result, order="C")))
 
 
 def _spots(places: Tensor) -> np.ndarray[Any, Any]:

@@ -126,7 +126,7 @@ class Differences:
         """Yield each stored schedule of a version that was not looked at yet."""
         for replica in self._replicas(row):
             seen = self._seen.get(replica, {})
-            for size, key in replica.schedule_keys.items():
+            for size, key in (replica.schedule_keys | replica.larger_keys).items():
                 stored_at = wanted.schedules.get(key.id)
                 if stored_at is not None and seen.get(size) != stored_at:
                     yield StoredSchedule(replica, size, key, stored_at)

@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from braid.core.cover import Cover
+
 UNKNOWN_S = 0.005
 """Latency of every size while nothing at all is known."""
 
@@ -48,12 +50,18 @@ class LatencyTable:
         self._seconds: dict[int, float] = {}  # what follows from ``_known``, as it is asked for
         self._told: dict[Way, float] = {}  # as of ``revision``
         self._sizes_for: dict[int, int] = {}  # by rows, as of ``revision``
+        self._covers: dict[bool, Cover] = {}  # with ``beside`` or without, as of ``revision``
         self.beside: tuple[Way, ...] = ()
         """Ways of running batches side by side, smallest first."""
 
     @property
     def ways(self) -> tuple[Way, ...]:
         return (*map(Way, self.sizes), *self.beside)
+
+    def add(self, size: int) -> None:
+        """Let batches of one size more be formed."""
+        self.sizes = tuple(sorted({*self.sizes, size}))
+        self._revise()
 
     def expect(self, size: int, seconds: float, beside: int = 1) -> None:
         """Set the latency of a size: a schedule was made, or another plan serves."""
@@ -72,7 +80,7 @@ class LatencyTable:
         for way in [way for way in self.beside if way.size == size]:
             del self._known[way], self._first[way]
             self._forgotten.discard(way)
-            self.revision += 1
+            self._revise()
         self.beside = tuple(way for way in self.beside if way.size != size)
 
     def observe(self, size: int, seconds: float, beside: int = 1) -> None:
@@ -119,8 +127,7 @@ class LatencyTable:
             else:
                 del self._known[way]
                 self._told.pop(way, None)
-                self.revision += 1
-                self._sizes_for.clear()
+                self._revise()
 
     def seconds(self, size: int, beside: int = 1) -> float:
         """Return the expected seconds of a batch of ``size`` rows, of ``beside`` at once."""
@@ -163,17 +170,42 @@ class LatencyTable:
         """Seconds per row in the way that computes the most rows a second."""
         return min(self.seconds(*way) / way.rows for way in self.ways)
 
-    def clearing_s(self, rows: int) -> float:
-        """Return the seconds to run ``rows`` waiting rows, one batch after the other."""
-        if rows <= 0:
-            return 0.0
-        best = min(self.ways, key=lambda way: self.seconds(*way) / way.rows)
-        full, rest = divmod(rows, best.rows)
-        return full * self.seconds(*best) + (self.seconds(self.size_for(rest)) if rest else 0.0)
+    def clearing_s(self, rows: int, *, beside: bool = True) -> float:
+        """Return the least seconds to run ``rows`` rows, cut and padded as is cheapest.
+
+        Without ``beside``, one batch after the other on all threads.
+        """
+        return self._cover(beside).least(rows) if rows > 0 else 0.0
+
+    def first_size(self, rows: int) -> int:
+        """Return the first of the sizes, one after the other, that run ``rows`` rows soonest."""
+        return self.sizes[self._cover(beside=False).first(rows)]
+
+    def _cover(self, beside: bool) -> Cover:
+        cover = self._covers.get(beside)
+        if cover is None:
+            ways = self.ways if beside else tuple(map(Way, self.sizes))
+            cover = Cover([(way.rows, self._surely_s(way)) for way in ways])
+            self._covers[beside] = cover
+        return cover
+
+    def _surely_s(self, way: Way) -> float:
+        """Return what a batch takes at most, if a larger one is known: requests are not cut into
+        sizes that were never seen where one is at hand that holds all rows.
+        """
+        if way not in self._known:
+            larger = [s for w, s in self._known.items() if w.beside == 1 and w.size > way.size]
+            if larger and way.beside == 1:
+                return min(larger)
+        return self.seconds(*way)
 
     def _notice(self, way: Way) -> None:
         told = self._told.get(way)
         if told is None or abs(self._known[way] - told) > NOTICED * told:
             self._told[way] = self._known[way]
-            self.revision += 1
-            self._sizes_for.clear()
+            self._revise()
+
+    def _revise(self) -> None:
+        self.revision += 1
+        self._sizes_for.clear()
+        self._covers.clear()

@@ -91,13 +91,14 @@ class ModelReplica:
         self.output_axes: Mapping[str, int | None] = report.batch.outputs if report.batch else {}
         self.static_inputs = report.static_inputs
         self.device = device
-        self.batch_sizes = imported.batch_sizes  # to form, in rows, ascending
+        self.batch_sizes = imported.batch_sizes  # to form, in rows, ascending; more may come
         self.policy = BatchPolicy()
         self.profiled = ShapeClass(  # that its schedules are made for, at any batch size
             tuple((name, self.one_row(spec)) for name, spec in imported.inputs(1).items()),
             imported.static,
         )
-        self.schedule_keys = _schedule_keys(imported, device.device_key)
+        self.schedule_keys = _schedule_keys(imported, device.device_key, imported.batch_sizes)
+        self.larger_keys = _schedule_keys(imported, device.device_key, imported.larger_sizes)
         self.chosen: dict[int, ScheduleMark] = {}  # by batch size: the schedule that was given last
         self.seen_shapes: dict[Hashable, tuple[ShapeClass, int]] = {}  # of requests that were right
         self._latencies: OrderedDict[ShapeClass, LatencyTable] = OrderedDict()
@@ -131,7 +132,14 @@ class ModelReplica:
         return table
 
     def expect(self, batch_size: int, latency_us: float) -> None:
-        """Expect this latency of a batch of the profiled class until batches show another."""
+        """Expect this latency of a batch of the profiled class until batches show another.
+
+        From now on batches of this size are formed, of every class.
+        """
+        if batch_size not in self.batch_sizes:
+            self.batch_sizes = tuple(sorted((*self.batch_sizes, batch_size)))
+            for table in self._latencies.values():
+                table.add(batch_size)
         self.latencies(self.profiled).expect(batch_size, latency_us / 1e6)
 
     def one_row(self, spec: TensorType) -> TensorType:
@@ -286,8 +294,10 @@ class ModelReplica:
                 self._releasing = asyncio.create_task(self.device.release(ready))
 
 
-def _schedule_keys(imported: ImportedModel, device_key: str) -> Mapping[int, ScheduleKey]:
+def _schedule_keys(
+    imported: ImportedModel, device_key: str, sizes: Sequence[int]
+) -> dict[int, ScheduleKey]:
     """Keys of the schedules that a version can have on a device, by batch size."""
     if not imported.is_planned:
         return {}
-    return {size: imported.schedule_key(device_key, size) for size in imported.batch_sizes}
+    return {size: imported.schedule_key(device_key, size) for size in sizes}

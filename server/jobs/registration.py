@@ -3,6 +3,7 @@
     upload ──import──> artefact ──load──> device ──serve──> sequential plan answers
         for each batch size:  cached? ──yes──────────────────────────────────> swap
           no, or asked for again? ─> profile ─> search ─> verify ─> promoted? ─┘
+        no batch sizes given? ─> larger ones, measured briefly ─> pay? ─> swap
 
 Every step can be done twice: a job cut off by a crash begins again at the top, and finds the
 artefact, the measurements and the schedules that were made before.
@@ -21,6 +22,7 @@ from braid.compiler.cache import ResultCache
 from braid.compiler.compile import compile
 from braid.compiler.device import check_offered
 from braid.compiler.imported_model import ImportedModel, read_imported
+from braid.compiler.larger_sizes import LargerSizes
 from braid.compiler.outcome import reason
 from braid.compiler.outcome import remarks as remarks_of
 from braid.compiler.progress import (
@@ -107,6 +109,8 @@ async def register_model(
                 failures.append(f"{progress.label}: {reason(error, model.name, batch_size)}")
             else:
                 remarks += [f"{progress.label}: {remark}" for remark in remarks_of(schedule)]
+                if imported.larger_sizes:
+                    await _find_larger_sizes(target, schedule, services, progress)
             progress.finished()
         return RegistrationOutcome(tuple(failures), tuple(remarks))
 
@@ -135,7 +139,10 @@ async def serve_again(
             log.error("not served", extra=facts)
         for device, batch_size in _work(imported, services):
             if device in devices and device.name not in refusals:
-                await _use_stored(_Target(model, imported, device, batch_size), services, retry)
+                target = _Target(model, imported, device, batch_size)
+                await _use_stored(target, services, retry)
+                for size in imported.larger_sizes:
+                    await _use_stored(replace(target, batch_size=size), services, retry)
 
 
 async def _import(
@@ -276,6 +283,7 @@ class _Target:
     device: ServingDevice
     batch_size: int
     samples: GivenSamples = NO_SAMPLES
+    pays: Callable[[Schedule], bool] | None = None  # of a size that is measured briefly: serves it?
 
     @property
     def key(self) -> ScheduleKey:
@@ -309,6 +317,7 @@ async def _make(
     ``before`` serves meanwhile, and on if nothing could be decided now.
     """
     device, observer, store = target.device, services.observer, services.store
+    is_brief = target.pays is not None
 
     def report(event: Event) -> None:
         match event:
@@ -316,14 +325,17 @@ async def _make(
                 observer.stage_measured(device.name, seconds)
             case StagesReused(count):
                 observer.stages_reused(device.name, count)
-            case _:
+            case _ if not is_brief:
                 progress(event)
 
     turn = services.device_turns.of(device.name)
     if turn.locked():
         progress.waiting()
     async with turn:
-        progress.begun()
+        if is_brief:
+            progress.briefly()
+        else:
+            progress.begun()
         began = monotonic()
         imported, size = target.imported, target.batch_size
         keys = [
@@ -338,9 +350,12 @@ async def _make(
             services.limits,
             target.samples,
             services.side_by_side,
+            is_brief,
             services.retry(),
         )
         made, graph = await compile(imported, device, size, options, cache, report)
+    if is_brief and target.pays is not None and not target.pays(made):
+        return made
     wrong = sum(contender.erred for contender in made.provenance.candidates)
     observer.plans_refused(device.name, wrong)
     schedule = better_founded(before, made, monotonic() - began)
@@ -349,6 +364,36 @@ async def _make(
     retry = services.retry(progress.retrying)
     await promote(target.model, device, schedule, services, retry)
     return schedule
+
+
+async def _find_larger_sizes(
+    target: _Target, first: Schedule, services: JobServices, progress: BatchSizeProgress
+) -> None:
+    """Let larger batch sizes serve that pay; ``first`` is the schedule of one row.
+
+    The model is scheduled without them: whatever fails ends the search for more.
+    """
+    imported, store = target.imported, services.store
+
+    async def schedule(size: int, pays: Callable[[Schedule], bool] | None = None) -> Schedule:
+        label = _label(target.device, size, services)
+        of_size = replace(progress, label=label)
+        return await _schedule(replace(target, batch_size=size, pays=pays), services, of_size)
+
+    try:
+        for size in imported.larger_sizes:
+            key = imported.schedule_key(target.device.device_key, size)
+            stored = await store.call(store.find_schedule, key)
+            if stored is not None and stored.is_asked:
+                await schedule(size)
+        sizes = LargerSizes(imported, first)
+        while (next_size := sizes.next()) is not None:
+            sizes.tried(await schedule(next_size, sizes.pays))
+    except (TakenOver, DamagedArtefact):
+        raise
+    except BraidError as error:
+        facts = {"model": target.model.name, "reason": str(error)}
+        log.warning("no larger batch sizes were found", extra=facts)
 
 
 async def _use_stored(
@@ -365,7 +410,8 @@ async def _use_stored(
             log.warning("unfit schedule", extra={"schedule_id": key.id, "reason": str(error)})
             await services.store.call(services.store.forget_schedule, key)
             schedule = None
-    services.observer.schedule_looked_up(schedule is not None)
+    if schedule is not None or target.batch_size in target.imported.batch_sizes:
+        services.observer.schedule_looked_up(schedule is not None)
     return schedule
 
 

@@ -14,13 +14,12 @@ from pathlib import Path
 from braid.compiler.options import ModelOptions
 from braid.core.errors import BraidError, InvalidRequest, StartupError
 from braid.core.own_threads import OwnThreads
-from braid.core.regular_file import open_file
+from braid.core.regular_file import check_file
 from braid.scheduler.options import PlannerSettings
 from braid.server.jobs.runner import JobRunner
 from braid.server.store.records import JobStatus, ModelStatus, ModelVersion, check_model_name
 from braid.server.store.store import Store
-
-CHUNK_BYTES = 4 << 20
+from braid_client.external_data import ModelFile, with_its_data
 
 
 def check_models(wanted: Sequence[str], awaited: Sequence[str]) -> None:
@@ -109,14 +108,13 @@ async def _register(
     options, version = ModelOptions(planner=PlannerSettings.for_serving()), None
     if known is not None:
         options, version = known.options, known.version
-    digest = hashlib.sha256()
-    with await reading.run(open_file, path) as file:
-        async with store.receive(max_upload_bytes) as upload:
-            while chunk := await reading.run(file.read, CHUNK_BYTES):
-                digest.update(chunk)
-                await upload.write(chunk)
-            received = await upload.finish(digest.hexdigest())
-            made = await runner.register(name, received, options, version)
+    digest, chunks = hashlib.sha256(), (await reading.run(_with_its_data, path)).chunks()
+    async with store.receive(max_upload_bytes) as upload:
+        while (chunk := await reading.run(next, chunks, None)) is not None:
+            digest.update(chunk)
+            await upload.write(chunk)
+        received = await upload.finish(digest.hexdigest())
+        made = await runner.register(name, received, options, version)
     return made.job.id
 
 
@@ -124,18 +122,24 @@ async def _registered(
     name: str, path: Path, store: Store, reading: OwnThreads
 ) -> ModelVersion | None:
     """Newest version of a name with the bytes of a file; None if there is none."""
-    size_bytes = (await reading.run(path.stat)).st_size
+    file = await reading.run(_with_its_data, path)
+    size_bytes = await reading.run(file.size_bytes)
     versions = [
         one
         for one in await store.call(store.models, name)
-        if one.state is not ModelStatus.DRAINING and one.size_bytes == size_bytes
+        if one.state is not ModelStatus.DRAINING
+        and (one.size_bytes == size_bytes or (file.data and one.size_bytes > size_bytes))
     ]
     if not versions:
         return None
-    digest = await reading.run(_digest, path)
+    digest = await reading.run(file.digest)
     return next((one for one in reversed(versions) if one.sha256 == digest), None)
 
 
-def _digest(path: Path) -> str:
-    with open_file(path) as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+def _with_its_data(path: Path) -> ModelFile:
+    """Return the model file with the files that it names, which may be links, as it may."""
+    check_file(path)
+    try:
+        return with_its_data(path, links=True)
+    except ValueError as error:
+        raise InvalidRequest(str(error)) from None

@@ -61,7 +61,7 @@ _PASSED_OVER: Mapping[str, frozenset[str]] = {
 class Configuration:
     """Wishes of a ModelConfig."""
 
-    batch_sizes: tuple[int, ...] = (1,)  # to schedule
+    batch_sizes: tuple[int, ...] = ()  # to schedule; none: 1, and what pays
     max_batch_size: int | None = None  # None: nothing is declared of the batch
     versions: VersionPolicy | None = None  # None: left open
     max_wait_ms: float | None = None  # for more rows; None: left open

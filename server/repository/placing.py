@@ -27,7 +27,7 @@ from braid.server.models.first_bytes import FirstBytes
 from braid.server.repository.configuration import Configuration
 from braid.server.repository.declared import check_declared
 from braid.server.repository.folders import VersionFolder
-from braid.server.repository.model_file import ModelFile, model_file
+from braid.server.repository.model_file import model_file
 from braid.server.store.records import (
     JobRecord,
     JobStatus,
@@ -39,6 +39,7 @@ from braid.server.store.records import (
 from braid.server.store.shared_files import Files
 from braid.server.store.store import Store
 from braid.server.store.uploads import Upload
+from braid_client.external_data import ModelFile
 
 AT_ONCE = 4
 """Number of files of a repository that are read at the same time."""

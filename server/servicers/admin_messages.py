@@ -25,7 +25,7 @@ def options_from_wire(header: wire.RegisterModelHeader) -> ModelOptions:
     """
     planner = PlannerSettings.for_serving(header.planner.name)
     return ModelOptions(
-        batch_sizes=tuple(header.batch_sizes) or (1,),
+        batch_sizes=tuple(header.batch_sizes),
         planner=replace(
             planner,
             max_group_ops=header.planner.max_group_ops or planner.max_group_ops,

@@ -19,7 +19,6 @@ class BatchPolicy:
     """Limits and preferences; everything else follows from latencies and arrivals."""
 
     max_wait_s: float = 0.005  # for more rows, with the device idle; 0: never wait
-    split_requests: bool = False  # cut requests that fit into one batch, to fill up another
     max_requests: int = 1024  # that wait
     max_rows: int = 4096  # that wait
     max_queue_s: float = inf  # expected wait for the device; what would wait longer is refused
@@ -76,7 +75,7 @@ class Batching:
     """Changes of one model to the server's own batch policy."""
 
     max_wait_ms: float | None = None
-    split_requests: bool | None = None
+    split_requests: bool | None = None  # changes nothing; earlier versions of the server used it
     max_queue_requests: int | None = None
     max_queue_rows: int | None = None
     max_queue_ms: float | None = None  # 0: no limit
@@ -88,7 +87,6 @@ class Batching:
     def over(self, policy: BatchPolicy) -> BatchPolicy:
         wanted = {
             "max_wait_s": None if self.max_wait_ms is None else self.max_wait_ms / 1000,
-            "split_requests": self.split_requests,
             "max_requests": self.max_queue_requests,
             "max_rows": self.max_queue_rows,
             "max_queue_s": None if self.max_queue_ms is None else queue_limit_s(self.max_queue_ms),

@@ -488,8 +488,9 @@ def _wanted_schedules(
     if size is None:
         return found
     wanted = [schedule for schedule in found if schedule.key.batch_size == size]
-    if not wanted and size not in model.options.batch_sizes:
-        sizes = ", ".join(map(str, model.options.batch_sizes))
+    asked = model.options.batch_sizes or sorted({schedule.key.batch_size for schedule in found})
+    if not wanted and size not in (asked or (1,)):
+        sizes = ", ".join(map(str, asked or (1,)))
         raise InvalidRequest(
             f"{model.name} version {model.version} is scheduled for batch sizes {sizes}, "
             f"not for {size}"

@@ -17,6 +17,7 @@ import braid
 from braid.compiler.result_files import ResultFiles
 from braid.core.errors import InvalidArtefact, InvalidRequest, InvalidTensor, PreconditionFailed
 from braid.core.schedule import Provisional
+from tests.models.external_data import in_several_files
 from tests.models.small import by_values
 from tests.service.server_process import ServerProcess
 
@@ -43,6 +44,33 @@ def test_any_number_of_rows_is_what_onnxruntime_says(
 
     assert isinstance(found, np.ndarray)
     np.testing.assert_allclose(found, reference.run(None, {"x": x})[0], rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("sizes", [(), (1, 8), (3, 4)])
+def test_rows_are_cut_and_padded_whatever_the_sizes(
+    model: Path,
+    tmp_path: Path,
+    reference: onnxruntime.InferenceSession,
+    sizes: tuple[int, ...],
+) -> None:
+    with braid.compile(model, batch_sizes=sizes, planner="sequential", store=tmp_path) as net:
+        assert set(sizes) <= set(net.batch_sizes)
+        for count in range(1, 34):
+            x = rows(count, seed=count)
+            expected = reference.run(None, {"x": x})[0]
+            np.testing.assert_allclose(net(x), expected, rtol=1e-3, atol=1e-4)
+
+
+def test_a_model_in_several_files_is_compiled_by_its_name(tmp_path: Path, store: Path) -> None:
+    path = in_several_files(tmp_path, "model.onnx", "model.onnx.data")
+    expected = onnxruntime.InferenceSession(path).run(None, {"x": rows(2)})[0]
+
+    with braid.compile(path, planner="sequential", store=store) as net:
+        np.testing.assert_allclose(net(rows(2)), expected, rtol=1e-3, atol=1e-4)
+
+    (tmp_path / "model.onnx.data").unlink()
+    with pytest.raises(InvalidRequest, match=r"'model\.onnx\.data', which is missing"):
+        braid.compile(path, store=store)
 
 
 def test_outputs_are_the_kind_of_array_that_came(net: braid.Network) -> None:

@@ -65,7 +65,10 @@ def test_a_model_that_loses_its_numbers_stays_in_fp32(
 ) -> None:
     with shared.client() as client:
         path = cancelling(tmp_path / "cancelling.onnx")
-        client.register("cancelling", path, precision="auto", planner="sequential", wait=True)
+        client.register(
+            *("cancelling", path), batch_sizes=[1], precision="auto", planner="sequential",
+            wait=True,
+        )  # fmt: skip
         (plan,) = client.model("cancelling").schedules
         tried = candidates(client, "cancelling")
         client.delete("cancelling")
@@ -157,7 +160,10 @@ def test_a_small_error_leaves_fp32_and_a_fixed_precision_names_what_is_lost(
     shared: ServerProcess, models: dict[str, Path], tmp_path: Path
 ) -> None:
     with shared.client() as client:
-        client.register("exact", models["cnn"], precision="auto", accepted_error=1e-5, wait=True)
+        client.register(
+            *("exact", models["cnn"]), batch_sizes=[1], precision="auto", accepted_error=1e-5,
+            wait=True,
+        )  # fmt: skip
         (plan,) = client.model("exact").schedules
         narrow = candidates(client, "exact")["sequential in bf16"]
         path = cancelling(tmp_path / "cancelling.onnx")

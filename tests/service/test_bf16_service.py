@@ -27,7 +27,14 @@ def test_a_model_is_served_in_bf16_or_refused(
             ):
                 client.register("narrow", models["cnn"], precision=BF16)
             pytest.skip("a CPU without instructions for BF16")
-        client.register("narrow", models["cnn"], precision=BF16, planner="sequential", wait=True)
+        client.register(
+            "narrow",
+            models["cnn"],
+            batch_sizes=[1],
+            precision=BF16,
+            planner="sequential",
+            wait=True,
+        )
         (plan,) = client.model("narrow").schedules
         document, graph = client.schedule("narrow", 1)
         answer = client.infer("narrow", {"x": ROWS})

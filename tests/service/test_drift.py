@@ -39,7 +39,7 @@ def test_a_plan_slower_than_its_profile_is_profiled_again_while_it_serves(tmp_pa
     ).start()
     try:
         with server.client() as client:
-            client.register("cnn", path, wait=True)
+            client.register("cnn", path, batch_sizes=[1], wait=True)
         assert server.stop() == 0
         claimed_s = claim_to_take(0.1, server.store)
         server.start()
@@ -75,7 +75,7 @@ def test_a_plan_faster_than_its_profile_is_to_be_made_again_in_idle_time(tmp_pat
     try:
         server.import_ahead(path)
         with server.client() as client:
-            client.register("cnn", path, planner="sequential", wait=True)
+            client.register("cnn", path, batch_sizes=[1], planner="sequential", wait=True)
             jobs = client.jobs()
         assert server.stop() == 0
         claim_to_take(1000, server.store)

@@ -78,7 +78,7 @@ def test_a_gpu_alone_serves_in_other_precisions(
 ) -> None:
     server = ServerProcess(tmp_path / "store", BRAID_DEVICES=GPU).start()
     with server.client() as client:
-        client.register("cnn", models["cnn"], precision=precision, wait=True)
+        client.register("cnn", models["cnn"], batch_sizes=[1], precision=precision, wait=True)
         (plan,) = client.model("cnn").schedules
         x = ROWS[:1]
         got = client.infer("cnn", {"x": x})

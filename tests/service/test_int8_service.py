@@ -108,7 +108,7 @@ def test_auto_serves_within_the_error_and_fp32_within_a_hundred_thousandth(
         for name, accepted in (("loose", ACCEPTED), ("strict", 1e-5)):
             client.register(
                 *(name, path), precision="auto", accepted_error=accepted, samples={"x": rows},
-                planner="sequential", wait=True,
+                planner="sequential", batch_sizes=[1], wait=True,
             )  # fmt: skip
         (loose,), (strict,) = (client.model(name).schedules for name in ("loose", "strict"))
         found = {name: provenance(client, name)["candidates"] for name in ("loose", "strict")}
@@ -133,7 +133,7 @@ def test_huge_ranges_and_sums_that_cancel_stay_in_fp32_under_auto(
     with shared.client() as client:
         client.register(
             *("cancelling8", path), precision="auto", accepted_error=1e-2, samples={"x": rows},
-            planner="sequential", wait=True,
+            planner="sequential", batch_sizes=[1], wait=True,
         )  # fmt: skip
         (plan,) = client.model("cancelling8").schedules
         seen = provenance(client, "cancelling8")

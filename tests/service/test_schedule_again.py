@@ -136,7 +136,7 @@ def test_a_model_that_is_unloaded_is_to_be_loaded_first(
     server.start()
     server.import_ahead(path)
     with server.client() as client:
-        client.register("cnn", path, planner="sequential", wait=True)
+        client.register("cnn", path, batch_sizes=[1], planner="sequential", wait=True)
         assert call(server, "/v2/repository/models/cnn/unload", {}).status == 200
         with pytest.raises(FailedPrecondition, match="does not serve; load it first"):
             client.schedule_again("cnn", version=1)
@@ -160,7 +160,7 @@ def test_what_is_provisional_is_shown_everywhere_and_survives_restarts(
     server.start()
     server.import_ahead(path)
     with server.client() as client:
-        client.register("cnn", path, planner="sequential", wait=True)
+        client.register("cnn", path, batch_sizes=[1], planner="sequential", wait=True)
     assert server.stop() == 0
     mark_provisional(server.store)
     server.start()

@@ -45,7 +45,7 @@ def serving(tmp_path: Path, path: Path, setting: str) -> Iterator[ServerProcess]
     try:
         server.start().import_ahead(path)
         with server.client() as client:
-            client.register("cnn", path, planner="sequential", wait=True)
+            client.register("cnn", path, batch_sizes=[1], planner="sequential", wait=True)
         assert server.stop() == 0
         claim(server.store)
         yield server.start()

@@ -49,7 +49,7 @@ def claiming(server: ServerProcess, tmp_path: Path) -> ServerProcess:
     server.start()
     server.import_ahead(path)
     with server.client() as client:
-        client.register("cnn", path, planner="sequential", wait=True)
+        client.register("cnn", path, batch_sizes=[1], planner="sequential", wait=True)
     assert server.stop() == 0
     claim_speed(server.store)
     return server.start()

@@ -91,7 +91,7 @@ def import_upload(source: UploadedModel, request: ImportRequest, on_progress: On
     on_progress(0.9, "writing the artefact")
     report = _report(study, reference, request.upload, source)
     template = with_output_specs(study.subject, study.batch)
-    kept = request.upload if reference.file == request.upload else None  # not out of a zip
+    kept = request.upload if reference.file is not None else None  # also a zip, with its data
     write_artefact(request.artefact, template, study.subject.weights, report, kept)
 
 

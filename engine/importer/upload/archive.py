@@ -6,6 +6,7 @@ never extracted by the zip library; links, folders above the archive and repeate
 
 from __future__ import annotations
 
+import re
 import stat
 import zipfile
 import zlib
@@ -13,12 +14,25 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
 from braid.core.errors import ModelImportError
+from braid.core.regular_file import open_file
 
 MAX_MEMBERS = 100_000
 MAX_UNPACKED_BYTES = 16 << 30
 MAX_RATIO = 100  # weights hardly shrink
 _FREE_BYTES = 64 << 20  # may be packed as tightly as one likes
+_PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+@=,~ -]{0,200}")
 _METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+
+
+def is_zip(path: Path) -> bool:
+    """Return whether a file begins as a zip does.
+
+    Raises:
+        NoRegularFile: there is something else at the path.
+        OSError: it cannot be read.
+    """
+    with open_file(path) as file:
+        return file.read(4) == b"PK\x03\x04"
 
 
 class Archive:
@@ -87,6 +101,48 @@ class Archive:
             raise ModelImportError(f"{name} in the archive is damaged: {error}") from error
         if left:
             raise ModelImportError(f"{name} in the archive does not have the size it states")
+
+    def unpack(self, folder: Path) -> None:
+        """Write all files into an empty folder, as fresh regular files.
+
+        Raises:
+            ModelImportError: a name is odd, a folder where a file is, or a file is damaged.
+        """
+        for name in self.names:
+            if not all(map(_PLAIN.fullmatch, name.split("/"))):
+                raise ModelImportError(
+                    f"the archive holds {name!r}; an ONNX model with external data is a zip of the "
+                    "model and its data files, without folders around them or unusual names"
+                )
+            try:
+                (folder / name).parent.mkdir(parents=True, exist_ok=True)
+                with (folder / name).open("xb") as file:
+                    for chunk in self.chunks(name):
+                        file.write(chunk)
+            except (FileExistsError, NotADirectoryError, IsADirectoryError):
+                raise ModelImportError(
+                    f"the archive holds {name!r} as a file and as a folder"
+                ) from None
+
+    @property
+    def model(self) -> str:
+        """Name of the only ONNX file, which lies in no folder.
+
+        Raises:
+            ModelImportError: there is none, or there are several.
+        """
+        models = [name for name in self.names if name.endswith(".onnx")]
+        if len(models) != 1:
+            raise ModelImportError(
+                f"a zip archive with {len(models)} .onnx files; it must hold exactly one, and the "
+                "files it names as external data (a torch checkpoint cannot be imported)"
+            )
+        if "/" in models[0]:
+            raise ModelImportError(
+                f"the archive holds {models[0]!r}; zip the model and its data files without "
+                "folders around them"
+            )
+        return models[0]
 
 
 def _check_sizes(members: list[zipfile.ZipInfo], packed: int) -> None:

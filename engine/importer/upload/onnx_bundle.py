@@ -1,7 +1,6 @@
-"""An ONNX model that keeps its weights in other files: a zip of the model and flat, exactly named
-files.
+"""An ONNX model that keeps its weights in other files: a zip of the model and exactly named files.
 
-    model.onnx            the only one of its kind
+    model.onnx            the only one of its kind, in no folder
     model.onnx.data       named by the model as a location, exactly so; any number of these
 
 The members are written as fresh regular files into the import's own folder, which is where ONNX
@@ -10,7 +9,6 @@ Runtime looks for them; nothing outside it can be named.
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 from onnx import ModelProto, TensorProto
@@ -18,8 +16,6 @@ from onnx import ModelProto, TensorProto
 from braid.core.errors import ModelImportError
 from braid.engine.importer.upload.archive import Archive
 from braid.engine.importer.upload.onnx_file import EXPORT, all_tensors, parse_model, read_model
-
-_PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+@=,~ -]{0,200}")
 
 
 def unpack_bundle(archive: Archive, work: Path) -> tuple[ModelProto, Path]:
@@ -33,28 +29,14 @@ def unpack_bundle(archive: Archive, work: Path) -> tuple[ModelProto, Path]:
             "the archive is a PyTorch checkpoint or TorchScript (.pt), whose pickle or code would "
             f"have to be run; {EXPORT}"
         )
-    for name in archive.names:
-        if not _PLAIN.fullmatch(name):
-            raise ModelImportError(
-                f"the archive holds {name!r}; an ONNX model with external data is a zip of the "
-                "model and its data files, without folders"
-            )
-    models = [name for name in archive.names if name.endswith(".onnx")]
-    if len(models) != 1:
-        raise ModelImportError(
-            f"a zip archive with {len(models)} .onnx files; it must hold exactly one, and the "
-            "files it names as external data (a torch checkpoint cannot be imported)"
-        )
+    name = archive.model
     folder = work / "bundle"
     folder.mkdir(mode=0o700)
-    for name in archive.names:
-        with (folder / name).open("xb") as file:
-            for chunk in archive.chunks(name):
-                file.write(chunk)
-    data = frozenset(archive.names) - set(models)
-    model = parse_model(read_model(folder / models[0]), external=data)
+    archive.unpack(folder)
+    data = frozenset(archive.names) - {name}
+    model = parse_model(read_model(folder / name), external=data)
     _fill(model, folder, data)
-    return model, folder / models[0]
+    return model, folder / name
 
 
 def _fill(model: ModelProto, folder: Path, names: frozenset[str]) -> None:

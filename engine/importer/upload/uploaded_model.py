@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from braid.core.errors import ModelImportError, UnsupportedOperators
-from braid.core.regular_file import NoRegularFile, open_file
-from braid.engine.importer.upload.archive import Archive
+from braid.core.regular_file import NoRegularFile
+from braid.engine.importer.upload.archive import Archive, is_zip
 from braid.engine.runtime.memory import raise_out_of_memory
 
 if TYPE_CHECKING:  # torch is loaded only after the file has proved to be a model
@@ -21,8 +21,6 @@ if TYPE_CHECKING:  # torch is loaded only after the file has proved to be a mode
 
     from braid.core.graph import OpGraph
     from braid.engine.importer.verification.reference import ReferenceModel
-
-_ZIP = b"PK\x03\x04"
 
 
 class UploadedModel(Protocol):
@@ -76,8 +74,7 @@ def open_upload(upload: Path, work: Path) -> UploadedModel:
         ModelImportError: no format that Braid imports, or over a structural budget.
     """
     try:
-        with open_file(upload) as file:
-            zipped = file.read(4) == _ZIP
+        zipped = is_zip(upload)
     except NoRegularFile as error:
         raise ModelImportError(f"the upload cannot be read: {error.strerror}") from error
     if not zipped:

@@ -36,8 +36,8 @@ def add_parser(subparsers: Subparsers) -> None:
         "--batch-sizes",
         metavar="N,N,...",
         type=batch_sizes,
-        default=(1,),
-        help="to schedule, each by itself (default: 1)",
+        default=(),
+        help="to schedule, each by itself (default: 1, and larger ones that pay)",
     )
     _add_planner(parser)
     parser.add_argument(

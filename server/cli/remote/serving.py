@@ -32,7 +32,7 @@ def add_parser(subparsers: Subparsers) -> None:
     add(
         "--split-requests",
         action=argparse.BooleanOptionalAction,
-        help="cut requests that fit into one batch, to fill up another",
+        help="changes nothing: requests are cut wherever that is cheapest",
     )
     add("--max-queue-requests", metavar="N", type=int, help="requests that may wait")
     add("--max-queue-rows", metavar="N", type=int, help="rows that may wait")
@@ -96,7 +96,6 @@ def described(name: str, serving: Serving) -> str:
     lines += [f"  {label} -> version {number}" for label, number in sorted(serving.labels.items())]
     batching = {
         "waits for rows up to": serving.max_wait_ms and f"{serving.max_wait_ms:g} ms",
-        "requests are": {True: "cut", False: "kept whole", None: None}[serving.split_requests],
         "requests that may wait": serving.max_queue_requests,
         "rows that may wait": serving.max_queue_rows,
         "expected wait that is refused": serving.max_queue_ms and f"{serving.max_queue_ms:g} ms",

@@ -75,4 +75,5 @@ async def _sizes(facts: Facts, job: JobRecord) -> list[ShownStep]:
 def _wanted(facts: Facts, model: ModelVersion) -> tuple[int, ...]:
     """Return the batch sizes that are scheduled; a model without a batch has one only."""
     served = facts.served(model)
-    return model.options.batch_sizes if served is None or served.batched else (1,)
+    sizes = model.options.batch_sizes if served is None or served.batched else ()
+    return sizes or (1,)

@@ -10,6 +10,10 @@ times the rows, which takes as long as each of them does beside the others. Whil
 parts are busy, a batch on a part can begin before one on all threads: then each part takes the next
 batch as soon as it is free, and the sum of the ends decides.
 
+Rows of one request end together, with the last of them. So where k rows wait for each request, on
+average, every row waits until the k-th, and for a request that waits alone the total is what its
+rows take in the cheapest batches, cut, padded or both (``braid.core.cover``).
+
 The first batch of the best order is what runs. Rows that will arrive while these are served count
 as well: with utilisation u, a busy period that begins with n rows serves n / (1 - u). So the
 choice moves from the lowest latency, when there is little to do, to the highest throughput.
@@ -20,14 +24,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from heapq import heapify, heapreplace
 
+from braid.core.cover import HORIZON_ROWS
 from braid.server.inference.latencies import LatencyTable, Way
 
 SMOOTHING = 0.1
 OUTLIER = 4.0  # one gap moves the belief by no more than if it were this many times it
 SHORTEST_GAP_S = 1e-4
 
-HORIZON_ROWS = 512
-"""Rows looked ahead. Beyond, throughput is all that counts."""
+MAX_TOTALS = 16
+"""Numbers of rows of a request whose totals are kept."""
 
 HORIZON_ON_PARTS = 32
 """Rows looked ahead where parts of the device are free at different times."""
@@ -68,34 +73,49 @@ class CompletionPlan:
         self._table = table
         self._revision = -1
         self._latency: dict[Way, float] = {}
-        self._total: list[float] = [0.0]
+        self._totals: dict[int, list[float]] = {}  # by the rows of a request
 
-    def total_s(self, rows: int) -> float:
-        """Return the least sum of completion times, in seconds; ``rows`` at most HORIZON_ROWS."""
+    def total_s(self, rows: int, each: int = 1) -> float:
+        """Return the least sum of completion times, in seconds; ``rows`` at most HORIZON_ROWS.
+
+        A request has ``each`` rows.
+        """
         self._refresh()
-        total, latency = self._total, self._latency
+        if each not in self._totals and len(self._totals) >= MAX_TOTALS:
+            self._totals.clear()
+        total, latency = self._totals.setdefault(each, [0.0]), self._latency
         for n in range(len(total), rows + 1):
-            total.append(min(s * n + total[max(0, n - w.rows)] for w, s in latency.items()))
+            waiting = _whole(n, each)
+            total.append(min(s * waiting + total[max(0, n - w.rows)] for w, s in latency.items()))
         return total[rows]
 
-    def best_way(self, rows: int, gap_s: float | None = None, least: int = 1) -> Way:
+    def best_way(
+        self, rows: int, gap_s: float | None = None, each: int = 1, *, is_alone: bool = False
+    ) -> Way:
         """Return the batch size to run now, and how many batches of it side by side.
 
         Args:
             rows: waiting, at least 1.
             gap_s: expected time between arriving rows; None if unknown.
-            least: rows that a batch must hold, at most the largest size.
+            each: rows of a request, on average.
+            is_alone: all rows are of one request.
         """
+        if is_alone:
+            return Way(self._table.first_size(rows))
         self._refresh()
-        ways = [way for way in self._latency if way.size >= least]
         busy = self._busy_period(rows, gap_s)
         if busy > HORIZON_ROWS:
-            return min(ways, key=lambda w: self._latency[w] / min(w.rows, rows))
-        self.total_s(busy)
-        return min(ways, key=lambda w: self._total_with_s(w, rows, busy))
+            return min(self._latency, key=lambda w: self._latency[w] / min(w.rows, rows))
+        return min(self._latency, key=lambda w: self._total_with_s(w, rows, busy, each))
 
     def best_way_on(
-        self, free_s: Sequence[float], rows: int, gap_s: float | None = None, least: int = 1
+        self,
+        free_s: Sequence[float],
+        rows: int,
+        gap_s: float | None = None,
+        each: int = 1,
+        *,
+        is_alone: bool = False,
     ) -> Way:
         """As ``best_way``, while the device is busy.
 
@@ -103,43 +123,44 @@ class CompletionPlan:
             free_s: seconds until each of the device's equal parts is free, ascending.
             rows: as for ``best_way``, and so the others.
         """
-        best = self.best_way(rows, gap_s, least)
+        best = self.best_way(rows, gap_s, each, is_alone=is_alone)
         if free_s[0] == free_s[-1]:
             return best
         busy = min(self._busy_period(rows, gap_s), max(rows, HORIZON_ON_PARTS), HORIZON_ROWS)
-        self.total_s(busy)
-        best_s = free_s[-1] * busy + self._total_with_s(best, rows, busy)
+        best_s = free_s[-1] * _whole(busy, each) + self._total_with_s(best, rows, busy, each)
         for way in self._table.beside:
-            if (
-                way.size >= least
-                and (total_s := self._on_parts_s(way, free_s, rows, busy)) < best_s
-            ):
+            if (total_s := self._on_parts_s(way, free_s, rows, busy, each)) < best_s:
                 best, best_s = way, total_s
         return best
 
-    def _total_with_s(self, way: Way, rows: int, busy: int) -> float:
+    def _total_with_s(self, way: Way, rows: int, busy: int, each: int) -> float:
         """Return the sum of completion times of ``busy`` rows, the first ones in this way.
 
         A batch begins now, with no more than the ``rows`` that wait. Those on other parts of the
         device can begin as other rows come; they count as no fuller than this one.
         """
         taken = min(busy, min(way.size, rows) * way.beside)
-        return self._latency[way] * busy + self._total[busy - taken]
+        return self._latency[way] * _whole(busy, each) + self.total_s(busy - taken, each)
 
-    def _on_parts_s(self, way: Way, free_s: Sequence[float], rows: int, busy: int) -> float:
+    def _on_parts_s(
+        self, way: Way, free_s: Sequence[float], rows: int, busy: int, each: int
+    ) -> float:
         """Return the sum of completion times of ``busy`` rows on parts of the threads.
 
         Each batch goes to the part that is free first; ``free_s`` tells when each thread is.
         """
         threads = len(free_s) // way.beside
-        ends = [free_s[last] for last in range(threads - 1, len(free_s), threads)]
-        heapify(ends)
-        total_s, size = 0.0, min(way.size, rows)  # as in ``_total_with_s``
-        for first in range(0, busy, size):
-            end = ends[0] + self._latency[way]
-            total_s += min(size, busy - first) * end
-            heapreplace(ends, end)
-        return total_s
+        parts = [free_s[last] for last in range(threads - 1, len(free_s), threads)]
+        heapify(parts)
+        size = min(way.size, rows)  # as in ``_total_with_s``
+        ends = []
+        for _ in range(0, busy, size):
+            ends.append(parts[0] + self._latency[way])
+            heapreplace(parts, ends[-1])
+        return sum(
+            min(each, busy - first) * max(ends[first // size : -(-(first + each) // size)])
+            for first in range(0, busy, each)
+        )
 
     def waiting_pays(self, rows: int, gap_s: float | None, longest_s: float) -> bool:
         """Return whether, the device idle, rows that come within ``longest_s`` are worth a wait.
@@ -150,7 +171,7 @@ class CompletionPlan:
         if gap_s is None or longest_s <= 0:
             return False
         self._refresh()
-        now_s = self._latency[Way(self._table.size_for(rows))]
+        now_s = self._table.clearing_s(rows, beside=False)
         for size in self._table.sizes:
             more = size - rows
             if more <= 0:
@@ -183,4 +204,9 @@ class CompletionPlan:
         if self._revision != self._table.revision or not self._latency:
             self._revision = self._table.revision
             self._latency = {way: self._table.seconds(*way) for way in self._table.ways}
-            self._total = [0.0]
+            self._totals.clear()
+
+
+def _whole(rows: int, each: int) -> int:
+    """Rows of the requests of ``each`` rows to which the last ``rows`` rows belong."""
+    return rows + -rows % each

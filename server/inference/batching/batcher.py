@@ -224,10 +224,8 @@ class Batcher:
             ticket.rows_left,
             self._clock.now(),
         )
-        if rows > 1:
-            way = lane.plan.best_way(rows, queue.arrivals.gap_s(now))
-            if way.size < rows or way.beside > 1:
-                return False
+        if lane.table.first_size(rows) < rows:
+            return False
         if rows < lane.table.sizes[-1] and self._idle_send_at(queue, lane, ticket, rows, now) > now:
             return False
         self._start(queue, lane, [ticket.take(rows)], now)
@@ -252,12 +250,10 @@ class Batcher:
         self, queue: ModelQueue, lane: Lane, ticket: Ticket, rows: int, now: float
     ) -> float:
         """Return the time at which ``rows`` rows go to an idle device, with ``ticket`` first."""
-        size = lane.table.size_for(rows)
         latest = ticket.accepted_at + queue.model.policy.max_wait_s
         if ticket.deadline is not None:
-            latest = min(
-                latest, ticket.deadline - lane.table.seconds(size) - self._runner.handover_s
-            )
+            seconds = lane.table.clearing_s(rows, beside=False)
+            latest = min(latest, ticket.deadline - seconds - self._runner.handover_s)
         gap_s = queue.arrivals.gap_s(now)
         if not lane.plan.waiting_pays(rows, gap_s, latest - now):
             return now
@@ -265,12 +261,13 @@ class Batcher:
         return min(latest, now + 2 * gap_s)
 
     def _way(self, queue: ModelQueue, now: float) -> Way:
-        """Return how the next batch of a queue should run; it holds the first ticket's piece."""
+        """Return how the next batch of a queue should run."""
         lane = queue.next_lane()
-        gap_s, least = queue.arrivals.gap_s(now), queue.first_piece_rows(lane)
+        gap_s, rows, requests = queue.arrivals.gap_s(now), lane.rows, lane.requests
+        each, is_alone = -(-rows // requests), requests == 1
         if not (self._in_flight and lane.table.beside):
-            return lane.plan.best_way(lane.rows, gap_s, least)
-        return lane.plan.best_way_on(self._time.free_s(), lane.rows, gap_s, least)
+            return lane.plan.best_way(rows, gap_s, each, is_alone=is_alone)
+        return lane.plan.best_way_on(self._time.free_s(), rows, gap_s, each, is_alone=is_alone)
 
     def _send(self, queue: ModelQueue, way: Way, now: float) -> None:
         lane = queue.next_lane()

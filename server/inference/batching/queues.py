@@ -193,6 +193,10 @@ class Lane:
             return next(iter(level.tickets.values()))
         return None
 
+    @property
+    def requests(self) -> int:
+        return sum(len(level.tickets) for level in self._levels.values())
+
     def rows_before(self, priority: int) -> int:
         """Return the rows that a new ticket of this priority would wait behind."""
         return sum(level.rows for other, level in self._levels.items() if other <= priority)
@@ -255,28 +259,14 @@ class ModelQueue:
             if ticket.has_ended or ticket.is_late(now):
                 ticket.expire()
                 self.discard(ticket)
-            elif rows := self._rows_to_take(ticket, room, lane):
+            else:
+                rows = min(ticket.rows_left, room)
                 taken.append(self._take(lane, ticket, rows))
                 room -= rows
-            else:
-                break
         return taken
-
-    def first_piece_rows(self, lane: Lane) -> int:
-        """Return the least rows of the next batch, so that the first ticket gets on."""
-        largest = lane.table.sizes[-1]
-        room = 1 if self.model.policy.split_requests else largest
-        return self._rows_to_take(lane.first, room, lane) if lane.first else 0
 
     def tell(self) -> None:
         self.observer.queue_is(self.requests, self.rows)
-
-    def _rows_to_take(self, ticket: Ticket, room: int, lane: Lane) -> int:
-        """Return the rows of a ticket that fit into ``room``; 0: the ticket waits for a batch."""
-        if self.model.policy.split_requests:
-            return min(ticket.rows_left, room)
-        rows = min(ticket.rows_left, lane.table.sizes[-1])
-        return rows if rows <= room else 0
 
     def _take(self, lane: Lane, ticket: Ticket, rows: int) -> Piece:
         """Cut ``rows`` rows off the lane's first ticket."""

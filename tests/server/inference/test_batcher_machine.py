@@ -36,7 +36,6 @@ LONGEST_S = 8 * 8 * 2 * 2.0
 POLICIES = st.builds(
     BatchPolicy,
     max_wait_s=st.sampled_from([0.0, 0.005, 0.05]),
-    split_requests=st.booleans(),
     max_requests=st.integers(1, 16),
     max_rows=st.integers(8, 64),
     share=st.sampled_from([0.5, 1.0, 3.0]),

@@ -19,6 +19,7 @@ from braid.core.errors import BraidError, DeadlineExceeded, InvalidRequest, Queu
 from braid.server.inference.batching.batch_sizes import CompletionPlan
 from braid.server.inference.latencies import LatencyTable
 from braid.server.store.serving_config import BatchPolicy
+from tests.core.test_cover import LATENCIES, cheapest
 from tests.server.inference.batching import Bench, FakeModel, settle
 
 MS = 1e-3
@@ -55,14 +56,13 @@ ARRIVALS = st.lists(
 @given(
     arrivals=ARRIVALS,
     latencies=st.sampled_from([CHEAP, DEAR, {4: 5 * MS}, {1: 3 * MS}]),
-    split=st.booleans(),
     max_wait_ms=st.sampled_from([0, 5, 50]),
 )
 def test_every_request_ends_once_and_with_its_own_rows(
-    arrivals: list[Arrival], latencies: dict[int, float], split: bool, max_wait_ms: int
+    arrivals: list[Arrival], latencies: dict[int, float], max_wait_ms: int
 ) -> None:
     async def scenario() -> None:
-        policy = BatchPolicy(max_wait_ms * MS, split, max_requests=6, max_rows=24)
+        policy = BatchPolicy(max_wait_ms * MS, max_requests=6, max_rows=24)
         bench = Bench(latencies, policy)
         clock = bench.clock
         bad: set[int] = set()
@@ -291,20 +291,59 @@ async def test_the_retry_hint_follows_from_the_latencies() -> None:
     assert hints == [pytest.approx(5 * 10 * MS), pytest.approx(5 * 100 * MS)]  # 2 run, 3 rows
 
 
-@pytest.mark.parametrize(
-    ("split", "batches"),
-    [(False, [(0,), (1, 2, 3), (4, 5, 6), (7, 8, 9)]), (True, [(0,), (1, 2, 3, 4), (5, 6, 7, 8)])],
-)
-async def test_requests_are_kept_whole_or_cut_as_the_policy_says(
-    split: bool, batches: list[tuple[int, ...]]
-) -> None:
-    bench = Bench({1: 10 * MS, 4: 11 * MS}, BatchPolicy(max_wait_s=0, split_requests=split))
+async def test_a_request_is_cut_to_fill_up_the_batch_of_another() -> None:
+    bench = Bench({1: 10 * MS, 4: 11 * MS}, NEVER_WAIT)
     tasks = [bench.send(rows) for rows in (1, 3, 3, 3)]
 
     await bench.clock.advance(1.0)
 
-    assert bench.rows[: len(batches)] == batches
+    assert bench.rows == [(0,), (1, 2, 3, 4), (5, 6, 7, 8), (9,)]
     assert [task.result() for task in tasks] == [[0], [1, 2, 3], [4, 5, 6], [7, 8, 9]]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    latencies=LATENCIES,
+    rows=st.integers(1, 16),
+)
+def test_the_rows_of_a_lone_request_run_in_the_cheapest_batches(
+    latencies: dict[int, int], rows: int
+) -> None:
+    async def took() -> float:
+        bench = Bench({size: ms * MS for size, ms in latencies.items()}, NEVER_WAIT)
+        task = bench.send(rows)
+        while not task.done():
+            await bench.clock.advance(MS)
+        assert task.result() == list(range(rows))
+        return bench.clock.now()
+
+    assert asyncio.run(took()) == pytest.approx(cheapest(latencies, rows) * MS, abs=MS / 2)
+
+
+@pytest.mark.parametrize("others", [0, 1, 5])
+async def test_a_request_of_two_rows_is_not_padded_to_a_batch_that_takes_longer(
+    others: int,
+) -> None:
+    bench = Bench({1: 13 * MS, 8: 56 * MS}, NEVER_WAIT)
+    for _ in range(others):  # callers that wait for their answers: their rate says nothing
+        await asyncio.gather(bench.send(2), bench.clock.advance(30 * MS))
+    began = len(bench.sizes)
+
+    await asyncio.gather(bench.send(2), bench.clock.advance(30 * MS))
+
+    assert bench.sizes[began:] == [1, 1]
+
+
+async def test_requests_of_several_rows_wait_for_their_last_row() -> None:
+    """One row after the other, the first request would end after 40 ms, the second after 80."""
+    bench = Bench({1: 10 * MS, 8: 56 * MS}, NEVER_WAIT)
+    bench.send()
+    tasks = [bench.send(4), bench.send(4)]
+
+    await bench.clock.advance(1.0)
+
+    assert bench.sizes == [1, 8]
+    assert [task.result() for task in tasks] == [[1, 2, 3, 4], [5, 6, 7, 8]]
 
 
 async def test_models_share_the_device_by_time_not_by_turns() -> None:

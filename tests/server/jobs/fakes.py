@@ -177,6 +177,7 @@ class FakeDevice:
         self.before_loading: Callable[[], Awaitable[object]] = a_moment
         self.gate: asyncio.Event | None = None
         self.sequential = PlanMeasurement(100.0, 0.01, 10, (1.0,) * 9, 1e-6, 1e-6)
+        self.sequential_us: Mapping[int, float] = {}  # by batch size, where it is another one
         self.on_other_kernels: PlanMeasurement | None = None  # sequential
         self.others = PlanMeasurement(90.0, 0.01, 10, (1.11,) * 9, 1e-6, 1e-6)
         self.runtimes: tuple[str, ...] = (ONNXRUNTIME,)
@@ -285,6 +286,9 @@ class FakeDevice:
         precision = field.program.precision
         narrow = self.narrow.get(precision)
         first, others = narrow or (self.sequential, self.others)
+        rows = field.program.specs["x"].shape[0]
+        assert isinstance(rows, int)
+        first = replace(first, latency_us=self.sequential_us.get(rows, first.latency_us))
         if field.program.choices and self.on_other_kernels is not None:
             first = self.on_other_kernels
         last = [self.in_runtimes.get((name, precision), self.in_runtime) for name in field.runtimes]

@@ -12,6 +12,7 @@ import pytest
 from braid.core.errors import InvalidRequest
 from braid.server.repository.folders import ModelFolder, look_at
 from braid.server.repository.model_file import model_file
+from tests.models.external_data import names_data
 
 
 def write(path: Path, content: bytes = b"model") -> Path:
@@ -85,21 +86,34 @@ def test_what_is_linked_to_counts_like_what_lies_there(tmp_path: Path) -> None:
 
 
 def test_external_data_goes_with_the_model_in_a_zip_of_names_and_contents(tmp_path: Path) -> None:
-    write(tmp_path / "net/1/model.onnx")
+    model = names_data("weights.bin")
+    write(tmp_path / "net/1/model.onnx", model)
     write(tmp_path / "net/1/weights.bin", b"w" * 5_000_000)
     write(tmp_path / "net/1/README.md")
-    write(tmp_path / "net/2/model.onnx/model.onnx")
+    write(tmp_path / "net/1/other.onnx", model)
+    write(tmp_path / "net/2/model.onnx/model.onnx", model)
     write(tmp_path / "net/2/model.onnx/weights.bin", b"w" * 5_000_000)
 
     one, two = (model_file(each, "model.onnx") for each in net(tmp_path).versions.values())
 
     with zipfile.ZipFile(io.BytesIO(b"".join(one.chunks()))) as archive:
         assert {each.filename: each.file_size for each in archive.infolist()} == {
-            "model.onnx": 5,
+            "model.onnx": len(model),
             "weights.bin": 5_000_000,
         }
         assert archive.testzip() is None
     assert one.digest() == two.digest()
+
+
+def test_data_that_is_missing_or_lies_elsewhere_is_named(tmp_path: Path) -> None:
+    write(tmp_path / "net/1/model.onnx", names_data("weights.bin"))
+    write(tmp_path / "net/2/model.onnx", names_data("../1/weights.bin"))
+    versions = net(tmp_path).versions
+
+    with pytest.raises(InvalidRequest, match=r"'weights\.bin', which is missing"):
+        model_file(versions[1], "model.onnx")
+    with pytest.raises(InvalidRequest, match="outside its folder"):
+        model_file(versions[2], "model.onnx")
 
 
 def test_a_folder_without_a_model_file_is_told_what_is_missing(tmp_path: Path) -> None:

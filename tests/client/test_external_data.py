@@ -1,0 +1,176 @@
+"""Models in several files: which files go with a model, and how they are sent."""
+
+from __future__ import annotations
+
+import io
+import os
+import zipfile
+from pathlib import Path
+
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from braid_client.errors import InvalidArgument
+from braid_client.external_data import with_its_data
+from braid_client.upload import open_model
+from tests.models.external_data import in_several_files, names_data
+
+
+def sent(path: Path) -> bytes:
+    with open_model(path) as (stream, _):
+        return b"".join(iter(lambda: stream.read(1 << 20), b""))
+
+
+def members(archive: bytes) -> dict[str, bytes]:
+    with zipfile.ZipFile(io.BytesIO(archive)) as files:
+        assert files.testzip() is None
+        return {name: files.read(name) for name in files.namelist()}
+
+
+@pytest.mark.parametrize(
+    "names", [["model.onnx.data"], ["other.bin"], ["a.bin", "b.bin"], ["data/w.bin"]]
+)
+def test_a_model_is_sent_with_the_files_it_names(tmp_path: Path, names: list[str]) -> None:
+    path = in_several_files(tmp_path, "model.onnx", *names)
+    (tmp_path / "another.onnx").write_bytes(path.read_bytes())
+    (tmp_path / "unused.bin").write_bytes(b"unused")
+
+    files = members(sent(path))
+
+    assert files == {
+        name: (tmp_path / name).read_bytes() for name in ["model.onnx", *sorted(names)]
+    }
+
+
+def test_two_models_share_a_data_file(tmp_path: Path) -> None:
+    one = in_several_files(tmp_path, "one.onnx", "shared.data")
+    two = in_several_files(tmp_path, "two.onnx", "shared.data")
+
+    assert set(members(sent(one))) == {"one.onnx", "shared.data"}
+    assert set(members(sent(two))) == {"two.onnx", "shared.data"}
+
+
+def test_a_model_whose_name_says_nothing_is_sent_as_an_onnx_file(tmp_path: Path) -> None:
+    path = in_several_files(tmp_path, "weights of net", "net.data")
+
+    assert set(members(sent(path))) == {"model.onnx", "net.data"}
+
+
+def test_equal_files_are_sent_as_equal_bytes(tmp_path: Path) -> None:
+    folders = [tmp_path / name for name in ("one", "two")]
+    for number, folder in enumerate(folders):
+        folder.mkdir()
+        os.utime(in_several_files(folder, "model.onnx", "w.bin"), (number, number))
+
+    assert len({with_its_data(folder / "model.onnx").digest() for folder in folders}) == 1
+
+
+def test_a_model_in_one_file_is_sent_as_it_is(tmp_path: Path) -> None:
+    path = in_several_files(tmp_path, "model.onnx", "w.bin")
+    whole = onnx.load(path)
+    onnx.save(whole, tmp_path / "whole.onnx")
+
+    assert sent(tmp_path / "whole.onnx") == (tmp_path / "whole.onnx").read_bytes()
+
+
+def test_tensors_of_subgraphs_functions_and_attributes_are_looked_at(tmp_path: Path) -> None:
+    def away(location: str) -> TensorProto:
+        tensor = TensorProto(name=location, data_type=TensorProto.FLOAT, dims=[1])
+        tensor.data_location = TensorProto.EXTERNAL
+        tensor.external_data.add(key="offset", value="0")
+        tensor.external_data.add(key="location", value=location)
+        return tensor
+
+    body = helper.make_graph(
+        [helper.make_node("Constant", [], ["z"], value=away("attribute.bin"))],
+        "then", [], [helper.make_tensor_value_info("z", TensorProto.FLOAT, [1])],
+        [away("subgraph.bin")],
+    )  # fmt: skip
+    branch = helper.make_node("If", ["c"], ["y"], then_branch=body, else_branch=body)
+    inner = helper.make_node("Constant", [], ["o"], value=away("function.bin"))
+    function = helper.make_function("own", "F", [], ["o"], [inner], [helper.make_opsetid("", 17)])
+    sparse = onnx.SparseTensorProto(dims=[1], values=away("sparse.bin"))
+    graph = helper.make_graph(
+        [branch],
+        "main",
+        [helper.make_tensor_value_info("c", TensorProto.BOOL, [])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1])],
+        sparse_initializer=[sparse],
+    )
+    path = tmp_path / "model.onnx"
+    path.write_bytes(helper.make_model(graph, functions=[function]).SerializeToString())
+    names = ["attribute.bin", "function.bin", "sparse.bin", "subgraph.bin"]
+    for name in names:
+        (tmp_path / name).write_bytes(b"1234")
+
+    assert [data.name for data in with_its_data(path).data] == names
+
+
+@pytest.mark.parametrize("location", ["../w.bin", "/etc/passwd", "a/../../w.bin", "C:\\w", "..\\w"])
+def test_weights_outside_the_folder_are_refused(tmp_path: Path, location: str) -> None:
+    (tmp_path / "w.bin").write_bytes(b"1" * 16)
+    path = tmp_path / "models" / "model.onnx"
+    path.parent.mkdir()
+    path.write_bytes(names_data(location))
+
+    with pytest.raises(InvalidArgument, match="outside its folder"):
+        sent(path)
+
+
+def test_missing_weights_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    path.write_bytes(names_data("model.onnx.data"))
+
+    with pytest.raises(InvalidArgument, match=r"'model\.onnx\.data', which is missing in"):
+        sent(path)
+
+
+@pytest.mark.parametrize("where", ["w.bin", "data/w.bin"])
+def test_a_link_to_another_file_is_not_followed(tmp_path: Path, where: str) -> None:
+    """A model of a stranger could name it, and a file of this machine would be uploaded."""
+    (tmp_path / "secret").mkdir()
+    (tmp_path / "secret/w.bin").write_bytes(b"1" * 16)
+    folder = tmp_path / "models"
+    folder.mkdir()
+    first = where.partition("/")[0]
+    (folder / first).symlink_to(tmp_path / "secret" / ("w.bin" if first == where else ""))
+    path = folder / "model.onnx"
+    path.write_bytes(names_data(where))
+
+    with pytest.raises(InvalidArgument, match="symbolic link"):
+        sent(path)
+
+
+def test_weights_in_a_folder_or_a_pipe_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    path.write_bytes(names_data("w.bin"))
+    (tmp_path / "w.bin").mkdir()
+    with pytest.raises(InvalidArgument, match="no regular file"):
+        sent(path)
+    (tmp_path / "w.bin").rmdir()
+    os.mkfifo(tmp_path / "w.bin")
+    with pytest.raises(InvalidArgument, match="no regular file"):
+        sent(path)
+
+
+def test_weights_of_several_gigabytes_are_sent_piece_by_piece(tmp_path: Path) -> None:
+    """The file is sparse: it takes no disk. A zip of more than 2 GiB needs fields of 64 bits."""
+    path = tmp_path / "model.onnx"
+    path.write_bytes(names_data("model.onnx.data"))
+    with (tmp_path / "model.onnx.data").open("wb") as data:
+        data.truncate(5 << 30)
+
+    with open_model(path) as (stream, size):
+        pieces = [len(stream.read(1 << 20)) for _ in range(64)]
+
+    assert size > 5 << 30
+    assert max(pieces) == 1 << 20
+
+
+def test_a_truncated_model_is_left_to_the_server(tmp_path: Path) -> None:
+    path, whole = tmp_path / "model.onnx", names_data("w.bin")
+    (tmp_path / "w.bin").write_bytes(b"1" * 16)
+    for size in range(len(whole)):
+        path.write_bytes(whole[:size])
+        assert with_its_data(path).data in ((), (tmp_path / "w.bin",))

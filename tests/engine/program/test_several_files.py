@@ -1,0 +1,62 @@
+"""Other runtimes on models whose weights came in files of their own."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+import pytest
+import torch
+
+from braid.core.errors import InvalidArtefact
+from braid.engine.program.model_file import opened_file
+from braid.engine.program.onnxruntime_session import OnnxSession
+from braid.engine.program.openvino_model import OpenVinoModel, OpenVinoPlace
+from braid_client.external_data import with_its_data
+from tests.engine.importer.running import imported
+from tests.models.external_data import in_several_files
+
+
+@pytest.fixture
+def unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where models are unpacked."""
+    folder = tmp_path / "unpacked"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    return folder
+
+
+@pytest.mark.parametrize("names", [["model.onnx.data"], ["a.bin", "data/b.bin"]])
+async def test_runtimes_open_what_the_import_kept_of_a_model_in_several_files(
+    tmp_path: Path, unpacked: Path, names: list[str]
+) -> None:
+    (tmp_path / "given").mkdir()
+    file = with_its_data(in_several_files(tmp_path / "given", "model.onnx", *names))
+    artefact = await imported(b"".join(file.chunks()), tmp_path)
+    x = np.random.default_rng(1).standard_normal((3, 3, 16, 16)).astype(np.float32)
+    expected = onnxruntime.InferenceSession(str(file.model)).run(None, {"x": x})[0]
+
+    place = OpenVinoPlace(threads=1)
+    for runtime in (
+        OnnxSession(artefact, file.digest(), threads=1),
+        OpenVinoModel(artefact, file.digest(), place),
+    ):
+        assert not os.listdir(unpacked)
+        answer = runtime.run({"x": torch.from_numpy(x)})["y"]
+        np.testing.assert_allclose(answer, expected, rtol=1e-4, atol=1e-4)
+
+
+async def test_a_zip_that_was_changed_is_not_opened(tmp_path: Path, unpacked: Path) -> None:
+    (tmp_path / "given").mkdir()
+    file = with_its_data(in_several_files(tmp_path / "given", "model.onnx", "w.bin"))
+    artefact = await imported(b"".join(file.chunks()), tmp_path)
+    with (artefact / "model.onnx").open("r+b") as kept:
+        kept.seek(200)
+        kept.write(b"x")
+
+    with pytest.raises(InvalidArtefact, match="changed"), opened_file(artefact, file.digest()):
+        pass
+    assert not os.listdir(unpacked)

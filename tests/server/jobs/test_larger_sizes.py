@@ -1,0 +1,172 @@
+"""Batch sizes of registrations that ask for none: those that pay serve, beside 1."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from braid.compiler.imported_model import ImportedModel, read_imported
+from braid.compiler.larger_sizes import LEAST_GAIN, MOST_S, LargerSizes
+from braid.compiler.options import ModelOptions
+from braid.core.plan import sequential_plan
+from braid.core.schedule import Contender, Provenance, Schedule
+from braid.server.store.records import JobStatus
+from tests.clock import SetClock
+from tests.server.jobs.fakes import Server, template, write_artefact
+from tests.server.jobs.watching import registered, until_ended
+
+PAYS_TO_16 = {2: 100.0, 16: 400.0, 32: 790.0, 64: 1580.0}
+"""Latency of the sequential plan by batch size; one row takes 90 us."""
+
+
+def sizes_that_serve(server: Server, name: str = "lenet") -> list[int]:
+    return sorted(size for model, _, size in server.models.plans if model == name)
+
+
+async def test_sizes_that_pay_serve_beside_one_row(server: Server) -> None:
+    server.device.sequential_us = PAYS_TO_16
+
+    job = await registered(server, sizes=())
+
+    assert (job.state, job.message) == (JobStatus.READY, "")
+    assert sizes_that_serve(server) == [1, 2, 16]
+    assert server.planner.calls == 1, "larger sizes are not searched yet"
+    assert [size for size, _ in server.observer.chosen] == [1, 2, 16]
+
+
+async def test_sizes_that_were_asked_for_are_all_there_is(server: Server) -> None:
+    server.device.sequential_us = PAYS_TO_16
+
+    await registered(server, sizes=(1,))
+
+    assert sizes_that_serve(server) == [1]
+
+
+async def test_sizes_that_pay_are_scheduled_in_full_when_the_machine_is_idle(
+    server: Server,
+) -> None:
+    server.device.sequential_us = PAYS_TO_16
+    await registered(server, sizes=())
+    briefly = server.models.plans["lenet", 1, 16].provenance.provisional
+    assert briefly is not None
+    assert briefly.is_compared
+
+    job = await server.runner.compare_again("lenet", 1, lambda provisional: True)
+    assert job is not None
+    await until_ended(server, job.id)
+
+    assert server.planner.calls == 3
+    for size in (2, 16):
+        assert server.models.plans["lenet", 1, size].provenance.provisional is None
+
+
+async def test_sizes_that_pay_are_found_again_and_not_measured_again(server: Server) -> None:
+    server.device.sequential_us = PAYS_TO_16
+    await registered(server, sizes=())
+    compared = len(server.device.compared)
+
+    await registered(server, name="other", sizes=())
+
+    assert sizes_that_serve(server, "other") == [1, 2, 16]
+    assert len(server.device.compared) - compared == 2  # 32 and 64, which do not pay
+
+
+async def test_what_a_larger_size_fails_of_leaves_the_model_scheduled(server: Server) -> None:
+    server.device.fails_at = 2
+
+    job = await registered(server, sizes=())
+
+    assert (job.state, job.message) == (JobStatus.READY, "")
+    assert sizes_that_serve(server) == [1]
+
+
+async def test_a_model_that_takes_one_row_gets_no_larger_sizes(server: Server) -> None:
+    server.importer.graph, server.importer.batched = template(batch=1), False
+
+    await registered(server, sizes=())
+
+    assert sizes_that_serve(server) == [1]
+
+
+async def test_a_busy_machine_finds_no_larger_sizes(server: Server) -> None:
+    server.device.sequential_us = PAYS_TO_16
+    server.device.doubt = "other processes had the cores"
+
+    await registered(server, sizes=())
+
+    assert [size for size, _ in server.observer.chosen] == [1]
+
+
+@pytest.fixture
+def imported(tmp_path: Path) -> ImportedModel:
+    write_artefact(tmp_path / "artefact", "0" * 64, template())
+    return read_imported("0" * 64, ModelOptions(), tmp_path / "artefact")
+
+
+def measured(imported: ImportedModel, size: int, us: float, row_bytes: int = 0) -> Schedule:
+    candidate = Contender("sequential", latency_us=us, activation_bytes=row_bytes)
+    return Schedule(
+        imported.schedule_key("fake-cpu", size),
+        "sequential",
+        sequential_plan(4),
+        (),
+        tuple("abcd"),
+        Provenance(measured_us=us, candidates=(candidate,)),
+    )
+
+
+def tried(
+    imported: ImportedModel,
+    latencies_us: Mapping[int, float],
+    step_s: float = 0.0,
+    row_bytes: int = 0,
+) -> list[int]:
+    """Sizes that are measured, each for ``step_s``; a row takes what it does in the size below."""
+    clock = SetClock()
+    sizes = LargerSizes(imported, measured(imported, 1, latencies_us[1], row_bytes), clock)
+    seen = []
+    while (size := sizes.next()) is not None:
+        clock.now += step_s
+        seen.append(size)
+        known = max(known for known in latencies_us if known <= size)
+        sizes.tried(measured(imported, size, latencies_us[known] * size / known))
+    return seen
+
+
+def test_no_size_is_tried_that_would_take_too_long_to_run(imported: ImportedModel) -> None:
+    halved = {2**power: 30_000.0 * 1.3**power for power in range(11)}
+
+    assert tried(imported, halved) == [2, 4]  # 50.7 ms, and twice as much is too long
+
+
+def test_no_size_is_tried_that_needs_too_much_memory(imported: ImportedModel) -> None:
+    halved = {2**power: 100.0 * 1.3**power for power in range(11)}
+
+    assert tried(imported, halved, row_bytes=20 << 20) == [2, 4]
+
+
+def test_no_size_is_tried_when_the_time_is_up(imported: ImportedModel) -> None:
+    halved = {2**power: 100.0 * 1.3**power for power in range(11)}
+
+    assert tried(imported, halved, step_s=MOST_S / 4) == [2, 4, 8]
+    assert max(tried(imported, halved)) == 1024
+
+
+def test_a_size_pays_whose_rows_take_clearly_less(imported: ImportedModel) -> None:
+    sizes = LargerSizes(imported, measured(imported, 1, 100.0))
+    least = 2 * 100.0 * (1 - LEAST_GAIN)
+
+    assert sizes.pays(measured(imported, 2, least - 0.1))
+    assert not sizes.pays(measured(imported, 2, least + 0.1))
+    refused = measured(imported, 2, 1.0)
+    provenance = replace(refused.provenance, promoted=False, reason="wrong")
+    assert not sizes.pays(replace(refused, provenance=provenance))
+
+
+def test_sizes_between_two_of_nearly_the_same_latency_are_left_out(
+    imported: ImportedModel,
+) -> None:
+    assert tried(imported, {1: 100.0, 2: 110.0, 16: 120.0, 128: 500.0}) == [2, 16, 128, 256, 512]
