@@ -17,7 +17,8 @@ from torch import Tensor
 
 from braid.core.errors import PreconditionFailed
 from braid.core.graph import OpGraph
-from braid.engine.program.model_file import checked_file, first_line
+from braid.engine.ops.dtypes import array_of, tensor_of
+from braid.engine.program.model_file import checked_file, reason_of
 from braid.engine.runtime.stopping import stoppable_session_run
 
 Provider = tuple[str, Mapping[str, str]]
@@ -25,6 +26,8 @@ Provider = tuple[str, Mapping[str, str]]
 
 CPU_PROVIDER: Provider = ("CPUExecutionProvider", {})
 CUDA_PROVIDER: Provider = ("CUDAExecutionProvider", {"device_id": "0", "use_tf32": "0"})
+
+_BF16 = 16  # of ONNX's TensorProto, which names types that numpy has not
 
 MAX_BOUND = 1024
 """Bindings of addresses that a session keeps, at most."""
@@ -92,7 +95,7 @@ class OnnxSession:
             )
         except Exception as error:  # its exceptions share no base but this
             raise PreconditionFailed(
-                f"ONNX Runtime refuses the model: {first_line(error)}"
+                f"ONNX Runtime refuses the model: {reason_of(error)}"
             ) from error
         if self._session.get_providers()[0] != provider[0]:  # it said so, and took the CPU
             raise PreconditionFailed(f"ONNX Runtime cannot use {provider[0]} here")
@@ -107,16 +110,16 @@ class OnnxSession:
             PreconditionFailed: the model does not run at these shapes.
             RunStopped: the run was to end.
         """
-        feeds = {name: np.ascontiguousarray(tensor.numpy()) for name, tensor in inputs.items()}
+        feeds = {name: array_of(tensor.contiguous()) for name, tensor in inputs.items()}
         with stoppable_session_run() as options:
             try:
                 results = self._session.run(None, feeds, options)
             except Exception as error:
                 raise PreconditionFailed(
-                    f"ONNX Runtime cannot run it: {first_line(error)}"
+                    f"ONNX Runtime cannot run it: {reason_of(error)}"
                 ) from error
         return {
-            name: torch.from_numpy(np.asarray(result))
+            name: tensor_of(np.asarray(result))
             for name, result in zip(self._outputs, results, strict=True)
         }
 
@@ -149,14 +152,14 @@ class OnnxSession:
                 self._session.run_with_iobinding(bound, options)
             except Exception as error:
                 raise PreconditionFailed(
-                    f"ONNX Runtime cannot run it: {first_line(error)}"
+                    f"ONNX Runtime cannot run it: {reason_of(error)}"
                 ) from error
 
     def _bind(self, inputs: Mapping[str, Tensor], outputs: Mapping[str, Tensor]) -> Any:
         bound = self._session.io_binding()
         for bind, tensors in ((bound.bind_input, inputs), (bound.bind_output, outputs)):
             for name, tensor in tensors.items():
-                dtype = tensor.numpy().dtype
+                dtype = _BF16 if tensor.dtype is torch.bfloat16 else tensor.numpy().dtype
                 bind(name, "cpu", 0, dtype, list(tensor.shape), tensor.data_ptr())
         return bound
 

@@ -20,6 +20,7 @@ from braid.core.errors import (
     UnsupportedOperators,
 )
 from braid.core.graph import OpGraph
+from braid.core.tensor import BATCH
 from braid.engine.importer.artefact import write_artefact
 from braid.engine.importer.host.messages import OnProgress
 from braid.engine.importer.host.report import BatchAxes, Report, Verified, file_digest
@@ -53,6 +54,7 @@ from braid.engine.ops.meta_kernels import leave_compiler_out
 from braid.engine.ops.whole import KIND
 from braid.engine.passes import run_passes
 from braid.engine.passes.specialise import static_inputs
+from braid.engine.passes.widening import narrow_type, widen
 
 _MOST_STATIC_ELEMENTS = 256
 _MEMORY_FOR_TENSORS = 0.5  # of the limit: the rest is for libraries, weights and the reference
@@ -83,7 +85,9 @@ def import_upload(source: UploadedModel, request: ImportRequest, on_progress: On
     """
     torch.set_num_threads(THREADS)
     leave_compiler_out()
-    study, reference = _studied(source, request, on_progress)
+    study, reference = _in_parts_or_whole(source, request, on_progress)
+    if guessed := _guessed(study.subject, request.example_shapes):
+        study = replace(study, warnings=(*study.warnings, guessed))
     on_progress(0.9, "writing the artefact")
     report = _report(study, reference, request.upload, source)
     template = with_output_specs(study.subject, study.batch)
@@ -91,7 +95,18 @@ def import_upload(source: UploadedModel, request: ImportRequest, on_progress: On
     write_artefact(request.artefact, template, study.subject.weights, report, kept)
 
 
-def _studied(
+@dataclass(frozen=True, slots=True)
+class _Model:
+    """The template after the passes, its constants, and a remark for the report."""
+
+    template: OpGraph
+    weights: Mapping[str, Tensor]
+    remark: str
+    narrow_type: str = ""  # FP16 or BF16: the template computes in FP32 what the file does in it
+    as_filed: tuple[OpGraph, Mapping[str, Tensor]] | None = None  # as lowered, if that is so
+
+
+def _in_parts_or_whole(
     source: UploadedModel, request: ImportRequest, on_progress: OnProgress
 ) -> tuple[Study, ReferenceModel]:
     """Study a model in parts, or whole where parts do not do what the model does.
@@ -99,25 +114,20 @@ def _studied(
     Raises:
         ModelImportError: it can be served neither in parts nor whole.
     """
+    on_progress(0.1, "lowering the operators")
     try:
-        template, weights, complaint = source.lowered()
-        on_progress(0.3, "simplifying the graph")
-        template, weights = run_passes(template, weights)
-        _check_static_inputs(template)
+        model = _template(source, on_progress)
     except UnsupportedOperators as refusal:
         return _studied_whole(source, request, refusal.reasons, on_progress)
     on_progress(0.4, "loading the model into the reference")
     reference = source.reference()
     try:
-        study = _checked(template, weights, reference, request, on_progress)
+        return _checked(model, reference, request, on_progress), reference
     except ImportLimitExceeded:
         raise
     except ModelImportError as error:
         refused = error
-        del template, weights
-    else:
-        warnings = (f"not valid ONNX: {complaint}",) if complaint else ()
-        return replace(study, warnings=(*study.warnings, *warnings)), reference
+        del model
     try:
         return _studied_whole(source, request, (str(refused),), on_progress)
     except (UnsupportedOperators, MemoryError):
@@ -125,11 +135,7 @@ def _studied(
 
 
 def _checked(
-    template: OpGraph,
-    weights: Mapping[str, Tensor],
-    reference: ReferenceModel,
-    request: ImportRequest,
-    on_progress: OnProgress,
+    model: _Model, reference: ReferenceModel, request: ImportRequest, on_progress: OnProgress
 ) -> Study:
     """Find content that the model takes, and compare with the reference.
 
@@ -137,11 +143,26 @@ def _checked(
         ModelImportError: it is wrong, or takes nothing that is tried.
     """
     on_progress(0.5, "looking for shapes that the model takes")
+    weights, remark, narrow = model.weights, model.remark, model.narrow_type
     memory_bytes = int(request.limits.memory_bytes * _MEMORY_FOR_TENSORS)
-    plain = without_batch_symbol(template)
+    plain = without_batch_symbol(model.template)
     example = find_example(plain, weights, reference, memory_bytes, request.example_shapes)
     on_progress(0.6, f"checking against {reference.name}")
-    subject = Subject(plain, weights, example, memory_bytes, request.limits.is_first)
+    is_first = request.limits.is_first
+    subject = Subject(plain, weights, example, memory_bytes, is_first, narrow)
+    try:
+        study = _studied(subject, reference, on_progress)
+    except ModelImportError as refusal:
+        if model.as_filed is None or isinstance(refusal, ImportLimitExceeded):
+            raise
+        plain, weights = run_passes(*model.as_filed)
+        subject = replace(subject, template=without_batch_symbol(plain), weights=weights)
+        study = _studied(subject, reference, on_progress)
+        remark = f"computes in {narrow} after each operator, which is slow: in FP32, {refusal}"
+    return replace(study, warnings=(*study.warnings, remark)) if remark else study
+
+
+def _studied(subject: Subject, reference: ReferenceModel, on_progress: OnProgress) -> Study:
     study = study_batch(subject, reference)
     on_progress(0.8, "checking at other shapes")
     verify_elsewhere(study.subject, reference)
@@ -162,9 +183,9 @@ def _studied_whole(
     reference = source.reference()
     remark = f"served whole by ONNX Runtime, unscheduled: {'; '.join(reasons[:5])[:1000]}"
     if not untried:
+        model = _Model(template, weights, remark)
         try:
-            study = _checked(template, weights, reference, request, on_progress)
-            return replace(study, warnings=(*study.warnings, remark)), reference
+            return _checked(model, reference, request, on_progress), reference
         except ImportLimitExceeded:
             raise
         except ModelImportError as error:
@@ -175,6 +196,27 @@ def _studied_whole(
     checked = Checked(0.0, TOLERANCE, TOLERANCE)
     warnings = remark, f"not verified: {untried}"[:1000]
     return Study(subject, None, checked, warnings, is_verified=False), reference
+
+
+def _template(source: UploadedModel, on_progress: OnProgress) -> _Model:
+    """Lower a model.
+
+    Raises:
+        UnsupportedOperators: it cannot be served in parts.
+        ModelImportError: it cannot be served.
+    """
+    template, weights, complaint = source.lowered()
+    on_progress(0.3, "simplifying the graph")
+    narrow, as_filed = narrow_type(template, weights), (template, weights)
+    if narrow:
+        template, weights = widen(template, weights)
+    template, weights = run_passes(template, weights)
+    _check_static_inputs(template)
+    remarks = [f"not valid ONNX: {complaint}"] if complaint else []
+    if narrow:
+        remarks.append(f"the file computes in {narrow}; it is served in FP32 inside")
+    remark = "; ".join(remarks)
+    return _Model(template, weights, remark, narrow, as_filed if narrow else None)
 
 
 def _check_static_inputs(template: OpGraph) -> None:
@@ -276,6 +318,19 @@ def _cautions(checked: Checked) -> tuple[str, ...]:
     return tuple(found)
 
 
+def _guessed(subject: Subject, given: Mapping[str, tuple[int, ...]]) -> str:
+    """Say which extents were guessed, as neither the file nor the caller says them; "": none."""
+    said = {dim for name in given for dim in subject.template.inputs[name].shape}
+    guessed = {
+        dim: extent
+        for name, spec in subject.example.specs.items()
+        for dim, extent in zip(subject.template.inputs[name].shape, spec.shape, strict=True)
+        if isinstance(dim, str) and dim != BATCH and dim not in said
+    }
+    which = ", ".join(f"{name}={extent}" for name, extent in guessed.items())
+    return f"tried at {which}, as the file leaves that open" if which else ""
+
+
 def _report(study: Study, reference: ReferenceModel, upload: Path, source: UploadedModel) -> Report:
     example: Example = study.subject.example
     template = study.subject.template
@@ -299,4 +354,5 @@ def _report(study: Study, reference: ReferenceModel, upload: Path, source: Uploa
         warnings=study.warnings,
         verified=Verified(reference.name, batches, study.checked.error, study.checked.tolerance),
         content=example.content_to_keep(reference, is_whole=is_whole) if study.is_verified else {},
+        narrow_type=study.subject.narrow_type,
     )
