@@ -85,7 +85,7 @@ def import_upload(source: UploadedModel, request: ImportRequest, on_progress: On
     """
     torch.set_num_threads(THREADS)
     leave_compiler_out()
-    study, reference = _studied(source, request, on_progress)
+    study, reference = _in_parts_or_whole(source, request, on_progress)
     if guessed := _guessed(study.subject, request.example_shapes):
         study = replace(study, warnings=(*study.warnings, guessed))
     on_progress(0.9, "writing the artefact")
@@ -95,7 +95,18 @@ def import_upload(source: UploadedModel, request: ImportRequest, on_progress: On
     write_artefact(request.artefact, template, study.subject.weights, report, kept)
 
 
-def _studied(
+@dataclass(frozen=True, slots=True)
+class _Model:
+    """The template after the passes, its constants, and a remark for the report."""
+
+    template: OpGraph
+    weights: Mapping[str, Tensor]
+    remark: str
+    narrow_type: str = ""  # FP16 or BF16: the template computes in FP32 what the file does in it
+    as_filed: tuple[OpGraph, Mapping[str, Tensor]] | None = None  # as lowered, if that is so
+
+
+def _in_parts_or_whole(
     source: UploadedModel, request: ImportRequest, on_progress: OnProgress
 ) -> tuple[Study, ReferenceModel]:
     """Study a model in parts, or whole where parts do not do what the model does.
@@ -105,39 +116,18 @@ def _studied(
     """
     on_progress(0.1, "lowering the operators")
     try:
-        template, weights, complaint = source.lowered()
-        on_progress(0.3, "simplifying the graph")
-        narrow, as_filed = narrow_type(template, weights), None
-        if narrow:
-            as_filed = template, weights
-            template, weights = widen(template, weights)
-        template, weights = run_passes(template, weights)
-        _check_static_inputs(template)
+        model = _template(source, on_progress)
     except UnsupportedOperators as refusal:
         return _studied_whole(source, request, refusal.reasons, on_progress)
-    remarks = [f"not valid ONNX: {complaint}"] if complaint else []
     on_progress(0.4, "loading the model into the reference")
     reference = source.reference()
     try:
-        study = _checked(template, weights, reference, request, on_progress, narrow)
+        return _checked(model, reference, request, on_progress), reference
     except ImportLimitExceeded:
         raise
     except ModelImportError as error:
         refused = error
-        del template, weights
-    else:
-        if narrow:
-            remarks.append(f"the file computes in {narrow}; it is served in FP32 inside")
-        return replace(study, warnings=(*study.warnings, *remarks)), reference
-    if as_filed is not None:
-        try:
-            study = _checked(*run_passes(*as_filed), reference, request, on_progress, narrow)
-            slow = f"computes in {narrow} after each operator, which is slow: in FP32, {refused}"
-            return replace(study, warnings=(*study.warnings, *remarks, slow)), reference
-        except ImportLimitExceeded:
-            raise
-        except ModelImportError:
-            as_filed = None
+        del model
     try:
         return _studied_whole(source, request, (str(refused),), on_progress)
     except (UnsupportedOperators, MemoryError):
@@ -145,12 +135,7 @@ def _studied(
 
 
 def _checked(
-    template: OpGraph,
-    weights: Mapping[str, Tensor],
-    reference: ReferenceModel,
-    request: ImportRequest,
-    on_progress: OnProgress,
-    narrow_type: str = "",
+    model: _Model, reference: ReferenceModel, request: ImportRequest, on_progress: OnProgress
 ) -> Study:
     """Find content that the model takes, and compare with the reference.
 
@@ -158,12 +143,26 @@ def _checked(
         ModelImportError: it is wrong, or takes nothing that is tried.
     """
     on_progress(0.5, "looking for shapes that the model takes")
+    weights, remark, narrow = model.weights, model.remark, model.narrow_type
     memory_bytes = int(request.limits.memory_bytes * _MEMORY_FOR_TENSORS)
-    plain = without_batch_symbol(template)
+    plain = without_batch_symbol(model.template)
     example = find_example(plain, weights, reference, memory_bytes, request.example_shapes)
     on_progress(0.6, f"checking against {reference.name}")
     is_first = request.limits.is_first
-    subject = Subject(plain, weights, example, memory_bytes, is_first, narrow_type)
+    subject = Subject(plain, weights, example, memory_bytes, is_first, narrow)
+    try:
+        study = _studied(subject, reference, on_progress)
+    except ModelImportError as refusal:
+        if model.as_filed is None or isinstance(refusal, ImportLimitExceeded):
+            raise
+        plain, weights = run_passes(*model.as_filed)
+        subject = replace(subject, template=without_batch_symbol(plain), weights=weights)
+        study = _studied(subject, reference, on_progress)
+        remark = f"computes in {narrow} after each operator, which is slow: in FP32, {refusal}"
+    return replace(study, warnings=(*study.warnings, remark)) if remark else study
+
+
+def _studied(subject: Subject, reference: ReferenceModel, on_progress: OnProgress) -> Study:
     study = study_batch(subject, reference)
     on_progress(0.8, "checking at other shapes")
     verify_elsewhere(study.subject, reference)
@@ -184,9 +183,9 @@ def _studied_whole(
     reference = source.reference()
     remark = f"served whole by ONNX Runtime, unscheduled: {'; '.join(reasons[:5])[:1000]}"
     if not untried:
+        model = _Model(template, weights, remark)
         try:
-            study = _checked(template, weights, reference, request, on_progress)
-            return replace(study, warnings=(*study.warnings, remark)), reference
+            return _checked(model, reference, request, on_progress), reference
         except ImportLimitExceeded:
             raise
         except ModelImportError as error:
@@ -197,6 +196,27 @@ def _studied_whole(
     checked = Checked(0.0, TOLERANCE, TOLERANCE)
     warnings = remark, f"not verified: {untried}"[:1000]
     return Study(subject, None, checked, warnings, is_verified=False), reference
+
+
+def _template(source: UploadedModel, on_progress: OnProgress) -> _Model:
+    """Lower a model.
+
+    Raises:
+        UnsupportedOperators: it cannot be served in parts.
+        ModelImportError: it cannot be served.
+    """
+    template, weights, complaint = source.lowered()
+    on_progress(0.3, "simplifying the graph")
+    narrow, as_filed = narrow_type(template, weights), (template, weights)
+    if narrow:
+        template, weights = widen(template, weights)
+    template, weights = run_passes(template, weights)
+    _check_static_inputs(template)
+    remarks = [f"not valid ONNX: {complaint}"] if complaint else []
+    if narrow:
+        remarks.append(f"the file computes in {narrow}; it is served in FP32 inside")
+    remark = "; ".join(remarks)
+    return _Model(template, weights, remark, narrow, as_filed if narrow else None)
 
 
 def _check_static_inputs(template: OpGraph) -> None:
@@ -333,6 +353,6 @@ def _report(study: Study, reference: ReferenceModel, upload: Path, source: Uploa
         static_values={name: value.tolist() for name, value in example.static_values.items()},
         warnings=study.warnings,
         verified=Verified(reference.name, batches, study.checked.error, study.checked.tolerance),
-        narrow_type=study.subject.narrow_type,
         content=example.content_to_keep(reference, is_whole=is_whole) if study.is_verified else {},
+        narrow_type=study.subject.narrow_type,
     )
