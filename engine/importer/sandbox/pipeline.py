@@ -94,8 +94,7 @@ def import_upload(source: UploadedModel, request: ImportRequest, on_progress: On
     on_progress(0.9, "writing the artefact")
     report = _report(study, reference, upload, source)
     template = with_output_specs(study.subject, study.batch)
-    kept = upload if reference.file == upload else None  # not what was taken out of a zip
-    write_artefact(request.artefact, template, weights, report, kept)
+    write_artefact(request.artefact, template, weights, report, source.file)
 
 
 def _template(

@@ -52,9 +52,18 @@ def unpack_bundle(archive: Archive, work: Path) -> tuple[ModelProto, Path]:
             for chunk in archive.chunks(name):
                 file.write(chunk)
     data = frozenset(archive.names) - set(models)
-    model = parse_model(read_model(folder / models[0]), external=data)
-    _fill(model, folder, data)
-    return model, folder / models[0]
+    return read_with_data(folder / models[0], data), folder / models[0]
+
+
+def read_with_data(file: Path, data: frozenset[str] = frozenset()) -> ModelProto:
+    """Read a model with its weights in memory; ``data`` names the files beside it, all in use.
+
+    Raises:
+        ModelImportError: it is not valid, names other files, or data that does not fit.
+    """
+    model = parse_model(read_model(file), external=data)
+    _fill(model, file.parent, data)
+    return model
 
 
 def _fill(model: ModelProto, folder: Path, names: frozenset[str]) -> None:
