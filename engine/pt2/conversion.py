@@ -20,6 +20,7 @@ from torch._export.serde import schema, serialize
 from torch.utils import _pytree
 
 from braid.core.errors import ModelImportError, UnsupportedOperators
+from braid.engine.pt2.decompositions import DECOMPOSED
 from braid.engine.pt2.document import OPERATORS_PAGE, Program
 from braid.engine.runtime.memory import raise_out_of_memory
 
@@ -34,8 +35,8 @@ def exported(program: Program, weights: Mapping[str, Tensor]) -> torch.export.Ex
     """
     graph = {**program.document["graph_module"], "module_call_graph": [_flat_call(program)]}
     names = program.weights
-    state = {name: torch.nn.Parameter(weights[name], False) for name in names.parameters}
-    state |= {name: weights[name] for name in names.buffers}
+    state = {name: weights[name] for name in names.buffers}
+    state |= {name: torch.nn.Parameter(weights[name], False) for name in names.parameters}
     constants = {name: weights[name] for name in names.constants}
     try:
         document = serialize._dict_to_dataclass(
@@ -51,8 +52,9 @@ def exported(program: Program, weights: Mapping[str, Tensor]) -> torch.export.Ex
 
 def _flat_call(program: Program) -> dict[str, object]:
     """Call of the module with its arguments one by one, in place of the trees of the file."""
-    arguments = (tuple(range(program.arguments)), {})
-    results = tuple(range(program.results))
+    no_keywords: dict[str, int] = {}
+    arguments = (tuple(range(program.arguments)), no_keywords)
+    results = tuple(range(len(program.outputs)))
     signature = {
         "inputs": [],
         "outputs": [],
@@ -83,17 +85,27 @@ def write_onnx(
         UnsupportedOperators: torch.onnx has no form of an operator.
         ModelImportError: it cannot be written for another reason.
     """
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            converted = _converted(program)
+        except UnsupportedOperators as refusal:
+            if not any(str(operator) in refusal.reasons[0] for operator in DECOMPOSED):
+                raise
+            converted = _converted(program.run_decompositions(dict(DECOMPOSED)))
+    _give_names(converted.model.graph, inputs, outputs)
+    converted.save(file)
+    return frozenset(part.name for part in file.parent.glob(f"{file.name}.*"))
+
+
+def _converted(program: torch.export.ExportedProgram) -> torch.onnx.ONNXProgram:
     try:
-        with torch.no_grad(), warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            converted = torch.onnx.export(program, dynamo=True, verbose=False)
+        converted = torch.onnx.export(program, dynamo=True, verbose=False)
     except Exception as error:  # chained, the cause last
         raise_out_of_memory(error)
         raise _refusal(error) from error
     assert converted is not None
-    _give_names(converted.model.graph, inputs, outputs)
-    converted.save(file)
-    return frozenset(part.name for part in file.parent.glob(f"{file.name}.*"))
+    return converted
 
 
 def _give_names(graph: onnx_ir.Graph, inputs: Sequence[str], outputs: Sequence[str]) -> None:

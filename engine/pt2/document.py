@@ -89,7 +89,6 @@ class Program:
     weights: Weights
     arguments: int  # constants included
     inputs: tuple[str, ...]  # names of the arguments that are tensors
-    results: int  # those without a value included
     outputs: tuple[str, ...]  # names callers see, of the results that are computed
     fixed: Mapping[str, Any]  # results that are numbers or texts of the file
     opset: int
@@ -129,11 +128,13 @@ def _program(document: Mapping[str, Any]) -> Program:
     results = [_result(spec) for spec in signature["output_specs"]]
     names = _names(results, module.get("module_call_graph"))
     _check_order(module["graph"])
-    plain = {
-        "graph": _plain(module["graph"]),
-        "signature": _plain(signature),
-        "module_call_graph": [],
-    }
+    computed = [result is _COMPUTED for result in results]
+    if not any(computed):
+        raise ModelImportError("the model returns no tensor")
+    graph, ends = _plain(module["graph"]), _plain(signature)
+    graph["outputs"] = list(itertools.compress(graph["outputs"], computed))
+    ends["output_specs"] = list(itertools.compress(ends["output_specs"], computed))
+    plain = {"graph": graph, "signature": ends, "module_call_graph": []}
     return Program(
         document={
             "graph_module": plain,
@@ -145,8 +146,7 @@ def _program(document: Mapping[str, Any]) -> Program:
         weights=weights,
         arguments=len(given),
         inputs=tuple(filter(None, given)),
-        results=len(results),
-        outputs=tuple(n for n, r in zip(names, results, strict=True) if r is _COMPUTED),
+        outputs=tuple(itertools.compress(names, computed)),
         fixed={
             name: result
             for name, result in zip(names, results, strict=True)

@@ -106,7 +106,7 @@ def _template(
         ModelImportError: it can be served neither in parts nor whole.
     """
     try:
-        template, weights, complaint = source.lowered()
+        template, weights, remark = source.lowered()
         on_progress(0.3, "simplifying the graph")
         template, weights = run_passes(template, weights)
         _check_static_inputs(template)
@@ -115,7 +115,7 @@ def _template(
         template, weights = source.whole(refusal, given)
         reasons = "; ".join(refusal.reasons[:5])[:1000]
         return template, weights, f"served whole by ONNX Runtime, unscheduled: {reasons}"
-    return template, weights, f"not valid ONNX: {complaint}" if complaint else ""
+    return template, weights, remark
 
 
 def _check_static_inputs(template: OpGraph) -> None:

@@ -38,7 +38,7 @@ class UploadedModel(Protocol):
         ...
 
     def lowered(self) -> tuple[OpGraph, Mapping[str, Tensor], str]:
-        """Return the template, its constants, and a complaint for the report ("" if none).
+        """Return the template, its constants, and a remark for the report ("" if none).
 
         Raises:
             ModelImportError: it cannot be lowered.
@@ -128,7 +128,8 @@ class OnnxUpload:
             if not reason:
                 raise
             raise ModelImportError(f"the model is not valid ONNX: {reason}") from error
-        return template, weights, complaint(self._path)
+        against = complaint(self._path)
+        return template, weights, f"not valid ONNX: {against}" if against else ""
 
     def whole(
         self, refusal: UnsupportedOperators, given: Mapping[str, tuple[int, ...]]
@@ -152,8 +153,14 @@ class Pt2Upload:
     def __init__(self, archive: Archive, work: Path) -> None:
         from braid.engine.importer.upload.onnx_bundle import read_with_data
         from braid.engine.importer.upload.pt2_file import read_container
-        from braid.engine.pt2.conversion import exported, write_onnx
 
+        try:
+            from braid.engine.pt2.conversion import exported, write_onnx
+        except ModuleNotFoundError as error:
+            raise ModelImportError(
+                f"reading a .pt2 needs {error.name}, which this server has not: "
+                "pip install 'braid-serve[pt2]', or export the model as ONNX"
+            ) from error
         self._outline, weights = read_container(archive)
         self._program = exported(self._outline, weights)
         path = work / "converted.onnx"
@@ -172,11 +179,13 @@ class Pt2Upload:
         from braid.engine.pt2.document import OPERATORS_PAGE
 
         try:
-            template, weights, complaint = self._onnx.lowered()
+            template, weights, _ = self._onnx.lowered()
         except UnsupportedOperators as refusal:
             raise UnsupportedOperators(refusal.reasons, OPERATORS_PAGE) from refusal
         outputs = {self._renamed[name]: value for name, value in template.outputs.items()}
-        return replace(template, outputs=outputs), weights, complaint
+        fixed = ", ".join(f"{name} = {value!r}" for name, value in self._outline.fixed.items())
+        remark = f"left out of the outputs, as no tensors: {fixed}"[:300] if fixed else ""
+        return replace(template, outputs=outputs), weights, remark
 
     def whole(
         self, refusal: UnsupportedOperators, given: Mapping[str, tuple[int, ...]]
