@@ -62,8 +62,14 @@ class Plan:
 
     @staticmethod
     def of(client: Client, name: str) -> Plan:
-        (found,) = client.model(name).schedules
-        return Plan(found.plan_id, found.planner, found.promoted, found.provisional, found.speedup)
+        (schedule,) = client.model(name).schedules
+        return Plan(
+            schedule.plan_id,
+            schedule.planner,
+            schedule.promoted,
+            schedule.provisional,
+            schedule.speedup,
+        )
 
 
 @dataclass(slots=True)
@@ -96,7 +102,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Cores:
-    """The state of the machine's cores, as a command tells it; always the same without one."""
+    """State of the machine's cores, as ``command`` prints it; without a command always the same."""
 
     command: str
     wait_s: float
@@ -215,17 +221,17 @@ def compare(one: Client, other: Client, case: Case) -> None:
 
 def _p50_us(client: Client, name: str, inputs: Inputs) -> float:
     client.infer(name, inputs)  # fills the caches
-    seen, until = [], time.perf_counter() + TURN_S
+    latencies_us, until = [], time.perf_counter() + TURN_S
     while (began := time.perf_counter()) < until:
         client.infer(name, inputs)
-        seen.append((time.perf_counter() - began) * 1e6)
-    return median(seen)
+        latencies_us.append((time.perf_counter() - began) * 1e6)
+    return median(latencies_us)
 
 
 def _inputs(name: str) -> Inputs:
     network = NETWORKS[name]
     tensors = zip(network.input_names, network.example_inputs(1), strict=True)
-    return {each: tensor.numpy() for each, tensor in tensors}
+    return {input_name: tensor.numpy() for input_name, tensor in tensors}
 
 
 def _words(plan: Plan) -> str:
@@ -312,7 +318,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             work = Path(temporary) / f"round-{number}"
             work.mkdir()
             rounds.append(hold_round(args, work, models))
-    cases = [case for each in rounds for case in each]
+    cases = [case for cases_of_round in rounds for case in cases_of_round]
     judged = [case for case in cases if case.is_comparable]
     passed = sum(case.passes(args.within) for case in judged)
     print(f"\n{passed} of {len(judged)} pass, {len(cases) - len(judged)} are not comparable")
@@ -326,7 +332,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "within": args.within,
         "passed": passed,
         "judged": len(judged),
-        "rounds": [[asdict(case) for case in each] for each in rounds],
+        "rounds": [[asdict(case) for case in cases_of_round] for cases_of_round in rounds],
     }
     write_report(args.out, report)
     return 0 if passed == len(judged) else 1

@@ -55,30 +55,32 @@ def measure(model: Path, samples: Any, error: float) -> dict[str, Any]:
         ) as net,
     ):
         schedule = net.schedule.document
-    seen = schedule.provenance
+    provenance = schedule.provenance
     return {
         "serves": schedule.precision,
         "speedup": None if schedule.speed is None else schedule.speed.median,
         "candidates": {
-            each.precision: {
-                "ms": None if each.latency_us is None else each.latency_us / 1e3,
-                "error": each.max_rel_error,
-                "remark": each.remark,
+            candidate.precision: {
+                "ms": None if candidate.latency_us is None else candidate.latency_us / 1e3,
+                "error": candidate.max_rel_error,
+                "remark": candidate.remark,
             }
-            for each in seen.candidates
+            for candidate in provenance.candidates
         },
-        "integers": "" if seen.quantisation is None else quantisation_text(seen.quantisation),
-        "top_agreement": seen.top_agreement,
-        "left_out": dict(seen.left_out),
+        "integers": ""
+        if provenance.quantisation is None
+        else quantisation_text(provenance.quantisation),
+        "top_agreement": provenance.top_agreement,
+        "left_out": dict(provenance.left_out),
     }
 
 
-def print_line(name: str, found: dict[str, Any]) -> None:
+def print_line(name: str, row: dict[str, Any]) -> None:
     cells = [
-        f"{precision} {_number(each['ms'], '.2f')} ms {_number(each['error'], '.2g')}"
-        for precision, each in found["candidates"].items()
+        f"{precision} {_number(candidate['ms'], '.2f')} ms {_number(candidate['error'], '.2g')}"
+        for precision, candidate in row["candidates"].items()
     ]
-    print(f"{name:14} serves {found['serves']:5}", *cells, found["integers"], sep="  ", flush=True)
+    print(f"{name:14} serves {row['serves']:5}", *cells, row["integers"], sep="  ", flush=True)
 
 
 def _number(value: float | None, how: str) -> str:

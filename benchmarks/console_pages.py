@@ -52,13 +52,13 @@ def served(tree: Path, stores: Path) -> Iterator[tuple[Client, int]]:
 
 def fill(client: Client, folder: Path) -> None:
     """Register the models, as far as they are not there."""
-    planner, known = PlannerOptions("greedy"), {model.name for model in client.models()}
-    if "units" not in known:
+    planner, registered = PlannerOptions("greedy"), {model.name for model in client.models()}
+    if "units" not in registered:
         large = write_onnx(classifier("units", partial(Fires, 74), 32), folder / "units.onnx")
         client.register("units", large, planner=planner, wait=True)
     small = write_onnx(FIRES["six"], folder / "six.onnx")
     names = [f"many-{number:03}" for number in range(MODELS)]
-    jobs = [client.register(n, small, planner=planner) for n in names if n not in known]
+    jobs = [client.register(n, small, planner=planner) for n in names if n not in registered]
     for job in jobs:
         for _ in client.watch_job(job.id):
             pass
@@ -100,10 +100,10 @@ def ask(port: int, page: str, asked: Asked) -> None:
     asked.size_bytes = len(body)
 
 
-def report(found: dict[str, dict[str, Asked]]) -> None:
+def report(asked: dict[str, dict[str, Asked]]) -> None:
     print(f"{'page':22} {'checkout':14} {'KiB':>6} {'page ms':>9} {'delay ms':>9} {'worst':>7}")
     for page in PAGES:
-        for tree, pages in found.items():
+        for tree, pages in asked.items():
             one = pages[page]
             print(
                 f"{page or 'models':22} {tree:14} {one.size_bytes / 1024:6.1f} "
@@ -122,7 +122,7 @@ def main() -> None:
     stores = args.stores.resolve()
     stores.mkdir(parents=True, exist_ok=True)
     document = describe("jinja2", "starlette", "uvicorn")
-    found = {tree.name: {page: Asked() for page in PAGES} for tree in trees}
+    asked = {tree.name: {page: Asked() for page in PAGES} for tree in trees}
     with ExitStack() as stack:
         ports = {}
         for tree in trees:
@@ -131,16 +131,16 @@ def main() -> None:
         for number in range(args.rounds + 1):
             for page in PAGES:
                 for name, port in ports.items():
-                    ask(port, page, Asked() if number == 0 else found[name][page])
+                    ask(port, page, Asked() if number == 0 else asked[name][page])
     if args.rounds:
-        report(found)
+        report(asked)
     if args.out and args.rounds:
         rows = {
             tree: {
                 page: {"page_ms": one.page_ms, "delay_ms": one.delay_ms, "bytes": one.size_bytes}
                 for page, one in pages.items()
             }
-            for tree, pages in found.items()
+            for tree, pages in asked.items()
         }
         document |= {"pages": rows}
         write_report(args.out / "console_pages.json", document)

@@ -42,7 +42,7 @@ from benchmarks.engine_results import PORTFOLIO, Case, print_case, print_ratios,
 from benchmarks.environment import describe
 from benchmarks.networks.export import model_file
 from benchmarks.networks.registry import NETWORKS
-from benchmarks.planned import Found, find_plans, imported, keep, kept
+from benchmarks.planned import SearchedPlans, find_plans, imported, keep, kept
 from benchmarks.reports import names, numbers, parser_of
 from braid.core.allowance import cpu_allowance
 from braid.core.precision import FP32, INT8, PRECISIONS
@@ -109,7 +109,7 @@ def measure(
 
 
 def commands_of(
-    case: Case, found: Found, model: Path, artefact: Path, args: argparse.Namespace
+    case: Case, searched: SearchedPlans, model: Path, artefact: Path, args: argparse.Namespace
 ) -> dict[str, list[str]]:
     base = [sys.executable, "-m", "benchmarks.contenders", "--network", case.network]
     base += ["--batch", str(case.batch), "--threads", str(args.threads), "--model", str(model)]
@@ -118,18 +118,18 @@ def commands_of(
     if args.precision == INT8:  # the modules of torch are in FP32
         others = [name for name in others if not name.startswith("torch")]
     commands = {name: [*base, "--contender", name] for name in others}
-    kernels = ["--kernels", json.dumps(dict(found.choices))]
-    for name, path in found.plans.items():
-        if args.best and name not in (SEQUENTIAL, found.own, found.portfolio):
+    kernels = ["--kernels", json.dumps(dict(searched.choices))]
+    for name, path in searched.plans.items():
+        if args.best and name not in (SEQUENTIAL, searched.own, searched.portfolio):
             continue
         commands[f"braid {name}"] = [*base, "--contender", "braid", "--plan", str(path), *kernels]
-    if found.portfolio in RUNTIMES:
-        commands[PORTFOLIO] = [*base, "--contender", "braid", "--runtime", found.portfolio]
+    if searched.portfolio in RUNTIMES:
+        commands[PORTFOLIO] = [*base, "--contender", "braid", "--runtime", searched.portfolio]
     return commands
 
 
 def _computed_in(args: argparse.Namespace) -> str:
-    """Precision of the plans: quantised models say themselves what they round."""
+    """Precision of the schedules: FP32 for quantised files, which say what is rounded."""
     return FP32 if args.precision == INT8 else str(args.precision)
 
 
@@ -145,15 +145,15 @@ def _model_file(network: str, folder: Path, args: argparse.Namespace) -> Path:
     return quantised
 
 
-def _planned(network: str, batch: int, artefact: Path, args: argparse.Namespace) -> Found:
+def _planned(network: str, batch: int, artefact: Path, args: argparse.Namespace) -> SearchedPlans:
     folder = artefact.parent / f"{network}-{batch}-{args.precision}"
-    found = kept(folder)
-    if found is None:
+    searched = kept(folder)
+    if searched is None:
         options = PlannerSettings.for_serving(args.planner)
         search = partial(find_plans, precision=_computed_in(args))
-        found = asyncio.run(search(artefact, batch, args.threads, folder, options))
-        keep(found, folder)
-    return found
+        searched = asyncio.run(search(artefact, batch, args.threads, folder, options))
+        keep(searched, folder)
+    return searched
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -214,13 +214,15 @@ def main() -> int:
             model = _model_file(network, work, args)
             artefact = asyncio.run(imported(model, work / model.stem))
             for batch in args.batches:
-                found = _planned(network, batch, artefact, args)
-                case = Case(network, batch, found.portfolio, found.own, found.errors)
+                searched = _planned(network, batch, artefact, args)
+                case = Case(network, batch, searched.portfolio, searched.own, searched.errors)
                 if args.plan_only:
-                    print(f"{network}, batch {batch}: {found.portfolio}; best own: {found.own}")
+                    print(
+                        f"{network}, batch {batch}: {searched.portfolio}; best own: {searched.own}"
+                    )
                     continue
                 logs = Path(temporary)
-                measure(case, commands_of(case, found, model, artefact, args), logs, args)
+                measure(case, commands_of(case, searched, model, artefact, args), logs, args)
                 print_case(case)
                 cases.append(case)
                 write(cases, environment, args.out)  # after each case: a run takes hours

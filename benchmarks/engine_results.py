@@ -50,8 +50,8 @@ def _braid_name(case: Case, contender: str) -> str:
 
 def geometric_mean(ratios: Sequence[float]) -> float:
     """Of those that are numbers; not a number without any."""
-    known = [math.log(ratio) for ratio in ratios if not math.isnan(ratio)]
-    return math.exp(sum(known) / len(known)) if known else math.nan
+    logarithms = [math.log(ratio) for ratio in ratios if not math.isnan(ratio)]
+    return math.exp(sum(logarithms) / len(logarithms)) if logarithms else math.nan
 
 
 def ratios(cases: Sequence[Case]) -> dict[str, dict[str, float]]:
@@ -72,7 +72,7 @@ def ratios(cases: Sequence[Case]) -> dict[str, dict[str, float]]:
         return min(times, default=math.nan)
 
     sequential = f"braid {SEQUENTIAL}"
-    found = {
+    by_rival = {
         "portfolio / the better of both": {c.network: over(c, rivals(c)) for c in cases},
         "best own / the better of both": {c.network: over(c, rivals(c), OWN_BEST) for c in cases},
         "portfolio / openvino": {c.network: over(c, openvino(c)) for c in cases},
@@ -93,7 +93,7 @@ def ratios(cases: Sequence[Case]) -> dict[str, dict[str, float]]:
     }
     return {
         name: values | {"geometric mean": geometric_mean([*values.values()])}
-        for name, values in found.items()
+        for name, values in by_rival.items()
     }
 
 

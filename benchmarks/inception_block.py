@@ -69,19 +69,19 @@ def planned(batch: int = 1, device: str = "large", planner: str = "ios") -> Sche
     loads = tuple(unit_load(graph, op) for op in graph.operators)
     synthetic = SyntheticDevice(DEVICES[device], units, loads, seed=0)
     options = PlannerSettings(planner)
-    found = plan(units, synthetic, options)
+    result = plan(units, synthetic, options)
     alone = {
         op.name: synthetic.stage_latency_us(Stage(((i,),))) for i, op in enumerate(graph.operators)
     }
     return Schedule(
         ScheduleKey("ab" * 32, f"{device}:synthetic", batch, planner=options.text),
         planner,
-        found.plan,
-        found.stages,
+        result.plan,
+        result.stages,
         tuple(op.name for op in graph.operators),
         Provenance(
-            predicted_us=found.predicted_us,
-            measured_us=synthetic.plan_latency_us(found.plan),
+            predicted_us=result.predicted_us,
+            measured_us=synthetic.plan_latency_us(result.plan),
             sequential_us=sum(alone.values()),
             unit_us=alone,
         ),

@@ -31,19 +31,19 @@ Turn = Callable[[], float]
 
 
 def median_us(run: Callable[[], object], calls: int) -> float:
-    found = []
+    times_us = []
     for _ in range(calls):
         began = perf_counter_ns()
         run()
-        found.append((perf_counter_ns() - began) / 1e3)
-    return statistics.median(found)
+        times_us.append((perf_counter_ns() - began) / 1e3)
+    return statistics.median(times_us)
 
 
 def turns_of(net: braid.Network, calls: int) -> dict[str, Turn]:
     """The contenders: the bare executor, by a call of its thread, and calls of the network."""
     batch = net._ready[net._profiled, 1]
     given = seeded_inputs(batch.ready.program.graph, {}, 0)
-    outputs = {name: torch.empty_like(each) for name, each in batch.outputs.items()}
+    outputs = {name: torch.empty_like(tensor) for name, tensor in batch.outputs.items()}
     device = net._device
 
     def bare() -> float:
@@ -60,7 +60,9 @@ def turns_of(net: braid.Network, calls: int) -> dict[str, Turn]:
 
         return median_us(lambda: device.call(run), calls)
 
-    arrays: dict[str, np.ndarray[Any, Any]] = {name: each.numpy() for name, each in given.items()}
+    arrays: dict[str, np.ndarray[Any, Any]] = {
+        name: tensor.numpy() for name, tensor in given.items()
+    }
     return {
         "bare executor": bare,
         "in its thread": handed_over,
@@ -83,21 +85,21 @@ def main() -> None:
         braid.compile(options.model, store=options.store or folder) as net,
     ):
         contenders = turns_of(net, options.calls)
-        found: dict[str, list[float]] = {name: [] for name in contenders}
+        turns_us: dict[str, list[float]] = {name: [] for name in contenders}
         for turn in contenders.values():
             turn()
         for number in range(options.rounds):
             order = list(contenders)
             for name in order[number % len(order) :] + order[: number % len(order)]:
-                found[name].append(contenders[name]())
+                turns_us[name].append(contenders[name]())
         plan = net.plan_ids[1]
-    medians = {name: statistics.median(turns) for name, turns in found.items()}
+    medians = {name: statistics.median(turns) for name, turns in turns_us.items()}
     print(f"{options.model.stem}, plan {plan}, {options.rounds} rounds of {options.calls} calls")
     for name, median in medians.items():
-        pairs = zip(found[name], found["bare executor"], strict=True)
+        pairs = zip(turns_us[name], turns_us["bare executor"], strict=True)
         more_us = statistics.median(turn - bare for turn, bare in pairs)
         print(f"{name:<14} {median:9.1f} us   {more_us:+.1f} us")
-    document = {**facts, "model": options.model.stem, "plan": plan, "turns_us": found}
+    document = {**facts, "model": options.model.stem, "plan": plan, "turns_us": turns_us}
     write_report(options.out / f"library-{options.model.stem}.json", document)
 
 

@@ -86,10 +86,10 @@ def _function_offsets(path: Path) -> dict[str, int]:
 
 def _named(symbols: np.ndarray[Any, Any], names: bytes) -> dict[str, int]:
     letters = np.frombuffer(names, np.uint8)
-    found = symbols[(symbols["info"] & 15 == _FUNCTION) & (symbols["value"] > 0)]
+    functions = symbols[(symbols["info"] & 15 == _FUNCTION) & (symbols["value"] > 0)]
     for position, letter in enumerate(_PREFIX):
-        found = found[letters[found["name"] + position] == letter]
+        functions = functions[letters[functions["name"] + position] == letter]
     return {
         names[name : names.index(b"\0", name)].decode(): value
-        for name, value in zip(found["name"].tolist(), found["value"].tolist(), strict=True)
+        for name, value in zip(functions["name"].tolist(), functions["value"].tolist(), strict=True)
     }

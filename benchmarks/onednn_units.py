@@ -160,7 +160,7 @@ def find(source: str, dtype: torch.dtype) -> Direct | Operators:
     return Direct(functions, dtype)
 
 
-def _made(contender: Direct | Operators, unit: UnitShape) -> Callable[[], object] | None:
+def _runnable(contender: Direct | Operators, unit: UnitShape) -> Callable[[], object] | None:
     try:
         run = contender.run_of(unit)
     except Unsupported:
@@ -180,7 +180,7 @@ def main() -> None:
     os.dup2(2, 1)  # libraries print to stdout
     torch.set_num_threads(THREADS)
     contender = find(args.source, PRECISIONS[args.precision])
-    runs = [_made(contender, _unit(*listed)) for listed in json.loads(args.units.read_text())]
+    runs = [_runnable(contender, _unit(*listed)) for listed in json.loads(args.units.read_text())]
     answers.write("ready\n")
     for _ in sys.stdin:
         answers.write(json.dumps(_timed(runs)) + "\n")

@@ -59,7 +59,7 @@ OPTIONS = (("grpc.use_local_subchannel_pool", 1), ("grpc.max_send_message_length
 
 
 @dataclass
-class Seen:
+class Outcomes:
     """What the clients of one phase saw; times in seconds."""
 
     seconds: float = 0.0
@@ -85,18 +85,18 @@ def _ms(seconds: Sequence[float], percent: float) -> float | None:
 
 
 async def closed_loop(
-    one: Callable[[int, float, Seen], Awaitable[None]], clients: int, seconds: float
-) -> Seen:
+    one: Callable[[int, float, Outcomes], Awaitable[None]], clients: int, seconds: float
+) -> Outcomes:
     """Send requests by ``one``: each client waits for its answer before it sends again."""
-    seen, began = Seen(), time.perf_counter()
+    outcomes, began = Outcomes(), time.perf_counter()
 
     async def client(number: int) -> None:
         while time.perf_counter() < began + seconds:
-            await one(number, time.perf_counter(), seen)
+            await one(number, time.perf_counter(), outcomes)
 
     await asyncio.gather(*map(client, range(clients)))
-    seen.seconds = time.perf_counter() - began
-    return seen
+    outcomes.seconds = time.perf_counter() - began
+    return outcomes
 
 
 class Clients:
@@ -114,36 +114,36 @@ class Clients:
         ]
         self._calls: list[Any] = [channel.unary_unary(INFER) for channel in self._channels]
 
-    async def one(self, number: int, due: float, seen: Seen) -> None:
+    async def one(self, number: int, due: float, outcomes: Outcomes) -> None:
         try:
             await self._calls[number % CHANNELS](self._message, timeout=30)
         except grpc.aio.AioRpcError as error:
             if error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED:
-                seen.refused.append(time.perf_counter() - due)
+                outcomes.refused.append(time.perf_counter() - due)
             else:
-                seen.other[error.code().name] += 1
+                outcomes.other[error.code().name] += 1
         else:
-            seen.answered.append(time.perf_counter() - due)
+            outcomes.answered.append(time.perf_counter() - due)
 
-    async def closed(self, clients: int, seconds: float) -> Seen:
+    async def closed(self, clients: int, seconds: float) -> Outcomes:
         return await closed_loop(self.one, clients, seconds)
 
-    async def open(self, rate_per_s: float, seconds: float, seed: int) -> Seen:
-        seen, running = Seen(), set()
+    async def open(self, rate_per_s: float, seconds: float, seed: int) -> Outcomes:
+        outcomes, running = Outcomes(), set()
         random = np.random.default_rng(seed)
         due = began = time.perf_counter()
         number = 0
         while (due := due + random.exponential(1 / rate_per_s)) < began + seconds:
             if (wait := due - time.perf_counter()) > 0:
                 await asyncio.sleep(wait)
-            task = asyncio.ensure_future(self.one(number, due, seen))
+            task = asyncio.ensure_future(self.one(number, due, outcomes))
             running.add(task)
             task.add_done_callback(running.discard)
             number += 1
         if running:
             await asyncio.wait(running)
-        seen.seconds = time.perf_counter() - began
-        return seen
+        outcomes.seconds = time.perf_counter() - began
+        return outcomes
 
     async def close(self) -> None:
         for channel in self._channels:
@@ -161,17 +161,19 @@ class Memory:
 
     def by_process(self) -> dict[str, tuple[int, int]]:
         """Each process by its module and id: its memory, and how many descriptors it has."""
-        found = {}
-        for each in (self._process, *self._process.children(recursive=True)):
+        by_name = {}
+        for process in (self._process, *self._process.children(recursive=True)):
             with suppress(psutil.NoSuchProcess):  # it has ended meanwhile
-                name = f"{_module(each)} {each.pid}"
-                found[name] = each.memory_info().rss >> 20, each.num_fds()
-        return found
+                name = f"{_module(process)} {process.pid}"
+                by_name[name] = process.memory_info().rss >> 20, process.num_fds()
+        return by_name
 
 
 def _module(process: psutil.Process) -> str:
     arguments = process.cmdline()
-    return next((each for each in arguments if each.startswith("braid.")), process.name())
+    return next(
+        (argument for argument in arguments if argument.startswith("braid.")), process.name()
+    )
 
 
 @contextmanager

@@ -13,13 +13,14 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING
 
+from braid.compiler.cache import ResultCache
 from braid.compiler.choose_plan import ComparedPlans, PlanChoice, choose_plan
 from braid.compiler.device import measure as measure_stage
 from braid.compiler.kernels import choose_kernels
 from braid.compiler.planner import PlannerProcess
 from braid.compiler.planner_messages import StageQuery
+from braid.compiler.result_files import ResultFiles
 from braid.compiler.retries import RetryPauses, RetryWhileRestarting
 from braid.core.plan import StreamPlan, plan_to_json
 from braid.core.precision import FP32, TOLERANCES, allowed_in
@@ -33,10 +34,6 @@ from braid.engine.link.messages import ComparePlans, DescribeProgram, FindFacts,
 from braid.engine.link.options import WorkerOptions
 from braid.scheduler.options import PlannerSettings
 from braid.server.devices.device import Device
-
-if TYPE_CHECKING:
-    from braid.server.store.store import Store
-
 
 TOLERANCE = 1e-4
 _GIB = 1 << 30
@@ -58,8 +55,8 @@ class Scheduling:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """Plan files by the planners' names; None is ONNX Runtime in the worker."""
+class SearchedPlans:
+    """Plans that a search offers, as files by planner, and how they compared."""
 
     plans: dict[str, Path]
     portfolio: str  # which contender of the comparison it serves
@@ -86,23 +83,20 @@ async def find_plans(
     options: PlannerSettings,
     *,
     precision: str = FP32,
-) -> Found:
+) -> SearchedPlans:
     """Plan one network at one batch size with every planner of the portfolio, on the CPU.
 
     Kernels are chosen as a registration does; their latencies are kept beside ``folder``.
     """
-    from braid.server.store.store import Store
-
     device = Device("cpu", WorkerOptions(threads, _GIB, 2 * _GIB, 7, keep_spare=False))
-    store = Store.open(folder.parent / "store")
+    results = ResultFiles(folder.parent / "store")
     try:
         await device.start()
         async with device.keeping(read_report(artefact).sha256):
-            wanted = partial(plans_on, store=store, precision=precision)
+            wanted = partial(plans_on, results=results, precision=precision)
             return await wanted(device, artefact, batch, folder, options)
     finally:
         await device.close()
-        store.close()
 
 
 async def plans_on(
@@ -112,10 +106,10 @@ async def plans_on(
     folder: Path,
     options: PlannerSettings,
     *,
-    store: Store | None = None,
+    results: ResultFiles | None = None,
     others: bool = True,
     precision: str = FP32,
-) -> Found:
+) -> SearchedPlans:
     """Plan one network at one batch size with every planner of the portfolio.
 
     Args:
@@ -124,7 +118,7 @@ async def plans_on(
         batch: size of dimension 0.
         folder: where the plans are written.
         options: of the planner.
-        store: for what is known of kernels; without one the usual kernels run.
+        results: for what is known of kernels; without them the usual kernels run.
         others: whether other runtimes take part in the comparison.
         precision: in which the plans compute.
     """
@@ -148,11 +142,9 @@ async def plans_on(
         return [await _latency_us(device, program, query) for query in queries]
 
     began = monotonic()
-    if store is not None:
-        from braid.server.store.compile_cache import StoreCache  # with the database's packages
-
+    if results is not None:
         retry = RetryWhileRestarting(RetryPauses())
-        cache = StoreCache(store, device.device_key)
+        cache = ResultCache(results, asyncio.to_thread, device.device_key)
         chosen = await choose_kernels(graph, program, device, cache, retry)
         program = chosen.program
     chose = monotonic()
@@ -166,7 +158,7 @@ async def plans_on(
     scheduling = Scheduling(chose - began, searched - chose, measured, monotonic() - searched)
     choice = choose_plan(field, measurements, tolerance, choose=True, precision=precision)
     await asyncio.to_thread(folder.mkdir, parents=True, exist_ok=True)
-    return _found(field, choice, folder, scheduling, dict(program.choices))
+    return _searched(field, choice, folder, scheduling, dict(program.choices))
 
 
 async def _latency_us(device: Device, program: ProgramKey, query: StageQuery) -> float:
@@ -174,19 +166,19 @@ async def _latency_us(device: Device, program: ProgramKey, query: StageQuery) ->
     return (await measure_stage(device, MeasureStage(program, query.stage, threads))).latency_us
 
 
-def _found(
+def _searched(
     field: ComparedPlans,
     choice: PlanChoice,
     folder: Path,
     scheduling: Scheduling,
     choices: Mapping[str, str],
-) -> Found:
+) -> SearchedPlans:
     names = [contender.name for contender in choice.contenders]
     plans = {
         name: _written(folder / f"{number}.json", model.plan)
         for number, (name, model) in enumerate(zip(names, field.planned, strict=False))
     }
-    return Found(
+    return SearchedPlans(
         plans=plans,
         portfolio=names[choice.chosen],
         own=names[choice.fallback],
@@ -212,15 +204,18 @@ def _written(path: Path, plan: StreamPlan) -> Path:
 _FILE = "found.json"
 
 
-def keep(found: Found, folder: Path) -> None:
-    document = {**asdict(found), "plans": {name: path.name for name, path in found.plans.items()}}
+def keep(searched: SearchedPlans, folder: Path) -> None:
+    document = {
+        **asdict(searched),
+        "plans": {name: path.name for name, path in searched.plans.items()},
+    }
     (folder / _FILE).write_text(json.dumps(document, indent=1))
 
 
-def kept(folder: Path) -> Found | None:
+def kept(folder: Path) -> SearchedPlans | None:
     if not (folder / _FILE).exists():
         return None
     document = json.loads((folder / _FILE).read_text())
     document["plans"] = {name: folder / file for name, file in document["plans"].items()}
     document["also"] = {name: tuple(others) for name, others in document["also"].items()}
-    return Found(**{**document, "scheduling": Scheduling(**document["scheduling"])})
+    return SearchedPlans(**{**document, "scheduling": Scheduling(**document["scheduling"])})

@@ -268,15 +268,15 @@ def time_search(structures: Sequence[Structure]) -> None:
 
 def structures_of(args: argparse.Namespace) -> list[Structure]:
     """The networks that the command line asks for and that are at hand."""
-    found = [googlenet(), resnet50(), bert_base()]
+    structures = [googlenet(), resnet50(), bert_base()]
     for name in PAPER_NETWORKS:
         path = args.graphs / f"{name}.json"
         if path.exists():
-            found.append(paper_graph(path))
+            structures.append(paper_graph(path))
         else:
             print(f"{name} left out: there is no {path}")
-    found += [imported_graph(path) for path in args.graph]
-    return [one for one in found if not args.networks or one.name in args.networks.split(",")]
+    structures += [imported_graph(path) for path in args.graph]
+    return [one for one in structures if not args.networks or one.name in args.networks.split(",")]
 
 
 def main() -> None:

@@ -84,16 +84,16 @@ def register(client: Client, subject: Subject, path: Path) -> Timeline:
     job = client.register(subject.name, path, batch_sizes=subject.batch_sizes)
     steps = [Step(0.0, "UPLOAD", "file")]
     serves_s = float("inf")
-    for seen in client.watch_job(job.id):
-        now_s, job = time.monotonic() - began, seen
-        if seen.ended:
+    for state in client.watch_job(job.id):
+        now_s, job = time.monotonic() - began, state
+        if state.ended:
             break
         # A count in a detail changes with each stage; the step is the same.
-        step = Step(now_s, seen.state.value, re.sub(r"\d+ stages", "stages", seen.detail))
+        step = Step(now_s, state.state.value, re.sub(r"\d+ stages", "stages", state.detail))
         if (step.state, step.what) != (steps[-1].state, steps[-1].what):
             steps.append(step)
         if serves_s > now_s and (
-            seen.detail == "serving with the sequential plan" or seen.state.value == "PROFILING"
+            state.detail == "serving with the sequential plan" or state.state.value == "PROFILING"
         ):
             serves_s = now_s
     ready_s = time.monotonic() - began
@@ -125,19 +125,20 @@ def measure(subject: Subject, path: Path, settle_s: float, beside: int) -> Timel
         return register(client, subject, path)
 
 
-def report(subject: Subject, found: Sequence[Timeline]) -> None:
+def report(subject: Subject, timelines: Sequence[Timeline]) -> None:
     """Print the median timeline of one model, and its totals."""
-    ready_s = median(timeline.ready_s for timeline in found)
-    serves_s = median(timeline.serves_s for timeline in found)
+    ready_s = median(timeline.ready_s for timeline in timelines)
+    serves_s = median(timeline.serves_s for timeline in timelines)
     print(
         f"\n{subject.name}, batch {subject.batch_sizes}: serves after {serves_s:.2f} s, ready after"
-        f" {ready_s:.2f} s ({min(t.ready_s for t in found):.2f} to"
-        f" {max(t.ready_s for t in found):.2f} in {len(found)}; wanted {subject.wanted_s:g})"
+        f" {ready_s:.2f} s ({min(t.ready_s for t in timelines):.2f} to"
+        f" {max(t.ready_s for t in timelines):.2f} in {len(timelines)};"
+        f" wanted {subject.wanted_s:g})"
     )
-    for timeline in found:
+    for timeline in timelines:
         print(f"  {timeline.outcome}  {timeline.plans}  {timeline.speedups}")
     steps: dict[str, list[float]] = {}
-    for timeline in found:
+    for timeline in timelines:
         for name, seconds in timeline.lasted_s().items():
             steps.setdefault(name, []).append(seconds)
     for name, taken in steps.items():
@@ -164,22 +165,22 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="folder for ready.json")
     args = parser.parse_args()
     environment = describe("torch", "onnxruntime")
-    found: dict[str, list[Timeline]] = {name: [] for name in args.only}
-    subjects = [subject for subject in SUBJECTS if subject.name in found]
+    by_subject: dict[str, list[Timeline]] = {name: [] for name in args.only}
+    subjects = [subject for subject in SUBJECTS if subject.name in by_subject]
     with tempfile.TemporaryDirectory() as temporary:
         paths = files(args.models or Path(temporary), args.only)
         for _ in range(args.rounds):
             for subject in subjects:
                 timeline = measure(subject, paths[subject.name], args.settle, args.beside)
-                found[subject.name].append(timeline)
+                by_subject[subject.name].append(timeline)
     for subject in subjects:
-        report(subject, found[subject.name])
+        report(subject, by_subject[subject.name])
     if args.out is not None:
         document = {
             "environment": environment,
             "beside": args.beside,
             "models": [
-                {**asdict(subject), "timelines": list(map(asdict, found[subject.name]))}
+                {**asdict(subject), "timelines": list(map(asdict, by_subject[subject.name]))}
                 for subject in subjects
             ],
         }

@@ -187,19 +187,19 @@ def main() -> None:
 
 
 def report(load: Load, environment: object, args: argparse.Namespace) -> None:
-    busy = [ms for phase, found in load.samples_ms.items() for ms in found
+    busy = [ms for phase, samples in load.samples_ms.items() for ms in samples
             if phase not in (QUIET, "after")]  # fmt: skip
     phases = {**load.samples_ms, "registering": busy}
-    found = {phase: Latencies.of(ms) for phase, ms in phases.items() if len(ms) > 1}
-    for phase, seen in found.items():
+    by_phase = {phase: Latencies.of(ms) for phase, ms in phases.items() if len(ms) > 1}
+    for phase, latencies in by_phase.items():
         print(
-            f"{phase:12} {seen.requests:6} requests  median {seen.median_ms:8.2f} ms"
-            f"  p99 {seen.p99_ms:8.2f} ms  longest {seen.longest_ms:8.2f} ms"
+            f"{phase:12} {latencies.requests:6} requests  median {latencies.median_ms:8.2f} ms"
+            f"  p99 {latencies.p99_ms:8.2f} ms  longest {latencies.longest_ms:8.2f} ms"
         )
     ratio = median_ratio = None
-    if found:
-        ratio = found["registering"].p99_ms / found[QUIET].p99_ms
-        median_ratio = found["registering"].median_ms / found[QUIET].median_ms
+    if by_phase:
+        ratio = by_phase["registering"].p99_ms / by_phase[QUIET].p99_ms
+        median_ratio = by_phase["registering"].median_ms / by_phase[QUIET].median_ms
         print(
             f"while registering over quiet: median {median_ratio:.2f}x, p99 {ratio:.2f}x;"
             f" {load.failures} requests failed"
@@ -207,7 +207,7 @@ def report(load: Load, environment: object, args: argparse.Namespace) -> None:
     answered = {}
     if load.clients:
         seconds = {QUIET: load.quiet_s, "registering": load.forecasts.told[-1][0]}
-        answered = {phase: found[phase].requests / seconds[phase] for phase in seconds}
+        answered = {phase: by_phase[phase].requests / seconds[phase] for phase in seconds}
         print("answers a second:", {phase: round(rate, 1) for phase, rate in answered.items()})
     print("sequential plans as measured, us:", load.sequential_us)
     forecast = load.forecasts.summary()
@@ -222,7 +222,7 @@ def report(load: Load, environment: object, args: argparse.Namespace) -> None:
             "clients": args.clients,
             "answers_per_s": answered,
             "sequential_us": load.sequential_us,
-            "latencies": {phase: asdict(seen) for phase, seen in found.items()},
+            "latencies": {phase: asdict(latencies) for phase, latencies in by_phase.items()},
             "p99_ratio": ratio,
             "median_ratio": median_ratio,
             "failed": load.failures,

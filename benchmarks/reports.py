@@ -42,7 +42,7 @@ def cases_parser(
 ) -> argparse.ArgumentParser:
     """Return a parser of ``cases`` and ``json``; without a case it takes all or refuses."""
 
-    def known(name: str) -> str:
+    def case_name(name: str) -> str:
         if name not in cases:
             raise argparse.ArgumentTypeError(f"unknown: {name}; known are {', '.join(cases)}")
         return name
@@ -51,7 +51,7 @@ def cases_parser(
     number: dict[str, Any] = {"nargs": "+"}
     if is_all_usual:
         number = {"nargs": "*", "default": list(cases)}
-    parser.add_argument("cases", type=known, metavar="CASE", help=", ".join(cases), **number)
+    parser.add_argument("cases", type=case_name, metavar="CASE", help=", ".join(cases), **number)
     parser.add_argument("--json", type=Path, help="write all figures here (JSON)")
     return parser
 

@@ -87,7 +87,7 @@ def compare(sizes: list[int], rounds: int, calls: int) -> list[dict[str, float]]
                 for client in (echo, served):
                     p50_us(client, x, WARM_UP)
                 pairs = [(p50_us(echo, x, calls), p50_us(served, x, calls)) for _ in range(rounds)]
-        echo_us, braid_us = (statistics.median(each) for each in zip(*pairs, strict=True))
+        echo_us, braid_us = (statistics.median(times) for times in zip(*pairs, strict=True))
         ratio = statistics.median(braid / bare for bare, braid in pairs)
         rows.append({"bytes": size, "echo_us": echo_us, "braid_us": braid_us, "ratio": ratio})
     return rows

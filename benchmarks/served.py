@@ -101,7 +101,7 @@ def observe(client: Client, served: Served, pause_s: float, is_over: Callable[[]
 def register(client: Client, name: str, model: Path) -> Served:
     """Register a network at batch 1 unless the store has it; returns how it was compared."""
     began = time.monotonic()
-    if name not in {known.name for known in client.models()}:
+    if name not in {registered.name for registered in client.models()}:
         client.register(name, model, wait=True, timeout_s=LONGEST_S)
     (plan,) = (plan for plan in client.model(name).schedules if plan.batch_size == 1)
     compared_us = plan.measured_us if plan.promoted else plan.sequential_us
@@ -138,12 +138,12 @@ def beside_a_registration(client: Client, name: str, model: Path) -> Iterator[Ca
 
 
 def measure(args: argparse.Namespace, store: Path, models: Path) -> list[Served]:
-    found = []
+    all_served = []
     for name in args.networks:
         with braid_server(store) as server:
             client = server.client
             served = register(client, name, model_file(name, models))
-            found.append(served)
+            all_served.append(served)
             if "after" in args.phases:
                 served.phases["after"] = observe(client, served, args.pause, _for(args.seconds))
             if args.during:
@@ -158,7 +158,7 @@ def measure(args: argparse.Namespace, store: Path, models: Path) -> list[Served]
                     server.client, served, args.pause, _for(args.seconds)
                 )
         print(text(served), flush=True)
-    return found
+    return all_served
 
 
 def _for(seconds: float) -> Callable[[], bool]:
@@ -181,11 +181,11 @@ def _wait_until_serving(client: Client, name: str) -> None:
 def text(served: Served) -> str:
     first = f"{served.network} ({served.planner}), compared {served.compared_us / 1e3:.2f} ms"
     lines = [f"{first}, registered in {served.registered_s:.1f} s"]
-    for name, seen in served.phases.items():
+    for name, phase in served.phases.items():
         lines.append(
-            f"  {name:7} computing {seen.compute_us / 1e3:7.2f} ms  {seen.ratio:5.2f} of compared"
-            f"  client p50 {seen.client_us / 1e3:7.2f} ms  p99 {seen.client_p99_us / 1e3:7.2f} ms"
-            f"  {seen.requests} requests"
+            f"  {name:7} computing {phase.compute_us / 1e3:7.2f} ms  {phase.ratio:5.2f} of compared"
+            f"  client p50 {phase.client_us / 1e3:7.2f} ms  p99 {phase.client_p99_us / 1e3:7.2f} ms"
+            f"  {phase.requests} requests"
         )
     return "\n".join(lines)
 
@@ -209,12 +209,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     facts = environment.describe("torch", "onnxruntime", "grpcio")
     with tempfile.TemporaryDirectory(prefix="braid-served-") as temporary:
         work = Path(temporary)
-        found = measure(args, args.store or work / "store", args.models or work)
+        all_served = measure(args, args.store or work / "store", args.models or work)
     report = {
         "benchmark": "served",
         "environment": facts,
         "pause_s": args.pause,
-        "networks": [asdict(served) for served in found],
+        "networks": [asdict(served) for served in all_served],
     }
     write_report(args.out, report)
     return 0

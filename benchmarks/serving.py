@@ -129,7 +129,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "benchmark": "serving",
         "environment": facts,
         "shape": SHAPE,
-        "comparisons": [asdict(each) for each in comparisons],
+        "comparisons": [asdict(comparison) for comparison in comparisons],
         "turns": [asdict(turn) for turn in turns],
     }
     write_report(options.out, report)
@@ -138,9 +138,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _failed(comparisons: Sequence[Comparison], target: float | None) -> bool:
-    closed = [each for each in comparisons if each.load.rate_per_s is None]
+    closed = [comparison for comparison in comparisons if comparison.load.rate_per_s is None]
     missed = target and any(c.ratio["p50_us"] > target for c in closed if c.endpoint == "braid")
-    return bool(missed) or any(each.errors for each in closed)
+    return bool(missed) or any(comparison.errors for comparison in closed)
 
 
 if __name__ == "__main__":

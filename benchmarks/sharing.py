@@ -103,8 +103,8 @@ def main() -> None:
                 path = model_file(model, args.files or work)
                 client.register(model, path, planner="sequential", wait=True, timeout_s=600.0)
             phases = [*([model] for model in args.models), args.models]
-            found = [measure(client, phase, args.clients, args.seconds) for phase in phases]
-    for phase in found:
+            uses = [measure(client, phase, args.clients, args.seconds) for phase in phases]
+    for phase in uses:
         print("alone" if len(phase) == 1 else "together")
         for use in phase:
             print(
@@ -113,7 +113,7 @@ def main() -> None:
                 f"  p50 {use.latencies.median_ms:7.1f} ms  p99 {use.latencies.p99_ms:7.1f} ms"
             )
     if args.out is not None:
-        phases_json = [[asdict(use) for use in phase] for phase in found]
+        phases_json = [[asdict(use) for use in phase] for phase in uses]
         document = {"environment": environment, "clients": args.clients, "phases": phases_json}
         write_report(args.out / "sharing.json", document)
 

@@ -39,7 +39,7 @@ import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
 
 from benchmarks import environment
-from benchmarks.overload import INFER, OPTIONS, Memory, Seen, closed_loop, served
+from benchmarks.overload import INFER, OPTIONS, Memory, Outcomes, closed_loop, served
 from benchmarks.reports import LOCAL, write_report
 from braid.engine.runtime.memory import keep_freed_memory
 from braid.server.devices.cores import leave_cores_to_devices
@@ -71,9 +71,9 @@ def network(path: Path) -> Path:
         helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", *extents])
         for name, extents in (("x", SHAPE[1:]), ("y", (CHANNELS, 1, 1)))
     )
-    made = helper.make_graph(nodes, "storms", [x], [y], weights)
+    graph = helper.make_graph(nodes, "storms", [x], [y], weights)
     opsets = [helper.make_opsetid("", 20)]
-    onnx.save_model(helper.make_model(made, opset_imports=opsets, ir_version=10), path)
+    onnx.save_model(helper.make_model(graph, opset_imports=opsets, ir_version=10), path)
     return path
 
 
@@ -85,10 +85,10 @@ def large_answers(path: Path) -> Path:
         for name, extent in (("x", 3), ("y", width))
     )
     weight = numpy_helper.from_array(np.ones((3, width), np.float32), "w")
-    made = helper.make_graph([helper.make_node("MatMul", ["x", "w"], ["y"])], "wide", [x], [y])
-    made.initializer.append(weight)
+    graph = helper.make_graph([helper.make_node("MatMul", ["x", "w"], ["y"])], "wide", [x], [y])
+    graph.initializer.append(weight)
     opsets = [helper.make_opsetid("", 20)]
-    onnx.save_model(helper.make_model(made, opset_imports=opsets, ir_version=10), path)
+    onnx.save_model(helper.make_model(graph, opset_imports=opsets, ir_version=10), path)
     return path
 
 
@@ -105,19 +105,21 @@ class Callers:
         self.channels = [
             grpc.aio.insecure_channel(address, options=OPTIONS) for _ in range(CONNECTIONS)
         ]
-        self._calls: list[Any] = [each.unary_unary(INFER) for each in self.channels]
+        self._calls: list[Any] = [channel.unary_unary(INFER) for channel in self.channels]
 
-    async def one(self, number: int, due: float, seen: Seen, timeout_s: float = 30.0) -> None:
+    async def one(
+        self, number: int, due: float, outcomes: Outcomes, timeout_s: float = 30.0
+    ) -> None:
         try:
             answer = await self._calls[number % CONNECTIONS](self.message, timeout=timeout_s)
         except grpc.aio.AioRpcError as error:
             if error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED:
-                seen.refused.append(time.perf_counter() - due)
+                outcomes.refused.append(time.perf_counter() - due)
             else:
-                seen.other[error.code().name] += 1
+                outcomes.other[error.code().name] += 1
         else:
-            seen.answered.append(time.perf_counter() - due)
-            seen.other.update(() if self._is_right(answer) else ("WRONG",))
+            outcomes.answered.append(time.perf_counter() - due)
+            outcomes.other.update(() if self._is_right(answer) else ("WRONG",))
 
     def _is_right(self, answer: bytes) -> bool:
         y = np.frombuffer(
@@ -125,30 +127,30 @@ class Callers:
         )
         return np.allclose(y, self._right, rtol=1e-3, atol=1e-4)
 
-    async def closed(self, clients: int, seconds: float) -> Seen:
+    async def closed(self, clients: int, seconds: float) -> Outcomes:
         return await closed_loop(self.one, clients, seconds)
 
-    async def open(self, rate_per_s: float, seconds: float, timeout_s: float = 30.0) -> Seen:
+    async def open(self, rate_per_s: float, seconds: float, timeout_s: float = 30.0) -> Outcomes:
         """Requests begin at Poisson moments; a latency counts from when one really began."""
-        seen, running = Seen(), set()
+        outcomes, running = Outcomes(), set()
         random = np.random.default_rng(3)
         due = began = time.perf_counter()
         number = 0
         while (due := due + random.exponential(1 / rate_per_s)) < began + seconds:
             await asyncio.sleep(max(0.0, due - time.perf_counter()))
-            task = asyncio.ensure_future(self.one(number, time.perf_counter(), seen, timeout_s))
+            task = asyncio.ensure_future(self.one(number, time.perf_counter(), outcomes, timeout_s))
             running.add(task)
             task.add_done_callback(running.discard)
             number += 1
-        seen.seconds = time.perf_counter() - began
+        outcomes.seconds = time.perf_counter() - began
         if running:
             await asyncio.wait(running)
-        return seen
+        return outcomes
 
     async def until_right(self) -> float:
-        began, seen = time.perf_counter(), Seen()
-        while not seen.answered or seen.other["WRONG"]:
-            await self.one(0, time.perf_counter(), seen, timeout_s=1.0)
+        began, outcomes = time.perf_counter(), Outcomes()
+        while not outcomes.answered or outcomes.other["WRONG"]:
+            await self.one(0, time.perf_counter(), outcomes, timeout_s=1.0)
             if time.perf_counter() > began + 60:
                 return float("inf")
         return time.perf_counter() - began
@@ -158,11 +160,13 @@ class Callers:
 
 
 async def ten_times(callers: Callers, capacity: float, seconds: float) -> dict[str, object]:
-    seen = await callers.open(10 * capacity, seconds)
-    goodput = len(seen.answered) / seen.seconds
-    sent = (len(seen.answered) + len(seen.refused) + seen.other.total()) / seen.seconds
+    outcomes = await callers.open(10 * capacity, seconds)
+    goodput = len(outcomes.answered) / outcomes.seconds
+    sent = (
+        len(outcomes.answered) + len(outcomes.refused) + outcomes.other.total()
+    ) / outcomes.seconds
     row: dict[str, object] = {"sent_of_capacity": round(sent / capacity, 2)}
-    return {**row, **seen.row(), "goodput_of_capacity": round(goodput / capacity, 3)}
+    return {**row, **outcomes.row(), "goodput_of_capacity": round(goodput / capacity, 3)}
 
 
 def beside(storm: Callable[[Callers, float], Any]) -> Storm:
@@ -170,8 +174,8 @@ def beside(storm: Callable[[Callers, float], Any]) -> Storm:
 
     async def both(callers: Callers, capacity: float, seconds: float) -> dict[str, object]:
         async with storm(callers, seconds) as told:
-            seen = await callers.open(BESIDE * capacity, seconds)
-        return {**told, **seen.row()}
+            outcomes = await callers.open(BESIDE * capacity, seconds)
+        return {**told, **outcomes.row()}
 
     return both
 
@@ -187,7 +191,7 @@ async def cancellations(callers: Callers, seconds: float) -> AsyncIterator[dict[
 
 @asynccontextmanager
 async def slow_readers(callers: Callers, seconds: float) -> AsyncIterator[dict[str, object]]:
-    """200 streams of 50 requests each, of whose answers of a megabyte none is taken."""
+    """200 streams of 50 requests each, whose answers of a megabyte nobody reads."""
     x = inference_pb2.Tensor(name="x", dtype="FP32", shape=(1, 3), data=bytes(12))
     message = inference_pb2.InferRequest(model="wide", inputs=[x]).SerializeToString()
     async with AsyncExitStack() as stack:
@@ -306,7 +310,7 @@ async def measure(
     await callers.closed(32, 3.0)
     closed = await callers.closed(32, options.seconds)
     paced = await callers.open(1.5 * len(closed.answered) / closed.seconds, options.seconds)
-    capacity = max(len(each.answered) / each.seconds for each in (closed, paced))
+    capacity = max(len(loop.answered) / loop.seconds for loop in (closed, paced))
     rows: dict[str, object] = {"capacity": closed.row(), "150%": paced.row()}
     await _settled(memory)
     for name, storm in STORMS.items():

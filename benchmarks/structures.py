@@ -26,7 +26,7 @@ PAPER_GRAPHS = Path(__file__).resolve().parents[2] / "shared" / "data" / "graphs
 
 @dataclass(frozen=True, slots=True)
 class Structure:
-    """A network without its numbers."""
+    """A network without weights: its units, their wiring and the load of each."""
 
     name: str
     units: UnitGraph

@@ -97,16 +97,16 @@ async def measure(
     async with device.keeping(digest):
         await device.load(digest, artefact)
         graph = (await device.ask(DescribeProgram(program))).graph
-        known: dict[str, tuple[float, float]] = {}
+        by_signature: dict[str, tuple[float, float]] = {}
         signatures = UnitGraph.from_graph(graph).signatures
         for index, signature in enumerate(signatures):
-            if signature not in known:
+            if signature not in by_signature:
                 stage = Stage(((index,),))
                 on_all = await measure_stage(device, MeasureStage(program, stage))
                 on_one = await measure_stage(device, MeasureStage(program, stage, 1))
-                known[signature] = on_all.latency_us, on_one.latency_us
+                by_signature[signature] = on_all.latency_us, on_one.latency_us
     names = [op.name for op in graph.operators]
-    return graph, [UnitTimes(n, *known[s]) for n, s in zip(names, signatures, strict=True)]
+    return graph, [UnitTimes(n, *by_signature[s]) for n, s in zip(names, signatures, strict=True)]
 
 
 async def run(args: argparse.Namespace, folder: Path) -> None:
@@ -116,8 +116,8 @@ async def run(args: argparse.Namespace, folder: Path) -> None:
     try:
         for network in args.networks.split(","):
             model = model_file(network, args.models or folder)
-            found = kept(args.plans / f"{network}-1-{args.precision}") if args.plans else None
-            choices = {} if found is None else dict(found.choices)
+            searched = kept(args.plans / f"{network}-1-{args.precision}") if args.plans else None
+            choices = {} if searched is None else dict(searched.choices)
             artefact = await imported(model, (args.plans or folder) / model.stem)
             graph, units = await measure(device, artefact, model, args.precision, choices)
             bound = bound_of(graph, units, args.threads)

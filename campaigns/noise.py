@@ -91,14 +91,14 @@ def _message(kind: type[Message], rng: random.Random) -> bytes:
     way = rng.randrange(8)
     if way == 0:
         return rng.randbytes(rng.choice((1, 3, 20, 200, 5000)))
-    made = drawn(kind, rng)
+    message = drawn(kind, rng)
     if way in (1, 2):
-        return made.SerializeToString()
+        return message.SerializeToString()
     if way == 3:
         for _ in range(3):
-            change_field(made, rng)
-        return made.SerializeToString()
-    data = made.SerializeToString()
+            change_field(message, rng)
+        return message.SerializeToString()
+    data = message.SerializeToString()
     if way == 4:  # a length that lies, then what was drawn
         tag, length = rng.randrange(1, 16) << 3 | 2, rng.choice((5, 1 << 20, (1 << 31) - 1))
         return bytes([tag]) + _varint(length) + data
@@ -132,13 +132,13 @@ def _draw_field(message: Any, field_: Any, rng: random.Random, depth: int) -> No
         values = getattr(message, name)
         for _ in range(rng.choice((0, 1, 1, 2, 5))):
             if field_.message_type:
-                made = drawn(GetMessageClass(field_.message_type), rng, depth + 1)
-                values.add().CopyFrom(made)
+                inner = drawn(GetMessageClass(field_.message_type), rng, depth + 1)
+                values.add().CopyFrom(inner)
             else:
                 values.append(_scalar(field_, rng))
     elif field_.message_type:
-        made = drawn(GetMessageClass(field_.message_type), rng, depth + 1)
-        getattr(message, name).CopyFrom(made)
+        inner = drawn(GetMessageClass(field_.message_type), rng, depth + 1)
+        getattr(message, name).CopyFrom(inner)
     else:
         setattr(message, name, _scalar(field_, rng))
 
@@ -270,5 +270,5 @@ def _stream_ended(
 
 def _detail(error: Any) -> str:
     """What a status said, with a word if Braid said it."""
-    known = "braid" if "braid-request-id" in dict(error.trailing_metadata() or ()) else ""
-    return f"{error.details()} {known}"
+    source = "braid" if "braid-request-id" in dict(error.trailing_metadata() or ()) else ""
+    return f"{error.details()} {source}"

@@ -45,23 +45,23 @@ LOOK_S = 0.2
 def running_tests(pytest: psutil.Process) -> set[int]:
     """Ids of the processes in which tests run; what they start is not among them."""
     watcher = child_processes.__file__
-    return {each.pid for each in pytest.children() if watcher not in each.cmdline()}
+    return {child.pid for child in pytest.children() if watcher not in child.cmdline()}
 
 
 class Stops:
     """The stops of several processes, drawn by one seed."""
 
     def __init__(self, seed: int) -> None:
-        """No process is known yet."""
+        """Begin without any process."""
         self.count = 0
         self._chance = random.Random(seed)
-        self._known: set[int] = set()
+        self._added: set[int] = set()
         self._due: list[tuple[float, int, bool]] = []  # when, of whom, whether it runs then
 
     def add(self, processes: set[int]) -> None:
         """Stop these, too, from now on."""
-        for process in sorted(processes - self._known):
-            self._known.add(process)
+        for process in sorted(processes - self._added):
+            self._added.add(process)
             self._next(process, runs=True)
 
     def go_on(self) -> None:

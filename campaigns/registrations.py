@@ -138,7 +138,7 @@ class Registrations:
                 self._stop.wait(PAUSE_S)
         self.ended[str(last.state)] += 1
         if last.state != "READY":
-            reasons = [each for each in REASONS if re.search(each, last.message)]
+            reasons = [reason for reason in REASONS if re.search(reason, last.message)]
             self.reasons.update(reasons[:1])
             if not reasons:
                 self.lost.append(f"{accepted.model}: {last.state} {last.message}")

@@ -48,11 +48,11 @@ def questions(model: str, file: Path, count: int = 32) -> list[Question]:
     session = onnxruntime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
     [spec] = session.get_inputs()
     rng = np.random.default_rng(len(model))
-    found = []
+    asked = []
     for number in range(count):
         x = rng.normal(size=(1 + number % 4, *spec.shape[1:])).astype(np.float32)
-        found.append(Question(model, x, session.run(None, {spec.name: x})[0]))
-    return found
+        asked.append(Question(model, x, session.run(None, {spec.name: x})[0]))
+    return asked
 
 
 @dataclass(slots=True)
@@ -151,8 +151,8 @@ class TritonAsker:
             answer = self._client.infer(model, [tensor], client_timeout=timeout_s)
         except InferenceServerException as error:
             raise CallFailed(error.status().removeprefix("StatusCode."), str(error)) from error
-        found: np.ndarray = answer.as_numpy("y")
-        return found
+        output: np.ndarray = answer.as_numpy("y")
+        return output
 
     def close(self) -> None:
         """As ``Asker``."""

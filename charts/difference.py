@@ -73,8 +73,8 @@ def _changes(first: Schedule, second: Schedule) -> Iterator[StageChange]:
         units = _units(first, stage)
         others = tuple(sorted({holds[name] for name in units if name in holds}))
         latencies = [second.stages[other - 1].latency_us for other in others]
-        known = [us for us in latencies if us is not None]
-        other_us = sum(known) if known and len(known) == len(latencies) else None
+        measured = [us for us in latencies if us is not None]
+        other_us = sum(measured) if measured and len(measured) == len(latencies) else None
         change = _change(first, stage, second, others)
         yield StageChange(number, change, others, stage.latency_us, other_us)
 

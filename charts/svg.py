@@ -173,12 +173,12 @@ def _round_step(raw: float) -> float:
 
 
 def _families(tracks: Sequence[Timeline], graphs: Sequence[OpGraph]) -> list[Family]:
-    seen = {
+    drawn = {
         family_of(graph.operators[bar.unit])
         for track, graph in zip(tracks, graphs, strict=True)
         for bar in track.bars
     }
-    return [family for family in (*FAMILIES, OTHER) if family in seen]
+    return [family for family in (*FAMILIES, OTHER) if family in drawn]
 
 
 def _legend(families: Sequence[Family], y: float) -> Iterator[str]:

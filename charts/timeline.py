@@ -67,27 +67,27 @@ class UnitTimes:
     """Latency of each unit alone, in microseconds, from what a schedule knows."""
 
     def __init__(self, schedule: Schedule) -> None:
-        known = {
+        measured = {
             unit: schedule.provenance.unit_us[name]
             for unit, name in enumerate(schedule.unit_names)
             if name in schedule.provenance.unit_us
         }
         for stage in schedule.stages:
             if len(stage.operators) == 1 and stage.latency_us is not None:
-                known.setdefault(stage.operators[0], stage.latency_us)
-        self.known: Mapping[int, float] = known
-        self._guess = median(known.values()) if known else _mean_us(schedule)
+                measured.setdefault(stage.operators[0], stage.latency_us)
+        self.measured_us: Mapping[int, float] = measured
+        self._guess = median(measured.values()) if measured else _mean_us(schedule)
 
     def __getitem__(self, unit: int) -> float:
-        return max(self.known.get(unit, self._guess), 1e-3)
+        return max(self.measured_us.get(unit, self._guess), 1e-3)
 
     def cover(self, units: Iterable[int]) -> bool:
-        return all(unit in self.known for unit in units)
+        return all(unit in self.measured_us for unit in units)
 
 
 def _mean_us(schedule: Schedule) -> float:
-    seen = schedule.provenance
-    whole = seen.sequential_us or seen.predicted_us or seen.measured_us or 0.0
+    provenance = schedule.provenance
+    whole = provenance.sequential_us or provenance.predicted_us or provenance.measured_us or 0.0
     return whole / len(schedule.unit_names) if whole else 1.0
 
 
@@ -139,7 +139,7 @@ def _stage_bars(
         scale = length / (whole if stage.strategy == "merge" else longest)
         for unit in group:
             duration = times[unit] * scale
-            alone = times.known.get(unit)
+            alone = times.measured_us.get(unit)
             bars.append(Bar(unit, lane, now, duration, lane, number, alone))
             now += duration
     return bars
@@ -151,7 +151,7 @@ def sequential(schedule: Schedule, units: Collection[int] | None = None) -> Time
     shown = [u for u in range(len(schedule.unit_names)) if units is None or u in units]
     bars, now = [], 0.0
     for unit in shown:
-        bars.append(Bar(unit, 0, now, times[unit], alone_us=times.known.get(unit)))
+        bars.append(Bar(unit, 0, now, times[unit], alone_us=times.measured_us.get(unit)))
         now += times[unit]
     measured = schedule.provenance.sequential_us if units is None else None
     return Timeline("sequential", tuple(bars), (), now, measured, not times.cover(shown))
@@ -177,8 +177,8 @@ def _simulated(
         waits = [ended[unit] for unit in launch.waits if unit in ended]
         start = max([free[launch.stream], *waits])
         duration = times[launch.unit]
-        known = times.known.get(launch.unit)
-        bars.append(Bar(launch.unit, launch.stream, start, duration, alone_us=known))
+        alone_us = times.measured_us.get(launch.unit)
+        bars.append(Bar(launch.unit, launch.stream, start, duration, alone_us=alone_us))
         free[launch.stream] = ended[launch.unit] = start + duration
     return Timeline(
         f"{title}, streams without stages",

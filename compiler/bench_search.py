@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Mapping, Sequence
+from itertools import islice
 
 from braid.compiler.planner_messages import PlansFound, decode
 from braid.compiler.report import Profiling, Searching, StageMeasured, StagesReused
@@ -21,6 +22,9 @@ from braid.core.measurement import DeviceFacts, StageLatency
 from braid.core.program import ProgramKey
 from braid.engine.link.messages import SearchPlans, SearchProgress, SearchResult
 from braid.scheduler.planners import Planned
+
+MOST_SENT = 1 << 20
+"""Latencies that go along with a request, those measured last: about 90 MB of JSON."""
 
 
 class BenchSearch:
@@ -52,7 +56,7 @@ class BenchSearch:
             self._program,
             work.imported.options.planner.text,
             self._facts,
-            await asyncio.to_thread(json.dumps, dict(cached_us)),
+            await asyncio.to_thread(json.dumps, _last(cached_us)),
             limits.memory_bytes,
             limits.seconds,
         )
@@ -102,3 +106,7 @@ class BenchSearch:
                 raise batch
             if batch:
                 await self._work.cache.keep_latencies(batch)
+
+
+def _last(latencies_us: Mapping[str, float]) -> dict[str, float]:
+    return dict(islice(latencies_us.items(), max(0, len(latencies_us) - MOST_SENT), None))

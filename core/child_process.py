@@ -54,8 +54,8 @@ def _is_harmless(name: str) -> bool:
 def end_with_parent(parent: int) -> None:
     """Let the kernel kill this process when ``parent``, the process that started it, ends.
 
-    That ends a search, a kernel or a debugger, too. For Linux the parent is the thread that started
-    this process: in the server the main thread, which lives as long as the server.
+    The process ends even in a search, in a kernel or under a debugger. For Linux the parent is
+    the thread that started this process: in the server the main thread, which lives as long.
     """
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # it ended before the line above

@@ -65,16 +65,16 @@ async def connect(
     owners.
     """
     connected.setblocking(False)
-    made: list[tuple[asyncio.Transport, P]] = []
+    connections: list[tuple[asyncio.Transport, P]] = []
 
     async def make() -> None:
         loop = asyncio.get_running_loop()
-        made.append(await loop.create_connection(make_protocol, sock=connected))
+        connections.append(await loop.create_connection(make_protocol, sock=connected))
 
     try:
         await to_the_end(make())
     except asyncio.CancelledError:
-        for transport, _ in made:
+        for transport, _ in connections:
             transport.close()
         raise
-    return made[0]
+    return connections[0]

@@ -44,8 +44,8 @@ def disk_failure(error: BaseException, where: Path, *, by_text: bool = False) ->
         where: a folder there.
         by_text: look for the system's words in the messages, too.
     """
-    for each in _chain(error):
-        trouble = _trouble(each) or (_trouble_in_text(str(each)) if by_text else None)
+    for cause in _chain(error):
+        trouble = _trouble(cause) or (_trouble_in_text(str(cause)) if by_text else None)
         if trouble is DiskTrouble.FAILING and _is_full(where):
             trouble = DiskTrouble.FULL
         if trouble is not None:
@@ -55,14 +55,14 @@ def disk_failure(error: BaseException, where: Path, *, by_text: bool = False) ->
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
     """Iterate over an error, the error that a database library wraps in it, and its causes."""
-    seen: set[int] = set()
+    visited: set[int] = set()
     waiting: list[BaseException | None] = [error]
     while waiting:
-        each = waiting.pop(0)
-        if each is not None and id(each) not in seen:
-            seen.add(id(each))
-            yield each
-            waiting += [getattr(each, "orig", None), each.__cause__, each.__context__]
+        cause = waiting.pop(0)
+        if cause is not None and id(cause) not in visited:
+            visited.add(id(cause))
+            yield cause
+            waiting += [getattr(cause, "orig", None), cause.__cause__, cause.__context__]
 
 
 def _trouble(error: BaseException) -> DiskTrouble | None:
@@ -71,8 +71,8 @@ def _trouble(error: BaseException) -> DiskTrouble | None:
     if isinstance(error, OSError) and error.errno is not None:
         return _BY_ERRNO.get(error.errno)
     name = str(getattr(error, "sqlite_errorname", ""))
-    found = (trouble for start, trouble in _BY_SQLITE_NAME.items() if name.startswith(start))
-    return next(found, None)
+    troubles = (trouble for start, trouble in _BY_SQLITE_NAME.items() if name.startswith(start))
+    return next(troubles, None)
 
 
 def _trouble_in_text(text: str) -> DiskTrouble | None:

@@ -138,8 +138,8 @@ class ModelNotFound(NotFound):
 class VersionNotFound(NotFound):
     """The model exists, this version does not."""
 
-    def __init__(self, model: str, version: str, known: tuple[int, ...]) -> None:
-        have = ", ".join(map(str, known)) or "none"
+    def __init__(self, model: str, version: str, versions: tuple[int, ...]) -> None:
+        have = ", ".join(map(str, versions)) or "none"
         super().__init__(f"model {model!r} has no version {version!r}; versions: {have}")
 
 

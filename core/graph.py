@@ -113,23 +113,23 @@ class OpGraph:
         Raises:
             InvalidArtefact: naming the first operator or value that breaks one.
         """
-        known = [*self.inputs, *self.constants]
-        if len(known) != len(set(known)):
+        sources = [*self.inputs, *self.constants]
+        if len(sources) != len(set(sources)):
             raise InvalidArtefact(f"graph {self.name!r}: an input and a constant share a name")
-        _verify_operators(self.operators, set(known), set())
-        made = set(known).union(*(op.outputs for op in self.operators))
+        _verify_operators(self.operators, set(sources), set())
+        defined = set(sources).union(*(op.outputs for op in self.operators))
         for name, value in self.outputs.items():
-            if value not in made:
+            if value not in defined:
                 raise InvalidArtefact(f"output {name!r} names {value!r}, which nothing produces")
         if not self.outputs:
             raise InvalidArtefact(f"graph {self.name!r} has no outputs")
 
 
-def _verify_operators(operators: Iterable[Operator], known: set[str], names: set[str]) -> None:
+def _verify_operators(operators: Iterable[Operator], defined: set[str], names: set[str]) -> None:
     """Check that operators read earlier values only and that no value or name stands twice."""
     for op in operators:
         for value in op.inputs + tuple(op.host.values()):
-            if value and value not in known:
+            if value and value not in defined:
                 raise InvalidArtefact(
                     f"operator {op.name!r} ({op.kind}) reads {value!r}, which nothing before it "
                     "produces"
@@ -138,7 +138,7 @@ def _verify_operators(operators: Iterable[Operator], known: set[str], names: set
             raise InvalidArtefact(f"two operators are named {op.name!r}")
         names.add(op.name)
         for branch in op.branches:
-            inner = set(known)
+            inner = set(defined)
             _verify_operators(branch.operators, inner, names)
             for value in branch.outputs:
                 if value not in inner:
@@ -148,9 +148,9 @@ def _verify_operators(operators: Iterable[Operator], known: set[str], names: set
             if len(branch.outputs) != len(op.outputs):
                 raise InvalidArtefact(f"the branches of {op.name!r} return different counts")
         for value in op.outputs:
-            if value in known:
+            if value in defined:
                 raise InvalidArtefact(f"value {value!r} is produced twice (by {op.name!r})")
-            known.add(value)
+            defined.add(value)
 
 
 def graph_to_json(graph: OpGraph) -> dict[str, Any]:
@@ -219,9 +219,9 @@ def graph_from_json(document: Any) -> OpGraph:
         InvalidArtefact: another format version, a missing field, a broken invariant.
     """
     if not isinstance(document, dict) or document.get("format") != GRAPH_FORMAT:
-        found = document.get("format") if isinstance(document, dict) else type(document).__name__
+        stated = document.get("format") if isinstance(document, dict) else type(document).__name__
         raise InvalidArtefact(
-            f"graph format {found!r} is not {GRAPH_FORMAT}; register the model again"
+            f"graph format {stated!r} is not {GRAPH_FORMAT}; register the model again"
         )
     try:
         graph = OpGraph(

@@ -109,10 +109,12 @@ def named_inputs(model: CheckedModel, inputs: Sequence[GivenTensor]) -> Sequence
 
 def check_inputs(model: CheckedModel, inputs: Sequence[GivenTensor]) -> tuple[ShapeClass, int]:
     """Return the inputs' shape class and rows. Inputs that look like checked ones pass at once."""
-    looks = tuple([(each.name, each.dtype, each.shape, len(each.data)) for each in inputs])
-    seen = model.seen_shapes.get(looks)
-    if seen is not None:
-        return seen
+    looks = tuple(
+        [(tensor.name, tensor.dtype, tensor.shape, len(tensor.data)) for tensor in inputs]
+    )
+    checked = model.seen_shapes.get(looks)
+    if checked is not None:
+        return checked
     tensors = _by_name(inputs, model.inputs)
     symbols: dict[str, int] = {}
     specs = {
@@ -132,19 +134,19 @@ def _by_name(
     tensors: Sequence[GivenTensor], wanted: Mapping[str, TensorType]
 ) -> dict[str, GivenTensor]:
     """Return the inputs by name: each wanted one exactly once, and no other."""
-    found: dict[str, GivenTensor] = {}
+    by_name: dict[str, GivenTensor] = {}
     listing = ", ".join(f"{name} {spec}" for name, spec in wanted.items())
     for tensor in tensors:
-        if tensor.name in found:
+        if tensor.name in by_name:
             raise InvalidTensor(f"input {tensor.name!r} is given twice")
         if not tensor.name and tensor.name not in wanted:
             raise InvalidTensor(f"say which input is meant; the model's inputs: {listing}")
         if tensor.name not in wanted:
             raise InvalidTensor(f"the model has no input {tensor.name!r}; its inputs: {listing}")
-        found[tensor.name] = tensor
-    if missing := [name for name in wanted if name not in found]:
+        by_name[tensor.name] = tensor
+    if missing := [name for name in wanted if name not in by_name]:
         raise InvalidTensor(f"missing input(s) {', '.join(missing)}; the model takes: {listing}")
-    return found
+    return by_name
 
 
 def _check_tensor(tensor: GivenTensor, spec: TensorType, symbols: dict[str, int]) -> TensorType:

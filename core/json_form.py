@@ -92,16 +92,16 @@ def _writer(kind: Any) -> Convert:
         return _dataclass_writer(kind)
     origin, arguments = get_origin(kind), get_args(kind)
     if origin in (Union, types.UnionType):
-        return _union_writer([each for each in arguments if each is not types.NoneType])
+        return _union_writer([part for part in arguments if part is not types.NoneType])
     if origin is tuple and arguments[-1] is not ...:
-        writers = [_writer(each) for each in arguments]
-        return lambda value: [write(each) for write, each in zip(writers, value, strict=True)]
+        writers = [_writer(part) for part in arguments]
+        return lambda value: [write(part) for write, part in zip(writers, value, strict=True)]
     if origin in (tuple, list, Sequence):
         item = _writer(arguments[0])
         return list if item is _unchanged else lambda value: [item(v) for v in value]
     if origin in (dict, Mapping):
         item = _writer(arguments[1])
-        return lambda value: {key: item(each) for key, each in value.items()}
+        return lambda value: {key: item(part) for key, part in value.items()}
     if kind is bytes:
         return lambda value: base64.b64encode(value).decode()
     if kind is Path:
@@ -117,7 +117,9 @@ def _unchanged(value: Any) -> Any:
 
 def _dataclass_writer(kind: Any) -> Convert:
     fields = {name: _writer(hint) for name, hint in _hints(kind).items()}
-    converted = [(name, each) for name, each in fields.items() if each is not _unchanged]
+    converted = [
+        (name, write_field) for name, write_field in fields.items() if write_field is not _unchanged
+    ]
 
     def write(value: Any) -> dict[str, Any]:
         document = {name: getattr(value, name) for name in fields}
@@ -149,7 +151,7 @@ def _reader(kind: Any, *, is_stored: bool = False) -> Convert:
     if origin is Literal:
         return _checked(lambda value: value in arguments, f"one of {arguments}")
     if origin is tuple and arguments[-1] is not ...:
-        return _row_reader([inner(each) for each in arguments])
+        return _row_reader([inner(argument) for argument in arguments])
     if origin in (tuple, list, Sequence):
         return _list_reader(list if origin is list else tuple, inner(arguments[0]))
     if origin in (dict, Mapping):
@@ -208,7 +210,7 @@ def _list_reader(kind: type, item: Convert) -> Convert:
 
 
 def _mapping_reader(item: Convert) -> Convert:
-    return lambda value: {key: item(each) for key, each in _checked_object(value).items()}
+    return lambda value: {key: item(content) for key, content in _checked_object(value).items()}
 
 
 def _read_bytes(value: Any) -> bytes:
@@ -219,11 +221,13 @@ def _read_bytes(value: Any) -> bytes:
 
 
 def _union_reader(members: Sequence[Any], inner: Convert) -> Convert:
-    others = [inner(each) for each in members if each is not types.NoneType]
+    others = [inner(member) for member in members if member is not types.NoneType]
     if len(others) == 1:
         return lambda value: None if value is None else others[0](value)
-    dataclass_members: list[Any] = [each for each in members if dataclasses.is_dataclass(each)]
-    classes = {each.__name__: _dataclass_reader(each, {"type"}) for each in dataclass_members}
+    dataclass_members: list[Any] = [
+        member for member in members if dataclasses.is_dataclass(member)
+    ]
+    classes = {member.__name__: _dataclass_reader(member, {"type"}) for member in dataclass_members}
 
     def read_tagged(value: Any) -> Any:
         if value is None and types.NoneType in members:
@@ -273,4 +277,4 @@ def _difference(names: Set[str], wanted: Set[str]) -> str:
 def _hints(kind: Any) -> dict[str, Any]:
     """Types of the fields that ``__init__`` takes."""
     hints = typing.get_type_hints(kind)
-    return {each.name: hints[each.name] for each in dataclasses.fields(kind) if each.init}
+    return {field.name: hints[field.name] for field in dataclasses.fields(kind) if field.init}

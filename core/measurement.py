@@ -144,14 +144,14 @@ def speed_text(speed: Speed | None, unknown: str = "-") -> str:
     return f"{speed.median:.3f}x ({speed.least:.3f} to {speed.most:.3f})"
 
 
-def side_by_side_text(found: SideBySideRuns | None, unknown: str = "-") -> str:
+def side_by_side_text(runs: SideBySideRuns | None, unknown: str = "-") -> str:
     """Text of runs side by side: ``2 at once, 6.37 ms each: 1.251x (1.090 to 1.352) runs/s``."""
-    if found is None:
+    if runs is None:
         return unknown
-    where = RUNTIMES.get(found.runtime, "sequential")
-    text = f"{found.count} at once ({where}), {found.latency_us / 1e3:.2f} ms each: "
-    text += f"{speed_text(found.gain)} the runs a second"
-    return text if found.pays else f"{text}; not used, as it is not more without doubt"
+    where = RUNTIMES.get(runs.runtime, "sequential")
+    text = f"{runs.count} at once ({where}), {runs.latency_us / 1e3:.2f} ms each: "
+    text += f"{speed_text(runs.gain)} the runs a second"
+    return text if runs.pays else f"{text}; not used, as it is not more without doubt"
 
 
 def error_text(max_rel_error: float | None, samples: int, top_agreement: float | None) -> str:

@@ -74,16 +74,16 @@ class Turns:
             return result
 
     async def each(self, pieces: Iterable[T]) -> AsyncIterator[T]:
-        """Yield what takes a piece of work each to make."""
+        """Yield the items; making one is a piece of work, done in a turn of its own."""
         making = iter(pieces)
         while True:
             async with self._turn:
                 await asyncio.sleep(0)
                 try:
-                    made = next(making)
+                    piece = next(making)
                 except StopIteration:
                     return
-            yield made
+            yield piece
 
 
 def joined(parts: Sequence[bytes | memoryview]) -> Work[bytes]:

@@ -50,7 +50,7 @@ class Quantisation:
         parts: list[Any] = [ranges, list(self.wide)]
         if self.shifts:
             ordered = sorted(self.shifts.items())
-            parts.append({name: [each.step, _to_text(each.steps)] for name, each in ordered})
+            parts.append({name: [shift.step, _to_text(shift.steps)] for name, shift in ordered})
         return json.dumps(parts, separators=(",", ":"))
 
     @staticmethod
@@ -62,12 +62,12 @@ class Quantisation:
         """
         try:
             ranges, wide, *more = json.loads(text)
-            found = {name: (float(least), float(most)) for name, (least, most) in ranges.items()}
+            limits = {name: (float(least), float(most)) for name, (least, most) in ranges.items()}
             shifts = {
                 name: Shift(float(step), base64.b64decode(steps, validate=True))
                 for name, (step, steps) in (more[0].items() if more else ())
             }
-            return Quantisation(found, tuple(map(str, wide)), shifts=shifts)
+            return Quantisation(limits, tuple(map(str, wide)), shifts=shifts)
         except (ValueError, TypeError, AttributeError) as error:
             raise InvalidArtefact(f"the quantisation is malformed: {error!r}") from error
 
@@ -79,13 +79,13 @@ def _to_text(content: bytes) -> str:
 def quantisation_text(how: Quantisation) -> str:
     """Text for people: what computes on integers, what does not, and how far it errs."""
     narrow = how.candidates - len(how.wide)
-    found = f"{narrow} of {how.candidates} units with weights, by {how.method}"
+    text = f"{narrow} of {how.candidates} units with weights, by {how.method}"
     if how.shifts:
-        found += ", biases corrected"
+        text += ", biases corrected"
     if how.error is not None:
-        found += f", {how.error:.2g} on {how.samples} samples"
+        text += f", {how.error:.2g} on {how.samples} samples"
     if not how.wide:
-        return found
+        return text
     named = ", ".join(how.wide[:MAX_NAMED])
     more = len(how.wide) - MAX_NAMED
-    return f"{found}; in FP32: {named}" + (f" and {more} more" if more > 0 else "")
+    return f"{text}; in FP32: {named}" + (f" and {more} more" if more > 0 else "")

@@ -42,11 +42,11 @@ class Stage:
     latency_us: float | None = None  # as measured or predicted when the schedule was made
 
     def __post_init__(self) -> None:
-        seen = [op for group in self.groups for op in group]
+        operators = [op for group in self.groups for op in group]
         if not self.groups or not all(self.groups):
             raise InvalidArtefact("a stage needs at least one group, and no group may be empty")
-        if len(seen) != len(set(seen)):
-            raise InvalidArtefact(f"an operator appears twice in one stage: {sorted(seen)}")
+        if len(operators) != len(set(operators)):
+            raise InvalidArtefact(f"an operator appears twice in one stage: {sorted(operators)}")
         if self.strategy not in ("concurrent", "merge"):
             raise InvalidArtefact(f"unknown strategy {self.strategy!r}")
 
@@ -148,10 +148,10 @@ def contender_from_json(document: Mapping[str, Any]) -> Contender:
 
 def possible(document: Mapping[str, Any], *latencies: str) -> dict[str, Any]:
     """Replace impossible latencies, which earlier versions measured under load, by None."""
-    found = dict(document)
+    checked = dict(document)
     for name in latencies:
-        found[name] = document.get(name) if is_latency(document.get(name)) else None
-    return found
+        checked[name] = document.get(name) if is_latency(document.get(name)) else None
+    return checked
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,16 +205,16 @@ class Provenance:
 def provenance_from_json(document: Mapping[str, Any]) -> Provenance:
     """Read a provenance; fields that older versions did not record are at their defaults."""
     candidates = tuple(map(contender_from_json, document.get("candidates", ())))
-    seen = possible(document, "measured_us", "sequential_us")
+    values = possible(document, "measured_us", "sequential_us")
     if (beside := document.get("side_by_side")) is not None:
         in_onnxruntime = bool(beside.get("in_onnxruntime"))  # as earlier versions recorded it
         beside = {"runtime": ONNXRUNTIME if in_onnxruntime else "", **beside}
-        seen["side_by_side"] = from_stored_json(SideBySideRuns, beside)
+        values["side_by_side"] = from_stored_json(SideBySideRuns, beside)
     if (how := document.get("quantisation")) is not None:
-        seen["quantisation"] = from_stored_json(Quantisation, how)
+        values["quantisation"] = from_stored_json(Quantisation, how)
     if (why := document.get("provisional")) is not None:
-        seen["provisional"] = from_stored_json(Provisional, why)
-    return Provenance(**{**seen, "candidates": candidates})
+        values["provisional"] = from_stored_json(Provisional, why)
+    return Provenance(**{**values, "candidates": candidates})
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,11 +267,11 @@ class Schedule:
     @property
     def side_by_side_id(self) -> str:
         """Id of what runs side by side on parts of the threads, as answered by Infer; or empty."""
-        found = self.provenance.side_by_side
-        if found is None:
+        runs = self.provenance.side_by_side
+        if runs is None:
             return ""
-        ran = {"plan": SEQUENTIAL, **_ran_in(found.runtime), "beside": found.count}
-        return f"{SIDE_BY_SIDE}-{found.count}-{_checksum({**self._content, **ran})[:16]}"
+        ran = {"plan": SEQUENTIAL, **_ran_in(runs.runtime), "beside": runs.count}
+        return f"{SIDE_BY_SIDE}-{runs.count}-{_checksum({**self._content, **ran})[:16]}"
 
     @property
     def _content(self) -> dict[str, Any]:
@@ -291,12 +291,18 @@ class Schedule:
     @property
     def chosen(self) -> Contender | None:
         """Candidate that became this schedule; None if that was not recorded."""
-        seen = self.provenance
-        fitting = [each for each in seen.candidates if each.precision in ("", self.precision)]
-        named = [each for each in fitting if each.name == self.planner]
-        if not named and seen.measured_us is not None:
+        provenance = self.provenance
+        fitting = [
+            candidate
+            for candidate in provenance.candidates
+            if candidate.precision in ("", self.precision)
+        ]
+        named = [candidate for candidate in fitting if candidate.name == self.planner]
+        if not named and provenance.measured_us is not None:
             # The planner that was asked for is named with its options.
-            named = [each for each in fitting if each.latency_us == seen.measured_us]
+            named = [
+                candidate for candidate in fitting if candidate.latency_us == provenance.measured_us
+            ]
         return named[0] if named else None
 
     @property

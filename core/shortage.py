@@ -22,9 +22,9 @@ _BY_ERRNO = {
 
 def shortage(error: BaseException | None) -> SystemShortage | None:
     """Return what the system lacked if ``error`` came of that, else None."""
-    seen: set[int] = set()
-    while error is not None and id(error) not in seen:
-        seen.add(id(error))
+    visited: set[int] = set()
+    while error is not None and id(error) not in visited:
+        visited.add(id(error))
         if isinstance(error, SystemShortage):
             return error
         if isinstance(error, OSError) and (what := _BY_ERRNO.get(error.errno or 0)):
@@ -34,5 +34,5 @@ def shortage(error: BaseException | None) -> SystemShortage | None:
 
 
 def unreadable(name: str, error: OSError) -> InvalidArtefact | SystemShortage:
-    """Return the error for a file of an artefact that cannot be read; ``name`` is told."""
+    """Return the error for a file of an artefact that cannot be read; its message says ``name``."""
     return shortage(error) or InvalidArtefact(f"{name} cannot be read: {error.strerror}")

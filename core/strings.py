@@ -92,7 +92,7 @@ def text_parts(data: bytes | memoryview, part_bytes: int = PIECE_BYTES) -> Itera
 
 def length_prefixed(elements: Iterable[bytes]) -> bytes:
     """Return the raw form of strings, given as UTF-8."""
-    return b"".join(part for each in elements for part in (LENGTH.pack(len(each)), each))
+    return b"".join(part for element in elements for part in (LENGTH.pack(len(element)), element))
 
 
 def elements_of(data: bytes | memoryview) -> Iterator[bytes | memoryview]:

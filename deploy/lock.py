@@ -25,14 +25,14 @@ def locked(report: Mapping[str, Any]) -> list[str]:
         ValueError: a file has no SHA-256.
     """
     lines = []
-    for each in report["install"]:
-        if "dir_info" in each["download_info"]:
+    for package in report["install"]:
+        if "dir_info" in package["download_info"]:
             continue
-        name = re.sub(r"[-_.]+", "-", each["metadata"]["name"]).lower()
-        digest = each["download_info"].get("archive_info", {}).get("hashes", {}).get("sha256")
+        name = re.sub(r"[-_.]+", "-", package["metadata"]["name"]).lower()
+        digest = package["download_info"].get("archive_info", {}).get("hashes", {}).get("sha256")
         if not digest:
-            raise ValueError(f"{name} has no SHA-256: {each['download_info']['url']}")
-        lines.append(f"{name}=={each['metadata']['version']} --hash=sha256:{digest}")
+            raise ValueError(f"{name} has no SHA-256: {package['download_info']['url']}")
+        lines.append(f"{name}=={package['metadata']['version']} --hash=sha256:{digest}")
     return sorted(lines)
 
 

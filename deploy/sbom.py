@@ -20,43 +20,43 @@ def normalised(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def licence(found: Distribution) -> str:
+def licence(distribution: Distribution) -> str:
     """Return the licence that a distribution states, on one line; "" if none."""
-    metadata = found.metadata
+    metadata = distribution.metadata
     fields = [metadata[key] for key in ("License-Expression", "License") if key in metadata]
     stated: str = next(filter(None, fields), "")
     classes = [
-        each.rpartition(" :: ")[2]
-        for each in metadata.get_all("Classifier") or ()
-        if each.startswith("License ::") and each != "License :: OSI Approved"
+        classifier.rpartition(" :: ")[2]
+        for classifier in metadata.get_all("Classifier") or ()
+        if classifier.startswith("License ::") and classifier != "License :: OSI Approved"
     ]
     if not stated or len(stated) > 80 or "\n" in stated:
         stated = " OR ".join(classes) or stated.strip().partition("\n")[0]
     return stated
 
 
-def component(found: Distribution) -> dict[str, Any]:
+def component(distribution: Distribution) -> dict[str, Any]:
     """Return a distribution as CycloneDX describes it."""
-    name = normalised(found.metadata["Name"])
-    made: dict[str, Any] = {
+    name = normalised(distribution.metadata["Name"])
+    entry: dict[str, Any] = {
         "type": "library",
         "name": name,
-        "version": found.version,
-        "purl": f"pkg:pypi/{name}@{found.version}",
-        "bom-ref": f"{name}@{found.version}",
+        "version": distribution.version,
+        "purl": f"pkg:pypi/{name}@{distribution.version}",
+        "bom-ref": f"{name}@{distribution.version}",
     }
-    if text := licence(found):
-        made["licenses"] = [{"license": {"name": text}}]
-    origin = json.loads(found.read_text("direct_url.json") or "{}")
+    if text := licence(distribution):
+        entry["licenses"] = [{"license": {"name": text}}]
+    origin = json.loads(distribution.read_text("direct_url.json") or "{}")
     digest = origin.get("archive_info", {}).get("hashes", {}).get("sha256")
     if digest:
-        made["hashes"] = [{"alg": "SHA-256", "content": digest}]
-    return made
+        entry["hashes"] = [{"alg": "SHA-256", "content": digest}]
+    return entry
 
 
-def bill(found: Iterable[Distribution], subject: str = "braid-serve") -> dict[str, Any]:
+def bill(distributions: Iterable[Distribution], subject: str = "braid-serve") -> dict[str, Any]:
     """Return the bill of these distributions; ``subject`` is what they are for."""
-    parts = {each["bom-ref"]: each for each in map(component, found)}
+    parts = {part["bom-ref"]: part for part in map(component, distributions)}
     return {
         "bomFormat": "CycloneDX",
         "specVersion": "1.5",

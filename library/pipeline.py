@@ -1,30 +1,27 @@
-"""One compilation from a file to its schedules, in a thread, on a store of its own.
+"""One compilation from a file to its schedules, in a thread, with a folder of its own.
 
-    file ──> Store ──> importer ──artefact──> braid.compiler.compile ──> Compiled
-                                                  │ worker, planner: ended when the thread ends
-                                                  └── however it ends
+    file ──> importer ──artefact──> braid.compiler.compile ──> Compiled
+                                        │ worker, planner: ended when the thread ends
+                                        └── however it ends
 
-Schedules and measurements are kept in the store, so that compiling again takes a moment. One
-process compiles at a time; others wait for it.
+Schedules and measurements are kept in the folder, so that compiling again takes a moment. One
+process compiles into it at a time; others wait.
 
-The store has the layout of a server's, and its settings are a server's: what stands there and in
-the environment counts here, too. That is all that the library knows of ``braid.server``.
+The settings are a server's: what stands in the environment counts here, too.
 """
 
 from __future__ import annotations
 
 import asyncio
-import fcntl
-import os
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from time import monotonic
 
+from braid.compiler.cache import ResultCache
 from braid.compiler.compile import compile
 from braid.compiler.device import check_offered
 from braid.compiler.imported_model import ImportedModel, read_imported
@@ -45,71 +42,20 @@ from braid.compiler.provisional import better_founded, cores_are_idle, due_at
 from braid.compiler.retries import RetryPauses, RetryWhileRestarting
 from braid.compiler.samples import NO_SAMPLES, GivenSamples, check_samples, read_given
 from braid.compiler.work import CompileOptions
-from braid.core.descriptors import Descriptor
-from braid.core.errors import (
-    BraidError,
-    DamagedArtefact,
-    DiskFailure,
-    PreconditionFailed,
-    StartupError,
-)
+from braid.core.errors import DamagedArtefact, DiskFailure, InvalidUpload, PreconditionFailed
 from braid.core.regular_file import open_file
 from braid.core.schedule import Schedule
 from braid.engine.importer.host.launch import import_model
+from braid.engine.importer.host.samples import digest_of, read_samples
+from braid.library.cache_folder import CacheFolder
 from braid.library.compiled import Compiled
 from braid.library.measured_device import MeasuredDevice, measured_device
-from braid.server.limits import import_limits
 from braid.server.settings import Settings
-from braid.server.store.compile_cache import StoreCache
-from braid.server.store.files import is_sound
-from braid.server.store.quota import StoreLimits
-from braid.server.store.records import (
-    JobRecord,
-    JobStatus,
-    ModelStatus,
-    ModelVersion,
-    Registration,
-)
-from braid.server.store.sample_upload import SampleUpload
-from braid.server.store.store import Store
-
-PREFIX = "compiled-"
-KEPT_MODELS = 32
-"""Compiled models whose artefacts are kept; schedules and measurements of all are."""
 
 IMPORT_TRIES = 8
 """Tries of an importer that is killed within its limits: each may use up the machine's memory."""
 
 CHUNK_BYTES = 4 << 20
-WAIT_SECONDS = 0.1
-
-
-@asynccontextmanager
-async def turn_of(folder: Path) -> AsyncIterator[None]:
-    """Wait until no other process or thread compiles into a store.
-
-    Raises:
-        StartupError: the folder cannot be written.
-    """
-    try:
-        os.makedirs(folder, mode=0o700, exist_ok=True)
-        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
-        lock = Descriptor(os.open(folder / "compiling", flags, 0o600))
-    except OSError as error:
-        raise StartupError(f"{folder} cannot be written: {error.strerror}") from error
-    with lock:
-        while not _is_free(lock):  # noqa: ASYNC110  # others are processes
-            await asyncio.sleep(WAIT_SECONDS)
-        yield
-
-
-def _is_free(lock: Descriptor) -> bool:
-    """Take a lock, unless another process or thread has it."""
-    try:
-        fcntl.flock(lock.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,21 +74,18 @@ async def compile_file(given: GivenFile, settings: Settings, report: ReportProgr
         BraidError: the file cannot be imported, or the device cannot run it.
         OSError: the file cannot be read.
     """
-    async with turn_of(settings.store):
-        store = Store.open(settings.store, StoreLimits(max_models=1 << 30))
-        try:
-            async with measured_device(settings) as device:
-                check_offered(given.options.precision, [device])
-                check_samples(given.options.precision, given=bool(given.samples))
-                return await _compile(given, _Parts(settings, store, device, report))
-        finally:
-            await asyncio.to_thread(store.close)
+    async with CacheFolder.open(settings.store) as folder, measured_device(settings) as device:
+        check_offered(given.options.precision, [device])
+        check_samples(given.options.precision, given=bool(given.samples))
+        with folder.work_folder() as work:
+            return await _compile(given, _Parts(settings, folder, work, device, report))
 
 
 @dataclass(frozen=True, slots=True)
 class _Parts:
     settings: Settings
-    store: Store
+    folder: CacheFolder
+    work: Path  # a folder that is removed afterwards
     device: MeasuredDevice
     report: ReportProgress
 
@@ -157,18 +100,22 @@ class _Outcome:
     remarks: list[str] = field(default_factory=list)
 
 
+@dataclass(frozen=True, slots=True)
+class _Received:
+    """Copies of a model file and its samples, which nobody changes any more."""
+
+    file: Path
+    digest: str  # SHA-256 of the file
+    options: ModelOptions
+    samples: Path
+
+
 async def _compile(given: GivenFile, parts: _Parts) -> Compiled:
-    store, device = parts.store, parts.device
-    made = await _registered(given, store, device.device_key, parts.settings.max_samples_bytes)
-    await _ask_again(made.model, store, device.device_key)
-    try:
-        imported = await _import(made.model, parts)
-        outcome = await _schedules(imported, parts)
-    except BaseException as error:  # a server on this store must not go on with it
-        state = JobStatus.FAILED if isinstance(error, BraidError) else JobStatus.CANCELLED
-        await store.call(store.end_job, _ended(made, state, str(error)))
-        raise
-    await _keep_unserved(made, outcome, store)
+    folder, device = parts.folder, parts.device
+    received = await folder.call(_receive, given, parts.work, parts.settings.max_samples_bytes)
+    await _ask_again(received, folder, device.device_key)
+    imported = await _import(received, parts)
+    outcome = await _schedules(imported, received.samples, parts)
     if imported.has_strings:
         raise PreconditionFailed(
             "this model takes or gives strings, which braid.compile does not; a server serves it"
@@ -176,45 +123,68 @@ async def _compile(given: GivenFile, parts: _Parts) -> Compiled:
     graphs = {
         size: graph
         for size, schedule in outcome.schedules.items()
-        if (graph := await store.call(store.find_graph, schedule)) is not None
+        if (graph := await folder.call(folder.results.find_graph, schedule)) is not None
     }
-    schedules = {size: each for size, each in outcome.schedules.items() if size in graphs}
+    schedules = {size: outcome.schedules[size] for size in graphs}
     remarks = (*outcome.failures, *outcome.remarks)
     return Compiled(imported, schedules, graphs, device.options, remarks)
 
 
-async def _import(model: ModelVersion, parts: _Parts) -> ImportedModel:
+def _receive(given: GivenFile, work: Path, max_samples_bytes: int) -> _Received:
+    """Copy a model file and its samples into a folder.
+
+    Raises:
+        InvalidUpload: the file is empty, or the samples take too many bytes.
+        InvalidRequest: the samples are no .npz file, or its arrays do not go together.
+        OSError: the file cannot be read.
+    """
+    file, samples, options, digest = work / "model", work / "samples", given.options, sha256()
+    with open_file(given.path) as content, file.open("xb") as copy:
+        while chunk := content.read(CHUNK_BYTES):
+            digest.update(chunk)
+            copy.write(chunk)
+        if not copy.tell():
+            raise InvalidUpload(f"{given.path} is empty")
+    if given.samples:
+        if len(given.samples) > max_samples_bytes:
+            raise InvalidUpload(
+                f"the samples take more than {max_samples_bytes} bytes "
+                "(BRAID_MAX_SAMPLES_BYTES); give fewer"
+            )
+        samples.write_bytes(given.samples)
+        options = replace(options, samples=digest_of(read_samples(samples, max_samples_bytes)))
+    return _Received(file, digest.hexdigest(), options, samples)
+
+
+async def _import(received: _Received, parts: _Parts) -> ImportedModel:
     """Make the artefact, unless a sound one exists, and load it on the device."""
-    store, folder = parts.store, parts.store.folder
-    artefact = folder.artefact(model.sha256)
+    folder, digest, options = parts.folder, received.digest, received.options
+    artefact = folder.artefact(digest)
 
     def on_progress(fraction: float, step: str) -> None:
         done = IMPORT_ENDS * min(1.0, max(0.0, fraction))
         parts.report(ProgressReport(Phase.IMPORTING, done, step))
 
     retry = parts.retry(lambda what: on_progress(0.0, what))
-    if not await retry(lambda: asyncio.to_thread(is_sound, folder, model.sha256)):
-        upload, shapes = folder.upload(model.sha256), dict(model.options.input_shapes) or None
-        limits = import_limits(parts.settings)
+    if not await retry(lambda: folder.call(folder.has_sound_artefact, digest)):
+        shapes, limits = dict(options.input_shapes) or None, parts.settings.import_limits
         await retry(
-            lambda: import_model(upload, artefact, limits, on_progress, shapes),
+            lambda: import_model(received.file, artefact, limits, on_progress, shapes),
             most_tries=IMPORT_TRIES,
         )
-    await store.call(store.discard_upload, model.sha256, is_imported=True)
-    read = partial(read_imported, model.sha256, model.options, artefact)
+    read = partial(read_imported, digest, options, artefact)
     imported = await retry(lambda: asyncio.to_thread(read))
     on_progress(1.0, f"loading on {parts.device.name}")
     await retry(lambda: parts.device.load(imported.digest, artefact))
-    await store.call(store.serves, replace(model, state=ModelStatus.SERVING, message=""))
     return imported
 
 
-async def _schedules(imported: ImportedModel, parts: _Parts) -> _Outcome:
+async def _schedules(imported: ImportedModel, samples_file: Path, parts: _Parts) -> _Outcome:
     """Find or make a schedule for each batch size; one that fails does not stop the others."""
     outcome, options = _Outcome(), imported.options
     samples = NO_SAMPLES
     if options.samples:
-        samples = await read_given(imported, parts.store.folder.sample_file(options.samples))
+        samples = await read_given(imported, samples_file)
     sizes = () if imported.has_strings else imported.batch_sizes
     forecast = Forecast(sizes, options.planner.time_budget_s)
     for batch_size in sizes:
@@ -244,9 +214,9 @@ async def _schedule(
     progress: BatchSizeProgress,
 ) -> Schedule:
     """Find or make, and store, the schedule of one batch size."""
-    store, device, settings = parts.store, parts.device, parts.settings
-    key = imported.schedule_key(device.device_key, batch_size)
-    before = await store.call(store.find_schedule, key.id)
+    folder, device, settings = parts.folder, parts.device, parts.settings
+    keys = {size: imported.schedule_key(device.device_key, size) for size in imported.batch_sizes}
+    before = await folder.call(folder.results.find_schedule, keys[batch_size])
     if before is not None and not before.is_asked:
         return before
     progress.begun()
@@ -254,65 +224,22 @@ async def _schedule(
     limits = SearchLimits(settings.planner_memory_bytes, settings.planner_search_seconds)
     planner = PlannerProcess(limits.memory_bytes, limits.seconds)
     options = CompileOptions(planner, settings.tolerance, limits, samples)
-    sizes = imported.batch_sizes
-    ids = [imported.schedule_key(device.device_key, size).id for size in sizes]
-    cache = StoreCache(store, device.device_key, ids)
+    cache = ResultCache(folder.results, folder.call, device.device_key, list(keys.values()))
     made, graph = await compile(imported, device, batch_size, options, cache, progress)
     schedule = better_founded(before, made, monotonic() - began)
     is_new = schedule.unit_names == made.unit_names
-    await store.call(store.put_schedule, schedule, graph if is_new else None)
+    await folder.call(folder.results.put_schedule, schedule, graph if is_new else None)
     return schedule
 
 
-async def _registered(
-    given: GivenFile, store: Store, device_key: str, max_samples_bytes: int
-) -> Registration:
-    """Copy the file into the store and make its rows, after old ones are dropped."""
-    digest, options = sha256(), given.options
-    with open_file(given.path) as content:
-        async with AsyncExitStack() as kept, store.receive(1 << 62) as upload:
-            samples = SampleUpload(store, max_samples_bytes, "", kept)
-            if given.samples:
-                await samples.write(given.samples)
-            if (sampled := await samples.received()) is not None:
-                options = replace(options, samples=sampled.digest)
-            while chunk := await asyncio.to_thread(content.read, CHUNK_BYTES):
-                digest.update(chunk)
-                await upload.write(chunk)
-            received = await upload.finish(digest.hexdigest())
-            received = replace(received, samples=sampled)
-            ours = [each for each in await store.call(store.models) if _is_ours(each)]
-            ours.sort(key=lambda each: each.created_unix)
-            for old in ours[: max(0, len(ours) - KEPT_MODELS)]:
-                await store.call(store.delete_model, old.name, old.version)
-            name = f"{PREFIX}{received.sha256[:16]}"
-            return await store.call(store.register, name, received, options, device_key)
-
-
-async def _ask_again(model: ModelVersion, store: Store, device_key: str) -> None:
+async def _ask_again(received: _Received, folder: CacheFolder, device_key: str) -> None:
     """Have provisional schedules made again, if that may be of use now."""
-    found = await store.call(store.schedules_for, model, device_key)
-    now = time.time()
+    results, now = folder.results, time.time()
+    stored = await folder.call(results.schedules_for, received.digest, received.options, device_key)
     due = [
         schedule
-        for schedule in found
-        if (each := schedule.provenance.provisional) is not None and due_at(each, now) <= now
+        for schedule in stored
+        if (why := schedule.provenance.provisional) is not None and due_at(why, now) <= now
     ]
     if due and await cores_are_idle():
-        await store.call(store.ask_again, due)
-
-
-def _is_ours(model: ModelVersion) -> bool:
-    return model.name.startswith(PREFIX)
-
-
-async def _keep_unserved(made: Registration, outcome: _Outcome, store: Store) -> None:
-    """End the job, and keep the model as one that a server on this store would not serve."""
-    state = JobStatus.UNSCHEDULED if outcome.failures else JobStatus.READY
-    await store.call(store.end_job, _ended(made, state, "; ".join(outcome.failures)))
-    model = made.model
-    await store.call(store.set_model_state, model.name, model.version, ModelStatus.UNLOADED, "")
-
-
-def _ended(made: Registration, state: JobStatus, message: str) -> JobRecord:
-    return replace(made.job, state=state, message=message)
+        await folder.call(results.ask_again, due)

@@ -26,7 +26,7 @@ class BoundTable(dict[int, float]):
         self._merge: dict[int, float] = {}
         self._keys: dict[int, StageKey] = {}  # of the concurrent variants
         self._alike: defaultdict[StageKey, list[int]] = defaultdict(list)
-        self._seen: dict[int, int] = {}  # ending -> measured stages it was compared with
+        self._compared_at: dict[int, int] = {}  # ending -> measured stages it was compared with
         self._noted: set[StageKey] = set()  # measured, and passed on to the bounds
         self.violation = 0.0  # how far a measurement was below its bound, relative
 
@@ -51,8 +51,8 @@ class BoundTable(dict[int, float]):
             self._refresh_concurrent(ending)
         if ending in self._merge:
             merge: Variant = ("merge", (ending,))
-            known = self._memo.latency_us.get(self._space.key(merge))
-            self._merge[ending] = self._merge[ending] if known is None else known
+            latency_us = self._memo.latency_us.get(self._space.key(merge))
+            self._merge[ending] = self._merge[ending] if latency_us is None else latency_us
         return self._combine(ending) > before
 
     def choose(self, ending: int) -> Variant:
@@ -81,7 +81,7 @@ class BoundTable(dict[int, float]):
         groups = self._space.endings.groups(ending)
         latency = self._memo.latency_us.get(key)
         if latency is None:
-            since, self._seen[ending] = self._seen.get(ending, 0), self._bounds.learnt
+            since, self._compared_at[ending] = self._compared_at.get(ending, 0), self._bounds.learnt
             bound = self._bounds.from_sub_stages(ending, len(groups), since)
             self._concurrent[ending] = max(self._concurrent[ending], bound)
             return

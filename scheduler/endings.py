@@ -70,20 +70,20 @@ class Endings:
     def of(self, state: int) -> list[int]:
         """All endings of ``state`` within the limits, each once."""
         groups_of, most = self._groups, self._max_groups
-        found = [0]
+        unions = [0]
         for group in self._connected[state]:
             if self._limit_can_bind:
                 larger = [
                     union | group
-                    for union in found
+                    for union in unions
                     if not union & group and len(groups_of[union]) < most
                 ]
             else:
-                larger = [union | group for union in found if not union & group]
+                larger = [union | group for union in unions if not union & group]
             for ending in [ending for ending in larger if ending not in groups_of]:
                 groups_of[ending] = (*groups_of[ending ^ group], group)
-            found += larger
-        return found[1:]
+            unions += larger
+        return unions[1:]
 
     def groups(self, ending: int) -> tuple[int, ...]:
         """The groups of an ending that ``of`` has listed."""

@@ -93,8 +93,8 @@ def plan_exhaustively(problem: Problem, strategies: Strategies) -> tuple[list[St
             solution = _find_despite_noise(space, table, problem.memo)
             solved[signature] = block, [table.stage(ending) for ending in solution.endings]
             counts += SearchCounts(states=len(solution.cost_us), transitions=solution.transitions)
-        first, found = solved[signature]
-        stages += [rename(stage, dict(zip(first, block, strict=True))) for stage in found]
+        first, block_stages = solved[signature]
+        stages += [rename(stage, dict(zip(first, block, strict=True))) for stage in block_stages]
     return stages, counts
 
 

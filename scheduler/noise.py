@@ -33,7 +33,7 @@ def near_ties(
         value_us: ending -> latency.
         cost_us: state -> latency of the best schedule of it.
     """
-    found: set[int] = set()
+    ties: set[int] = set()
     S = space.endings.everything
     while S:
         last = space.endings.of(S)
@@ -41,9 +41,9 @@ def near_ties(
         best = last[values.index(min(values))]
         limit = min(values) + TIE * value_us[best]
         close = [E for E, value in zip(last, values, strict=True) if value <= limit]
-        found.update(close if len(close) > 1 else ())
+        ties.update(close if len(close) > 1 else ())
         S ^= best
-    return found
+    return ties
 
 
 def measure_again(space: StageSpace, memo: StageMemo, endings: set[int]) -> int:

@@ -26,7 +26,7 @@ from braid.scheduler.matching import width
 from braid.scheduler.noise import spread
 from braid.scheduler.options import PlannerSettings
 from braid.scheduler.problem import Problem
-from braid.scheduler.registry import PLANNERS, Found, Planner
+from braid.scheduler.registry import PLANNERS, Planner, PlannerResult
 from braid.scheduler.stages import StageMemo, Strategies
 from braid.scheduler.streams import StreamSchedule, lower_streams, makespan_us
 from braid.scheduler.units import UnitGraph, as_units
@@ -69,10 +69,10 @@ def plan(
     started = time.process_time()
     problem = Problem(as_units(graph), StageMemo(cost), options, facts or DeviceFacts())
     with _no_garbage_collection():
-        found = _planner(options.planner)(problem)
-    lowered, predicted_us = _lower(problem, found)
+        result = _planner(options.planner)(problem)
+    lowered, predicted_us = _lower(problem, result)
     counts = replace(
-        found.counts,
+        result.counts,
         operators=len(problem.units),
         width=width(Dag.of(problem.units.predecessors)),
         stages_measured=len(problem.memo.latency_us),
@@ -80,13 +80,13 @@ def plan(
     return Planned(
         planner=options.text,
         plan=lowered,
-        stages=found.stages,
+        stages=result.stages,
         predicted_us=predicted_us,
         search_seconds=time.process_time() - started,
-        gap=found.gap,
-        spread=spread(problem, found.stages),
+        gap=result.gap,
+        spread=spread(problem, result.stages),
         counts=counts,
-        streams=found.streams,
+        streams=result.streams,
     )
 
 
@@ -111,13 +111,13 @@ def stages_to_measure(
 def count_schedules(graph: OpGraph | UnitGraph, options: PlannerSettings) -> int:
     """Number of schedules among which the exact planners choose, blocks multiplied; exact."""
     problem = Problem(as_units(graph), StageMemo(_Recorder()), options, DeviceFacts())
-    known: dict[str, int] = {}
+    counts: dict[str, int] = {}
     product = 1
     for block, signature in problem.blocks():
-        if signature not in known:
+        if signature not in counts:
             endings = problem.open(block, Strategies()).endings
-            known[signature] = ios.count_schedules(endings)
-        product *= known[signature]
+            counts[signature] = ios.count_schedules(endings)
+        product *= counts[signature]
     return product
 
 
@@ -150,18 +150,18 @@ class _Recorder:
         return 1.0
 
 
-def _lower(problem: Problem, found: Found) -> tuple[StreamPlan, float]:
+def _lower(problem: Problem, result: PlannerResult) -> tuple[StreamPlan, float]:
     """The stream plan, and its predicted latency."""
     predecessors, options = problem.units.predecessors, problem.options
-    if found.streams is not None:
-        lowered = lower_streams(found.streams, predecessors, options.max_streams)
+    if result.streams is not None:
+        lowered = lower_streams(result.streams, predecessors, options.max_streams)
         return lowered, makespan_us(lowered, problem.unit_latencies_us())
-    predicted_us = sum(stage.latency_us or 0.0 for stage in found.stages)
+    predicted_us = sum(stage.latency_us or 0.0 for stage in result.stages)
     if options.planner == "sequential":
         return sequential_plan(len(problem.units)), predicted_us
     known_us = problem.known_unit_latencies_us()
     streams = options.max_streams
     return (
-        lower_stages(found.stages, predecessors, known_us, streams, options.join),
+        lower_stages(result.stages, predecessors, known_us, streams, options.join),
         predicted_us,
     )

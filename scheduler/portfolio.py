@@ -42,11 +42,11 @@ def candidates(
     """
     units = as_units(graph)
     unit_us = [cost.stage_latency_us(Stage(((unit,),))) for unit in range(len(units))]
-    found: dict[StreamPlan, Planned] = {}
+    by_plan: dict[StreamPlan, Planned] = {}
     for planner in CONTENDERS:
         entered = replace(options, planner=planner, join="stage")
         planned = plan(units, cost, entered, facts)
-        _enter(found, planned)
+        _enter(by_plan, planned)
         if not planned.stages or planner == "sequential":
             continue
         for join in _WITHOUT_BARRIERS:
@@ -55,12 +55,12 @@ def candidates(
             )
             text = replace(entered, join=join).text
             # The search is that of the plan with barriers.
-            _enter(found, replace(planned, planner=text, plan=lowered, search_seconds=0.0))
-    return list(found.values())
+            _enter(by_plan, replace(planned, planner=text, plan=lowered, search_seconds=0.0))
+    return list(by_plan.values())
 
 
-def _enter(found: dict[StreamPlan, Planned], new: Planned) -> None:
+def _enter(by_plan: dict[StreamPlan, Planned], new: Planned) -> None:
     """Take a candidate, or note that its plan is known."""
-    known = found.setdefault(new.plan, new)
-    if known is not new:
-        found[new.plan] = replace(known, also=(*known.also, new.planner))
+    entered = by_plan.setdefault(new.plan, new)
+    if entered is not new:
+        by_plan[new.plan] = replace(entered, also=(*entered.also, new.planner))

@@ -59,8 +59,8 @@ class Problem:
     def known_unit_latencies_us(self) -> list[float] | None:
         """Latency of each unit alone, if all of them were asked already."""
         keys = [self._key([[unit]]) for unit in range(len(self.units))]
-        known = self.memo.latency_us
-        return [known[key] for key in keys] if all(key in known for key in keys) else None
+        latency_us = self.memo.latency_us
+        return [latency_us[key] for key in keys] if all(key in latency_us for key in keys) else None
 
     def samples_us(self, stage: Stage) -> list[float]:
         """All measurements of a stage, where it was measured several times."""

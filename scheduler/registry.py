@@ -21,7 +21,7 @@ from braid.scheduler.waves import greedy, rammer
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class PlannerResult:
     """Result of a planner: stages, or streams where it knows no stages."""
 
     stages: tuple[Stage, ...] = ()
@@ -30,7 +30,7 @@ class Found:
     gap: float | None = None
 
 
-Planner = Callable[[Problem], Found]
+Planner = Callable[[Problem], PlannerResult]
 
 
 def _sequential(problem: Problem) -> list[Stage]:
@@ -38,28 +38,28 @@ def _sequential(problem: Problem) -> list[Stage]:
 
 
 def _in_stages(planner: Callable[[Problem], list[Stage]]) -> Planner:
-    return lambda problem: Found(tuple(planner(problem)))
+    return lambda problem: PlannerResult(tuple(planner(problem)))
 
 
 def _on_streams(planner: Callable[[Problem], StreamSchedule]) -> Planner:
-    return lambda problem: Found(streams=planner(problem))
+    return lambda problem: PlannerResult(streams=planner(problem))
 
 
 def _exhaustive(*, concurrent: bool = True, merge: bool = True) -> Planner:
-    def planner(problem: Problem) -> Found:
+    def planner(problem: Problem) -> PlannerResult:
         merge_groups = problem.facts.merge_groups if merge else ()
         stages, counts = ios.plan_exhaustively(problem, Strategies(concurrent, merge_groups))
-        return Found(tuple(stages), counts=counts, gap=0.0)
+        return PlannerResult(tuple(stages), counts=counts, gap=0.0)
 
     return planner
 
 
-def _lazy_ios(problem: Problem) -> Found:
+def _lazy_ios(problem: Problem) -> PlannerResult:
     seconds = problem.options.time_budget_s
     deadline = time.monotonic() + (math.inf if seconds is None else seconds)
     budget = Budget(problem.options.gap, deadline)
     stages, counts = plan_lazily(problem, budget)
-    return Found(tuple(stages), counts=counts, gap=budget.proved_gap)
+    return PlannerResult(tuple(stages), counts=counts, gap=budget.proved_gap)
 
 
 PLANNERS: Mapping[str, Planner] = {

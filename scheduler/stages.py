@@ -84,12 +84,12 @@ class StageSpace:
     def variants(self, ending: int) -> list[Variant]:
         """The ways to run an ending; none if no allowed strategy can."""
         alone = not ending & (ending - 1)
-        found: list[Variant] = []
+        possible: list[Variant] = []
         if self._mates and not alone and self._mergeable(ending):
-            found.append(("merge", (ending,)))
+            possible.append(("merge", (ending,)))
         if self._concurrent or alone:
-            found.append(("concurrent", self.endings.groups(ending)))
-        return found
+            possible.append(("concurrent", self.endings.groups(ending)))
+        return possible
 
     def key(self, variant: Variant) -> StageKey:
         """Key that two variants share if they are the same to the device, in this search."""
@@ -139,7 +139,7 @@ class StageTable(dict[int, float]):
         self._space = space
         self._memo = memo
         # Looked up once a stage: at hundreds of thousands of them, attribute chains show.
-        self._known = memo.latency_us
+        self._latency_us = memo.latency_us
         self._key = space.keys.key
         self._groups = space.endings.groups
 
@@ -159,7 +159,7 @@ class StageTable(dict[int, float]):
 
     def _latency(self, strategy: Strategy, groups: tuple[int, ...]) -> float:
         key = self._key(groups, strategy)
-        known = self._known.get(key)
-        if known is None:
-            known = self._memo.ask(key, self._space.stage((strategy, groups)))
-        return known
+        latency = self._latency_us.get(key)
+        if latency is None:
+            latency = self._memo.ask(key, self._space.stage((strategy, groups)))
+        return latency

@@ -65,11 +65,11 @@ def plan_with_events(
 
 def _latest(units: int, finished: Mapping[int, int]) -> tuple[int, ...]:
     """The units that no other of them is certain to come after; unlaunched ones are kept."""
-    known = [(unit, finished.get(unit, 1 << unit)) for unit in bits(units)]
+    done_by = [(unit, finished.get(unit, 1 << unit)) for unit in bits(units)]
     return tuple(
         unit
-        for unit, _ in known
-        if not any(done >> unit & 1 for other, done in known if other != unit)
+        for unit, _ in done_by
+        if not any(done >> unit & 1 for other, done in done_by if other != unit)
     )
 
 

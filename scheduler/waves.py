@@ -40,7 +40,7 @@ def waves(problem: Problem) -> list[list[int]]:
     depth: list[int] = []
     for row in problem.units.predecessors:
         depth.append(1 + max((depth[p] for p in row), default=-1))
-    found: list[list[int]] = [[] for _ in range(1 + max(depth, default=-1))]
+    levels: list[list[int]] = [[] for _ in range(1 + max(depth, default=-1))]
     for unit, level in enumerate(depth):
-        found[level].append(unit)
-    return found
+        levels[level].append(unit)
+    return levels

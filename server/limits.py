@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from sqlalchemy import URL
 
-from braid.engine.importer.host.request import ImportLimits
 from braid.server.inference.call_memory import MemoryLimits
 from braid.server.security.addresses import EVERY, HostNames
 from braid.server.settings import Settings
@@ -50,13 +49,3 @@ def store_database(settings: Settings) -> URL | None:
     """URL of the store's database; None: SQLite in its folder."""
     text = settings.database.get_secret_value()
     return database_url(text, settings.database_password_file)
-
-
-def import_limits(settings: Settings) -> ImportLimits:
-    return ImportLimits(
-        memory_bytes=settings.import_memory_bytes,
-        cpu_seconds=settings.import_cpu_seconds,
-        wall_seconds=settings.import_wall_seconds,
-        run_seconds=settings.import_run_seconds,
-        file_bytes=settings.import_file_bytes,
-    )

@@ -18,6 +18,7 @@ from pydantic import ByteSize, Field, SecretStr, ValidationError, field_validato
 from pydantic_settings import NoDecode, SettingsConfigDict
 
 from braid.core.errors import StartupError
+from braid.engine.importer.host.request import ImportLimits
 from braid.server.device_names import parse_devices
 from braid.server.fleet_settings import FleetSettings, is_host_and_port, without_password
 
@@ -286,6 +287,16 @@ class Settings(FleetSettings):
     @classmethod
     def _upper_level(cls, value: Any) -> Any:
         return value.upper() if isinstance(value, str) else value
+
+    @property
+    def import_limits(self) -> ImportLimits:
+        return ImportLimits(
+            memory_bytes=self.import_memory_bytes,
+            cpu_seconds=self.import_cpu_seconds,
+            wall_seconds=self.import_wall_seconds,
+            run_seconds=self.import_run_seconds,
+            file_bytes=self.import_file_bytes,
+        )
 
 
 def load_settings(overrides: Mapping[str, Any] | None = None) -> Settings:

@@ -68,15 +68,15 @@ def _contenders(args: argparse.Namespace) -> tuple[Mapping[str, Timed], Mapping[
         from benchmarks.cuda.ours import our_program, prepared_plans
         from braid.engine.cuda.opening import open_backend
 
-        found = json.loads(args.plans.read_text())
-        plans = {name: Path(path) for name, path in found["plans"].items()}
+        listed = json.loads(args.plans.read_text())
+        plans = {name: Path(path) for name, path in listed["plans"].items()}
         backend = open_backend(1 << 30, TimerOptions(), 4)
         program = our_program(
-            backend, network, args.batch, args.artefact, args.precision, found["choices"]
+            backend, network, args.batch, args.artefact, args.precision, listed["choices"]
         )
         return prepared_plans(backend, program, inputs_of(network, args.batch), plans)
-    peer, seen = fastest(network, args.contender, args.batch, args.precision, args.patience)
-    return {args.contender: peer}, {args.contender: seen}
+    peer, notes = fastest(network, args.contender, args.batch, args.precision, args.patience)
+    return {args.contender: peer}, {args.contender: notes}
 
 
 if __name__ == "__main__":

@@ -45,7 +45,7 @@ class OurPlan:
         self.delay_us = delay_us(lambda: driver.replay(graph, origin), driver.synchronise)
 
     def gpu_ms(self) -> float:
-        """Between two events on the stream of all replays, after a run that does not count."""
+        """Milliseconds of a replay between two events, after a run that does not count."""
 
         def waiting() -> tuple[Tensor, ...]:
             self.hold_up(self.delay_us)
@@ -56,7 +56,7 @@ class OurPlan:
         return executor.device_us(self.ready.plan) / 1e3
 
     def total_ms(self) -> float:
-        """As a request finds it."""
+        """Milliseconds of a whole run, as a request finds it."""
         began = perf_counter_ns()
         self.ready.run(self.inputs)
         return (perf_counter_ns() - began) / 1e6
@@ -83,13 +83,13 @@ def prepared_plans(
     backend: Backend, program: Program, inputs: Mapping[str, Tensor], plans: Mapping[str, Path]
 ) -> tuple[dict[str, OurPlan], dict[str, object]]:
     """Every plan, ready, by name; and what was seen on the way."""
-    found = {}
+    prepared = {}
     for name, path in plans.items():
         ready = backend.prepare(program, plan_from_json(json.loads(path.read_text())))
         assert isinstance(ready, OnGpu)
-        found[name] = OurPlan(ready, inputs)
-        found[name].warm_up()
-    return found, {name: _notes(plan.ready) for name, plan in found.items()}
+        prepared[name] = OurPlan(ready, inputs)
+        prepared[name].warm_up()
+    return prepared, {name: _notes(plan.ready) for name, plan in prepared.items()}
 
 
 def _notes(ready: OnGpu) -> dict[str, object]:

@@ -101,7 +101,9 @@ class Peer:
         for _ in range(WARM_UPS):
             outputs = _as_list(self.call())
         cuda.synchronize()
-        self.results = [torch.empty_like(each, device="cpu", pin_memory=True) for each in outputs]
+        self.results = [
+            torch.empty_like(output, device="cpu", pin_memory=True) for output in outputs
+        ]
         self.delay_us = delay_us(self.call, cuda.synchronize)
         self.total_ms()
         return [result.clone() for result in self.results]
@@ -138,25 +140,25 @@ def fastest(
     began = monotonic()
     pin_fp32()
     inputs = network.example_inputs(batch)
-    wanted = _as_list(network.build().cuda()(*(each.cuda() for each in inputs)))
-    wanted = [each.cpu() for each in wanted]
+    wanted = _as_list(network.build().cuda()(*(tensor.cuda() for tensor in inputs)))
+    wanted = [tensor.cpu() for tensor in wanted]
     if precision == TF32:
         torch.backends.cuda.matmul.allow_tf32 = True
         torch.backends.cudnn.allow_tf32 = True
     dtype = torch_dtype(HALF.get(precision, "FP32"))
-    inputs = tuple(each.to(dtype) if each.is_floating_point() else each for each in inputs)
-    images = any(each.dim() == 4 for each in inputs)
-    seen: dict[str, tuple[float, float, Peer]] = {}
+    inputs = tuple(tensor.to(dtype) if tensor.is_floating_point() else tensor for tensor in inputs)
+    images = any(tensor.dim() == 4 for tensor in inputs)
+    by_layout: dict[str, tuple[float, float, Peer]] = {}
     for layout in LAYOUTS if images else ["contiguous"]:
-        if seen and monotonic() - began > patience_s / 2:
+        if by_layout and monotonic() - began > patience_s / 2:
             break
         peer = _peer(network.build().to(dtype), inputs, name, layout)
         error = largest_error(peer.warm_up(), wanted)
-        seen[layout] = quick_ms(peer), error, peer
-    _, error, peer = min(seen.values(), key=lambda one: one[0])
+        by_layout[layout] = quick_ms(peer), error, peer
+    _, error, peer = min(by_layout.values(), key=lambda one: one[0])
     notes = {
         "layout": peer.layout,
-        "layouts_gpu_ms": {layout: ms for layout, (ms, _, _) in seen.items()},
+        "layouts_gpu_ms": {layout: ms for layout, (ms, _, _) in by_layout.items()},
         "max_rel_error": error,
         "ready_s": monotonic() - began,
     }
@@ -165,8 +167,8 @@ def fastest(
 
 def _peer(model: Any, inputs: Sequence[Tensor], name: str, layout: str) -> Peer:
     model = model.cuda().to(memory_format=LAYOUTS[layout])
-    staged = [_laid_out(each, layout).pin_memory() for each in inputs]
-    placed = [each.cuda() for each in staged]
+    staged = [_laid_out(tensor, layout).pin_memory() for tensor in inputs]
+    placed = [tensor.cuda() for tensor in staged]
     return Peer(PEERS[name](model, placed), placed, staged, layout)
 
 

@@ -29,19 +29,19 @@ def write_plans(plans: PlanFiles, folder: Path) -> None:
         {
             "network": network,
             "batch": batch,
-            "plans": {name: json.loads(path.read_text()) for name, path in found.plans.items()},
-            "choices": dict(found.choices),
+            "plans": {name: json.loads(path.read_text()) for name, path in planned.plans.items()},
+            "choices": dict(planned.choices),
         }
-        for (network, batch), found in plans.items()
+        for (network, batch), planned in plans.items()
     ]
     replace_text(folder / FILE, json.dumps(document) + "\n")
 
 
 def read_plans(folder: Path, work: Path) -> PlanFiles:
     """The plans of an earlier run, as files in ``work``; none if it left none."""
-    found: PlanFiles = {}
+    by_case: PlanFiles = {}
     if not (folder / FILE).exists():
-        return found
+        return by_case
     for document in json.loads((folder / FILE).read_text()):
         case = document["network"], document["batch"]
         plans: dict[str, Path] = {}
@@ -49,5 +49,5 @@ def read_plans(folder: Path, work: Path) -> PlanFiles:
             path = work / f"{case[0]}-{case[1]}-earlier-{number}.json"
             path.write_text(json.dumps(plan))
             plans[name] = path
-        found[case] = Planned(plans, document["choices"])
-    return found
+        by_case[case] = Planned(plans, document["choices"])
+    return by_case

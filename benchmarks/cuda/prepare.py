@@ -1,10 +1,10 @@
-"""What a session with a GPU needs of the networks, made where there is none.
+"""Recipes of networks for a session with a GPU, written on a machine without one.
 
     python -m benchmarks.cuda.prepare --out build/gpu-networks [--networks squeezenet googlenet]
 
-Exports and imports each network and writes its recipe, which is small enough to be carried; the
-artefact is made of it where it is measured (``benchmarks.cuda.library``). An artefact that was made
-of an earlier recipe goes.
+Exports and imports each network and writes its recipe, which is small enough to be carried.
+``benchmarks.cuda.library`` makes the artefact of it where it is measured. Artefacts of earlier
+recipes are removed.
 """
 
 from __future__ import annotations

@@ -87,26 +87,26 @@ def write_recipe(name: str, artefact: Path, folder: Path) -> Path:
         if tensor.numel() <= SMALL:
             kept[constant] = tensor.clone()
             continue
-        drawn[constant], scale = _found(constant, tensor, seeded)
+        drawn[constant], scale = _origin_of(constant, tensor, seeded)
         if scale is not None:
             factors[constant] = scale
     recipe = recipe_folder(name, folder)
     with TemporaryDirectory(dir=folder) as work:
-        made = Path(work) / recipe.name
-        made.mkdir()
+        target = Path(work) / recipe.name
+        target.mkdir()
         for file in (GRAPH_FILE, REPORT_FILE):
-            shutil.copyfile(artefact / file, made / file)
-        save_file(kept, made / _KEPT_FILE)
-        save_file(factors, made / _FACTORS_FILE)
-        (made / _DRAWN_FILE).write_text(
+            shutil.copyfile(artefact / file, target / file)
+        save_file(kept, target / _KEPT_FILE)
+        save_file(factors, target / _FACTORS_FILE)
+        (target / _DRAWN_FILE).write_text(
             json.dumps({name: to_json(origin) for name, origin in drawn.items()})
         )
         shutil.rmtree(recipe, ignore_errors=True)
-        made.rename(recipe)
+        target.rename(recipe)
     return recipe
 
 
-def _found(
+def _origin_of(
     constant: str, tensor: Tensor, seeded: Mapping[str, Tensor]
 ) -> tuple[Drawn, Tensor | None]:
     """The seeded tensor that a constant is made of, and the factors of its output channels."""
@@ -133,7 +133,7 @@ def _factors(source: Tensor, tensor: Tensor) -> Tensor | None:
     if tensor.dim() < 2 or not tensor.is_floating_point():
         return None
     for outputs in (1, len(tensor)):  # one is enough to tell most tensors apart
-        one, other = (each[:outputs].flatten(1).double() for each in (source, tensor))
+        one, other = (rows[:outputs].flatten(1).double() for rows in (source, tensor))
         factors = (one * other).sum(1) / (one * one).sum(1)
         error = (one * factors[:, None] - other).abs().max() / other.abs().max()
         if not bool(error < LARGEST_ERROR):
@@ -166,9 +166,9 @@ def follow_recipe(name: str, folder: Path) -> Path:
     for constant, origin in drawn.items():
         weights[constant] = from_json(Drawn, origin).tensor(seeded, factors.get(constant))
     with TemporaryDirectory(dir=folder) as work:
-        made = Path(work) / name
-        write_artefact(made, graph, weights, dataclasses.replace(report, files={}))
-        return made.rename(folder / name)
+        target = Path(work) / name
+        write_artefact(target, graph, weights, dataclasses.replace(report, files={}))
+        return target.rename(folder / name)
 
 
 if __name__ == "__main__":

@@ -42,9 +42,9 @@ class CudaCase:
 
     def plan_ms(self, planner: str, clock: Clock = "gpu") -> float:
         """Of the fastest plan of a planner, joined one way or another."""
-        found = [self.median_ms(one, clock) for text, one in self.plan_of.items()
+        medians = [self.median_ms(one, clock) for text, one in self.plan_of.items()
                  if text.partition("(")[0] == planner]  # fmt: skip
-        return min((ms for ms in found if not math.isnan(ms)), default=math.nan)
+        return min((ms for ms in medians if not math.isnan(ms)), default=math.nan)
 
     def portfolio_ms(self, clock: Clock = "gpu") -> float:
         return self.median_ms(self.portfolio, clock)
@@ -78,12 +78,12 @@ RIVALS: Mapping[str, Rival] = {
 def ratios(cases: Sequence[CudaCase], batch: int, clock: Clock) -> dict[str, dict[str, float]]:
     """By what factor the portfolio's plan is faster, by rival and network; NaN where not seen."""
     chosen = [case for case in cases if case.batch == batch]
-    found = {}
+    by_rival = {}
     for name, rival in RIVALS.items():
         values = {case.network: rival(case, clock) / case.portfolio_ms(clock) for case in chosen}
         cnns = [value for network, value in values.items() if network in CNNS]
-        found[name] = values | {"geometric mean of the CNNs": geometric_mean(cnns)}
-    return found
+        by_rival[name] = values | {"geometric mean of the CNNs": geometric_mean(cnns)}
+    return by_rival
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,16 +92,16 @@ class Goal:
 
     text: str
     least: float
-    seen: float  # NaN: not seen
+    measured: float  # NaN: not measured
     of: int  # networks it was seen on
     needed: int
 
     @property
     def verdict(self) -> str:
         """Reached, missed, or not seen on all networks that it is about."""
-        if math.isnan(self.seen) or not self.of:
+        if math.isnan(self.measured) or not self.of:
             return "not seen"
-        reached = "reached" if self.seen >= self.least else "missed"
+        reached = "reached" if self.measured >= self.least else "missed"
         return reached if self.of >= self.needed else f"{reached} so far, not seen on all"
 
 
@@ -122,22 +122,22 @@ def _scheduling_goal(cases: Sequence[CudaCase], network: str) -> Goal:
 
 
 def _speed_goals(cases: Sequence[CudaCase]) -> list[Goal]:
-    found = ratios(cases, 1, "gpu")
+    by_rival = ratios(cases, 1, "gpu")
 
     def on_cnns(rival: str) -> list[float]:
-        values = found[rival].items()
+        values = by_rival[rival].items()
         return [ratio for network, ratio in values if network in CNNS and not math.isnan(ratio)]
 
     def mean(text: str, rival: str, least: float) -> Goal:
-        seen = on_cnns(rival)
-        return Goal(text, least, geometric_mean(seen), len(seen), len(CNNS))
+        cnn_ratios = on_cnns(rival)
+        return Goal(text, least, geometric_mean(cnn_ratios), len(cnn_ratios), len(CNNS))
 
     def best(text: str, rival: str, least: float) -> Goal:
-        seen = on_cnns(rival)
-        return Goal(text, least, max(seen, default=math.nan), len(seen), 1)
+        cnn_ratios = on_cnns(rival)
+        return Goal(text, least, max(cnn_ratios, default=math.nan), len(cnn_ratios), 1)
 
     everywhere = [
-        ratio for network, ratio in found[OWN_SEQUENTIAL].items()
+        ratio for network, ratio in by_rival[OWN_SEQUENTIAL].items()
         if not network.startswith("geometric") and not math.isnan(ratio)
     ]  # fmt: skip
     worst = min(everywhere, default=math.nan)

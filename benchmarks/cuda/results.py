@@ -44,12 +44,12 @@ def print_summary(cases: Sequence[CudaCase], left_out: Sequence[str]) -> None:
     for batch in sorted({case.batch for case in cases}):
         print(f"\nbatch {batch}: how many times as fast the portfolio's plan is, on the GPU")
         for rival, values in ratios(cases, batch, "gpu").items():
-            seen = {name: ratio for name, ratio in values.items() if not math.isnan(ratio)}
-            text = ", ".join(f"{name} {ratio:.2f}" for name, ratio in seen.items())
+            measured = {name: ratio for name, ratio in values.items() if not math.isnan(ratio)}
+            text = ", ".join(f"{name} {ratio:.2f}" for name, ratio in measured.items())
             print(f"  {rival:24} {text or 'not seen'}")
     print("\ngoals, at batch 1:")
     for goal in goals(cases):
-        print(f"  {goal.text}: {goal.seen:.2f} (goal {goal.least:g}): {goal.verdict}")
+        print(f"  {goal.text}: {goal.measured:.2f} (goal {goal.least:g}): {goal.verdict}")
     for text in left_out:
         print(f"left out, no time: {text}")
 
@@ -86,9 +86,9 @@ def same_setting(path: Path, environment: Mapping[str, object]) -> bool:
 
 
 def read(path: Path) -> list[CudaCase]:
-    known = set(CudaCase.__slots__)
+    slots = set(CudaCase.__slots__)
     return [
-        CudaCase(**{name: value for name, value in document.items() if name in known})
+        CudaCase(**{name: value for name, value in document.items() if name in slots})
         for document in json.loads(path.read_text())["cases"]
     ]
 
@@ -96,9 +96,9 @@ def read(path: Path) -> list[CudaCase]:
 def _without_nan(value: object) -> object:
     match value:
         case dict():
-            return {str(key): _without_nan(each) for key, each in value.items()}
+            return {str(key): _without_nan(part) for key, part in value.items()}
         case list() | tuple():
-            return [_without_nan(each) for each in value]
+            return [_without_nan(part) for part in value]
         case float() if not math.isfinite(value):
             return None
     return value

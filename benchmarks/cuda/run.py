@@ -17,7 +17,6 @@ import tempfile
 import traceback
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from benchmarks.cuda.agenda import BATCHES, BRAID, NETWORKS, Budget, Step, agenda
 from benchmarks.cuda.library import Library
@@ -27,14 +26,12 @@ from benchmarks.cuda.results import draw, print_case, print_summary, read, same_
 from benchmarks.cuda.turns import Setting, measure
 from benchmarks.environment import describe
 from benchmarks.planned import plans_on
+from braid.compiler.result_files import ResultFiles
 from braid.core.errors import BraidError
 from braid.core.schedule import SEQUENTIAL
 from braid.engine.link.options import WorkerOptions
 from braid.scheduler.options import PlannerSettings
 from braid.server.devices.device import Device
-
-if TYPE_CHECKING:
-    from braid.server.store.store import Store
 
 LEAST_S = 20.0
 """A step is not begun with less time left: processes alone take longer to start."""
@@ -55,7 +52,9 @@ class Benchmark:
         self._args = args
         self._device = device
         self._work = work
-        self._store = _open_store(work / "store")
+        self._results = ResultFiles(
+            work / "store"
+        )  # latencies of kernels, which serve all networks
         self._budget = Budget(args.minutes * 60)
         self._environment: dict[str, object] = {}
         self._plans: PlanFiles = {}
@@ -85,15 +84,13 @@ class Benchmark:
         finally:
             await library.close()
             await self._device.close()
-            if self._store is not None:
-                self._store.close()
         self._write()
         draw(self.cases, self._args.out / "cuda.svg")
         print_summary(self.cases, self.left_out)
 
     def _is_known(self, step: Step) -> bool:
         """Whether an earlier run measured all of a step's rivals."""
-        case = self._found(step)
+        case = self._case_of(step)
         rivals = [name for name in step.contenders if name != BRAID]
         return (
             case is not None
@@ -101,7 +98,7 @@ class Benchmark:
             and all(name in case.gpu_ms for name in rivals)
         )
 
-    def _found(self, step: Step) -> CudaCase | None:
+    def _case_of(self, step: Step) -> CudaCase | None:
         where = step.network, step.batch
         return next((case for case in self.cases if (case.network, case.batch) == where), None)
 
@@ -127,7 +124,7 @@ class Benchmark:
         print_case(case)
 
     def _case(self, step: Step) -> CudaCase:
-        case = self._found(step)
+        case = self._case_of(step)
         if case is None:
             case = CudaCase(step.network, step.batch)
             self.cases.append(case)
@@ -138,25 +135,25 @@ class Benchmark:
         folder = self._work / f"{case.network}-{case.batch}"
         digest = await asyncio.to_thread(_digest, artefact)
         async with self._device.keeping(digest):
-            found = await plans_on(
+            searched = await plans_on(
                 self._device,
                 artefact,
                 case.batch,
                 folder,
                 PlannerSettings.for_serving(args.planner),
-                store=self._store,
+                results=self._results,
                 others=False,
                 precision=args.precision,
             )
-        case.portfolio = contender_name(found.portfolio)
-        case.errors = found.errors
+        case.portfolio = contender_name(searched.portfolio)
+        case.errors = searched.errors
         case.plan_of = {
             planner: contender_name(name)
-            for name in found.plans
-            for planner in (name, *found.also[name])
+            for name in searched.plans
+            for planner in (name, *searched.also[name])
         }
-        case.failed |= {contender_name(name): why for name, why in found.refused.items()}
-        took = found.scheduling
+        case.failed |= {contender_name(name): why for name, why in searched.refused.items()}
+        took = searched.scheduling
         case.scheduling = {
             "kernels_s": took.kernels_s,
             "planning_s": took.planning_s,
@@ -164,8 +161,8 @@ class Benchmark:
             "contest_s": took.contest_s,
             "total_s": took.total_s,
         }
-        fit = {name: path for name, path in found.plans.items() if name not in found.refused}
-        self._plans[case.network, case.batch] = Planned(fit, found.choices)
+        fit = {name: path for name, path in searched.plans.items() if name not in searched.refused}
+        self._plans[case.network, case.batch] = Planned(fit, searched.choices)
 
     def _setting(self, step: Step, case: CudaCase) -> Setting:
         commands = {}
@@ -178,9 +175,9 @@ class Benchmark:
                 if not plans:
                     continue
                 listed = self._work / f"{step.network}-{step.batch}-plans.json"
-                found = {name: str(path) for name, path in plans.items()}
+                paths = {name: str(path) for name, path in plans.items()}
                 choices = dict(self._plans[step.network, step.batch].choices)
-                listed.write_text(json.dumps({"plans": found, "choices": choices}))
+                listed.write_text(json.dumps({"plans": paths, "choices": choices}))
                 artefact = (self._args.models or self._work / "models") / step.network
                 command += ["--artefact", str(artefact), "--plans", str(listed)]
             commands[name] = command
@@ -209,16 +206,6 @@ def continued(
         print(f"{path} is not of {device} in {precision}: all is measured again", flush=True)
         return [], {}
     return read(path), read_plans(path.parent, work)
-
-
-def _open_store(folder: Path) -> Store | None:
-    """For latencies of kernels, which serve all networks; None without the database's packages."""
-    try:
-        from braid.server.store.store import Store
-    except ImportError as error:
-        print(f"kernels are not chosen by measurement: {error}", file=sys.stderr)
-        return None
-    return Store.open(folder)
 
 
 def _digest(artefact: Path) -> str:

@@ -66,13 +66,13 @@ def _count(case: CudaCase, turn: Turn, turn_s: float) -> int:
 
 def _take(case: CudaCase, turn: Turn, counts: dict[str, int]) -> None:
     try:
-        seen = _ask(turn, counts[turn.contender])
+        times = _ask(turn, counts[turn.contender])
     except RuntimeError as error:
         case.failed[turn.contender] = str(error)
         counts[turn.contender] = 0
         return
-    case.gpu_ms.setdefault(turn.contender, []).extend(seen["gpu_ms"])
-    case.total_ms.setdefault(turn.contender, []).extend(seen["total_ms"])
+    case.gpu_ms.setdefault(turn.contender, []).extend(times["gpu_ms"])
+    case.total_ms.setdefault(turn.contender, []).extend(times["total_ms"])
 
 
 def _ask(turn: Turn, count: int) -> dict[str, list[float]]:

@@ -47,18 +47,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         models = args.models or Path(folder)
         models.mkdir(parents=True, exist_ok=True)
         for question in QUESTIONS:
-            if question.number in (args.only or [each.number for each in QUESTIONS]):
+            if question.number in (args.only or [item.number for item in QUESTIONS]):
                 answers.append(Answer(question.number, question.title))
                 answer(answers[-1], question, models, args.seconds, write)
                 print(table(answers[-1]), flush=True)
                 write()
-    return 0 if all(each.rows for each in answers) else 1
+    return 0 if all(item.rows for item in answers) else 1
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.cuda_questions",
-        description="\n".join(f"{each.number}. {each.title}" for each in QUESTIONS),
+        description="\n".join(f"{question.number}. {question.title}" for question in QUESTIONS),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--only", type=_numbers, help="e.g. 1,3")
@@ -72,7 +72,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _numbers(text: str) -> list[int]:
     numbers = [int(part) for part in text.split(",")]
-    unknown = set(numbers) - {each.number for each in QUESTIONS}
+    unknown = set(numbers) - {question.number for question in QUESTIONS}
     if unknown:
         raise argparse.ArgumentTypeError(f"there is no question {min(unknown)}")
     return numbers
@@ -85,7 +85,7 @@ def _gpu_is_there() -> bool:
 
 
 def answer(
-    found: Answer, question: Question, models: Path, seconds: float, written: Callable[[], None]
+    into: Answer, question: Question, models: Path, seconds: float, written: Callable[[], None]
 ) -> None:
     """Ask one question within a time limit, of which each of its environments has its share."""
     began = monotonic()
@@ -93,12 +93,12 @@ def answer(
         command = [sys.executable, "-m", "benchmarks.cuda_questions"]
         command += ["--ask", str(question.number), "--models", str(models)]
         share_s = seconds / len(question.environments)
-        listen(found, command, {**cuda_environment(0), **environment}, share_s, written)
-    found.seconds = monotonic() - began
+        listen(into, command, {**cuda_environment(0), **environment}, share_s, written)
+    into.seconds = monotonic() - began
 
 
 def listen(
-    found: Answer,
+    into: Answer,
     command: Sequence[str],
     environment: Mapping[str, str],
     seconds: float,
@@ -118,7 +118,7 @@ def listen(
             env=dict(environment),
             process_group=0,
         )
-        reader = threading.Thread(target=_add_rows, args=(found, process, written))
+        reader = threading.Thread(target=_add_rows, args=(into, process, written))
         reader.start()
         overdue = False
         try:
@@ -131,17 +131,17 @@ def listen(
         log.seek(0)
         last = log.read().strip().splitlines()[-1:]
     if overdue:
-        found.problem = f"it took longer than {seconds:.0f} s"
+        into.problem = f"it took longer than {seconds:.0f} s"
     elif code:
-        found.problem = "".join(last) or f"exit status {code}"
+        into.problem = "".join(last) or f"exit status {code}"
 
 
-def _add_rows(found: Answer, process: subprocess.Popen[str], written: Callable[[], None]) -> None:
+def _add_rows(into: Answer, process: subprocess.Popen[str], written: Callable[[], None]) -> None:
     assert process.stdout is not None
     with process.stdout:
         for line in process.stdout:
             with contextlib.suppress(ValueError):  # half a line, of a process that was killed
-                found.rows.append(Row.from_line(line))
+                into.rows.append(Row.from_line(line))
                 written()
 
 
@@ -154,7 +154,7 @@ def _ask(number: int, models: Path) -> NoReturn:
 
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # libraries print to stdout
-    (question,) = [each for each in QUESTIONS if each.number == number]
+    (question,) = [one for one in QUESTIONS if one.number == number]
     status = 1
     try:
         with torch.inference_mode():

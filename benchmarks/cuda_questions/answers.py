@@ -62,5 +62,5 @@ def _shown(value: Figure) -> str:
 
 
 def document(environment: Mapping[str, object], answers: Sequence[Answer]) -> str:
-    found = {"environment": environment, "answers": [asdict(answer) for answer in answers]}
-    return json.dumps(found, indent=1) + "\n"
+    content = {"environment": environment, "answers": [asdict(answer) for answer in answers]}
+    return json.dumps(content, indent=1) + "\n"

@@ -52,13 +52,13 @@ def pace_steadiness(lab: Lab, size: int = SlopeOptions().pace_size) -> Iterator[
     """The stage timer's pace: how often it is as usual, so that a sample counts."""
     square = lab.driver.empty((size, size), torch.float32).fill_(1.0)
     captured = lab.capture([[Job(torch.mm, [square, square])]])
-    seen = [lab.replay_us(captured) for _ in range(PACES)]
+    times_us = [lab.replay_us(captured) for _ in range(PACES)]
     lab.driver.destroy(captured.graph)
-    usual_us = median(seen)
-    steady = sum(abs(us - usual_us) <= DRIFT * usual_us for us in seen)
+    usual_us = median(times_us)
+    steady = sum(abs(us - usual_us) <= DRIFT * usual_us for us in times_us)
     yield Row(
         f"{PACES} times the stage timer's pace",
-        {"median_us": usual_us, "longest_us": max(seen), "steady": steady / PACES},
+        {"median_us": usual_us, "longest_us": max(times_us), "steady": steady / PACES},
     )
 
 

@@ -74,13 +74,13 @@ def convolutions(lab: Lab, shapes: Sequence[Convolution] = CONVOLUTIONS) -> Iter
             bench = bench_of(lab, source, shape, precision)
             variants = source.variants(bench.unit, bench.graph, bench.constants, bench.packed)
             with refusals() as refused:
-                seen = {kernel.variant: measured(lab, bench, kernel) for kernel in variants}
-            us = {name: one.us for name, one in seen.items()}
+                by_variant = {kernel.variant: measured(lab, bench, kernel) for kernel in variants}
+            us = {name: one.us for name, one in by_variant.items()}
             figures: dict[str, Figure] = {
                 "best": min(us, key=lambda name: us[name]),
                 **us,
-                "error": max(one.error for one in seen.values()),
-                "first_runs_ms": sum(one.first_run_ms for one in seen.values()),
+                "error": max(one.error for one in by_variant.values()),
+                "first_runs_ms": sum(one.first_run_ms for one in by_variant.values()),
                 "refused": "; ".join(refused),
             }
             yield Row(f"{precision}, {shape.name}", figures)
@@ -99,16 +99,16 @@ def compiled_units(lab: Lab) -> Iterator[Row]:
             if not kernel.variant.startswith("inductor") and kernel.variant != REGISTRY:
                 continue
             with refusals() as refused:
-                seen = measured(lab, bench, kernel)
+                timing = measured(lab, bench, kernel)
             job = Job(kernel.run_on(1), bench.operands)
             yield Row(
                 f"{shape.name}, {kernel.variant}",
                 {
-                    "us": seen.us,
+                    "us": timing.us,
                     "three_in_a_row_us": lab.branches_us([[job] * 3]),
                     "three_side_by_side_us": lab.branches_us([[job]] * 3),
-                    "error": seen.error,
-                    "first_run_s": seen.first_run_ms / 1e3,
+                    "error": timing.error,
+                    "first_run_s": timing.first_run_ms / 1e3,
                     "refused": "; ".join(refused),
                 },
             )
@@ -184,7 +184,7 @@ def bench_of(lab: Lab, source: CudaKernels, shape: Convolution, precision: str) 
     packed = PackedWeights()
     placed = source.place(graph, weights, packed)
     moved = [operands["x"].to(device), placed["w"], placed["b"]]
-    wanted = call(unit, [each.double() for each in moved])
+    wanted = call(unit, [operand.double() for operand in moved])
     return Bench(unit, graph, placed, moved, wanted, packed)
 
 

@@ -72,18 +72,18 @@ def sums_and_wholes(backend: CudaBackend, program: Program) -> Iterator[Row]:
     """What a planner believes of its plan, what the whole graph takes, and who is fastest."""
     costs = StageCosts(backend, program)
     planned = {name: plan(program.graph, costs, PlannerSettings.parse(name)) for name in PLANNERS}
-    sums_us = {name: _sum_us(found, costs) for name, found in planned.items()}
+    sums_us = {name: _sum_us(result, costs) for name, result in planned.items()}
     backend.forget()
     wholes_us = [
-        {name: _whole_us(backend, program, found) for name, found in planned.items()}
+        {name: _whole_us(backend, program, result) for name, result in planned.items()}
         for _ in range(ROUNDS)
     ]
-    for name, found in planned.items():
-        seen = [round_[name] for round_ in wholes_us]
-        figures: dict[str, Figure] = {f"whole_us_{i}": us for i, us in enumerate(seen)}
-        ratio = sums_us[name] / sorted(seen)[len(seen) // 2]
+    for name, result in planned.items():
+        whole_us = [round_[name] for round_ in wholes_us]
+        figures: dict[str, Figure] = {f"whole_us_{i}": us for i, us in enumerate(whole_us)}
+        ratio = sums_us[name] / sorted(whole_us)[len(whole_us) // 2]
         yield Row(
-            f"{program.graph.name}, {name}, {len(found.stages)} stages",
+            f"{program.graph.name}, {name}, {len(result.stages)} stages",
             {"sum_us": sums_us[name], **figures, "sum_over_whole": ratio},
         )
     rankings = [_ranking(us) for us in (sums_us, *wholes_us)]
@@ -94,22 +94,22 @@ def sums_and_wholes(backend: CudaBackend, program: Program) -> Iterator[Row]:
     )
 
 
-def _sum_us(found: Planned, costs: StageCosts) -> float:
-    return sum(costs.stage_latency_us(stage) for stage in found.stages)
+def _sum_us(planned: Planned, costs: StageCosts) -> float:
+    return sum(costs.stage_latency_us(stage) for stage in planned.stages)
 
 
 def _ranking(us: Mapping[str, float]) -> str:
     return " < ".join(sorted(us, key=lambda name: us[name]))
 
 
-def _whole_us(backend: CudaBackend, program: Program, found: Planned) -> float:
+def _whole_us(backend: CudaBackend, program: Program, planned: Planned) -> float:
     """The device's time of a plan, captured afresh."""
-    ready = backend.prepare(program, found.plan)
+    ready = backend.prepare(program, planned.plan)
     try:
         inputs = seeded_inputs(program.graph, {}, 1)
         ready.run(inputs)
-        seen = sorted(ready.device_us(inputs) for _ in range(RUNS))
-        return seen[len(seen) // 2]
+        times_us = sorted(ready.device_us(inputs) for _ in range(RUNS))
+        return times_us[len(times_us) // 2]
     finally:
         ready.release()
 
@@ -117,8 +117,8 @@ def _whole_us(backend: CudaBackend, program: Program, found: Planned) -> float:
 def memory(backend: CudaBackend, program: Program) -> Iterator[Row]:
     """Device memory of one plan by when tensors are released; whether outputs stay the same."""
     units = len(program.units)
-    found = plan(program.graph, _Even(), PlannerSettings.parse("greedy"))
-    ready = backend.prepare(program, found.plan)
+    planned = plan(program.graph, _Even(), PlannerSettings.parse("greedy"))
+    ready = backend.prepare(program, planned.plan)
     cost = ready.plan.cost
     yield Row(
         f"greedy plan of {units} units, released when every later launch comes after",
@@ -126,7 +126,7 @@ def memory(backend: CudaBackend, program: Program) -> Iterator[Row]:
         | {"eager_because": ready.plan.eager_because},
     )
     yield Row("two replays, NaN through all buffers in between", _replays(ready, program))
-    calls = plan_calls(program, found.plan)
+    calls = plan_calls(program, planned.plan)
     noted = tuple(replace(call, bound=_noting_streams(call.bound)) for call in calls)
     settings = os.environ.get("PYTORCH_CUDA_ALLOC_CONF", "default allocator")
     yield Row("nothing released", _peak(ready, calls, {}))
@@ -138,14 +138,14 @@ def memory(backend: CudaBackend, program: Program) -> Iterator[Row]:
 
 
 class _Even:
-    """All stages as fast: the plan is the same on every device."""
+    """Costs that depend on no device, so that every device gets the same plan."""
 
     def stage_latency_us(self, stage: Stage) -> float:
         return 1.0 + len(stage.groups)
 
 
 def _replays(ready: OnGpu, program: Program) -> dict[str, Figure]:
-    """Outputs after a run that left NaN wherever it could are the outputs before it."""
+    """Whether a replay after a run on NaN gives the same bits as one before it."""
     inputs = seeded_inputs(program.graph, {}, 1)
     poison = {name: torch.full_like(x, torch.nan) if x.is_floating_point() else x
               for name, x in inputs.items()}  # fmt: skip
@@ -160,9 +160,9 @@ def _replays(ready: OnGpu, program: Program) -> dict[str, Figure]:
 def _last_readers(program: Program, calls: Sequence[StreamCall]) -> dict[int, list[int]]:
     """Call -> slots that no later call, in launch order, reads or fills."""
     kept = program.kept()
-    made = {slot for call in calls for slot in call.bound.outputs} - kept
+    results = {slot for call in calls for slot in call.bound.outputs} - kept
     last = {slot: i for i, call in enumerate(calls)
-            for slot in (*call.bound.inputs, *call.bound.outputs) if slot in made}  # fmt: skip
+            for slot in (*call.bound.inputs, *call.bound.outputs) if slot in results}  # fmt: skip
     points: dict[int, list[int]] = {}
     for slot, at in last.items():
         points.setdefault(at + 1, []).append(slot)
@@ -185,7 +185,9 @@ def _noting_streams(bound: BoundUnit) -> BoundUnit:
 def _peak(
     ready: OnGpu, calls: Sequence[StreamCall], releases: Mapping[int, Sequence[int]]
 ) -> dict[str, Figure]:
-    """Memory of a capture in a pool of its own, tensors released before these calls.
+    """Peak memory of a capture in a pool of its own.
+
+    ``releases``: call -> slots of tensors that are released before it.
 
     The plan's inputs are counted, as in ``PreparationCost.peak_bytes``.
     """

@@ -1,4 +1,4 @@
-"""The seven questions: what each is called, in which environments it is asked, and who answers."""
+"""The seven questions: number, title, environments of the process, and who answers."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from benchmarks import environment
 from benchmarks.fleet import following, outages, owners, registering, uploads
-from benchmarks.fleet.stand import Seen, Stand
+from benchmarks.fleet.stand import Findings, Stand
 from benchmarks.reports import cases_parser, write_report
 from tests.child_processes import kill_children_at_exit
 from tests.fleet import alone, fleet
@@ -36,20 +36,20 @@ SKEWS = (60, -60, 0)
 class Campaign:
     """One run, and the fleet that it has."""
 
-    run: Callable[[Stand, Fleet, random.Random], Seen]
+    run: Callable[[Stand, Fleet, random.Random], Findings]
     is_alone: bool = False  # each run has a fleet of its own; else all share one
     threads: tuple[int, ...] = THREADS
     skews: tuple[int, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
 
-    def runs(self, stand: Stand, times: int, chance: random.Random) -> Iterator[Seen]:
+    def runs(self, stand: Stand, times: int, chance: random.Random) -> Iterator[Findings]:
         for _ in range(times if self.is_alone else 1):
             with stand.fleet(self.threads, self.skews, self.environment) as fleet:
                 for _ in range(1 if self.is_alone else times):
                     yield self.run(stand, fleet, chance)
 
 
-def plain(run: Callable[[Stand, Fleet], Seen], *, is_alone: bool = False) -> Campaign:
+def plain(run: Callable[[Stand, Fleet], Findings], *, is_alone: bool = False) -> Campaign:
     """Campaign without chance, in a usual fleet."""
     return Campaign(lambda stand, fleet, _: run(stand, fleet), is_alone)
 
@@ -120,12 +120,17 @@ def _run(name: str, stand: Stand, options: argparse.Namespace, report: Report) -
     campaign["environments"].append(environment.describe() | {"note": options.note})
     chance = random.Random(f"{options.seed} {name}")
     before, began = campaign["seconds"], time.monotonic()
-    for seen in CAMPAIGNS[name].runs(stand, options.times, chance):
+    for findings in CAMPAIGNS[name].runs(stand, options.times, chance):
         campaign["runs"] += 1
         campaign["seconds"] = before + round(time.monotonic() - began)
-        campaign["figures"].append(seen.figures)
-        campaign["broken"] += seen.broken
-        print(f"{name} {campaign['runs']}: {seen.figures}", *seen.broken, sep="\n  ", flush=True)
+        campaign["figures"].append(findings.figures)
+        campaign["broken"] += findings.broken
+        print(
+            f"{name} {campaign['runs']}: {findings.figures}",
+            *findings.broken,
+            sep="\n  ",
+            flush=True,
+        )
         write_report(options.json, report)
 
 

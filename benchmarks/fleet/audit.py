@@ -1,6 +1,6 @@
 """Each write of the servers, recorded in the database by triggers: who, when, which row.
 
-Who it was is the address of the connection, which no server can be wrong about.
+A writer is named by the address of its connection, not by what it says of itself.
 """
 
 from __future__ import annotations

@@ -131,8 +131,8 @@ class Demo:
             machine.name: int(machine.metric("braid_requests_total", model=name, outcome="OK"))
             for machine in self._nodes.machines
         }
-        each = ", ".join(f"{node} {count}" for node, count in served.items())
-        yield f"answers since each node's start: {each}"
+        counts = ", ".join(f"{node} {count}" for node, count in served.items())
+        yield f"answers since each node's start: {counts}"
 
     def _load(self, asked: list[Question]) -> Traffic:
         return Traffic(self._door, CLIENTS, asked, seed=1, pause_s=0.01)
@@ -145,14 +145,14 @@ class Demo:
 def door(folder: Path, nodes: Fleet) -> Iterator[str]:
     """HAProxy before the nodes, as it is shipped; yields HOST:PORT once it passes calls on."""
     folder.mkdir()
-    each = [Addresses(node.address, f"{node.host}:{HTTP_PORT}") for node in nodes.machines]
+    addresses = [Addresses(node.address, f"{node.host}:{HTTP_PORT}") for node in nodes.machines]
 
     def is_ready() -> bool:
         with suppress(OSError), urlopen(f"http://{running.http_address}/readyz", timeout=2):
             return True
         return False
 
-    with haproxy(folder, each) as running:
+    with haproxy(folder, addresses) as running:
         eventually(is_ready, READY_SECONDS)
         yield running.address
 

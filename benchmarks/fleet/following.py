@@ -14,7 +14,7 @@ from types import MappingProxyType
 from benchmarks.fleet.audit import Audit
 from benchmarks.fleet.outages import answers, serve
 from benchmarks.fleet.registering import types_of, unended
-from benchmarks.fleet.stand import PLANNER, Seen, Stand, eventually
+from benchmarks.fleet.stand import PLANNER, Findings, Stand, eventually
 from campaigns.traffic import Question, questions
 from tests.fleet.fleet import Fleet
 from tests.fleet.machine import Machine
@@ -36,9 +36,9 @@ _DEAF = (
 """Has every NOTIFY of connections that begin later go nowhere."""
 
 
-def schedules(stand: Stand, fleet: Fleet, *, is_notified: bool = True, models: int = 3) -> Seen:
+def schedules(stand: Stand, fleet: Fleet, *, is_notified: bool = True, models: int = 3) -> Findings:
     """Seconds from a stored schedule until every node of its type has it in place."""
-    seen = Seen()
+    findings = Findings()
     if not is_notified:
         for statement in _DEAF:
             fleet.rows(statement.format(fleet.database))
@@ -49,13 +49,13 @@ def schedules(stand: Stand, fleet: Fleet, *, is_notified: bool = True, models: i
     for _ in range(models):
         for (name, size), seconds in _followed(stand, fleet, limit).items():
             late.append(seconds)
-            seen.check(seconds <= limit, f"{name} has batch size {size} {seconds:.1f} s late")
-    seen.figures |= {
+            findings.check(seconds <= limit, f"{name} has batch size {size} {seconds:.1f} s late")
+    findings.figures |= {
         "schedules on nodes": len(late),
         "slowest s from stored to served": round(max(late, default=0.0), 2),
     }
-    seen.check(len(late) == 2 * models * len(fleet.machines), f"schedules on nodes: {late}")
-    return seen
+    findings.check(len(late) == 2 * models * len(fleet.machines), f"schedules on nodes: {late}")
+    return findings
 
 
 def _followed(stand: Stand, fleet: Fleet, limit: float) -> dict[tuple[str, int], float]:
@@ -110,55 +110,55 @@ class _Watch:
         return self._first
 
 
-def identical(stand: Stand, fleet: Fleet, *, requests: int = 32) -> Seen:
+def identical(stand: Stand, fleet: Fleet, *, requests: int = 32) -> Findings:
     """Compare the outputs of one plan at one batch size on all nodes of a type, bit for bit."""
-    seen = Seen()
+    findings = Findings()
     _, served = serve(stand, fleet)
-    asked = [each for each in served if len(each.x) in (1, 4)][:requests]
+    asked = [candidate for candidate in served if len(candidate.x) in (1, 4)][:requests]
     time.sleep(NOTIFIED_SECONDS)
-    found: dict[tuple[int, str, int], list[bytes]] = {}
+    by_plan: dict[tuple[int, str, int], list[bytes]] = {}
     for machine in fleet.machines:
         with machine.client() as client:
             for number, question in enumerate(asked):
                 result = client.infer(question.model, {"x": question.x})
                 key = (number, result.plan_id, result.batch_size)
-                found.setdefault(key, []).append(result.outputs["y"].tobytes())
-    compared = [answers for answers in found.values() if len(answers) > 1]
-    plans = sorted({key[1:] for key in found})
-    seen.figures |= {"requests compared": len(compared), "plans": len(plans)}
-    seen.check(bool(compared), f"no plan answered on two nodes: {plans}")
+                by_plan.setdefault(key, []).append(result.outputs["y"].tobytes())
+    compared = [answers for answers in by_plan.values() if len(answers) > 1]
+    plans = sorted({key[1:] for key in by_plan})
+    findings.figures |= {"requests compared": len(compared), "plans": len(plans)}
+    findings.check(bool(compared), f"no plan answered on two nodes: {plans}")
     differ = sum(len({*answers}) > 1 for answers in compared)
-    seen.check(not differ, f"{differ} of {len(compared)} outputs differ: {plans}")
-    return seen
+    findings.check(not differ, f"{differ} of {len(compared)} outputs differ: {plans}")
+    return findings
 
 
-def restarts(stand: Stand, fleet: Fleet, *, models: int = 20) -> Seen:
+def restarts(stand: Stand, fleet: Fleet, *, models: int = 20) -> Findings:
     """Restart all nodes with many models: nothing is measured, all ready within 90 s.
 
     Then a new node with an empty disk: each model answers within 30 s of its start.
     """
-    seen = Seen()
+    findings = Findings()
     asked = _register_all(stand, fleet, models)
     before = _written(fleet)
     for machine in fleet.machines:
-        seen.check(machine.stop() == 0, f"{machine.name} did not stop well")
+        findings.check(machine.stop() == 0, f"{machine.name} did not stop well")
     began = time.monotonic()
     fleet.start()
-    seen.figures["s until all are ready"] = round(time.monotonic() - began, 1)
-    seen.check(time.monotonic() - began <= READY_SECONDS, f"ready after {seen.figures}")
+    findings.figures["s until all are ready"] = round(time.monotonic() - began, 1)
+    findings.check(time.monotonic() - began <= READY_SECONDS, f"ready after {findings.figures}")
     for machine in fleet.machines:
-        _check_all_answer(machine, asked, 60, seen)
+        _check_all_answer(machine, asked, 60, findings)
     new = fleet.add(1)
     began = time.monotonic()
     new.start(wait=False)
-    _check_all_answer(new, asked, NEW_NODE_SECONDS, seen)
-    seen.figures["s until a new node answers all"] = round(time.monotonic() - began, 1)
+    _check_all_answer(new, asked, NEW_NODE_SECONDS, findings)
+    findings.figures["s until a new node answers all"] = round(time.monotonic() - began, 1)
     time.sleep(5)
-    measured = sum(each.metric("braid_stage_measurements_total") for each in fleet.machines)
-    seen.figures["stages measured after"] = int(measured)
-    seen.check(measured == 0, f"{measured:.0f} stages were measured after the restart")
-    seen.check(_written(fleet) == before, "schedules or measurements were written")
-    return seen
+    measured = sum(node.metric("braid_stage_measurements_total") for node in fleet.machines)
+    findings.figures["stages measured after"] = int(measured)
+    findings.check(measured == 0, f"{measured:.0f} stages were measured after the restart")
+    findings.check(_written(fleet) == before, "schedules or measurements were written")
+    return findings
 
 
 def _register_all(stand: Stand, fleet: Fleet, models: int) -> list[Question]:
@@ -183,22 +183,24 @@ def _written(fleet: Fleet) -> tuple[int, int]:
     return len(audit.writes("schedules")), len(audit.writes("measurements"))
 
 
-def _check_all_answer(machine: Machine, asked: list[Question], seconds: float, seen: Seen) -> None:
+def _check_all_answer(
+    machine: Machine, asked: list[Question], seconds: float, findings: Findings
+) -> None:
     """Ask each model until it answers right, for so many seconds in all."""
     until = time.monotonic() + seconds
     with machine.client() as client:
         for question in asked:
             left = max(0.0, until - time.monotonic())
             answered, _ = eventually(partial(answers, client, question), left)
-            seen.check(answered, f"{machine.name} does not answer {question.model}")
+            findings.check(answered, f"{machine.name} does not answer {question.model}")
 
 
-def silence(stand: Stand, fleet: Fleet, *, requests: int = 1000) -> Seen:
+def silence(stand: Stand, fleet: Fleet, *, requests: int = 1000) -> Findings:
     """Count the SQL statements that a node sends during inferences: none.
 
     The fleet has one machine, and the settings ``STILL``.
     """
-    seen = Seen()
+    findings = Findings()
     _, asked = serve(stand, fleet)
     fleet.rows(f"alter database \"{fleet.database}\" set log_statement = 'all'")
     fleet.power_off()
@@ -212,7 +214,7 @@ def silence(stand: Stand, fleet: Fleet, *, requests: int = 1000) -> Seen:
             question = asked[number % len(asked)]
             client.infer(question.model, {"x": question.x})
         sent = stand.postgres.statements(fleet.database)[len(before) :]
-    seen.figures |= {"inferences": requests, "SQL statements": len(sent)}
-    seen.check(not sent, f"statements: {sent[:5]}")
-    seen.check(bool(before), "no statement at all was logged")
-    return seen
+    findings.figures |= {"inferences": requests, "SQL statements": len(sent)}
+    findings.check(not sent, f"statements: {sent[:5]}")
+    findings.check(bool(before), "no statement at all was logged")
+    return findings

@@ -11,7 +11,7 @@ from pathlib import Path
 import grpc
 
 from benchmarks.fleet.registering import unended
-from benchmarks.fleet.stand import PLANNER, Seen, Stand, eventually
+from benchmarks.fleet.stand import PLANNER, Findings, Stand, eventually
 from braid_client import BraidError, Client
 from campaigns.traffic import Question, Tally, Traffic, questions
 from tests.fleet.fleet import Fleet
@@ -24,31 +24,31 @@ JOB_SECONDS = 300.0
 _NOT_READY = "select model, state, message from jobs where state <> 'READY'"
 
 
-def postgres_away(stand: Stand, fleet: Fleet, *, seconds: float = AWAY_SECONDS) -> Seen:
+def postgres_away(stand: Stand, fleet: Fleet, *, seconds: float = AWAY_SECONDS) -> Findings:
     """Stop PostgreSQL under load: 0 inference errors, admin calls UNAVAILABLE, well 10 s after."""
     return _away(stand, fleet, stand.postgres, seconds)
 
 
-def s3_away(stand: Stand, fleet: Fleet, *, seconds: float = AWAY_SECONDS) -> Seen:
+def s3_away(stand: Stand, fleet: Fleet, *, seconds: float = AWAY_SECONDS) -> Findings:
     """Stop S3 under load: 0 inference errors, uploads UNAVAILABLE, all well 10 s after."""
     return _away(stand, fleet, stand.s3, seconds)
 
 
-def _away(stand: Stand, fleet: Fleet, server: Postgres | S3, seconds: float) -> Seen:
-    seen = Seen()
+def _away(stand: Stand, fleet: Fleet, server: Postgres | S3, seconds: float) -> Findings:
+    findings = Findings()
     file, asked = serve(stand, fleet)
-    load = [Traffic(each.address, 2, asked, each.number, 0.02) for each in fleet.machines]
+    load = [Traffic(node.address, 2, asked, node.number, 0.02) for node in fleet.machines]
     server.stop()
-    _check_refused(stand, fleet, seen, seconds, is_reading_too=server is stand.postgres)
+    _check_refused(stand, fleet, findings, seconds, is_reading_too=server is stand.postgres)
     server.start()
-    _check_well(fleet, seen, file)
-    _check_load(load, seen)
-    return seen
+    _check_well(fleet, findings, file)
+    _check_load(load, findings)
+    return findings
 
 
-def s3_full(stand: Stand, fleet: Fleet) -> Seen:
+def s3_full(stand: Stand, fleet: Fleet) -> Findings:
     """Fill S3: a registration is RESOURCE_EXHAUSTED and leaves neither a row nor an object."""
-    seen = Seen()
+    findings = Findings()
     file, _ = serve(stand, fleet)
     rows = fleet.rows("select name, version from models order by 1, 2")
     objects = fleet.s3.objects().keys()
@@ -57,18 +57,18 @@ def s3_full(stand: Stand, fleet: Fleet) -> Seen:
         codes = [
             _code_of_registering(machine.client(), *stand.model()) for machine in fleet.machines
         ]
-        seen.figures["answer"] = " ".join(codes)
-        seen.check({*codes} == {"RESOURCE_EXHAUSTED"}, f"answers of a full S3: {codes}")
+        findings.figures["answer"] = " ".join(codes)
+        findings.check({*codes} == {"RESOURCE_EXHAUSTED"}, f"answers of a full S3: {codes}")
         left = fleet.s3.objects().keys() - objects
-        seen.check(
+        findings.check(
             fleet.rows("select name, version from models order by 1, 2") == rows,
             "a model's row is left",
         )
-        seen.check(not left, f"objects are left: {left}")
+        findings.check(not left, f"objects are left: {left}")
     finally:
         stand.s3.make_room()
-    _check_well(fleet, seen, file)
-    return seen
+    _check_well(fleet, findings, file)
+    return findings
 
 
 @cache
@@ -99,7 +99,7 @@ def answers(client: Client, question: Question) -> bool:
 
 
 def _check_refused(
-    stand: Stand, fleet: Fleet, seen: Seen, seconds: float, *, is_reading_too: bool
+    stand: Stand, fleet: Fleet, findings: Findings, seconds: float, *, is_reading_too: bool
 ) -> None:
     """Make admin calls until ``seconds`` are over: UNAVAILABLE each."""
     until, number = time.monotonic() + seconds, 0
@@ -119,8 +119,8 @@ def _check_refused(
         codes[code] = codes.get(code, 0) + 1
         number += 1
         time.sleep(0.5)
-    seen.figures |= {"admin calls": number, "slowest refusal, s": round(slowest, 2)}
-    seen.check({*codes} == {"UNAVAILABLE"}, f"admin calls while it was away: {codes}")
+    findings.figures |= {"admin calls": number, "slowest refusal, s": round(slowest, 2)}
+    findings.check({*codes} == {"UNAVAILABLE"}, f"admin calls while it was away: {codes}")
 
 
 def _code_of_registering(client: Client, name: str, file: Path) -> str:
@@ -143,7 +143,7 @@ def _name(error: BraidError) -> str:
     return (error.code or grpc.StatusCode.UNKNOWN).name
 
 
-def _check_well(fleet: Fleet, seen: Seen, file: Path) -> None:
+def _check_well(fleet: Fleet, findings: Findings, file: Path) -> None:
     """Check that each node takes a registration within 10 s, and that every job ends READY.
 
     ``file`` was scheduled before, so that these jobs are short.
@@ -161,19 +161,19 @@ def _check_well(fleet: Fleet, seen: Seen, file: Path) -> None:
 
             is_well, took = eventually(look, WELL_SECONDS)
             slowest = max(slowest, took)
-            seen.check(is_well, f"{machine.name} is not well after {took:.1f} s: {codes[-1:]}")
-    seen.figures["s until well"] = round(slowest, 2)
+            findings.check(is_well, f"{machine.name} is not well after {took:.1f} s: {codes[-1:]}")
+    findings.figures["s until well"] = round(slowest, 2)
     eventually(lambda: not unended(fleet), JOB_SECONDS)
     bad = fleet.rows(f"{_NOT_READY} and updated_unix >= {began}")
-    seen.check(not bad and not unended(fleet), f"jobs: {bad}")
+    findings.check(not bad and not unended(fleet), f"jobs: {bad}")
 
 
-def _check_load(load: list[Traffic], seen: Seen) -> None:
-    tallies: list[Tally] = [each.stop() for each in load]
+def _check_load(load: list[Traffic], findings: Findings) -> None:
+    tallies: list[Tally] = [traffic.stop() for traffic in load]
     outcomes: dict[str, int] = {}
     for tally in tallies:
         for outcome, times in tally.outcomes.items():
             outcomes[outcome] = outcomes.get(outcome, 0) + times
-    seen.figures["inferences"] = outcomes.get("OK", 0)
-    seen.figures["inference errors"] = sum(outcomes.values()) - outcomes.get("OK", 0)
-    seen.check(outcomes.keys() == {"OK"}, f"inferences: {outcomes}")
+    findings.figures["inferences"] = outcomes.get("OK", 0)
+    findings.figures["inference errors"] = sum(outcomes.values()) - outcomes.get("OK", 0)
+    findings.check(outcomes.keys() == {"OK"}, f"inferences: {outcomes}")

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import count, pairwise
 
 from benchmarks.fleet.audit import Audit, Write
-from benchmarks.fleet.stand import PLANNER, Seen, Stand, eventually, machine_named
+from benchmarks.fleet.stand import PLANNER, Findings, Stand, eventually, machine_named
 from tests.fleet.fleet import Fleet
 from tests.fleet.machine import Machine
 
@@ -64,7 +64,11 @@ class Blow:
 def strike(stand: Stand, fleet: Fleet, chance: random.Random, blow: Blow) -> Struck:
     """Register a model, and strike its job's owner at a random moment of a state."""
     while True:
-        among = [each for each in fleet.machines if not blow.has_peer or _has_peer(fleet, each)]
+        among = [
+            candidate
+            for candidate in fleet.machines
+            if not blow.has_peer or _has_peer(fleet, candidate)
+        ]
         machine = chance.choice(among)
         name, file = stand.model(branches=2, size=next(_sizes))
         with machine.client() as client:
@@ -78,7 +82,7 @@ def strike(stand: Stand, fleet: Fleet, chance: random.Random, blow: Blow) -> Str
 
 def _forget(fleet: Fleet, name: str) -> None:
     """Delete a model, so that what is left to do for it does not count as load of the next run."""
-    machine = next(each for each in fleet.machines if each.is_on)
+    machine = next(candidate for candidate in fleet.machines if candidate.is_on)
     with machine.client() as client:
         client.delete(name)
 
@@ -95,20 +99,20 @@ def _caught(
         f"from jobs left join leases on leases.name = 'job:' || jobs.id where jobs.id = '{job}'"
     )
     with fleet.postgres.connect(fleet.database) as connection, connection.cursor() as cursor:
-        found = ""
-        while found not in _ENDED:
-            [found, *_] = cursor.execute(query).fetchone() or ("",)
-            if found == state:
+        current = ""
+        while current not in _ENDED:
+            [current, *_] = cursor.execute(query).fetchone() or ("",)
+            if current == state:
                 time.sleep(chance.uniform(0, _LASTS_S[state]))
-                found, node, at = cursor.execute(query).fetchone() or ("", "", 0.0)
-                if found == state and node:
+                current, node, at = cursor.execute(query).fetchone() or ("", "", 0.0)
+                if current == state and node:
                     return machine_named(fleet, node), at
             time.sleep(LOOK_SECONDS)
     return None
 
 
 def _has_peer(fleet: Fleet, machine: Machine) -> bool:
-    return sum(each.arguments == machine.arguments for each in fleet.machines) > 1
+    return sum(other.arguments == machine.arguments for other in fleet.machines) > 1
 
 
 def _state(fleet: Fleet, job: str) -> str:
@@ -121,14 +125,14 @@ def _now(fleet: Fleet) -> float:
 
 def killed(
     stand: Stand, fleet: Fleet, chance: random.Random, state: str, *, has_peer: bool = False
-) -> Seen:
+) -> Findings:
     """Kill the machine of a job's owner; it is started again at the end."""
-    seen = Seen()
+    findings = Findings()
     struck = strike(stand, fleet, chance, Blow(state, Machine.power_off, has_peer))
-    check_end(fleet, struck, seen)
+    check_end(fleet, struck, findings)
     _forget(fleet, struck.model)
     struck.owner.start()
-    return seen
+    return findings
 
 
 def away(
@@ -139,41 +143,41 @@ def away(
     come: Act,
     *,
     has_peer: bool = False,
-) -> Seen:
+) -> Findings:
     """Stop or cut off a job's owner for 20 s; what it writes later is refused."""
-    seen = Seen()
+    findings = Findings()
     struck = strike(stand, fleet, chance, Blow("PROFILING", leave, has_peer))
     time.sleep(AWAY_SECONDS)
     come(struck.owner)
     back_at = _now(fleet)
-    check_end(fleet, struck, seen)
+    check_end(fleet, struck, findings)
     struck.owner.await_ready()
     time.sleep(2)  # for what it may still try to write
-    late = [each for each in foreign_writes(fleet, struck) if each.at > struck.at]
-    seen.figures["late writes"] = len(late)
-    seen.figures["job had ended before it came back"] = str(_ended_at(fleet, struck) < back_at)
-    seen.check(not late, f"{struck.owner.name} wrote late: {late}")
+    late = [write for write in foreign_writes(fleet, struck) if write.at > struck.at]
+    findings.figures["late writes"] = len(late)
+    findings.figures["job had ended before it came back"] = str(_ended_at(fleet, struck) < back_at)
+    findings.check(not late, f"{struck.owner.name} wrote late: {late}")
     _forget(fleet, struck.model)
-    return seen
+    return findings
 
 
-def check_end(fleet: Fleet, struck: Struck, seen: Seen) -> None:
+def check_end(fleet: Fleet, struck: Struck, findings: Findings) -> None:
     """Wait for the job's end on another node, and compare with what must hold."""
     ended, _ = eventually(lambda: _state(fleet, struck.job) in _ENDED, JOB_SECONDS)
     state = _state(fleet, struck.job)
     message = fleet.value(f"select message from jobs where id = '{struck.job}'")
-    seen.check(bool(ended) and state == "READY", f"{struck.model}: {state} {message}")
+    findings.check(bool(ended) and state == "READY", f"{struck.model}: {state} {message}")
     audit = Audit(fleet)
     registered_at = audit.writes("jobs", f"row->>'id' = '{struck.job}'")[0].at
     taken = [
-        each
-        for each in audit.writes("leases", f"row->>'name' = '{struck.lease}'")
-        if each.at > struck.at and each.after["node"] != struck.owner.name
+        write
+        for write in audit.writes("leases", f"row->>'name' = '{struck.lease}'")
+        if write.at > struck.at and write.after["node"] != struck.owner.name
     ]
     still = _longest_still(fleet, struck)
     again = _measured_again(audit, struck)
     next_owner = machine_named(fleet, taken[0].after["node"]) if taken else struck.owner
-    seen.figures |= {
+    findings.figures |= {
         "struck in": struck.state,
         "owner had a peer": str(_has_peer(fleet, struck.owner)),
         "s until taken over": round(taken[0].at - struck.at, 2) if taken else -1,
@@ -181,11 +185,11 @@ def check_end(fleet: Fleet, struck: Struck, seen: Seen) -> None:
         "stages measured by the owner": _measured(audit, struck.owner, registered_at),
         "stages measured by the next": _measured(audit, next_owner, struck.at),
         "measured again": len(again),
-        "fences": len({each.after["fence"] for each in taken}),
+        "fences": len({write.after["fence"] for write in taken}),
     }
-    seen.check(bool(taken), f"nobody took over {struck.model} from {struck.owner.name}")
-    seen.check(still <= MOST_SECONDS, f"{still:.1f} s without progress of {struck.model}")
-    seen.check(not again, f"measured again: {again}")
+    findings.check(bool(taken), f"nobody took over {struck.model} from {struck.owner.name}")
+    findings.check(still <= MOST_SECONDS, f"{still:.1f} s without progress of {struck.model}")
+    findings.check(not again, f"measured again: {again}")
 
 
 def _longest_still(fleet: Fleet, struck: Struck) -> float:
@@ -196,7 +200,7 @@ def _longest_still(fleet: Fleet, struck: Struck) -> float:
     """
     jobs = Audit(fleet).writes("jobs", f"row->>'model' = '{struck.model}'")
     ended_at = _ended_at(fleet, struck)
-    times = [each.at for each in jobs if each.host != struck.owner.host and each.at <= ended_at]
+    times = [write.at for write in jobs if write.host != struck.owner.host and write.at <= ended_at]
     times = [struck.at, *(at for at in times if at > struck.at)]
     return max((later - at for at, later in pairwise(times)), default=float("inf"))
 
@@ -232,14 +236,14 @@ def foreign_writes(fleet: Fleet, struck: Struck) -> list[Write]:
     """Writes to the job by its former owner's machine while another held its lease."""
     audit = Audit(fleet)
     leases = audit.writes("leases", f"row->>'name' = '{struck.lease}'")
-    found = []
+    foreign = []
     for write in audit.writes("jobs", f"row->>'id' = '{struck.job}'"):
-        holder = [each.after["node"] for each in leases if each.at <= write.at][-1:]
+        holder = [lease.after["node"] for lease in leases if lease.at <= write.at][-1:]
         if holder and write.host == struck.owner.host and holder[0] != struck.owner.name:
-            found.append(write)
-    return found
+            foreign.append(write)
+    return foreign
 
 
 def _ended_at(fleet: Fleet, struck: Struck) -> float:
     writes = Audit(fleet).writes("jobs", f"row->>'id' = '{struck.job}'")
-    return next((each.at for each in writes if each.after["state"] in _ENDED), float("inf"))
+    return next((write.at for write in writes if write.after["state"] in _ENDED), float("inf"))

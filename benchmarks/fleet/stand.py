@@ -29,7 +29,7 @@ _numbers = count(1)
 
 
 @dataclass(slots=True)
-class Seen:
+class Findings:
     """Figures of one run, and what must not have been."""
 
     figures: dict[str, float | int | str] = field(default_factory=dict)

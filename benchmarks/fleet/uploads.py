@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 
-from benchmarks.fleet.stand import PLANNER, Seen, Stand, eventually
+from benchmarks.fleet.stand import PLANNER, Findings, Stand, eventually
 from braid.server.fleet.files.place import MARKER
 from braid_client import BraidError, Job
 from tests.fleet.fleet import Fleet
@@ -23,14 +23,14 @@ SWEPT_SOON: Mapping[str, str] = MappingProxyType({"BRAID_FILES_GRACE_SECONDS": "
 """Settings of a fleet whose sweep removes what no row needs after 20 s, not after an hour."""
 
 
-def killed(stand: Stand, fleet: Fleet, chance: random.Random) -> Seen:
+def killed(stand: Stand, fleet: Fleet, chance: random.Random) -> Findings:
     """Kill a node while it takes an upload; it is started again at the end.
 
     Answered: the job ends READY elsewhere. Not answered: no row is left, and no object after the
-    sweep. Where the answer was lost after the commit, which no caller can tell from that, the same
+    sweep. A caller cannot tell whether its answer was lost after the commit; if so, the same
     registration at another node is answered with the version of the first one.
     """
-    seen = Seen()
+    findings = Findings()
     name, file = stand.model(size=8)
     machine = chance.choice(fleet.machines)
     answers: list[Job | BraidError] = []
@@ -51,25 +51,27 @@ def killed(stand: Stand, fleet: Fleet, chance: random.Random) -> Seen:
     machine.power_off()
     thread.join()
     rows = fleet.rows(f"select sha256 from models where name = '{name}'")
-    seen.figures["answered"] = int(isinstance(answers[0], Job))
-    seen.figures["row without an answer"] = int(bool(rows) and not isinstance(answers[0], Job))
+    findings.figures["answered"] = int(isinstance(answers[0], Job))
+    findings.figures["row without an answer"] = int(bool(rows) and not isinstance(answers[0], Job))
     if isinstance(answers[0], Job):
-        seen.check(bool(rows), f"{name} was answered and is not stored")
+        findings.check(bool(rows), f"{name} was answered and is not stored")
     elif rows:
-        _check_repeated(fleet, chance.choice([x for x in fleet.machines if x.is_on]), file, seen)
+        _check_repeated(
+            fleet, chance.choice([x for x in fleet.machines if x.is_on]), file, findings
+        )
     if rows:
-        _check_ready(fleet, machine, name, seen)
+        _check_ready(fleet, machine, name, findings)
     else:
         left, seconds = eventually(lambda: fleet.s3.objects().keys() <= before.keys(), 0)
         if not left:
             left, seconds = eventually(lambda: not _unwanted(fleet), SWEEP_SECONDS)
-        seen.figures["s until swept"] = round(seconds, 1)
-        seen.check(bool(left), f"objects of no row: {_unwanted(fleet)}")
+        findings.figures["s until swept"] = round(seconds, 1)
+        findings.check(bool(left), f"objects of no row: {_unwanted(fleet)}")
     machine.start()
-    return seen
+    return findings
 
 
-def _check_repeated(fleet: Fleet, machine: Machine, file: Path, seen: Seen) -> None:
+def _check_repeated(fleet: Fleet, machine: Machine, file: Path, findings: Findings) -> None:
     """Register once more at a node: the version is the same, with one job for each device type."""
     name = file.stem
     with machine.client() as client:
@@ -77,23 +79,23 @@ def _check_repeated(fleet: Fleet, machine: Machine, file: Path, seen: Seen) -> N
     versions = fleet.value(f"select count(*) from models where name = '{name}'")
     jobs = fleet.rows(f"select device_keys, count(*) from jobs where model = '{name}' group by 1")
     is_same = int(job.version) == versions == 1
-    seen.check(is_same, f"{name} has {versions} versions, and was answered {job.version}")
-    seen.check(all(count == 1 for _, count in jobs), f"jobs of {name}: {jobs}")
+    findings.check(is_same, f"{name} has {versions} versions, and was answered {job.version}")
+    findings.check(all(count == 1 for _, count in jobs), f"jobs of {name}: {jobs}")
 
 
-def _check_ready(fleet: Fleet, machine: Machine, name: str, seen: Seen) -> None:
+def _check_ready(fleet: Fleet, machine: Machine, name: str, findings: Findings) -> None:
     def state() -> str:
         return str(fleet.value(f"select state from jobs where model = '{name}' limit 1"))
 
     eventually(lambda: state() in ENDED, JOB_SECONDS)
-    seen.check(state() == "READY", f"{name}: {state()}, accepted by {machine.name}")
+    findings.check(state() == "READY", f"{name}: {state()}, accepted by {machine.name}")
 
 
 def _unwanted(fleet: Fleet) -> list[str]:
     """Objects of the fleet that hold the bytes of no model; one names the fleet's database."""
-    known = {MARKER, *(digest for [digest] in fleet.rows("select sha256 from models"))}
+    digests = {MARKER, *(digest for [digest] in fleet.rows("select sha256 from models"))}
     return [
         path
         for path in fleet.s3.objects()
-        if path.startswith(fleet.database) and not any(each in path for each in known)
+        if path.startswith(fleet.database) and not any(wanted in path for wanted in digests)
     ]

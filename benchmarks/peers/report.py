@@ -38,14 +38,14 @@ def write_report(cases: Sequence[Case], folder: Path) -> str:
 
 
 def _rank(case: Case) -> tuple[int, str, int]:
-    known = NAMES.index(case.model) if case.model in NAMES else len(NAMES)
-    return known, case.model, BATCHINGS.index(case.batching)
+    rank = NAMES.index(case.model) if case.model in NAMES else len(NAMES)
+    return rank, case.model, BATCHINGS.index(case.batching)
 
 
 def _summary(cases: Sequence[Case]) -> Iterator[str]:
-    comparisons = [each for case in real(cases) for each in compare(case)]
-    closed = [each for each in comparisons if not each.load.part]
-    arrivals = [each for each in comparisons if each.load.part]
+    comparisons = [comparison for case in real(cases) for comparison in compare(case)]
+    closed = [comparison for comparison in comparisons if not comparison.load.part]
+    arrivals = [comparison for comparison in comparisons if comparison.load.part]
     yield from ("| Braid, real models | first in | ", "|---|---|")
     yield f"| p50 and requests/s, closed loops | {tally(closed)} |"
     yield f"| p50 and p99, open loops | {tally(arrivals)} |"
@@ -57,10 +57,10 @@ def _summary(cases: Sequence[Case]) -> Iterator[str]:
             if BRAID in cells and ECHO in cells:
                 ratio = cells[BRAID].p50_us / cells[ECHO].p50_us
                 yield f"| identity, batching {case.batching}: p50 to the bare echo | {ratio:.2f}x |"
-    lost = [each for each in comparisons if each.winner != BRAID]
+    lost = [comparison for comparison in comparisons if comparison.winner != BRAID]
     yield from ("", "Where Braid is not first:", "", "| | first | Braid |", "|---|---|---|")
-    for each in sorted(lost, key=lambda one: one.standing.get(BRAID, 0.0)):
-        yield f"| {each} | {each.winner} | {each.standing.get(BRAID, 0.0):.2f} |"
+    for comparison in sorted(lost, key=lambda one: one.standing.get(BRAID, 0.0)):
+        yield f"| {comparison} | {comparison.winner} | {comparison.standing.get(BRAID, 0.0):.2f} |"
 
 
 def _tables(cases: Sequence[Case]) -> Iterator[str]:
@@ -99,7 +99,7 @@ def _cell_text(case: Case, load: Load, name: str) -> str:
     cell = cells[name]
     if cell.errors:
         return f"{cell.errors} errors"
-    peers = {other: each for other, each in cells.items() if other != ECHO}
+    peers = {other: text for other, text in cells.items() if other != ECHO}
     return " / ".join(_number(cell, metric, best_value(peers, metric)) for metric in METRICS)
 
 
@@ -132,7 +132,9 @@ def draw(cases: Sequence[Case], path: Path) -> None:
 
 
 def _to_braid(case: Case, metric: str, name: str) -> float:
-    closed = sorted((load for load in case.loads if not load.part), key=lambda each: each.clients)
+    closed = sorted(
+        (load for load in case.loads if not load.part), key=lambda case_load: case_load.clients
+    )
     if not closed:
         return math.nan
     cells = cells_of(case, closed[0] if metric == "p50_us" else closed[-1])

@@ -74,7 +74,7 @@ def best_value(cells: Mapping[str, Cell], metric: str) -> float:
 
 def compare(case: Case) -> list[Comparison]:
     """Every load and metric of ``case``; the echo, which is no peer, is left out."""
-    found = []
+    comparisons = []
     for load in case.loads:
         cells = {name: cell for name, cell in cells_of(case, load).items() if name != ECHO}
         for metric in load.metrics:
@@ -85,8 +85,8 @@ def compare(case: Case) -> list[Comparison]:
                 if not math.isnan(value := cell.value(metric))
             }
             if standing:
-                found.append(Comparison(case, load, metric, standing))
-    return found
+                comparisons.append(Comparison(case, load, metric, standing))
+    return comparisons
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,10 +111,10 @@ def tally(
     A comparison in which it takes no place for a failed answer counts as lost, with 0.
     """
     ratios = {}
-    for each in comparisons:
-        other = 1.0 if against is None else each.standing.get(against)
+    for comparison in comparisons:
+        other = 1.0 if against is None else comparison.standing.get(against)
         if other is not None:
-            ratios[str(each)] = each.standing.get(name, 0.0) / other
+            ratios[str(comparison)] = comparison.standing.get(name, 0.0) / other
     if not ratios:
         return Tally(0, 0, math.nan, "nothing compared")
     worst_at = min(ratios, key=lambda at: ratios[at])

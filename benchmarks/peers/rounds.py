@@ -144,11 +144,11 @@ def _is_restless(stand: Stand) -> bool:
 
 def _capacity(turns: Sequence[Turn]) -> float:
     """The most requests per second that a peer answers under some load, median of the rounds."""
-    seen: dict[tuple[str, Load], list[float]] = {}
+    rates: dict[tuple[str, Load], list[float]] = {}
     for turn in turns:
         if not turn.errors and turn.contender != ECHO:
-            seen.setdefault((turn.contender, turn.load), []).append(turn.requests_per_s)
-    return max((median(values) for values in seen.values()), default=0.0)
+            rates.setdefault((turn.contender, turn.load), []).append(turn.requests_per_s)
+    return max((median(values) for values in rates.values()), default=0.0)
 
 
 def _progress(case: Case, turn: Turn) -> str:

@@ -13,7 +13,7 @@ from pathlib import Path
 from benchmarks import environment
 from benchmarks.environment import REPOSITORY
 from benchmarks.fleet.__main__ import Report, table
-from benchmarks.fleet.stand import Seen
+from benchmarks.fleet.stand import Findings
 from benchmarks.ray import campaigns, ingress, scaling
 from benchmarks.ray.campaigns import CAMPAIGNS
 from benchmarks.reports import cases_parser, write_report
@@ -41,21 +41,21 @@ def main() -> int:
     kill_children_at_exit()
     facts, report = environment.describe("ray"), Report()
     with tempfile.TemporaryDirectory(prefix="braid-ray-") as folder:
-        for name, seen in _seen(Path(folder), options):
-            seen.figures["load average after it"] = round(os.getloadavg()[0], 1)
-            print(f"{name}: {seen.figures}", *seen.broken, sep="\n  ", flush=True)
+        for name, findings in _findings(Path(folder), options):
+            findings.figures["load average after it"] = round(os.getloadavg()[0], 1)
+            print(f"{name}: {findings.figures}", *findings.broken, sep="\n  ", flush=True)
             campaign = report.setdefault(name, {"runs": 0, "figures": [], "broken": []})
             campaign["runs"] += 1
-            campaign["figures"].append(seen.figures)
-            campaign["broken"] += seen.broken
+            campaign["figures"].append(findings.figures)
+            campaign["broken"] += findings.broken
             write_report(options.json, {"environment": facts, "campaigns": report})
     print(table(report))
     return int(any(campaign["broken"] for campaign in report.values()))
 
 
-def _seen(folder: Path, options: argparse.Namespace) -> Iterator[tuple[str, Seen]]:
+def _findings(folder: Path, options: argparse.Namespace) -> Iterator[tuple[str, Findings]]:
     """Run the cases, on a cluster for all campaigns and one each for the others."""
-    if named := [each for each in options.cases if each in CAMPAIGNS]:
+    if named := [case for case in options.cases if case in CAMPAIGNS]:
         with _cluster(folder / "campaigns", 3) as cluster:
             campaigns.register(cluster.start(), folder)
             for name in named:

@@ -17,7 +17,7 @@ import grpc
 from onnx import helper
 from tritonclient.grpc import service_pb2_grpc
 
-from benchmarks.fleet.stand import Seen
+from benchmarks.fleet.stand import Findings
 from benchmarks.ray.load import LIMIT_S, request
 from tests.models.graphs import graph, save, tensors
 from tests.ray.cluster import Cluster
@@ -48,31 +48,31 @@ def replica_address(cluster: Cluster) -> str:
     return f"{cluster.head.host}:{port}"
 
 
-def measure(cluster: Cluster) -> Seen:
+def measure(cluster: Cluster) -> Findings:
     """Compare the median latency of both paths in each round."""
     paths = {"replica": replica_address(cluster), "ingress": cluster.head.address}
-    found: dict[str, list[float]] = {name: [] for name in paths}
+    by_path: dict[str, list[float]] = {name: [] for name in paths}
     cpu_ms: list[float] = []
     for number in range(ROUNDS):
         order = list(paths) if number % 2 == 0 else list(paths)[::-1]
         for name in order:
             before = _haproxy_s(cluster)
             times = _times_ms(paths[name])
-            found[name].append(median(times[WARM:]))
+            by_path[name].append(median(times[WARM:]))
             if name == "ingress":
                 cpu_ms.append(1000 * (_haproxy_s(cluster) - before) / len(times))
-    ratios = [b / a for a, b in zip(found["replica"], found["ingress"], strict=True)]
+    ratios = [b / a for a, b in zip(by_path["replica"], by_path["ingress"], strict=True)]
     ratio = median(ratios)
-    seen = Seen()
-    seen.figures = {
+    findings = Findings()
+    findings.figures = {
         "bytes each way": 4 * prod(SHAPE),
-        **{f"p50 ms, {name}": round(median(ms), 3) for name, ms in found.items()},
+        **{f"p50 ms, {name}": round(median(ms), 3) for name, ms in by_path.items()},
         "ratio of p50": round(ratio, 3),
-        "ratio by round": " ".join(f"{each:.2f}" for each in ratios),
+        "ratio by round": " ".join(f"{value:.2f}" for value in ratios),
         "HAProxy CPU ms a request": round(median(cpu_ms), 3),
     }
-    seen.check(ratio <= MOST, f"{ratio:.2f} times the replica's own port")
-    return seen
+    findings.check(ratio <= MOST, f"{ratio:.2f} times the replica's own port")
+    return findings
 
 
 def _times_ms(address: str) -> list[float]:

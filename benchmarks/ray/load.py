@@ -24,9 +24,9 @@ PAUSE_S = 0.02
 
 def request(model: str, shape: Sequence[int]) -> service_pb2.ModelInferRequest:
     x = np.random.default_rng(0).normal(size=shape).astype(np.float32)
-    made = service_pb2.ModelInferRequest(model_name=model, raw_input_contents=[x.tobytes()])
-    made.inputs.add(name="x", datatype="FP32", shape=shape)
-    return made
+    message = service_pb2.ModelInferRequest(model_name=model, raw_input_contents=[x.tobytes()])
+    message.inputs.add(name="x", datatype="FP32", shape=shape)
+    return message
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from tritonclient.grpc import service_pb2_grpc
 
 from benchmarks.fleet.simulate.load import OpenLoop
 from benchmarks.fleet.simulate.pictures import Axes, draw_steps
-from benchmarks.fleet.stand import Seen, eventually
+from benchmarks.fleet.stand import Findings, eventually
 from benchmarks.ray.load import LIMIT_S, Load, request
 from benchmarks.ray.sleeping import write_configuration, write_latencies
 from braid.server.ray.application import Nodes
@@ -61,28 +61,28 @@ def _answers(client: Client) -> bool:
     return False
 
 
-def scale(cluster: Cluster, picture: Path | None) -> Seen:
+def scale(cluster: Cluster, picture: Path | None) -> Findings:
     """Ask at random moments, four times as often for a while; draw how many nodes ran."""
-    seen, load = Seen(), Load([cluster.head.address], MODEL, 1, shape=(1, WIDTH))
+    findings, load = Findings(), Load([cluster.head.address], MODEL, 1, shape=(1, WIDTH))
     with _watched(lambda: cluster.states()["RUNNING"]) as running:
         _ask(load)
     more = [at for at, count in running if at > STEP_S and count > 1]
     fewer = [at for at, count in running if at > BACK_S and count == 1]
-    seen.figures = {
+    findings.figures = {
         "requests": sum(load.outcomes.values()),
         "failed": sum(load.outcomes.values()) - load.outcomes["OK"],
         "most nodes": int(max(count for _, count in running)),
         "s from the step to a second node": round(min(more, default=END_S) - STEP_S, 1),
         "s from the step back to one node": round(min(fewer, default=END_S) - BACK_S, 1),
     }
-    seen.check(set(load.outcomes) == {"OK"}, f"{dict(load.outcomes)} {load.failures[:5]}")
-    seen.check(bool(more), "no second node")
-    seen.check(running[-1][1] == 1, f"{running[-1][1]:.0f} nodes at the end")
+    findings.check(set(load.outcomes) == {"OK"}, f"{dict(load.outcomes)} {load.failures[:5]}")
+    findings.check(bool(more), "no second node")
+    findings.check(running[-1][1] == 1, f"{running[-1][1]:.0f} nodes at the end")
     offered = [(at, rate * LATENCY_S) for at, rate in LOAD.rates]
     if picture is not None:
         end = [(END_S, offered[-1][1])]
         draw_steps({"nodes that run": running, "load, in nodes": offered + end}, AXES, picture)
-    return seen
+    return findings
 
 
 def _ask(load: Load) -> None:
@@ -109,16 +109,16 @@ def _next(chance: random.Random, at: float) -> float:
 @contextmanager
 def _watched(look: Callable[[], int]) -> Iterator[Steps]:
     """Note what ``look`` returns each second while the context is open."""
-    stopping, found, began = threading.Event(), [(0.0, float(look()))], time.monotonic()
+    stopping, looks, began = threading.Event(), [(0.0, float(look()))], time.monotonic()
 
     def run() -> None:
         while not stopping.wait(1.0):
-            found.append((time.monotonic() - began, float(look())))
+            looks.append((time.monotonic() - began, float(look())))
 
     watcher = threading.Thread(target=run)
     watcher.start()
     try:
-        yield found
+        yield looks
     finally:
         stopping.set()
         watcher.join()

@@ -22,12 +22,12 @@ def build(args: Mapping[str, str]) -> Application:
 
 def write_configuration(file: Path, nodes: Nodes, **scaling: float) -> Path:
     """Write a file for ``braid ray deploy --config``; ``scaling`` are options of the autoscaler."""
-    found: dict[str, Any] = configuration({}, nodes)
-    [application] = found["applications"]
+    document: dict[str, Any] = configuration({}, nodes)
+    [application] = document["applications"]
     application["import_path"] = BUILD
     if scaling:
         application["deployments"][0]["autoscaling_config"] |= scaling
-    file.write_text(json.dumps(found))
+    file.write_text(json.dumps(document))
     return file
 
 

@@ -44,8 +44,8 @@ STARVED_S, TURN_S = 5.0, 0.2  # a starved process runs for a twentieth of each t
 
 def by_kind(server: ServerProcess) -> Mapping[str, list[psutil.Process]]:
     """All processes of a running server; a worker and its spare are of one kind."""
-    found = defaultdict(list)
-    found[FRONT_END].append(psutil.Process(server.process.pid))
+    processes = defaultdict(list)
+    processes[FRONT_END].append(psutil.Process(server.process.pid))
     for process in server.children:
         try:
             arguments = process.cmdline()
@@ -53,8 +53,8 @@ def by_kind(server: ServerProcess) -> Mapping[str, list[psutil.Process]]:
             continue
         for argument in arguments:
             if argument in _MODULES:
-                found[_MODULES[argument]].append(process)
-    return found
+                processes[_MODULES[argument]].append(process)
+    return processes
 
 
 class Blows:
@@ -128,20 +128,22 @@ class Blows:
 
     def _by_kind(self) -> dict[str, list[psutil.Process]]:
         """Processes that may be struck."""
-        found = dict(by_kind(self._server))
+        processes = dict(by_kind(self._server))
         if self.spares_front_end:
-            del found[FRONT_END]
-        if not found:
+            del processes[FRONT_END]
+        if not processes:
             raise ProcessLookupError("nothing but the front end runs")
-        return dict(sorted(found.items()))
+        return dict(sorted(processes.items()))
 
     def _running(self) -> list[tuple[str, psutil.Process]]:
-        return [(kind, each) for kind, found in self._by_kind().items() for each in found]
+        return [
+            (kind, process) for kind, processes in self._by_kind().items() for process in processes
+        ]
 
     def _any(self) -> tuple[str, psutil.Process]:
-        found = self._by_kind()
-        [kind] = self._chance.choices(list(found), [_WEIGHTS[each] for each in found])
-        return kind, self._chance.choice(found[kind])
+        processes = self._by_kind()
+        [kind] = self._chance.choices(list(processes), [_WEIGHTS[name] for name in processes])
+        return kind, self._chance.choice(processes[kind])
 
     def _kill(self, kind: str, process: psutil.Process) -> None:
         with suppress(psutil.NoSuchProcess, ProcessLookupError):
@@ -177,7 +179,7 @@ class Blows:
         return "no descriptors"
 
     def _memory(self) -> str:
-        children = [each for each in self._running() if each[0] != FRONT_END]
+        children = [child for child in self._running() if child[0] != FRONT_END]
         if not children:
             raise ProcessLookupError("there are no children")
         kind, process = self._chance.choice(children)

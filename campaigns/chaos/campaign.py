@@ -88,18 +88,18 @@ _LARGEST = ("longest time without an answer, s", "most further descriptors of a 
 def added(files: list[Path]) -> dict[str, Any]:
     """Several results as one."""
     parts = [json.loads(file.read_text()) for file in files]
-    seen: dict[str, Any] = {
+    total: dict[str, Any] = {
         "environment": [part["environment"] for part in parts],
         "seed": [part["seed"] for part in parts],
     }
     for what in _COUNTS:
-        seen[what] = dict(sum((Counter(part[what]) for part in parts), Counter()))
-    seen["tracebacks"] = {k: v for part in parts for k, v in part.get("tracebacks", {}).items()}
+        total[what] = dict(sum((Counter(part[what]) for part in parts), Counter()))
+    total["tracebacks"] = {k: v for part in parts for k, v in part.get("tracebacks", {}).items()}
     for what in _SUMS:
-        seen[what] = sum(part[what] for part in parts)
+        total[what] = sum(part[what] for part in parts)
     for what in _LARGEST:
-        seen[what] = max(part[what] for part in parts)
-    return seen
+        total[what] = max(part[what] for part in parts)
+    return total
 
 
 class Campaign:
@@ -266,7 +266,7 @@ class Campaign:
         """Models that do not answer right, each asked once."""
         asker = BraidAsker(self._server.address)
         by_model = {question.model: question for question in self._asked}
-        silent = [name for name, each in by_model.items() if not put(asker, each, self.tally)]
+        silent = [name for name, asked in by_model.items() if not put(asker, asked, self.tally)]
         asker.close()
         return [f"{name} does not answer" for name in silent]
 
@@ -274,18 +274,18 @@ class Campaign:
         """Wait until a check finds nothing; count what it finds last."""
         until = time.monotonic() + CALM_SECONDS
         said: list[str] = []
-        while found := look():
-            if found != said:
-                print(f"calm {self.calms}, {where}: waiting: {found}", file=sys.stderr, flush=True)
-                said = found
+        while faults := look():
+            if faults != said:
+                print(f"calm {self.calms}, {where}: waiting: {faults}", file=sys.stderr, flush=True)
+                said = faults
             if time.monotonic() > until:
-                self._note(found, f"calm {self.calms}, {where}")
+                self._note(faults, f"calm {self.calms}, {where}")
                 return
             time.sleep(0.5)
 
-    def _note(self, found: list[str], where: str) -> None:
-        for each in found:
-            self.broken[f"{each} ({where})"] += 1
+    def _note(self, faults: list[str], where: str) -> None:
+        for fault in faults:
+            self.broken[f"{fault} ({where})"] += 1
 
     def _count_tracebacks(self, log: str) -> None:
         for part in _TRACEBACK.split(log)[1:]:

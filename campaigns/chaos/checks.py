@@ -26,7 +26,8 @@ MORE_DESCRIPTORS = 24
 """Descriptors that a process may have beyond those it had when it was calm first."""
 
 ENDED_STATES = ("READY", "UNSCHEDULED", "FAILED", "CANCELLED")
-_KEPT = frozenset({"lock", "braid.db", "braid.db-wal", "braid.db-shm", "uploads", "artefacts"})
+_DATABASE = frozenset({"lock", "braid.db", "braid.db-wal", "braid.db-shm"})
+_KEPT = _DATABASE | {"uploads", "artefacts", "samples", "schedules", "measurements"}
 _OF_LIBRARIES = frozenset({".ses"})  # one file of ONNX Runtime, of the same name each time
 _LABEL = re.compile(r'[{,]model="([^"]*)"')
 
@@ -48,11 +49,11 @@ class StoreFiles:
 
     def faults(self) -> list[str]:
         """What is wrong with the database, or lacks files, at any moment."""
-        found = [f"integrity: {row[0]}" for row in self.rows("PRAGMA integrity_check")]
-        found = [each for each in found if each != "integrity: ok"]
+        broken = [f"integrity: {row[0]}" for row in self.rows("PRAGMA integrity_check")]
+        broken = [fault for fault in broken if fault != "integrity: ok"]
         without = self._without_files()
         # What is being deleted loses its files before its row changes: look at the rows again.
-        return found + [f"SERVING without files: {each}" for each in without & self._serving()]
+        return broken + [f"SERVING without files: {fault}" for fault in without & self._serving()]
 
     def _serving(self) -> set[str]:
         query = "SELECT sha256 FROM models WHERE state = 'SERVING' AND deleted_unix IS NULL"
@@ -67,19 +68,17 @@ class StoreFiles:
         }
 
     def leftovers(self) -> list[str]:
-        """Files of nothing that is in the database, while no job runs and nothing is uploaded."""
+        """Files that no row names; for moments in which no job runs and nothing is uploaded."""
         rows = self.rows("SELECT DISTINCT sha256 FROM models WHERE deleted_unix IS NULL")
-        known = {digest for (digest,) in rows}
-        folders = {"artefacts": known, "uploads": set(), "samples": set()}
+        digests = {digest for (digest,) in rows}
+        folders = {"artefacts": digests, "uploads": set(), "samples": set()}
         return [
             f"left over: {folder}/{entry.name}"
             for folder, needed in folders.items()
             for entry in (self._root / folder).iterdir()
             if entry.name not in needed
         ] + [
-            f"left over: {entry.name}"
-            for entry in self._root.iterdir()
-            if entry.name not in _KEPT | {"samples"}
+            f"left over: {entry.name}" for entry in self._root.iterdir() if entry.name not in _KEPT
         ]
 
     def unfinished_jobs(self) -> int:
@@ -98,7 +97,7 @@ class Descriptors:
 
     def faults(self, server: ServerProcess) -> list[str]:
         """Processes that have many more than at first."""
-        found = []
+        grown = []
         for kind, processes in by_kind(server).items():
             for process in processes:
                 with suppress(psutil.NoSuchProcess, FileNotFoundError):  # it has ended
@@ -106,8 +105,8 @@ class Descriptors:
                     more = now - self.first.setdefault(process, now)
                     self.most_more = max(self.most_more, more)
                     if more > MORE_DESCRIPTORS:
-                        found.append(f"a {kind} has {more} descriptors more: {_targets(process)}")
-        return found
+                        grown.append(f"a {kind} has {more} descriptors more: {_targets(process)}")
+        return grown
 
 
 def _targets(process: psutil.Process) -> dict[str, int]:
@@ -118,12 +117,12 @@ def _targets(process: psutil.Process) -> dict[str, int]:
 
 def process_faults(server: ServerProcess) -> list[str]:
     """Processes that a calm server should not have, also dead ones that nobody waited for."""
-    found = [
+    faults = [
         f"{len(processes)} of {kind}"
         for kind, processes in by_kind(server).items()
         if len(processes) > USUAL[kind]
     ]
-    return found + [f"zombie: {each}" for each in server.children if _is_zombie(each)]
+    return faults + [f"zombie: {child}" for child in server.children if _is_zombie(child)]
 
 
 def _is_zombie(process: psutil.Process) -> bool:

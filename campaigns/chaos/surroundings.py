@@ -103,8 +103,8 @@ class Surroundings:
     def full(self, left_bytes: int) -> Iterator[None]:
         """Fill the disk up to ``left_bytes`` while the context is open."""
         filler = self.disk / "filler"
-        found = os.statvfs(self.disk)
-        size = max(1, found.f_bavail * found.f_frsize - left_bytes)
+        disk = os.statvfs(self.disk)
+        size = max(1, disk.f_bavail * disk.f_frsize - left_bytes)
         descriptor = os.open(filler, os.O_WRONLY | os.O_CREAT, 0o600)
         try:
             with suppress(OSError):  # the server took some of it meanwhile

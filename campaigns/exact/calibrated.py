@@ -28,8 +28,8 @@ Told = Mapping[str, Any]
 
 def samples_of(drawn: Drawn, seed: int) -> Array:
     """Rows by which a network is calibrated."""
-    found: Array = np.clip(rows(drawn, _SAMPLES, seed), -4, 4)
-    return found
+    clipped: Array = np.clip(rows(drawn, _SAMPLES, seed), -4, 4)
+    return clipped
 
 
 class Units:
@@ -45,10 +45,10 @@ class Units:
 
     def _takes(self, value: str, step: Step, drawn: Drawn) -> bool:
         """Whether the unit that makes a value takes its reader in."""
-        made = next((s for s in drawn.steps if s.output == value), None)
-        if made is None or not drawn.may_be_taken_in(made):
+        producer = next((s for s in drawn.steps if s.output == value), None)
+        if producer is None or not drawn.may_be_taken_in(producer):
             return False
-        return made.feeds_sum or made.kind in ("conv", "linear", "add", "function")
+        return producer.feeds_sum or producer.kind in ("conv", "linear", "add", "function")
 
     def __iter__(self) -> Iterator[list[Step]]:
         return iter(self._units.values())
@@ -112,8 +112,8 @@ class Calibrated:
 
     def stored(self, step: Step, result: Interval) -> Interval:
         """FP32."""
-        found = _widened(result, 2.0**-23)
-        return Interval(found.low - DENORMAL, found.high + DENORMAL)
+        widened = _widened(result, 2.0**-23)
+        return Interval(widened.low - DENORMAL, widened.high + DENORMAL)
 
     def meant(self, value: str, stored: Interval) -> Interval:
         """The same."""
@@ -129,9 +129,9 @@ class Calibrated:
 
 def _step_of(name: str) -> str:
     """Result of the step that a unit's name begins with."""
-    found = re.match(r"v\d+", name)
-    assert found is not None, name
-    return found[0]
+    match = re.match(r"v\d+", name)
+    assert match is not None, name
+    return match[0]
 
 
 def _settled(units: Units, ranges: Told, wide: Collection[str]) -> set[str]:
@@ -174,11 +174,11 @@ def _joint(units: Units, chosen: Collection[str], ranges: Told) -> dict[str, tup
             same = {*units.operands(unit), unit[0].output}
             met = [group for group in groups if group & same]
             groups = [g for g in groups if not g & same] + [same.union(*met)]
-    found: dict[str, tuple[float, float]] = {}
+    joined: dict[str, tuple[float, float]] = {}
     for group in groups:
         low, high = zip(*(ranges[value] for value in group), strict=True)
-        found |= dict.fromkeys(group, (min(low), max(high)))
-    return found
+        joined |= dict.fromkeys(group, (min(low), max(high)))
+    return joined
 
 
 def _grid(low: float, high: float) -> Grid:

@@ -24,7 +24,7 @@ from braid.core.precision import BF16, FP32, INT8
 from braid.engine.cpu.device_key import has_integer_kernels, offered_precisions
 from braid_client import Client
 from campaigns.exact.calibrated import Calibrated, samples_of
-from campaigns.exact.checking import NOTHING, Found, compared
+from campaigns.exact.checking import NOTHING, Comparison, compared
 from campaigns.exact.drawing import Drawn, draw, rows, spoiled
 from campaigns.exact.precisions import Floats, Integers, Precision
 from campaigns.exact.steps import Array
@@ -95,11 +95,11 @@ class Amount:
 def requests_of(precision: Precision, count: int, seed: int) -> list[Array]:
     """Rows of each request; of every twentieth, each row holds a NaN or an infinity."""
     random = np.random.default_rng(seed)
-    made = []
+    requests = []
     for number in range(count):
         x = rows(precision.drawn, int(random.integers(1, 5)), seed * 100_003 + number)
-        made.append(spoiled(x, number) if number % 20 == 7 else x)
-    return made
+        requests.append(spoiled(x, number) if number % 20 == 7 else x)
+    return requests
 
 
 def answers_of(client: Client, name: str, asked: Sequence[Array]) -> list[Mapping[str, Array]]:
@@ -150,7 +150,9 @@ def served(
         client.delete(name)
 
 
-def answered(server: ServerProcess, form: str, amount: Amount, folder: Path) -> Iterator[Found]:
+def answered(
+    server: ServerProcess, form: str, amount: Amount, folder: Path
+) -> Iterator[Comparison]:
     """Ask random networks; what is found of each."""
     with server.client() as client:
         for seed in range(amount.first_seed, amount.first_seed + amount.networks):

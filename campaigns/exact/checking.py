@@ -12,7 +12,7 @@ from campaigns.exact.steps import Array, Interval, evaluated
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class Comparison:
     """What a comparison came to."""
 
     numbers: int  # compared
@@ -21,9 +21,9 @@ class Found:
     worst: float  # distance of one of these from the nearest, as a part of the row's largest number
     where: str = ""  # step of the first of these
 
-    def plus(self, other: Found) -> Found:
+    def plus(self, other: Comparison) -> Comparison:
         """Both together."""
-        return Found(
+        return Comparison(
             self.numbers + other.numbers,
             self.free + other.free,
             self.outside + other.outside,
@@ -32,13 +32,13 @@ class Found:
         )
 
 
-NOTHING = Found(0, 0, 0, 0.0)
+NOTHING = Comparison(0, 0, 0, 0.0)
 
 
-def compared(precision: Precision, x: Array, answers: Mapping[str, Array]) -> Found:
+def compared(precision: Precision, x: Array, answers: Mapping[str, Array]) -> Comparison:
     """Compare each step that answers show, computed from what they show of the steps before."""
     values = {"x": precision.entered(x)}
-    found = NOTHING
+    total = NOTHING
     with np.errstate(all="ignore"):
         for step in precision.drawn.steps:
             operands = [precision.read(step, name, values[name]) for name in step.inputs]
@@ -46,19 +46,19 @@ def compared(precision: Precision, x: Array, answers: Mapping[str, Array]) -> Fo
             allowed = precision.stored(step, result)
             shown = answers.get(step.output)
             if shown is not None:
-                found = found.plus(_outside(allowed, shown, step.output))
+                total = total.plus(_outside(allowed, shown, step.output))
                 allowed = Interval.exact(shown)
             values[step.output] = precision.meant(step.output, allowed)
     if "y" in answers:
-        found = found.plus(_outside(_in_fp32(values[step.output]), answers["y"], "y"))
-    return found
+        total = total.plus(_outside(_in_fp32(values[step.output]), answers["y"], "y"))
+    return total
 
 
 def _in_fp32(numbers: Interval) -> Interval:
     return Interval.around(numbers.middle, numbers.radius + abs(numbers.middle) * 2.0**-23)
 
 
-def _outside(allowed: Interval, shown: Array, where: str) -> Found:
+def _outside(allowed: Interval, shown: Array, where: str) -> Comparison:
     got = shown.astype(np.float64).reshape(allowed.low.shape)
     inside = (got >= allowed.low) & (got <= allowed.high)
     nothing = np.isnan(allowed.middle)
@@ -69,4 +69,4 @@ def _outside(allowed: Interval, shown: Array, where: str) -> Found:
     worst = 0.0 if inside.all() else float(np.nan_to_num(gap[~inside], nan=np.inf).max())
     count = int((~inside).sum())
     free = int((allowed.low != allowed.high).sum())
-    return Found(got.size, free, count, worst, where if count else "")
+    return Comparison(got.size, free, count, worst, where if count else "")

@@ -31,7 +31,7 @@ class Drawn:
         """Whether a step may run in one unit with the sum or the function behind it."""
         if step.feeds_sum:
             return True
-        readers = [each.kind for each in self.steps if step.output in each.inputs]
+        readers = [reader.kind for reader in self.steps if step.output in reader.inputs]
         return readers == ["function"] and not self.all_are_outputs
 
 
@@ -80,28 +80,28 @@ class _Drawing:
         shape = (out, *window.result(extents))
         weight = self._weights(out, channels // window.groups, *kernel)
         bias = self._weights(out) if self.pick(0, 1, 1) else None
-        made = Step("conv", (x,), self._name(), shape, window, weight, bias, feeds_sum=feeds_sum)
-        return self.add(made if feeds_sum else replace(made, activation=self._activation()))
+        step = Step("conv", (x,), self._name(), shape, window, weight, bias, feeds_sum=feeds_sum)
+        return self.add(step if feeds_sum else replace(step, activation=self._activation()))
 
     def _weights(self, *shape: int) -> Array:
         size = (2 / math.prod(shape[1:])) ** 0.5
-        found: Array = (self._random.standard_normal(shape) * size).astype(np.float32)
-        return found
+        weights: Array = (self._random.standard_normal(shape) * size).astype(np.float32)
+        return weights
 
     def residual(self, x: str) -> None:
         """A convolution of ``x``, plus ``x``."""
-        made = self.conv(x, out=self._shapes[x][0], keeps=True, feeds_sum=True)
+        branch = self.conv(x, out=self._shapes[x][0], keeps=True, feeds_sum=True)
         activation = str(self._random.choice(["", "Relu"]))
-        self.add(Step("add", (made, x), self._name(), self._shapes[x], activation=activation))
+        self.add(Step("add", (branch, x), self._name(), self._shapes[x], activation=activation))
 
     def branches(self, x: str) -> None:
         """Two or three branches that are concatenated."""
-        made = [self.conv(x, keeps=True) for _ in range(self.pick(2, 2, 3))]
+        ends = [self.conv(x, keeps=True) for _ in range(self.pick(2, 2, 3))]
         if self.pick(0, 1):
-            made[-1] = self.pool(made[-1], keeps=True)
-        channels = sum(self._shapes[name][0] for name in made)
+            ends[-1] = self.pool(ends[-1], keeps=True)
+        channels = sum(self._shapes[name][0] for name in ends)
         shape = (channels, *self._shapes[x][1:])
-        self.add(Step("concat", tuple(made), self._name(), shape))
+        self.add(Step("concat", tuple(ends), self._name(), shape))
 
     def pool(self, x: str, *, keeps: bool = False) -> str:
         """Largest or average of windows."""
@@ -131,7 +131,7 @@ class _Drawing:
         """Add one of the above behind the latest step."""
         x = self._latest
         small = min(self._shapes[x][1:]) < 4
-        made: list[Callable[[str], object]] = [
+        makers: list[Callable[[str], object]] = [
             self.conv,
             self.conv,
             self.residual,
@@ -140,8 +140,8 @@ class _Drawing:
             self.function,
         ]
         if not small:
-            made.append(self.pool)
-        made[int(self._random.integers(len(made)))](x)
+            makers.append(self.pool)
+        makers[int(self._random.integers(len(makers)))](x)
 
 
 def draw(seed: int, *, activations: Sequence[str] = _IN_FLOATS) -> Drawn:
@@ -173,7 +173,7 @@ def rows(drawn: Drawn, count: int, seed: int) -> Array:
 
 def spoiled(x: Array, seed: int) -> Array:
     """The rows with one NaN or infinity in each."""
-    random, found = np.random.default_rng(seed), x.copy()
-    for row in found:
+    random, rows = np.random.default_rng(seed), x.copy()
+    for row in rows:
         row.flat[random.integers(row.size)] = random.choice([np.nan, np.inf, -np.inf])
-    return found
+    return rows

@@ -64,8 +64,10 @@ class Floats:
 
     def entered(self, x: Array) -> Interval:
         """The rows, rounded."""
-        seen = Interval.exact(bf16(x) if self.narrow else x)
-        return Interval.around(seen.middle, np.where(abs(seen.middle) < DENORMAL, DENORMAL, 0))
+        interval = Interval.exact(bf16(x) if self.narrow else x)
+        return Interval.around(
+            interval.middle, np.where(abs(interval.middle) < DENORMAL, DENORMAL, 0)
+        )
 
     def read(self, step: Step, value: str, numbers: Interval) -> Interval:
         """The same."""
@@ -92,8 +94,8 @@ class Floats:
 def bf16(x: Array) -> Array:
     """The nearest numbers that BF16 has, ties to even."""
     narrow = torch.from_numpy(np.asarray(x, np.float32)).bfloat16()
-    found: Array = narrow.double().numpy()
-    return found
+    rounded: Array = narrow.double().numpy()
+    return rounded
 
 
 def _bf16_or_none(x: Array | None) -> Array | None:
@@ -112,13 +114,13 @@ class Grid:
         """Integers of numbers; NaN becomes the least one."""
         limits = np.iinfo(self.dtype)
         steps = np.rint(x / np.float64(self.scale)) + self.zero
-        found: Array = np.clip(np.nan_to_num(steps, nan=-1e9), limits.min, limits.max)
-        return found
+        clipped: Array = np.clip(np.nan_to_num(steps, nan=-1e9), limits.min, limits.max)
+        return clipped
 
     def numbers(self, integers: Array) -> Array:
         """Numbers of integers."""
-        found: Array = (integers.astype(np.float64) - self.zero) * np.float64(self.scale)
-        return found
+        values: Array = (integers.astype(np.float64) - self.zero) * np.float64(self.scale)
+        return values
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,12 +156,12 @@ class Integers:
         for step in drawn.steps:
             if step.weight is not None:
                 data = grids[step.inputs[0]].scale
-                weights[step.output] = found = _rounded(step, data, random)
-                factor = found.scales.reshape(-1, *[1] * (step.weight.ndim - 1))
-                bias = found.bias
+                weights[step.output] = rounded = _rounded(step, data, random)
+                factor = rounded.scales.reshape(-1, *[1] * (step.weight.ndim - 1))
+                bias = rounded.bias
                 if bias is not None:
-                    bias = bias * np.float64(data) * found.scales
-                step = replace(step, weight=found.integers * np.float64(factor), bias=bias)
+                    bias = bias * np.float64(data) * rounded.scales
+                step = replace(step, weight=rounded.integers * np.float64(factor), bias=bias)
             steps.append(step)
             values[step.output] = result = evaluated(step, [values[n] for n in step.inputs])
             if step.kind == "max_pool":

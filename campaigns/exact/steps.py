@@ -87,8 +87,8 @@ class Interval:
     def radius(self) -> Array:
         """Distance from the middle to both ends; 0 for what is no finite number."""
         gap = (self.high - self.low) / 2
-        found: Array = np.where(np.isfinite(gap), gap, 0.0)
-        return found
+        finite: Array = np.where(np.isfinite(gap), gap, 0.0)
+        return finite
 
     def mapped(self, function: Any, error: float = 0.0) -> Interval:
         """A rising function of each number, with this largest error."""
@@ -119,21 +119,21 @@ class Sums:
 def evaluated(step: Step, operands: Sequence[Interval], sums: Sums = Sums()) -> Interval:
     """Result of a step before it is rounded."""
     if step.kind in ("conv", "linear", "avg_pool", "mean"):
-        found = _sums(step, operands[0], sums)
+        result = _sums(step, operands[0], sums)
     elif step.kind == "add":
         low, high = (sum(getattr(one, end) for one in operands) for end in ("low", "high"))
         slack = ROUNDING * sum(np.abs(one.middle) for one in operands)
         spread = Interval(np.asarray(low), np.asarray(high))
-        found = Interval.around(spread.middle, spread.radius + slack)
+        result = Interval.around(spread.middle, spread.radius + slack)
     elif step.kind == "concat":
         ends = [np.concatenate([getattr(o, e) for o in operands], 1) for e in ("low", "high")]
-        found = Interval(*ends)
+        result = Interval(*ends)
     elif step.kind == "max_pool":
-        found = Interval(_largest(operands[0].low, step), _largest(operands[0].high, step))
+        result = Interval(_largest(operands[0].low, step), _largest(operands[0].high, step))
     else:
-        found = operands[0]
+        result = operands[0]
     with np.errstate(over="ignore"):
-        return found.mapped(*ACTIVATIONS[step.activation])
+        return result.mapped(*ACTIVATIONS[step.activation])
 
 
 def _sums(step: Step, x: Interval, sums: Sums) -> Interval:
@@ -180,15 +180,15 @@ def _divisor(step: Step, x: Interval) -> Array | float:
 
 def _weighted(x: Array, weight: Array, step: Step) -> Array:
     if step.kind == "linear":
-        found: Array = x.reshape(len(x), -1) @ weight.T
-        return found
+        products: Array = x.reshape(len(x), -1) @ weight.T
+        return products
     window = Window(x.shape[2:]) if step.kind == "mean" else step.window
     taps = _taps(x, window, 0.0)  # [batch, channels, height, width, kernel, kernel]
     groups = step.window.groups if step.kind == "conv" else len(weight)
-    each, count = taps.shape[1] // groups, len(weight) // groups
+    width, count = taps.shape[1] // groups, len(weight) // groups
     parts = []
     for group in range(groups):
-        data = taps[:, group * each : (group + 1) * each].transpose(0, 2, 3, 1, 4, 5)
+        data = taps[:, group * width : (group + 1) * width].transpose(0, 2, 3, 1, 4, 5)
         flat = data.reshape(*data.shape[:3], -1)
         kernel = weight[group * count : (group + 1) * count].reshape(count, -1)
         parts.append((flat @ kernel.T).transpose(0, 3, 1, 2))
@@ -196,8 +196,8 @@ def _weighted(x: Array, weight: Array, step: Step) -> Array:
 
 
 def _largest(x: Array, step: Step) -> Array:
-    found: Array = _taps(x, step.window, -np.inf).max((4, 5))
-    return found
+    largest: Array = _taps(x, step.window, -np.inf).max((4, 5))
+    return largest
 
 
 def _taps(x: Array, window: Window, padding: float) -> Array:
@@ -206,5 +206,5 @@ def _taps(x: Array, window: Window, padding: float) -> Array:
     wide = np.pad(x, ((0, 0), (0, 0), (top, top), (left, left)), constant_values=padding)
     spans = tuple(apart * (k - 1) + 1 for k in window.kernel)
     views = sliding_window_view(wide, spans, (2, 3))
-    found: Array = views[:, :, ::step, ::step, ::apart, ::apart]
-    return found
+    taps: Array = views[:, :, ::step, ::step, ::apart, ::apart]
+    return taps

@@ -29,8 +29,8 @@ class _Writing:
     def node(self, kind: str, inputs: list[str], output: str, **attributes: Any) -> str:
         domain = "com.microsoft" if kind.startswith(("QLinear", "QGemm")) else ""
         domain = "" if kind in ("QLinearConv", "QLinearMatMul") else domain
-        made = helper.make_node(kind, inputs, [output], output, domain=domain, **attributes)
-        self.nodes.append(made)
+        message = helper.make_node(kind, inputs, [output], output, domain=domain, **attributes)
+        self.nodes.append(message)
         return output
 
     def constant(self, name: str, value: Any, dtype: Any = np.float32) -> str:
@@ -40,8 +40,8 @@ class _Writing:
     def save(self, drawn: Drawn, shown: list[Any], path: Path) -> None:
         opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
         entering = tensors(x=["batch", *drawn.shape])
-        made = graph(self.nodes, entering, shown, self.constants)
-        onnx.save(helper.make_model(made, opset_imports=opsets, ir_version=8), path)
+        content = graph(self.nodes, entering, shown, self.constants)
+        onnx.save(helper.make_model(content, opset_imports=opsets, ir_version=8), path)
 
 
 def _window(step: Step) -> dict[str, Any]:
@@ -103,14 +103,14 @@ class _Quantised(_Writing):
 
     def weights(self, step: Step) -> tuple[tuple[str, str, str], str]:
         """Weights with their grid, and the bias, if there is one, in 32 bits."""
-        name, found = step.output, self.network.weights[step.output]
-        scales = found.scales if len(found.scales) > 1 else found.scales[0]
+        name, integers = step.output, self.network.weights[step.output]
+        scales = integers.scales if len(integers.scales) > 1 else integers.scales[0]
         names = (
-            self.constant(f"{name}:w", found.integers, np.int8),
+            self.constant(f"{name}:w", integers.integers, np.int8),
             self.constant(f"{name}:ws", scales),
             self.constant(f"{name}:wz", np.zeros_like(scales), np.int8),
         )
-        bias = found.bias
+        bias = integers.bias
         return names, "" if bias is None else self.constant(f"{name}:b", bias, np.int32)
 
     def wide(self, value: str, scale: str, zero: str, to: str) -> str:

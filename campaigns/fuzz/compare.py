@@ -44,15 +44,15 @@ def disagreement(model: onnx.ModelProto, executor: CpuExecutor, seed: int = 0) -
     if not all(np.isfinite(array).all() for array in expected.values()):
         reject()  # what becomes of NaN is nobody's promise
     try:
-        found = _through_braid(model, inputs, executor)
+        outputs = _through_braid(model, inputs, executor)
     except BraidError as error:
         return f"refused: {error}"
     except Exception as error:
         return f"raised: {type(error).__name__}: {error}"
     for name, wanted in expected.items():
-        if name not in found:
+        if name not in outputs:
             return f"output {name} is missing"
-        ours, theirs = found[name], torch.from_numpy(np.asarray(wanted))
+        ours, theirs = outputs[name], torch.from_numpy(np.asarray(wanted))
         if ours.dtype != theirs.dtype or ours.shape != theirs.shape:
             return (
                 f"{name} is {ours.dtype}{list(ours.shape)}, not {theirs.dtype}{list(theirs.shape)}"

@@ -75,13 +75,13 @@ class Draft:
     ) -> bool:
         """Add a node if onnx can infer what it makes, and that is small."""
         names = [operand.name if operand is not None else "" for operand in operands]
-        made = [f"v{len(self.nodes)}_{i}" for i in range(outputs)]
-        node = helper.make_node(op_type, names, made, **attributes)
-        found = self._inferred(node, [o for o in operands if o is not None])
-        if found is None:
+        results = [f"v{len(self.nodes)}_{i}" for i in range(outputs)]
+        node = helper.make_node(op_type, names, results, **attributes)
+        values = self._inferred(node, [o for o in operands if o is not None])
+        if values is None:
             return False
         self.nodes.append(node)
-        self.values += found
+        self.values += values
         return True
 
     def _inferred(self, node: onnx.NodeProto, operands: Sequence[Value]) -> list[Value] | None:
@@ -117,8 +117,8 @@ class Draft:
     def model(self) -> onnx.ModelProto:
         """The graph so far; what nothing reads is an output."""
         read = {name for node in self.nodes for name in node.input}
-        made = {name for node in self.nodes for name in node.output}
-        left = [v for v in self.values if v.name in made - read]
+        results = {name for node in self.nodes for name in node.output}
+        left = [v for v in self.values if v.name in results - read]
         graph = helper.make_graph(
             self.nodes,
             "drawn",

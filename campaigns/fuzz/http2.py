@@ -202,7 +202,7 @@ def _resize(draw: random.Random, parts: list[bytes], at: int) -> None:
 def _insert(draw: random.Random, parts: list[bytes], at: int) -> None:
     number = draw.choice((0, 1, 3, 5))
     much = draw.choice((0, 1, 65_535, 2**31 - 1))
-    made = [
+    inserted = [
         frames.settings_frame({draw.randrange(8): much}),
         frames.number_frame(frames.WINDOW_UPDATE, number, much),
         frames.number_frame(frames.RST_STREAM, number, draw.randrange(16)),
@@ -214,7 +214,7 @@ def _insert(draw: random.Random, parts: list[bytes], at: int) -> None:
         frames.frame(frames.CONTINUATION, draw.choice((0, 4)), number, draw.randbytes(20)),
         frames.goaway_frame(0, frames.ErrorCode.NO_ERROR),
     ]
-    parts.insert(at + 1, draw.choice(made) * draw.choice((1, 1, 1, 100)))
+    parts.insert(at + 1, draw.choice(inserted) * draw.choice((1, 1, 1, 100)))
 
 
 _DAMAGES = (_flip, _flip, _flip, _cut, _leave_out, _repeat, _swap, _change_head, _resize, _insert)
@@ -275,13 +275,13 @@ def _single(address: str) -> None:
 
 def _streams(address: str) -> None:
     with grpc.insecure_channel(address) as channel:
-        each: Any = channel.stream_stream("/t/EchoEach")
-        list(each(bytes([n]) * n * 40 for n in range(30)))
+        echo: Any = channel.stream_stream("/t/EchoEach")
+        list(echo(bytes([n]) * n * 40 for n in range(30)))
         pouring: Any = channel.unary_stream("/t/Pour")
         answers = pouring(b"abc")
         next(answers)
         answers.cancel()
-        list(each(iter([b"", bytes(20_000)]), compression=grpc.Compression.Deflate))
+        list(echo(iter([b"", bytes(20_000)]), compression=grpc.Compression.Deflate))
 
 
 def _known(address: str) -> None:

@@ -49,7 +49,7 @@ def _save(module: torch.nn.Module, shapes: tuple[tuple[int, ...], ...], path: Pa
 
 def _drawn(number: int) -> onnx.ModelProto:
     """The largest of some drawings."""
-    found: list[onnx.ModelProto] = []
+    drawings: list[onnx.ModelProto] = []
 
     @seed(number)
     @settings(
@@ -60,10 +60,10 @@ def _drawn(number: int) -> onnx.ModelProto:
     )
     @given(models())
     def keep(drawing: onnx.ModelProto) -> None:
-        found.append(drawing)
+        drawings.append(drawing)
 
     keep()
-    return max(found, key=lambda drawing: len(drawing.graph.node))
+    return max(drawings, key=lambda drawing: len(drawing.graph.node))
 
 
 def _functions() -> bytes:

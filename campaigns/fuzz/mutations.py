@@ -71,15 +71,15 @@ def _fields(data: bytes, rng: random.Random) -> bytes:
 
 def _messages(root: Message) -> list[Message]:
     """All messages that have fields set; weights count once."""
-    found: list[Message] = []
+    messages: list[Message] = []
     pending = [root]
-    while pending and len(found) < 50_000:
+    while pending and len(messages) < 50_000:
         message = pending.pop()
-        found.append(message)
+        messages.append(message)
         for descriptor, value in message.ListFields():
             if descriptor.type == FieldDescriptor.TYPE_MESSAGE:
                 pending += value if _repeated(descriptor) else [value]
-    return found
+    return messages
 
 
 def _repeated(descriptor: FieldDescriptor) -> bool:
@@ -93,7 +93,7 @@ def _is_map(descriptor: FieldDescriptor) -> bool:
 
 def change_field(message: Any, rng: random.Random) -> None:
     """Change, repeat or remove one field of a message that has some."""
-    fields = [each for each in message.ListFields() if not _is_map(each[0])]
+    fields = [entry for entry in message.ListFields() if not _is_map(entry[0])]
     if not fields:
         return
     descriptor, value = rng.choice(fields)

@@ -1,7 +1,7 @@
 """One request, or a worker that somebody stopped, keeps a device from everybody else.
 
-A Loop in a local function takes as many trips as its input says. Whoever sends a great number, with
-a deadline of two seconds, held the device for ever. So did a worker process that was stopped.
+A Loop in a local function takes as many trips as its input says. A great number held the device for
+ever, although its caller had a deadline of two seconds. So did a worker process that was stopped.
 """
 
 from __future__ import annotations

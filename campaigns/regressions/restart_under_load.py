@@ -48,24 +48,26 @@ def check(server: FaultyServer) -> None:
 def _restart(
     server: FaultyServer, address: str, names: Sequence[str], file: Path, new: str, doomed: str
 ) -> None:
-    seen: Counter[str] = Counter()
+    outcomes: Counter[str] = Counter()
     stopping = threading.Event()
     server.kill_everything()
     askers = [
-        threading.Thread(target=_ask, args=(address, names, seen, stopping)) for _ in range(2)
+        threading.Thread(target=_ask, args=(address, names, outcomes, stopping)) for _ in range(2)
     ]
     admins = [
-        threading.Thread(target=_until_done, args=(address, seen, act))
+        threading.Thread(target=_until_done, args=(address, outcomes, act))
         for act in (lambda client: client.register(new, file), lambda client: client.delete(doomed))
     ]
     with _running(askers, stopping), _running(admins):
         server.start(grpc_port=address.rpartition(":")[2])
-    assert {entry.partition(":")[0] for entry in seen} <= EXPECTED, seen
-    assert not [entry for entry in seen if "imported" in entry], seen
+    assert {entry.partition(":")[0] for entry in outcomes} <= EXPECTED, outcomes
+    assert not [entry for entry in outcomes if "imported" in entry], outcomes
     _is_whole(server, [*names, new], doomed)
 
 
-def _ask(address: str, names: Sequence[str], seen: Counter[str], stopping: threading.Event) -> None:
+def _ask(
+    address: str, names: Sequence[str], outcomes: Counter[str], stopping: threading.Event
+) -> None:
     """Ask for every model in turn until told to stop; count how calls end."""
     tensor = inference_pb2.Tensor(name="x", dtype="FP32", shape=ROW.shape, data=ROW.tobytes())
     with grpc.insecure_channel(address, options=EAGER) as channel:
@@ -76,13 +78,13 @@ def _ask(address: str, names: Sequence[str], seen: Counter[str], stopping: threa
                 try:
                     infer(request, timeout=TIMEOUT_S)
                 except grpc.RpcError as error:
-                    seen[f"{error.code().name}: {error.details()}"] += 1
+                    outcomes[f"{error.code().name}: {error.details()}"] += 1
                     stopping.wait(0.005)  # leave the server some of the machine
                 else:
-                    seen["OK"] += 1
+                    outcomes["OK"] += 1
 
 
-def _until_done(address: str, seen: Counter[str], act: Callable[[Client], object]) -> None:
+def _until_done(address: str, outcomes: Counter[str], act: Callable[[Client], object]) -> None:
     """Try something until it succeeds, as long as all that fails is reaching the server."""
     ended = ""
     while ended in ("", "UNAVAILABLE"):
@@ -92,7 +94,7 @@ def _until_done(address: str, seen: Counter[str], act: Callable[[Client], object
                 ended = "OK"
             except BraidError as error:
                 ended = "" if error.code is None else error.code.name
-                seen[f"{ended}: {error}"] += 1
+                outcomes[f"{ended}: {error}"] += 1
 
 
 def _is_whole(server: FaultyServer, names: Sequence[str], doomed: str) -> None:
@@ -104,9 +106,9 @@ def _is_whole(server: FaultyServer, names: Sequence[str], doomed: str) -> None:
         assert job.state.name == "READY", job
         for name in names:
             client.infer(name, {"x": ROW})
-        known = {model.name: model.state.name for model in client.models()}
-    assert doomed not in known, known
-    assert set(known.values()) == {"SERVING"}, known
+        states = {model.name: model.state.name for model in client.models()}
+    assert doomed not in states, states
+    assert set(states.values()) == {"SERVING"}, states
 
 
 @contextmanager

@@ -159,14 +159,14 @@ def _slopes(samples: Samples, latencies: Latencies, limit: float) -> dict[str, A
             if kind == "importer" or series[0][0] > begun + EVERY_S or series[-1][0] < end - 10:
                 continue
             late = [(seconds, value) for seconds, value in series if seconds >= since]
-            found, name = slope(late), f"{what} of {kind} {pid}"
+            estimate, name = slope(late), f"{what} of {kind} {pid}"
             rows[name] = {
                 "first": late[0][1],
                 "last": late[-1][1],
-                **found.row(),
+                **estimate.row(),
                 "medians": [round(value) for _, value in medians(series)],
             }
-            if found.is_above(limit):
+            if estimate.is_above(limit):
                 leaks.append(name)
     return {"slopes": rows, "leaks": leaks, "latencies": _steadiness(latencies, since)}
 

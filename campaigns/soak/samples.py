@@ -40,7 +40,7 @@ class Samples:
         self._thread.start()
 
     def stop(self) -> None:
-        """Look no more."""
+        """Take no more samples, and wait until the thread has ended."""
         self._stop.set()
         self._thread.join()
 
@@ -59,9 +59,9 @@ class Samples:
             descriptors, threads = process.num_fds(), process.num_threads()
         except (OSError, psutil.Error):  # it has ended
             return
-        found = _ANONYMOUS.search(status)
-        if found is not None:
-            self.memory[key].append((now, int(found[1]) * 1024.0))
+        match = _ANONYMOUS.search(status)
+        if match is not None:
+            self.memory[key].append((now, int(match[1]) * 1024.0))
             self.descriptors[key].append((now, float(descriptors)))
             self.threads[key].append((now, float(threads)))
 

@@ -43,7 +43,7 @@ class Slope:
 
 
 def slope(series: Series, blocks: int = BLOCKS) -> Slope:
-    """Slope of a series in order of time; of a constant 0, if it is too short any."""
+    """Slope of a series in order of time; from fewer than five blocks its interval is infinite."""
     points = medians(series, blocks)
     level = median(value for _, value in points) or 1.0
     slopes = sorted(

@@ -29,7 +29,7 @@ import grpc
 import grpc.aio
 
 from braid_client import rpcs
-from braid_client.aio_feed import Feed, each, in_threads
+from braid_client.aio_feed import Feed, as_async, in_threads
 from braid_client.errors import WATCH_CUT, BraidError, JobFailed, Unavailable, error_of_call
 from braid_client.messages import (
     read_answer,
@@ -113,7 +113,7 @@ class AsyncClient(Connection):
         ``requests`` is read in this event loop; give an async iterable if it has to wait.
         """
         rpc = rpcs.INFER_STREAM
-        feed = Feed(each(requests), write_stream_request)
+        feed = Feed(as_async(requests), write_stream_request)
         call = self._start(rpc, feed, self._timeout_s(rpc, timeout_s))
         feed.feeds(call)
         try:

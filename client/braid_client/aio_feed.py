@@ -91,12 +91,12 @@ def _at_once(coroutine: Coroutine[Any, Any, T]) -> T:
     raise AssertionError("the status of a call that has ended is known")
 
 
-def each(items: Iterable[T] | AsyncIterable[T]) -> AsyncIterator[T]:
+def as_async(items: Iterable[T] | AsyncIterable[T]) -> AsyncIterator[T]:
     """Iterate over an iterable of either kind, sync or async."""
-    return aiter(items) if isinstance(items, AsyncIterable) else _each(items)
+    return aiter(items) if isinstance(items, AsyncIterable) else _async(items)
 
 
-async def _each(items: Iterable[T]) -> AsyncIterator[T]:
+async def _async(items: Iterable[T]) -> AsyncIterator[T]:
     for item in items:
         yield item
 

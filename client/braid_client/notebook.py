@@ -23,10 +23,12 @@ class ScheduleDocuments(NamedTuple):
     graph: dict[str, Any]
 
     def _repr_html_(self) -> str:
-        key, seen = self.schedule["key"], self.schedule["provenance"]
+        key, provenance = self.schedule["key"], self.schedule["provenance"]
         facts = f"batch {key['batch_size']} on {key['device_key']}: {self.schedule['planner']}"
-        if seen.get("measured_us") and seen.get("sequential_us"):
-            facts += f", {_ms(seen['measured_us'])}, sequential {_ms(seen['sequential_us'])}"
+        if provenance.get("measured_us") and provenance.get("sequential_us"):
+            facts += (
+                f", {_ms(provenance['measured_us'])}, sequential {_ms(provenance['sequential_us'])}"
+            )
         if not self.schedule["stages"]:
             return table(("position", "stream", "unit"), _launches(self.schedule), facts)
         return table(("stage", "latency", "groups"), _stages(self.schedule), facts)
@@ -99,8 +101,8 @@ def _output(name: str, array: Array) -> tuple[object, ...]:
         return name, dtype, shape, "", "", ""
     values = array.float32() if isinstance(array, BFloat16Bits) else array.astype(np.float64)
     with np.errstate(invalid="ignore"):  # infinity less infinity, in the mean
-        found = (values.min(), values.mean(), values.max())
-    return (name, dtype, shape, *(f"{number:.6g}" for number in found))
+        statistics = (values.min(), values.mean(), values.max())
+    return (name, dtype, shape, *(f"{number:.6g}" for number in statistics))
 
 
 def _stages(schedule: Mapping[str, Any]) -> Iterator[tuple[object, ...]]:

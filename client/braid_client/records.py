@@ -269,8 +269,8 @@ def node_from_wire(message: admin_pb2.Node) -> Node:
 
 def accepted_job(message: admin_pb2.RegisterModelResponse) -> Job:
     """Read the job from the answer to an upload."""
-    known = message.state != admin_pb2.Job.STATE_UNSPECIFIED  # older servers say none
-    state = _state(JobState, admin_pb2.Job.State, message.state) if known else JobState.QUEUED
+    has_state = message.state != admin_pb2.Job.STATE_UNSPECIFIED  # older servers say none
+    state = _state(JobState, admin_pb2.Job.State, message.state) if has_state else JobState.QUEUED
     return Job(
         message.job_id,
         message.model,
@@ -335,14 +335,14 @@ def _spec_from_wire(message: admin_pb2.TensorSpec) -> TensorSpec:
 
 def _summary_from_wire(message: admin_pb2.ScheduleSummary) -> ScheduleSummary:
     optional = ("speedup_least", "speedup_most", "spread", "sequential_spread", "top_agreement")
-    found = {name: None for name in optional if not message.HasField(name)}
+    absent = {name: None for name in optional if not message.HasField(name)}
     beside = None
     if message.HasField("side_by_side"):
         beside = SideBySide(**_same(message.side_by_side, SideBySide))
-    return ScheduleSummary(**_same(message, ScheduleSummary) | found | {"side_by_side": beside})
+    return ScheduleSummary(**_same(message, ScheduleSummary) | absent | {"side_by_side": beside})
 
 
 def _same(message: Message, record: type) -> dict[str, Any]:
     """Fields of a message that have the name of a field of ``record``."""
-    known = message.DESCRIPTOR.fields_by_name
-    return {f.name: getattr(message, f.name) for f in fields(record) if f.name in known}
+    wire_fields = message.DESCRIPTOR.fields_by_name
+    return {f.name: getattr(message, f.name) for f in fields(record) if f.name in wire_fields}

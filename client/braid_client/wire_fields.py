@@ -38,11 +38,11 @@ def split(message: bytes | memoryview, number: int) -> tuple[bytes, list[memoryv
     if size < SMALL_BYTES:
         return None
     kept: list[memoryview] = []
-    found: list[memoryview] = []
+    contents: list[memoryview] = []
     try:
         for _ in range(MAX_FIELDS):
             if position == size:
-                return b"".join(kept), found
+                return b"".join(kept), contents
             start = position
             tag, position = _varint(view, position)
             wire_type = tag & 7
@@ -60,7 +60,7 @@ def split(message: bytes | memoryview, number: int) -> tuple[bytes, list[memoryv
             if tag >> 3 != number:
                 kept.append(view[start:position])
             elif wire_type == _LENGTH:
-                found.append(view[begin:position])
+                contents.append(view[begin:position])
             else:
                 return None
     except IndexError:

@@ -386,13 +386,13 @@ def _variable(label: str) -> dict[str, Any]:
 def _laid_out(panels: Sequence[Panel]) -> list[dict[str, Any]]:
     """Panels in rows of 24 columns."""
     x = y = 0
-    made = []
+    placed = []
     for number, panel in enumerate(panels, start=1):
         if x + panel.width > 24:
             x, y = 0, y + 8
-        made.append(_panel(number, panel, x, y))
+        placed.append(_panel(number, panel, x, y))
         x += panel.width
-    return made
+    return placed
 
 
 def _panel(number: int, panel: Panel, x: int, y: int) -> dict[str, Any]:

@@ -64,8 +64,8 @@ class LaidOut:
 
     def begin(self, inputs: Tensors, outputs: Tensors | None = None) -> FinishedRun:
         """Run the whole graph: the calling thread is one of those that compute."""
-        found = self.executor.run(self.program, self.plan, inputs, outputs=outputs)
-        return FinishedRun(found)
+        results = self.executor.run(self.program, self.plan, inputs, outputs=outputs)
+        return FinishedRun(results)
 
     def release(self) -> None:
         """Do nothing: a plan on a CPU holds only memory of this process."""

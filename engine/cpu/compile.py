@@ -130,7 +130,7 @@ def _choose(segments: Iterator[list[_Lane]], pause: YieldToRequests) -> list[lis
     for lanes in segments:
         several = len(lanes) > 1
         trial = dict(where)
-        found: dict[int, Recipe] = {}
+        recipes: dict[int, Recipe] = {}
         for item in sorted((i for lane in lanes for i in lane), key=lambda i: i.number):
             pause()
             recipe = None if several and item.threads > 1 else _recipe(item, trial)
@@ -138,14 +138,14 @@ def _choose(segments: Iterator[list[_Lane]], pause: YieldToRequests) -> list[lis
                 for slot in item.step.unit.outputs:
                     trial.pop(slot, None)
             else:
-                found[item.number] = recipe
+                recipes[item.number] = recipe
                 trial.update(zip(item.step.unit.outputs, recipe.results, strict=True))
-        if several and len(found) < sum(map(len, lanes)):
-            found = {}
+        if several and len(recipes) < sum(map(len, lanes)):
+            recipes = {}
         else:
             where = trial
         chosen.append(
-            [[replace(item, recipe=found.get(item.number)) for item in lane] for lane in lanes]
+            [[replace(item, recipe=recipes.get(item.number)) for item in lane] for lane in lanes]
         )
     return chosen
 

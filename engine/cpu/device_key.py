@@ -68,8 +68,8 @@ def _cpu_fact(name: str) -> str | None:
         text = CPU_INFORMATION.read_text()
     except OSError:
         return None
-    found = re.search(rf"^{name}\s*:\s*(.+)$", text, re.MULTILINE)
-    return found[1].strip() if found else None
+    match = re.search(rf"^{name}\s*:\s*(.+)$", text, re.MULTILINE)
+    return match[1].strip() if match else None
 
 
 def software_versions() -> dict[str, str]:

@@ -101,19 +101,19 @@ class CpuExecutor:
             return plan.bound.run(_until_stopped())
         env = program.environment(inputs, outputs)
         if runner is None:
-            found = self._run_segments(program, plan, env, pause)
-            return found if outputs is None else _copied_into(outputs, found)
+            results = self._run_segments(program, plan, env, pause)
+            return results if outputs is None else _copied_into(outputs, results)
         plan.bound = None
         if plan.compiled is None:
             parts = plan.segments, program.kept(), program.kinds()
             plan.compiled = compile_layout(*parts, pause or no_pause)
         arena = self._run_compiled(plan.compiled, env, runner, pause)
-        found = program.results(env)
+        results = program.results(env)
         if outputs is not None:
             if pause is None:
                 bind_if_repeated(plan, env, runner, (inputs, outputs))
-            return _copied_into(outputs, found)
-        return {name: _outside(arena, tensor) for name, tensor in found.items()}
+            return _copied_into(outputs, results)
+        return {name: _outside(arena, tensor) for name, tensor in results.items()}
 
     def _run_segments(
         self, program: Program, plan: LanePlan, env: Environment, pause: YieldToRequests | None
@@ -180,12 +180,12 @@ class CpuExecutor:
                 continue
             if isinstance(part, Segment):
                 self.run_segment(part, env)
-                made = [slot for lane in part.lanes for step in lane for slot in step.unit.outputs]
+                slots = [slot for lane in part.lanes for step in lane for slot in step.unit.outputs]
             else:
                 self._set_intra_op(part.threads)
                 _run_steps((part,), env, {})
-                made = list(part.unit.outputs)
-            for slot in made:  # no kind but those known to may leave a view of the arena behind
+                slots = list(part.unit.outputs)
+            for slot in slots:  # no kind but those known to may leave a view of the arena behind
                 tensor = env[slot]
                 if tensor is not None and slot not in compiled.may_be_views:
                     env[slot] = _outside(arena, tensor)
@@ -285,13 +285,13 @@ def _outside(arena: ActivationMemory, tensor: Tensor) -> Tensor:
 
 
 def _copied_into(
-    outputs: Mapping[str, Tensor], found: Mapping[str, Tensor]
+    outputs: Mapping[str, Tensor], results: Mapping[str, Tensor]
 ) -> Mapping[str, Tensor]:
-    elsewhere = [name for name, tensor in found.items() if tensor is not outputs[name]]
+    elsewhere = [name for name, tensor in results.items() if tensor is not outputs[name]]
     if elsewhere:
         with on_one_thread(sum(outputs[name].nbytes for name in elsewhere)):
             for name in elsewhere:
-                outputs[name].copy_(found[name])
+                outputs[name].copy_(results[name])
     return outputs
 
 

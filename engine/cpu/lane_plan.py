@@ -87,7 +87,7 @@ def bind_if_repeated(
         return
     written = [env[slot] for slot, *_ in native.results]
     inputs, outputs = memory
-    if not all(any(tensor is each for each in written) for tensor in outputs.values()):
+    if not all(any(tensor is buffer for buffer in written) for tensor in outputs.values()):
         return  # some are copied there
     images = _bound_images(native, env, runner)
     arena = plan.compiled.placed_in

@@ -27,10 +27,10 @@ class CpuPlace:
         self.span = span
         self._team = PinnedTeam(f"place-{span.start}+{len(span)}", len(span), ())
         self._has_begun = False
-        made: list[CpuExecutor] = []
-        self.start(lambda: made.append(CpuExecutor(len(span), cpus)))
+        executors: list[CpuExecutor] = []
+        self.start(lambda: executors.append(CpuExecutor(len(span), cpus)))
         self._wait()
-        self._executor = made[0]
+        self._executor = executors[0]
         self.backend = backend_of(self._executor)
 
     def start(self, work: Callable[[], None]) -> None:

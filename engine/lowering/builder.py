@@ -53,7 +53,7 @@ class Builder:
         self.operators: list[Operator] = []
         self._uses = uses  # source name -> how often anything reads it
         self._reads: Counter[str] = Counter()  # value -> the same, through all its source names
-        self._made: dict[str, list[Operator]] = {}  # value -> the list its operator stands in
+        self._list_of: dict[str, list[Operator]] = {}  # value -> the list its operator stands in
         self._scopes: list[dict[str, str]] = [{}]
         self._taken: Counter[str] = Counter()  # value and operator names
         self._node = "graph"  # the node being lowered
@@ -193,7 +193,7 @@ class Builder:
     def _write(self, operator: Operator) -> None:
         name = self._unused(f"{self._node}")
         self.operators.append(replace(operator, name=name))
-        self._made.update(dict.fromkeys(operator.outputs, self.operators))
+        self._list_of.update(dict.fromkeys(operator.outputs, self.operators))
 
     def _evaluated(self, operator: Operator) -> tuple[Tensor, ...] | None:
         """Outputs of an operator whose operands are small constants; None of any other."""
@@ -219,7 +219,7 @@ class Builder:
             bias: a constant vector of its output extent.
             output: the source name of the sum.
         """
-        siblings = self._made.get(value)
+        siblings = self._list_of.get(value)
         if siblings is not self.operators or self._reads[value] != 1:
             return False
         index = next(i for i, op in enumerate(siblings) if value in op.outputs)

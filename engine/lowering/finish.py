@@ -86,12 +86,14 @@ def leave_weights_in_integers(builder: Builder) -> None:
         for op in builder.operators
         if op.kind in _KINDS and op.inputs[0] in dequantised and op.inputs[1] in builder.quantised
     ]
-    made = []
+    dequantisers = []
     for value in dict.fromkeys(wanted):
         integers = builder.quantised[value]
         del builder.constants[value]
         source = builder.add_constant(f"{value}/integers", integers.values)
         operands = (source, integers.scale, integers.zero)
         attributes = {"axis": integers.axis, "block": 0, "dtype": None}
-        made.append(Operator(f"{value}/dequantise", DEQUANTISE, operands, (value,), attributes))
-    builder.operators[:0] = made
+        dequantisers.append(
+            Operator(f"{value}/dequantise", DEQUANTISE, operands, (value,), attributes)
+        )
+    builder.operators[:0] = dequantisers

@@ -165,22 +165,22 @@ _BROADCAST = frozenset({"aten.add", "aten.sub", "aten.mul", "aten.div"})
 
 def ranks(body: Body, weights: Weights) -> Mapping[str, int]:
     """Rank of each value of ``body`` where it is certain; the others are missing."""
-    found = dict(body.ranks) | {name: tensor.dim() for name, tensor in weights.items()}
+    by_name = dict(body.ranks) | {name: tensor.dim() for name, tensor in weights.items()}
     for op in body.operators:
         first = op.inputs[0] if op.inputs else ""
-        rank = found.get(first)
+        rank = by_name.get(first)
         shape = op.attributes.get("shape")
         if op.kind == "aten.convolution":
-            rank = found.get(op.inputs[1])
+            rank = by_name.get(op.inputs[1])
         elif op.kind == "braid.reshape":
             rank = len(shape) if isinstance(shape, list) else None
         elif op.kind == "braid.flatten":
             rank = 2
         elif op.kind in _BROADCAST:
-            both = [found.get(name) for name in op.inputs]
+            both = [by_name.get(name) for name in op.inputs]
             rank = None if None in both else max(r for r in both if r is not None)
         elif op.kind not in _SAME_AS_FIRST and not (op.kind in OPS and OPS[op.kind].pointwise):
             rank = None
         if rank is not None:
-            found[op.outputs[0]] = rank
-    return found
+            by_name[op.outputs[0]] = rank
+    return by_name

@@ -32,12 +32,12 @@ def drop_no_ops(graph: OpGraph, weights: Weights) -> tuple[OpGraph, Weights]:
 
 
 def _drop_no_ops(body: Body, weights: dict[str, Tensor]) -> Body:
-    made = {out for op in body.operators for out in op.outputs}
+    computed = {out for op in body.operators for out in op.outputs}
     names: dict[str, str] = {}
     kept = []
     for op in (rename_reads(op, names) for op in body.operators):
         source = _passes_on(op, weights)
-        bare = source not in made and op.outputs[0] in body.results
+        bare = source not in computed and op.outputs[0] in body.results
         if source is None or (bare and body.top):
             kept.append(op)
         else:

@@ -49,17 +49,19 @@ def _fold(body: Body, weights: dict[str, Tensor]) -> Body:
 
 
 def _host_to_attributes(op: Operator, weights: Weights) -> Operator:
-    known = {
+    contents = {
         attribute: as_literal(weights[value])
         for attribute, value in op.host.items()
         if value in weights and weights[value].numel() <= _MAX_HOST_ELEMENTS and not op.branches
     }
-    if not known:
+    if not contents:
         return op
     return dataclasses.replace(
         op,
-        attributes={**op.attributes, **known},
-        host={attribute: value for attribute, value in op.host.items() if attribute not in known},
+        attributes={**op.attributes, **contents},
+        host={
+            attribute: value for attribute, value in op.host.items() if attribute not in contents
+        },
     )
 
 

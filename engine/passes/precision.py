@@ -138,13 +138,13 @@ class _Narrowing:
             for name, dtype in zip(operator.inputs, dtypes, strict=True)
         ]
         try:
-            made = attempt(operator, operands)
+            results = attempt(operator, operands)
         except InvalidRequest:
             return None
-        found = [spec_of(tensor) for tensor in made[: len(operator.outputs)]]
+        specs = [spec_of(tensor) for tensor in results[: len(operator.outputs)]]
         wide = [self._is_wide(name) for name in operator.outputs]
-        narrowed = [spec.dtype == self._narrow for spec in found]
-        return found if any(wide) and wide == narrowed else None
+        narrowed = [spec.dtype == self._narrow for spec in specs]
+        return specs if any(wide) and wide == narrowed else None
 
     def _is_wide(self, value: str) -> bool:
         return self._graph.spec(value).dtype == WIDE

@@ -47,19 +47,19 @@ def static_inputs(template: OpGraph) -> tuple[str, ...]:
     producers: dict[str, Operator] = {}
     wanted: list[str] = []
     _collect(template.operators, producers, wanted)
-    found: set[str] = set()
-    seen: set[str] = set()
+    names: set[str] = set()
+    visited: set[str] = set()
     while wanted:
         value = wanted.pop()
-        if value in seen:
+        if value in visited:
             continue
-        seen.add(value)
+        visited.add(value)
         if value in template.inputs:
-            found.add(value)
+            names.add(value)
         elif value in producers and not _reads_shape_only(producers[value]):
             wanted.extend(producers[value].reads())
             wanted.extend(out for branch in producers[value].branches for out in branch.outputs)
-    return tuple(name for name in template.inputs if name in found)
+    return tuple(name for name in template.inputs if name in names)
 
 
 def _collect(
@@ -145,7 +145,7 @@ class _Walk:
         self._inputs = inputs
         self._meta = {name: _meta(spec) for name, spec in inputs.items()}
         self._meta |= {name: meta_like(tensor) for name, tensor in weights.items()}
-        self._known = dict(static_values)  # content of values, where it was evaluated
+        self._contents = dict(static_values)  # content of values, where it was evaluated
         self._kept: list[Operator] = []
         self._made_by: dict[str, int] = {}  # value -> index in _kept
         self._host_budget = HOST_ELEMENTS
@@ -217,20 +217,24 @@ class _Walk:
         if operator.kind == DEQUANTISE:
             return False
         for name in filter(None, operator.inputs):
-            known = name in self._known or name in self._weights
-            if not known or self._meta[name].numel() > FOLDED_ELEMENTS:
+            has_content = name in self._contents or name in self._weights
+            if not has_content or self._meta[name].numel() > FOLDED_ELEMENTS:
                 return False
         return True
 
     def _learn(self, operator: Operator, outputs: Sequence[Tensor]) -> None:
         for name, output in zip(operator.outputs, outputs, strict=False):
-            self._known[name] = output
+            self._contents[name] = output
             self._meta[name] = meta_like(output)
 
     def _evaluated(self, operator: Operator) -> tuple[Tensor, ...]:
         """Run one operator on the CPU; all its operands are known or weights."""
         operands = [
-            None if not name else self._known[name] if name in self._known else self._weight(name)
+            None
+            if not name
+            else self._contents[name]
+            if name in self._contents
+            else self._weight(name)
             for name in operator.inputs
         ]
         return attempt(operator, operands, "cpu")
@@ -244,7 +248,7 @@ class _Walk:
         pending = [value]
         while pending:
             name = pending.pop()
-            if not name or name in self._known or name in self._weights:
+            if not name or name in self._contents or name in self._weights:
                 continue
             if name in self._inputs:
                 raise InvalidRequest(
@@ -263,8 +267,8 @@ class _Walk:
                     f"than {HOST_ELEMENTS} elements, which cannot be evaluated in advance"
                 )
             outputs = self._evaluated(operator)
-            self._known.update(zip(operator.outputs, outputs, strict=False))
-        return self._known[value] if value in self._known else self._weight(value)
+            self._contents.update(zip(operator.outputs, outputs, strict=False))
+        return self._contents[value] if value in self._contents else self._weight(value)
 
     def result(self) -> tuple[OpGraph, dict[str, Tensor]]:
         """The operators that the outputs need, and the constants those read."""
@@ -272,17 +276,17 @@ class _Walk:
             name: self._scope.get(value, value) for name, value in self._template.outputs.items()
         }
         kept = live(self._kept, outputs.values())
-        made = {name for operator in kept for name in operator.outputs}
+        computed = {name for operator in kept for name in operator.outputs}
         graph = OpGraph(
             name=self._template.name,
             inputs=dict(self._inputs),
             outputs=outputs,
             constants={},
             operators=kept,
-            specs={name: spec_of(self._meta[name]) for name in self._meta if name in made},
+            specs={name: spec_of(self._meta[name]) for name in self._meta if name in computed},
         )
-        content = {**self._known, **self._weights}
-        given = {name for name in content if name not in made and name not in self._inputs}
+        content = {**self._contents, **self._weights}
+        given = {name for name in content if name not in computed and name not in self._inputs}
         return with_constants(graph, {name: content[name] for name in self._meta if name in given})
 
 
@@ -323,8 +327,8 @@ def interpret(
             dtypes = [torch_dtype(graph.spec(name).dtype) for name in operator.outputs]
             with device or nullcontext():  # not around the pause: others work in it
                 results = call_in_fp32(operator, operands, dtypes)
-            made = zip(operator.outputs, results, strict=False)
-            values.update((name, result) for name, result in made if name in last_reader)
+            named = zip(operator.outputs, results, strict=False)
+            values.update((name, result) for name, result in named if name in last_reader)
             for name in operator.inputs:
                 if last_reader.get(name) == i:
                     values.pop(name, None)

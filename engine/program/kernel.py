@@ -59,12 +59,12 @@ class PackedWeights:
     ) -> Tensor:
         """Constant ``name``, whose tensor is ``weight``, in the layout that ``primitive`` wants."""
         wanted = primitive.layout(WEIGHTS)
-        known = self._by_layout.setdefault(name, [])
-        for reader, packed in known:
+        layouts = self._by_layout.setdefault(name, [])
+        for reader, packed in layouts:
             if library.same(reader.layout(WEIGHTS), wanted):
                 return packed
         packed = library.reorder(weight, wanted)
-        known.append((primitive, packed))
+        layouts.append((primitive, packed))
         return packed
 
     def once(self, key: tuple[Any, ...], pack: Callable[[], Tensor]) -> Tensor:
@@ -77,14 +77,14 @@ class PackedWeights:
 
         The names of small constants mean something else at other shapes, their tensors do not.
         """
-        known = self._derived.get(key)
-        if known is None or known[0] is not source:
-            known = self._derived[key] = (source, make())
-        return known[1]
+        entry = self._derived.get(key)
+        if entry is None or entry[0] is not source:
+            entry = self._derived[key] = (source, make())
+        return entry[1]
 
     def tensors(self) -> Iterator[Tensor]:
         """Yield every tensor that is kept, some of them more than once."""
-        for known in self._by_layout.values():
-            yield from (packed for _, packed in known)
+        for layouts in self._by_layout.values():
+            yield from (packed for _, packed in layouts)
         yield from self._by_key.values()
         yield from (tensor for _, tensor in self._derived.values())

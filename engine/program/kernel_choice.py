@@ -78,9 +78,9 @@ def makeable(kernels: Iterable[Kernel], threads: int) -> Iterator[Kernel]:
 def choose(kernels: Sequence[Kernel], threads: int, wanted: str | None = None) -> Kernel:
     """The variant ``wanted``, else the first that can be made for ``threads`` threads."""
     in_order = sorted(kernels, key=lambda kernel: kernel.variant != wanted)
-    found = next(makeable(in_order, threads), None)
-    assert found is not None, "the registry runs everything"
-    return found
+    first = next(makeable(in_order, threads), None)
+    assert first is not None, "the registry runs everything"
+    return first
 
 
 def cut_output(kernel: Kernel, merged: MergedUnit, threads: int) -> Kernel:

@@ -40,7 +40,7 @@ class Bounds:
     def check(self, inputs: Mapping[str, Tensor]) -> None:
         for name, (least, most) in self.of.items():
             if inputs[name].numel():
-                low, high = (int(each) for each in inputs[name].aminmax())
+                low, high = (int(extreme) for extreme in inputs[name].aminmax())
                 if low < least or high > most:
                     raise PreconditionFailed(
                         f"OpenVINO takes integers from {least} to {most} in input {name!r}"

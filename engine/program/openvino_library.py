@@ -30,10 +30,10 @@ _CONVERTERS = "openvino.tools.ovc"
 @cache
 def is_installed() -> bool:
     """Whether OpenVINO can be loaded here; does not load it."""
-    found = find_spec("openvino") is not None
-    if not found:
+    installed = find_spec("openvino") is not None
+    if not installed:
         log.debug("OpenVINO takes no part: pip install 'braid-serve[openvino]'")
-    return found
+    return installed
 
 
 def load() -> Any:
@@ -80,9 +80,9 @@ class TbbThreads:
                     os.sched_setaffinity(thread, mask)
                 self._pin(_threads() - before, cpus[1:])
 
-    def _pin(self, made: set[int], cpus: Sequence[int]) -> None:
+    def _pin(self, started: set[int], cpus: Sequence[int]) -> None:
         """Pin the pool, with the threads that were made, to these cores, if any."""
-        self._pool = (self._pool | made) & _threads()
+        self._pool = (self._pool | started) & _threads()
         for thread in self._pool if cpus else ():
             with suppress(OSError):  # it has ended, or the kernel refuses to pin
                 os.sched_setaffinity(thread, cpus)

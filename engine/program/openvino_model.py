@@ -94,14 +94,14 @@ class OpenVinoModel:
 
     def _at(self, inputs: Mapping[str, Tensor]) -> _Compiled:
         shapes = tuple([(name, tensor.shape) for name, tensor in inputs.items()])
-        found = self._compiled.get(shapes)
-        if found is None:
+        compiled = self._compiled.get(shapes)
+        if compiled is None:
             with self._lock:
-                found = self._compiled.get(shapes) or self._compile(shapes)
+                compiled = self._compiled.get(shapes) or self._compile(shapes)
                 if len(self._compiled) >= MAX_COMPILED:
                     self._compiled.pop(next(iter(self._compiled)))
-                self._compiled[shapes] = found
-        return found
+                self._compiled[shapes] = compiled
+        return compiled
 
     def _compile(self, shapes: _Shapes) -> _Compiled:
         if not all(shape.numel() for _, shape in shapes):
@@ -119,9 +119,9 @@ class OpenVinoModel:
             bounds = exact_within(model)
             with tbb_threads.on(self._cpus, self._device_cpus):
                 compiled = self._core.compile_model(model, "CPU", self._properties)
-                found = _Compiled(self._library, compiled, bounds)
-                found.warm_up()
-        return found
+                ready = _Compiled(self._library, compiled, bounds)
+                ready.warm_up()
+        return ready
 
 
 class _Compiled:
@@ -141,11 +141,11 @@ class _Compiled:
         request.infer()
 
     def new_outputs(self) -> dict[str, Tensor]:
-        made: dict[str, Tensor] = {}
+        outputs: dict[str, Tensor] = {}
         for port in self._compiled.outputs:
             memory = np.empty(tuple(port.get_shape()), port.get_element_type().to_dtype())
-            made |= dict.fromkeys(port.get_names(), torch.from_numpy(memory))
-        return made
+            outputs |= dict.fromkeys(port.get_names(), torch.from_numpy(memory))
+        return outputs
 
     @contextmanager
     def request(self) -> Iterator[_Request]:

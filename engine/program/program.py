@@ -142,12 +142,12 @@ class Program:
         return {name: tensor for name, tensor in tensors.items() if tensor is not None}
 
     def results(self, env: Environment) -> dict[str, Tensor]:
-        found: dict[str, Tensor] = {}
+        tensors: dict[str, Tensor] = {}
         for name, value in self.graph.outputs.items():
             tensor = env[self.slots[value]]
             assert tensor is not None, f"output {name!r} was released or never produced"
-            found[name] = tensor
-        return found
+            tensors[name] = tensor
+        return tensors
 
 
 def bind(

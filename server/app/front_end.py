@@ -12,6 +12,7 @@ import asyncio
 import gc
 import logging
 from collections.abc import Callable, Collection
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry
@@ -77,35 +78,38 @@ class FrontEnd:
         self.store, self._fleet = open_store(
             settings, self.metrics.registry, lambda: self.models.serving.digests()
         )
-        self._files = Files() if self._fleet is None else self._fleet.files
-        self.drift = DriftWatch(
-            self.metrics.drift, settings.drift_ratio, settings.drift_seconds, self._plan_drifted
-        )
-        events = DeviceEvents(
-            self._worker_changed, self._worker_ended, self.drift.ran, self._model_lost
-        )
-        self.devices = Devices(settings, events, make_host)
-        self._spare_importer = SpareImporter()
-        health = Health(SERVICES)
-        self._readiness = Readiness(health, self.devices, settings.ready_models)
-        made_from = MadeFrom(
-            settings,
-            self.store,
-            self.metrics,
-            self._fleet,
-            self._files,
-            self.devices,
-            self.drift,
-            self._spare_importer,
-        )
-        self.models = make_model_parts(made_from, self._readiness.model_answers)
-        self._repository = make_repository(made_from, self.models, self._readiness.changed)
-        self._readiness.follow(self.models.serving, self._repository)
-        answering = Answering(
-            settings, self.store, self.metrics, self.devices, self.models, health, memory
-        )
-        self._interfaces = Interfaces(answering, make_ports)
-        self.metrics.snapshot.watch(self._snapshot, settings.store, settings.max_store_bytes)
+        with ExitStack() as opened:
+            opened.callback(self.store.close)
+            self._files = Files() if self._fleet is None else self._fleet.files
+            self.drift = DriftWatch(
+                self.metrics.drift, settings.drift_ratio, settings.drift_seconds, self._plan_drifted
+            )
+            events = DeviceEvents(
+                self._worker_changed, self._worker_ended, self.drift.ran, self._model_lost
+            )
+            self.devices = Devices(settings, events, make_host)
+            self._spare_importer = SpareImporter()
+            health = Health(SERVICES)
+            self._readiness = Readiness(health, self.devices, settings.ready_models)
+            made_from = MadeFrom(
+                settings,
+                self.store,
+                self.metrics,
+                self._fleet,
+                self._files,
+                self.devices,
+                self.drift,
+                self._spare_importer,
+            )
+            self.models = make_model_parts(made_from, self._readiness.model_answers)
+            self._repository = make_repository(made_from, self.models, self._readiness.changed)
+            self._readiness.follow(self.models.serving, self._repository)
+            answering = Answering(
+                settings, self.store, self.metrics, self.devices, self.models, health, memory
+            )
+            self._interfaces = Interfaces(answering, make_ports)
+            self.metrics.snapshot.watch(self._snapshot, settings.store, settings.max_store_bytes)
+            opened.pop_all()
 
     @property
     def ports(self) -> Ports:
@@ -282,9 +286,13 @@ def open_store(
     from braid.server.fleet.store import FleetStore
 
     store = FleetStore.open(*where)  # says what is missing, if that is psycopg
-    from braid.server.fleet.fleet import Fleet
+    with ExitStack() as opened:
+        opened.callback(store.close)
+        from braid.server.fleet.fleet import Fleet
 
-    return store, Fleet(settings, store, metrics, serving_digests)
+        fleet = Fleet(settings, store, metrics, serving_digests)
+        opened.pop_all()
+    return store, fleet
 
 
 def _metrics(settings: Settings, memory: CallMemory) -> Metrics:

@@ -23,7 +23,7 @@ from braid.server.jobs.provisional_schedules import ProvisionalSchedules
 from braid.server.jobs.registry import Registry
 from braid.server.jobs.runner import JobRunner
 from braid.server.jobs.services import JobServices
-from braid.server.limits import batch_policy, import_limits, store_database
+from braid.server.limits import batch_policy, store_database
 from braid.server.models.loading import ModelLoader
 from braid.server.models.policies import VersionPolicies
 from braid.server.models.queries import ModelQueries
@@ -118,7 +118,7 @@ def _job_services(
         store=made_from.store,
         files=made_from.files,
         registry=Registry() if fleet is None else fleet.registry,
-        import_model=Imports(imports, import_limits(settings), settings.import_together_bytes),
+        import_model=Imports(imports, settings.import_limits, settings.import_together_bytes),
         prepare_job=prepare_job,
         quiet=serving.quiet,
         devices=devices.all,

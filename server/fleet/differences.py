@@ -12,13 +12,14 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
+from braid.core.schedule import ScheduleKey
 from braid.server.fleet.loads import Loads
+from braid.server.fleet.tables.wanted import WantedState
 from braid.server.inference.replica import ModelReplica
 from braid.server.jobs.runner import JobRunner
 from braid.server.models.serving_models import ServingModels
 from braid.server.store.records import ModelStatus, ModelVersion
 from braid.server.store.serving_config import ServingConfig
-from braid.server.store.tables.serving import WantedState
 
 DEFAULT = ServingConfig()
 
@@ -31,7 +32,7 @@ class StoredSchedule(NamedTuple):
 
     replica: ModelReplica
     batch_size: int
-    schedule_id: str
+    key: ScheduleKey
     stored_at: float
 
 
@@ -110,7 +111,7 @@ class Differences:
     def lacks_schedules(self, row: ModelVersion, wanted: WantedState) -> bool:
         """True if a version answers on a device of a type that it has no schedule for."""
         replicas = self._replicas(row) if self.answers(row) else ()
-        ids = {each for replica in replicas for each in replica.schedule_ids.values()}
+        ids = {key.id for replica in replicas for key in replica.schedule_keys.values()}
         return not ids <= wanted.schedules.keys()
 
     def is_own(self, row: ModelVersion) -> bool:
@@ -125,10 +126,10 @@ class Differences:
         """Yield each stored schedule of a version that was not looked at yet."""
         for replica in self._replicas(row):
             seen = self._seen.get(replica, {})
-            for size, schedule_id in replica.schedule_ids.items():
-                stored_at = wanted.schedules.get(schedule_id)
+            for size, key in replica.schedule_keys.items():
+                stored_at = wanted.schedules.get(key.id)
                 if stored_at is not None and seen.get(size) != stored_at:
-                    yield StoredSchedule(replica, size, schedule_id, stored_at)
+                    yield StoredSchedule(replica, size, key, stored_at)
 
     def seen(self, stored: StoredSchedule) -> None:
         """Leave out a schedule from now on, until another one takes its place."""

@@ -54,6 +54,7 @@ class Fleet:
             StartupError: the shared files cannot be used as they are set.
         """
         self._settings = settings
+        self._store = store
         self._metrics = metrics
         self._leases = Leases(store, settings.lease_seconds, NodeMetrics(metrics))
         self.registry = FleetRegistry(store, self._leases, settings.poll_seconds)
@@ -80,7 +81,8 @@ class Fleet:
             metrics.add_device(device.name)
         same_speed = self.registry.same_speed = SameSpeed(services, models, metrics)
         loads = Loads(services, models)
-        self._reconciler = Reconciler(models, self.registry.runner, turns, loads, metrics)
+        runner = self.registry.runner
+        self._reconciler = Reconciler(self._store, models, runner, turns, loads, metrics)
         following = Following(self._reconciler, metrics, poll_s)
         notifications = Notifications(database, poll_s)
         notifications.subscribe(following.hear)

@@ -22,12 +22,13 @@ from braid.core.errors import BraidError, InvalidArtefact, PreconditionFailed
 from braid.core.keyed_locks import KeyedLocks
 from braid.server.fleet.differences import DEFAULT, Differences, StoredSchedule
 from braid.server.fleet.loads import Loads
+from braid.server.fleet.store import FleetStore
+from braid.server.fleet.tables.wanted import WantedState
 from braid.server.inference.replica import ScheduleMark
 from braid.server.jobs.registration import promote
 from braid.server.jobs.runner import JobRunner
 from braid.server.models.serving_models import ServingModels
 from braid.server.store.records import ModelStatus, ModelVersion
-from braid.server.store.tables.serving import WantedState
 
 log = logging.getLogger("braid.fleet")
 
@@ -47,6 +48,7 @@ class Reconciler:
 
     def __init__(
         self,
+        store: FleetStore,
         models: ServingModels,
         jobs: JobRunner,
         turns: KeyedLocks,
@@ -54,6 +56,7 @@ class Reconciler:
         followed: Followed,
     ) -> None:
         """Begin nothing yet; ``turns`` are those of ``ModelLoader``."""
+        self._store = store
         self._services = loads.services
         self._models = models
         self._jobs = jobs
@@ -202,7 +205,7 @@ class Reconciler:
         """Let a stored schedule serve, unless it does."""
         services, replica, size = self._services, stored.replica, stored.batch_size
         device = replica.device
-        schedule = await services.store.call(services.store.find_schedule, stored.schedule_id)
+        schedule = await services.store.call(services.store.find_schedule, stored.key)
         if schedule is None or replica.chosen.get(size) == ScheduleMark.of(schedule):
             return
         facts = {"model": replica.name, "version": replica.version, "size": size}
@@ -215,9 +218,8 @@ class Reconciler:
             log.info("serves a schedule of another node", extra=facts)
 
     def _read(self, name: str | None) -> Awaitable[WantedState]:
-        store = self._services.store
         keys = [device.device_key for device in self._services.devices]
-        return store.call(store.wanted, keys, name)
+        return self._store.call(self._store.wanted, keys, name)
 
 
 def _is_wanted(row: ModelVersion, wanted: WantedState) -> bool:

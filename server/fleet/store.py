@@ -17,9 +17,10 @@ from sqlalchemy import Connection
 from braid.core.errors import DatabaseUnavailable
 from braid.server.fleet.files.interface import FilesGone
 from braid.server.fleet.records import Claimant, ClaimedJob, Lease
-from braid.server.fleet.tables import claims, objects
+from braid.server.fleet.tables import claims, objects, wanted
 from braid.server.fleet.tables import leases as leases_table
 from braid.server.fleet.tables import nodes as nodes_table
+from braid.server.fleet.tables.results import ResultRows
 from braid.server.store.records import (
     JobRecord,
     ModelVersion,
@@ -44,7 +45,15 @@ class FleetStore(Store):
     _claimant: Claimant | None = None  # this node
     _needs_objects = False
 
-    async def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    wanted = read_method(wanted.wanted)
+
+    def _results(self, connection: Connection) -> ResultRows:
+        return ResultRows(connection)
+
+    def _move_results(self, connection: Connection) -> None:
+        """They stay rows."""
+
+    async def call(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a blocking method on the store's thread. It runs even if the caller is cancelled.
 
         For work under a lease it is run again until the database answers, or the lease is lost.

@@ -26,7 +26,7 @@ from braid.core.program import (
     ProgramKey,
     as_scheduled,
 )
-from braid.core.schedule import Schedule
+from braid.core.schedule import Schedule, ScheduleKey
 from braid.core.tensor import TensorType
 from braid.server.devices.device import Device
 from braid.server.devices.executables import Executable
@@ -96,7 +96,7 @@ class ModelReplica:
             tuple((name, self.one_row(spec)) for name, spec in imported.inputs(1).items()),
             imported.static,
         )
-        self.schedule_ids = _schedule_ids(imported, device.device_key)
+        self.schedule_keys = _schedule_keys(imported, device.device_key)
         self.chosen: dict[int, ScheduleMark] = {}  # by batch size: the schedule that was given last
         self.seen_shapes: dict[Hashable, tuple[ShapeClass, int]] = {}  # of requests that were right
         self._latencies: OrderedDict[ShapeClass, LatencyTable] = OrderedDict()
@@ -278,8 +278,8 @@ class ModelReplica:
                 self._releasing = asyncio.create_task(self.device.release(ready))
 
 
-def _schedule_ids(imported: ImportedModel, device_key: str) -> Mapping[int, str]:
-    """Ids of the schedules that a version can have on a device, by batch size."""
+def _schedule_keys(imported: ImportedModel, device_key: str) -> Mapping[int, ScheduleKey]:
+    """Keys of the schedules that a version can have on a device, by batch size."""
     if imported.has_strings:
         return {}
-    return {size: imported.schedule_key(device_key, size).id for size in imported.batch_sizes}
+    return {size: imported.schedule_key(device_key, size) for size in imported.batch_sizes}

@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from time import monotonic
 
+from braid.compiler.cache import ResultCache
 from braid.compiler.compile import compile
 from braid.compiler.device import check_offered
 from braid.compiler.imported_model import ImportedModel, read_imported
@@ -47,7 +48,6 @@ from braid.core.errors import (
 from braid.core.schedule import Schedule, ScheduleKey
 from braid.server.jobs.interfaces import CheckImported, ServingDevice
 from braid.server.jobs.services import JobServices
-from braid.server.store.compile_cache import StoreCache
 from braid.server.store.files import is_sound
 from braid.server.store.records import ModelStatus, ModelVersion
 
@@ -326,12 +326,12 @@ async def _make(
         progress.begun()
         began = monotonic()
         imported, size = target.imported, target.batch_size
-        schedule_ids = [
-            imported.schedule_key(one.device_key, rows).id
+        keys = [
+            imported.schedule_key(one.device_key, rows)
             for one in services.devices
             for rows in imported.batch_sizes
         ]
-        cache = StoreCache(store, device.device_key, schedule_ids)
+        cache = ResultCache(store, store.call, device.device_key, keys)
         options = CompileOptions(
             services.planner,
             services.tolerance,
@@ -355,15 +355,15 @@ async def _use_stored(
     target: _Target, services: JobServices, retry: RetryWhileRestarting
 ) -> Schedule | None:
     """Let the stored schedule serve, if there is one that fits."""
-    key_id, device = target.key.id, target.device
-    schedule = await services.store.call(services.store.find_schedule, key_id)
+    key, device = target.key, target.device
+    schedule = await services.store.call(services.store.find_schedule, key)
     if schedule is not None:
         try:
             await promote(target.model, device, schedule, services, retry)
             services.registry.found(target.model, device.name, schedule)
         except InvalidArtefact as error:
-            log.warning("unfit schedule", extra={"schedule_id": key_id, "reason": str(error)})
-            await services.store.call(services.store.forget_schedule, key_id)
+            log.warning("unfit schedule", extra={"schedule_id": key.id, "reason": str(error)})
+            await services.store.call(services.store.forget_schedule, key)
             schedule = None
     services.observer.schedule_looked_up(schedule is not None)
     return schedule

@@ -100,7 +100,8 @@ class ModelQueries:
         ]
 
     async def _schedules_on(self, device: Device, model: ModelVersion) -> list[Schedule]:
-        return await self._store.call(self._store.schedules_for, model, device.device_key)
+        store, key = self._store, device.device_key
+        return await store.call(store.schedules_for, model.sha256, model.options, key)
 
     async def schedule(self, model: ModelVersion, batch_size: int, device: str = "") -> Placed:
         """Schedule of one batch size; "" is the first device.

@@ -14,6 +14,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from braid.compiler.result_files import MEASUREMENTS, SCHEDULES
 from braid.core.descriptors import Descriptor
 from braid.core.errors import DamagedArtefact, InvalidArtefact, StartupError
 from braid.core.removal import remove_folder
@@ -52,8 +53,9 @@ class StoreFolder:
         Raises:
             StartupError: another server has it, or it cannot be written.
         """
+        results = self.root / SCHEDULES, self.root / MEASUREMENTS
         try:
-            for folder in (self.root, self.uploads, self.artefacts, self.samples):
+            for folder in (self.root, self.uploads, self.artefacts, self.samples, *results):
                 folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._locks.append(_take_lock(self.root / "lock", self.root))
             database = Path(os.path.realpath(self.database))

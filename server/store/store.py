@@ -23,6 +23,9 @@ from typing import Concatenate, ParamSpec, Self, TypeVar
 from sqlalchemy import URL, Connection
 from sqlalchemy.exc import DBAPIError
 
+from braid.compiler.earlier_results import has_rows, move_rows
+from braid.compiler.result_files import ResultFiles
+from braid.compiler.results import Results
 from braid.core.errors import (
     DiskFailure,
     InvalidRequest,
@@ -49,7 +52,7 @@ from braid.server.store.records import (
     WhichSchedules,
 )
 from braid.server.store.registrations import Registrations
-from braid.server.store.tables import digests, placed, plans, serving
+from braid.server.store.tables import digests, placed, serving
 from braid.server.store.tables import jobs as jobs_table
 from braid.server.store.tables import models as models_table
 
@@ -65,6 +68,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 Query = Callable[Concatenate[Connection, P], T]
+ResultsMethod = Callable[Concatenate[Results, P], T]
 Method = Callable[Concatenate["Store", P], T]
 
 
@@ -93,6 +97,34 @@ def write_method(change: Query[P, T], tells: str = "") -> Method[P, T]:
     return method
 
 
+def read_results(query: ResultsMethod[P, T]) -> Method[P, T]:
+    """Method of the store that makes one query of its results, see its docstring."""
+
+    @wraps(query)
+    def method(store: Store, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        def ask(connection: Connection) -> T:
+            answer: T = getattr(store._results(connection), query.__name__)(*args, **kwargs)
+            return answer
+
+        return store._transactions.read(ask)
+
+    return method
+
+
+def write_results(change: ResultsMethod[P, T], tells: str = "") -> Method[P, T]:
+    """Method of the store that makes one change of its results; ``tells`` as of others."""
+
+    @wraps(change)
+    def method(store: Store, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        def make(connection: Connection) -> T:
+            result: T = getattr(store._results(connection), change.__name__)(*args, **kwargs)
+            return result
+
+        return store._transactions.write(make, tells)
+
+    return method
+
+
 class Store(Registrations):
     """Models, jobs, schedules, measurements, uploads and artefacts of one server."""
 
@@ -105,6 +137,7 @@ class Store(Registrations):
     ) -> None:
         super().__init__(folder, database, limits, node)
         self._database = database
+        self._result_files = ResultFiles(folder.root)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="braid-store")
 
     @classmethod
@@ -160,7 +193,7 @@ class Store(Registrations):
         self._database.close()
         self.folder.close()
 
-    async def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    async def call(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a blocking method on the store's thread. It runs even if the caller is cancelled."""
         return await asyncio.wrap_future(self.submit(function, *args, **kwargs))
 
@@ -178,6 +211,7 @@ class Store(Registrations):
         if why := files.why_strange(known):
             raise StartupError(f"the store's database {self._database.engine.url} {why}")
         self._transactions.write(self._recover_rows)
+        self._transactions.write(self._move_results)
         uploads, artefacts, samples = self._transactions.read(_needed_files)
         swept = self.folder.sweep(uploads, artefacts, samples, known)
         if names := swept.removed:
@@ -198,6 +232,19 @@ class Store(Registrations):
                 models_table.mark_deleted(connection, model.name, model.version)
                 placed.forget(connection, model.name, model.version)
         jobs_table.forget_oldest(connection, self._kept_jobs)
+
+    def _results(self, connection: Connection) -> Results:
+        """Schedules and measurements; changes of them are those of the connection's transaction.
+
+        Files change before the rows of a transaction do: a crash between the two leaves schedules
+        that a job, which was not added, would have made again. They serve, and say so.
+        """
+        return self._result_files
+
+    def _move_results(self, connection: Connection) -> None:
+        """Move into files what earlier versions kept in rows."""
+        if has_rows(connection.exec_driver_sql):
+            move_rows(connection.exec_driver_sql, self._result_files)
 
     # Models.
 
@@ -258,7 +305,6 @@ class Store(Registrations):
     # How models serve.
 
     serving_configs = read_method(serving.every)
-    wanted = read_method(serving.wanted)
     put_serving_config = write_method(serving.put, "serving")
     forget_serving_config = write_method(serving.forget, "serving")
 
@@ -305,11 +351,11 @@ class Store(Registrations):
 
         def again(connection: Connection) -> Registration:
             model = models_table.get(connection, name, version)
-            wanted = _wanted_schedules(connection, model, which)
+            wanted = _wanted_schedules(self._results(connection), model, which)
             if (job := self._job_under_way(connection, model, device_keys)) is not None:
                 return Registration(model, job, is_new_job=False)
             _check_serves(model)
-            plans.doubt(connection, wanted, reason, is_asked=True)
+            self._results(connection).doubt(wanted, reason, is_asked=True)
             return self._add_job(connection, model, device_keys)
 
         return self._transactions.write(again, "jobs")
@@ -336,11 +382,12 @@ class Store(Registrations):
             under_way = self._job_under_way(connection, model, device_keys)
             if under_way is not None or model.state is not ModelStatus.SERVING:
                 return None
-            found = _wanted_schedules(connection, model, WhichSchedules(devices))
+            results = self._results(connection)
+            found = _wanted_schedules(results, model, WhichSchedules(devices))
             open_ = [each for schedule in found if (each := schedule.provenance.provisional)]
             if open_ and not any(map(is_due, open_)):
                 return None
-            plans.ask_again(connection, found)
+            results.ask_again(found)
             return self._add_job(connection, model, device_keys)
 
         return self._transactions.write(again, "jobs")
@@ -356,12 +403,13 @@ class Store(Registrations):
 
         def doubted(connection: Connection) -> tuple[ModelVersion, list[Schedule]]:
             model = models_table.get(connection, name, version)
+            results = self._results(connection)
             settled = [
                 schedule
-                for schedule in _wanted_schedules(connection, model, which)
+                for schedule in _wanted_schedules(results, model, which)
                 if schedule.provenance.provisional is None
             ]
-            return model, plans.doubt(connection, settled, reason, is_asked=False)
+            return model, results.doubt(settled, reason, is_asked=False)
 
         return self._transactions.write(doubted, "schedules")
 
@@ -401,18 +449,15 @@ class Store(Registrations):
 
     # Schedules and measurements.
 
-    put_schedule = write_method(plans.put_schedule, "schedules")
-    put_graph = write_method(plans.put_graph)
-    find_graph = read_method(plans.find_graph)
-    find_schedule = read_method(plans.find_schedule)
-    schedules_of = read_method(plans.schedules_of)
-    schedules_for = read_method(plans.schedules_for)
-    forget_schedule = write_method(plans.forget_schedule, "schedules")
-    ask_again = write_method(plans.ask_again)
-    put_latency = write_method(plans.put_latency)
-    put_latencies = write_method(plans.put_latencies)
-    find_latencies = read_method(plans.find_latencies)
-    all_latencies = read_method(plans.all_latencies)
+    put_schedule = write_results(Results.put_schedule, "schedules")
+    put_graph = write_results(Results.put_graph)
+    find_graph = read_results(Results.find_graph)
+    find_schedule = read_results(Results.find_schedule)
+    schedules_of = read_results(Results.schedules_of)
+    schedules_for = read_results(Results.schedules_for)
+    forget_schedule = write_results(Results.forget_schedule, "schedules")
+    put_latencies = write_results(Results.put_latencies)
+    all_latencies = read_results(Results.all_latencies)
 
     def listed_nodes(self) -> list[ShownNode]:
         """Servers that share the database, with their jobs; none if this server is alone."""
@@ -432,12 +477,12 @@ def _check_serves(model: ModelVersion) -> None:
 
 
 def _wanted_schedules(
-    connection: Connection, model: ModelVersion, which: WhichSchedules
+    results: Results, model: ModelVersion, which: WhichSchedules
 ) -> list[Schedule]:
     found = [
         schedule
         for device_key in dict.fromkeys(which.device_keys)
-        for schedule in plans.schedules_for(connection, model, device_key)
+        for schedule in results.schedules_for(model.sha256, model.options, device_key)
     ]
     size = which.batch_size
     if size is None:

@@ -90,15 +90,15 @@ def test_ratios_and_goals_say_what_was_not_seen() -> None:
     assert found[PYTORCH_GRAPH]["inception_v3"] == pytest.approx(4.8)
     assert math.isnan(found["torch eager"]["inception_v3"])
     assert math.isnan(ratios(cases, 1, "total")["max-autotune"]["inception_v3"])
-    assert mean.seen == pytest.approx((1.5 * 2.4) ** 0.5)
+    assert mean.measured == pytest.approx((1.5 * 2.4) ** 0.5)
     assert mean.verdict == "reached so far, not seen on all"
     assert (best.verdict, worst.verdict) == ("reached", "reached")
     assert (OWN_SEQUENTIAL in best.text, PYTORCH_GRAPH in unfused.text) == (True, True)
-    assert unfused.seen == pytest.approx(2 * mean.seen)
-    assert best_unfused.seen == pytest.approx(4.8)
-    assert opara.seen == pytest.approx(mean.seen)
-    assert autotune.seen == pytest.approx(3.0)
-    assert (inception.seen, inception.verdict) == (2.5, "reached")
+    assert unfused.measured == pytest.approx(2 * mean.measured)
+    assert best_unfused.measured == pytest.approx(4.8)
+    assert opara.measured == pytest.approx(mean.measured)
+    assert autotune.measured == pytest.approx(3.0)
+    assert (inception.measured, inception.verdict) == (2.5, "reached")
     assert nasnet.verdict == "not seen"
     assert goals([])[0].verdict == "not seen"
 

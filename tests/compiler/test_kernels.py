@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from braid.compiler.cache import ResultCache
 from braid.compiler.kernels import choose_kernels, fastest
 from braid.compiler.retries import RetryPauses, RetryWhileRestarting
 from braid.core.program import ProgramKey
 from braid.core.tensor import TensorType
-from braid.server.store.compile_cache import StoreCache
 from tests.server.jobs.fakes import Server, template
 
 
@@ -39,7 +39,10 @@ async def test_the_fastest_kernel_is_chosen_and_remembered(tmp_path: Path) -> No
     device, graph = server.device, template()
     device.kernel_us["other"] = 50.0
 
-    retry, cache = RetryWhileRestarting(RetryPauses()), StoreCache(server.store, "fake-cpu")
+    retry, cache = (
+        RetryWhileRestarting(RetryPauses()),
+        ResultCache(server.store, server.store.call, "fake-cpu"),
+    )
     first = await choose_kernels(graph, program_of("d"), device, cache, retry)
     again = await choose_kernels(graph, program_of("e"), device, cache, retry)
     await server.stop()

@@ -117,7 +117,7 @@ class Commands:
                 state = JobStatus.PROFILING
                 fenced.save_job(replace(job, state=state, detail=f"fence {lease.fence}"))
             else:
-                fenced.put_latency(name, "stage", StageLatency(float(lease.fence), 0.1, 3))
+                fenced.put_latencies(name, {"stage": StageLatency(float(lease.fence), 0.1, 3)})
         except TakenOver:
             return False
         return True

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import pytest
 
 from benchmarks.fleet import following, outages, owners, registering, uploads
-from benchmarks.fleet.stand import Seen, Stand
+from benchmarks.fleet.stand import Findings, Stand
 from tests.fleet.fleet import Fleet
 from tests.fleet.machine import Machine
 
@@ -28,7 +28,7 @@ def fleet(stand: Stand) -> Iterator[Fleet]:
         yield fleet
 
 
-def is_well(seen: Seen) -> None:
+def is_well(seen: Findings) -> None:
     """Fail with all that must not have been."""
     assert not seen.broken, f"{seen.broken}; {seen.figures}"
 

@@ -393,13 +393,13 @@ async def test_measurements_of_a_node_whose_clock_is_ahead_are_forgotten_too(
     real = time.time
     with monkeypatch.context() as ahead:
         ahead.setattr(time, "time", lambda: real() + 3600)
-        one.store.put_latency("fake-cpu", "a stage", StageLatency(1.0, 0.0, 1))
+        one.store.put_latencies("fake-cpu", {"a stage": StageLatency(1.0, 0.0, 1)})
     two.store.put_schedule(schedule)
 
     job = await two.runner.schedule_again("lenet", 1)
 
     assert (await until_ended(one, job.id))[-1].state is JobStatus.READY
-    assert two.store.find_latencies("fake-cpu", ["a stage"]) == {}
+    assert "a stage" not in two.store.all_latencies("fake-cpu")
 
 
 async def test_a_provisional_schedule_is_made_again_by_one_node_and_by_another_if_that_dies(

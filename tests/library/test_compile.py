@@ -121,6 +121,8 @@ except KeyboardInterrupt:
     print("interrupted", len(psutil.Process().children(recursive=True)))
 net = braid.compile(MODEL, store=STORE, batch_sizes=[1, 4])
 print(net.plan_ids, flush=True)
+of_databases = "sqlalchemy", "braid.server.store"
+assert not [name for name in sys.modules if name.startswith(of_databases)]
 import numpy as np
 import onnx
 net(np.zeros((1, 3, 16, 16), np.float32))

@@ -14,9 +14,9 @@ import pytest
 import torch
 
 import braid
+from braid.compiler.result_files import ResultFiles
 from braid.core.errors import InvalidArtefact, InvalidRequest, InvalidTensor, PreconditionFailed
 from braid.core.schedule import Provisional
-from braid.server.store.store import Store
 from tests.models.small import by_values
 from tests.service.server_process import ServerProcess
 
@@ -111,15 +111,9 @@ def test_a_network_says_that_it_was_compiled_on_a_busy_machine(
     net: braid.Network, model: Path, store: Path
 ) -> None:
     why = Provisional("the cores were taken", 1, at_unix=time.time())  # not due yet
-    kept = Store.open(store)
-    (schedule,) = (
-        schedule
-        for known in kept.models()
-        for schedule in kept.schedules_of(known.sha256)
-        if schedule.plan_id == net.schedules[4].plan_id and schedule.key.batch_size == 4
-    )
-    kept.put_schedule(schedule.found_provisional(why))
-    kept.close()
+    schedule = net.schedules[4].document
+    assert ResultFiles(store).find_schedule(schedule.key) == schedule
+    ResultFiles(store).put_schedule(schedule.found_provisional(why))
     try:
         with braid.compile(model, batch_sizes=[1, 4], store=store) as again:
             assert again.plan_ids == net.plan_ids
@@ -127,9 +121,7 @@ def test_a_network_says_that_it_was_compiled_on_a_busy_machine(
             assert "provisional, compile again on a quieter machine" in str(again.schedules[4])
             assert any("the cores were taken" in remark for remark in again.remarks)
     finally:
-        kept = Store.open(store)
-        kept.put_schedule(schedule)
-        kept.close()
+        ResultFiles(store).put_schedule(schedule)
 
 
 def test_a_saved_network_runs_the_same_plans(net: braid.Network, tmp_path: Path) -> None:

@@ -27,11 +27,11 @@ def main() -> None:
     points: list[Point] = []
     print(HEAD)
     with ProcessPoolExecutor(options.processes) as pool:
-        for found in pool.map(
+        for new_points in pool.map(
             partial(study, setup=Setup(batch_us, options.requests, options.most)), options.cases
         ):
-            points += found
-            print(*map(row, found), sep="\n", flush=True)
+            points += new_points
+            print(*map(row, new_points), sep="\n", flush=True)
     report["points"] = [point.to_json() for point in points]
     write_report(options.json, report)
     if options.pictures is not None:
@@ -49,13 +49,13 @@ HEAD = (
 
 
 def row(point: Point) -> str:
-    seen = point.report
-    failed = seen.sent - seen.outcomes[OK]
-    used = [node.utilisation for node in seen.nodes]
+    report = point.report
+    failed = report.sent - report.outcomes[OK]
+    used = [node.utilisation for node in report.nodes]
     return (
         f"| {point.study} | {point.curve} | {point.x:g} | "
-        f"{seen.answers_per_s:.0f}, {seen.answers_per_s / seen.ideal_per_s:.2f} | "
-        f"{seen.p50_ms:.0f} | {seen.p99_ms:.0f} | {failed} of {seen.sent} | "
+        f"{report.answers_per_s:.0f}, {report.answers_per_s / report.ideal_per_s:.2f} | "
+        f"{report.p50_ms:.0f} | {report.p99_ms:.0f} | {failed} of {report.sent} | "
         f"{min(used):.2f} to {max(used):.2f} |"
     )
 

@@ -54,7 +54,7 @@ class Autoscaler:
         """Call ``look`` after each change."""
         self._rule, self._nodes, self._make, self._look = rule, nodes, make, look
         self._starting = 0
-        self._seen: dict[Node, deque[tuple[float, float]]] = {}  # waiting in ms, busy: 0 or 1
+        self._samples: dict[Node, deque[tuple[float, float]]] = {}  # waiting in ms, busy: 0 or 1
         self._since: dict[bool, float] = {}  # up, down: when it was first wanted
         self.sizes: list[tuple[float, int]] = []  # (second, nodes that take requests)
 
@@ -69,9 +69,9 @@ class Autoscaler:
     def _sample(self) -> None:
         kept = round(self._rule.look_back_s / SAMPLE_SECONDS)
         for node in self._up():
-            seen = self._seen.setdefault(node, deque(maxlen=kept))
+            samples = self._samples.setdefault(node, deque(maxlen=kept))
             backlog_s = node.backlog_s()
-            seen.append((1e3 * backlog_s, float(backlog_s > 0)))
+            samples.append((1e3 * backlog_s, float(backlog_s > 0)))
 
     def _decide(self, now: float) -> None:
         up = self._up()
@@ -94,7 +94,10 @@ class Autoscaler:
             self._since.clear()
 
     def _wanted(self, up: list[Node], have: int) -> int:
-        means = {node: [fmean(each) for each in zip(*self._seen[node], strict=True)] for node in up}
+        means = {
+            node: [fmean(column) for column in zip(*self._samples[node], strict=True)]
+            for node in up
+        }
         metrics = {
             WAITING_MS: {node: mean[0] for node, mean in means.items()},
             BUSY: {node: mean[1] for node, mean in means.items()},

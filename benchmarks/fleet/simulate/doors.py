@@ -46,7 +46,7 @@ POLICIES = (ROUND_ROBIN, LEAST_CONNECTIONS, TWO_CHOICES, EXPECTED_LATENCY)
 
 
 @dataclass(slots=True)
-class _Known:
+class _NodeView:
     """What a door knows of a node."""
 
     turn: float  # grows with each change: of equal nodes, the one that changed least lately goes
@@ -61,7 +61,7 @@ class Door:
     def __init__(self, policy: DoorPolicy, nodes: Sequence[Node], chance: random.Random) -> None:
         """Look at ``nodes`` for each request: the list may grow."""
         self._policy, self._nodes, self._chance = policy, nodes, chance
-        self._known: dict[Node, _Known] = {}
+        self._views: dict[Node, _NodeView] = {}
         self._turns = count(1)
         self._waiting: deque[asyncio.Future[Node]] = deque()
 
@@ -109,32 +109,32 @@ class Door:
         return min(free, key=self._rank)
 
     def _rank(self, node: Node) -> tuple[float, float]:
-        known = self._of(node)
+        view = self._of(node)
         match self._policy.by:
             case "turns":
-                return 0.0, known.turn
+                return 0.0, view.turn
             case "open":
                 weight = node.device.rows_per_s if self._policy.is_weighted else 1.0
-                return (known.open + 1) / weight if known.open else 0.0, known.turn
+                return (view.open + 1) / weight if view.open else 0.0, view.turn
             case "expected":
-                return self._told_s(node, known), known.turn
+                return self._told_s(node, view), view.turn
 
-    def _told_s(self, node: Node, known: _Known) -> float:
+    def _told_s(self, node: Node, view: _NodeView) -> float:
         """Return the node's expected latency, as it told last."""
         now = asyncio.get_running_loop().time()
-        if known.told_at < 0 or now >= known.told_at + self._policy.told_every_s:
-            known.told_at, known.told_s = now, node.expected_s()
-        return known.told_s
+        if view.told_at < 0 or now >= view.told_at + self._policy.told_every_s:
+            view.told_at, view.told_s = now, node.expected_s()
+        return view.told_s
 
-    def _of(self, node: Node) -> _Known:
-        known = self._known.get(node)
-        if known is None:
+    def _of(self, node: Node) -> _NodeView:
+        view = self._views.get(node)
+        if view is None:
             # Doors that have run for long do not go round in step.
-            known = self._known[node] = _Known(-self._chance.random())
-        return known
+            view = self._views[node] = _NodeView(-self._chance.random())
+        return view
 
     def _count(self, node: Node, more: int) -> None:
-        known = self._of(node)
-        known.open += more
+        view = self._of(node)
+        view.open += more
         if self._policy.by != "turns" or more > 0:
-            known.turn = next(self._turns)
+            view.turn = next(self._turns)

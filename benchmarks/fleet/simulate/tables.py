@@ -2,9 +2,8 @@
 
     python -m benchmarks.fleet.simulate.tables NAME=MODEL.onnx ... --json FILE
 
-A latency is the least of some runs, in CPU seconds of a process that computes on one thread by ONNX
-Runtime, one of the runtimes that schedules choose among: so it is that of a core of one's own, also
-on a machine that has other work.
+A latency is the least of some runs of ONNX Runtime on one thread, in CPU seconds. Counted so, other
+work on the machine does not add to it.
 """
 
 from __future__ import annotations
@@ -26,8 +25,8 @@ RUNS = 10
 
 
 def latency_table(network: str) -> dict[int, float]:
-    known = json.loads(FILE.read_text())["networks"][network]
-    return {int(rows): float(us) for rows, us in known.items()}
+    by_rows = json.loads(FILE.read_text())["networks"][network]
+    return {int(rows): float(us) for rows, us in by_rows.items()}
 
 
 def measured(model: Path) -> dict[int, float]:
@@ -35,12 +34,12 @@ def measured(model: Path) -> dict[int, float]:
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     session = onnxruntime.InferenceSession(str(model), options, ["CPUExecutionProvider"])
     [given] = session.get_inputs()
-    found: dict[int, float] = {}
+    by_rows: dict[int, float] = {}
     for rows in BATCH_SIZES:
         x = {given.name: np.zeros((rows, *given.shape[1:]), np.float32)}
         session.run(None, x)
-        found[rows] = min(_cpu_us(session, x) for _ in range(RUNS))
-    return found
+        by_rows[rows] = min(_cpu_us(session, x) for _ in range(RUNS))
+    return by_rows
 
 
 def _cpu_us(session: onnxruntime.InferenceSession, x: dict[str, np.ndarray]) -> float:

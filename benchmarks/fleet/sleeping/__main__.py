@@ -46,8 +46,8 @@ def main() -> None:
             is_mixed = len(set(fleet.slowness)) > 1
             table = ONE_BY_ONE if is_mixed and not options.batches else latency_table("resnet50")
             cases = (mixed_cases if is_mixed else usual_cases)(fleet, table)
-            way_s, seen = real(fleet, table, cases, Path(folder) / name, load)
-            for case, found in zip(cases, seen, strict=True):
+            way_s, results = real(fleet, table, cases, Path(folder) / name, load)
+            for case, result in zip(cases, results, strict=True):
                 report["cases"].append(
                     {
                         "fleet": name,
@@ -55,7 +55,7 @@ def main() -> None:
                         "ideal_per_s": ideal_per_s(fleet, table),
                         "slow_batch_ms": table[max(table)] * max(fleet.slowness) / 1e3,
                         "way_ms": 1e3 * way_s,
-                        "real": asdict(found),
+                        "real": asdict(result),
                         "simulated": asdict(simulated(fleet, table, case, way_s)),
                     }
                 )
@@ -80,7 +80,7 @@ def _row(case: dict[str, Any]) -> str:
         off = simulated[name] / real[name] - 1
         return f"{real[name]:.0f}, {simulated[name]:.0f} ({off:+.0%})"
 
-    slow = [each["slow_p99_ms"] / case["slow_batch_ms"] for each in (real, simulated)]
+    slow = [side["slow_p99_ms"] / case["slow_batch_ms"] for side in (real, simulated)]
     return (
         f"| {case['fleet']} | {case['case']} | {pair('per_s')}, "
         f"{real['per_s'] / case['ideal_per_s']:.2f} | {pair('p50_ms')} | {pair('p99_ms')} | "

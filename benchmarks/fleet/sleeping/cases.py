@@ -38,7 +38,7 @@ class Fleet:
     def weights(self) -> list[int]:
         """Weight of each node, in proportion to its speed."""
         slowest = max(self.slowness)
-        return [round(slowest / each) if self.is_weighted else 10 for each in self.slowness]
+        return [round(slowest / slowness) if self.is_weighted else 10 for slowness in self.slowness]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class Case:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class LoadResult:
     """What clients saw, and those whose requests one of the slowest nodes answered."""
 
     per_s: float
@@ -86,7 +86,7 @@ def ideal_per_s(fleet: Fleet, batch_us: Mapping[int, float]) -> float:
     return sum(Device(batch_us, slowness).rows_per_s for slowness in fleet.slowness)
 
 
-def simulated(fleet: Fleet, batch_us: Mapping[int, float], case: Case, way_s: float) -> Seen:
+def simulated(fleet: Fleet, batch_us: Mapping[int, float], case: Case, way_s: float) -> LoadResult:
     """Run a case in the simulation; requests of an open loop begin when the real ones do."""
     scenario = Scenario(
         batch_us=batch_us,
@@ -102,7 +102,7 @@ def simulated(fleet: Fleet, batch_us: Mapping[int, float], case: Case, way_s: fl
     if isinstance(case.load, ClosedLoop):
         seconds = max(at for at, _ in report.finished) - case.warmup_s
     slowest = max(fleet.slowness)
-    return Seen(
+    return LoadResult(
         per_s=len(report.finished) / seconds,
         p50_ms=report.p50_ms,
         p99_ms=report.p99_ms,
@@ -124,7 +124,7 @@ def real(
     cases: Sequence[Case],
     folder: Path,
     generators: LoadGenerators,
-) -> tuple[float, list[Seen]]:
+) -> tuple[float, list[LoadResult]]:
     """Run cases on real servers behind HAProxy.
 
     Returns the seconds of a lone request beside its device's, and what was seen in each case.
@@ -144,7 +144,7 @@ def _way_s(
 ) -> float:
     """Return the seconds of a lone request beside those of its device."""
     generators.run(_job(door, Case("lone", ClosedLoop(1), 1.0, 5.0)))
-    lone = [each.whole_ms / 1e3 - tables[each.node - 1][1] / 1e6 for each in door.passed()]
+    lone = [call.whole_ms / 1e3 - tables[call.node - 1][1] / 1e6 for call in door.passed()]
     return max(0.0, median(lone))
 
 
@@ -163,14 +163,14 @@ def _job(door: LoggingDoor, case: Case) -> Job:
     )
 
 
-def _run(door: LoggingDoor, case: Case, fleet: Fleet, generators: LoadGenerators) -> Seen:
+def _run(door: LoggingDoor, case: Case, fleet: Fleet, generators: LoadGenerators) -> LoadResult:
     door.passed()
     begin = time.time() + case.warmup_s
     samples = generators.run(_job(door, case))
     time.sleep(0.2)  # the log is written
-    passed = [each for each in door.passed() if each.began >= begin]
+    passed = [call for call in door.passed() if call.began >= begin]
     latencies_s = [us / 1e6 for us in samples.latency_us]
-    return Seen(
+    return LoadResult(
         per_s=len(latencies_s) / samples.seconds,
         p50_ms=percentile_ms(latencies_s, 0.5),
         p99_ms=percentile_ms(latencies_s, 0.99),
@@ -182,8 +182,8 @@ def _run(door: LoggingDoor, case: Case, fleet: Fleet, generators: LoadGenerators
 def _slow_p99_ms(passed: Sequence[Passed], fleet: Fleet) -> float:
     """Return the greatest p99 of a slowest node's requests, as HAProxy timed them."""
     slowest = max(fleet.slowness)
-    slow = [number for number, each in enumerate(fleet.slowness, start=1) if each == slowest]
+    slow = [number for number, call in enumerate(fleet.slowness, start=1) if call == slowest]
     return max(
-        percentile_ms([each.whole_ms / 1e3 for each in passed if each.node == node], 0.99)
+        percentile_ms([call.whole_ms / 1e3 for call in passed if call.node == node], 0.99)
         for node in slow
     )

@@ -30,12 +30,12 @@ class LoggingDoor:
     def __init__(self, address: str, log: Path) -> None:
         self.address = address
         self._log = log
-        self._seen = 0
+        self._read_size = 0
 
     def passed(self) -> list[Passed]:
         """Return the requests that ended since the last call."""
         text = self._log.read_text(errors="replace")
-        new, self._seen = text[self._seen :], len(text)
+        new, self._read_size = text[self._read_size :], len(text)
         return [
             Passed(int(node), int(began), int(waited), int(whole))
             for node, began, waited, whole in _LINE.findall(new)

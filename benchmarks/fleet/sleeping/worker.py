@@ -57,8 +57,8 @@ class SleepingWorker:
     def answer(self, request: AnyRequest, was_waiting: bool) -> AnyReply:
         """Return the reply to one request; a run takes its time.
 
-        One that was waiting begins where the last one ended: that this process wakes up late, as
-        other processes have the cores, does not make the device slower.
+        A run that waited begins when the last one ended. So the device is not slower when this
+        process wakes up late, because other processes have the cores.
         """
         match request:
             case DescribeDevice():

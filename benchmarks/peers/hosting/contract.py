@@ -76,9 +76,9 @@ def find_contenders(names: Sequence[str] = (), servers: Path = SERVERS) -> list[
     """
     folders = [path.parent for path in servers.glob("*/peer.toml")]
     folders.sort(key=lambda folder: (not folder.name.startswith(FIRST), folder.name))
-    known = [contender for folder in folders for contender in read_peer(folder)]
-    unknown = set(names) - {c.name for c in known} - {c.folder.name for c in known}
+    listed = [contender for folder in folders for contender in read_peer(folder)]
+    unknown = set(names) - {c.name for c in listed} - {c.folder.name for c in listed}
     if unknown:
-        there = ", ".join(contender.name for contender in known)
+        there = ", ".join(contender.name for contender in listed)
         raise ValueError(f"no peer named {', '.join(sorted(unknown))}; there are: {there}")
-    return [c for c in known if not names or c.name in names or c.folder.name in names]
+    return [c for c in listed if not names or c.name in names or c.folder.name in names]

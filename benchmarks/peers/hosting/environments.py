@@ -50,8 +50,8 @@ def versions_in(python: Path) -> dict[str, str]:
     return _versions(distributions(path=sites))
 
 
-def _versions(found: Iterable[Distribution]) -> dict[str, str]:
-    return {each.name.lower(): each.version for each in found}
+def _versions(distributions: Iterable[Distribution]) -> dict[str, str]:
+    return {distribution.name.lower(): distribution.version for distribution in distributions}
 
 
 def _folder(requirements: Path, cache: Path) -> Path:

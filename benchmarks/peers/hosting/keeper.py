@@ -37,10 +37,10 @@ def descendants(root: int) -> list[int]:
                 continue
             if state != "Z":
                 children.setdefault(int(parent), []).append(int(folder.name))
-    found, level = [], [root]
+    below, level = [], [root]
     while level := [child for parent in level for child in children.get(parent, [])]:
-        found += level
-    return found
+        below += level
+    return below
 
 
 def end_tree() -> None:

@@ -51,8 +51,8 @@ class Server:
         """
         while True:
             lines = self._log.read_text(errors="replace").splitlines()
-            if found := [line for line in lines if line in words]:
-                return found[0]
+            if matching := [line for line in lines if line in words]:
+                return matching[0]
             late = time.perf_counter() - self.started > START_S
             if late or self._process.poll() is not None:
                 raise ChildFailed(self.failure(f"printed none of {' '.join(words)}"))

@@ -111,7 +111,7 @@ def _is_right(question: Question, answer: bytes) -> bool:
 def _http_call(
     connection: http.client.HTTPConnection, target: Target, questions: Sequence[Question]
 ) -> Call:
-    bodies = [b"".join(a.tobytes() for a in each.inputs.values()) for each in questions]
+    bodies = [b"".join(a.tobytes() for a in question.inputs.values()) for question in questions]
     headers = {"Content-Type": "application/octet-stream"}
 
     def call(number: int) -> Check:

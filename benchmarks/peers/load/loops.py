@@ -88,8 +88,8 @@ def closed_rate(ends: Sequence[Sequence[float]], seconds: float) -> float:
     answers come together, counting in a fixed time is off by up to a batch. That is done where a
     client has fewer than two answers.
     """
-    if all(len(each) > 1 for each in ends):
-        return sum((len(each) - 1) / (each[-1] - each[0]) for each in ends)
+    if all(len(times) > 1 for times in ends):
+        return sum((len(times) - 1) / (times[-1] - times[0]) for times in ends)
     return sum(map(len, ends)) / seconds
 
 
@@ -118,8 +118,8 @@ def open_loop(
     def client(index: int) -> None:
         if index == len(calls):
             return arrivals()
-        while (each := due_calls.get()) is not None:
-            number, due = each
+        while (call := due_calls.get()) is not None:
+            number, due = call
             window.timed(calls[index], number, due, is_counted=due >= window.begin)
         return None
 

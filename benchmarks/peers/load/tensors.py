@@ -47,14 +47,14 @@ def write_questions(path: Path, questions: Sequence[Question]) -> Path:
 
 
 def read_questions(path: Path) -> list[Question]:
-    found: dict[int, Question] = {}
+    by_number: dict[int, Question] = {}
     with np.load(path) as arrays:
         for key in arrays.files:
             number, kind, *name = key.split("/", 2)
             if kind == "tolerance":
-                found[int(number)] = Question({}, {}, float(arrays[key]))
+                by_number[int(number)] = Question({}, {}, float(arrays[key]))
             else:
-                question = found[int(number)]
+                question = by_number[int(number)]
                 part = question.inputs if kind == "input" else question.outputs
                 part[name[0]] = arrays[key]
-    return list(found.values())
+    return list(by_number.values())

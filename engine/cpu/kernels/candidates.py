@@ -70,13 +70,13 @@ class CpuKernels:
             bind = bind_on_integers if unit.kind in ON_INTEGERS else bind_directly
             direct = bind(unit, binding)
             winograd = bind_winograd(unit, binding) if direct is not None else None
-        found = (
+        kernels = (
             direct,
             winograd,
             _through_torch(unit, graph, constants, packed),
             Kernel(REGISTRY, bound(unit)),
         )
-        return [kernel for kernel in found if kernel is not None]
+        return [kernel for kernel in kernels if kernel is not None]
 
     def _images(self, graph: OpGraph) -> Set[str]:
         if self._latest is None or self._latest[0] is not graph:
@@ -173,8 +173,8 @@ def _torch_activation(unit: Operator) -> tuple[str, list[float]] | None:
         return None
     if name == "relu" and numbers[0]:
         return "leaky_relu", [float(numbers[0])]
-    known, count = _TORCH_NAMES[name]
-    return known, [float(number) for number in numbers[:count]]
+    torch_name, count = _TORCH_NAMES[name]
+    return torch_name, [float(number) for number in numbers[:count]]
 
 
 def cut_by_copies(library: OneDnn, kernel: Kernel, merged: MergedUnit) -> Kernel:

@@ -113,16 +113,16 @@ def image_values(graph: OpGraph) -> frozenset[str]:
     for index, values in enumerate(moving):
         for value in values:
             users.setdefault(value, []).append(index)
-    found = set[str]()
+    images = set[str]()
     left = [index for index, unit in enumerate(graph.operators) if not _is_elementwise(unit)]
-    seen = set(left)
+    queued = set(left)
     while left:
-        for value in moving[left.pop()] - found:
-            found.add(value)
-            further = [index for index in users[value] if index not in seen]
-            seen.update(further)
+        for value in moving[left.pop()] - images:
+            images.add(value)
+            further = [index for index in users[value] if index not in queued]
+            queued.update(further)
             left += further
-    return frozenset(found)
+    return frozenset(images)
 
 
 def _is_elementwise(unit: Operator) -> bool:

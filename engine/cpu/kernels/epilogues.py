@@ -62,10 +62,10 @@ def post_ops(unit: Operator) -> list[PostOp] | None:
 
 
 def steps_of(literal: Literal) -> list[PostOp] | None:
-    found = []
+    steps = []
     for definition, given in epilogue_steps(literal):
         step = post_op(definition.kind, given)
         if step is None:
             return None
-        found.append(step)
-    return found
+        steps.append(step)
+    return steps

@@ -41,8 +41,8 @@ class UnitBinding:
 
     def constant(self, value: str) -> Tensor | None:
         """Tensor of a value that is a constant in fp32 or bf16; None for any other value."""
-        found = self.constants.get(value)
-        return found if found is not None and found.dtype in DTYPES else None
+        tensor = self.constants.get(value)
+        return tensor if tensor is not None and tensor.dtype in DTYPES else None
 
     def buffer(
         self, shape: tuple[int, ...], *, images: bool, seen_as: tuple[int, ...] | None = None

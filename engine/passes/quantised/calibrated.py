@@ -46,7 +46,7 @@ def quantised_by(
     """
     inserting = _Inserting(graph, constants, how, packed)
     for name in graph.inputs:
-        inserting.made(name)
+        inserting.round_value(name)
     for op in graph.operators:
         inserting.take(op)
     return inserting.result()
@@ -91,9 +91,9 @@ class _Inserting:
                 self._by_integers.add(value)
             keeps_grid = op.kind in MOVING or op.kind == JOINING
             if not (chosen and keeps_grid):
-                self.made(value)
+                self.round_value(value)
 
-    def made(self, value: str) -> None:
+    def round_value(self, value: str) -> None:
         """Quantise a value that was just made, if integers are wanted of it."""
         if value not in self._wanted:
             return
@@ -147,8 +147,8 @@ class _Inserting:
         if op.name not in self._shifts:
             return bias
         weight, corrected = self._constants[op.inputs[1]], f"{op.name}:bias"
-        known = self._constants[bias] if bias else torch.zeros(weight.shape[0])
-        self._constants[corrected] = corrected_bias(known, self._shifts[op.name])
+        usual = self._constants[bias] if bias else torch.zeros(weight.shape[0])
+        self._constants[corrected] = corrected_bias(usual, self._shifts[op.name])
         return corrected
 
     def result(self) -> tuple[OpGraph, dict[str, Tensor]]:
@@ -206,6 +206,6 @@ def _joint_ranges(
                 parent[root(value)] = root(op.outputs[0])
     joint: dict[str, tuple[float, float]] = {}
     for value, (least, most) in ranges.items():
-        known = joint.get(root(value), (least, most))
-        joint[root(value)] = min(known[0], least), max(known[1], most)
+        joined = joint.get(root(value), (least, most))
+        joint[root(value)] = min(joined[0], least), max(joined[1], most)
     return {value: joint[root(value)] for value in ranges}

@@ -54,18 +54,18 @@ class Candidates:
 
     def values(self) -> frozenset[str]:
         """Values whose ranges are needed."""
-        found = set[str]()
+        tensors = set[str]()
         for op in self._graph.operators:
             if op.name in self.weighted or op.name in self.others:
-                found.update(data_operands(op))
+                tensors.update(data_operands(op))
             if op.name in self.others:
-                found.update(op.outputs)
-        return frozenset(found)
+                tensors.update(op.outputs)
+        return frozenset(tensors)
 
     def _is_fp32(self, op: Operator) -> bool:
         values = (*data_operands(op), *op.outputs)
-        known = all(value and value not in self._constants for value in values)
-        plain = known and not op.host and not op.branches
+        are_data = all(value and value not in self._constants for value in values)
+        plain = are_data and not op.host and not op.branches
         return plain and all(self._graph.spec(value).dtype == "FP32" for value in values)
 
     def _has_weights(self, op: Operator) -> bool:
@@ -120,16 +120,16 @@ def _has_functions(op: Operator) -> bool:
 def on_integers(
     graph: OpGraph, constants: Mapping[str, Tensor], how: Quantisation
 ) -> frozenset[str]:
-    found, ranges = Candidates(graph, constants), how.ranges
+    candidates, ranges = Candidates(graph, constants), how.ranges
     weighted = {
         op.name
         for op in graph.operators
-        if op.name in found.weighted and all(value in ranges for value in data_operands(op))
+        if op.name in candidates.weighted and all(value in ranges for value in data_operands(op))
     }
     between = [
         op
         for op in graph.operators
-        if op.name in found.others
+        if op.name in candidates.others
         and all(value in ranges for value in (*data_operands(op), *op.outputs))
         and not (_counts_padding(op) and ranges[op.inputs[0]][0] < 0)
     ]

@@ -58,8 +58,8 @@ def fuse_quantised(
             fusing.take(operator)
         else:
             fusing.take_in_floats(operator)
-    found, kept = rewrite.result()
-    return (join_units(found), kept) if on_integers else (found, kept)
+    fused, kept = rewrite.result()
+    return (join_units(fused), kept) if on_integers else (fused, kept)
 
 
 class _Fusing:
@@ -107,30 +107,30 @@ class _Fusing:
             return False
         assert isinstance(axis, int)
         rank = max(1, len(to.spec(source).shape))
-        found = Integers(to.name(source), Grid(scale, zero), axis % rank if is_weight else 0)
-        to.integers[op.outputs[0]] = found
+        integers = Integers(to.name(source), Grid(scale, zero), axis % rank if is_weight else 0)
+        to.integers[op.outputs[0]] = integers
         return True
 
     def _brought_to_grid(self, op: Operator) -> bool:
         """Quantise what integers stand for: nothing to do, or a change of their grid."""
-        to, found = self._to, self._to.integers.get(op.inputs[0])
+        to, integers = self._to, self._to.integers.get(op.inputs[0])
         wanted = self._grid_of(op)
-        if found is None or found.value in to.constants or wanted is None:
+        if integers is None or integers.value in to.constants or wanted is None:
             return False
         (result,) = op.outputs
-        if self._fits(found, wanted, result):
-            to.equal(result, found.value)
+        if self._fits(integers, wanted, result):
+            to.equal(result, integers.value)
         else:
-            self._change_grid(op.name, found, wanted, result)
+            self._change_grid(op.name, integers, wanted, result)
         return True
 
-    def _fits(self, found: Integers, wanted: Grid[str], result: str) -> bool:
+    def _fits(self, integers: Integers, wanted: Grid[str], result: str) -> bool:
         """Whether integers are those of a quantisation with this grid and result."""
-        dtypes = {self._to.spec(value).dtype for value in (found.value, result)}
-        return len(dtypes) == 1 and self._to.same(found.grid, wanted)
+        dtypes = {self._to.spec(value).dtype for value in (integers.value, result)}
+        return len(dtypes) == 1 and self._to.same(integers.grid, wanted)
 
-    def _change_grid(self, name: str, found: Integers, wanted: Grid[str], result: str) -> None:
-        parts = Parts((found.value,), (found.grid,), None, wanted)
+    def _change_grid(self, name: str, integers: Integers, wanted: Grid[str], result: str) -> None:
+        parts = Parts((integers.value,), (integers.grid,), None, wanted)
         unit = QuantisedUnit(IDENTITY, parts, [], [], {})
         self._to.operators.append(unit.operator(name, (result,)))
 
@@ -152,18 +152,18 @@ class _Fusing:
 
     def _moved(self, op: Operator) -> None:
         """Move integers in the place of what they stand for."""
-        to, found = self._to, self._to.integers[op.inputs[0]]
-        if found.value in to.constants:
+        to, integers = self._to, self._to.integers[op.inputs[0]]
+        if integers.value in to.constants:
             self._plain(op)
             return
-        dtype = to.spec(found.value).dtype
-        made = []
+        dtype = to.spec(integers.value).dtype
+        outputs = []
         for value in op.outputs:
             spec = TensorType(dtype, to.spec(value).shape)
-            made.append(to.fresh(f"{value}/integers", spec))
-            to.integers[value] = Integers(made[-1], found.grid)
-        inputs = (found.value, *map(to.wide, op.inputs[1:]))
-        to.operators.append(dataclasses.replace(op, inputs=inputs, outputs=tuple(made)))
+            outputs.append(to.fresh(f"{value}/integers", spec))
+            to.integers[value] = Integers(outputs[-1], integers.grid)
+        inputs = (integers.value, *map(to.wide, op.inputs[1:]))
+        to.operators.append(dataclasses.replace(op, inputs=inputs, outputs=tuple(outputs)))
 
     def _as_unit(self, op: Operator) -> bool:
         """Add an operator as a unit on integers, if there is such a unit."""
@@ -188,40 +188,44 @@ class _Fusing:
         """Convolutions and linear layers with weights that are signed around zero."""
         to = self._to
         data, weight, bias = op.inputs[:3] if len(op.inputs) > 2 else (*op.inputs, "")
-        found = to.integers.get(weight)
-        if found is None or found.value not in to.constants or op.attributes.get("transposed"):
+        integers = to.integers.get(weight)
+        if (
+            integers is None
+            or integers.value not in to.constants
+            or op.attributes.get("transposed")
+        ):
             return False
         rank = 4 if "convolution" in op.kind else len(to.spec(data).shape)
         if len(to.spec(data).shape) != rank or rank < 2 or (bias and bias not in to.constants):
             return False
-        tensor, zero = to.constants[found.value], to.constants.get(found.grid.zero)
+        tensor, zero = to.constants[integers.value], to.constants.get(integers.grid.zero)
         signed = signed_weights(tensor, zero)
-        several = to.constants[found.grid.scale].numel() > 1
-        if signed is None or (several and found.axis != 0):
+        several = to.constants[integers.grid.scale].numel() > 1
+        if signed is None or (several and integers.axis != 0):
             return False
-        value = found.value
+        value = integers.value
         if signed is not tensor:
             value = to.derived(f"{weight}/signed", value, "signed", signed)
-        known = Integers(value, Grid(found.grid.scale, ""))
-        return self._unit(op, "may give floats", {1: known})
+        signed_integers = Integers(value, Grid(integers.grid.scale, ""))
+        return self._unit(op, "may give floats", {1: signed_integers})
 
     def _unit(
         self,
         op: Operator,
         result: Choice["needs a grid", "may give floats"],
-        known: Mapping[int, Integers] | None = None,
+        given: Mapping[int, Integers] | None = None,
     ) -> bool:
         """Add a unit that computes ``op`` on the integers of its operands."""
         to, last = self._to, self._quantisation(op.outputs[0])
-        operands = [(known or {}).get(i, to.integers.get(v)) for i, v in enumerate(op.inputs)]
-        floats = [i for i, found in enumerate(operands) if found is None]
+        operands = [(given or {}).get(i, to.integers.get(v)) for i, v in enumerate(op.inputs)]
+        floats = [i for i, operand in enumerate(operands) if operand is None]
         if result == "needs a grid" and (last is None or floats):
             return False
         values = [
-            to.wide(value) if found is None else found.value
-            for value, found in zip(op.inputs, operands, strict=True)
+            to.wide(value) if operand is None else operand.value
+            for value, operand in zip(op.inputs, operands, strict=True)
         ]
-        grids = tuple(None if found is None else found.grid for found in operands)
+        grids = tuple(None if operand is None else operand.grid for operand in operands)
         name, output = op.name, op.outputs[0]
         if last is not None:
             output = last[0].outputs[0]
@@ -236,12 +240,12 @@ class _Fusing:
 
     def _function(self, op: Operator) -> bool:
         """Add a function of integers that lies before a quantisation as a change of grid."""
-        found, last = self._to.integers[op.inputs[0]], self._quantisation(op.outputs[0])
-        if last is None or found.value in self._to.constants:
+        integers, last = self._to.integers[op.inputs[0]], self._quantisation(op.outputs[0])
+        if last is None or integers.value in self._to.constants:
             return False
         more = op.attributes.get(EPILOGUE, [])
         assert isinstance(more, list)
-        parts = Parts((found.value,), (found.grid,), None, last[1])
+        parts = Parts((integers.value,), (integers.grid,), None, last[1])
         unit = QuantisedUnit(IDENTITY, parts, [], [[op.kind], *more], {})
         self._taken_in.add(last[0].name)
         self._to.operators.append(unit.operator(op.name, last[0].outputs))
@@ -250,17 +254,17 @@ class _Fusing:
     def _largest(self, op: Operator) -> bool:
         """Maximum of windows: of the integers, on their own grid."""
         to, (data,), (value,) = self._to, op.inputs, op.outputs
-        found = to.integers[data]
+        integers = to.integers[data]
         if (
-            found.value in to.constants
+            integers.value in to.constants
             or len(to.spec(data).shape) != 4
             or EPILOGUE in op.attributes
         ):
             return False
-        spec = TensorType(to.spec(found.value).dtype, to.spec(value).shape)
-        made = to.fresh(f"{value}/integers", spec)
-        to.operators.append(dataclasses.replace(op, inputs=(found.value,), outputs=(made,)))
-        to.integers[value] = Integers(made, found.grid)
+        spec = TensorType(to.spec(integers.value).dtype, to.spec(value).shape)
+        result = to.fresh(f"{value}/integers", spec)
+        to.operators.append(dataclasses.replace(op, inputs=(integers.value,), outputs=(result,)))
+        to.integers[value] = Integers(result, integers.grid)
         return True
 
     def _joined(self, op: Operator) -> bool:
@@ -268,24 +272,24 @@ class _Fusing:
         to, (value,) = self._to, op.outputs
         parts = [to.integers.get(name) for name in op.inputs]
         last = self._quantisation(value)
-        found = [part for part in parts if part is not None and part.value not in to.constants]
-        if len(found) < len(parts) or EPILOGUE in op.attributes:
+        sources = [part for part in parts if part is not None and part.value not in to.constants]
+        if len(sources) < len(parts) or EPILOGUE in op.attributes:
             return False
-        made, grid = f"{value}/integers", found[0].grid
-        dtype = to.spec(found[0].value).dtype
-        alike = all(self._fits(part, grid, found[0].value) for part in found)
+        result, grid = f"{value}/integers", sources[0].grid
+        dtype = to.spec(sources[0].value).dtype
+        alike = all(self._fits(part, grid, sources[0].value) for part in sources)
         if last is None and not alike:
             return False
         if last is not None:
             grid, dtype = last[1], to.spec(last[0].outputs[0]).dtype
             self._taken_in.add(last[0].name)
-        values = [self._on_grid(op, part, grid, dtype) for part in found]
+        values = [self._on_grid(op, part, grid, dtype) for part in sources]
         if last is None:
-            made = to.fresh(made, TensorType(dtype, to.spec(value).shape))
-            to.integers[value] = Integers(made, grid)
+            result = to.fresh(result, TensorType(dtype, to.spec(value).shape))
+            to.integers[value] = Integers(result, grid)
         else:
-            made = last[0].outputs[0]
-        to.operators.append(dataclasses.replace(op, inputs=tuple(values), outputs=(made,)))
+            result = last[0].outputs[0]
+        to.operators.append(dataclasses.replace(op, inputs=tuple(values), outputs=(result,)))
         return True
 
     def _on_grid(self, op: Operator, part: Integers, grid: Grid[str], dtype: str) -> str:
@@ -293,6 +297,6 @@ class _Fusing:
         to, spec = self._to, TensorType(dtype, self._to.spec(part.value).shape)
         if to.spec(part.value).dtype == dtype and to.same(part.grid, grid):
             return part.value
-        made = to.fresh(f"{part.value}/{op.name}", spec)
-        self._change_grid(made, part, grid, made)
-        return made
+        result = to.fresh(f"{part.value}/{op.name}", spec)
+        self._change_grid(result, part, grid, result)
+        return result

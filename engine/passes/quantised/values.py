@@ -71,24 +71,26 @@ class Rewrite:
         """A value in the type that it has in the given graph, made if there are integers only."""
         if value in self._names:
             return self._names[value]
-        found = self.integers.get(value)
-        if found is None or value in self._wide:
+        integers = self.integers.get(value)
+        if integers is None or value in self._wide:
             return value
         self._wide.add(value)
-        if found.value in self.constants:
-            self._dequantise_constant(value, found)
+        if integers.value in self.constants:
+            self._dequantise_constant(value, integers)
             return value
-        attributes: dict[str, Literal] = {"axis": found.axis, "block": 0, "dtype": None}
-        operands = found.value, found.grid.scale, found.grid.zero
+        attributes: dict[str, Literal] = {"axis": integers.axis, "block": 0, "dtype": None}
+        operands = integers.value, integers.grid.scale, integers.grid.zero
         name = self.fresh(f"{value}/dequantise", self.spec(value))
         self.operators.append(Operator(name, DEQUANTISE, operands, (value,), attributes))
         return value
 
-    def _dequantise_constant(self, value: str, found: Integers) -> None:
-        source, scale = self.constants[found.value], self.constants[found.grid.scale]
-        zero = self.constants.get(found.grid.zero)
+    def _dequantise_constant(self, value: str, integers: Integers) -> None:
+        source, scale = self.constants[integers.value], self.constants[integers.grid.scale]
+        zero = self.constants.get(integers.grid.zero)
         self.constants[value] = self._packed.derived(
-            ("dequantise", value), source, lambda: dequantise(source, scale, zero, axis=found.axis)
+            ("dequantise", value),
+            source,
+            lambda: dequantise(source, scale, zero, axis=integers.axis),
         )
 
     def derived(self, wish: str, source: str, change: str, tensor: Tensor) -> str:
@@ -104,8 +106,8 @@ class Rewrite:
     def grid(self, scale: str, zero: str) -> Grid[str] | None:
         """Grid of a whole tensor of 8-bit integers; None if that is no constant."""
         factor = self.number(scale)
-        known = factor is not None and self.spec(scale).dtype == "FP32"
-        if not known or (zero and self.number(zero) is None):
+        is_fp32 = factor is not None and self.spec(scale).dtype == "FP32"
+        if not is_fp32 or (zero and self.number(zero) is None):
             return None
         return Grid(scale, zero)
 

@@ -1,12 +1,11 @@
-"""How models serve: their configurations, and all that servers of one database are to serve.
+"""How models serve: their configurations.
 
 Every function runs inside the caller's transaction.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 
 from sqlalchemy import Connection, delete, select
 
@@ -14,34 +13,10 @@ from braid.server.store.records import ModelStatus, ModelVersion
 from braid.server.store.serving_config import ServingConfig, config_from_json
 from braid.server.store.tables import jobs as jobs_table
 from braid.server.store.tables import models as models_table
-from braid.server.store.tables import plans
 from braid.server.store.tables.dialects import put_row
 from braid.server.store.tables.schema import serving
 
 _EVERY = select(serving)
-
-
-@dataclass(frozen=True, slots=True)
-class WantedState:
-    """Versions that each server of a database is to serve, at one moment."""
-
-    models: Mapping[str, Mapping[int, ModelVersion]]  # that are not deleted, by name and number
-    configs: Mapping[str, ServingConfig]  # by name; none: as by default
-    schedules: Mapping[str, float]  # id -> when it was stored; on the devices asked for
-
-
-def wanted(
-    connection: Connection, device_keys: Collection[str], name: str | None = None
-) -> WantedState:
-    """Return what servers with devices of these keys are to serve; of one name if given."""
-    found: dict[str, dict[int, ModelVersion]] = {}
-    for model in models_table.present(connection, name):
-        found.setdefault(model.name, {})[model.version] = model
-    digests = {model.sha256 for versions in found.values() for model in versions.values()}
-    configs = every(connection)
-    if name is not None:
-        configs = {other: config for other, config in configs.items() if other == name}
-    return WantedState(found, configs, plans.stored_at(connection, digests, device_keys))
 
 
 def retire_beside(connection: Connection, new: ModelVersion) -> None:

@@ -21,6 +21,7 @@ from braid.server.devices.pool import Devices
 from braid.server.fleet.files.interface import SharedFilesAway
 from braid.server.fleet.loads import Loads
 from braid.server.fleet.reconcile import Reconciler
+from braid.server.fleet.store import FleetStore
 from braid.server.jobs.registry import Registry
 from braid.server.jobs.runner import JobRunner
 from braid.server.models.loading import ModelLoader
@@ -88,7 +89,8 @@ class Node:
         """Open the database, None: in ``folder``, and a store of its own beside it."""
         url = database or URL.create("sqlite", database=str(folder / "fleet.sqlite"))
         let_others_open(url)
-        server = self.server = Server(folder / name, url)
+        server = self.server = Server(folder / name, url, FleetStore)
+        assert isinstance(server.store, FleetStore)
         self.store = server.store
         self.device = KeepingDevice()
         found = SimpleNamespace(all=[self.device], named=lambda _: self.device)
@@ -111,7 +113,9 @@ class Node:
         self.clock_s = 0.0
         self.followed = Counted()
         loads = Loads(services, self.models, lambda: self.clock_s)
-        self.reconciler = Reconciler(self.models, runner, self.loader.turns, loads, self.followed)
+        self.reconciler = Reconciler(
+            self.store, self.models, runner, self.loader.turns, loads, self.followed
+        )
 
     def _version_serves(self, name: str, version: int) -> None:
         if self.runner.is_working_on(name, version):

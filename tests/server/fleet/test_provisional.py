@@ -33,8 +33,8 @@ def always(_: Provisional) -> bool:
 
 
 def stored(node: Node) -> Schedule:
-    schedule_id = node.models.all_served()[0].schedule_ids[1]
-    schedule = node.store.find_schedule(schedule_id)
+    key = node.models.all_served()[0].schedule_keys[1]
+    schedule = node.store.find_schedule(key)
     assert schedule is not None
     return schedule
 

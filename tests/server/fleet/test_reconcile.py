@@ -18,6 +18,7 @@ from braid.core.errors import (
     PreconditionFailed,
     StoreUnavailable,
 )
+from braid.core.schedule import ScheduleKey
 from braid.server.devices.pool import Devices
 from braid.server.inference.replica import ScheduleMark
 from braid.server.models.queries import ModelQueries
@@ -279,8 +280,8 @@ async def test_a_younger_schedule_serves_without_a_new_load(nodes: tuple[Node, N
     await b.look()
     loads = list(b.device.loads)
     replica = b.models.all_served()[0]
-    schedule_id = replica.schedule_ids[1]
-    schedule = await a.store.call(a.store.find_schedule, schedule_id)
+    key = replica.schedule_keys[1]
+    schedule = await a.store.call(a.store.find_schedule, key)
     assert schedule is not None
     seen = replace(schedule.provenance, measured_us=77.0, created="2027-01-01T00:00:00+00:00")
     younger = replace(schedule, provenance=seen)
@@ -319,7 +320,7 @@ async def test_a_load_that_ends_without_the_database_gets_its_schedules_later(
     a, b = nodes
     await a.register("net", b"one")
 
-    def find_schedule(schedule_id: str) -> None:
+    def find_schedule(_: ScheduleKey) -> None:
         raise StoreUnavailable("the database is away")
 
     with monkeypatch.context() as patched:

@@ -162,7 +162,7 @@ async def test_what_was_chosen_serves_again_after_a_restart(server: Server) -> N
     again = await server.restarted()
     try:
         repeated = await again.register(planner=PORTFOLIO, precision="auto")
-        stored = again.store.find_schedule(schedule.key.id)
+        stored = again.store.find_schedule(schedule.key)
     finally:
         await again.stop()
 

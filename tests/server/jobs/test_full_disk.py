@@ -227,13 +227,13 @@ async def test_a_disk_in_trouble_is_logged_once_and_so_is_its_recovery(
     server: Server, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    measurement = "cpu-a", "s", StageLatency(1.0, 0.1, 5)
+    measurements = "cpu-a", {"s": StageLatency(1.0, 0.1, 5)}
     with taking_no_commits(server.store, name):
         for _ in range(5):
             with pytest.raises(DiskFailure):
-                server.store.put_latency(*measurement)
+                server.store.put_latencies(*measurements)
             assert server.store.models() == [], "reading goes on"
-    server.store.put_latency(*measurement)
+    server.store.put_latencies(*measurements)
 
     lines = [r.getMessage() for r in caplog.records if r.name == "braid.store"]
     assert len(lines) == 2

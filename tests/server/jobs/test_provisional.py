@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 import pytest
 
 from braid.compiler.provisional import FIRST_PAUSE_S, GROWTH, LONGEST_PAUSE_S, pause_s
+from braid.compiler.results import BEFORE_S
 from braid.core.cpu_times import CpuTimes
 from braid.core.errors import InvalidRequest, PreconditionFailed, VersionNotFound
 from braid.core.measurement import PlanMeasurement
@@ -23,7 +24,6 @@ from braid.server.jobs.provisional_schedules import ProvisionalSchedules
 from braid.server.jobs.registration import serve_again
 from braid.server.jobs.runner import JobRunner
 from braid.server.store.records import JobRecord, JobStatus, ModelStatus
-from braid.server.store.tables.plans import BEFORE_S
 from tests.server.jobs.fakes import Server
 from tests.server.jobs.watching import reach, registered, until_ended
 

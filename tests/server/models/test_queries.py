@@ -65,7 +65,7 @@ async def test_a_device_is_asked_once_for_the_graph_of_a_schedule_of_before(
     model = server.store.find_model("lenet", 1)
     placed = await queries.schedule(model, 1)
     stored = await queries.graph(model, placed)
-    server.store.forget_schedule(placed.schedule.key.id)
+    server.store.forget_schedule(placed.schedule.key)
     server.store.put_schedule(placed.schedule)
 
     drawn = [await queries.graph(model, placed) for _ in range(2)]

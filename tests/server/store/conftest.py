@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from sqlalchemy import URL
 
+from braid.server.fleet.store import FleetStore
+from braid.server.store.database.opening import is_shared
 from braid.server.store.store import Store
 from tests.server.store.databases import SharedDatabases
 
@@ -38,7 +40,8 @@ def database(request: pytest.FixtureRequest, tmp_path: Path) -> URL:
 @pytest.fixture
 def store(tmp_path: Path, database: URL) -> Iterator[Store]:
     """A store on each kind of database."""
-    store = Store.open(tmp_path / "store", database=database)
+    store_type = FleetStore if is_shared(database) else Store
+    store = store_type.open(tmp_path / "store", database=database)
     yield store
     store.close()
 

@@ -58,7 +58,7 @@ def url_of(store: Store) -> URL:
 def reopened(store: Store, limits: StoreLimits | None = None) -> Store:
     """The same store after a restart of its server."""
     store.close()
-    return Store.open(store.folder.root, limits, url_of(store))
+    return type(store).open(store.folder.root, limits, url_of(store))
 
 
 def execute(url: URL, *statements: str) -> list[Any]:

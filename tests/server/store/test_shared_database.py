@@ -23,6 +23,7 @@ from sqlalchemy import URL, Connection, text
 
 from braid.core.errors import ResourceExhausted, StartupError, StoreUnavailable
 from braid.core.measurement import StageLatency
+from braid.server.fleet.store import FleetStore
 from braid.server.rpc.status import status_code
 from braid.server.store.database import database as transactions
 from braid.server.store.database import postgresql
@@ -31,15 +32,14 @@ from braid.server.store.database.failures import SharedWatch
 from braid.server.store.database.postgresql import BoundedConnection, Limits, make_engine
 from braid.server.store.quota import StoreLimits
 from braid.server.store.records import JobStatus, ModelStatus
-from braid.server.store.store import Store
 from tests.clock import until
 from tests.server.store.databases import SharedDatabases, execute, exit_codes, full_disk, url_of
 from tests.server.store.registering import end, receive, register
 
 
 @pytest.fixture
-def shared_store(shared_database: URL, tmp_path: Path) -> Iterator[Store]:
-    store = Store.open(tmp_path / "store", database=shared_database, node="here")
+def shared_store(shared_database: URL, tmp_path: Path) -> Iterator[FleetStore]:
+    store = FleetStore.open(tmp_path / "store", database=shared_database, node="here")
     yield store
     store.close()
 
@@ -59,8 +59,8 @@ def add_latency(connection: Connection) -> None:
     connection.execute(text("UPDATE measurements SET latency_us = :new"), {"new": now + 1.0})
 
 
-def latency(store: Store) -> float:
-    return store.find_latencies("cpu", ["s"])["s"]
+def latency(store: FleetStore) -> float:
+    return store.all_latencies("cpu")["s"]
 
 
 @pytest.fixture
@@ -74,14 +74,14 @@ def _slow_machine(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _register_ten(url: URL, root: Path, number: int) -> None:
     transactions.REPEAT_SECONDS = 120.0  # in a process of its own
-    store = Store.open(root, StoreLimits(max_uploads=100), url, str(number))
+    store = FleetStore.open(root, StoreLimits(max_uploads=100), url, str(number))
     for each in range(10):
         register(store, "lenet", f"model {number}.{each}".encode())
     store.close()
 
 
 def test_forty_versions_of_one_name_that_four_servers_add_at_once_are_forty(
-    shared_store: Store, tmp_path: Path
+    shared_store: FleetStore, tmp_path: Path
 ) -> None:
     url = url_of(shared_store)
 
@@ -93,15 +93,16 @@ def test_forty_versions_of_one_name_that_four_servers_add_at_once_are_forty(
 
 
 def test_the_same_bytes_sent_to_two_servers_at_once_are_one_version_and_one_job(
-    shared_store: Store, tmp_path: Path
+    shared_store: FleetStore, tmp_path: Path
 ) -> None:
     stores = [
-        Store.open(tmp_path / str(n), database=url_of(shared_store), node=str(n)) for n in range(4)
+        FleetStore.open(tmp_path / str(n), database=url_of(shared_store), node=str(n))
+        for n in range(4)
     ]
     ready = threading.Barrier(4)
     made = []
 
-    def send(store: Store) -> None:
+    def send(store: FleetStore) -> None:
         ready.wait()
         made.append(register(store))
 
@@ -118,8 +119,8 @@ def test_the_same_bytes_sent_to_two_servers_at_once_are_one_version_and_one_job(
 
 
 @pytest.mark.usefixtures("_slow_machine")
-def test_changes_that_rest_on_what_they_read_lose_nothing(shared_store: Store) -> None:
-    shared_store.put_latency("cpu", "s", StageLatency(1.0, 0.1, 5))
+def test_changes_that_rest_on_what_they_read_lose_nothing(shared_store: FleetStore) -> None:
+    shared_store.put_latencies("cpu", {"s": StageLatency(1.0, 0.1, 5)})
     databases = [patient(url_of(shared_store), Limits()) for _ in range(4)]
 
     def add(database: Database) -> None:
@@ -141,7 +142,7 @@ def test_changes_that_rest_on_what_they_read_lose_nothing(shared_store: Store) -
 
 
 def test_a_database_that_is_away_is_a_moment_s_trouble_and_needs_no_restart(
-    shared_store: Store, shared_databases: SharedDatabases
+    shared_store: FleetStore, shared_databases: SharedDatabases
 ) -> None:
     made = register(shared_store)
     upload = receive(shared_store, b"other")
@@ -168,7 +169,7 @@ def test_a_database_that_is_away_is_a_moment_s_trouble_and_needs_no_restart(
     assert not shared_store.has_unstored_ends
 
 
-def until_answers(store: Store) -> None:
+def until_answers(store: FleetStore) -> None:
     """Wait until a store tries to connect again."""
 
     def answers() -> bool:
@@ -183,9 +184,9 @@ def until_answers(store: Store) -> None:
 
 @pytest.mark.usefixtures("_slow_machine")
 def test_a_restart_of_the_database_within_a_transaction_loses_and_doubles_nothing(
-    shared_store: Store, shared_databases: SharedDatabases
+    shared_store: FleetStore, shared_databases: SharedDatabases
 ) -> None:
-    shared_store.put_latency("cpu", "s", StageLatency(1.0, 0.1, 5))
+    shared_store.put_latencies("cpu", {"s": StageLatency(1.0, 0.1, 5)})
     tries = []
 
     def change(connection: Connection) -> None:
@@ -203,10 +204,10 @@ def test_a_restart_of_the_database_within_a_transaction_loses_and_doubles_nothin
 
 
 def test_a_connection_lost_after_a_long_pause_is_made_again(
-    shared_store: Store, monkeypatch: pytest.MonkeyPatch
+    shared_store: FleetStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(transactions, "REPEAT_SECONDS", 0.0)
-    shared_store.put_latency("cpu", "s", StageLatency(1.0, 0.1, 5))
+    shared_store.put_latencies("cpu", {"s": StageLatency(1.0, 0.1, 5)})
     tries = []
 
     def change(connection: Connection) -> None:
@@ -222,8 +223,8 @@ def test_a_connection_lost_after_a_long_pause_is_made_again(
     assert latency(shared_store) == 2.0
 
 
-def test_a_connection_lost_at_the_commit_is_not_tried_again(shared_store: Store) -> None:
-    shared_store.put_latency("cpu", "s", StageLatency(1.0, 0.1, 5))
+def test_a_connection_lost_at_the_commit_is_not_tried_again(shared_store: FleetStore) -> None:
+    shared_store.put_latencies("cpu", {"s": StageLatency(1.0, 0.1, 5)})
     tries = []
 
     def change(connection: Connection) -> None:
@@ -254,12 +255,12 @@ def test_a_database_that_cannot_be_used_stops_the_start_with_one_line(
     url = shared_database.set(**change)  # type: ignore[arg-type]
 
     with pytest.raises(StartupError, match=expected) as caught:
-        Store.open(tmp_path / "store", database=url)
+        FleetStore.open(tmp_path / "store", database=url)
 
     assert "\n" not in str(caught.value)
     assert str(url.password) not in str(caught.value)
     with pytest.raises(StartupError, match="cannot be used"):  # and the folder is free
-        Store.open(tmp_path / "store", database=url)
+        FleetStore.open(tmp_path / "store", database=url)
 
 
 # Hanging.
@@ -288,7 +289,7 @@ def count(connection: Connection) -> int:
     return connection.scalar(text("SELECT count(*) FROM models")) or 0
 
 
-def test_a_statement_that_waits_or_runs_too_long_is_ended(shared_store: Store) -> None:
+def test_a_statement_that_waits_or_runs_too_long_is_ended(shared_store: FleetStore) -> None:
     hurried = patient(url_of(shared_store), Limits(statement=1, lock=1))
 
     with locked(url_of(shared_store), "models"):
@@ -301,7 +302,7 @@ def test_a_statement_that_waits_or_runs_too_long_is_ended(shared_store: Store) -
 
 
 def test_a_database_whose_connections_are_all_in_use_is_a_moment_s_trouble(
-    shared_store: Store,
+    shared_store: FleetStore,
 ) -> None:
     database = shared_store.database
     database.engine.pool._timeout = 0.1  # type: ignore[attr-defined]
@@ -315,7 +316,7 @@ def test_a_database_whose_connections_are_all_in_use_is_a_moment_s_trouble(
 
 
 def test_a_server_that_stands_still_is_left(
-    shared_store: Store, monkeypatch: pytest.MonkeyPatch
+    shared_store: FleetStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(transactions, "REPEAT_SECONDS", 0.5)  # less than it is waited for
     hurried = patient(url_of(shared_store), Limits(answer=1.0))
@@ -337,10 +338,10 @@ def test_a_server_that_stands_still_is_left(
 
 @pytest.mark.ci
 def test_a_writer_that_stands_still_keeps_its_locks_only_for_a_while(
-    shared_store: Store, monkeypatch: pytest.MonkeyPatch
+    shared_store: FleetStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(transactions, "REPEAT_SECONDS", 0.5)  # it stands still for longer
-    shared_store.put_latency("cpu", "s", StageLatency(1.0, 0.1, 5))
+    shared_store.put_latencies("cpu", {"s": StageLatency(1.0, 0.1, 5)})
     paused, others = patient(url_of(shared_store), Limits(idle=1)), threading.Event()
     tries = []
 
@@ -363,10 +364,10 @@ def test_a_writer_that_stands_still_keeps_its_locks_only_for_a_while(
 
 
 def test_a_conflict_after_a_long_pause_is_tried_again(
-    shared_store: Store, monkeypatch: pytest.MonkeyPatch
+    shared_store: FleetStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(transactions, "REPEAT_SECONDS", 0.0)
-    shared_store.put_latency("cpu", "s", StageLatency(1.0, 0.1, 5))
+    shared_store.put_latencies("cpu", {"s": StageLatency(1.0, 0.1, 5)})
     other, tries = patient(url_of(shared_store), Limits()), []
 
     def change(connection: Connection) -> None:
@@ -382,7 +383,7 @@ def test_a_conflict_after_a_long_pause_is_tried_again(
     other.close()
 
 
-def test_a_server_is_not_left_because_this_process_stood_still(shared_store: Store) -> None:
+def test_a_server_is_not_left_because_this_process_stood_still(shared_store: FleetStore) -> None:
     def stand_still() -> PQGen[int]:
         yield Wait.R
         time.sleep(1)
@@ -399,7 +400,7 @@ def test_a_server_is_not_left_because_this_process_stood_still(shared_store: Sto
 
 @pytest.mark.ci
 def test_a_connection_is_not_given_up_because_this_process_stood_still(
-    shared_store: Store, monkeypatch: pytest.MonkeyPatch
+    shared_store: FleetStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class StandsStill(selectors.DefaultSelector):
         left_s = 2.5  # psycopg's own limit is two seconds at least
@@ -436,12 +437,12 @@ def test_a_full_disk_of_the_database_is_a_resource_that_is_used_up(
     shared_databases: SharedDatabases, tmp_path: Path
 ) -> None:
     with full_disk(shared_databases) as (url, make_room):
-        store = Store.open(tmp_path / "store", database=url)
+        store = FleetStore.open(tmp_path / "store", database=url)
         register(store)
 
         def fill() -> None:
             for number in range(20_000):
-                store.put_latency("cpu" * 150, f"s{number}", StageLatency(1.0, 0.1, 5))
+                store.put_latencies("cpu" * 150, {f"s{number}": StageLatency(1.0, 0.1, 5)})
 
         with pytest.raises(ResourceExhausted, match="disk is full") as caught:
             fill()
@@ -454,7 +455,7 @@ def test_a_full_disk_of_the_database_is_a_resource_that_is_used_up(
         store.close()
 
 
-def test_characters_that_databases_do_not_take_end_no_job_badly(store: Store) -> None:
+def test_characters_that_databases_do_not_take_end_no_job_badly(store: FleetStore) -> None:
     made = register(store)
 
     store.set_model_state("lenet", 1, ModelStatus.SERVING, "a\0b")

@@ -8,6 +8,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
+from sqlalchemy import URL
 
 from braid.compiler.options import ModelOptions
 from braid.core.errors import (
@@ -18,6 +19,8 @@ from braid.core.errors import (
     VersionNotFound,
 )
 from braid.scheduler.options import PlannerSettings
+from braid.server.app.front_end import FrontEnd
+from braid.server.settings import load_settings
 from braid.server.store.database.opening import usual_url
 from braid.server.store.quota import StoreLimits
 from braid.server.store.records import JobStatus, ModelStatus
@@ -42,6 +45,33 @@ def test_two_servers_never_share_a_sqlite_database_from_two_folders(tmp_path: Pa
 
     store.close()
     Store.open(tmp_path / "b", database=url).close()
+
+
+def test_a_start_that_is_refused_once_its_store_is_open_lets_go_of_it(tmp_path: Path) -> None:
+    settings = load_settings({"store": tmp_path, "host": "0.0.0.0"})
+
+    with pytest.raises(StartupError, match="BRAID_ALLOW_UNAUTHENTICATED") as refused:
+        FrontEnd(settings)
+
+    Store.open(tmp_path).close()
+    assert "\n" not in str(refused.value)  # which holds the frames, so nothing was collected
+
+
+def test_a_start_without_its_shared_files_lets_go_of_the_store(
+    shared_database: URL, tmp_path: Path
+) -> None:
+    shared = {
+        "database": shared_database.render_as_string(hide_password=False),
+        "files": "s3://models",
+        "files_credentials_file": tmp_path / "missing",
+    }
+    settings = load_settings({"store": tmp_path, **shared})
+
+    with pytest.raises(StartupError, match="BRAID_FILES_CREDENTIALS_FILE") as refused:
+        FrontEnd(settings)
+
+    Store.open(tmp_path, database=shared_database).close()
+    assert "\n" not in str(refused.value)
 
 
 def _hold(root: Path, held: Connection) -> None:

@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 from campaigns.exact.campaign import FORMS, Amount, answered, offered
-from campaigns.exact.checking import NOTHING, Found
+from campaigns.exact.checking import NOTHING, Comparison
 from tests.service.server_process import ServerProcess
 
 EACH_FORM = [form if form == "fp32" else pytest.param(form, marks=pytest.mark.ci) for form in FORMS]
 """All forms; most of them with the slower set."""
 
 
-def found_by(shared: ServerProcess, form: str, amount: Amount, folder: Path) -> Found:
+def found_by(shared: ServerProcess, form: str, amount: Amount, folder: Path) -> Comparison:
     if not offered(form):
         pytest.skip(f"the CPU does not compute in {form}")
     found = NOTHING

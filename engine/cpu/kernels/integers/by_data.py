@@ -86,8 +86,8 @@ def _zero(given: tuple[str, ...], binding: UnitBinding) -> Tensor | str | None:
         return torch.zeros(1, dtype=torch.int32)
     if math.prod(binding.shape(name)) != 1:
         return None
-    found = binding.constants.get(name)
-    return name if found is None else found.reshape(1).to(torch.int32)
+    constant = binding.constants.get(name)
+    return name if constant is None else constant.reshape(1).to(torch.int32)
 
 
 def _sums(

@@ -49,14 +49,14 @@ def summed(unit: Operator, read: QuantisedUnit, binding: UnitBinding) -> Kernel 
     chain, arguments = Chain(1.0, offset, is_free=False), {SRC: 0, SRC_1: 1}
     for position, grid in enumerate(grids[2:], start=2):
         arguments[POST_OP * (chain.add(grid) + 1) | SRC_1] = position
-    found = rounded(read, unit.outputs[0], binding, chain)
-    if found is None:
+    rounding = rounded(read, unit.outputs[0], binding, chain)
+    if rounding is None:
         return None
     types = Types(dtypes[0], _dtype(unit.outputs[0], binding), dtypes[1])
     elements, library = math.prod(binding.shape(unit.outputs[0])), binding.library
 
     def describe() -> Primitive:
-        return integers.add(library, types, elements, found.chain.post_ops)
+        return integers.add(library, types, elements, rounding.chain.post_ops)
 
     fixed = {SCALES | SRC: _number(grids[0].scale), SCALES | SRC_1: _number(grids[1].scale)}
     return binding.kernel(describe, arguments, _buffer(unit, binding), fixed=fixed)
@@ -135,8 +135,8 @@ def _after_integers(
     assert grid is not None
     source = steps_of_grid(grid, binding)
     chain = Chain(1 / source.scale, source.zero, is_free=False)
-    found = rounded(read, unit.outputs[0], binding, chain)
-    return None if found is None else found.chain.post_ops
+    rounding = rounded(read, unit.outputs[0], binding, chain)
+    return None if rounding is None else rounding.chain.post_ops
 
 
 def quantised(unit: Operator, binding: UnitBinding) -> Kernel | None:

@@ -1,0 +1,196 @@
+"""The folder that compilations keep what they made in, usually ``~/.cache/braid``.
+
+schedules/, measurements/    braid.compiler.result_files; a server on the folder uses them, too
+compiled/DIGEST/             artefacts of the models that were compiled last
+compiling                    lock of the process that compiles
+
+A folder of an earlier version holds a database in place of these, which is converted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import logging
+import os
+import re
+import sqlite3
+import tempfile
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import ExitStack, asynccontextmanager, closing, contextmanager
+from pathlib import Path
+from typing import ParamSpec, TypeVar
+
+from braid.compiler.earlier_results import has_rows, move_rows
+from braid.compiler.result_files import ResultFiles
+from braid.core.descriptors import Descriptor
+from braid.core.disk import disk_failure
+from braid.core.errors import InvalidArtefact, StartupError
+from braid.core.removal import remove_folder
+from braid.core.shortage import shortage
+from braid.engine.importer.host.report import check_files
+
+log = logging.getLogger("braid.library")
+
+KEPT_ARTEFACTS = 32
+
+WAIT_SECONDS = 0.1
+
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+_OTHERS = """
+SELECT count(*) FROM models WHERE name <> 'compiled-' || substr(sha256, 1, 16) OR state = 'SERVING'
+"""
+"""Counts models of a database that the library did not compile, or that a server serves."""
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class CacheFolder:
+    """Schedules, measurements and artefacts. Used by one process at a time."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._artefacts = root / "compiled"
+        self.results = ResultFiles(root)
+
+    @classmethod
+    @asynccontextmanager
+    async def open(cls, root: Path) -> AsyncIterator[CacheFolder]:
+        """Wait until no other process or thread compiles into a folder.
+
+        Raises:
+            StartupError: the folder cannot be written.
+        """
+        folder = cls(root)
+        with ExitStack() as opened:
+            try:
+                os.makedirs(root, mode=0o700, exist_ok=True)
+                lock = opened.enter_context(_opened(root / "compiling"))
+                while not _is_free(lock):  # noqa: ASYNC110  # others are processes
+                    await asyncio.sleep(WAIT_SECONDS)
+                await folder.call(folder._prepare)
+            except OSError as error:
+                raise StartupError(f"{root} cannot be written: {error.strerror}") from error
+            yield folder
+
+    async def call(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run a function that reads or writes here in another thread.
+
+        Raises:
+            DiskFailure: the disk is full, read-only or failing.
+            SystemShortage: no file can be opened for now.
+        """
+        with self.disk_errors():
+            return await asyncio.to_thread(function, *args, **kwargs)
+
+    @contextmanager
+    def disk_errors(self) -> Iterator[None]:
+        """Raise errors of the disk as ``call`` does."""
+        try:
+            yield
+        except OSError as error:
+            if failure := disk_failure(error, self._root) or shortage(error):
+                raise failure from error
+            raise
+
+    @contextmanager
+    def work_folder(self) -> Iterator[Path]:
+        """Make a folder for the files of one compilation; a crash leaves it to the next one."""
+        with (
+            self.disk_errors(),
+            tempfile.TemporaryDirectory(prefix=".work-", dir=self._artefacts) as folder,
+        ):
+            yield Path(folder)
+
+    def artefact(self, digest: str) -> Path:
+        """Path of the artefact of a file with this SHA-256."""
+        return self._artefacts / digest
+
+    def has_sound_artefact(self, digest: str) -> bool:
+        """True if there is an artefact of which nothing was lost; else what there is, is removed.
+
+        Raises:
+            SystemShortage: it cannot be looked at for now.
+        """
+        artefact = self.artefact(digest)
+        try:
+            check_files(artefact, digest)
+        except InvalidArtefact as error:
+            if artefact.exists():
+                log.warning("a damaged artefact is made again", extra={"reason": str(error)})
+                _remove(artefact)
+            return False
+        os.utime(artefact)  # used last
+        return True
+
+    def _prepare(self) -> None:
+        """Convert what an earlier version left; remove leftovers and the oldest artefacts."""
+        self._convert()
+        self._artefacts.mkdir(mode=0o700, exist_ok=True)
+        by_age = sorted(self._artefacts.iterdir(), key=lambda entry: entry.lstat().st_mtime)
+        artefacts = [entry for entry in by_age if _DIGEST.fullmatch(entry.name)]
+        surplus = artefacts[: max(0, len(artefacts) - KEPT_ARTEFACTS)]
+        for entry in by_age:
+            if entry in surplus or entry not in artefacts:
+                _remove(entry)
+
+    def _convert(self) -> None:
+        """Move rows of a database into files, unless a server uses it: then that did so.
+
+        A database that was the library's alone is removed.
+        """
+        database = self._root / "braid.db"
+        if not database.exists():
+            return
+        with _opened(self._root / "lock") as lock:
+            if not _is_free(lock):
+                return
+            try:
+                with closing(sqlite3.connect(database)) as rows, rows:
+                    if has_rows(rows.execute):
+                        move_rows(rows.execute, self.results)
+                    ((others,),) = rows.execute(_OTHERS)
+            except sqlite3.Error as error:
+                if (failure := disk_failure(error, self._root)) and not _is_damage(error):
+                    raise failure from error
+                raise StartupError(
+                    f"{database} cannot be read ({error}); remove it, and what it holds is "
+                    "measured again"
+                ) from error
+            if not others:
+                self._remove_database(database)
+
+    def _remove_database(self, database: Path) -> None:
+        earlier = self._root / "artefacts"
+        if earlier.is_dir() and not self._artefacts.exists():
+            earlier.rename(self._artefacts)
+        for folder in (earlier, self._root / "uploads", self._root / "samples"):
+            remove_folder(folder)
+        for ending in ("-wal", "-shm", ""):
+            database.with_name(database.name + ending).unlink(missing_ok=True)
+
+
+def _is_damage(error: sqlite3.Error) -> bool:
+    name = getattr(error, "sqlite_errorname", "")
+    return name.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB", "SQLITE_CANTOPEN"))
+
+
+def _opened(path: Path) -> Descriptor:
+    return Descriptor(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+
+
+def _is_free(lock: Descriptor) -> bool:
+    """Take a lock, unless another process or thread has it."""
+    try:
+        fcntl.flock(lock.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        remove_folder(path)
+    else:
+        path.unlink(missing_ok=True)
