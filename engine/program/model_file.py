@@ -4,22 +4,28 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from braid.core.errors import PreconditionFailed
-from braid.engine.importer.host.report import MODEL_FILE, check_file, read_report_of
+from braid.core.errors import InvalidArtefact, PreconditionFailed
+from braid.core.shortage import unreadable
+from braid.engine.importer.host.report import MODEL_FILE, file_digest
 
 
 def checked_file(artefact: Path, digest: str) -> Path:
-    """Return the model file of the artefact of an upload with this SHA-256.
+    """Return the model file of an artefact, which has the given SHA-256.
 
     Raises:
         PreconditionFailed: the artefact keeps none.
-        InvalidArtefact: the file was changed after the import, or is of another upload.
+        InvalidArtefact: the file was changed after the import.
         SystemShortage: it cannot be read for now.
     """
     path = artefact / MODEL_FILE
     if not path.is_file():
         raise PreconditionFailed("the import kept no file for other runtimes")
-    check_file(artefact, read_report_of(artefact, digest), MODEL_FILE)
+    try:
+        unchanged = file_digest(path) == digest
+    except OSError as error:
+        raise unreadable(MODEL_FILE, error) from error
+    if not unchanged:
+        raise InvalidArtefact(f"{MODEL_FILE} was changed after the import")
     return path
 
 

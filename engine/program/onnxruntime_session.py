@@ -1,7 +1,7 @@
 """A whole model in ONNX Runtime, as one more way to run it on a device.
 
-The file is the one that the importer read, ran in its sandbox and kept in the artefact. It gets
-as many threads as the device has, on the device's cores. They spin only while a run lasts: left to
+The importer read the file, ran it in its sandbox and kept it in the artefact. A session gets as
+many threads as the device has, on the device's cores. They spin only while a run lasts: left to
 itself, ONNX Runtime's pool would spin on into whatever the device does next.
 """
 
@@ -17,6 +17,7 @@ from torch import Tensor
 
 from braid.core.errors import PreconditionFailed
 from braid.core.graph import OpGraph
+from braid.engine.ops.dtypes import array_of, tensor_of
 from braid.engine.program.model_file import checked_file, first_line
 from braid.engine.runtime.stopping import stoppable_session_run
 
@@ -25,6 +26,8 @@ Provider = tuple[str, Mapping[str, str]]
 
 CPU_PROVIDER: Provider = ("CPUExecutionProvider", {})
 CUDA_PROVIDER: Provider = ("CUDAExecutionProvider", {"device_id": "0", "use_tf32": "0"})
+
+_BF16 = 16  # of ONNX's TensorProto, which names types that numpy has not
 
 MAX_BOUND = 1024
 """Bindings of addresses that a session keeps, at most."""
@@ -70,7 +73,7 @@ class OnnxSession:
 
         Args:
             artefact: the folder.
-            digest: SHA-256 of the upload.
+            digest: SHA-256 that the file must still have.
             threads: that work at the same time, the caller's included.
             cpus: the core of each one; empty leaves them to the kernel.
             provider: what it runs on.
@@ -107,7 +110,7 @@ class OnnxSession:
             PreconditionFailed: the model does not run at these shapes.
             RunStopped: the run was to end.
         """
-        feeds = {name: np.ascontiguousarray(tensor.numpy()) for name, tensor in inputs.items()}
+        feeds = {name: array_of(tensor.contiguous()) for name, tensor in inputs.items()}
         with stoppable_session_run() as options:
             try:
                 results = self._session.run(None, feeds, options)
@@ -116,7 +119,7 @@ class OnnxSession:
                     f"ONNX Runtime cannot run it: {first_line(error)}"
                 ) from error
         return {
-            name: torch.from_numpy(np.asarray(result))
+            name: tensor_of(np.asarray(result))
             for name, result in zip(self._outputs, results, strict=True)
         }
 
@@ -156,7 +159,7 @@ class OnnxSession:
         bound = self._session.io_binding()
         for bind, tensors in ((bound.bind_input, inputs), (bound.bind_output, outputs)):
             for name, tensor in tensors.items():
-                dtype = tensor.numpy().dtype
+                dtype = _BF16 if tensor.dtype is torch.bfloat16 else tensor.numpy().dtype
                 bind(name, "cpu", 0, dtype, list(tensor.shape), tensor.data_ptr())
         return bound
 

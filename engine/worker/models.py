@@ -28,6 +28,7 @@ from braid.core.runtimes import ONNXRUNTIME
 from braid.core.tensor import TensorType
 from braid.engine.device import Backend, DevicePart, Prepared, Whole
 from braid.engine.importer.artefact import load_artefact
+from braid.engine.importer.host.report import MODEL_FILE
 from braid.engine.link.messages import ModelMemory
 from braid.engine.link.shared_memory import SlotLayout, slot_layout
 from braid.engine.ops.dtypes import torch_dtype
@@ -57,6 +58,7 @@ class LoadedModel:
     template: OpGraph
     weights: Mapping[str, Tensor]
     packed: PackedWeights = field(default_factory=PackedWeights)
+    file_digest: str = ""  # of the file for other runtimes; "" if there is none
     programs: dict[tuple[ProgramKey, DevicePart | None], Program] = field(default_factory=dict)
 
     def tensors(self) -> Iterator[Tensor]:
@@ -99,7 +101,12 @@ class ModelTable:
         """Read an artefact; does nothing if the model is loaded already."""
         if digest not in self._models:
             loaded = in_thread(lambda: load_artefact(artefact), self._pause)
-            self._models[digest] = LoadedModel(artefact, loaded.graph, loaded.weights)
+            self._models[digest] = LoadedModel(
+                artefact,
+                loaded.graph,
+                loaded.weights,
+                file_digest=loaded.report.files.get(MODEL_FILE, ""),
+            )
 
     def unload(self, digest: str) -> None:
         self._models.pop(digest, None)
@@ -142,10 +149,12 @@ class ModelTable:
         key = runtime, digest, span, callers, precision
         found = self._sessions.get(key)
         if found is None:
-            artefact = self.model(digest).artefact
+            model = self.model(digest)
             backend = self._backend if place is None else place.backend
             found = in_thread(
-                lambda: backend.open_whole(runtime, artefact, digest, callers, precision),
+                lambda: backend.open_whole(
+                    runtime, model.artefact, model.file_digest, callers, precision
+                ),
                 self._pause,
             )
             self._sessions[key] = found
