@@ -8,7 +8,9 @@ Two that ran in the same turns are compared turn by turn (compiler/sign_test.py)
 plan serves in place of the sequential one only if the interval of its speed-up lies above 1; a plan
 that runs its units one after the other is the sequential one, whatever their order
 (docs/decisions/0030-one-definition-of-speed.md). In a precision other than FP32 the sequential plan
-may be refused like any other; then the model goes on in FP32.
+may be refused like any other; then the model goes on in FP32. Where it errs too much in FP32 (of an
+ill-conditioned model rounding moves the outputs), it gives way to any that does not, and those that
+err no more than it does may serve.
 
 By measurements in doubt (``PlanMeasurement.doubt``) nothing is chosen: the sequential plan serves.
 """
@@ -105,7 +107,7 @@ def choose_plan(
         on_chosen_kernels: ... and whether on others than the usual kernels. What serves meanwhile
             is sequential, in FP32, on the usual ones.
     """
-    contenders = contenders_of(plans, measurements, tolerance)
+    contenders = contenders_of(plans, measurements, tolerance, is_exact=precision == FP32)
     doubt = measurements[0].doubt
     if precision != FP32 and contenders[0].remark:
         return PlanChoice(contenders, 0, 0, _too_coarse(contenders[0], precision), doubt)
@@ -119,7 +121,10 @@ def choose_plan(
     if doubt:
         return PlanChoice(contenders, 0, 0, doubt=doubt)
     fit = fit_to_serve(contenders)
-    own = [index for index in fit if index < len(plans.planned)]
+    if contenders[0].remark:
+        within = [i for i in fit if (contenders[i].max_rel_error or 0.0) <= tolerance]
+        fit = within or fit
+    own = [index for index in fit if index < len(plans.planned)] or [0]
     simple = plans.complexities
     chosen, fallback = (best_of(simple, contenders, measurements, some) for some in (fit, own))
     return PlanChoice(contenders, chosen, fallback)
@@ -136,20 +141,41 @@ def fit_to_serve(contenders: Sequence[Contender]) -> list[int]:
 
 
 def contenders_of(
-    plans: ComparedPlans, measurements: Sequence[PlanMeasurement], tolerance: float
+    plans: ComparedPlans,
+    measurements: Sequence[PlanMeasurement],
+    tolerance: float,
+    *,
+    is_exact: bool,
 ) -> tuple[Contender, ...]:
-    """Candidates with their measurements; a remark says why one cannot serve at any speed."""
+    """Candidates with their measurements; a remark says why one cannot serve at any speed.
+
+    Args:
+        plans: that were compared.
+        measurements: of them.
+        tolerance: of outputs, relative to the largest element ...
+        is_exact: ... and whether others may err as much as the sequential plan, if that is more.
+    """
     named = [(model.planner, model.also) for model in plans.planned]
     named += [(runtime, ()) for runtime in plans.runtimes]
-    return tuple(
-        replace(_contender(name, also, measurement, tolerance), precision=plans.precision)
+    first, *others = (
+        replace(_contender(name, also, measurement), precision=plans.precision)
         for (name, also), measurement in zip(named, measurements, strict=True)
+    )
+    error = first.max_rel_error
+    allowed = tolerance
+    if is_exact and error is not None and tolerance < error < math.inf:
+        allowed = error
+    first = replace(first, remark=_remark(measurements[0], tolerance))
+    if allowed > tolerance:
+        ill = "rounding moves the outputs of this model: candidates that err no more may serve"
+        first = replace(first, remark=f"{first.remark}; {ill}")
+    return first, *(
+        replace(contender, remark=_remark(measurement, allowed))
+        for contender, measurement in zip(others, measurements[1:], strict=True)
     )
 
 
-def _contender(
-    name: str, also: tuple[str, ...], measurement: PlanMeasurement, tolerance: float
-) -> Contender:
+def _contender(name: str, also: tuple[str, ...], measurement: PlanMeasurement) -> Contender:
     speed = sign_test_interval(measurement.ratios)
     return Contender(
         name,
@@ -162,7 +188,6 @@ def _contender(
         max_rel_error=measurement.max_rel_error,
         activation_bytes=measurement.activation_bytes,
         also=also,
-        remark=_remark(measurement, tolerance),
         top_agreement=measurement.top_agreement,
     )
 
@@ -225,6 +250,8 @@ def best_of(
         one = contenders[index]
         return -(one.speedup or 0.0), one.latency_us or math.inf
 
+    if 0 not in fit:
+        return min(fit, key=lambda index: contenders[index].latency_us or math.inf)
     faster = [index for index in fit if index == 0 or _gains(contenders[index].speed)]
     fastest = min(faster[1:] or faster, key=order)
     as_fast = [i for i in faster[1:] if not _is_faster(measurements[fastest], measurements[i])] or [

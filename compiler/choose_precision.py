@@ -47,8 +47,8 @@ def choose_precision(
     """
     spans = list(_spans(fields))
     parts = [
-        contenders_of(field, measurements[span.start : span.stop], tolerance)
-        for field, span, tolerance in zip(fields, spans, tolerances, strict=True)
+        contenders_of(field, measurements[span.start : span.stop], limit, is_exact=not span.start)
+        for field, span, limit in zip(fields, spans, tolerances, strict=True)
     ]
     contenders: list[Contender] = [each for part in parts for each in part]
     if doubt := measurements[0].doubt:

@@ -20,7 +20,6 @@ from braid.core.errors import DeviceOutOfMemory, InvalidRequest, PreconditionFai
 from braid.core.graph import OpGraph
 from braid.core.measurement import PlanMeasurement
 from braid.core.plan import verify_plan
-from braid.core.precision import FP32
 from braid.core.program import PlansToCompare
 from braid.engine.link.messages import ComparePlans, DescribeProgram, FindFacts
 from braid.scheduler.planners import Planned
@@ -134,8 +133,8 @@ async def in_other_precisions(work: Work, exact: FoundPlans) -> list[FoundPlans]
     A precision that the device cannot run the model in is left out.
     """
     others: list[FoundPlans] = []
-    for precision in work.device.precisions:
-        if precision != FP32 and precision not in work.left_out:
+    for precision in work.other_precisions:
+        if precision not in work.left_out:
             try:
                 others.append(await _sequential(work, precision))
             except (InvalidRequest, PreconditionFailed, DeviceOutOfMemory) as error:

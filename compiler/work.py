@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from braid.compiler.cache import Cache
@@ -12,7 +13,15 @@ from braid.compiler.report import Report, Retrying
 from braid.compiler.retries import RetryPauses, RetryWhileRestarting
 from braid.compiler.samples import NO_SAMPLES, GivenSamples
 from braid.core.graph import OpGraph
-from braid.core.precision import AUTO, AUTO_TOLERANCE, FP32, INT8, TOLERANCES, allowed_in
+from braid.core.precision import (
+    AUTO,
+    AUTO_TOLERANCE,
+    FP32,
+    INT8,
+    PRECISION_OF,
+    TOLERANCES,
+    allowed_in,
+)
 from braid.core.program import ProgramKey
 from braid.core.quantisation import Quantisation
 from braid.core.runtimes import runtimes_in
@@ -59,7 +68,23 @@ class Work:
     @property
     def is_auto(self) -> bool:
         """True if the precision is to be chosen."""
-        return self.imported.options.precision == AUTO
+        return self.imported.options.precision == AUTO or bool(self.own_precision)
+
+    @property
+    def own_precision(self) -> str:
+        """Precision of the model's file, if the device has it and no other was asked; or empty.
+
+        Then it and FP32 are compared, as by ``auto``.
+        """
+        own, options = PRECISION_OF.get(self.imported.report.narrow_type, ""), self.imported.options
+        is_usual = options.precision == FP32 and options.accepted_error is None
+        return own if is_usual and own in self.device.precisions else ""
+
+    @property
+    def other_precisions(self) -> Sequence[str]:
+        """Precisions that are compared with FP32."""
+        own = self.own_precision
+        return (own,) if own else [name for name in self.device.precisions if name != FP32]
 
     @property
     def is_portfolio(self) -> bool:
@@ -93,8 +118,10 @@ class Work:
 
     def tolerance(self, precision: str, graph: OpGraph) -> float:
         """Allowed error of outputs in a precision, relative to the largest element of each."""
+        narrow, accepted = self.imported.report.narrow_type, self.imported.options.accepted_error
         if not self.is_auto:
-            allowed, accepted = self.tolerated_error, self.imported.options.accepted_error
-            return allowed if accepted is not None else allowed_in(allowed, graph)
+            allowed = self.tolerated_error
+            return allowed if accepted is not None else allowed_in(allowed, graph, narrow)
         allowed = self.tolerated_in(precision)
-        return allowed_in(allowed, graph) if precision == FP32 else allowed
+        is_usual = precision in (FP32, self.own_precision)
+        return allowed_in(allowed, graph, narrow) if is_usual else allowed

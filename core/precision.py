@@ -61,9 +61,17 @@ layers behind it, too; what was seen of networks is 0.004 to 0.008, one step of 
 """
 
 
-def allowed_in(allowed: float, graph: OpGraph) -> float:
-    """Allowed difference of outputs of a graph: more than ``allowed`` if it rounds to integers."""
+PRECISION_OF: Mapping[str, str] = {dtype: precision for precision, dtype in HALF.items()}
+"""Precision that computes in a dtype narrower than FP32."""
+
+
+def allowed_in(allowed: float, graph: OpGraph, narrow_type: str = "") -> float:
+    """Allowed difference of outputs of a graph: more than ``allowed`` if it rounds to integers.
+
+    And if its file is of FP16 or BF16, ``narrow_type``: other runtimes round to it everywhere.
+    """
     rounds = any(operator.kind in QUANTISING for operator in graph.operators)
+    allowed = max(allowed, TOLERANCES[PRECISION_OF[narrow_type]]) if narrow_type else allowed
     return max(allowed, QUANTISED_TOLERANCE) if rounds else allowed
 
 

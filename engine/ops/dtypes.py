@@ -12,6 +12,7 @@ import threading
 from collections.abc import Mapping
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import torch
 from torch import Tensor
@@ -52,6 +53,24 @@ def torch_dtype(name: str) -> torch.dtype:
 
 def spec_of(tensor: torch.Tensor) -> TensorType:
     return TensorType(DTYPE_NAMES[tensor.dtype], tuple(tensor.shape))
+
+
+def array_of(tensor: Tensor) -> np.ndarray[Any, Any]:
+    """Return the numbers of a tensor as an array; BF16 in the type of ml_dtypes: numpy has none."""
+    if tensor.dtype is torch.bfloat16:
+        return tensor.contiguous().view(torch.int16).numpy().view(ml_dtypes.bfloat16)
+    return tensor.numpy()
+
+
+def tensor_of(array: np.ndarray[Any, Any]) -> Tensor:
+    """Return a tensor on the memory of a contiguous array.
+
+    Raises:
+        TypeError: torch has not its type.
+    """
+    if array.dtype == ml_dtypes.bfloat16:
+        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(array)
 
 
 _texts: list[str] = [""]

@@ -300,6 +300,7 @@ def interpret(
     inputs: Mapping[str, Tensor],
     pause: YieldToRequests = no_pause,
     device: torch.device | None = None,
+    rounded_to: torch.dtype | None = None,
 ) -> dict[str, Tensor]:
     """Run a static graph operator by operator: the reference that every executor must match.
 
@@ -309,6 +310,8 @@ def interpret(
         inputs: tensors for ``graph.inputs``.
         pause: called before each operator.
         device: on which operators make tensors from nothing; None: torch's default.
+        rounded_to: type to which results in FP32 are rounded, as in a model of that type; None:
+            they are not.
 
     Returns:
         The outputs by the names callers see.
@@ -327,6 +330,10 @@ def interpret(
             dtypes = [torch_dtype(graph.spec(name).dtype) for name in operator.outputs]
             with device or nullcontext():  # not around the pause: others work in it
                 results = call_in_fp32(operator, operands, dtypes)
+            if rounded_to is not None:
+                results = tuple(
+                    x.to(rounded_to).float() if x.dtype == torch.float32 else x for x in results
+                )
             named = zip(operator.outputs, results, strict=False)
             values.update((name, result) for name, result in named if name in last_reader)
             for name in operator.inputs:

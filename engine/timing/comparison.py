@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
+from math import isfinite
 from statistics import median
 from time import monotonic
 
@@ -112,7 +113,9 @@ def compare(
     assert inputs is not None, "nothing to find errors on"
     if contenders[0].problem:
         raise WorkerFault(f"the baseline does not run: {contenders[0].problem}")
-    right = [one for one in contenders if one is contenders[0] or _is_right(one, options)]
+    error = contenders[0].max_rel_error or 0.0
+    least = error if isfinite(error) else 0.0
+    right = [one for one in contenders if one is contenders[0] or _is_right(one, options, least)]
     began, judge = monotonic(), counted or CountedRounds(options.patience_s)
     staying = yield from _run_rounds(right, inputs, options, judge, pause)
     finals = options.final_rounds if len(staying) > 1 and staying[0].is_quick else None
@@ -184,10 +187,10 @@ def _part_of_all(taken_s: float, rounds: float, budget_s: float) -> float:
     return taken_s / (rounds_s + max(budget_s - rounds_s, _LEAST_FINAL_ROUNDS * rounds_s))
 
 
-def _is_right(contender: TimedContender, options: ComparisonOptions) -> bool:
-    """Whether a contender runs, and errs by no more than it may."""
+def _is_right(contender: TimedContender, options: ComparisonOptions, baseline: float) -> bool:
+    """Whether a contender runs, and errs by no more than it may, or than the baseline does."""
     allowed = options.tolerance if contender.tolerance is None else contender.tolerance
-    return not contender.problem and (contender.max_rel_error or 0.0) <= allowed
+    return not contender.problem and (contender.max_rel_error or 0.0) <= max(allowed, baseline)
 
 
 def _check(contender: TimedContender, check: Check, pause: YieldToRequests) -> None:

@@ -204,3 +204,34 @@ def test_a_slow_plan_of_one_planner_gives_way_to_its_precisions_sequential_plan(
 
     assert (narrow.chosen, narrow.reason) == (0, "")
     assert (plain.chosen, plain.reason[:35]) == (1, "the sequential plan goes on serving")
+
+
+def test_where_the_sequential_plan_errs_too_much_others_may_err_as_much() -> None:
+    measured = [ran(100, error=0.2), ran(90, error=0.15), ran(80, error=0.21), ran(70, error=0.2)]
+
+    choice = choose_plan(FIELD, measured, 1e-4, choose=True)
+
+    assert choice.contenders[choice.chosen].name == ONNXRUNTIME
+    first, lios, greedy, onnxruntime = (each.remark for each in choice.contenders)
+    assert "0.2 of the largest element, 0.0001 is allowed" in first
+    assert "candidates that err no more may serve" in first
+    assert "0.21 of the largest element, 0.2 is allowed" in greedy
+    assert (lios, onnxruntime) == ("", "")
+
+
+def test_a_plan_that_errs_too_much_gives_way_to_one_that_does_not_even_if_that_is_slower() -> None:
+    measured = [ran(100, error=0.2), ran(90, error=0.15), ran(80, error=0.21), ran(130)]
+
+    choice = choose_plan(FIELD, measured, 1e-4, choose=True)
+
+    assert choice.contenders[choice.chosen].name == ONNXRUNTIME
+    assert choice.contenders[choice.fallback].name == "sequential"
+
+
+@pytest.mark.parametrize("error", [math.inf, math.nan])
+def test_no_error_without_bounds_excuses_others(error: float) -> None:
+    measured = [ran(100, error=error), ran(90, error=0.5), ran(80), ran(70, error=math.inf)]
+
+    choice = choose_plan(FIELD, measured, 1e-4, choose=True)
+
+    assert choice.contenders[choice.chosen].name == "greedy"

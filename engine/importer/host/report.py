@@ -76,6 +76,7 @@ class Report:
     warnings: tuple[str, ...]
     verified: Verified
     files: Mapping[str, str] = field(default_factory=dict)  # file name -> SHA-256
+    narrow_type: str = ""  # FP16 or BF16, if the file computes in it; its tolerance follows
 
 
 def report_from_json(document: Any) -> Report:
@@ -89,6 +90,7 @@ def report_from_json(document: Any) -> Report:
     body = {name: value for name, value in document.items() if name != "format"}
     if isinstance(batch := body.get("batch"), dict):
         body["batch"] = {"alone": False, **batch}  # earlier versions did not write it
+    body.setdefault("narrow_type", "")  # nor this
     try:
         return from_stored_json(Report, body)
     except MalformedJson as error:

@@ -13,7 +13,12 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from braid.core.errors import ImportLimitExceeded, InvalidRequest, UnsupportedOperators
+from braid.core.errors import (
+    ImportLimitExceeded,
+    InvalidRequest,
+    ModelImportError,
+    UnsupportedOperators,
+)
 from braid.core.graph import OpGraph
 from braid.engine.importer.artefact import write_artefact
 from braid.engine.importer.host.messages import OnProgress
@@ -46,6 +51,7 @@ from braid.engine.ops.dtypes import torch_dtype
 from braid.engine.ops.meta_kernels import leave_compiler_out
 from braid.engine.passes import run_passes
 from braid.engine.passes.specialise import static_inputs
+from braid.engine.passes.widening import narrow_type, widen
 
 _MOST_STATIC_ELEMENTS = 256
 _MEMORY_FOR_TENSORS = 0.5  # of the limit: the rest is for libraries, weights and the reference
@@ -77,18 +83,26 @@ def import_upload(source: UploadedModel, request: ImportRequest, on_progress: On
     leave_compiler_out()
     upload, shapes = request.upload, request.example_shapes
     on_progress(0.1, "lowering the operators")
-    template, weights, remark = _template(source, on_progress, shapes)
+    model = _template(source, on_progress, shapes)
+    weights, remark = model.weights, model.remark
     on_progress(0.4, "loading the model into the reference")
     reference = source.reference()
     on_progress(0.5, "looking for shapes that the model takes")
     memory_bytes = int(request.limits.memory_bytes * _MEMORY_FOR_TENSORS)
-    plain = without_batch_symbol(template)
+    plain = without_batch_symbol(model.template)
     example = find_example(plain, weights, reference, memory_bytes, shapes)
     on_progress(0.6, f"checking against {reference.name}")
-    subject = Subject(plain, weights, example, memory_bytes, request.limits.is_first)
-    study = study_batch(subject, reference)
-    on_progress(0.8, "checking at other shapes")
-    verify_elsewhere(study.subject, reference)
+    is_first, narrow = request.limits.is_first, model.narrow_type
+    subject = Subject(plain, weights, example, memory_bytes, is_first, narrow)
+    try:
+        study = _studied(subject, reference, on_progress)
+    except ModelImportError as refusal:
+        if model.as_filed is None or isinstance(refusal, ImportLimitExceeded):
+            raise
+        plain, weights = run_passes(*model.as_filed)
+        subject = replace(subject, template=without_batch_symbol(plain), weights=weights)
+        study = _studied(subject, reference, on_progress)
+        remark = f"computes in {narrow} after each operator, which is slow: in FP32, {refusal}"
     if remark:
         study = replace(study, warnings=(*study.warnings, remark))
     on_progress(0.9, "writing the artefact")
@@ -97,10 +111,28 @@ def import_upload(source: UploadedModel, request: ImportRequest, on_progress: On
     write_artefact(request.artefact, template, weights, report, source.file)
 
 
+@dataclass(frozen=True, slots=True)
+class _Model:
+    """The template after the passes, its constants, and a remark for the report."""
+
+    template: OpGraph
+    weights: Mapping[str, Tensor]
+    remark: str
+    narrow_type: str = ""  # FP16 or BF16: the template computes in FP32 what the file does in it
+    as_filed: tuple[OpGraph, Mapping[str, Tensor]] | None = None  # as lowered, if that is so
+
+
+def _studied(subject: Subject, reference: ReferenceModel, on_progress: OnProgress) -> Study:
+    study = study_batch(subject, reference)
+    on_progress(0.8, "checking at other shapes")
+    verify_elsewhere(study.subject, reference)
+    return study
+
+
 def _template(
     source: UploadedModel, on_progress: OnProgress, given: Mapping[str, tuple[int, ...]]
-) -> tuple[OpGraph, Mapping[str, Tensor], str]:
-    """Return the template after the passes, its constants, and a remark for the report.
+) -> _Model:
+    """Lower a model.
 
     Raises:
         ModelImportError: it can be served neither in parts nor whole.
@@ -108,14 +140,21 @@ def _template(
     try:
         template, weights, remark = source.lowered()
         on_progress(0.3, "simplifying the graph")
+        narrow, as_filed = narrow_type(template, weights), (template, weights)
+        if narrow:
+            template, weights = widen(template, weights)
         template, weights = run_passes(template, weights)
         _check_static_inputs(template)
     except UnsupportedOperators as refusal:
         on_progress(0.3, "trying to serve the model as one unit")
         template, weights = source.whole(refusal, given)
         reasons = "; ".join(refusal.reasons[:5])[:1000]
-        return template, weights, f"served whole by ONNX Runtime, unscheduled: {reasons}"
-    return template, weights, remark
+        return _Model(template, weights, f"served whole by ONNX Runtime, unscheduled: {reasons}")
+    remarks = [remark] if remark else []
+    if narrow:
+        remarks.append(f"the file computes in {narrow}; it is served in FP32 inside")
+    remark = "; ".join(remarks)
+    return _Model(template, weights, remark, narrow, as_filed if narrow else None)
 
 
 def _check_static_inputs(template: OpGraph) -> None:
@@ -229,4 +268,5 @@ def _report(study: Study, reference: ReferenceModel, upload: Path, source: Uploa
         static_values={name: value.tolist() for name, value in example.static_values.items()},
         warnings=study.warnings,
         verified=Verified(reference.name, batches, study.checked.error, study.checked.tolerance),
+        narrow_type=study.subject.narrow_type,
     )

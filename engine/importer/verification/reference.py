@@ -12,17 +12,21 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Protocol
 
-import ml_dtypes
 import numpy as np
 import onnx
 import onnxruntime
-import torch
 from onnx.reference import ReferenceEvaluator
 from torch import Tensor
 
 from braid.core.errors import ModelImportError
 from braid.engine.importer.sandbox.run_limit import trial
-from braid.engine.ops.dtypes import is_strings, strings_array, strings_tensor
+from braid.engine.ops.dtypes import (
+    array_of,
+    is_strings,
+    strings_array,
+    strings_tensor,
+    tensor_of,
+)
 
 THREADS = 1
 
@@ -150,12 +154,7 @@ def _failed(error: Exception) -> ReferenceFailed:
 
 
 def _as_array(tensor: Tensor) -> np.ndarray[Any, Any]:
-    """Return a numpy array; BF16 in the type of ml_dtypes, since numpy has none."""
-    if is_strings(tensor):
-        return strings_array(tensor)
-    if tensor.dtype is torch.bfloat16:
-        return tensor.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
-    return tensor.numpy()
+    return strings_array(tensor) if is_strings(tensor) else array_of(tensor)
 
 
 def _as_tensors(names: Sequence[str], results: Sequence[object]) -> dict[str, Tensor]:
@@ -168,12 +167,8 @@ def _as_tensors(names: Sequence[str], results: Sequence[object]) -> dict[str, Te
         if result.dtype.kind in "OU":
             found[name] = strings_tensor(result)
             continue
-        if result.dtype == ml_dtypes.bfloat16:
-            whole = np.array(result, order="C")
-            found[name] = torch.from_numpy(whole.view(np.int16)).view(torch.bfloat16)
-            continue
         try:
-            found[name] = torch.from_numpy(np.array(result, order="C"))
+            found[name] = tensor_of(np.array(result, order="C"))
         except TypeError as error:
             raise ReferenceFailed(f"output {name!r}: {error}") from error
     return found

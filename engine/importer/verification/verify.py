@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -38,12 +39,14 @@ from braid.engine.importer.verification.compare import (
 )
 from braid.engine.importer.verification.example_inputs import Example, check_memory
 from braid.engine.importer.verification.reference import ReferenceFailed, ReferenceModel
+from braid.engine.ops.dtypes import torch_dtype
 from braid.engine.ops.families.quantised_unit import QUANTISE
 from braid.engine.passes.body import Weights
 from braid.engine.passes.specialise import interpret, specialise
 from braid.engine.runtime.memory import raise_out_of_memory
 
 _HALF_TOLERANCE = {torch.float16: 2e-2, torch.bfloat16: 1e-1}  # where weights are that coarse
+_MOST_HALF_TOLERANCE = 0.5  # what rounding to 16 bits moves, the file's author has accepted
 CHECKED_BATCHES = (3, 5)
 _ROUNDING_MARGIN = 16.0  # the two roundings measured are not the worst
 _MOST_TOLERANCE = 1e-2
@@ -69,6 +72,7 @@ class Subject:
     example: Example
     memory_bytes: int  # most that intermediate tensors may take
     is_first_try: bool = False  # another one with more memory would follow
+    narrow_type: str = ""  # FP16 or BF16, if the file computes in it
 
     def specialised(self, rows: int | None) -> tuple[OpGraph, dict[str, Tensor]]:
         """Return the static graph at the example's shapes, ``rows`` in place of dimension 0.
@@ -89,18 +93,33 @@ class Subject:
     @property
     def weights_tolerance(self) -> float:
         """The largest relative error that the precision of the weights explains."""
-        coarse = [_HALF_TOLERANCE.get(t.dtype, TOLERANCE) for t in self.weights.values()]
-        return max(coarse, default=TOLERANCE)
+        types = {tensor.dtype for tensor in self.weights.values()}
+        if self.rounded_to is not None:
+            types.add(self.rounded_to)
+        return max((_HALF_TOLERANCE.get(dtype, TOLERANCE) for dtype in types), default=TOLERANCE)
 
     @property
     def tolerance(self) -> float:
         """The largest relative error accepted of a model with these weights."""
         return allowed_in(self.weights_tolerance, self.template)
 
+    @property
+    def most_tolerance(self) -> float:
+        """The largest relative error that rounding may explain."""
+        return max(_MOST_HALF_TOLERANCE if self.narrow_type else _MOST_TOLERANCE, self.tolerance)
+
+    @property
+    def rounded_to(self) -> torch.dtype | None:
+        """The file's type, if the template computes in a wider one."""
+        return torch_dtype(self.narrow_type) if self.narrow_type else None
+
 
 @trial()
 def run(
-    graph: OpGraph, constants: Mapping[str, Tensor], inputs: Mapping[str, Tensor]
+    graph: OpGraph,
+    constants: Mapping[str, Tensor],
+    inputs: Mapping[str, Tensor],
+    rounded_to: torch.dtype | None = None,
 ) -> dict[str, Tensor]:
     """Outputs of a static graph.
 
@@ -109,7 +128,7 @@ def run(
         MemoryError: the process is at its limit.
     """
     try:
-        return interpret(graph, constants, inputs)
+        return interpret(graph, constants, inputs, rounded_to=rounded_to)
     except BraidError:
         raise
     except Exception as error:  # torch raises whatever it likes
@@ -139,7 +158,7 @@ def verify_single(subject: Subject, reference: ReferenceModel) -> tuple[Subject,
         if found[-1][1].tolerance <= subject.tolerance:
             break
     chosen, checked = min(found, key=lambda pair: pair[1].tolerance)
-    if checked.evidence > max(_MOST_TOLERANCE, subject.tolerance):
+    if checked.evidence > subject.most_tolerance:
         raise ModelImportError(
             "the import cannot be verified: rounding alone moves the outputs of this model by "
             f"{checked.evidence / _ROUNDING_MARGIN:.1g} of the largest (not enough precision?)"
@@ -218,7 +237,10 @@ def _explained(
 def _own_rounding(
     subject: Subject, inputs: Mapping[str, Tensor], rows: int | None, got: Outputs
 ) -> float:
-    """Distance between our outputs and the same in double precision."""
+    """Distance between our outputs and the same in double precision, or in the file's type."""
+    if subject.rounded_to is not None:
+        rounded = furthest(run(*subject.specialised(rows), inputs, subject.rounded_to), got)
+        return rounded if math.isfinite(rounded) else 0.0  # to overflow is not to round
     wide = _in_double(subject)
     doubles = {name: widened(tensor) for name, tensor in inputs.items()}
     try:

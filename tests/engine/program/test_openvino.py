@@ -148,17 +148,140 @@ def test_indices_run_only_where_onnx_defines_them(tmp_path: Path) -> None:
             model.run({"ids": torch.tensor([[0, 0, bad, 0]])})
 
 
-@pytest.mark.parametrize("element", [TensorProto.INT64, TensorProto.DOUBLE, TensorProto.FLOAT16])
+@pytest.mark.parametrize("element", [TensorProto.INT64, TensorProto.DOUBLE])
 def test_what_it_would_compute_in_other_types_is_refused(tmp_path: Path, element: int) -> None:
     model = opened(doubling(tmp_path / MODEL_FILE, element))
     dtype: dict[int, torch.dtype] = {
         TensorProto.INT64: torch.int64,
         TensorProto.DOUBLE: torch.float64,
-        TensorProto.FLOAT16: torch.float16,
     }
 
     with pytest.raises(PreconditionFailed, match="OpenVINO would compute"):
         model.run({"x": torch.zeros(1, 3, dtype=dtype[element])})
+
+
+def test_fp16_is_computed_in_fp32_and_given_as_fp16(tmp_path: Path) -> None:
+    path = doubling(tmp_path / MODEL_FILE, TensorProto.FLOAT16)
+    x = torch.tensor([[0.1, -3.0, 20000.0]]).half()
+
+    (found,) = opened(path).run({"x": x}).values()
+
+    np.testing.assert_array_equal(found, expected(path, x=x)["y"])
+
+
+def arithmetic(
+    path: Path, nodes: list[Any], constants: dict[str, Any], shape: list[int], element: int
+) -> Path:
+    """Floats y of the integers z that the nodes make of x."""
+    nodes = [*nodes, helper.make_node("Cast", ["z"], ["y"], to=TensorProto.FLOAT)]
+    outputs = [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)]
+    return save(graph(nodes, tensors(element, x=shape), outputs, constants, "numbers"), path)
+
+
+def node(kind: str, *inputs: str, **attributes: Any) -> Any:
+    return helper.make_node(kind, ["x", *inputs], ["z"], **attributes)
+
+
+FIVE = {"c": np.array([2, -3, 1, 1 << 20, 5])}
+OPERATORS: dict[str, tuple[list[Any], dict[str, Any]]] = {
+    **{kind: ([node(kind, "c")], FIVE) for kind in ("Add", "Sub", "Mul", "Max", "Min")},
+    **{kind: ([node(kind)], {}) for kind in ("Abs", "Neg", "Sign")},
+    **{
+        f"{kind} {divisor}": ([node(kind, "c", **how)], {"c": np.array(divisor)})
+        for kind, how in (("Div", {}), ("Mod", {}), ("Mod", {"fmod": 1}))
+        for divisor in (3, -7)
+    },
+    **{
+        f"CumSum {exclusive}{reverse}": (
+            [node("CumSum", "c", exclusive=exclusive, reverse=reverse)], {"c": np.array(1)}
+        )
+        for exclusive in (0, 1) for reverse in (0, 1)
+    },
+    "ReduceSum": ([node("ReduceSum", "c")], {"c": np.array([1])}),
+    "ReduceMax": ([node("ReduceMax", axes=[1])], {}),
+    "Clip": ([node("Clip", "c", "d")], {"c": np.array(-100), "d": np.array((1 << 24) - 1)}),
+    "ArgMax": ([node("ArgMax", axis=-1)], {}),
+    "ArgMin": ([node("ArgMin", axis=0)], {}),
+    "OneHot": ([node("OneHot", "c", "d")], {"c": np.array(4), "d": np.array([0, 7])}),
+    "Pad": ([node("Pad", "c")], {"c": np.array([0, 1, 0, 2])}),
+    "Equal": ([node("Equal", "c")], {"c": np.array((1 << 24) - 1)}),
+    "Less": ([node("Less", "c")], {"c": np.array((1 << 24) - 1)}),
+    "Not": ([helper.make_node("Cast", ["x"], ["b"], to=TensorProto.BOOL),
+             helper.make_node("Not", ["b"], ["z"])], {}),
+    "GatherElements": ([helper.make_node("Clip", ["x", "l", "h"], ["i"]),
+                        helper.make_node("GatherElements", ["t", "i"], ["z"], axis=1)],
+                       {"l": np.array(-6), "h": np.array(5), "t": np.arange(18).reshape(3, 6)}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "element"),
+    [
+        *((name, TensorProto.INT64) for name in OPERATORS),
+        *((name, TensorProto.INT32) for name in OPERATORS if name != "OneHot"),  # not ORT's
+    ],
+)
+def test_integers_are_those_of_onnxruntime_up_to_the_bounds(
+    name: str, element: int, tmp_path: Path
+) -> None:
+    nodes, constants = OPERATORS[name]
+    dtype = torch.int64 if element == TensorProto.INT64 else torch.int32
+    kept = {"CumSum", "Pad", "ReduceSum"}  # whose other operands are INT64 always
+    if element == TensorProto.INT32 and name.partition(" ")[0] not in kept:
+        constants = {key: array.astype(np.int32) for key, array in constants.items()}
+    path = arithmetic(tmp_path / MODEL_FILE, nodes, constants, [3, 5], element)
+    model = opened(path)
+    model.run({"x": torch.zeros(3, 5, dtype=dtype)})
+    ((low, high),) = next(iter(model._compiled.values())).bounds.of.values()
+    random = torch.Generator().manual_seed(0)
+
+    few = torch.randint(-3, 4, (20, 3, 5), generator=random)
+    many = torch.randint(int(low), int(high) + 1, (20, 3, 5), generator=random)
+    ends = torch.tensor([low, high], dtype=torch.int64)[
+        torch.randint(0, 2, (20, 3, 5), generator=random)
+    ]
+    for x in torch.cat([few, many, ends]).to(dtype):
+        (found,) = model.run({"x": x}).values()
+        np.testing.assert_array_equal(found, expected(path, x=x)["y"])
+
+
+@pytest.mark.parametrize(
+    ("nodes", "constants", "why"),
+    [
+        ([node("Add", "c")], {"c": np.array(1 << 40)}, str(1 << 40)),
+        ([node("Equal", "c")], {"c": np.array((1 << 24) + 1)}, "16777217"),
+        ([helper.make_node("TopK", ["x", "c"], ["v", "z"])], {"c": np.array([2])}, "TopK"),
+    ],
+)  # fmt: skip
+def test_integers_that_it_would_not_tell_apart_are_refused(
+    nodes: list[Any], constants: dict[str, Any], why: str, tmp_path: Path
+) -> None:
+    path = arithmetic(tmp_path / MODEL_FILE, nodes, constants, [3, 5], TensorProto.INT64)
+
+    with pytest.raises(PreconditionFailed, match=why):
+        opened(path).run({"x": torch.zeros(3, 5, dtype=torch.int64)})
+
+
+#   mask ──> CumSum ──> Mul(mask) ──> Add(1) ──> Gather(table of 514 rows) ──> y
+def test_positions_counted_from_a_mask_are_followed_and_checked(tmp_path: Path) -> None:
+    make = helper.make_node
+    nodes = [
+        make("CumSum", ["mask", "axis"], ["counted"]),
+        make("Mul", ["counted", "mask"], ["masked"]),
+        make("Add", ["masked", "one"], ["places"]),
+        make("Gather", ["table", "places"], ["y"]),
+    ]
+    constants = {"axis": np.array(1), "one": np.array(1)}
+    table = np.random.default_rng(0).random((514, 3), np.float32)
+    shapes = tensors(TensorProto.INT64, mask=["batch", 16]), tensors(y=["batch", 16, 3])
+    drawn = graph(nodes, *shapes, {**constants, "table": table}, "positions")
+    path = save(drawn, tmp_path / MODEL_FILE)
+    model = opened(path)
+
+    mask = torch.tensor([[1] * 11 + [0] * 5, [0, 1] * 8])
+    np.testing.assert_array_equal(model.run({"mask": mask})["y"], expected(path, mask=mask)["y"])
+    with pytest.raises(PreconditionFailed, match="in input 'mask'"):
+        model.run({"mask": mask * (1 << 33)})
 
 
 def test_a_quantised_model_is_refused(tmp_path: Path) -> None:

@@ -279,3 +279,12 @@ def test_requests_in_the_middle_of_a_run_are_not_in_its_time() -> None:
             request.sent.close()
         assert ran.was_interrupted
         assert 1e3 < ran.latency_us <= elapsed_us - request.took_us
+
+
+def test_who_errs_no_more_than_the_baseline_stays_in_the_comparison() -> None:
+    baseline, same, worse = held(
+        Scripted(8, error=0.1), Scripted(7, error=0.1), Scripted(4, error=0.2)
+    )
+
+    assert baseline.runs == same.runs > 2
+    assert worse.runs == 0

@@ -78,7 +78,9 @@ def template(batch: int | str = "batch", extent: int | str = 8) -> OpGraph:
     return OpGraph("diamond", {"x": spec}, {"y": "d"}, {}, operators, dict.fromkeys(EDGES, spec))
 
 
-def write_artefact(folder: Path, sha256: str, graph: OpGraph, *, batched: bool = True) -> None:
+def write_artefact(
+    folder: Path, sha256: str, graph: OpGraph, *, batched: bool = True, narrow_type: str = ""
+) -> None:
     """What the importer leaves behind, as far as the front end reads it."""
     text = json.dumps(graph_to_json(graph)).encode()
     report = Report(
@@ -93,6 +95,7 @@ def write_artefact(folder: Path, sha256: str, graph: OpGraph, *, batched: bool =
         warnings=(),
         verified=Verified("fake", (1,), 0.0, 1e-4),
         files={"graph.json": hashlib.sha256(text).hexdigest()},
+        narrow_type=narrow_type,
     )
     folder.mkdir()
     (folder / "report.json").write_text(json.dumps(report_to_json(report)))
@@ -123,6 +126,7 @@ class FakeImporter:
         self.imports = 0
         self.graph = template()
         self.batched = True
+        self.narrow_type = ""
         self.error: Exception | None = None
         self.gate: asyncio.Event | None = None
         self.places = MemoryBudget(total_bytes=1, at_once=1)
@@ -145,7 +149,8 @@ class FakeImporter:
             await self.gate.wait()
         if self.error is not None:
             raise self.error
-        write_artefact(artefact, upload.name, self.graph, batched=self.batched)
+        narrow = self.narrow_type
+        write_artefact(artefact, upload.name, self.graph, batched=self.batched, narrow_type=narrow)
 
 
 class FakeDevice:

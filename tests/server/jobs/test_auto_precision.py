@@ -182,3 +182,28 @@ async def test_equal_plans_have_equal_names_whoever_chose_their_precision(server
 
     assert chosen.key.id != plain.key.id
     assert chosen.plan_id == plain.plan_id
+
+
+async def test_a_file_of_fp16_may_err_as_fp16_does_in_fp32(server: Server) -> None:
+    server.importer.narrow_type = "FP16"
+    server.device.precisions, server.device.runtimes = ("fp32", "bf16"), (OPENVINO,)
+    server.device.in_runtimes = {(OPENVINO, "fp32"): took(40, 3e-3)}
+
+    job = await registered(server, planner=PORTFOLIO)
+
+    schedule = served(server)
+    assert (job.state, schedule.runtime) == (JobStatus.READY, OPENVINO)
+    assert (schedule.precision, schedule.provenance.tolerance) == ("fp32", 1e-2)
+
+
+async def test_a_file_of_bf16_is_computed_in_bf16_where_that_is_faster(server: Server) -> None:
+    server.importer.narrow_type = "BF16"
+    server.device.precisions = ("fp32", "bf16", "int8")
+    server.device.narrow = {"bf16": (took(60, 4e-2), took(50, 4e-2))}
+
+    await registered(server, planner=PORTFOLIO)
+
+    schedule = served(server)
+    assert (schedule.precision, schedule.key.precision) == ("bf16", "fp32")
+    assert schedule.provenance.tolerance == 5e-2
+    assert not any("int8" in each.full_name for each in schedule.provenance.candidates)

@@ -1,0 +1,174 @@
+"""A template of FP16 or BF16 on FP32: rounded at its end, not after each operator.
+
+    x FP16 ─> conv ─> relu ─> y FP16          x ─> cast ─> conv ─> relu ─> cast ─> y
+                                              FP16    FP32    FP32    FP32    FP16
+
+CPUs have no arithmetic on 16-bit floats, or little; other runtimes cast around each operator. The
+model's inputs and outputs keep their types. Casts between floats inside the graph are gone. Kinds
+that make something else of a float than a float, or round it to a whole number, still read what
+the file's type holds: their results would not follow a small difference.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+
+from torch import Tensor
+
+from braid.core.graph import Branch, Operator, OpGraph
+from braid.core.precision import HALF
+from braid.engine.ops.dtypes import torch_dtype
+from braid.engine.passes.body import Weights, rebuilt, with_constants
+from braid.engine.passes.precision import WIDE
+from braid.engine.passes.value_types import value_types
+
+NARROW = (*HALF.values(),)
+
+_CAST, _IDENTITY = "braid.cast", "braid.identity"
+_DISCRETE = frozenset(
+    {
+        *("aten.eq", "aten.ne", "aten.lt", "aten.le", "aten.gt", "aten.ge", "aten.sign"),
+        *("aten.floor", "aten.ceil", "aten.round", "aten.remainder", "aten.fmod"),
+        *("braid.argmax", "braid.argmin", "braid.topk", "braid.nonzero", "braid.bit_cast"),
+    }
+)
+
+
+def narrow_type(template: OpGraph, weights: Weights) -> str:
+    """FP16 or BF16 if a template computes in it, or gives it; empty if it does not.
+
+    Of both, the coarser. Weights that are cast before they are used do not count.
+    """
+    types = value_types(template, weights)
+    made = {types.get(value, "") for value in template.outputs.values()}
+    pending = list(template.operators)
+    while pending:
+        operator = pending.pop()
+        pending += [inner for branch in operator.branches for inner in branch.operators]
+        if operator.kind not in (_CAST, _IDENTITY):
+            made.update(types[name] for name in operator.outputs)
+    return next((dtype for dtype in reversed(NARROW) if dtype in made), "")
+
+
+def widen(template: OpGraph, weights: Weights) -> tuple[OpGraph, dict[str, Tensor]]:
+    """Return a template, and its constants, that computes in FP32 what is FP16 or BF16."""
+    return _Widening(template, weights).result()
+
+
+class _Widening:
+    """State of one rewrite. A value that was narrow has its name in FP32, an input a new one."""
+
+    def __init__(self, template: OpGraph, weights: Weights) -> None:
+        self._template = template
+        self._types = value_types(template, weights)
+        self._weights = dict(weights)
+        self._narrow_weights: dict[str, Tensor] = {}
+        self._wide: dict[str, str] = {}  # input -> its name in FP32
+        self._taken = {*self._types, *_names(template.operators)}
+        for name, tensor in weights.items():
+            if self._is_narrow(name):
+                self._weights[name], self._narrow_weights[name] = tensor.float(), tensor
+
+    def result(self) -> tuple[OpGraph, dict[str, Tensor]]:
+        operators: list[Operator] = []
+        narrow: dict[str, str] = {}  # value -> its name in its own type
+        for name in self._template.inputs:
+            if self._is_narrow(name):
+                self._wide[name] = self._new(f"{name}:{WIDE}")
+                narrow[name] = name
+                operators.append(self._cast(name, self._wide[name], WIDE))
+        self._take(self._template.operators, operators, narrow)
+        outputs = {
+            name: self._narrow(value, operators, narrow) if self._is_narrow(value) else value
+            for name, value in self._template.outputs.items()
+        }
+        graph = dataclasses.replace(self._template, outputs=outputs)
+        return with_constants(rebuilt(graph, operators, {}), self._weights)
+
+    def _take(
+        self, operators: Iterable[Operator], to: list[Operator], narrow: dict[str, str]
+    ) -> None:
+        for operator in operators:
+            if self._stays_narrow(operator):
+                self._keep(operator, to, narrow)
+            else:
+                to.append(self._widened(operator, narrow))
+
+    def _stays_narrow(self, operator: Operator) -> bool:
+        reads = any(map(self._is_narrow, operator.inputs))
+        if operator.kind == _CAST:
+            return reads and not self._is_float(str(operator.attributes["dtype"]))
+        return operator.kind in _DISCRETE and (reads or any(map(self._is_narrow, operator.outputs)))
+
+    def _keep(self, operator: Operator, to: list[Operator], narrow: dict[str, str]) -> None:
+        """Add an operator on the file's own types, and casts of what it makes."""
+        inputs = tuple(
+            self._narrow(name, to, narrow) if self._is_narrow(name) else name
+            for name in operator.inputs
+        )
+        made = [name for name in operator.outputs if self._is_narrow(name)]
+        narrow.update({name: self._new(f"{name}:{self._types[name]}") for name in made})
+        outputs = tuple(narrow[name] if name in made else name for name in operator.outputs)
+        to.append(
+            dataclasses.replace(operator, inputs=inputs, outputs=outputs, host=self._host(operator))
+        )
+        to += [self._cast(narrow[name], name, WIDE) for name in made]
+
+    def _widened(self, operator: Operator, narrow: dict[str, str]) -> Operator:
+        attributes = {
+            key: WIDE if value in NARROW else value for key, value in operator.attributes.items()
+        }
+        inputs = tuple(self._wide.get(name, name) for name in operator.inputs)
+        is_widest = operator.kind == _CAST and attributes["dtype"] == WIDE
+        if is_widest and self._types[operator.inputs[0]] in (*NARROW, WIDE):
+            return Operator(operator.name, _IDENTITY, inputs, operator.outputs)
+        branches = tuple(self._branch(branch, dict(narrow)) for branch in operator.branches)
+        host = self._host(operator)
+        return dataclasses.replace(
+            operator, inputs=inputs, attributes=attributes, host=host, branches=branches
+        )
+
+    def _branch(self, branch: Branch, narrow: dict[str, str]) -> Branch:
+        operators: list[Operator] = []
+        self._take(branch.operators, operators, narrow)
+        return Branch(
+            tuple(operators), tuple(self._wide.get(name, name) for name in branch.outputs)
+        )
+
+    def _host(self, operator: Operator) -> Mapping[str, str]:
+        return {key: self._wide.get(name, name) for key, name in operator.host.items()}
+
+    def _narrow(self, value: str, to: list[Operator], narrow: dict[str, str]) -> str:
+        """Name of a value in the file's type; the cast is written at the first use."""
+        if value not in narrow:
+            dtype = self._types[value]
+            narrow[value] = name = self._new(f"{value}:{dtype}")
+            if value in self._narrow_weights:
+                self._weights[name] = self._narrow_weights[value]
+            else:
+                to.append(self._cast(value, name, dtype))
+        return narrow[value]
+
+    def _cast(self, value: str, name: str, dtype: str) -> Operator:
+        return Operator(self._new(f"{name}/cast"), _CAST, (value,), (name,), {"dtype": dtype})
+
+    def _new(self, wish: str) -> str:
+        while wish in self._taken:
+            wish += "~"
+        self._taken.add(wish)
+        return wish
+
+    def _is_narrow(self, value: str) -> bool:
+        return self._types.get(value, "") in NARROW
+
+    @staticmethod
+    def _is_float(dtype: str) -> bool:
+        return torch_dtype(dtype).is_floating_point
+
+
+def _names(operators: Iterable[Operator]) -> Iterable[str]:
+    for operator in operators:
+        yield operator.name
+        for branch in operator.branches:
+            yield from _names(branch.operators)
