@@ -6,7 +6,7 @@
 # CUDA's libraries with them, so the base needs the driver's interface only, not a toolkit.
 #
 # Build arguments beside VARIANT: CPU_BASE, CUDA_BASE (any Debian or Ubuntu with Python 3.11 or newer),
-# EXTRAS (of pyproject.toml, as openvino,tracing), COMMIT (for the metric braid_build_info), and pip's
+# EXTRAS (of pyproject.toml, as fleet,tracing, beside openvino), COMMIT (for the metric braid_build_info), and pip's
 # PIP_INDEX_URL, PIP_NO_INDEX, PIP_FIND_LINKS.
 ARG VARIANT=cuda
 ARG CPU_BASE=ubuntu:24.04
@@ -55,8 +55,9 @@ COPY server server
 COPY library library
 COPY client client
 RUN --mount=type=cache,target=/root/.cache/pip \
-    extras="$EXTRAS"; if [ "$VARIANT" = cuda ]; then extras="gpu${EXTRAS:+,$EXTRAS}"; fi; \
-    pip install -c constraints.txt ".${extras:+[$extras]}" \
+    extras="openvino${EXTRAS:+,$EXTRAS}"; \
+    if [ "$VARIANT" = cuda ]; then extras="gpu,$extras"; fi; \
+    pip install -c constraints.txt ".[$extras]" \
  && find /opt/braid -depth \( -name tests -o -name test \) -path '*/site-packages/torch/*' \
       -exec rm -rf {} + \
  && rm -rf /opt/braid/lib/python3*/site-packages/torch/include \

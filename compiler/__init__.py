@@ -9,6 +9,7 @@
     bench.py          where a device is measured    bench_search.py   on a CPU the bench searches
     progress.py       how far it is, in time        process.py        ... in its process
     retries.py        again, if a worker was killed planner.py        on a GPU a process of its own
+    results.py        what compilations leave       result_files.py   in a folder
 
 It knows no server: what it measures is kept by a ``Cache``, and whoever calls is told by a
 ``Report``. ``braid.library`` and the jobs of ``braid.server`` call it.

@@ -54,6 +54,18 @@ class ImportedModel:
         outputs = (graph.spec(value) for value in graph.outputs.values())
         return any(spec.dtype == BYTES for spec in (*graph.inputs.values(), *outputs))
 
+    @property
+    def guessed(self) -> dict[str, int]:
+        """Extents that schedules are made for, by name, and that the registration left open."""
+        given = self.options.input_shapes
+        said = {dim for name in given for dim in self.graph.inputs[name].shape}
+        return {
+            dim: int(extent)
+            for name, spec in self.inputs(1).items()
+            for dim, extent in zip(self.graph.inputs[name].shape, spec.shape, strict=True)
+            if isinstance(dim, str) and dim != BATCH and dim not in said
+        }
+
     def inputs(self, batch_size: int) -> dict[str, TensorType]:
         """Static specs of the inputs at ``batch_size`` rows; a fixed batch stays as it is.
 

@@ -135,6 +135,14 @@ class SideBySideRuns:
         return self.gain.is_faster
 
 
+def rival_text(ratio: float, name: str) -> str:
+    """Text of a speed beside the best other runtime: "1.04x onnxruntime"; "-": there is none.
+
+    ``ratio``: latency of the other over that of what serves.
+    """
+    return f"{ratio:.2f}x {name.partition('(')[0]}" if name else "-"
+
+
 def speed_text(speed: Speed | None, unknown: str = "-") -> str:
     """Text of a speed: ``1.031x (1.012 to 1.048)``; without an interval the median alone."""
     if speed is None:

@@ -13,7 +13,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from braid.core.errors import InvalidArtefact
 from braid.core.json_form import from_stored_json, to_json
@@ -139,6 +139,18 @@ class Contender:
     def erred(self) -> bool:
         """True if the candidate ran and its outputs were refused."""
         return bool(self.remark) and self.max_rel_error is not None
+
+
+def _runtime(candidate: Contender) -> str:
+    """Key of RUNTIMES that a candidate runs in; "": Braid's own."""
+    return candidate.name if candidate.name in RUNTIMES else ""
+
+
+class Rival(NamedTuple):
+    """Fastest candidate of the runtimes that do not serve."""
+
+    ratio: float  # its latency over that of the one that serves
+    name: str
 
 
 def contender_from_json(document: Mapping[str, Any]) -> Contender:
@@ -309,6 +321,25 @@ class Schedule:
     def speed(self) -> Speed | None:
         """Speed beside the sequential plan, as shown to users."""
         return self.chosen.speed if self.chosen is not None else None
+
+    @property
+    def best_other(self) -> Rival | None:
+        """Fastest candidate of the other runtimes, of which Braid's own plans are one.
+
+        None: there is none that could serve, or it is not recorded.
+        """
+        seen, serving = self.provenance, self.chosen
+        if not seen.promoted:
+            serving = next((each for each in seen.candidates if each.name == SEQUENTIAL), None)
+        if serving is None or serving.latency_us is None:
+            return None
+        ratios = [
+            (other.latency_us / serving.latency_us, other.full_name)
+            for other in seen.candidates
+            if _runtime(other) != _runtime(serving) and other.latency_us is not None
+            if not other.remark
+        ]
+        return Rival(*min(ratios)) if ratios else None
 
     def found_provisional(self, provisional: Provisional | None) -> Schedule:
         """The same schedule, provisional or settled."""

@@ -36,6 +36,12 @@ def host_names(settings: Settings) -> HostNames:
     return HostNames(settings.host, (EVERY,) if any_name else settings.http_hosts)
 
 
+def cors_origins(settings: Settings) -> tuple[str, ...]:
+    """Origins whose pages may call; every one where any name is ours, as pages can choose names."""
+    is_open = not settings.cors_origins and EVERY in settings.http_hosts
+    return (EVERY,) if is_open else settings.cors_origins
+
+
 def store_limits(settings: Settings) -> StoreLimits:
     return StoreLimits(
         settings.max_store_bytes,

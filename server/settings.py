@@ -53,6 +53,9 @@ class Settings(FleetSettings):
     # Names that the console is reached by, beside addresses and this host's. Commas; *: any.
     http_hosts: Annotated[tuple[str, ...], NoDecode] = ()
 
+    # Origins whose pages in a browser may call REST, as https://app.example.com. Commas; *: any.
+    cors_origins: Annotated[tuple[str, ...], NoDecode] = ()
+
     # Where admin calls are answered instead of the gRPC port: HOST:PORT, or unix:/PATH.
     admin_address: str = ""
 
@@ -61,15 +64,18 @@ class Settings(FleetSettings):
     tls_key: Path | None = None
     tls_client_ca: Path | None = None
 
-    # Bearer tokens. Files hold one a line, as it is or hashed (`braid token`); the admin's are also
-    # what lets the console change things. With any of them, calls without a token are refused.
+    # Bearer tokens. Files hold one a line, as it is or hashed (`braid token`); the admin's open the
+    # console, too. With any of them, calls, console and metrics without a token are refused. Those
+    # for metrics, which scrapers send, go with others.
     admin_token_file: Path | None = None
     infer_token_file: Path | None = None
+    metrics_token_file: Path | None = None
     admin_token: SecretStr = SecretStr("")
     infer_token: SecretStr = SecretStr("")
+    metrics_token: SecretStr = SecretStr("")
 
-    # Let callers without a token run models (and, if there are no tokens at all, everything), also
-    # on addresses that other machines reach.
+    # Let callers without a token run models and read metrics (and, if there are no tokens at all,
+    # everything), also on addresses that other machines reach.
     allow_unauthenticated: bool = False
 
     # Devices, comma-separated: cpu, cpu:0-7 (these cores), cuda:0. One that cannot be used is left
@@ -183,10 +189,11 @@ class Settings(FleetSettings):
     preload: Annotated[tuple[str, ...], NoDecode] = ()
 
     # A folder in Triton's layout (NAME/VERSION/model.onnx, config.pbtxt) whose models serve, and
-    # whose changes are followed. The server is ready only while they answer.
+    # whose changes are followed. The server is ready only while they answer, but for broken ones.
     model_repository: Path | None = None
 
-    # Names of models, comma-separated: the server is ready only while all of them answer.
+    # Names of models, comma-separated: the server is ready only while all of them answer. *: all
+    # of the repository, also those whose files cannot serve.
     ready_models: Annotated[tuple[str, ...], NoDecode] = ()
 
     # A plan drifts if it is this much slower or faster than profiled, for this long without a
@@ -209,7 +216,9 @@ class Settings(FleetSettings):
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
     log_format: Literal["json", "text"] = "text"
 
-    @field_validator("devices", "preload", "ready_models", "http_hosts", mode="before")
+    @field_validator(
+        "devices", "preload", "ready_models", "http_hosts", "cors_origins", mode="before"
+    )
     @classmethod
     def _split_commas(cls, value: Any) -> Any:
         if isinstance(value, str):
@@ -236,6 +245,14 @@ class Settings(FleetSettings):
         for name in value:
             if name != "*" and not re.fullmatch(r"[\w.-]+", name, re.ASCII):
                 raise ValueError(f"not a name without scheme and port: {name[:100]!r}")
+        return value
+
+    @field_validator("cors_origins")
+    @classmethod
+    def _bare_origins(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for origin in value:
+            if origin != "*" and not re.fullmatch(r"[a-z][a-z0-9+.-]*://[^/*?#@\s]+", origin):
+                raise ValueError(f"not SCHEME://HOST[:PORT] in small letters: {origin[:100]!r}")
         return value
 
     @field_validator("worker_memory_bytes")
@@ -268,6 +285,17 @@ class Settings(FleetSettings):
             raise ValueError("BRAID_TLS_CERTIFICATE and BRAID_TLS_KEY go together")
         if self.tls_client_ca is not None and self.tls_certificate is None:
             raise ValueError("BRAID_TLS_CLIENT_CA needs BRAID_TLS_CERTIFICATE and BRAID_TLS_KEY")
+        return self
+
+    @model_validator(mode="after")
+    def _metrics_tokens_beside_others(self) -> Settings:
+        others = self.admin_token_file, self.infer_token_file, self.admin_token, self.infer_token
+        has_others = any(one not in (None, SecretStr("")) for one in others)
+        if not has_others and (self.metrics_token_file or self.metrics_token != SecretStr("")):
+            raise ValueError(
+                "BRAID_METRICS_TOKEN_FILE and BRAID_METRICS_TOKEN need tokens of another role: "
+                "without any, everyone may do everything"
+            )
         return self
 
     @model_validator(mode="after")

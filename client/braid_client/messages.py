@@ -93,7 +93,7 @@ def _result(message: wire.InferResponse, outputs: dict[str, Array] | None = None
     timing = message.timing
     return InferResult(
         outputs=outputs,
-        timing=Timing(timing.queue_us, timing.compute_us, timing.total_us),
+        timing=Timing(timing.queue_us, timing.compute_us, timing.total_us, timing.prepare_us),
         batch_size=message.batch_size,
         batch_rows=message.batch_rows,
         plan_id=message.plan_id,

@@ -50,9 +50,10 @@ def _cells(tag: str, texts: Iterable[object]) -> str:
 def result_html(result: InferResult) -> str:
     """HTML of an answer: its outputs, the plan that ran and the time it took."""
     timing = result.timing
+    preparing = f" and {_ms(timing.prepare_us)} preparing" if timing.prepare_us else ""
     caption = (
         f"{result.model}, version {result.version}, plan {result.plan_id}: "
-        f"{_ms(timing.total_us)}, of which {_ms(timing.queue_us)} queue"
+        f"{_ms(timing.total_us)}, of which {_ms(timing.queue_us)} queue{preparing}"
     )
     rows = (_output(name, array) for name, array in result.outputs.items())
     return table(("output", "dtype", "shape", "min", "mean", "max"), rows, caption)

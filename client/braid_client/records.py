@@ -8,7 +8,7 @@ models ──> Model ──┬── TensorSpec (inputs, outputs)
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import Any, TypeVar
 
@@ -157,6 +157,8 @@ class ScheduleSummary:
     samples: int = 0  # that ``max_rel_error`` was measured on; 0: seeded inputs
     top_agreement: float | None = None  # part of the samples with the reference's top class
     provisional: str = ""  # why it is to be made again, by itself; empty: it is settled
+    best_other: str = ""  # fastest candidate of the other runtimes; empty: none is known
+    best_other_ratio: float = 0.0  # its latency over that of what serves
 
     def _repr_html_(self) -> str:
         return notebook.summary_html(self)
@@ -178,6 +180,8 @@ class Model:
     schedules: tuple[ScheduleSummary, ...]
     warnings: tuple[str, ...]
     created_unix: float
+    # Extents that schedules are made for, where file and registration leave them open.
+    guessed_extents: Mapping[str, int] = field(default_factory=dict)
 
     def _repr_html_(self) -> str:
         return notebook.model_html(self)
@@ -187,9 +191,10 @@ class Model:
 class Timing:
     """Time of a request on the server, by part, in microseconds."""
 
-    queue_us: int  # accepted until its first batch was sent to the device
+    queue_us: int  # accepted until its first batch was sent to the device, without prepare_us
     compute_us: int  # on the device, copies included
     total_us: int  # accepted until answered
+    prepare_us: int = 0  # until shapes that are new to the device were prepared
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,6 +294,7 @@ def model_from_wire(message: admin_pb2.Model) -> Model:
             "outputs": tuple(map(_spec_from_wire, message.outputs)),
             "schedules": tuple(map(_summary_from_wire, message.schedules)),
             "warnings": tuple(message.warnings),
+            "guessed_extents": dict(message.guessed_extents),
         }
     )
 

@@ -40,7 +40,7 @@ from braid.engine.link.messages import (
 from braid.engine.link.options import WatchLimits, WorkerEnd, WorkerOptions
 from braid.engine.link.shared_memory import Arena
 from braid.engine.link.watch import TICK_S, RunBound, Watch
-from braid.engine.processes.child import ChildProcess
+from braid.engine.processes.child import ChildProcess, Streams
 from braid.engine.processes.child_time import DidNothing, TookTooLong, wait_for_child
 from braid.engine.processes.environment import cpu_environment, cuda_environment
 
@@ -92,6 +92,7 @@ class WorkerProcess(asyncio.Protocol):
                 f"--arena-fd={given[2]}",
                 f"--options={json.dumps(to_json(options))}",
                 environment=_environment(options),
+                streams=Streams.LOGGED,
                 pass_fds=given,
             )
         started = cls(child, options.watch)

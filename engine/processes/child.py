@@ -1,6 +1,6 @@
 """A child process of the front end: how it is started and ended, and how it ended.
 
-    device worker, measuring process    engine/link/worker_process.py       frames on sockets
+    device worker, measuring process    engine/link/worker_process.py       frames on sockets, logs
     importer                            engine/importer/host/launch.py      lines on a socket
     planner                             compiler/planner.py                 lines on stdin, stdout
         └──> ChildProcess ──> python -P -m MODULE --parent=PID ...
@@ -26,9 +26,11 @@ from typing import Self
 
 from braid.core.background import to_the_end
 from braid.core.child_process import python_command, python_environment
+from braid.engine.processes.log_lines import relay
 
 MAX_LINE_BYTES = 256 << 20  # all the stages of a large graph in one question
 TAIL_BYTES = 8 << 10
+LAST_WORDS_S = 1.0
 
 DESCRIPTORS_TO_START = 12
 """At least as many as a start takes for a moment; for three streams uvloop takes ten."""
@@ -41,6 +43,7 @@ class Streams(enum.Enum):
 
     INHERITED = (DEVNULL, None, None)  # its output goes where the parent's goes
     KEPT = (DEVNULL, PIPE, STDOUT)  # the end of its output is kept
+    LOGGED = (DEVNULL, PIPE, PIPE)  # its output is logged, see log_lines.py
     LINES = (PIPE, PIPE, PIPE)  # stdin and stdout carry lines; the end of stderr is kept
 
 
@@ -79,7 +82,9 @@ class ChildProcess:
         self._process = process
         self._tail = bytearray()
         self._oom_kills = oom_kills()  # before
-        kept = process.stdout if streams is Streams.KEPT else process.stderr
+        kept = {Streams.KEPT: process.stdout, Streams.LINES: process.stderr}.get(streams)
+        logged = (process.stdout, process.stderr) if streams is Streams.LOGGED else ()
+        self._relaying = [asyncio.create_task(relay(each, process.pid)) for each in logged if each]
         self._end = asyncio.create_task(self._until_end(kept))
 
     @classmethod
@@ -191,6 +196,10 @@ class ChildProcess:
             del self._tail[:-TAIL_BYTES]
         status = await self._process.wait()
         self._kill_group()  # what it started
+        if self._relaying:  # its last words come before the log says that it ended
+            _, left = await asyncio.wait(self._relaying, timeout=LAST_WORDS_S)
+            for relaying in left:
+                relaying.cancel()
         short = is_more(self._oom_kills, oom_kills())
         return ChildEnd(status, self._tail.decode(errors="replace"), short)
 

@@ -29,7 +29,15 @@ def checked_file(artefact: Path, digest: str) -> Path:
     return path
 
 
-def first_line(error: Exception) -> str:
-    """First line of an error's message, at most 300 characters."""
-    text = str(error).strip().partition("\n")[0]
-    return (text or type(error).__name__)[:300]
+def reason_of(error: Exception) -> str:
+    """Reason in an error's message, at most 500 characters, in one line.
+
+    OpenVINO says where in its sources it failed, in lines that end with a colon, and then why.
+    """
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    while len(lines) > 1 and lines[0].startswith("Exception from ") and lines[0].endswith(":"):
+        del lines[0]
+    text = ""
+    while lines and (not text or text.endswith(":")):
+        text = f"{text} {lines.pop(0)}".strip()
+    return (text or type(error).__name__)[:500]

@@ -18,7 +18,7 @@ from torch import Tensor
 from braid.core.errors import PreconditionFailed
 from braid.core.graph import OpGraph
 from braid.engine.ops.dtypes import array_of, tensor_of
-from braid.engine.program.model_file import checked_file, first_line
+from braid.engine.program.model_file import checked_file, reason_of
 from braid.engine.runtime.stopping import stoppable_session_run
 
 Provider = tuple[str, Mapping[str, str]]
@@ -95,7 +95,7 @@ class OnnxSession:
             )
         except Exception as error:  # its exceptions share no base but this
             raise PreconditionFailed(
-                f"ONNX Runtime refuses the model: {first_line(error)}"
+                f"ONNX Runtime refuses the model: {reason_of(error)}"
             ) from error
         if self._session.get_providers()[0] != provider[0]:  # it said so, and took the CPU
             raise PreconditionFailed(f"ONNX Runtime cannot use {provider[0]} here")
@@ -116,7 +116,7 @@ class OnnxSession:
                 results = self._session.run(None, feeds, options)
             except Exception as error:
                 raise PreconditionFailed(
-                    f"ONNX Runtime cannot run it: {first_line(error)}"
+                    f"ONNX Runtime cannot run it: {reason_of(error)}"
                 ) from error
         return {
             name: tensor_of(np.asarray(result))
@@ -152,7 +152,7 @@ class OnnxSession:
                 self._session.run_with_iobinding(bound, options)
             except Exception as error:
                 raise PreconditionFailed(
-                    f"ONNX Runtime cannot run it: {first_line(error)}"
+                    f"ONNX Runtime cannot run it: {reason_of(error)}"
                 ) from error
 
     def _bind(self, inputs: Mapping[str, Tensor], outputs: Mapping[str, Tensor]) -> Any:

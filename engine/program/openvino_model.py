@@ -24,7 +24,7 @@ from torch import Tensor
 from braid.core.errors import BraidError, PreconditionFailed
 from braid.core.precision import BF16, FP32
 from braid.engine.program import openvino_library as library
-from braid.engine.program.model_file import checked_file, first_line
+from braid.engine.program.model_file import checked_file, reason_of
 from braid.engine.program.openvino_exactness import Bounds, exact_within
 from braid.engine.program.openvino_library import tbb_threads
 from braid.engine.runtime.stopping import stop_signal
@@ -215,7 +215,7 @@ def _refused(doing: str) -> Iterator[None]:
     except BraidError:
         raise
     except Exception as error:
-        raise PreconditionFailed(f"{doing}: {first_line(error)}") from error
+        raise PreconditionFailed(f"{doing}: {reason_of(error)}") from error
 
 
 def _properties(threads: int, streams: int, precision: str) -> dict[str, object]:

@@ -238,7 +238,7 @@ class ModelTable:
             self.check_runtime(to_run.runtime, to_run.program)
             return self.session(to_run.runtime, digest, place, to_run.side_by_side, precision)
         except (PreconditionFailed, InvalidArtefact) as error:
-            log.warning("model %s runs under its plan instead: %s", digest[:12], error)
+            log.warning("runs under its plan instead: %s", error, extra={"digest": digest})
             return None
 
     def check_runtime(self, runtime: str, key: ProgramKey) -> None:

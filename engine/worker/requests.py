@@ -263,7 +263,8 @@ def begin_run(
         except PreconditionFailed as error:
             if not ready.has_fallen_back:  # inputs may decide it: not a line for each request
                 ready.has_fallen_back = True
-                log.warning("model %s runs under its plan, for once: %s", ready.digest[:12], error)
+                facts = {"digest": ready.digest}
+                log.warning("runs under its plan, for once: %s", error, extra=facts)
     return ready.prepared.begin(inputs, outputs)
 
 

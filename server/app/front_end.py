@@ -22,6 +22,7 @@ from braid.core.background import BackgroundTasks
 from braid.core.errors import BraidError, DamagedArtefact
 from braid.engine.importer.host.process import SpareImporter
 from braid.engine.link.options import WorkerEnd
+from braid.engine.processes.log_lines import LOGGER
 from braid.server.app.interfaces import SERVICES, Answering, Interfaces
 from braid.server.app.model_parts import MadeFrom, make_model_parts, make_repository
 from braid.server.app.readiness import Readiness
@@ -34,8 +35,9 @@ from braid.server.observability.build import build_facts
 from braid.server.observability.drift import DriftWatch
 from braid.server.observability.metrics import Metrics
 from braid.server.observability.series.plans import PlanLabels
-from braid.server.observability.snapshot import DeviceSnapshot, Snapshot
+from braid.server.observability.snapshot import DeviceSnapshot, ShapeCounts, Snapshot
 from braid.server.observability.triton_metrics import TritonMetrics
+from braid.server.observability.worker_logs import WorkerLogs
 from braid.server.ports.grpc_port import GrpcPorts, MakePorts, Ports
 from braid.server.ports.ready_line import ModelToTry, ready_facts
 from braid.server.repository.repository import watch
@@ -105,9 +107,11 @@ class FrontEnd:
             self._repository = make_repository(made_from, self.models, self._readiness.changed)
             self._readiness.follow(self.models.serving, self._repository)
             answering = Answering(
-                settings, self.store, self.metrics, self.devices, self.models, health, memory
+                *(settings, self.store, self.metrics, self.devices, self.models, health, memory),
+                self._readiness,
             )
             self._interfaces = Interfaces(answering, make_ports)
+            self._worker_logs = WorkerLogs(self.models.serving.names_of)
             self.metrics.snapshot.watch(self._snapshot, settings.store, settings.max_store_bytes)
             opened.pop_all()
 
@@ -130,6 +134,7 @@ class FrontEnd:
         Raises:
             StartupError: a port is taken, or no device can be used.
         """
+        logging.getLogger(LOGGER).addFilter(self._worker_logs)
         await self._files.start()
         await self.devices.start()
         for device in self.devices.all:
@@ -189,6 +194,7 @@ class FrontEnd:
         await self._spare_importer.close()
         await self._interfaces.stop_http()
         await self.devices.close()
+        logging.getLogger(LOGGER).removeFilter(self._worker_logs)
         await self._files.stop()
         self.store.close()
 
@@ -222,6 +228,13 @@ class FrontEnd:
             self._readiness.is_ready,
             self.models.serving.versions(),
             list(map(DeviceSnapshot.of, self.devices.all)),
+            [
+                ShapeCounts(
+                    *(replica.name, str(replica.version), replica.device.name),
+                    *(replica.shapes_prepared, replica.shapes_dropped),
+                )
+                for replica in self.models.serving.all_replicas()
+            ],
         )
 
     def _plan_drifted(self, plan: PlanLabels, ratio: float) -> None:

@@ -8,6 +8,7 @@ HTTP port ─────> the same TensorService and methods as REST; health, m
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import grpc
@@ -17,6 +18,7 @@ from grpc_reflection.v1alpha import reflection
 from braid.core.errors import StartupError
 from braid.core.pieces import Turns
 from braid.server.app.model_parts import ModelParts
+from braid.server.app.readiness import Readiness
 from braid.server.console.facts import Facts
 from braid.server.console.sessions import Sessions
 from braid.server.console.site import Console
@@ -24,13 +26,14 @@ from braid.server.devices.pool import Devices
 from braid.server.inference.call_memory import CallMemory
 from braid.server.inference.shared_regions import SharedRegions
 from braid.server.jobs.node_list import NodeList
-from braid.server.limits import host_names
+from braid.server.limits import cors_origins, host_names
 from braid.server.observability.metrics import Metrics
 from braid.server.observability.tracing import Sampling
 from braid.server.ports.grpc_port import MESSAGE_OVERHEAD_BYTES, MakePorts
 from braid.server.ports.http.requests import BodyRoom
 from braid.server.ports.http.routes import health_routes, metrics_route
 from braid.server.ports.http.server import HttpServer
+from braid.server.ports.ready_line import near_address, register_command
 from braid.server.rpc.status import Handler
 from braid.server.servicers.admin import AdminServicer
 from braid.server.servicers.braid_v1 import BraidV1
@@ -72,6 +75,7 @@ class Answering:
     models: ModelParts
     health: Health
     memory: CallMemory
+    readiness: Readiness
 
 
 class Interfaces:
@@ -109,6 +113,7 @@ class Interfaces:
         )
         self.ports = make_ports(settings, self._add_services, self._sampling, memory)
         self._host_names = host_names(settings)
+        self._origins = cors_origins(settings)
         self._http = self._http_server()
 
     async def listen(self) -> None:
@@ -138,16 +143,22 @@ class Interfaces:
         await self.ports.close()
 
     def _http_server(self) -> HttpServer:
-        metrics, health = self._parts.metrics, self._parts.health
+        metrics = self._parts.metrics
         return HttpServer(
             [
-                metrics_route(metrics.registry, metrics.snapshot),
-                *health_routes(lambda: health.is_ready),
+                metrics_route(metrics.registry, metrics.snapshot, self.ports.checks.gate),
+                *health_routes(self._waits_for),
                 *rest_routes(self._rest()),
                 *self._console().routes(),
             ],
             self._is_our_name,
+            origins=self._origins,
         )
+
+    def _waits_for(self) -> Sequence[str]:
+        """What keeps the server from being ready; names of models are for callers with a token."""
+        has_tokens = self.ports.checks.tokens.are_required
+        return self._parts.readiness.waits_for(with_names=not has_tokens)
 
     def _is_our_name(self, host: str, in_protocol: bool) -> bool:
         """True if a ``Host`` is answered; scripts of other sites have no token for the protocol."""
@@ -164,7 +175,9 @@ class Interfaces:
         return RestServices(
             inference=TensorService(models, memory, self._turns, protocol),
             others={**self._oip, **self._admin.over_http()},
-            admission=Admission(checks.gate, checks.telemetry, needs_certificate=is_mutual),
+            admission=Admission(
+                checks.gate, checks.telemetry, needs_certificate=is_mutual, origins=self._origins
+            ),
             turns=self._turns,
             reading=asyncio.Semaphore(LARGE_BODIES),
             room=BodyRoom(settings.calls_memory_bytes),
@@ -172,7 +185,7 @@ class Interfaces:
         )
 
     def _console(self) -> Console:
-        """Make the console: pages for readers, changes for callers with the admin token."""
+        """Make the console: for callers with the admin token; if there is none, pages for all."""
         models, settings = self._parts.models, self._parts.settings
         facts = Facts(
             models.queries,
@@ -183,9 +196,11 @@ class Interfaces:
             self._parts.devices,
             shown_settings(settings),
             self._nodes,
+            lambda: register_command(settings, near_address(settings, self.grpc_port)),
         )
-        sessions = Sessions(self.ports.checks.tokens.is_admin)
-        return Console(facts, sessions, is_tls=settings.tls_certificate is not None)
+        tokens, is_tls = self.ports.checks.tokens, settings.tls_certificate is not None
+        sessions = Sessions(tokens.is_admin)
+        return Console(facts, sessions, is_tls=is_tls, is_guarded=tokens.are_required)
 
     def _open_inference(self) -> dict[str, Handler]:
         parts, models, regions = self._parts, self._parts.models, self._regions

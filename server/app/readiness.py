@@ -1,4 +1,4 @@
-"""Whether the server is ready: requests are taken, a device is up, and awaited models answer."""
+"""Whether the server is ready, and what it waits for: its start, a device, models."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ from braid.server.devices.pool import Devices
 from braid.server.models.serving_models import ServingModels
 from braid.server.repository.repository import ModelRepository
 from braid.server.servicers.health import Health
+
+EVERY_MODEL = "*"
+"""Among the names of BRAID_READY_MODELS: all models of the repository, broken ones, too."""
 
 
 class Readiness:
@@ -20,7 +23,7 @@ class Readiness:
         self._ready_models = ready_models
         self._serving: ServingModels | None = None
         self._repository: ModelRepository | None = None
-        self._takes_requests = False
+        self._takes_requests = self._is_stopping = False
 
     def follow(self, serving: ServingModels, repository: ModelRepository | None) -> None:
         """Await models of ``serving``, and those that a model repository holds."""
@@ -38,13 +41,25 @@ class Readiness:
     def refuse_requests(self) -> bool:
         """Say that requests are no longer taken; returns whether they were."""
         took_requests, self._takes_requests = self._takes_requests, False
+        self._is_stopping = True
         self.changed()
         return took_requests
 
     def changed(self) -> None:
         """Set the server's health: ready if requests are taken, a device and all models are up."""
-        is_up = self._takes_requests and self._devices.any_up
-        self._health.ready(is_up and not self.missing_models())
+        self._health.ready(not self.waits_for())
+
+    def waits_for(self, *, with_names: bool = True) -> list[str]:
+        """What keeps the server from being ready, in words; ``with_names``: of models, too."""
+        if self._is_stopping:
+            return ["the server stops"]
+        waits = [] if self._takes_requests else ["the server starts"]
+        if not self._devices.any_up:
+            waits.append("no device is up")
+        if missing := self.missing_models():
+            which = ", ".join(missing) if with_names else str(len(missing))
+            waits.append(f"models that do not answer: {which}")
+        return waits
 
     def model_answers(self, name: str, answers: bool) -> None:
         """Set the health of a model, and of a server that is ready only with that model.
@@ -61,7 +76,12 @@ class Readiness:
     def missing_models(self) -> list[str]:
         """Names of models that the server is ready only with, and that do not answer."""
         serving, repository = self._serving, self._repository
-        missing = [
-            name for name in self._ready_models if serving is None or not serving.answers(name)
-        ]
-        return missing + (repository.missing if repository is not None else [])
+        all_awaited = EVERY_MODEL in self._ready_models
+        missing = {
+            name
+            for name in self._ready_models
+            if name != EVERY_MODEL and (serving is None or not serving.answers(name))
+        }
+        if repository is not None:
+            missing.update(repository.missing(with_broken=all_awaited))
+        return sorted(missing)

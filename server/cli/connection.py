@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
+import socket
+import ssl
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeAlias
@@ -66,7 +69,7 @@ def tls_of(args: argparse.Namespace) -> Tls | None:
 
 def token_of(args: argparse.Namespace) -> str | None:
     if args.token_file:
-        return Path(args.token_file).read_text().strip()
+        return _first_token(Path(args.token_file))
     return os.environ.get("BRAID_TOKEN") or None
 
 
@@ -84,6 +87,54 @@ def connect(args: argparse.Namespace, *, patient: bool = False) -> Client:
     )
 
 
-def address_option(args: argparse.Namespace) -> str:
+def _first_token(file: Path) -> str:
+    """Return the first token of a file; lines may be comments, as in the server's own files.
+
+    Raises:
+        InvalidArgument: it holds hashes of tokens only.
+    """
+    lines = [line.split("#", 1)[0].strip() for line in file.read_text().splitlines()]
+    given = [line for line in lines if line]
+    plain = [line for line in given if not line.startswith("sha256:")]
+    if given and not plain:
+        raise InvalidArgument(
+            f"{file} holds hashes, from which no token can be read; name a file with the token "
+            "itself, as `braid token` printed it"
+        )
+    return plain[0] if plain else ""
+
+
+def connection_options(args: argparse.Namespace) -> str:
     """Options to append to a suggested command, so that it reaches the same server."""
-    return "" if args.address == default_address() else f" --address {args.address}"
+    usual = {
+        "address": default_address(),
+        **{name: os.environ.get(f"BRAID_{name.upper()}") for name in _CREDENTIALS},
+    }
+    given = {name: getattr(args, name) for name in usual}
+    return "".join(
+        f" --{name.replace('_', '-')} {shlex.quote(value)}"
+        for name, value in given.items()
+        if value and value != usual[name]
+    )
+
+
+_CREDENTIALS = ("token_file", "tls_ca", "tls_cert", "tls_key")
+
+
+def tls_hint(args: argparse.Namespace) -> str:
+    """Say that an address which does not answer speaks TLS and the command does not; "": no."""
+    if tls_of(args) is not None or args.address.startswith("unix:"):
+        return ""
+    host, _, port = args.address.rpartition(":")
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    try:
+        with socket.create_connection((host.strip("[]"), int(port)), HINT_SECONDS) as plain:
+            plain.settimeout(HINT_SECONDS)
+            context.wrap_socket(plain, server_hostname=host.strip("[]")).close()
+    except (OSError, ValueError):
+        return ""
+    return f"{args.address} speaks TLS: name its authority with --tls-ca FILE, or --tls-ca system"
+
+
+HINT_SECONDS = 2.0

@@ -11,7 +11,7 @@ from typing import Protocol
 import braid.core.errors
 import braid_client
 from braid.server.cli import completion
-from braid.server.cli.connection import Subparsers
+from braid.server.cli.connection import Subparsers, tls_hint
 from braid.server.cli.local import database, demo, plan, ray, serve, token
 from braid.server.cli.parser import Parser
 from braid.server.cli.remote import (
@@ -164,6 +164,8 @@ def _one_line(error: Exception, args: argparse.Namespace) -> str:
     text = " ".join(str(error).split())
     if isinstance(error, braid_client.BraidError) and error.code is not None:
         if isinstance(error, braid_client.Unavailable) and error.request_id is None:
+            if hint := tls_hint(args):
+                return hint
             return f"no server answers at {args.address} ({text}); start one with `braid serve`"
         if isinstance(error, braid_client.ServerError) and error.request_id is not None:
             return f"{text} (request {error.request_id})"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from braid.core.measurement import Speed
@@ -18,6 +18,7 @@ from braid.server.models.queries import ModelQueries, Placed
 from braid.server.models.serving_models import ServingModels
 from braid.server.observability.metrics import Metrics
 from braid.server.observability.series.plans import PlanLabels
+from braid.server.observability.series.requests import Statistics
 from braid.server.store.records import JobRecord, ModelVersion
 
 LISTED_JOBS = 200
@@ -46,6 +47,7 @@ class Facts:
     devices: Devices
     settings: Mapping[str, str]  # names and values that may be shown
     nodes: NodeList
+    register: Callable[[], str]  # command that registers a model here
     rates: Rates = field(init=False)
     _looking: asyncio.Lock = field(default_factory=asyncio.Lock)
 
@@ -66,6 +68,9 @@ class Facts:
 
     def waiting(self, model: ModelVersion) -> int:
         return self.metrics.find_model(model.name, model.version).waiting_requests
+
+    def statistics(self, model: ModelVersion) -> Statistics:
+        return self.metrics.find_model(model.name, model.version).statistics
 
     def speeds(self) -> dict[Key, dict[tuple[str, int], Speed]]:
         """Return the speed-ups of all models by device and batch size, from the metrics."""

@@ -16,8 +16,9 @@ from urllib.parse import quote, urlencode
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from braid.core.measurement import side_by_side_text, speed_text
+from braid.core.measurement import rival_text, side_by_side_text, speed_text
 from braid.core.quantisation import quantisation_text
+from braid.core.tensor import guess_text
 from braid.server.console import formats
 
 BASE = "/console/"
@@ -61,6 +62,8 @@ class Renderer:
             "speed": lambda speed: speed_text(speed, "–"),
             "side_by_side": lambda found: side_by_side_text(found, "–"),
             "quantisation": quantisation_text,
+            "guess": guess_text,
+            "rival": lambda best: "–" if best is None else rival_text(best.ratio, best.name),
         }
         self._is_compiled = False
 

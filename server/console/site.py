@@ -1,6 +1,6 @@
 """Routing of the console: its paths, who may do what, and its headers.
 
-GET   models, jobs, schedules, devices  everyone who reaches the port
+GET   models, jobs, schedules, devices  those who have signed in; without tokens everyone
 POST  sign-in                           callers with an admin token; few attempts a minute
 POST  cancel, delete, profile           those who have signed in, from our own pages only
 """
@@ -55,11 +55,22 @@ Action = Callable[[], Awaitable[str]]
 class Console:
     """The route below ``/console/``."""
 
-    def __init__(self, facts: Facts, sessions: Sessions, *, is_tls: bool = False) -> None:
+    def __init__(
+        self, facts: Facts, sessions: Sessions, *, is_tls: bool = False, is_guarded: bool = False
+    ) -> None:
+        """Read the assets.
+
+        Args:
+            facts: that pages show.
+            sessions: of those who signed in.
+            is_tls: the port speaks TLS.
+            is_guarded: pages, too, are for those who signed in.
+        """
         self._facts = facts
         self._sessions = sessions
         self._limit = SignInLimit()
         self._is_tls = is_tls
+        self._is_guarded = is_guarded
         self._renderer = Renderer()
         folder = files("braid.server.console") / "assets"
         self._assets = {name: (folder / name).read_bytes() for name in ASSETS}
@@ -81,6 +92,9 @@ class Console:
         try:
             if request.method == "POST":
                 return await self._post(parts, request, is_admin)
+            if self._is_guarded and not self._sessions.may_look(request.headers):
+                query = f"?{request.url.query}" if request.url.query else ""
+                return await self._ask_to_sign_in(path + query)
             return await self._get(parts, request, is_admin)
         except NotFound as error:
             return await self._problem(HTTPStatus.NOT_FOUND, str(error), is_admin)
@@ -123,6 +137,12 @@ class Console:
                 return await self._problem(HTTPStatus.NOT_FOUND, "There is no such page.", is_admin)
         return await self._page(page, is_admin)
 
+    async def _ask_to_sign_in(self, path: str) -> Response:
+        """Return the page to sign in on, which leads back to ``path``."""
+        page = _sign_in_page("", "" if path == "sign-in" else path)
+        status = HTTPStatus.OK if path == "sign-in" else HTTPStatus.UNAUTHORIZED
+        return await self._page(page, False, status, ("WWW-Authenticate", "Bearer"))
+
     async def _problem(self, status: HTTPStatus, message: str, is_admin: bool) -> Response:
         page = Page("problem.html", status.phrase, {"message": message})
         return await self._page(page, is_admin, status)
@@ -148,7 +168,8 @@ class Console:
             return await self._sign_in(request, await read_form(request))
         if parts == ["sign-out"]:
             self._sessions.sign_out(request.headers)
-            return _redirect(BASE, set_cookie("", secure=self._is_tls))
+            to = url("sign-in") if self._is_guarded else BASE
+            return _redirect(to, set_cookie("", secure=self._is_tls))
         action = self._action(parts)
         if action is None:
             return await self._problem(HTTPStatus.NOT_FOUND, "There is no such action.", is_admin)
@@ -190,19 +211,27 @@ class Console:
             retry = ("Retry-After", str(seconds))
             return await self._page(page, False, HTTPStatus.TOO_MANY_REQUESTS, retry)
         form = parse_qs(body.decode("utf-8", "replace"))
+        back = form.get("back", [""])[-1]
         session = self._sessions.sign_in(form.get("token", [""])[-1].strip())
         if session is None:
             must_wait = self._limit.failed(peer)
             extra = {"peer": peer, "must_wait": must_wait}
             log.warning("a wrong token was tried on the console", extra=extra)
-            page = _sign_in_page("This is not the admin token.")
+            page = _sign_in_page("This is not the admin token.", back)
             return await self._page(page, False, HTTPStatus.FORBIDDEN)
         log.info("signed in to the console", extra={"peer": peer})
-        return _redirect(BASE, set_cookie(session, secure=self._is_tls))
+        return _redirect(_below(back), set_cookie(session, secure=self._is_tls))
 
 
-def _sign_in_page(problem: str) -> Page:
-    return Page("sign-in.html", "Sign in", {"problem": problem})
+def _sign_in_page(problem: str, back: str = "") -> Page:
+    """Page to sign in on; ``back``: path below BASE to go to then."""
+    return Page("sign-in.html", "Sign in", {"problem": problem, "back": back})
+
+
+def _below(path: str) -> str:
+    """Return a path below BASE, quoted; BASE for what a form of another page may have sent."""
+    is_plain = path.isascii() and path.isprintable() and not set(path) & set(' \\"<>#')
+    return f"{BASE}{path}" if is_plain else BASE
 
 
 def _attachment(name: str, content_type: str, text: str) -> Response:

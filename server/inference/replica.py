@@ -86,6 +86,7 @@ class ModelReplica:
         self.outputs = tuple(graph.outputs)
         self.output_specs = {name: graph.spec(value) for name, value in graph.outputs.items()}
         self.warnings = report.warnings
+        self.guessed: Mapping[str, int] = imported.guessed
         self.batched = report.batch is not None
         self.output_axes: Mapping[str, int | None] = report.batch.outputs if report.batch else {}
         self.static_inputs = report.static_inputs
@@ -104,6 +105,7 @@ class ModelReplica:
         self._beside: dict[int, tuple[int, Executable]] = {}  # by size: side by side, if it pays
         self._on_demand: OrderedDict[tuple[ShapeClass, int], asyncio.Task[Executable]]
         self._on_demand = OrderedDict()
+        self.shapes_prepared = self.shapes_dropped = 0  # on demand, each with its batch size
         self._in_use: dict[Executable, int] = {}  # by batches being formed or running
         self._retired: set[Executable] = set()  # replaced, but still in use
         self._releasing: asyncio.Task[None] | None = None
@@ -225,10 +227,15 @@ class ModelReplica:
         if task is None or (task.done() and (task.cancelled() or task.exception())):
             task = asyncio.create_task(self.device.prepare(self._to_run(shape_class, batch_size)))
             task.add_done_callback(log_unexpected)
+            task.add_done_callback(self._count_prepared)
             self._on_demand[key] = task
             await self._drop_least_used()
         self._on_demand.move_to_end(key)
         return await asyncio.shield(task)
+
+    def _count_prepared(self, task: asyncio.Task[Executable]) -> None:
+        if not task.cancelled() and task.exception() is None:
+            self.shapes_prepared += 1
 
     def _to_run(
         self, shape_class: ShapeClass, batch_size: int, schedule: Schedule | None = None
@@ -256,6 +263,7 @@ class ModelReplica:
         for key in ended[: max(0, len(self._on_demand) - MAX_ON_DEMAND)]:
             task = self._on_demand.pop(key)
             if not task.cancelled() and task.exception() is None:
+                self.shapes_dropped += 1
                 await self._retire(task.result())
 
     async def _retire(self, ready: Executable) -> None:

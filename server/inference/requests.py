@@ -58,6 +58,7 @@ class InferenceResult:
     batch_size: int
     batch_rows: int
     plan_id: str
+    prepare_us: int = 0  # until shapes that are new to the device were prepared
     reply: bytes | None = None  # as the request's ``reply`` made it; then ``outputs`` is empty
 
 

@@ -45,6 +45,7 @@ class BatchRun:
     batch_size: int
     rows: int
     sent_ns: int
+    prepare_ns: int = 0  # until what runs it was prepared, before it was sent
 
 
 def with_rows(pieces: Sequence[Piece]) -> Iterator[tuple[int, Piece]]:
@@ -186,7 +187,8 @@ def outcome_of(
         outputs = copies
     result = InferenceResult(
         outputs={} if write is not None else outputs,
-        queue_us=(run.sent_ns - piece.ticket.accepted_ns) // 1000,
+        queue_us=(run.sent_ns - run.prepare_ns - piece.ticket.accepted_ns) // 1000,
+        prepare_us=run.prepare_ns // 1000,
         transfer_us=max(0, (ended_ns - run.sent_ns) // 1000 - compute_us),
         compute_us=compute_us,
         batch_size=run.batch_size,
@@ -268,6 +270,7 @@ def join(
     return InferenceResult(
         outputs=outputs,
         queue_us=parts[0].queue_us,
+        prepare_us=sum(part.prepare_us for part in parts),
         transfer_us=sum(part.transfer_us for part in parts),
         compute_us=sum(part.compute_us for part in parts),
         batch_size=largest.batch_size,

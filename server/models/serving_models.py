@@ -184,6 +184,15 @@ class ServingModels(KnownModels):
             for version in sorted(known.served)
         ]
 
+    def all_replicas(self) -> list[ModelReplica]:
+        """Replicas of all versions that answer, on all devices."""
+        return [
+            queued.replica
+            for known in self._names.values()
+            for replicas in known.served.values()
+            for queued in replicas
+        ]
+
     async def serve(self, model: ModelVersion, imported: ImportedModel, device: str) -> None:
         """Let a version whose model is loaded on a device answer there.
 

@@ -196,6 +196,15 @@ class KnownModels:
     def records(self) -> dict[str, dict[int, ModelVersion]]:
         return {name: dict(known.versions) for name, known in self._names.items()}
 
+    def names_of(self, digest: str) -> str:
+        """Versions whose file has a digest, in one text: "a version 1, b version 2"."""
+        return ", ".join(
+            f"{name} version {number}"
+            for name, known in self._names.items()
+            for number, model in known.versions.items()
+            if model.sha256 == digest
+        )
+
     def record(self, name: str, version: int) -> ModelVersion | None:
         return self._known(name).versions.get(version)
 

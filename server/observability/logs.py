@@ -69,7 +69,7 @@ def _time(record: logging.LogRecord) -> str:
 
 def _trace(record: logging.LogRecord) -> list[str]:
     if not record.exc_info or record.exc_info[0] is None:
-        return []
+        return (record.exc_text or "").splitlines()  # of another process
     return "".join(traceback.format_exception(*record.exc_info)).splitlines()
 
 

@@ -1,4 +1,4 @@
-"""Gauges of what is there when a scrape comes: readiness, models, memory, disk.
+"""Gauges of what is there when a scrape comes: readiness, models, shapes, memory, disk.
 
     /metrics ──look──> on the event loop: what the server knows     (Snapshot)
              ──read──> in a thread: /proc and the disk              (once a minute)
@@ -17,7 +17,7 @@ from pathlib import Path
 from time import monotonic
 
 from prometheus_client import Metric
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from braid.engine.link.messages import ModelMemory
@@ -57,12 +57,24 @@ class DeviceSnapshot:
 
 
 @dataclass(frozen=True, slots=True)
+class ShapeCounts:
+    """Shapes that a version was prepared for on a device because requests came in them."""
+
+    model: str
+    version: str
+    device: str
+    prepared: int
+    dropped: int  # of those, as too many others were used since
+
+
+@dataclass(frozen=True, slots=True)
 class Snapshot:
     """State of the server at one moment."""
 
     is_ready: bool = False
     versions: Sequence[tuple[ModelVersion, bool]] = ()  # each with whether it answers
     devices: Sequence[DeviceSnapshot] = ()
+    shapes: Sequence[ShapeCounts] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +135,7 @@ class SnapshotGauges(Collector):
         )
         yield from _models(snapshot)
         yield from _devices(snapshot)
+        yield from _shapes(snapshot)
         yield from _memory(snapshot, self._measured)
         yield from self._disk()
 
@@ -215,6 +228,23 @@ def _model_sizes(snapshot: Snapshot) -> Iterator[tuple[tuple[str, ...], float]]:
             if held.gpu_weights:
                 yield (*labels, "weights", "gpu"), held.gpu_weights
             yield (*labels, "activations", where), held.activations
+
+
+def _shapes(snapshot: Snapshot) -> Iterator[Metric]:
+    labels = "model", "version", "device"
+    counts = [((one.model, one.version, one.device), one) for one in snapshot.shapes]
+    kept = [(at, one.prepared - one.dropped) for at, one in counts]
+    yield _family("braid_shapes_kept", "Shapes of requests that are prepared now", labels, kept)
+    prepared = CounterMetricFamily(
+        "braid_shapes_prepared", "Shapes prepared as requests came in them", labels=labels
+    )
+    dropped = CounterMetricFamily(
+        "braid_shapes_dropped", "Prepared shapes dropped for others", labels=labels
+    )
+    for at, one in counts:
+        prepared.add_metric(at, one.prepared)
+        dropped.add_metric(at, one.dropped)
+    yield from (prepared, dropped)
 
 
 def _family(

@@ -153,6 +153,7 @@ class CallTrace:
             at_ns = began_ns
             for name, us in (
                 ("queue", outcome.queue_us),
+                ("prepare", outcome.prepare_us),
                 ("transfer", outcome.transfer_us),
                 ("compute", outcome.compute_us),
             ):

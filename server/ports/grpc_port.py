@@ -69,12 +69,13 @@ def _main_gate(settings: Settings, tokens: Tokens) -> list[Gate]:
 
 
 def _tokens(settings: Settings) -> Tokens:
-    admin, infer = settings.admin_token.get_secret_value(), settings.infer_token.get_secret_value()
+    given = {
+        Role.ADMIN: (settings.admin_token_file, settings.admin_token),
+        Role.INFER: (settings.infer_token_file, settings.infer_token),
+        Role.METRICS: (settings.metrics_token_file, settings.metrics_token),
+    }
     return Tokens(
-        [
-            TokenSource(Role.ADMIN, settings.admin_token_file, admin),
-            TokenSource(Role.INFER, settings.infer_token_file, infer),
-        ]
+        [TokenSource(role, file, one.get_secret_value()) for role, (file, one) in given.items()]
     )
 
 

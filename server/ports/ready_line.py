@@ -11,16 +11,20 @@ import json
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from braid.core.tensor import DTYPE_BYTES, TensorType
 from braid.server.observability.logs import Verbatim
 from braid.server.security.addresses import is_wildcard
+from braid.server.security.tokens import HASHED
 from braid.server.settings import Settings
 
 USUAL_ADDRESS = "127.0.0.1:8001"
 
 MAX_HEAD_CHARS = 2048
 """Longer descriptions of the inputs are not shown."""
+
+_UNKNOWN = "TOKEN_FILE"
 
 _ZERO_BYTES = {**DTYPE_BYTES, "BYTES": 4}
 """Bytes of an element that is zero, or the empty string, in binary tensor data."""
@@ -39,7 +43,7 @@ def ready_facts(
 ) -> dict[str, str]:
     """Facts by name; ``model`` is the one to try, None if none answers."""
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
-    near = "127.0.0.1" if is_wildcard(settings.host) else host
+    near = near_address(settings, grpc_port).rpartition(":")[0]
     scheme = "http" if settings.tls_certificate is None else "https"
     site = f"{scheme}://{near}:{http_port}/"
     facts = {
@@ -54,24 +58,69 @@ def ready_facts(
     return facts
 
 
+def near_address(settings: Settings, port: int) -> str:
+    """Address of a port, as callers on this machine reach it."""
+    host = f"[{settings.host}]" if ":" in settings.host else settings.host
+    return f"{'127.0.0.1' if is_wildcard(settings.host) else host}:{port}"
+
+
 def _command(settings: Settings, address: str, model: ModelToTry | None) -> str:
     """Command that calls this server, on this machine."""
+    if model is None:
+        return register_command(settings, address)
+    words = ["braid", "infer", model.name, "--input", "random"]
+    return shlex.join(words + _options(settings, address, _shown_token(settings, is_admin=False)))
+
+
+def register_command(settings: Settings, address: str) -> str:
+    """Command that registers a model here, names in capitals to be filled in.
+
+    ``address``: of the main gRPC port, on this machine.
+    """
     words = ["braid", "register", "NAME", "FILE.onnx", "--wait"]
-    if model is not None:
-        words = ["braid", "infer", model.name, "--input", "random"]
-    if address != USUAL_ADDRESS:
-        words += ["--address", address]
-    if settings.tls_certificate is not None:
+    address = settings.admin_address or address
+    return shlex.join(words + _options(settings, address, _shown_token(settings, is_admin=True)))
+
+
+def _options(settings: Settings, address: str, token: str) -> list[str]:
+    words = [] if address == USUAL_ADDRESS else ["--address", address]
+    if settings.tls_certificate is not None and not address.startswith("unix:"):
         words += ["--tls-ca", str(settings.tls_certificate.absolute())]
-    if tokens := settings.infer_token_file or settings.admin_token_file:
-        words += ["--token-file", str(tokens.absolute())]
-    return shlex.join(words)
+        if settings.tls_client_ca is not None:
+            words += ["--tls-cert", "CERTIFICATE.pem", "--tls-key", "KEY.pem"]
+    return words + (["--token-file", token] if token else [])
+
+
+def _shown_token(settings: Settings, *, is_admin: bool) -> str:
+    """File whose first line is a token for a call; TOKEN_FILE: there is none; "": none is needed.
+
+    Files with hashes, which no token can be read from, are not to be shown.
+    """
+    files = [settings.admin_token_file] if is_admin else []
+    if not is_admin:
+        files = [settings.infer_token_file, settings.admin_token_file]
+    given = settings.admin_token, settings.infer_token
+    has_tokens = any((settings.admin_token_file, settings.infer_token_file)) or any(
+        token.get_secret_value() for token in given
+    )
+    if not has_tokens or (settings.allow_unauthenticated and not is_admin):
+        return ""
+    return next((str(file.absolute()) for file in files if file and _begins_plain(file)), _UNKNOWN)
+
+
+def _begins_plain(file: Path) -> bool:
+    try:
+        first = file.read_text().partition("\n")[0].strip()
+    except (OSError, UnicodeDecodeError):
+        return False
+    return bool(first) and "#" not in first and not HASHED.fullmatch(first)
 
 
 def _curl(settings: Settings, site: str, model: ModelToTry) -> str:
     """Shell line that runs the model on zeros over REST; "": a caller needs more than a line."""
-    if settings.tls_client_ca is not None:
-        return ""  # and a certificate
+    token = _shown_token(settings, is_admin=False)
+    if settings.tls_client_ca is not None or token == _UNKNOWN:
+        return ""  # and a certificate, or a token that is only kept as a hash
     head, size_bytes = _zeros(model.inputs)
     if len(head) > MAX_HEAD_CHARS:
         return ""
@@ -80,9 +129,8 @@ def _curl(settings: Settings, site: str, model: ModelToTry) -> str:
     if settings.tls_certificate is not None:
         words += ["--cacert", str(settings.tls_certificate.absolute())]
     line = shlex.join(words)
-    if tokens := settings.infer_token_file or settings.admin_token_file:
-        first = f"$(head -n 1 {shlex.quote(str(tokens.absolute()))})"
-        line += f' -H "Authorization: Bearer {first}"'
+    if token:
+        line += f' -H "Authorization: Bearer $(head -n 1 {shlex.quote(token)})"'
     body = f"printf %s {shlex.quote(head)}; head -c {size_bytes} /dev/zero"
     return f"{{ {body}; }} | {line} {site}v2/models/{model.name}/infer"
 

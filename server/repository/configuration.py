@@ -1,8 +1,9 @@
-"""Reads Triton's ModelConfig; fields that are not offered are refused by name.
+"""Reads Triton's ModelConfig; fields that ask for other answers are refused by name.
 
     config.pbtxt (protobuf text), or JSON in a RepositoryModelLoad ──> Configuration
 
-Fields that say nothing about how a model behaves here are passed over.
+Fields that change no answer (how many instances, on what, in which order) are passed over, and
+named in ``Configuration.passed_over``.
 """
 
 from __future__ import annotations
@@ -18,7 +19,6 @@ from tritonclient.grpc import model_config_pb2 as wire
 from braid.compiler.options import ModelOptions
 from braid.core.errors import InvalidRequest
 from braid.scheduler.options import PlannerSettings
-from braid.server.inference.requests import DEFAULT_PRIORITY, PRIORITY_LEVELS
 from braid.server.repository.declared import DeclaredTensor, data_type_name
 from braid.server.store.serving_config import ServingConfig, VersionPolicy
 
@@ -26,22 +26,35 @@ PLATFORM = "onnx_braid"
 BACKEND = "braid"
 MODEL_FILE = "model.onnx"
 
+_WHOLE = "the config"
+
 _PLATFORMS = ("", PLATFORM, "onnxruntime_onnx")
 _BACKENDS = ("", BACKEND, "onnxruntime")
 
 _OFFERED: Mapping[str, frozenset[str]] = {
     message: frozenset(fields.split())
     for message, fields in {
-        "ModelConfig": "name platform backend runtime max_batch_size input output dynamic_batching "
-        "default_model_filename metric_tags parameters optimization instance_group version_policy",
-        "ModelDynamicBatching": "preferred_batch_size max_queue_delay_microseconds "
-        "priority_levels default_priority_level",
+        "ModelConfig": "name platform backend max_batch_size input output dynamic_batching "
+        "default_model_filename instance_group version_policy",
+        "ModelDynamicBatching": "preferred_batch_size max_queue_delay_microseconds",
         "ModelInstanceGroup": "name kind count gpus",
         "ModelInput": "name data_type format dims",
         "ModelOutput": "name data_type dims",
     }.items()
 }
-"""Fields of each message that are read here, or that change nothing."""
+"""Fields of each message that are read here."""
+
+_PASSED_OVER: Mapping[str, frozenset[str]] = {
+    message: frozenset(fields.split())
+    for message, fields in {
+        "ModelConfig": "runtime metric_tags model_metrics parameters optimization model_warmup "
+        "response_cache cc_model_filenames model_transaction_policy",
+        "ModelDynamicBatching": "preserve_ordering priority_levels default_priority_level "
+        "default_queue_policy priority_queue_policy",
+        "ModelInstanceGroup": "rate_limiter host_policy profile secondary_devices",
+    }.items()
+}
+"""Fields of each message that change no answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +69,14 @@ class Configuration:
     inputs: tuple[DeclaredTensor, ...] = ()
     outputs: tuple[DeclaredTensor, ...] = ()
     is_given: bool = False  # there is a configuration; else these are the defaults
+    passed_over: tuple[str, ...] = ()  # what it asks for that changes nothing here
+
+    @property
+    def warning(self) -> str:
+        """Text that names what is passed over; empty: nothing is."""
+        if not self.passed_over:
+            return ""
+        return f"passed over, as it changes no answer: {', '.join(self.passed_over)}"
 
     @property
     def options(self) -> ModelOptions:
@@ -98,7 +119,9 @@ def configuration_from_json(text: str, model: str, devices: Collection[str]) -> 
 
 
 def _checked(config: Any, model: str, devices: Collection[str]) -> Configuration:
-    _only_offered(config, "the config")
+    passed_over = _passed_over(config, _WHOLE)
+    if config.model_transaction_policy.decoupled:
+        raise InvalidRequest("the config asks for model_transaction_policy.decoupled: not offered")
     if config.name not in ("", model):
         raise InvalidRequest(f"the config is of model {config.name!r}, not of {model!r}")
     if config.platform not in _PLATFORMS or config.backend not in _BACKENDS:
@@ -108,15 +131,9 @@ def _checked(config: Any, model: str, devices: Collection[str]) -> Configuration
         )
     if config.max_batch_size < 0:
         raise InvalidRequest(f"max_batch_size is {config.max_batch_size}; it is 0 or more")
-    _check_instances(config.instance_group, devices)
     batching = config.dynamic_batching
-    _only_offered(batching, "dynamic_batching")
-    if batching.priority_levels not in (0, PRIORITY_LEVELS):
-        raise InvalidRequest(f"dynamic_batching.priority_levels: there are {PRIORITY_LEVELS} here")
-    if batching.default_priority_level not in (0, DEFAULT_PRIORITY):
-        raise InvalidRequest(
-            f"dynamic_batching.default_priority_level: it is {DEFAULT_PRIORITY} here"
-        )
+    passed_over += _instances(config.instance_group, devices)
+    passed_over += _passed_over(batching, "dynamic_batching")
     return Configuration(
         batch_sizes=_batch_sizes(config),
         max_batch_size=config.max_batch_size,
@@ -126,19 +143,22 @@ def _checked(config: Any, model: str, devices: Collection[str]) -> Configuration
         inputs=_declared(config.input, "input"),
         outputs=_declared(config.output, "output"),
         is_given=True,
+        passed_over=tuple(passed_over),
     )
 
 
-def _only_offered(message: Message, where: str) -> None:
-    """Refuse the fields that are set and not offered.
+def _passed_over(message: Message, where: str) -> list[str]:
+    """Return the fields that are set and change no answer, by their names within ``where``.
 
     Raises:
-        InvalidRequest: naming them.
+        InvalidRequest: naming those that are not offered.
     """
-    offered = _OFFERED[message.DESCRIPTOR.name]
-    unknown = [field.name for field, _ in message.ListFields() if field.name not in offered]
-    if unknown:
+    kind = message.DESCRIPTOR.name
+    given = [field.name for field, _ in message.ListFields() if field.name not in _OFFERED[kind]]
+    passed_over = [name for name in given if name in _PASSED_OVER.get(kind, ())]
+    if unknown := [name for name in given if name not in passed_over]:
         raise InvalidRequest(f"{where} asks for {', '.join(unknown)}: not offered here")
+    return passed_over if where == _WHOLE else [f"{where}.{name}" for name in passed_over]
 
 
 def _batch_sizes(config: Any) -> tuple[int, ...]:
@@ -179,34 +199,28 @@ def _declared(tensors: Sequence[Any], kind: str) -> tuple[DeclaredTensor, ...]:
         InvalidRequest: one asks for what is not offered.
     """
     for tensor in tensors:
-        _only_offered(tensor, f"{kind} {tensor.name!r}")
+        _passed_over(tensor, f"{kind} {tensor.name!r}")
     return tuple(
         DeclaredTensor(tensor.name, data_type_name(tensor.data_type), tuple(tensor.dims))
         for tensor in tensors
     )
 
 
-def _check_instances(groups: Sequence[Any], devices: Collection[str]) -> None:
-    """Refuse instances other than the one that each device has.
+def _instances(groups: Sequence[Any], devices: Collection[str]) -> list[str]:
+    """Return what groups of instances ask for beside the one instance that each device has.
 
     Raises:
-        InvalidRequest: naming the field.
+        InvalidRequest: naming the field that is not offered.
     """
+    passed_over = [text for group in groups for text in _passed_over(group, "instance_group")]
     kinds = {"KIND_GPU" if name.startswith("cuda") else "KIND_CPU" for name in devices}
     for group in groups:
-        if group.count > 1 or len(groups) > 1:
-            raise InvalidRequest(
-                "instance_group: a model has one instance on each device here, and requests to it "
-                "are batched; give one group of count 1, or leave it out"
-            )
         kind = wire.ModelInstanceGroup.Kind.Name(group.kind)
-        if kind not in ("KIND_AUTO", *kinds) or any(f"cuda:{n}" not in devices for n in group.gpus):
-            where = f"{kind} on gpus {list(group.gpus)}" if group.gpus else kind
-            raise InvalidRequest(
-                f"instance_group: {where} is not what this server has, which is "
-                f"{', '.join(sorted(devices))}; leave it out, or say KIND_AUTO"
-            )
-        _only_offered(group, "instance_group")
+        is_there = kind in ("KIND_AUTO", *kinds) and all(f"cuda:{n}" in devices for n in group.gpus)
+        if group.count > 1 or len(groups) > 1 or not is_there:
+            here = ", ".join(sorted(devices))
+            return [*passed_over, f"instance_group (one instance runs on each of {here})"]
+    return passed_over
 
 
 def _one_line(error: Exception) -> str:

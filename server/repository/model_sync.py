@@ -35,6 +35,7 @@ from braid.server.store.store import Store
 log = logging.getLogger("braid.repository")
 
 MAX_CONFIG_BYTES = 1 << 20
+DO_NOT_SERVE = "files of the repository do not serve"
 
 _Done = tuple[Stamp, Configuration]
 
@@ -86,14 +87,17 @@ class ModelSync:
         for noted, version in self._models.remarks.all():
             if noted == name and version not in (WHOLE_MODEL, *wanted):
                 self.note(name, version, "")
-        self.note(name, WHOLE_MODEL, whole)
+        if config.warning and not whole:
+            passing = "lines of a configuration are passed over"
+            self.note(name, WHOLE_MODEL, f"{CONFIG_FILE}: {config.warning}", passing)
+        else:
+            self.note(name, WHOLE_MODEL, whole)
         return is_done
 
-    def note(self, name: str, version: int, text: str) -> None:
+    def note(self, name: str, version: int, text: str, event: str = DO_NOT_SERVE) -> None:
         """Set the remark on a version, or on a whole model, and log it if it is new."""
         if self._models.remarks.note(name, version, text) and text:
-            facts = {"model": name, "version": version or None, "reason": text}
-            log.warning("files of the repository do not serve", extra=facts)
+            log.warning(event, extra={"model": name, "version": version or None, "reason": text})
 
     def _target(self, name: str, config: Configuration, before: ServingConfig) -> ServingConfig:
         """Configuration that a model is to have: its file's, else as it was, else the newest."""
@@ -110,7 +114,7 @@ class ModelSync:
         target: ServingConfig,
     ) -> tuple[bool, set[int]]:
         """Put the wanted versions into service; returns whether all is done, and which are new."""
-        name, asked = folder.name, replace(config, versions=None, max_wait_ms=None)
+        name, asked = folder.name, replace(config, versions=None, max_wait_ms=None, passed_over=())
         work = []
         for number in sorted(wanted):
             this = folder.versions[number].stamp, asked
@@ -201,4 +205,5 @@ def read_configuration(folder: ModelFolder, devices: Collection[str]) -> Configu
 
 def _passes(error: BraidError | OSError) -> bool:
     """Return whether an error may be over without a change of the folder."""
-    return isinstance(error, OSError | ResourceExhausted | Unavailable)
+    is_passing = isinstance(error, OSError | ResourceExhausted | Unavailable)
+    return is_passing and not isinstance(error, PermissionError)

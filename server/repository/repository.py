@@ -74,6 +74,7 @@ class ModelRepository:
         self._known: dict[str, _Known] = {}
         self._awaited: set[str] = set()
         self._answered: set[str] = set()
+        self._broken: set[str] = set()  # do not answer, and will not before their files change
         self._lines: Mapping[Path, str] = {}
         self._trouble = ""  # logged
         self._tasks = BackgroundTasks("model repository")
@@ -81,13 +82,14 @@ class ModelRepository:
         self._is_settling = False
         self.changed = asyncio.Event()  # to be set when the folder has changed
 
-    @property
-    def missing(self) -> list[str]:
+    def missing(self, *, with_broken: bool) -> list[str]:
         """Names of the repository's models that do not answer; not of those unloaded by request.
 
-        A model counts if it was there at the start, or has answered since.
+        A model counts if it was there at the start, or has answered since; ``with_broken``: also if
+        its files cannot serve.
         """
-        return [name for name in sorted(self._awaited) if not self._is_settled(name)]
+        awaited = self._awaited if with_broken else self._awaited - self._broken
+        return [name for name in sorted(awaited) if not self._is_settled(name)]
 
     def _is_settled(self, name: str) -> bool:
         if self._models.answers(name):
@@ -155,6 +157,7 @@ class ModelRepository:
         if folder.unreadable:
             self._sync.note(folder.name, WHOLE_MODEL, f"cannot be read: {folder.unreadable}")
             known.done = None
+            self._broken.add(folder.name)
             return
         if known.is_busy or folder.stamp == known.done:
             self._is_settling |= known.is_busy
@@ -176,12 +179,16 @@ class ModelRepository:
             known.is_busy = False
             known.done = folder.stamp if is_done else None
             known.retry_at = monotonic() + LOOK_S
+            self._broken.discard(name)
             if self._models.answers(name):
                 self._awaited.add(name)
                 self._answered.add(name)
+            elif is_done:
+                self._broken.add(name)
             if folder.is_gone and is_done:
                 self._awaited.discard(name)
                 self._answered.discard(name)
+                self._broken.discard(name)
                 self._known.pop(name, None)
             self._on_change()
 

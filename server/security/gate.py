@@ -14,6 +14,7 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Any
 
 import grpc
@@ -28,6 +29,14 @@ RECHECK_SECONDS = 5.0
 """How often the token of an open stream is looked at again."""
 
 Details = grpc.HandlerCallDetails
+
+
+@dataclass(slots=True)
+class DescribedCall:
+    """Method and metadata of a call over HTTP, for the gate and for tracing."""
+
+    method: str
+    invocation_metadata: tuple[tuple[str, str | bytes], ...]
 
 
 class Gate(grpc.aio.ServerInterceptor):
@@ -122,7 +131,9 @@ class Gate(grpc.aio.ServerInterceptor):
             return None
         if role is Role.ANYONE:
             return Unauthenticated("this call needs a token; send `authorization: Bearer TOKEN`")
-        return PermissionDenied("this token may run models; the call needs one for admins")
+        may = "run models" if role is Role.INFER else "read metrics"
+        wanted = "for admins" if needed is Role.ADMIN else "that runs models"
+        return PermissionDenied(f"this token may {may}; the call needs one {wanted}")
 
     def _role(self, details: Details) -> Role | None:
         if not self._tokens.are_required:

@@ -28,8 +28,9 @@ class Role(enum.IntEnum):
     """Rights of a caller; each role includes those before it."""
 
     ANYONE = 0  # health: probes carry no token
-    INFER = 1  # run models, and ask what they take and give
-    ADMIN = 2  # register, load, unload and delete models, watch jobs, change settings
+    METRICS = 1  # read metrics, as scrapers do
+    INFER = 2  # run models, and ask what they take and give
+    ADMIN = 3  # register, load, unload and delete models, watch jobs, change settings; the console
 
 
 _OIP_INFER = (
@@ -49,7 +50,11 @@ _OIP_INFER = (
     "CudaSharedMemoryUnregister",
 )
 
+METRICS = "/metrics"
+"""Path of the HTTP port, in place of a method."""
+
 NEEDED: Mapping[str, Role] = {
+    METRICS: Role.METRICS,
     "/grpc.health.v1.Health/Check": Role.ANYONE,
     "/grpc.health.v1.Health/Watch": Role.ANYONE,
     "/grpc.health.v1.Health/List": Role.INFER,  # names the models

@@ -91,6 +91,7 @@ def model_to_wire(
         message.outputs.extend(_specs_to_wire(served.output_specs))
         message.batched = served.batched
         message.warnings.extend(served.warnings)
+        message.guessed_extents.update(served.guessed)
     return message
 
 
@@ -143,7 +144,7 @@ def _specs_to_wire(specs: Mapping[str, TensorType]) -> list[wire.TensorSpec]:
 
 def _summary(placed: Placed) -> wire.ScheduleSummary:
     schedule = placed.schedule
-    seen, speed = schedule.provenance, schedule.speed
+    seen, speed, best = schedule.provenance, schedule.speed, schedule.best_other
     return wire.ScheduleSummary(
         plan_id=schedule.plan_id,
         device=placed.device,
@@ -165,6 +166,8 @@ def _summary(placed: Placed) -> wire.ScheduleSummary:
         samples=seen.samples,
         top_agreement=seen.top_agreement,
         provisional=seen.provisional.reason if seen.provisional else "",
+        best_other=best.name if best else "",
+        best_other_ratio=best.ratio if best else 0.0,
     )
 
 

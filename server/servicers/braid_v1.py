@@ -159,7 +159,12 @@ def write_response(
         model=request.model,
         version=str(version),
         request_id=request.request_id,
-        timing=wire.Timing(queue_us=result.queue_us, compute_us=result.compute_us, total_us=us),
+        timing=wire.Timing(
+            queue_us=result.queue_us,
+            compute_us=result.compute_us,
+            prepare_us=result.prepare_us,
+            total_us=us,
+        ),
         batch_size=result.batch_size,
         batch_rows=result.batch_rows,
         plan_id=result.plan_id,

@@ -238,7 +238,8 @@ class TensorService:
         result = await queued.submit(checked, series, deadline)
         progress.result = result
         soon = asyncio.get_running_loop().call_soon  # once the answer is on its way
-        soon(series.request_computed, result.queue_us / 1e6, result.compute_us / 1e6)
+        queue_s, compute_s = result.queue_us / 1e6, result.compute_us / 1e6
+        soon(series.request_computed, queue_s, compute_s, result.prepare_us / 1e6)
         reply: bytes | LaterReply | None = result.reply
         if reply is None:
             reply = await self._turns.finish(_replying(given, served, result))

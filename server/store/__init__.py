@@ -2,6 +2,7 @@
 
     <store>/lock              held while a server runs
     <store>/braid.db          SQLite (WAL): schema.py
+    <store>/schedules/, measurements/   braid.compiler.result_files
     <store>/uploads/          *.part while they come in, then <sha256> until imported
     <store>/artefacts/<sha256>/   what the importer wrote
 

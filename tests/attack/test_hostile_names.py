@@ -21,6 +21,8 @@ pytestmark = pytest.mark.ci
 SOURCE = "127.0.1.2"
 """Address of its own, as it sends wrong tokens."""
 
+ADMIN = {"Authorization": f"Bearer {TOKEN}"}
+
 EVENT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z [A-Z]+ +braid\.[a-z_.0-9]+  |  \| ")
 """Beginning of each line of the log."""
 
@@ -66,7 +68,7 @@ def check_surroundings(target: Target) -> None:
     bad = [line for line in target.server.log.splitlines() if not EVENT.match(line)]
     assert [line for line in bad if MARK in line] == []
     assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f\u2028\u202e]", target.server.log)
-    metrics = http(target, get("/metrics", 200).data).body.decode()
+    metrics = http(target, get("/metrics", 200, **ADMIN).data).body.decode()
     for family in text_string_to_metric_families(metrics):
         assert MARK.lower() not in family.name.lower()
         for sample in family.samples:
@@ -114,9 +116,9 @@ def test_names_in_a_model_stay_data(number: int, target: Target, tmp_path: Path)
             *(f"schedules/named/1/1{end}" for end in ("", "/svg", "/json", "/perfetto")),
         )
         for page in (*pages, "", "jobs"):
-            check_page(http(target, get(f"/console/{page}", 200).data))
+            check_page(http(target, get(f"/console/{page}", 200, **ADMIN).data))
         for path in ("", "/config"):
-            data = get(f"/v2/models/named{path}", 200, Authorization=f"Bearer {TOKEN}").data
+            data = get(f"/v2/models/named{path}", 200, **ADMIN).data
             check_page(http(target, data))
         client.delete("named")
 

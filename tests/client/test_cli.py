@@ -137,7 +137,7 @@ def test_waiting_shows_each_phase_then_the_schedules(
     assert "importing\nmeasuring · 3 of 6 · 2 s left\nready" in err
     assert "net version 1 is ready\n" in out
     row = "1 cpu fp16 1.50 ms (1.0%) 1.00 ms (2.0%) 1.500x (1.480 to 1.530)"
-    assert f"{row} 0.002 on seeded inputs 2 3 plan-1" in spoken(out)
+    assert f"{row} - 0.002 on seeded inputs 2 3 plan-1" in spoken(out)
 
 
 def test_a_job_that_fails_is_exit_code_1_and_one_line(

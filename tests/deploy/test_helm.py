@@ -36,7 +36,7 @@ except helm.HelmError as error:
 EVERYTHING: dict[str, Any] = {
     "gpu": {"enabled": True},
     "tls": {"secret": "certificate", "clientCaSecret": "clients"},
-    "tokens": {"inferSecret": "braid-infer-token"},
+    "tokens": {"inferSecret": "braid-infer-token", "metricsSecret": "braid-metrics-token"},
     "monitor": {"enabled": True, "kind": "ServiceMonitor"},
     "autoscaling": {"enabled": True},
     "persistence": {"enabled": True, "storageClass": "fast"},
@@ -224,6 +224,9 @@ def test_monitors_find_pods_or_the_service_of_the_replicas() -> None:
     assert [each["metadata"]["name"] for each in found] == ["braid-replicas"]
     ports = {port["name"] for port in found[0]["spec"]["ports"]}
     assert {each["port"] for each in service_monitor["spec"]["endpoints"]} <= ports
+    credentials = {"name": "braid-metrics-token", "key": "token"}
+    for endpoint in service_monitor["spec"]["endpoints"]:
+        assert endpoint["authorization"] == {"credentials": credentials}
 
     manifests = rendered(json.dumps({"monitor": {"enabled": True}}))
     (pod_monitor,) = of_kind(manifests, "PodMonitor")

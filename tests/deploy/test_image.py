@@ -63,9 +63,10 @@ class Container:
         return Client(self.address(8001), token=TOKEN)
 
     def http(self, path: str, body: object = None) -> bytes:
-        """Answer of the HTTP port to GET, or to POST of JSON."""
+        """Answer of the HTTP port to GET, or to POST of JSON, with the token."""
         data = None if body is None else json.dumps(body).encode()
-        request = Request(f"http://{self.address(8002)}{path}", data)
+        headers = {"Authorization": f"Bearer {TOKEN}"}
+        request = Request(f"http://{self.address(8002)}{path}", data, headers)
         with urlopen(request, timeout=30) as response:
             answer: bytes = response.read()
             return answer

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from tempfile import mkdtemp
-from urllib.request import urlopen
+from urllib.request import Request, urlopen
 
 import psutil
 
@@ -242,12 +242,17 @@ class Machine:
 
     def client(self, *, attempts: int = 1) -> Client:
         """A client of this machine's server, by default one that does not try again."""
-        token = Path(self.environment["BRAID_ADMIN_TOKEN_FILE"]).read_text().strip()
-        return Client(self.address, token=token, retry=RetryPolicy(max_attempts=attempts))
+        return Client(self.address, token=self._token, retry=RetryPolicy(max_attempts=attempts))
+
+    @property
+    def _token(self) -> str:
+        return Path(self.environment["BRAID_ADMIN_TOKEN_FILE"]).read_text().strip()
 
     def http(self, path: str, timeout_s: float = 10) -> str:
-        """GET a path of the HTTP port."""
-        with urlopen(f"http://{self.host}:{HTTP_PORT}{path}", timeout=timeout_s) as response:
+        """GET a path of the HTTP port, with the admin token."""
+        headers = {"Authorization": f"Bearer {self._token}"}
+        asked = Request(f"http://{self.host}:{HTTP_PORT}{path}", headers=headers)
+        with urlopen(asked, timeout=timeout_s) as response:
             return str(response.read().decode())
 
     def metric(self, name: str, **labels: str) -> float:

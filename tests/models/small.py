@@ -46,6 +46,13 @@ def embedding(path: Path) -> Path:
     return save(graph([node], inputs, outputs, {"table": table}, "embedding"), path)
 
 
+def open_length(path: Path) -> Path:
+    """x FP32 [batch, length] -> 2 x: each length is a shape of its own."""
+    node = helper.make_node("Add", ["x", "x"], ["y"])
+    made = graph([node], tensors(x=["batch", "length"]), tensors(y=["batch", "length"]))
+    return save(made, path)
+
+
 def by_values(path: Path) -> Path:
     """Rows of a table of 10, the first ``lengths`` of them reversed; and ids / by, truncated."""
     nodes = [

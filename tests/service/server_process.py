@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
-from urllib.request import urlopen
+from urllib.request import Request, urlopen
 
 import psutil
 import torch
@@ -149,8 +149,10 @@ class ServerProcess:
         return int(self._await(r" ready .*http=\S+:(\d+)")[1])
 
     def http(self, path: str) -> str:
-        """GET a path of the HTTP port."""
-        with urlopen(f"http://{self.http_address}{path}", timeout=60) as response:
+        """GET a path of the HTTP port, with the admin token if there is one."""
+        headers = {"Authorization": f"Bearer {self._token}"} if self._token else {}
+        asked = Request(f"http://{self.http_address}{path}", headers=headers)
+        with urlopen(asked, timeout=60) as response:
             return str(response.read().decode())
 
     def metric(self, name: str, **labels: str) -> float:
@@ -183,8 +185,14 @@ class ServerProcess:
 
     def client(self) -> Client:
         """A client of this server, with the admin token if it has one."""
+        return Client(self.address, token=self._token)
+
+    @property
+    def _token(self) -> str | None:
         file = self._environment.get("BRAID_ADMIN_TOKEN_FILE")
-        return Client(self.address, token=Path(file).read_text().strip() if file else None)
+        return (
+            Path(file).read_text().strip() if file else self._environment.get("BRAID_ADMIN_TOKEN")
+        )
 
     def terminate(self) -> None:
         """Send SIGTERM."""

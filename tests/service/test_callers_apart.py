@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from http.client import HTTPConnection
 from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlencode
 
 import numpy as np
@@ -45,6 +47,19 @@ class Guarded:
         finally:
             connection.close()
 
+    def send(
+        self, method: str, path: str, body: bytes | None = None, **headers: Any
+    ) -> tuple[int, dict[str, str]]:
+        """Status and headers of an answer of the HTTP port, their names in lower case."""
+        connection = HTTPConnection(self.server.http_address, timeout=120)
+        try:
+            connection.request(method, path, body, headers)
+            response = connection.getresponse()
+            response.read()
+            return response.status, {name.lower(): value for name, value in response.getheaders()}
+        finally:
+            connection.close()
+
     def sign_in(self, token: str) -> tuple[int, str, str]:
         return self.ask("/console/sign-in", {"token": token})
 
@@ -61,6 +76,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
         BRAID_INFER_TOKEN_FILE=str(folder / "infer"),
         BRAID_SYSTEM_SHARED_MEMORY="true",
         BRAID_HTTP_HOSTS="braid.example.com",
+        BRAID_CORS_ORIGINS="https://app.example.com,http://localhost:3000",
     )
     try:
         server.start()
@@ -70,6 +86,11 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
         yield Guarded(server, folder / "admin", admin, ours, theirs)
     finally:
         server.end()
+
+
+def row() -> bytes:
+    tensor = {"name": "x", "datatype": "FP32", "shape": [1, 3], "data": [1, 2, 3]}
+    return json.dumps({"inputs": [tensor]}).encode()
 
 
 def refused(call: object, status: str) -> None:
@@ -146,12 +167,62 @@ def test_a_withdrawn_token_ends_its_console_session_for_good(guarded: Guarded) -
 def test_the_console_answers_to_its_own_names_only(
     guarded: Guarded, host: str, status: int
 ) -> None:
-    given, _, page = guarded.ask("/console/", Host=host)
+    token = f"Bearer {guarded.admin}"
+    given, _, page = guarded.ask("/console/", Host=host, Authorization=token)
 
     assert given == status
     assert ("BRAID_HTTP_HOSTS" in page) == (status == 421)
     for path in ("/healthz", "/readyz", "/metrics"):  # probes call it by any name
-        assert guarded.ask(path, Host=host)[0] == 200
+        assert guarded.ask(path, Host=host, Authorization=token)[0] == 200
+
+
+@pytest.mark.parametrize("origin", ["https://app.example.com", "http://localhost:3000"])
+def test_pages_of_named_origins_call_rest_and_no_others(guarded: Guarded, origin: str) -> None:
+    asked: dict[str, Any] = {
+        "Access-Control-Request-Method": "POST",
+        "Access-Control-Request-Headers": "x-a",
+    }
+    infer, body = "/v2/models/id/infer", row()
+    token: dict[str, Any] = {"Authorization": f"Bearer {guarded.ours}"}
+
+    status, told = guarded.send("OPTIONS", infer, Origin=origin, **asked)
+    assert (status, told["access-control-allow-origin"]) == (200, origin)
+    assert "POST" in told["access-control-allow-methods"]
+    assert "x-a" in told["access-control-allow-headers"]
+    for path, expected in ((infer, 200), ("/v2/models/none/infer", 404), ("/v2/none", 404)):
+        status, told = guarded.send("POST", path, body, Origin=origin, **token)
+        assert (status, told["access-control-allow-origin"]) == (expected, origin)
+    assert guarded.send("POST", infer, body, Origin=origin)[0] == 401
+
+    other = "https://evil.example.com"
+    for path in (infer, "/console/", "/metrics"):
+        assert guarded.send("OPTIONS", path, Origin=other, **asked)[0] in (400, 405)
+    status, told = guarded.send("POST", infer, body, Origin=other, **token)
+    assert (status, "access-control-allow-origin" in told) == (403, False)
+    assert "access-control-allow-origin" not in guarded.send("GET", "/console/", Origin=origin)[1]
+
+
+@pytest.mark.parametrize(
+    "allowed", [{"BRAID_HTTP_HOSTS": "*"}, {"BRAID_CORS_ORIGINS": "*"}, {"BRAID_HTTP_HOSTS": "a"}]
+)
+def test_where_every_origin_may_call_cookies_stay_at_home(
+    tmp_path: Path, allowed: dict[str, Any]
+) -> None:
+    server = ServerProcess(tmp_path / "store", **allowed)
+    try:
+        guarded = Guarded(server.start(), tmp_path, "", "", "")
+        asked: dict[str, Any] = {"Origin": "http://localhost:3000", "Sec-Fetch-Site": "cross-site"}
+        preflight = guarded.send(
+            "OPTIONS", "/v2", **{**asked, "Access-Control-Request-Method": "POST"}
+        )
+        simple = guarded.send("POST", "/v2/repository/index", b"{}", **asked)
+        with_cookie = guarded.send("POST", "/v2/repository/index", b"{}", **asked, Cookie="sso=1")
+    finally:
+        server.end()
+
+    is_open = "*" in allowed.values()
+    assert ("access-control-allow-origin" in preflight[1]) is is_open
+    assert [simple[0], with_cookie[0]] == ([200, 403] if is_open else [403, 403])
 
 
 def test_wrong_tokens_are_counted_and_logged_without_the_token(guarded: Guarded) -> None:
@@ -163,7 +234,7 @@ def test_wrong_tokens_are_counted_and_logged_without_the_token(guarded: Guarded)
     assert [status for status, _, _ in answers] == [403] * 5 + [429]
     assert "Too many wrong tokens came from here" in answers[-1][2]
     assert guarded.sign_in(guarded.admin)[0] == 429
-    assert guarded.ask("/console/")[0] == 200
+    assert guarded.ask("/console/", Authorization=f"Bearer {guarded.admin}")[0] == 200
     log = guarded.server.log
     assert "signed in to the console" in log
     assert log.count("a wrong token was tried on the console") == 5

@@ -142,23 +142,50 @@ def test_five_models_serve_follow_their_files_and_survive_a_restart(
     assert main(["models", "--address", repository.server.address]) == 0
     assert "the version serves what it had before" in capsys.readouterr().out
 
-    # A restart registers nothing anew, and waits for a model that has never served.
+    # A restart registers nothing anew, and waits for no model whose file is broken.
     with repository.server.client() as client:
         jobs = {job.id for job in client.jobs() if job.state != "FAILED"}
     assert repository.server.stop() == 0
     shutil.copytree(repository.root / "plain", repository.root / "late")
     repository.server.start()
     assert ready() == served
-    assert re.search(r"not ready until these models answer .*models=late", repository.server.log)
-    with pytest.raises(HTTPError, match="503"):
-        repository.server.http("/readyz")
+    assert repository.server.http("/readyz").strip() == "ready"
     assert repository.await_reason("plain/1", "plain/1: ") == "READY"
     assert repository.await_reason("late/1", "late/1: ") == "UNAVAILABLE"
     with repository.server.client() as client:
         assert {job.id for job in client.jobs() if job.state != "FAILED"} == jobs
     shutil.rmtree(repository.root / "late")
-    until(lambda: main(["health", "--address", repository.server.address]) == 0, SECONDS)
+    until(lambda: "late/1" not in repository.index(), SECONDS, repository.index)
     assert repository.server.http("/readyz").strip() == "ready"
+
+
+def test_a_broken_model_keeps_a_server_from_ready_only_where_that_is_asked(tmp_path: Path) -> None:
+    root, store = tmp_path / "models", tmp_path / "store"
+    for name in ("good", "broken"):
+        (root / name / "1").mkdir(parents=True)
+    adds(root / "good/1/model.onnx", 1)
+    (root / "good/config.pbtxt").write_text(
+        "instance_group { count: 2 kind: KIND_GPU } optimization { priority: PRIORITY_MAX }"
+    )
+    (root / "broken/1/model.onnx").write_bytes(b"\x08\x07 no model")
+    arguments = ("--model-repository", str(root))
+    server = ServerProcess(store, arguments=arguments).start()
+    try:
+        assert server.http("/readyz").strip() == "ready"
+        state, reason = Repository(root, server, root).index()["good/1"]
+        assert state == "READY"
+        assert "passed over, as it changes no answer: optimization, instance_group" in reason
+        assert re.search(r"passed over .*model=good .*instance_group", server.log)
+        assert server.stop() == 0
+        for asked in ("*", "good,broken"):
+            server = ServerProcess(store, arguments=arguments, BRAID_READY_MODELS=asked).start()
+            with pytest.raises(HTTPError, match="503") as refused:
+                server.http("/readyz")
+            with refused.value as answer:
+                assert answer.read() == b"not ready: models that do not answer: broken\n"
+            assert server.stop() == 0
+    finally:
+        server.end()
 
 
 def test_a_file_that_is_still_copied_serves_when_it_is_whole(repository: Repository) -> None:
@@ -213,7 +240,6 @@ def test_what_is_not_offered_is_named_and_what_serves_goes_on(repository: Reposi
     repository.await_answer("net", 1, version=1)
     config = {
         "sequence_batching {}": "sequence_batching: not offered",
-        "instance_group {count: 2}": "count 1",
         "max_batch_sizes: 2": 'no field named "max_batch_sizes"',
         'input {name: "x" data_type: TYPE_FP16 dims: [-1, 3]}': "TYPE_FP32 in the model",
         'output {name: "z"}': "'z' is none of the model's, which are: y",

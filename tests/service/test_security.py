@@ -23,8 +23,17 @@ from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
 from tritonclient.grpc import service_pb2
 
+from braid.server.cli.main import main
 from braid.server.security.tokens import Role, hashed, needed_role, new_token
-from braid_client import BraidError, Client, RetryPolicy, Tls, Unauthenticated, Unavailable
+from braid_client import (
+    BraidError,
+    Client,
+    PermissionDenied,
+    RetryPolicy,
+    Tls,
+    Unauthenticated,
+    Unavailable,
+)
 from braid_client.wire import admin_pb2, inference_pb2
 from tests.models.small import identity
 from tests.service.server_process import ServerProcess
@@ -48,6 +57,7 @@ class Secured:
     folder: Path
     admin: str
     infer: str
+    metrics: str
     ca: trustme.CA
 
     @property
@@ -90,7 +100,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
     past = datetime(2020, 1, 1, tzinfo=UTC)
     old = ca.issue_cert("old@example.org", not_before=past, not_after=past + timedelta(days=9))
     write(old, folder, "expired")
-    admin, infer = new_token(), new_token()
+    admin, infer, metrics = new_token(), new_token(), new_token()
     (folder / "admin").write_text(f"# the one and only\n{hashed(admin)}\n")
     server = ServerProcess(
         folder / "store",
@@ -99,9 +109,10 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
         BRAID_TLS_CLIENT_CA=str(folder / "ca.pem"),
         BRAID_ADMIN_TOKEN_FILE=str(folder / "admin"),
         BRAID_INFER_TOKEN=infer,
+        BRAID_METRICS_TOKEN=metrics,
         BRAID_ADMIN_ADDRESS=f"unix:{folder / 'admin.sock'}",
     ).start()
-    made = Secured(server, folder, admin, infer, ca)
+    made = Secured(server, folder, admin, infer, metrics, ca)
     server.import_ahead(model := identity(folder / "id.onnx"))
     with made.admin_client(admin) as client:
         client.register("id", model, wait=True, timeout_s=600)
@@ -184,6 +195,21 @@ def test_plain_text_is_not_spoken(secured: Secured) -> None:
         pytest.raises(Unavailable),
     ):
         client.models(timeout_s=120)
+
+
+def test_the_command_line_is_told_of_tls_and_of_hashes(
+    secured: Secured, capsys: pytest.CaptureFixture[str]
+) -> None:
+    at = ("--address", secured.server.address)
+    for command in ("models", "health"):
+        assert main([command, *at]) == 1
+        assert f"{secured.server.address} speaks TLS: name its" in capsys.readouterr().err
+    (secured.folder / "plain").write_text(f"# of the test\n{secured.admin}  # admin\n")
+    admin = ("--address", f"unix:{secured.socket}", "--token-file")
+
+    assert main(["models", *admin, str(secured.folder / "admin")]) == 1
+    assert "holds hashes, from which no token can be read" in capsys.readouterr().err
+    assert main(["models", *admin, str(secured.folder / "plain")]) == 0
 
 
 def test_the_socket_is_for_its_owner_only(secured: Secured) -> None:
@@ -271,7 +297,8 @@ def test_no_content_of_requests_in_logs_or_metrics(secured: Secured) -> None:
     for path in (f"/{MARK}", f"/metrics?{MARK}=1"):
         with contextlib.suppress(OSError):
             urlopen(Request(at + path, headers={"X-Mark": MARK}), context=context, timeout=120)
-    with urlopen(f"{at}/metrics", context=context, timeout=120) as response:
+    asked = Request(f"{at}/metrics", headers={"Authorization": f"Bearer {secured.metrics}"})
+    with urlopen(asked, context=context, timeout=120) as response:
         metrics = response.read().decode()
 
     assert 'model="id"' in metrics
@@ -281,6 +308,7 @@ def test_no_content_of_requests_in_logs_or_metrics(secured: Secured) -> None:
     assert "forged line" not in secured.server.log
     assert secured.admin not in secured.server.log
     assert secured.infer not in secured.server.log
+    assert secured.metrics not in secured.server.log
 
 
 def rest_status(secured: Secured, path: str, token: str | None, *, shows_certificate: bool) -> int:
@@ -309,6 +337,11 @@ def rest_status(secured: Secured, path: str, token: str | None, *, shows_certifi
         ("/v2/models/id/infer", 401, 401, 400),  # let in: its body is empty
         ("/v2/repository/index", 403, 403, 403),  # admin calls go to the socket
         ("/v2/repository/models/id/unload", 403, 403, 403),
+        ("/healthz", 200, 200, 200),
+        ("/readyz", 200, 200, 200),
+        ("/metrics", 401, 401, 200),
+        ("/console/", 401, 401, 401),
+        ("/console/devices", 401, 401, 401),
     ],
 )
 def test_rest_calls_need_the_token_that_their_rpc_needs(
@@ -319,6 +352,14 @@ def test_rest_calls_need_the_token_that_their_rpc_needs(
     found = [rest_status(secured, path, token, shows_certificate=True) for token in tokens]
 
     assert found == [nobody, stranger, infer]
+
+
+def test_a_scraper_s_token_reads_metrics_and_nothing_else(secured: Secured) -> None:
+    for path, status in (("/metrics", 200), ("/v2", 403), ("/console/", 401)):
+        assert rest_status(secured, path, secured.metrics, shows_certificate=True) == status
+    with secured.client(secured.metrics) as client, pytest.raises(PermissionDenied):
+        client.infer("id", {"x": np.ones((1, 3), np.float32)})
+    assert rest_status(secured, "/metrics", secured.admin, shows_certificate=False) == 200
 
 
 def test_rest_calls_need_a_certificate_where_grpc_does(secured: Secured) -> None:

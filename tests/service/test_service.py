@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,9 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
+from braid.server.cli.main import main
 from braid_client import InferRequest, InvalidArgument
-from tests.models.small import best_boxes, identity
+from tests.models.small import best_boxes, identity, open_length
 from tests.service.server_process import ServerProcess
 
 Models = dict[str, Path]
@@ -150,6 +152,74 @@ def test_metrics_tell_what_happened_and_a_made_up_name_makes_no_series(
     assert "made-up" not in shared.http("/metrics")
     assert shared.metric("braid_stage_measurements_total") > 0
     assert shared.metric("braid_schedule_latency_seconds", model="cnn", batch_size="4") > 0
+
+
+def test_preparing_a_shape_is_told_apart_from_waiting(
+    shared: ServerProcess, tmp_path: Path
+) -> None:
+    model = open_length(tmp_path / "open.onnx")
+    labels = {"model": "open", "device": "cpu"}
+    with shared.client() as client:
+        client.register("open", model, planner="sequential", wait=True)
+        first, again = (
+            client.infer("open", {"x": np.ones((1, 37), np.float32)}).timing for _ in range(2)
+        )
+        page = shared.http("/console/models/open")
+        told = {
+            name: shared.metric(f"braid_{name}", **labels)
+            for name in (
+                *("shapes_prepared_total", "shapes_kept", "shapes_dropped_total"),
+                *("request_prepare_seconds_count", "request_prepare_seconds_sum"),
+            )
+        }
+        lengths = range(100, 136)
+        for length in lengths:
+            client.infer("open", {"x": np.ones((1, length), np.float32)})
+        kept = shared.metric("braid_shapes_kept", **labels)
+        dropped = shared.metric("braid_shapes_dropped_total", **labels)
+        client.delete("open")
+
+    assert first.prepare_us > again.prepare_us == 0
+    assert first.queue_us + first.prepare_us + first.compute_us <= first.total_us
+    assert told["request_prepare_seconds_sum"] == pytest.approx(first.prepare_us / 1e6)
+    assert told["request_prepare_seconds_count"] == told["shapes_prepared_total"] == 1
+    assert (told["shapes_kept"], told["shapes_dropped_total"]) == (1, 0)
+    assert kept + dropped == 1 + len(lengths)
+    assert dropped > 0
+    assert all(f"mean {phase}" in page for phase in ("queue", "preparing", "compute"))
+
+
+def test_guessed_extents_stand_wherever_a_model_is_shown(
+    shared: ServerProcess, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model, at = str(open_length(tmp_path / "guessed.onnx")), ("--address", shared.address)
+    register = ["register", "guessed", model, "--planner", "sequential", "--wait", *at]
+
+    def said(*arguments: str) -> str:
+        assert main(list(arguments)) == 0
+        return capsys.readouterr().out
+
+    with shared.client() as client:
+        try:
+            registered = said(*register)
+            (shown,) = json.loads(said(*register, "--json"))
+            (listed,) = (
+                m for m in json.loads(said("models", "--json", *at)) if m["name"] == "guessed"
+            )
+            table, page = said("models", *at), shared.http("/console/models/guessed")
+            said(*register, "--input-shape", "x=1,48")
+            asked = client.model("guessed")
+        finally:
+            client.delete("guessed")
+
+    (extent,) = shown["guessed_extents"].values()
+    assert listed["guessed_extents"] == shown["guessed_extents"] == {"length": extent}
+    assert f"tried at length={extent}, as the file leaves that open" in listed["warnings"]
+    for text in (registered, table, page):
+        assert f"scheduled for length={extent}, guessed" in text
+        assert "other shapes are answered by the sequential plan" in text
+    assert asked.version == "2"
+    assert asked.guessed_extents == {}
 
 
 def test_the_same_bytes_again_measure_nothing(shared: ServerProcess, models: Models) -> None:

@@ -32,9 +32,10 @@ def claim_speed(folder: Path) -> None:
             "greedy", 10420.0, 0.034, 99, SPEED.median, 1e-6,
             speedup_least=SPEED.least, speedup_most=SPEED.most,
         )  # fmt: skip
+        other = Contender("onnxruntime", 9800.0, 0.02, 99, 1.05)
         seen = replace(
             schedule.provenance, measured_us=10420.0, sequential_us=9630.0, spread=0.034,
-            candidates=(sequential, found), promoted=True, reason="",
+            candidates=(sequential, found, other), promoted=True, reason="",
         )  # fmt: skip
         store.put_schedule(replace(schedule, planner="greedy", provenance=seen))
     finally:
@@ -66,8 +67,15 @@ def test_all_surfaces_show_one_ratio_with_one_interval_and_one_plan_id(
         (plan,) = client.model("cnn").schedules
         document, _ = client.schedule("cnn")
         answer = client.infer("cnn", {"x": np.zeros((1, 3, 16, 16), np.float32)})
-        print_schedules(client, client.jobs()[0])
+        print_schedules(client.model("cnn"))
     registered = " ".join(capsys.readouterr().out.split())
+
+    # Beside the best other runtime, which is no plan of ours.
+    assert (plan.best_other, round(plan.best_other_ratio, 4)) == ("onnxruntime", 0.9405)
+    assert "0.94x onnxruntime" in registered
+    assert "beside the best other runtime: 0.94x onnxruntime" in braid("schedule", "show", "cnn")
+    for page in ("models/cnn", "schedules/cnn/1/1"):
+        assert "0.94x onnxruntime" in claiming.http(f"/console/{page}"), page
 
     # The SDK and the artefact.
     assert Speed(plan.speedup, plan.speedup_least, plan.speedup_most) == SPEED

@@ -181,7 +181,7 @@ class Extent(_message.Message):
     def __init__(self, fixed: _Optional[int] = ..., symbol: _Optional[str] = ...) -> None: ...
 
 class Model(_message.Message):
-    __slots__ = ("name", "version", "state", "message", "sha256", "size_bytes", "inputs", "outputs", "batched", "schedules", "warnings", "created_unix")
+    __slots__ = ("name", "version", "state", "message", "sha256", "size_bytes", "inputs", "outputs", "batched", "schedules", "warnings", "created_unix", "guessed_extents")
     class State(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         STATE_UNSPECIFIED: _ClassVar[Model.State]
@@ -196,6 +196,13 @@ class Model(_message.Message):
     FAILED: Model.State
     DRAINING: Model.State
     UNLOADED: Model.State
+    class GuessedExtentsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
     NAME_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
@@ -208,6 +215,7 @@ class Model(_message.Message):
     SCHEDULES_FIELD_NUMBER: _ClassVar[int]
     WARNINGS_FIELD_NUMBER: _ClassVar[int]
     CREATED_UNIX_FIELD_NUMBER: _ClassVar[int]
+    GUESSED_EXTENTS_FIELD_NUMBER: _ClassVar[int]
     name: str
     version: str
     state: Model.State
@@ -220,10 +228,11 @@ class Model(_message.Message):
     schedules: _containers.RepeatedCompositeFieldContainer[ScheduleSummary]
     warnings: _containers.RepeatedScalarFieldContainer[str]
     created_unix: float
-    def __init__(self, name: _Optional[str] = ..., version: _Optional[str] = ..., state: _Optional[_Union[Model.State, str]] = ..., message: _Optional[str] = ..., sha256: _Optional[str] = ..., size_bytes: _Optional[int] = ..., inputs: _Optional[_Iterable[_Union[TensorSpec, _Mapping]]] = ..., outputs: _Optional[_Iterable[_Union[TensorSpec, _Mapping]]] = ..., batched: bool = ..., schedules: _Optional[_Iterable[_Union[ScheduleSummary, _Mapping]]] = ..., warnings: _Optional[_Iterable[str]] = ..., created_unix: _Optional[float] = ...) -> None: ...
+    guessed_extents: _containers.ScalarMap[str, int]
+    def __init__(self, name: _Optional[str] = ..., version: _Optional[str] = ..., state: _Optional[_Union[Model.State, str]] = ..., message: _Optional[str] = ..., sha256: _Optional[str] = ..., size_bytes: _Optional[int] = ..., inputs: _Optional[_Iterable[_Union[TensorSpec, _Mapping]]] = ..., outputs: _Optional[_Iterable[_Union[TensorSpec, _Mapping]]] = ..., batched: bool = ..., schedules: _Optional[_Iterable[_Union[ScheduleSummary, _Mapping]]] = ..., warnings: _Optional[_Iterable[str]] = ..., created_unix: _Optional[float] = ..., guessed_extents: _Optional[_Mapping[str, int]] = ...) -> None: ...
 
 class ScheduleSummary(_message.Message):
-    __slots__ = ("plan_id", "device", "batch_size", "planner", "stages", "groups", "measured_us", "sequential_us", "speedup", "promoted", "precision", "max_rel_error", "speedup_least", "speedup_most", "spread", "sequential_spread", "side_by_side", "samples", "top_agreement", "provisional")
+    __slots__ = ("plan_id", "device", "batch_size", "planner", "stages", "groups", "measured_us", "sequential_us", "speedup", "promoted", "precision", "max_rel_error", "speedup_least", "speedup_most", "spread", "sequential_spread", "side_by_side", "samples", "top_agreement", "provisional", "best_other", "best_other_ratio")
     PLAN_ID_FIELD_NUMBER: _ClassVar[int]
     DEVICE_FIELD_NUMBER: _ClassVar[int]
     BATCH_SIZE_FIELD_NUMBER: _ClassVar[int]
@@ -244,6 +253,8 @@ class ScheduleSummary(_message.Message):
     SAMPLES_FIELD_NUMBER: _ClassVar[int]
     TOP_AGREEMENT_FIELD_NUMBER: _ClassVar[int]
     PROVISIONAL_FIELD_NUMBER: _ClassVar[int]
+    BEST_OTHER_FIELD_NUMBER: _ClassVar[int]
+    BEST_OTHER_RATIO_FIELD_NUMBER: _ClassVar[int]
     plan_id: str
     device: str
     batch_size: int
@@ -264,7 +275,9 @@ class ScheduleSummary(_message.Message):
     samples: int
     top_agreement: float
     provisional: str
-    def __init__(self, plan_id: _Optional[str] = ..., device: _Optional[str] = ..., batch_size: _Optional[int] = ..., planner: _Optional[str] = ..., stages: _Optional[int] = ..., groups: _Optional[int] = ..., measured_us: _Optional[float] = ..., sequential_us: _Optional[float] = ..., speedup: _Optional[float] = ..., promoted: bool = ..., precision: _Optional[str] = ..., max_rel_error: _Optional[float] = ..., speedup_least: _Optional[float] = ..., speedup_most: _Optional[float] = ..., spread: _Optional[float] = ..., sequential_spread: _Optional[float] = ..., side_by_side: _Optional[_Union[SideBySide, _Mapping]] = ..., samples: _Optional[int] = ..., top_agreement: _Optional[float] = ..., provisional: _Optional[str] = ...) -> None: ...
+    best_other: str
+    best_other_ratio: float
+    def __init__(self, plan_id: _Optional[str] = ..., device: _Optional[str] = ..., batch_size: _Optional[int] = ..., planner: _Optional[str] = ..., stages: _Optional[int] = ..., groups: _Optional[int] = ..., measured_us: _Optional[float] = ..., sequential_us: _Optional[float] = ..., speedup: _Optional[float] = ..., promoted: bool = ..., precision: _Optional[str] = ..., max_rel_error: _Optional[float] = ..., speedup_least: _Optional[float] = ..., speedup_most: _Optional[float] = ..., spread: _Optional[float] = ..., sequential_spread: _Optional[float] = ..., side_by_side: _Optional[_Union[SideBySide, _Mapping]] = ..., samples: _Optional[int] = ..., top_agreement: _Optional[float] = ..., provisional: _Optional[str] = ..., best_other: _Optional[str] = ..., best_other_ratio: _Optional[float] = ...) -> None: ...
 
 class SideBySide(_message.Message):
     __slots__ = ("plan_id", "count", "planner", "latency_us", "gain", "gain_least", "gain_most")

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18\x62raid/v1/inference.proto\x12\x08\x62raid.v1\"B\n\x06Tensor\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05\x64type\x18\x02 \x01(\t\x12\r\n\x05shape\x18\x03 \x03(\x03\x12\x0c\n\x04\x64\x61ta\x18\x04 \x01(\x0c\"\x9b\x01\n\x0cInferRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\t\x12\x12\n\nrequest_id\x18\x03 \x01(\t\x12 \n\x06inputs\x18\x04 \x03(\x0b\x32\x10.braid.v1.Tensor\x12\x0f\n\x07outputs\x18\x05 \x03(\t\x12\x10\n\x08priority\x18\x06 \x01(\x05\x12\x12\n\ntimeout_us\x18\x07 \x01(\x03\"\xc1\x01\n\rInferResponse\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\t\x12\x12\n\nrequest_id\x18\x03 \x01(\t\x12!\n\x07outputs\x18\x04 \x03(\x0b\x32\x10.braid.v1.Tensor\x12 \n\x06timing\x18\x05 \x01(\x0b\x32\x10.braid.v1.Timing\x12\x12\n\nbatch_size\x18\x06 \x01(\x05\x12\x12\n\nbatch_rows\x18\x07 \x01(\x05\x12\x0f\n\x07plan_id\x18\x08 \x01(\t\"@\n\x06Timing\x12\x10\n\x08queue_us\x18\x01 \x01(\x03\x12\x12\n\ncompute_us\x18\x02 \x01(\x03\x12\x10\n\x08total_us\x18\x03 \x01(\x03\"\x88\x01\n\x13InferStreamResponse\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12+\n\x08response\x18\x02 \x01(\x0b\x32\x17.braid.v1.InferResponseH\x00\x12%\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x14.braid.v1.InferErrorH\x00\x42\t\n\x07outcome\"+\n\nInferError\x12\x0c\n\x04\x63ode\x18\x01 \x01(\x05\x12\x0f\n\x07message\x18\x02 \x01(\t2\x96\x01\n\x10InferenceService\x12\x38\n\x05Infer\x12\x16.braid.v1.InferRequest\x1a\x17.braid.v1.InferResponse\x12H\n\x0bInferStream\x12\x16.braid.v1.InferRequest\x1a\x1d.braid.v1.InferStreamResponse(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18\x62raid/v1/inference.proto\x12\x08\x62raid.v1\"B\n\x06Tensor\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05\x64type\x18\x02 \x01(\t\x12\r\n\x05shape\x18\x03 \x03(\x03\x12\x0c\n\x04\x64\x61ta\x18\x04 \x01(\x0c\"\x9b\x01\n\x0cInferRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\t\x12\x12\n\nrequest_id\x18\x03 \x01(\t\x12 \n\x06inputs\x18\x04 \x03(\x0b\x32\x10.braid.v1.Tensor\x12\x0f\n\x07outputs\x18\x05 \x03(\t\x12\x10\n\x08priority\x18\x06 \x01(\x05\x12\x12\n\ntimeout_us\x18\x07 \x01(\x03\"\xc1\x01\n\rInferResponse\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\t\x12\x12\n\nrequest_id\x18\x03 \x01(\t\x12!\n\x07outputs\x18\x04 \x03(\x0b\x32\x10.braid.v1.Tensor\x12 \n\x06timing\x18\x05 \x01(\x0b\x32\x10.braid.v1.Timing\x12\x12\n\nbatch_size\x18\x06 \x01(\x05\x12\x12\n\nbatch_rows\x18\x07 \x01(\x05\x12\x0f\n\x07plan_id\x18\x08 \x01(\t\"T\n\x06Timing\x12\x10\n\x08queue_us\x18\x01 \x01(\x03\x12\x12\n\ncompute_us\x18\x02 \x01(\x03\x12\x10\n\x08total_us\x18\x03 \x01(\x03\x12\x12\n\nprepare_us\x18\x04 \x01(\x03\"\x88\x01\n\x13InferStreamResponse\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12+\n\x08response\x18\x02 \x01(\x0b\x32\x17.braid.v1.InferResponseH\x00\x12%\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x14.braid.v1.InferErrorH\x00\x42\t\n\x07outcome\"+\n\nInferError\x12\x0c\n\x04\x63ode\x18\x01 \x01(\x05\x12\x0f\n\x07message\x18\x02 \x01(\t2\x96\x01\n\x10InferenceService\x12\x38\n\x05Infer\x12\x16.braid.v1.InferRequest\x1a\x17.braid.v1.InferResponse\x12H\n\x0bInferStream\x12\x16.braid.v1.InferRequest\x1a\x1d.braid.v1.InferStreamResponse(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -38,11 +38,11 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_INFERRESPONSE']._serialized_start=265
   _globals['_INFERRESPONSE']._serialized_end=458
   _globals['_TIMING']._serialized_start=460
-  _globals['_TIMING']._serialized_end=524
-  _globals['_INFERSTREAMRESPONSE']._serialized_start=527
-  _globals['_INFERSTREAMRESPONSE']._serialized_end=663
-  _globals['_INFERERROR']._serialized_start=665
-  _globals['_INFERERROR']._serialized_end=708
-  _globals['_INFERENCESERVICE']._serialized_start=711
-  _globals['_INFERENCESERVICE']._serialized_end=861
+  _globals['_TIMING']._serialized_end=544
+  _globals['_INFERSTREAMRESPONSE']._serialized_start=547
+  _globals['_INFERSTREAMRESPONSE']._serialized_end=683
+  _globals['_INFERERROR']._serialized_start=685
+  _globals['_INFERERROR']._serialized_end=728
+  _globals['_INFERENCESERVICE']._serialized_start=731
+  _globals['_INFERENCESERVICE']._serialized_end=881
 # @@protoc_insertion_point(module_scope)

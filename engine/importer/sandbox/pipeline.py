@@ -20,6 +20,7 @@ from braid.core.errors import (
     UnsupportedOperators,
 )
 from braid.core.graph import OpGraph
+from braid.core.tensor import BATCH
 from braid.engine.importer.artefact import write_artefact
 from braid.engine.importer.host.messages import OnProgress
 from braid.engine.importer.host.report import BatchAxes, Report, Verified, file_digest
@@ -105,6 +106,8 @@ def import_upload(source: UploadedModel, request: ImportRequest, on_progress: On
         remark = f"computes in {narrow} after each operator, which is slow: in FP32, {refusal}"
     if remark:
         study = replace(study, warnings=(*study.warnings, remark))
+    if guessed := _guessed(study.subject, shapes):
+        study = replace(study, warnings=(*study.warnings, guessed))
     on_progress(0.9, "writing the artefact")
     report = _report(study, reference, upload, source)
     template = with_output_specs(study.subject, study.batch)
@@ -249,6 +252,19 @@ def _cautions(checked: Checked) -> tuple[str, ...]:
             f"{checked.tolerance:.1g} of the largest"
         )
     return tuple(found)
+
+
+def _guessed(subject: Subject, given: Mapping[str, tuple[int, ...]]) -> str:
+    """Say which extents were guessed, as neither the file nor the caller says them; "": none."""
+    said = {dim for name in given for dim in subject.template.inputs[name].shape}
+    guessed = {
+        dim: extent
+        for name, spec in subject.example.specs.items()
+        for dim, extent in zip(subject.template.inputs[name].shape, spec.shape, strict=True)
+        if isinstance(dim, str) and dim != BATCH and dim not in said
+    }
+    which = ", ".join(f"{name}={extent}" for name, extent in guessed.items())
+    return f"tried at {which}, as the file leaves that open" if which else ""
 
 
 def _report(study: Study, reference: ReferenceModel, upload: Path, source: UploadedModel) -> Report:

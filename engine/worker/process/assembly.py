@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import logging
 import mmap
 import os
 import select
 import signal
 import socket
-import sys
 from collections.abc import Callable
 
 import torch
@@ -25,6 +23,7 @@ from braid.engine.link.frames import BlockingChannel
 from braid.engine.link.messages import DeviceIsLost, WorkerCall, WorkerFailure
 from braid.engine.link.options import LOST_EXIT_CODE, WorkerOptions
 from braid.engine.ops.meta_kernels import leave_compiler_out
+from braid.engine.processes.log_lines import log_as_lines
 from braid.engine.runtime.memory import keep_freed_memory
 from braid.engine.runtime.threads import usable_cpus
 from braid.engine.timing.samples import TimerOptions
@@ -40,7 +39,7 @@ def serve(arguments: argparse.Namespace, extend: Callable[[Worker], None]) -> No
     options: WorkerOptions = from_json(WorkerOptions, json.loads(arguments.options))
     if options.memory_bytes:
         limit_memory(options.memory_bytes)
-    logging.basicConfig(stream=sys.stderr, format="%(levelname)s %(name)s %(message)s")
+    log_as_lines()
     keep_freed_memory()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the front end's business
     work = CurrentWork()

@@ -8,7 +8,7 @@ import sys
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from braid.server.cli.connection import Subparsers, add_address, tls_of
+from braid.server.cli.connection import Subparsers, add_address, tls_hint, tls_of
 from braid.server.cli.parser import seconds
 
 
@@ -41,7 +41,8 @@ def run(args: argparse.Namespace) -> int:
             )
         except grpc.RpcError as error:
             reason = error.code().name.lower().replace("_", " ")
-            print(f"braid health: {args.address}: {reason}", file=sys.stderr)
+            hint = tls_hint(args) if error.code() is grpc.StatusCode.UNAVAILABLE else ""
+            print(f"braid health: {hint or f'{args.address}: {reason}'}", file=sys.stderr)
             return 1
     status = health_pb2.HealthCheckResponse.ServingStatus.Name(answer.status)
     print(status.lower().replace("_", " "))

@@ -177,8 +177,10 @@ def print_outputs(result: InferResult) -> None:
         right=("min", "mean", "max"),
     )
     timing = result.timing
+    prepared = f"preparing the shape {duration_text(timing.prepare_us)}, "
     print(
-        f"queue {duration_text(timing.queue_us)}, compute {duration_text(timing.compute_us)}, "
+        f"queue {duration_text(timing.queue_us)}, {prepared if timing.prepare_us else ''}"
+        f"compute {duration_text(timing.compute_us)}, "
         f"total {duration_text(timing.total_us)}; rode in a batch of {result.batch_size} with "
         f"{result.batch_rows} rows used; version {result.version}, plan {result.plan_id}"
     )

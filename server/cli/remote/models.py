@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 
-from braid.server.cli.connection import Subparsers, add_address, connect
+from braid.core.measurement import rival_text
+from braid.core.tensor import guess_text
+from braid.server.cli.connection import Subparsers, add_address, connect, connection_options
 from braid.server.cli.text import print_json, print_table, size_text, summary_speed
-from braid_client import Model
+from braid_client import Model, ScheduleSummary
 
 COLUMNS = ("name", "version", "state", "size", "inputs", "outputs", "speed-up")
 
@@ -26,15 +28,25 @@ def run(args: argparse.Namespace) -> int:
     elif args.json:
         print_json(models)
     elif not models:
-        print("no models; register one: braid register NAME FILE --wait")
+        options = connection_options(args)
+        print(f"no models; register one: braid register NAME FILE --wait{options}")
     else:
         print_table(COLUMNS, map(_row, models), right=("size",))
+        for model in models:
+            if model.guessed_extents:
+                print(f"{model.name} version {model.version}: {guess_text(model.guessed_extents)}")
     return 0
+
+
+def _beside(plan: ScheduleSummary) -> str:
+    beside = rival_text(plan.best_other_ratio, plan.best_other)
+    return f", {beside}" if plan.best_other else ""
 
 
 def _row(model: Model) -> tuple[str, ...]:
     schedules = (
         f"{plan.device}/{plan.batch_size}: {summary_speed(plan)}"
+        f"{_beside(plan)}"
         f"{'' if plan.promoted else ', sequential serves'}"
         f"{', provisional' if plan.provisional else ''}"
         for plan in model.schedules

@@ -6,17 +6,20 @@ Ctrl-C while waiting ends the waiting only: the job goes on in the server.
 from __future__ import annotations
 
 import argparse
+import json
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
-from braid.core.measurement import error_text
+from braid.core.measurement import error_text, rival_text
 from braid.core.precision import ASKED
+from braid.core.tensor import guess_text
 from braid.scheduler.options import PLANNERS
-from braid.server.cli.connection import Subparsers, add_address, address_option, connect
+from braid.server.cli.connection import Subparsers, add_address, connect, connection_options
 from braid.server.cli.parser import at_least_zero
 from braid.server.cli.progress import JobProgress
 from braid.server.cli.text import latency_text, print_json, print_table, summary_speed
-from braid_client import Client, Job, JobFailed, JobState, PlannerOptions
+from braid_client import Client, Job, JobFailed, JobState, Model, PlannerOptions
 
 NOT_SCHEDULED = 3
 """Exit code if a model serves, but no schedule was found for some device or batch size."""
@@ -143,7 +146,7 @@ def run(args: argparse.Namespace) -> int:
         return 0
     if job.already_registered and job.ended:
         return 0
-    follow = f"braid jobs watch {job.id}{address_option(args)}"
+    follow = f"braid jobs watch {job.id}{connection_options(args)}"
     print(f"{job.model} version {job.version} is accepted as job {job.id}; follow it: {follow}")
     return 0
 
@@ -160,7 +163,7 @@ def watch(client: Client, job: Job, args: argparse.Namespace, progress: JobProgr
             progress.show(job)
     except KeyboardInterrupt:
         progress.close()
-        options = address_option(args)
+        options = connection_options(args)
         print(
             f"braid: job {job.id} goes on; watch it: braid jobs watch {job.id}{options}, "
             f"cancel it: braid jobs cancel {job.id}{options}",
@@ -171,22 +174,26 @@ def watch(client: Client, job: Job, args: argparse.Namespace, progress: JobProgr
     if not job.serves:
         raise JobFailed(job)
     status = 0 if job.state is JobState.READY else NOT_SCHEDULED
+    model = client.model(job.model, version=job.version)
     if getattr(args, "json", False):
-        print_json([job])
+        told = {**asdict(job), "guessed_extents": dict(model.guessed_extents)}
+        print(json.dumps([told], indent=2))
         return status
     remark = f": {job.message}" if job.message else ""
     how = "is ready" if job.state is JobState.READY else "serves, but is not scheduled"
     print(f"{job.model} version {job.version} {how}{remark}")
-    print_schedules(client, job)
+    print_schedules(model)
+    if model.guessed_extents:
+        print(guess_text(model.guessed_extents))
     return status
 
 
-def print_schedules(client: Client, job: Job) -> None:
+def print_schedules(model: Model) -> None:
     """Print a registration's schedules, one line a batch size (docs/concepts.md, "Speed-up")."""
     print_table(
         (
             *("batch", "device", "precision", "sequential (spread)", "scheduled (spread)"),
-            *("speed-up", "error", "stages", "groups", "plan"),
+            *("speed-up", "beside the best other runtime", "error", "stages", "groups", "plan"),
         ),
         (
             (
@@ -196,16 +203,18 @@ def print_schedules(client: Client, job: Job) -> None:
                 latency_text(plan.sequential_us, plan.sequential_spread),
                 latency_text(plan.measured_us, plan.spread),
                 summary_speed(plan),
+                rival_text(plan.best_other_ratio, plan.best_other),
                 error_text(plan.max_rel_error, plan.samples, plan.top_agreement),
                 plan.stages,
                 plan.groups,
                 f"{plan.plan_id}{'' if plan.promoted else ' (sequential serves)'}"
                 f"{' (provisional)' if plan.provisional else ''}",
             )
-            for plan in client.model(job.model, version=job.version).schedules
+            for plan in model.schedules
         ),
         right=(
-            *("batch", "sequential (spread)", "scheduled (spread)", "speed-up", "error"),
+            *("batch", "sequential (spread)", "scheduled (spread)", "speed-up"),
+            *("beside the best other runtime", "error"),
             *("stages", "groups"),
         ),
     )

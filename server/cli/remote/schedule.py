@@ -19,12 +19,12 @@ from braid.charts.difference import compare
 from braid.charts.kinds import kind_text
 from braid.core.errors import InvalidArtefact
 from braid.core.graph import Operator, OpGraph, graph_from_json
-from braid.core.measurement import side_by_side_text, speed_text, spread_text
+from braid.core.measurement import rival_text, side_by_side_text, speed_text, spread_text
 from braid.core.precision import AUTO
 from braid.core.quantisation import quantisation_text
 from braid.core.runtimes import RUNTIMES
 from braid.core.schedule import Provenance, Schedule, schedule_from_json
-from braid.server.cli.connection import Subparsers, add_address, address_option, connect
+from braid.server.cli.connection import Subparsers, add_address, connect, connection_options
 from braid.server.cli.parser import at_least_one
 from braid.server.cli.progress import JobProgress
 from braid.server.cli.remote.register import watch
@@ -114,7 +114,7 @@ def _again(args: argparse.Namespace) -> int:
     if args.json:
         print_json([job])
         return 0
-    follow = f"braid jobs watch {job.id}{address_option(args)}"
+    follow = f"braid jobs watch {job.id}{connection_options(args)}"
     print(
         f"{job.model} version {job.version} is scheduled again as job {job.id}; follow it: {follow}"
     )
@@ -210,6 +210,8 @@ def _header(name: str, schedule: Schedule) -> Iterator[str]:
             f"sequential {latency_text(provenance.sequential_us, schedule.sequential_spread)}, "
             f"speed-up {speed_text(schedule.speed, 'not known')}"
         )
+    if (best := schedule.best_other) is not None:
+        yield f"beside the best other runtime: {rival_text(best.ratio, best.name)}"
     if schedule.runtime:
         yield f"{RUNTIMES[schedule.runtime]} runs the model; if it cannot, the plan below does"
     elif schedule.planner != key.planner:

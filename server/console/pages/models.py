@@ -14,6 +14,7 @@ from braid.server.console.formats import UNKNOWN, PlanName, duration, plan_names
 from braid.server.console.rates import Key, ModelRates
 from braid.server.console.rendering import Page
 from braid.server.models.queries import Placed
+from braid.server.observability.series.requests import Statistics
 from braid.server.store.records import JobRecord, ModelStatus, ModelVersion
 
 FEW = 12  # models that need no filter
@@ -68,6 +69,7 @@ async def all_models(facts: Facts, wanted: str) -> Page:
     total = sum(rates.requests_per_s for rates in activity.values())
     shown = {
         "wanted": wanted,
+        "register": facts.register(),
         "has_filter": len(models) > FEW or bool(wanted),
         "names": len({model.name for model in models}),
         "requests_per_s": f"{total:.1f}" if activity else UNKNOWN,
@@ -101,6 +103,15 @@ def _rates(now: ModelRates | None) -> dict[str, str]:
     }
 
 
+def _phases(sums: Statistics) -> dict[str, str]:
+    """Return the mean time of each phase of a request, since the server's start."""
+    phases = {"queue": sums.queue, "preparing": sums.prepare, "compute": sums.compute}
+    return {
+        f"mean {name}": duration(phase.ns / 1000 / sums.queue.count if sums.queue.count else None)
+        for name, phase in phases.items()
+    }
+
+
 def _faster(speeds: Mapping[tuple[str, int], Speed]) -> str:
     """Return speed-ups by batch size, and by device if there are several."""
     several = len({device for device, _ in speeds}) > 1
@@ -120,7 +131,10 @@ async def one_model(facts: Facts, name: str, version: str) -> Page:
     shown = {
         "model": model,
         "versions": versions[::-1],
-        "now": Now(_rates(activity.get(_key(model))), facts.waiting(model)),
+        "now": Now(
+            {**_rates(activity.get(_key(model))), **_phases(facts.statistics(model))},
+            facts.waiting(model),
+        ),
         "served": facts.served(model),
         "planner": plan_names([model.options.planner.text])[model.options.planner.text],
         "precision": _precision(model),

@@ -67,6 +67,7 @@ class _Sent:
     rows: int
     size: int
     sent_ns: int
+    prepare_ns: int
     answer: Coroutine[Any, Any, int] | None = None  # None: nothing was left to run
 
 
@@ -106,7 +107,10 @@ class DeviceExecution:
         self, model: ModelReplica, pieces: Sequence[Piece], size: int, beside: int
     ) -> BatchResult:
         """Wait for the executable, for a slot and for a pause to end; then run."""
-        ready = await model.executable(pieces[0].request.shape_class, size, beside)
+        began_ns, which = perf_counter_ns(), (pieces[0].request.shape_class, size, beside)
+        is_new = model.ready(*which) is None
+        ready = await model.executable(*which)
+        prepare_ns = perf_counter_ns() - began_ns if is_new else 0
         model.begin_use(ready)
         offset = None
         try:
@@ -115,7 +119,8 @@ class DeviceExecution:
         except BaseException:
             self._free(model, ready, offset)
             raise
-        return await self._finish(self._send(model, ready, offset, pieces, size))
+        sent = self._send(model, ready, offset, pieces, size, prepare_ns)
+        return await self._finish(sent)
 
     def _send(
         self,
@@ -124,13 +129,14 @@ class DeviceExecution:
         offset: int,
         pieces: Sequence[Piece],
         size: int,
+        prepare_ns: int = 0,
     ) -> _Sent:
         """Write the rows into the slot and ask the device; frees the slot if that fails."""
         sent_ns = perf_counter_ns()
         try:
             pieces = still_wanted(pieces, monotonic())
             rows = sum(piece.rows for piece in pieces)
-            sent = _Sent(model, ready, offset, pieces, rows, size, sent_ns)
+            sent = _Sent(model, ready, offset, pieces, rows, size, sent_ns, prepare_ns)
             if rows:
                 is_finite = write_rows(self._device.arena.view, offset, ready, pieces)
                 unwanted = partial(when_all_ended, pieces)
@@ -151,7 +157,8 @@ class DeviceExecution:
                 return BatchResult((), sent.size, 0, 0)
             model, memory = sent.model, self._device.arena.view
             size = sent.size if model.batched else 1
-            run = BatchRun(sent.ready, sent.offset, size, sent.rows, sent.sent_ns)
+            times_ns = sent.sent_ns, sent.prepare_ns
+            run = BatchRun(sent.ready, sent.offset, size, sent.rows, *times_ns)
             try:
                 drafts = [
                     draft_of(memory, model, run, piece, row)

@@ -40,6 +40,7 @@ class Statistics:
     success: Duration = field(default_factory=Duration)
     fail: Duration = field(default_factory=Duration)
     queue: Duration = field(default_factory=Duration)  # of requests that were computed
+    prepare: Duration = field(default_factory=Duration)  # of those that waited for it
     compute: Duration = field(default_factory=Duration)  # of requests that were computed
     rows: int = 0  # of all batches, without padding
     batches: int = 0
@@ -50,8 +51,12 @@ class Statistics:
         (self.success if ok else self.fail).add(seconds)
         self.last_request_unix_ms = time.time_ns() // 1_000_000
 
-    def request_computed(self, queue_seconds: float, compute_seconds: float) -> None:
+    def request_computed(
+        self, queue_seconds: float, compute_seconds: float, prepare_seconds: float
+    ) -> None:
         self.queue.add(queue_seconds)
+        if prepare_seconds:
+            self.prepare.add(prepare_seconds)
         self.compute.add(compute_seconds)
 
     def batch_ran(self, batch_size: int, rows: int, compute_us: int) -> None:
@@ -75,7 +80,14 @@ class RequestMetrics:
             "braid_request_duration_seconds", "From accepted to answered", MODEL
         )
         self.queue_seconds = duration(
-            "braid_request_queue_seconds", "From accepted to sent to the device", REPLICA
+            "braid_request_queue_seconds",
+            "From accepted to sent to the device, without preparing",
+            REPLICA,
+        )
+        self.prepare_seconds = duration(
+            "braid_request_prepare_seconds",
+            "Until shapes that are new to the device were prepared, of requests that had to wait",
+            REPLICA,
         )
         self.compute_seconds = duration(
             "braid_request_compute_seconds", "On the device, copies included", REPLICA
@@ -99,8 +111,9 @@ class RequestMetrics:
     def remove_model(self, model: str, version: str) -> None:
         labels = {"model": model, "version": version}
         for family in (
-            self.ended, self.duration_seconds, self.queue_seconds, self.compute_seconds,
-            self.batch_rows, self.batch_size, self.queue_requests, self.queue_rows,
+            self.ended, self.duration_seconds, self.queue_seconds, self.prepare_seconds,
+            self.compute_seconds, self.batch_rows, self.batch_size, self.queue_requests,
+            self.queue_rows,
         ):  # fmt: skip
             family.remove_by_labels(labels)
 
@@ -114,16 +127,21 @@ class ReplicaMetrics:
         self.waiting_requests = 0
         self._sums = sums
         self._queue = families.queue_seconds.labels(*labels)
+        self._prepare = families.prepare_seconds.labels(*labels)
         self._compute = families.compute_seconds.labels(*labels)
         self._rows = families.batch_rows.labels(*labels)
         self._size = families.batch_size.labels(*labels)
         self._waiting_requests = families.queue_requests.labels(*labels)
         self._waiting_rows = families.queue_rows.labels(*labels)
 
-    def request_computed(self, queue_seconds: float, compute_seconds: float) -> None:
+    def request_computed(
+        self, queue_seconds: float, compute_seconds: float, prepare_seconds: float = 0.0
+    ) -> None:
         self._queue.observe(queue_seconds)
+        if prepare_seconds:
+            self._prepare.observe(prepare_seconds)
         self._compute.observe(compute_seconds)
-        self._sums.request_computed(queue_seconds, compute_seconds)
+        self._sums.request_computed(queue_seconds, compute_seconds, prepare_seconds)
 
     def batch_ran(self, batch_size: int, rows: int, compute_us: int) -> None:
         self._sums.batch_ran(batch_size, rows, compute_us)

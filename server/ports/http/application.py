@@ -22,11 +22,12 @@ from starlette.types import Message, Receive, Scope, Send
 
 from braid.server.ports.http.connection import CallerConnection
 from braid.server.ports.http.connections import Connections, HttpLimits
+from braid.server.security.tokens import METRICS
 
 log = logging.getLogger("braid.http")
 
 PROBES = ("/healthz", "/readyz", "/v2/health/live", "/v2/health/ready")
-BY_ANY_NAME = (*PROBES, "/metrics")
+BY_ANY_NAME = (*PROBES, METRICS)
 PROTOCOL = "/v2"
 """Path of the Open Inference Protocol: programs call it, over connections that are kept."""
 

@@ -183,7 +183,8 @@ class CallerConnection(HttpToolsProtocol):
         if sum(name == b"host" for name, _ in self.headers) > 1:
             raise ValueError("two hosts")
         super().on_headers_complete()
-        self.cycle.transport = AnswerWriter(self.transport)  # type: ignore[assignment]
+        if self.scope["method"] != "HEAD":  # whose answer has no body for its head to wait for
+            self.cycle.transport = AnswerWriter(self.transport)  # type: ignore[assignment]
 
     def on_body(self, body: bytes) -> None:
         """Keep a part of the body, unless its request is answered."""

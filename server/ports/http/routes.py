@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from http import HTTPStatus
 from typing import Protocol
 
 from prometheus_client import CollectorRegistry
 from prometheus_client import exposition as plain_text
 from prometheus_client.openmetrics import exposition as openmetrics
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from braid.server.ports.http.application import text
+from braid.server.security.gate import DescribedCall, Gate
+from braid.server.security.tokens import METRICS
 
 
 class Look(Protocol):
@@ -27,11 +30,17 @@ class Look(Protocol):
         """Read what the system knows of it; called in a thread after ``look``."""
 
 
-def metrics_route(registry: CollectorRegistry, snapshot: Look | None = None) -> BaseRoute:
-    """Expose a registry as OpenMetrics 1.0 to scrapers that accept it, else as plain text."""
+def metrics_route(
+    registry: CollectorRegistry, snapshot: Look | None = None, gates: Sequence[Gate] = ()
+) -> BaseRoute:
+    """Expose a registry as OpenMetrics 1.0 to scrapers that accept it, else as plain text.
+
+    ``gates``: those that scrapers have to pass.
+    """
     turn = asyncio.Lock()  # scrapers that come together occupy one thread
 
     async def metrics(request: Request) -> Response:
+        _check_scraper(request, gates)
         render: Callable[[CollectorRegistry], bytes]
         if _accepts_openmetrics(request.headers.get("accept", "")):
             render, content_type = openmetrics.generate_latest, openmetrics.CONTENT_TYPE_LATEST
@@ -49,7 +58,20 @@ def metrics_route(registry: CollectorRegistry, snapshot: Look | None = None) -> 
             # A thread: rendering thousands of series must not delay inference on this event loop.
             return Response(await asyncio.to_thread(rendered), media_type=content_type)
 
-    return Route("/metrics", metrics)
+    return Route(METRICS, metrics)
+
+
+def _check_scraper(request: Request, gates: Sequence[Gate]) -> None:
+    """Let a scraper in by its token.
+
+    Raises:
+        HTTPException: it has none, or a wrong one.
+    """
+    details = DescribedCall(METRICS, tuple(request.headers.items()))
+    for gate in gates:
+        if (refusal := gate.refusal(details)) is not None:
+            told = {"www-authenticate": "Bearer"}
+            raise HTTPException(HTTPStatus.UNAUTHORIZED, str(refusal), told)
 
 
 def _accepts_openmetrics(accept: str) -> bool:
@@ -66,13 +88,18 @@ def _accepts_openmetrics(accept: str) -> bool:
     return False
 
 
-def health_routes(is_ready: Callable[[], bool]) -> list[BaseRoute]:
-    """Return routes: ``/healthz`` says that the process lives, ``/readyz`` that it is ready."""
+def health_routes(waits_for: Callable[[], Sequence[str]]) -> list[BaseRoute]:
+    """Return routes: ``/healthz`` says that the process lives, ``/readyz`` that it is ready.
+
+    ``waits_for`` returns what keeps it from being ready.
+    """
 
     async def alive(_: Request) -> Response:
         return text("ok")
 
     async def ready(_: Request) -> Response:
-        return text("ready") if is_ready() else text("not ready", HTTPStatus.SERVICE_UNAVAILABLE)
+        if waits := waits_for():
+            return text(f"not ready: {'; '.join(waits)}", HTTPStatus.SERVICE_UNAVAILABLE)
+        return text("ready")
 
     return [Route("/healthz", alive), Route("/readyz", ready)]

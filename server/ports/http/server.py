@@ -17,6 +17,7 @@ from uvicorn.server import ServerState
 from braid.server.ports.http.application import Application, IsOurName
 from braid.server.ports.http.connection import CallerConnection
 from braid.server.ports.http.connections import Connections, HttpLimits
+from braid.server.ports.http.origins import telling_origins
 
 HEADERS = [(b"x-content-type-options", b"nosniff"), (b"cache-control", b"no-store")]
 """Headers of every answer."""
@@ -30,15 +31,23 @@ class HttpServer:
         routes: Sequence[BaseRoute],
         is_our_name: IsOurName = lambda host, in_protocol: True,
         limits: HttpLimits | None = None,
+        origins: Sequence[str] = (),
     ) -> None:
-        """Make the server, not started; ``is_our_name`` returns whether a ``Host`` is answered."""
+        """Make the server, not started.
+
+        Args:
+            routes: what it answers.
+            is_our_name: returns whether a ``Host`` is answered.
+            limits: of connections and requests.
+            origins: whose pages may call the protocol.
+        """
         self._limits = limits or HttpLimits()
         self._connections = Connections(self._limits.max_connections)
         self._state = ServerState()
         self._state.default_headers = HEADERS
         application = Application(routes, is_our_name, self._connections, self._limits)
         self._config = Config(
-            application,
+            telling_origins(application, origins),
             http=CallerConnection,
             ws="none",
             loop="none",

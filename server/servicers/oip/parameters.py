@@ -1,7 +1,7 @@
 """Parameters of requests, inputs and outputs.
 
-Reserved parameters are read or refused. A request's own parameters are
-for the model, and no model of ours takes any: those, and only those, are ignored.
+Reserved parameters are read or refused. Others are for the model or for another server, as
+MLServer's ``content_type`` is; no model of ours takes any, and they are ignored.
 """
 
 from __future__ import annotations
@@ -25,8 +25,10 @@ _REGION = "shared_memory_region"
 _SIZE = "shared_memory_byte_size"
 _OFFSET = "shared_memory_offset"
 _CLASSES = "classification"
-_BINARY_SIZE = "binary_data_size"  # kserve's client says again how long the raw contents are
-_BINARY = "binary_data"  # outputs are always raw
+
+_OF_REQUESTS = frozenset((*_SEQUENCE, *_HTTP_ONLY, "priority", "timeout"))
+_OF_PLACES = frozenset((_REGION, _SIZE, _OFFSET))
+_READ = _OF_REQUESTS | _OF_PLACES | {_CLASSES}
 
 MAX_CLASSES = 10_000
 
@@ -38,6 +40,11 @@ class RegionPart:
     region: str
     offset: int
     size_bytes: int
+
+
+def is_read(name: str) -> bool:
+    """True if a parameter of this name is read here, or refused; others may have any value."""
+    return name in _READ or name.startswith(_RESERVED_PREFIX)
 
 
 FindRegion = Callable[[str], SharedRegion]
@@ -71,16 +78,15 @@ def priority_and_timeout(parameters: Mapping[str, Any]) -> tuple[int, float | No
     return priority or DEFAULT_PRIORITY, timeout_us / 1e6 if timeout_us else None
 
 
-def input_place(name: str, parameters: Mapping[str, Any]) -> RegionPart | None:
-    """Return where an input lies in shared memory; None: in the message.
+def place_of(parameters: Mapping[str, Any]) -> RegionPart | None:
+    """Return where a tensor lies in shared memory; None: in the message.
 
     Raises:
-        InvalidRequest: a parameter is unknown, incomplete or out of range.
+        InvalidRequest: a parameter is incomplete or out of range.
     """
-    if not parameters:
-        return None
-    _only(f"input {name!r}", parameters, (_REGION, _SIZE, _OFFSET, _BINARY_SIZE))
-    return _place(parameters) if len(parameters) > (_BINARY_SIZE in parameters) else None
+    if parameters and any(name in parameters for name in _OF_PLACES):
+        return _place(parameters)
+    return None
 
 
 def read_wishes(outputs: Sequence[Any], find_region: FindRegion) -> Wishes:
@@ -105,14 +111,12 @@ def _output_parameters(name: str, parameters: Mapping[str, Any]) -> tuple[Region
     """Return where an output is to be written, and how many classes are wanted (0: the tensor).
 
     Raises:
-        InvalidRequest: a parameter is unknown, incomplete or out of range.
+        InvalidRequest: a parameter is incomplete or out of range.
     """
     if not parameters:
         return None, 0
-    _only(f"output {name!r}", parameters, (_REGION, _SIZE, _OFFSET, _CLASSES, _BINARY))
     classes = _integer(parameters, _CLASSES, MAX_CLASSES)
-    others = parameters.keys() - {_CLASSES, _BINARY}
-    place = _place(parameters) if others else None
+    place = place_of(parameters)
     if classes and place is not None:
         raise InvalidRequest(f"output {name!r}: classification does not go to shared memory")
     return place, classes
@@ -127,14 +131,6 @@ def _place(parameters: Mapping[str, Any]) -> RegionPart:
     return RegionPart(
         region, _integer(parameters, _OFFSET, 2**62), _integer(parameters, _SIZE, 2**62)
     )
-
-
-def _only(where: str, parameters: Mapping[str, Any], known: tuple[str, ...]) -> None:
-    for name in parameters:
-        if name not in known:
-            raise InvalidRequest(
-                f"{where} has the unknown parameter {name[:100]!r}; known: {', '.join(known)}"
-            )
 
 
 def _integer(parameters: Mapping[str, Any], name: str, largest: int) -> int:

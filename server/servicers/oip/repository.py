@@ -4,13 +4,13 @@
     file:<version>/<name>      the model file of one version
 
 Of the configuration, batch sizes, the versions that serve and the longest wait for more rows are
-used. Each device has one instance anyway. Fields that ask for any other behaviour are refused by
-name.
+used. Fields that ask for other answers are refused by name.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -24,6 +24,8 @@ from braid.server.repository.configuration import Configuration, configuration_f
 from braid.server.rpc.status import Context, answering
 from braid.server.servicers.oip.wire import messages
 from braid.server.store.serving_config import ServingConfig
+
+log = logging.getLogger("braid.repository")
 
 MAX_CONFIG_CHARS = 1 << 20
 """Longest configuration that is read; those of models have some thousand characters."""
@@ -65,9 +67,12 @@ class RepositoryMethods:
                 load_request, name, request.parameters, self._device_names
             )
             await self._loader.load(name, wanted.files, wanted.options)
+            if (config := wanted.config) is not None and config.warning:
+                facts = {"model": name, "reason": config.warning}
+                log.warning("lines of a configuration are passed over", extra=facts)
             before = self._policies.config(name)
-            if (config := wanted.serving(before)) != before:
-                await self._policies.configure(name, config)
+            if (target := wanted.serving(before)) != before:
+                await self._policies.configure(name, target)
             return messages.RepositoryModelLoadResponse()
 
     async def RepositoryModelUnload(self, request: Any, context: Context) -> Any:

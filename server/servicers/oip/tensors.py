@@ -41,7 +41,7 @@ from braid.server.servicers.oip.parameters import (
     FindRegion,
     RegionPart,
     Wishes,
-    input_place,
+    place_of,
     priority_and_timeout,
     read_wishes,
 )
@@ -175,7 +175,7 @@ def _unpacked(request: SplitMessage) -> Work[SplitMessage]:
     """
     raw = []
     for tensor in request.message.inputs:
-        if input_place(tensor.name, tensor.parameters) is None:
+        if place_of(tensor.parameters) is None:
             raw.append((yield from raw_bytes(tensor.name, tensor.datatype, tensor.contents)))
             tensor.ClearField("contents")
     return replace(request, raw_contents=raw)
@@ -184,7 +184,7 @@ def _unpacked(request: SplitMessage) -> Work[SplitMessage]:
 def _inputs(
     request: Any, raw_contents: Sequence[Content], find_region: FindRegion
 ) -> Iterator[GivenTensor]:
-    places = [input_place(tensor.name, tensor.parameters) for tensor in request.inputs]
+    places = [place_of(tensor.parameters) for tensor in request.inputs]
     in_message = places.count(None)
     if len(raw_contents) != in_message:
         raise InvalidTensor(

@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any
 
@@ -22,9 +21,11 @@ from starlette.responses import JSONResponse, Response
 
 from braid.core.errors import PermissionDenied, Unauthenticated
 from braid.server.observability.tracing import Telemetry
+from braid.server.ports.http.application import READING
 from braid.server.ports.http.connection import CallerConnection
+from braid.server.ports.http.origins import is_from_allowed
 from braid.server.ports.http.requests import is_from_here
-from braid.server.security.gate import Gate
+from braid.server.security.gate import DescribedCall, Gate
 from braid.server.security.tokens import Role, needed_role
 
 Metadata = tuple[tuple[str, str], ...]
@@ -50,14 +51,6 @@ STATUS: Mapping[grpc.StatusCode, int] = {
     grpc.StatusCode.UNKNOWN: HTTPStatus.INTERNAL_SERVER_ERROR,
 }
 """Status of gRPC -> status of HTTP."""
-
-
-@dataclass(slots=True)
-class DescribedCall:
-    """Method and metadata of a call, for the gate and for tracing."""
-
-    method: str
-    invocation_metadata: tuple[tuple[str, str | bytes], ...]
 
 
 class HttpCall:
@@ -128,7 +121,12 @@ class Admission:
     """Gate and trace of calls, the same as those of the main gRPC port."""
 
     def __init__(
-        self, gates: Sequence[Gate], telemetry: Telemetry | None, *, needs_certificate: bool
+        self,
+        gates: Sequence[Gate],
+        telemetry: Telemetry | None,
+        *,
+        needs_certificate: bool,
+        origins: Collection[str] = (),
     ) -> None:
         """Guard calls.
 
@@ -136,10 +134,12 @@ class Admission:
             gates: that look at tokens.
             telemetry: that makes traces; None: nothing is traced.
             needs_certificate: callers show one, signed by the authority of the gRPC port.
+            origins: whose pages may call.
         """
         self._gates = gates
         self._telemetry = telemetry
         self._needs_certificate = needs_certificate
+        self._origins = origins
 
     def admit(self, request: Request, method: str, call: HttpCall) -> None:
         """Let a call in by its head.
@@ -159,7 +159,11 @@ class Admission:
         is_open = needed_role(method) is Role.ANYONE
         if self._needs_certificate and not (is_open or call.connection.has_certificate):
             raise Unauthenticated("callers show a certificate here, as they do to the gRPC port")
-        if request.method != "GET" and not is_from_here(request):
-            raise PermissionDenied("this request comes from a page of another site")
+        is_safe = request.method in READING or is_from_here(request)
+        if not is_safe and not is_from_allowed(request, self._origins):
+            raise PermissionDenied(
+                "this request comes from a page of another site; BRAID_CORS_ORIGINS names those "
+                "that may call"
+            )
         if self._telemetry is not None:
             self._telemetry.begin(details)

@@ -27,6 +27,7 @@ from braid.core.tensor import BYTES
 from braid.server.inference.call_memory import LaterReply
 from braid.server.inference.requests import GivenRequest, check_listed
 from braid.server.rpc.status import Context
+from braid.server.servicers.oip.parameters import is_read
 from braid.server.servicers.oip.tensors import OpenInference, SplitMessage
 from braid.server.servicers.oip.wire import messages
 from braid.server.servicers.rest.answers import Written, measured
@@ -115,11 +116,10 @@ def read_request(
     given = json_body.given
     message = messages.ModelInferRequest(model_name=name, model_version=version)
     message.id = _text(given, "id", "the request", "")
-    parameters = dict(parameters_of(given))
+    parameters = parameters_of(given)
     check_listed("parameters", len(parameters))
     is_binary = _flag(parameters.pop(_ALL_BINARY, False), _ALL_BINARY)
-    for key, value in parameters.items():
-        set_parameter(key, value, message.parameters[key])
+    _set_parameters(parameters, message)
     contents = yield from _read_inputs(json_body, message, memoryview(body)[len(head) :])
     return RestRequest(message, contents, is_binary, _read_outputs(given, message))
 
@@ -144,8 +144,7 @@ def _read_inputs(body: JsonBody, message: Any, binary: memoryview) -> Work[list[
         datatype = _text(given, "datatype", where)
         tensor = message.inputs.add(name=name, datatype=datatype, shape=_shape(body, given, where))
         parameters = parameters_of(given, where)
-        for key, value in parameters.items():
-            set_parameter(key, value, tensor.parameters[key])
+        _set_parameters(parameters, tensor)
         if _REGION in parameters:
             continue
         if _BINARY_SIZE not in parameters:
@@ -174,12 +173,17 @@ def _read_outputs(given: Mapping[str, Any], message: Any) -> dict[str, bool]:
         name = _text(asked, "name", "an output")
         where = f"output {name!r}"
         output = message.outputs.add(name=name)
-        for key, value in parameters_of(asked, where).items():
-            if key == _BINARY:
-                binary[name] = _flag(value, _BINARY)
-            else:
-                set_parameter(key, value, output.parameters[key])
+        parameters = parameters_of(asked, where)
+        if _BINARY in parameters:
+            binary[name] = _flag(parameters[_BINARY], _BINARY)
+        _set_parameters(parameters, output)
     return binary
+
+
+def _set_parameters(given: Mapping[str, Any], message: Any) -> None:
+    for name, value in given.items():
+        if is_read(name):
+            set_parameter(name, value, message.parameters[name])
 
 
 def _objects(given: Mapping[str, Any], name: str, is_needed: bool = False) -> list[dict[str, Any]]:
@@ -193,7 +197,9 @@ def _objects(given: Mapping[str, Any], name: str, is_needed: bool = False) -> li
 
 
 def _text(given: Mapping[str, Any], name: str, where: str, missing: str | None = None) -> str:
-    value = given.get(name, missing)
+    value = given.get(name)
+    if value is None:
+        value = missing
     if not isinstance(value, str):
         raise InvalidRequest(f"{name!r} of {where} must be a string")
     try:

@@ -89,15 +89,17 @@ _PYTHON = {
 
 
 def parameters_of(given: dict[str, Any], where: str = "the request") -> dict[str, Any]:
-    """Return the member ``parameters``.
+    """Return the member ``parameters`` without those that are null, as MLServer's client writes.
 
     Raises:
         InvalidRequest: it is no object.
     """
-    parameters = given.get("parameters", {})
+    parameters = given.get("parameters")
+    if parameters is None:
+        return {}
     if not isinstance(parameters, dict):
         raise InvalidRequest(f"'parameters' of {where} is no object")
-    return parameters
+    return {name: value for name, value in parameters.items() if value is not None}
 
 
 def read_nothing(given: dict[str, Any], message: Any) -> None:

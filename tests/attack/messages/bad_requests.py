@@ -65,10 +65,6 @@ def placed(words: str, **parameters: Any) -> Bad:
     return Bad([words], [Input(data=None, parameters=parameters)])
 
 
-def beside(words: str, **parameters: Any) -> Bad:
-    return Bad([words], [Input(parameters=parameters)])
-
-
 def wanted(words: str, **parameters: Any) -> Bad:
     return Bad([words], outputs=[Output(parameters=parameters)])
 
@@ -221,14 +217,11 @@ FIELDS: Mapping[str, Bad] = {
         ["no output 'z'"], outputs=[Output("z")] * 100_000, doors=["braid"]
     ),
     "an output twice": Bad(["requested twice"], outputs=[Output()] * 2, doors=["oip", "rest"]),
-    "an unknown parameter of an output": wanted("unknown parameter 'color'", color=1),
     "-1 classes": wanted("'classification' is -1; it lies between", classification=-1),
     "2^62 classes": wanted("'classification' is 4611", classification=BEYOND),
     "a word for classes": wanted("must be an integer", classification="all"),
     "truth for classes": wanted("must be an integer", classification=True),
     "classes to nowhere": wanted("classification", classification=1, **GONE),
-    "an unknown parameter of an input": beside("unknown parameter 'color'", color=1),
-    "a parameter of a megabyte": beside("unknown parameter 'mmm", **{MEGABYTE: 1}),
     "a number for a region": placed("must name a registered region", **{REGION: 7, SIZE: 12}),
     "no name of a region": placed("must name a registered region", **{REGION: "", SIZE: 12}),
     "a region without a size": placed(f"'{SIZE}' is missing beside", **{REGION: "gone"}),

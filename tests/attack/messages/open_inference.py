@@ -39,14 +39,6 @@ LOADS: Mapping[str, tuple[Mapping[str, str | bytes], Sequence[str]]] = {
     "a field of nowhere": (configured(color="red"), ["color"]),
     "sequences": (configured(sequence_batching={}), ["sequence_batching"]),
     "another name": (configured(name="b"), ["'b'"]),
-    "two instances": (
-        configured(instance_group=[{"count": 2, "kind": "KIND_CPU"}]),
-        ["one instance on each device"],
-    ),
-    "instances on a GPU": (
-        configured(instance_group=[{"kind": "KIND_GPU", "gpus": [0]}]),
-        ["KIND_GPU on gpus [0] is not what this server has, which is cpu"],
-    ),
     "passive instances": (
         configured(instance_group=[{"passive": True}]),
         ["passive: not offered here"],

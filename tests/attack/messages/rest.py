@@ -62,7 +62,10 @@ BODIES: Mapping[str, tuple[str | bytes, Sequence[str]]] = {
         around(parameters={"priority": {}}),
         ["'priority' has a value that is not offered"],
     ),
-    "a list for a parameter": (around(parameters={"x": [1]}), ["value that is not offered"]),
+    "a list for a parameter": (
+        around(parameters={"timeout": [1]}),
+        ["'timeout' has a value that is not offered"],
+    ),
     "a word for a flag": (
         around(parameters={"binary_data_output": "yes"}),
         ["must be true or false"],

@@ -83,11 +83,12 @@ async def port(request: pytest.FixtureRequest) -> AsyncIterator[Port]:
     state = {"ready": True}
     routes = [
         metrics_route(Metrics().registry),
-        *health_routes(lambda: state["ready"]),
+        *health_routes(lambda: [] if state["ready"] else ["a", "models: b"]),
         Route("/broken", broken),
         Route("/large", large),
         Route("/folder/{path:path}", shown, methods=["GET", "POST"]),
         Route("/", shown),
+        Route("/v2/kept", shown),
         Route("/body", received, methods=["POST"]),
     ]
     limits: HttpLimits = getattr(request, "param", HttpLimits())
@@ -135,7 +136,8 @@ async def test_health_tells_alive_from_ready(port: Port) -> None:
     assert (await port.get("/readyz"))[0] == 200
     port.state["ready"] = False
 
-    assert (await port.get("/readyz"))[0] == 503
+    status, _, body = await port.get("/readyz")
+    assert (status, body) == (503, b"not ready: a; models: b\n")
     assert (await port.get("/healthz"))[0] == 200
 
 
@@ -193,6 +195,20 @@ async def test_head_has_a_length_and_no_body(port: Port) -> None:
 
     assert b"content-length: 3\r\n" in answer
     assert answer.endswith(b"\r\n\r\n")
+
+
+async def test_head_is_answered_at_once_where_connections_are_kept(port: Port) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port.port)
+    for path, status in (("/v2/kept", b"200"), ("/v2/none", b"404"), ("/v2/kept", b"200")):
+        writer.write(f"HEAD {path} HTTP/1.1\r\n\r\n".encode())
+        head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 120)
+        assert head.startswith(b"HTTP/1.1 " + status)
+    writer.write(b"HEAD /v2/kept HTTP/1.1\r\n\r\nGET /v2/kept HTTP/1.1\r\n\r\n")
+    for length in (14, 13):  # the body names the method
+        head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 120)
+        assert b"content-length: %d\r\n" % length in head
+    assert await asyncio.wait_for(reader.readexactly(13), 120) == b"GET /v2/kept "
+    writer.close()
 
 
 async def test_of_requests_sent_at_once_the_first_is_answered(port: Port) -> None:
@@ -285,7 +301,7 @@ async def test_pages_that_hang_leave_probes_alone() -> None:
         await asyncio.Event().wait()
         raise AssertionError
 
-    routes = [Route("/hangs", hanging), Route("/page", shown), *health_routes(lambda: True)]
+    routes = [Route("/hangs", hanging), Route("/page", shown), *health_routes(list)]
     server_ = HttpServer(routes, limits=HttpLimits(max_connections=4))
     port = Port(server_, await server_.start("127.0.0.1", 0), {})
     try:

@@ -8,12 +8,14 @@ import logging
 import re
 import shlex
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from braid.core.tensor import TensorType
 from braid.server.observability.logs import JsonFormatter, TextFormatter
 from braid.server.ports.ready_line import ModelToTry, ready_facts
+from braid.server.security.tokens import hashed
 from braid.server.settings import Settings
 
 NET = ModelToTry(
@@ -46,6 +48,7 @@ def test_the_inputs_are_described_and_are_zeros_with_open_extents_as_one() -> No
 
 
 def test_callers_of_a_closed_server_are_told_what_to_show(tmp_path: Path) -> None:
+    (tmp_path / "tokens").write_text("a-token-of-this-test\nand-another-one-of-it\n")
     settings = Settings(
         host="::",
         tls_certificate=tmp_path / "my cert.pem",
@@ -60,6 +63,34 @@ def test_callers_of_a_closed_server_are_told_what_to_show(tmp_path: Path) -> Non
     assert words[words.index("--cacert") + 1] == str(tmp_path / "my cert.pem")
     assert f"Authorization: Bearer $(head -n 1 {tmp_path}/tokens)" in words
     assert "--token-file" in facts["try"]
+
+
+def test_each_call_is_proposed_with_a_token_that_it_can_show(tmp_path: Path) -> None:
+    admin, infer, kept = (tmp_path / name for name in ("admin", "infer", "hashed"))
+    admin.write_text("an-admin-token-of-this-test\n")
+    infer.write_text("a-token-that-runs-models\n")
+    kept.write_text(f"{hashed('a-token-that-is-not-here')}\n")
+
+    def tokens(**given: Any) -> tuple[str, str]:
+        """Token files that the calls to register and to infer name."""
+        settings = Settings(**given)
+        lines = (ready_facts(settings, 8001, 2, model)["try"] for model in (None, NET))
+        register, run = (line.partition(" --token-file ")[2] for line in lines)
+        return register, run
+
+    assert tokens() == ("", "")
+    assert tokens(admin_token_file=admin) == (str(admin), str(admin))
+    assert tokens(admin_token_file=admin, infer_token_file=infer) == (str(admin), str(infer))
+    assert tokens(admin_token_file=admin, infer_token_file=kept) == (str(admin), str(admin))
+    assert tokens(admin_token_file=kept) == ("TOKEN_FILE", "TOKEN_FILE")
+    assert tokens(admin_token_file=admin, allow_unauthenticated=True) == (str(admin), "")
+    assert tokens(infer_token="a-token-of-this-test") == ("TOKEN_FILE", "TOKEN_FILE")
+    elsewhere = Settings(admin_address="unix:/run/a.sock", admin_token_file=admin)
+    command = (
+        f"braid register NAME FILE.onnx --wait --address unix:/run/a.sock --token-file {admin}"
+    )
+    assert ready_facts(elsewhere, 8001, 2, None)["try"] == command
+    assert "curl" not in ready_facts(Settings(admin_token_file=kept), 1, 2, NET)
 
 
 def test_no_line_is_proposed_that_cannot_work(tmp_path: Path) -> None:

@@ -46,13 +46,8 @@ def test_what_is_offered_is_read() -> None:
         ("max_batch_size: -1", "max_batch_size is -1"),
         ("sequence_batching {}", "sequence_batching: not offered"),
         ("ensemble_scheduling {}", "ensemble_scheduling: not offered"),
-        ("response_cache { enable: true }", "response_cache"),
-        ("model_warmup { name: 'w' }", "model_warmup"),
-        ("instance_group { count: 2 }", "count 1"),
-        ("instance_group { kind: KIND_GPU }", "KIND_GPU is not what this server has"),
-        ("instance_group { rate_limiter {} }", "instance_group asks for rate_limiter"),
-        ("dynamic_batching { preserve_ordering: true }", "dynamic_batching .*preserve_ordering"),
-        ("dynamic_batching { priority_levels: 3 }", "priority_levels"),
+        ("model_transaction_policy { decoupled: true }", "decoupled: not offered"),
+        ("instance_group { passive: true }", "instance_group asks for passive: not offered"),
         ("input { name: 'x' reshape { shape: 1 } }", "input 'x' asks for reshape"),
         ("output { name: 'y' label_filename: 'l' }", "output 'y' asks for label_filename"),
         ("default_model_filename: '../net.onnx'", "not a file's name"),
@@ -64,6 +59,36 @@ def test_what_is_not_offered_is_refused_by_name(text: str, words: str) -> None:
     with pytest.raises(InvalidRequest, match=words) as refusal:
         read(text).serving(ServingConfig())
     assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("instance_group { count: 1 kind: KIND_CPU }", ""),
+        ("instance_group { count: 2 }", "instance_group (one instance runs on each of cpu)"),
+        ("instance_group [{ count: 1 }, { count: 1 }]", "instance_group (one instance"),
+        ("instance_group { kind: KIND_GPU gpus: [0] }", "instance_group (one instance"),
+        ("instance_group { kind: KIND_MODEL }", "instance_group (one instance"),
+        ("instance_group { rate_limiter {} }", "instance_group.rate_limiter"),
+        (
+            "optimization { graph { level: 1 } } response_cache { enable: true }",
+            "optimization, res",
+        ),
+        ("parameters { key: 'intra_op_thread_count' value { string_value: '2' } }", "parameters"),
+        ("model_warmup { name: 'w' }", "model_warmup"),
+        ("model_transaction_policy { decoupled: false }", "model_transaction_policy"),
+        ("dynamic_batching { preserve_ordering: true }", "dynamic_batching.preserve_ordering"),
+        ("dynamic_batching { priority_levels: 3 default_priority_level: 2 }", ".priority_levels, "),
+        ("dynamic_batching { default_queue_policy { max_queue_size: 9 } }", "default_queue_policy"),
+    ],
+)
+def test_what_changes_no_answer_is_passed_over_by_name(text: str, named: str) -> None:
+    config = read(text)
+
+    assert named in config.warning
+    assert bool(config.warning) == bool(named)
+    assert config.options == read("").options
+    assert config.serving(ServingConfig()) == ServingConfig()
 
 
 MODEL = {"x": TensorType("FP32", (BATCH, 3, "height")), "s": TensorType("BOOL", (2,))}

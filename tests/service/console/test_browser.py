@@ -21,9 +21,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("no_complaints")]
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    folder = tmp_path_factory.mktemp("browser")
-    (folder / "token").write_text(TOKEN)
-    made = ServerProcess(folder / "store", BRAID_ADMIN_TOKEN_FILE=str(folder / "token")).start()
+    """A server without tokens: its console is open, and only shows."""
+    made = ServerProcess(tmp_path_factory.mktemp("browser") / "store").start()
     try:
         yield made
     finally:
@@ -100,19 +99,29 @@ def test_it_can_be_used_by_keyboard_alone(server: ServerProcess, browser: Browse
     browser.until("document.title.startsWith('wide version 1')")
 
 
-def test_signing_in_shows_what_can_be_changed(server: ServerProcess, browser: Browser) -> None:
-    browser.open(address(server, "models/wide"))
-    assert "Profile again" not in browser.text
-    browser.follow("Sign in")
-    browser.run(f"document.querySelector('input[name=token]').value = {TOKEN!r}")
-    browser.run("window.stale = true; document.querySelector('main form').requestSubmit()")
-    browser.until("!window.stale && location.pathname === '/console/'")
+def test_signing_in_shows_what_there_is_and_what_can_be_changed(
+    tmp_path: Path, browser: Browser
+) -> None:
+    (tmp_path / "token").write_text(TOKEN)
+    token = str(tmp_path / "token")
+    guarded = ServerProcess(tmp_path / "store", BRAID_ADMIN_TOKEN_FILE=token).start()
+    try:
+        with guarded.client() as client:
+            client.register("wide", small_cnn(tmp_path / "wide.onnx"), wait=True)
+        browser.open(address(guarded, "models/wide"))
+        assert "Profile again" not in browser.text
+        assert "FP32" not in browser.text
+        browser.complaints.clear()  # the browser itself says that the page is refused
+        browser.run(f"document.querySelector('input[name=token]').value = {TOKEN!r}")
+        browser.run("window.stale = true; document.querySelector('main form').requestSubmit()")
+        browser.until("!window.stale && location.pathname === '/console/models/wide'")
 
-    browser.open(address(server, "models/wide"))
-    browser.follow("Profile again")
-    assert browser.run("location.pathname").startswith("/console/jobs/")
-    browser.until("document.querySelector('progress').value === 1")
-    browser.follow("Sign out")
+        browser.follow("Profile again")
+        assert browser.run("location.pathname").startswith("/console/jobs/")
+        browser.until("document.querySelector('progress').value === 1")
+        browser.follow("Sign out")
+    finally:
+        guarded.end()
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])

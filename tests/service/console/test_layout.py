@@ -29,9 +29,7 @@ SHOWS = [(width, dark) for width in (1440, 390) for dark in (False, True)]
 def pages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
     """Addresses of all kinds of pages, of a model with a failed version."""
     folder = tmp_path_factory.mktemp("layout")
-    (folder / "token").write_text("a-token-of-the-test")
-    token = str(folder / "token")
-    server = ServerProcess(folder / "store", BRAID_ADMIN_TOKEN_FILE=token).start()
+    server = ServerProcess(folder / "store").start()
     try:
         with server.client() as client:
             greedy = PlannerOptions("greedy")

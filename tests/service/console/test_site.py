@@ -37,10 +37,11 @@ def console(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]
 def ask(
     server: ServerProcess, path: str, form: dict[str, str] | None = None, **headers: str
 ) -> tuple[HTTPResponse, str]:
-    """One request, no redirect followed."""
+    """One request, no redirect followed; with the admin's token unless a header says otherwise."""
     connection = HTTPConnection(server.http_address, timeout=120)
     try:
         body = None if form is None else urlencode(form)
+        headers = {"Authorization": f"Bearer {TOKEN}", **headers}
         connection.request("GET" if form is None else "POST", path, body, headers)
         response = connection.getresponse()
         return response, response.read().decode()
@@ -148,6 +149,37 @@ def test_without_signing_in_nothing_can_be_changed_and_no_button_is_shown(
         assert response.status == 403
         assert ask(console, f"/console/{path}", {}, Cookie="braid-console=guess")[0].status == 403
     assert ask(console, "/console/models/cnn")[0].status == 200
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["", "models/cnn", "devices", "jobs", "none", "schedules/cnn/1/1/svg", "models/cnn?version=1"],
+)
+def test_where_there_are_tokens_pages_ask_for_one_and_lead_back(
+    console: ServerProcess, path: str
+) -> None:
+    for shown in ("", "Bearer of-nobody-at-all"):
+        response, body = ask(console, f"/console/{path}", Authorization=shown)
+        assert (response.status, response.headers["WWW-Authenticate"]) == (401, "Bearer")
+        assert 'name="token"' in body
+        assert f'name="back" value="{path}"' in body
+        assert not any(word in body for word in ("cnn v", "BRAID_STORE", "<svg", "FP32"))
+    assert ask(console, "/console/console.css", Authorization="")[0].status == 200
+    assert ask(console, "/console/sign-in", Authorization="")[0].status == 200
+
+    response, _ = ask(console, "/console/sign-in", {"token": TOKEN, "back": path})
+
+    assert (response.status, response.headers["Location"]) == (303, f"/console/{path}")
+    session = response.headers["Set-Cookie"].split(";")[0]
+    response, _ = ask(console, f"/console/{path}", Authorization="", Cookie=session)
+    assert response.status == (404 if path == "none" else 200)
+
+
+@pytest.mark.parametrize("back", ["\r\nSet-Cookie: a=b", "é", "a b", "\\\\evil.example"])
+def test_no_form_leads_out_of_the_console(console: ServerProcess, back: str) -> None:
+    response, _ = ask(console, "/console/sign-in", {"token": TOKEN, "back": back})
+
+    assert (response.status, response.headers["Location"]) == (303, "/console/")
 
 
 def test_a_wrong_token_signs_nobody_in(console: ServerProcess) -> None:

@@ -62,7 +62,13 @@ def output(name: str = "y", **parameters: Any) -> Any:
 
 
 def test_a_request_s_own_parameters_are_ignored(stub: Any) -> None:
-    good = request(x(), parameters={"colour": text("red"), "sequence_start": whole(0)})
+    own = {"content_type": text("np"), "colour": whole(7)}
+    good = request(
+        x(parameters=own), outputs=[output(**own)], parameters={**own, "sequence_start": whole(0)}
+    )
+    assert stub.ModelInfer(good, timeout=120).outputs[0].name == "y"
+    del good.raw_input_contents[:]
+    good.inputs[0].contents.fp32_contents.extend([1, 2, 3])
     assert stub.ModelInfer(good, timeout=120).outputs[0].name == "y"
 
 

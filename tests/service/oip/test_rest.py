@@ -7,6 +7,7 @@ import json
 import math
 import random
 from collections.abc import AsyncIterator, Iterator
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from braid.core.strings import length_prefixed
 from braid.server.servicers.rest.openapi import document
 from braid.server.servicers.rest.operations import OPERATIONS
 from tests.service.oip.conftest import SHM_KEY, ramp
-from tests.service.oip.rest import Answer, call, inputs
+from tests.service.oip.rest import Answer, call, inputs, tensor
 from tests.service.server_process import ServerProcess
 
 DTYPES: dict[str, Any] = {
@@ -178,6 +179,20 @@ def test_classes_are_named_alike(
         ]
 
 
+def test_parameters_of_other_servers_are_ignored(oip_server: ServerProcess) -> None:
+    own = {"content_type": "np", "colour": [1, {"deep": True}], "headers": None, "large": 1 << 80}
+    outputs = [{"name": "y", "parameters": own}]
+    empty = {"id": None, "parameters": None, "outputs": None}  # as MLServer's types are dumped
+
+    for body in (
+        inputs(tensor(parameters=own), parameters=own, outputs=outputs),
+        inputs(tensor(parameters=None), **empty),
+    ):
+        answer = call(oip_server, INFER, body)
+        assert answer.status == 200, answer.body
+        assert answer.json["outputs"][0]["data"] == [2, 4, 6]
+
+
 async def test_triton_aio_client_infers(aio: http_aio.InferenceServerClient) -> None:
     assert await aio.is_server_ready()
     assert (await aio.get_model_metadata("fp32"))["versions"] == ["1"]
@@ -190,9 +205,24 @@ async def test_triton_aio_client_infers(aio: http_aio.InferenceServerClient) -> 
         await aio.infer("nobody", [given(ramp(1))])
 
 
-def test_connections_are_kept(oip_server: ServerProcess) -> None:
-    from http.client import HTTPConnection
+@pytest.mark.parametrize(
+    "path", ["/v2", "/v2/health/live", "/v2/models/fp32", "/v2/models/fp32/infer", "/v2/none"]
+)
+def test_head_is_answered_as_get_without_a_body(oip_server: ServerProcess, path: str) -> None:
+    connection = HTTPConnection(oip_server.http_address, timeout=120)
+    answers = []
+    for method in ("HEAD", "GET", "HEAD"):  # on one connection: nothing follows the heads
+        connection.request(method, path)
+        response = connection.getresponse()
+        answers.append((response.status, response.headers["content-length"], response.read()))
+    connection.close()
 
+    head, get, again = answers
+    assert head == again == (*get[:2], b"")
+    assert int(get[1]) == len(get[2])
+
+
+def test_connections_are_kept(oip_server: ServerProcess) -> None:
     connection = HTTPConnection(oip_server.http_address, timeout=120)
     ports = set()
     for path, body in (("/v2", None), (INFER, json.dumps(inputs())), ("/v2/none", None)):

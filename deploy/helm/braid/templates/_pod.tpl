@@ -3,9 +3,9 @@
 {{- $name := include "braid.name" . }}
 {{- $values := .Values }}
 {{- $secrets := list }}
-{{- range $role, $secret := dict "admin" .Values.tokens.adminSecret "infer" .Values.tokens.inferSecret }}
+{{- range $role, $secret := dict "admin" .Values.tokens.adminSecret "infer" .Values.tokens.inferSecret "metrics" .Values.tokens.metricsSecret }}
 {{- if $secret }}
-{{- $secrets = append $secrets (dict "volume" (printf "%s-token" $role) "secret" $secret "path" (eq $role "admin" | ternary "/run/secrets/braid" "/run/secrets/braid-infer") "name" (printf "BRAID_%s_TOKEN_FILE" (upper $role))) }}
+{{- $secrets = append $secrets (dict "volume" (printf "%s-token" $role) "secret" $secret "path" (eq $role "admin" | ternary "/run/secrets/braid" (printf "/run/secrets/braid-%s" $role)) "name" (printf "BRAID_%s_TOKEN_FILE" (upper $role))) }}
 {{- end }}
 {{- end }}
 {{- $resources := deepCopy .Values.resources }}

@@ -1,0 +1,95 @@
+"""Logs of a child process as records of this one.
+
+    child: logging ──log_as_lines──> one line of JSON each ──relay──> logging here
+
+What a library or a crash prints becomes records, too, one for each line, so that nothing a child
+prints leaves the form that this process logs in.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import sys
+from typing import Any
+
+LOGGER = "braid.worker"
+"""Logger that takes the records of children: filters on it see all of them."""
+
+LONGEST_BYTES = 64 << 10  # of a line; what is longer is logged in parts
+
+_STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
+
+
+class LineFormatter(logging.Formatter):
+    """Formatter of one JSON object a line, read by ``relay``."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return json.dumps(
+            {
+                "logger": record.name,
+                "level": record.levelno,
+                "message": record.getMessage(),
+                "trace": self.formatException(record.exc_info) if record.exc_info else "",
+                "facts": {k: v for k, v in vars(record).items() if k not in _STANDARD},
+            },
+            default=str,
+        )
+
+
+def log_as_lines() -> None:
+    """Log warnings and worse to stderr, for ``relay`` in the parent. Called once, by a child."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(LineFormatter())
+    logging.basicConfig(level=logging.WARNING, handlers=[handler])
+    logging.captureWarnings(True)
+
+
+async def relay(output: asyncio.StreamReader, pid: int) -> None:
+    """Log what a child prints until it has closed its output."""
+    rest = b""
+    while chunk := await output.read(LONGEST_BYTES):
+        *lines, rest = (rest + chunk).split(b"\n")
+        if len(rest) > LONGEST_BYTES:
+            lines, rest = [*lines, rest], b""
+        for line in lines:
+            _log(line, pid)
+    _log(rest, pid)
+
+
+def _log(line: bytes, pid: int) -> None:
+    text = line.decode(errors="replace").strip()
+    if not text:
+        return
+    log = logging.getLogger(LOGGER)
+    record = logging.makeLogRecord({"worker": pid, **(_fields(text) or _printed(text))})
+    if log.isEnabledFor(record.levelno):
+        log.handle(record)
+
+
+def _fields(text: str) -> dict[str, Any] | None:
+    """Attributes of the record that a line holds; None: it holds none."""
+    try:
+        told = json.loads(text)
+        name, level, message = told["logger"], told["level"], told["message"]
+        facts = {k: v for k, v in told["facts"].items() if k not in _STANDARD}
+        trace = told["trace"] or None
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
+        return None
+    if not (isinstance(message, str) and type(level) is int and str(name).startswith("braid.")):
+        return None
+    return {**facts, **_record(name, level, message), "exc_text": trace and str(trace)}
+
+
+def _printed(text: str) -> dict[str, Any]:
+    return {**_record(LOGGER, logging.WARNING, "a worker printed"), "text": text}
+
+
+def _record(name: str, level: int, message: str) -> dict[str, Any]:
+    return {
+        "name": name,
+        "levelno": level,
+        "levelname": logging.getLevelName(level),
+        "msg": message,
+    }
