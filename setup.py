@@ -33,6 +33,7 @@ setup(
         "torch>=2.11",
         "onnx>=1.19",
         "onnxruntime>=1.20",
+        "onnxscript>=0.5",  # torch.onnx demands it; for .pt2 files and braid.compile(module)
         "onednn-cpu-gomp>=2023.2; platform_machine == 'x86_64' and sys_platform == 'linux'",
         "safetensors>=0.5",
         "pydantic>=2.10",

@@ -108,10 +108,10 @@ class ModelImportError(BraidError):
 class UnsupportedOperators(ModelImportError):
     """The model uses operators that Braid cannot lower."""
 
-    def __init__(self, reasons: tuple[str, ...]) -> None:
+    def __init__(self, reasons: tuple[str, ...], page: str = "docs/onnx-operators.md") -> None:
         super().__init__(
             f"the model cannot be imported, for {len(reasons)} reason(s): {'; '.join(reasons)}. "
-            "Export it without them (see docs/onnx-operators.md)"
+            f"Export it without them (see {page})"
         )
         self.reasons = reasons
 

@@ -16,7 +16,7 @@ HEAD_BYTES = 4096
 
 EXPORT = (
     "export the model instead: torch.export.save(torch.export.export(model, (example,)), "
-    "'model.pt2'), or torch.onnx.export(model, (example,), 'model.onnx', dynamo=True)"
+    "'model.pt2'), or torch.onnx.export(model, (example,), 'model.onnx', external_data=False)"
 )
 
 _ZIP = b"PK\x03\x04"

@@ -1,7 +1,7 @@
 """A whole model in ONNX Runtime, as one more way to run it on a device.
 
-The file is the upload that the importer read, ran in its sandbox and kept in the artefact. It gets
-as many threads as the device has, on the device's cores. They spin only while a run lasts: left to
+The importer read the file, ran it in its sandbox and kept it in the artefact. A session gets as
+many threads as the device has, on the device's cores. They spin only while a run lasts: left to
 itself, ONNX Runtime's pool would spin on into whatever the device does next.
 """
 
@@ -73,7 +73,7 @@ class OnnxSession:
 
         Args:
             artefact: the folder.
-            digest: SHA-256 of the upload, which the file must still have.
+            digest: SHA-256 that the file must still have.
             threads: that work at the same time, the caller's included.
             cpus: the core of each one; empty leaves them to the kernel.
             provider: what it runs on.

@@ -61,7 +61,7 @@ class OpenVinoModel:
 
         Args:
             artefact: the folder.
-            digest: SHA-256 of the upload, which the file must still have.
+            digest: SHA-256 that the file must still have.
             on: threads and cores.
             precision: that it computes in, of ``core.runtimes``.
 

@@ -1,4 +1,4 @@
-"""``.pt2`` files (torch.export) into template graphs: a zip, a JSON graph, raw tensor bytes.
+"""``.pt2`` files (torch.export) as ONNX models: a JSON graph that is checked, and raw tensor bytes.
 
-Nothing here calls torch.export, torch.load or torch.jit: those run code from the file.
+torch reads what passed the checks; ``torch.load``, ``torch.jit`` and code of the file stay out.
 """

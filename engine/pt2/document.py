@@ -1,6 +1,12 @@
-"""The JSON of a ``.pt2`` as data: inputs, weights, nodes with typed arguments, outputs.
+"""The JSON of a ``.pt2``, checked before torch interprets it, and without what torch would run.
 
-Follows torch's export schema, major version 8 (``torch/_export/serde/schema.py``).
+    models/<name>.json ──read_program──> Program: document, weights by their use, names of outputs
+
+Follows torch's export schema, major version 8 (``torch/_export/serde/schema.py``). torch turns
+operators' names into attributes of modules, extents into sympy expressions, names into source code,
+and trees of arguments into classes that it imports. So operators are of ``aten`` or on a list,
+extents are arithmetic and names are identifiers; guards, devices, trees, sample inputs and what
+only debuggers read are left out.
 """
 
 from __future__ import annotations
@@ -9,16 +15,16 @@ import itertools
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from braid.core.errors import ModelImportError
-from braid.core.tensor import Dim, TensorType
+from braid.core.errors import ModelImportError, UnsupportedOperators
 from braid.engine.pt2.expressions import check_guard, symbol_name
 
 SCHEMA_MAJOR = 8
 MAX_NODES = 200_000
 MAX_JSON_BYTES = 256 << 20
+OPERATORS_PAGE = "docs/pt2-operators.md"
 
 DTYPES: Mapping[int, str] = {
     1: "UINT8",
@@ -37,82 +43,58 @@ DTYPES: Mapping[int, str] = {
 }
 """torch's ScalarType -> OIP name."""
 
-_TARGET = re.compile(r"torch\.ops\.[a-z_]\w*\.\w+\.\w+|_operator\.\w+|math\.\w+|torch\.sym_\w+")
-
-
-@dataclass(frozen=True, slots=True)
-class Tensor:
-    """Argument that is a tensor, by its name in the graph."""
-
-    name: str
-
-
-@dataclass(frozen=True, slots=True)
-class Symbol:
-    """Argument that is a number computed from shapes, by its name in the graph."""
-
-    name: str
-
-
-@dataclass(frozen=True, slots=True)
-class Dtype:
-    """Argument that is an element type."""
-
-    name: str
-
-
-@dataclass(frozen=True, slots=True)
-class Setting:
-    """Argument that is a device, layout or memory format and does not change results."""
-
-    what: str
-
-
-@dataclass(frozen=True, slots=True)
-class Unknown:
-    """Argument of a kind that is not read; the use of its node is refused."""
-
-    what: str
-
-
-Argument = (
-    None | bool | int | float | str | Tensor | Symbol | Dtype | Setting | Unknown | list["Argument"]
+_ARITHMETIC = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "neg", "pos")
+_LOGIC = ("eq", "ne", "lt", "le", "gt", "ge", "and_", "or_", "lshift", "rshift")
+FUNCTIONS = frozenset(
+    {
+        *(f"_operator.{name}" for name in (*_ARITHMETIC, *_LOGIC)),
+        *(f"torch.sym_{name}" for name in ("int", "float", "max", "min", "not", "ite", "sqrt")),
+        "math.trunc",
+        *("torch.ops.higher_order.cond", "torch.ops.higher_order.wrap_with_autocast"),
+        "torch.ops.higher_order.wrap_with_set_grad_enabled",
+    }
 )
+"""What a graph may call besides aten: arithmetic with extents, and operators that take graphs."""
+
+_ATEN = re.compile(r"torch\.ops\.aten\.(?!__init|__class|__get|__set|__del)\w+\.(?!__)\w+")
+_OPERATOR = re.compile(r"torch\.ops(\.\w+){2,3}|_operator\.\w+|math\.\w+|torch\.sym_\w+")
+_WEIGHT = re.compile(r"[\w.:/ -]+")
+_BY_NAME = frozenset(
+    {
+        *("tensor_values", "sym_int_values", "sym_float_values", "sym_bool_values"),
+        *("custom_obj_values", "as_string_to_argument"),
+    }
+)
+_CPU = {"type": "cpu", "index": None}
 
 
-@dataclass(frozen=True, slots=True)
-class OperatorCall:
-    """Node of the graph: an operator applied to named arguments."""
+@dataclass(slots=True)
+class Weights:
+    """Names of weights in the file, by how the module holds them."""
 
-    target: str  # "aten.conv2d.default", "_operator.mul"
-    arguments: Mapping[str, Argument]
-    outputs: tuple[Argument, ...]  # tensors, symbols, lists of tensors
+    parameters: set[str] = field(default_factory=set)
+    buffers: set[str] = field(default_factory=set)
+    constants: set[str] = field(default_factory=set)  # buffers that are not of the state, too
 
     @property
-    def names(self) -> tuple[str, ...]:
-        """Names of all results, those in a list included; "" where there is none."""
-        flat = [
-            part
-            for output in self.outputs
-            for part in (output if isinstance(output, list) else [output])
-        ]
-        return tuple(part.name if isinstance(part, Tensor | Symbol) else "" for part in flat)
+    def names(self) -> set[str]:
+        return self.parameters | self.buffers | self.constants
 
 
 @dataclass(frozen=True, slots=True)
-class ExportedProgram:
+class Program:
     """Exported program without the content of its weights."""
 
-    inputs: Mapping[str, TensorType]
-    weights: Mapping[str, str]  # name in the graph -> name of the weight
-    calls: tuple[OperatorCall, ...]
-    outputs: Mapping[str, str]  # name callers see -> tensor
-    dtypes: Mapping[str, str]  # of all tensors
-    shapes: Mapping[str, tuple[Dim, ...]]  # of all tensors, as the exporter saw them
+    document: dict[str, Any]  # in torch's schema
+    weights: Weights
+    arguments: int  # constants included
+    inputs: tuple[str, ...]  # names of the arguments that are tensors
+    outputs: tuple[str, ...]  # names callers see, of the results that are computed
+    fixed: Mapping[str, Any]  # results that are numbers or texts of the file
     opset: int
 
 
-def read_program(data: bytes | bytearray) -> ExportedProgram:
+def read_program(data: bytes | bytearray) -> Program:
     """Read ``models/<name>.json``.
 
     Raises:
@@ -124,11 +106,11 @@ def read_program(data: bytes | bytearray) -> ExportedProgram:
         raise ModelImportError(f"the graph of the .pt2 is not JSON: {error}") from error
     try:
         return _program(document)
-    except (KeyError, TypeError, AttributeError, ValueError, IndexError) as error:
+    except (KeyError, TypeError, AttributeError, ValueError, IndexError, RecursionError) as error:
         raise ModelImportError(f"the graph of the .pt2 is malformed: {error!r}") from error
 
 
-def _program(document: Mapping[str, Any]) -> ExportedProgram:
+def _program(document: Mapping[str, Any]) -> Program:
     major = document["schema_version"]["major"]
     if major != SCHEMA_MAJOR:
         raise ModelImportError(
@@ -140,78 +122,88 @@ def _program(document: Mapping[str, Any]) -> ExportedProgram:
     for extent in document.get("range_constraints") or ():
         symbol_name(str(extent))
     module = document["graph_module"]
-    graph, signature = module["graph"], module["signature"]
-    if len(graph["nodes"]) > MAX_NODES:
-        raise ModelImportError(f"the graph has more than {MAX_NODES} nodes")
-    values = graph["tensor_values"]
-    for number in (*graph["sym_int_values"].values(), *graph["sym_bool_values"].values()):
-        if "as_expr" in number:
-            symbol_name(str(number["as_expr"]["expr_str"]))
-    shapes = {str(name): _shape(str(name), meta) for name, meta in values.items()}
-    inputs: dict[str, TensorType] = {}
-    weights: dict[str, str] = {}
-    for spec in signature["input_specs"]:
-        _sort_input(spec, values, shapes, inputs, weights)
-    outputs = [_output(spec) for spec in signature["output_specs"]]
-    return ExportedProgram(
-        inputs=inputs,
+    signature = module["signature"]
+    weights = Weights()
+    given = [name for s in signature["input_specs"] if (name := _input(s, weights)) is not None]
+    results = [_result(spec) for spec in signature["output_specs"]]
+    names = _names(results, module.get("module_call_graph"))
+    _check_order(module["graph"])
+    computed = [result is _COMPUTED for result in results]
+    if not any(computed):
+        raise ModelImportError("the model returns no tensor")
+    graph, ends = _plain(module["graph"]), _plain(signature)
+    graph["outputs"] = list(itertools.compress(graph["outputs"], computed))
+    ends["output_specs"] = list(itertools.compress(ends["output_specs"], computed))
+    plain = {"graph": graph, "signature": ends, "module_call_graph": []}
+    return Program(
+        document={
+            "graph_module": plain,
+            "opset_version": document["opset_version"],
+            "range_constraints": document.get("range_constraints") or {},
+            "schema_version": document["schema_version"],
+            "verifiers": ["TRAINING"],
+        },
         weights=weights,
-        calls=tuple(_call(node) for node in graph["nodes"]),
-        outputs=_named(outputs, module.get("module_call_graph")),
-        dtypes={str(name): _dtype(meta["dtype"]) for name, meta in values.items()},
-        shapes=shapes,
+        arguments=len(given),
+        inputs=tuple(filter(None, given)),
+        outputs=tuple(itertools.compress(names, computed)),
+        fixed={
+            name: result
+            for name, result in zip(names, results, strict=True)
+            if result is not _COMPUTED and result is not None
+        },
         opset=int(document["opset_version"].get("aten", 0)),
     )
 
 
-def _shape(name: str, meta: Mapping[str, Any]) -> tuple[Dim, ...]:
-    """Extents; arithmetic with symbols gets a name of its own."""
-    dims: list[Dim] = []
-    for axis, size in enumerate(meta["sizes"]):
-        if "as_int" in size:
-            dims.append(int(size["as_int"]))
-        else:
-            symbol = symbol_name(str(size["as_expr"]["expr_str"]))
-            dims.append(symbol or f"{name}.{axis}")
-    return tuple(dims)
-
-
-def _dtype(number: Any) -> str:
-    return DTYPES.get(number, f"type {number}")
-
-
-def _sort_input(
-    spec: Mapping[str, Any],
-    values: Mapping[str, Any],
-    shapes: Mapping[str, tuple[Dim, ...]],
-    inputs: dict[str, TensorType],
-    weights: dict[str, str],
-) -> None:
+def _input(spec: Mapping[str, Any], weights: Weights) -> str | None:
+    """Name of a tensor that callers give, "" for a constant in its place; None: a weight."""
     match spec:
         case {"user_input": {"arg": {"as_tensor": {"name": str(name)}}}}:
-            dtype = _dtype(values[name]["dtype"])
-            if dtype not in DTYPES.values():
-                raise ModelImportError(f"input {name!r} has element {dtype}, which Braid has not")
-            inputs[name] = TensorType(dtype, shapes[name])
-        case {"parameter": {"arg": {"name": str(name)}, "parameter_name": str(weight)}}:
-            weights[name] = weight
-        case {"buffer": {"arg": {"name": str(name)}, "buffer_name": str(weight)}}:
-            weights[name] = weight
-        case {"tensor_constant": {"arg": {"name": str(name)}, "tensor_constant_name": str(weight)}}:
-            weights[name] = weight
-        case {"constant_input": {"name": str(), "value": value}}:
-            _argument(value)  # a fixed value: no node reads it by name
+            return name
+        case {"parameter": {"parameter_name": str(name)}}:
+            weights.parameters.add(_weight(name))
+        case {"buffer": {"buffer_name": str(name), "persistent": persistent}}:
+            (weights.buffers if persistent else weights.constants).add(_weight(name))
+        case {"tensor_constant": {"tensor_constant_name": str(name)}}:
+            weights.constants.add(_weight(name))
+        case {"constant_input": {"name": str(), "value": _}}:
+            return ""
         case {"custom_obj": _}:
             raise ModelImportError("the model holds a custom object, which would have to be run")
         case _:
             kind = next(iter(spec), "nothing")
             raise ModelImportError(f"the model has an input of kind {kind!r}, not a tensor")
+    return None
 
 
-def _output(spec: Mapping[str, Any]) -> str:
+def _weight(name: str) -> str:
+    if not _WEIGHT.fullmatch(name):
+        raise ModelImportError(f"a weight has the name {name[:100]!r}, which no module gives")
+    return name
+
+
+_COMPUTED = object()
+
+
+def _result(spec: Mapping[str, Any]) -> Any:
+    """Value of a result that the file states, or ``_COMPUTED``."""
     match spec:
-        case {"user_output": {"arg": {"as_tensor": {"name": str(name)}}}}:
-            return name
+        case {"user_output": {"arg": {"as_tensor": {"name": str()}}}}:
+            return _COMPUTED
+        case {"user_output": {"arg": {"as_sym_int": {"as_name": str()}}}}:
+            return _COMPUTED
+        case {"user_output": {"arg": {"as_none": _}}}:
+            return None
+        case {
+            "user_output": {
+                "arg": {"as_int": value}
+                | {"as_float": value}
+                | {"as_bool": value}
+                | {"as_string": value}
+            }
+        }:
+            return value
         case {"user_output": {"arg": argument}}:
             kind = next(iter(argument), "nothing")
             raise ModelImportError(f"the model returns a value of kind {kind!r}, not a tensor")
@@ -224,21 +216,21 @@ def _output(spec: Mapping[str, Any]) -> str:
     raise ModelImportError(f"the model has an output of kind {next(iter(spec), 'nothing')!r}")
 
 
-def _named(outputs: Sequence[str], calls: Any) -> dict[str, str]:
-    """Names for the outputs: the keys of the dictionaries that forward returns, else numbers."""
-    names = ["output"] if len(outputs) == 1 else [f"output_{i}" for i in range(len(outputs))]
+def _names(results: Sequence[Any], calls: Any) -> list[str]:
+    """Names of results: the keys of the dictionaries that forward returns, else numbers."""
+    names = ["output"] if len(results) == 1 else [f"output_{i}" for i in range(len(results))]
     try:
         spec = json.loads(calls[0]["signature"]["out_spec"])[1]
         paths = list(_paths(spec, ()))
     except (KeyError, TypeError, ValueError, IndexError, RecursionError):
         paths = []
-    if len(paths) == len(outputs) and all(paths):
+    if len(paths) == len(results) and all(paths):
         named = [itertools.dropwhile(str.isdigit, path) for path in paths]  # places in a tuple
         keys = ["_".join(path) for path in named]
         names = [key or name for key, name in zip(keys, names, strict=True)]
     if len(set(names)) != len(names):
-        names = [f"output_{i}" for i in range(len(outputs))]
-    return dict(zip(names, outputs, strict=True))
+        names = [f"output_{i}" for i in range(len(results))]
+    return names
 
 
 def _paths(spec: Mapping[str, Any], path: tuple[str, ...]) -> Iterable[tuple[str, ...]]:
@@ -253,62 +245,72 @@ def _paths(spec: Mapping[str, Any], path: tuple[str, ...]) -> Iterable[tuple[str
         yield from _paths(child, (*path, key))
 
 
-def _call(node: Mapping[str, Any]) -> OperatorCall:
-    target = str(node["target"])
-    if not _TARGET.fullmatch(target):
-        raise ModelImportError(f"the graph calls {target[:100]!r}, which is no operator of torch")
-    arguments: dict[str, Argument] = {}
-    for given in node["inputs"]:
-        name = str(given["name"])
-        if name in arguments:
-            raise ModelImportError(f"{target} is given {name!r} twice")
-        arguments[name] = _argument(given["arg"])
-    return OperatorCall(
-        target.removeprefix("torch.ops."),
-        arguments,
-        tuple(_argument(output) for output in node["outputs"]),
-    )
+def _plain(value: Any) -> Any:
+    """Copy of a part of the document that torch may interpret."""
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    if isinstance(value, dict):
+        return {key: _entry(key, item) for key, item in value.items()}
+    return value
 
 
-def _argument(given: Mapping[str, Any]) -> Argument:
-    if len(given) != 1:
-        raise ModelImportError("an argument of the graph has several values")
-    ((kind, value),) = given.items()
-    match kind, value:
-        case "as_none", _:
-            return None
-        case "as_tensor", {"name": str(name)}:
-            return Tensor(name)
-        case "as_optional_tensor", dict():
-            return _argument(value)
-        case "as_tensors", list():
-            return [Tensor(str(item["name"])) for item in value]
-        case "as_optional_tensors", list():
-            return [_argument(item) for item in value]
-        case "as_float", ("Infinity" | "-Infinity" | "NaN"):
-            return float(value)
-        case (
-            ("as_int" | "as_float" | "as_string" | "as_bool"),
-            (bool() | int() | float() | str()),
-        ):
-            return value
-        case (("as_ints" | "as_floats" | "as_strings" | "as_bools"), list()):
-            return [item for item in value if isinstance(item, bool | int | float | str)]
-        case (("as_sym_int" | "as_sym_float" | "as_sym_bool"), dict()):
-            return _symbolic(value)
-        case (("as_sym_ints" | "as_sym_floats" | "as_sym_bools"), list()):
-            return [_symbolic(item) for item in value]
-        case "as_scalar_type", int():
-            return Dtype(_dtype(value))
-        case (("as_memory_format" | "as_layout" | "as_device"), _):
-            return Setting(kind)
-    return Unknown(kind)
+def _entry(key: str, value: Any) -> Any:
+    match key, value:
+        case (("device" | "as_device"), _):
+            return _CPU
+        case "metadata", _:
+            return {}
+        case "expr_str", _:
+            symbol_name(str(value))
+        case (("name" | "as_name"), str()) if value and not value.isidentifier():
+            raise ModelImportError(f"the graph names a value {value[:100]!r}, no identifier")
+        case "as_operator", _:
+            raise ModelImportError(f"the graph hands over the operator {str(value)[:100]!r}")
+        case "as_custom_obj", _:
+            raise ModelImportError("the model holds a custom object, which would have to be run")
+        case "nodes", list():
+            _check_targets([str(node["target"]) for node in value])
+        case _, dict() if key in _BY_NAME:
+            return {name: _plain(item) for name, item in value.items()}
+    return _plain(value)
 
 
-def _symbolic(given: Mapping[str, Any]) -> Argument:
-    match given:
-        case {"as_name": str(name)}:
-            return Symbol(name)
-        case {"as_int": int(number)} | {"as_float": float(number)} | {"as_bool": bool(number)}:
-            return number
-    raise ModelImportError(f"not a number: {str(given)[:100]}")
+def _check_targets(targets: Sequence[str]) -> None:
+    if len(targets) > MAX_NODES:
+        raise ModelImportError(f"the graph has more than {MAX_NODES} nodes")
+    for target in targets:
+        if not _OPERATOR.fullmatch(target):
+            shown = f"the graph calls {target[:100]!r}"
+            raise ModelImportError(f"{shown}, which is no operator of torch")
+    foreign = {t for t in targets if not _ATEN.fullmatch(t) and t not in FUNCTIONS}
+    if foreign:
+        raise UnsupportedOperators(
+            tuple(f"{t[:100]}: not in the allow-list" for t in sorted(foreign)), OPERATORS_PAGE
+        )
+
+
+def _check_order(graph: Mapping[str, Any]) -> None:
+    """Refuse a graph that reads a value before it is produced, or produces one twice."""
+    produced = set(_value_names(graph["inputs"]))
+    for node in graph["nodes"]:
+        for given in node["inputs"]:
+            for name in _value_names(given["arg"]):
+                if name not in produced:
+                    raise ModelImportError(f"{name!r} is not produced before it is read")
+        for name in _value_names(node["outputs"]):
+            if name in produced:
+                raise ModelImportError(f"the .pt2 produces {name!r} twice")
+            produced.add(name)
+
+
+def _value_names(argument: Any) -> Iterable[str]:
+    """Names of tensors and numbers in an argument; graphs have values of their own."""
+    if isinstance(argument, list):
+        for item in argument:
+            yield from _value_names(item)
+    elif isinstance(argument, dict):
+        for key, item in argument.items():
+            if key in ("name", "as_name") and isinstance(item, str) and item:
+                yield item
+            elif key not in ("as_graph", "as_string_to_argument"):
+                yield from _value_names(item)

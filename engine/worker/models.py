@@ -30,6 +30,7 @@ from braid.core.runtimes import ONNXRUNTIME
 from braid.core.tensor import TensorType
 from braid.engine.device import Backend, DevicePart, Prepared, Whole
 from braid.engine.importer.artefact import load_artefact
+from braid.engine.importer.host.report import MODEL_FILE
 from braid.engine.link.messages import ModelMemory
 from braid.engine.link.shared_memory import SlotLayout, slot_layout
 from braid.engine.ops.dtypes import torch_dtype
@@ -41,7 +42,7 @@ from braid.engine.passes.quantised.fusing import fuse_quantised
 from braid.engine.passes.specialise import specialise
 from braid.engine.program.input_ranges import input_ranges
 from braid.engine.program.kernel import PackedWeights
-from braid.engine.program.model_file import checked_file
+from braid.engine.program.model_file import opened_file
 from braid.engine.program.onnxruntime_session import check_division
 from braid.engine.program.program import Program
 from braid.engine.runtime.yielding import YieldToRequests, in_thread, no_pause
@@ -61,6 +62,7 @@ class LoadedModel:
     template: OpGraph
     weights: Mapping[str, Tensor]
     packed: PackedWeights = field(default_factory=PackedWeights)
+    file_digest: str = ""  # of the file for other runtimes; "" if there is none
     programs: dict[tuple[ProgramKey, DevicePart | None], Program] = field(default_factory=dict)
     content: Mapping[str, Any] = field(default_factory=dict)  # of inputs, that it takes
     loose: tuple[OpGraph, Mapping[str, Tensor]] | None = None  # for tensors without elements
@@ -106,7 +108,11 @@ class ModelTable:
         if digest not in self._models:
             loaded = in_thread(lambda: load_artefact(artefact), self._pause)
             self._models[digest] = LoadedModel(
-                artefact, loaded.graph, loaded.weights, content=loaded.report.content
+                artefact,
+                loaded.graph,
+                loaded.weights,
+                file_digest=loaded.report.files.get(MODEL_FILE, ""),
+                content=loaded.report.content,
             )
 
     def unload(self, digest: str) -> None:
@@ -150,10 +156,12 @@ class ModelTable:
         key = runtime, digest, span, callers, precision
         found = self._sessions.get(key)
         if found is None:
-            artefact = self.model(digest).artefact
+            model = self.model(digest)
             backend = self._backend if place is None else place.backend
             found = in_thread(
-                lambda: backend.open_whole(runtime, artefact, digest, callers, precision),
+                lambda: backend.open_whole(
+                    runtime, model.artefact, model.file_digest, callers, precision
+                ),
                 self._pause,
             )
             self._sessions[key] = found
@@ -209,15 +217,17 @@ class ModelTable:
         """Return a model as one operator of ONNX Runtime, whose results may have any shape.
 
         For tensors without elements: what kernels make of these is not what ONNX Runtime does.
-        None if the artefact keeps no file for it.
+        None if the artefact keeps no file for it, or one with external data.
         """
         model = self.model(digest)
         if model.loose is None:
             try:
-                path = checked_file(model.artefact, digest)
+                with opened_file(model.artefact, model.file_digest) as path:
+                    if path.parent != model.artefact:  # its data lies in other files
+                        return None
+                    data = in_thread(path.read_bytes, self._pause)
             except PreconditionFailed:
                 return None
-            data = in_thread(path.read_bytes, self._pause)
             model.loose = loose_graph(
                 model.template, torch.frombuffer(bytearray(data), dtype=torch.uint8)
             )

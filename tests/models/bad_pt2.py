@@ -170,6 +170,36 @@ def hidden_guard(files: Files, payload: Payload) -> None:
     files[MODEL] = json.dumps(document).encode()
 
 
+def name_of_a_value(files: Files, payload: Payload) -> None:
+    """torch writes names into the source of a forward function."""
+
+    def change(g: Any) -> None:
+        g["nodes"][-1]["outputs"][0]["as_tensor"]["name"] = f"y = {payload.expression()}; y"
+
+    graph(change)(files, payload)
+
+
+def name_of_a_weight(files: Files, payload: Payload) -> None:
+    def change(document: Any) -> None:
+        for spec in document["graph_module"]["signature"]["input_specs"]:
+            if "parameter" in spec:
+                spec["parameter"]["parameter_name"] = f'a" + {payload.expression()} + "'
+
+    edited(MODEL, change)(files, payload)
+
+
+def expression_in_stride(files: Files, payload: Payload) -> None:
+    def change(g: Any) -> None:
+        stride = {"as_expr": {"expr_str": payload.expression(), "hint": None}}
+        g["tensor_values"]["x"]["strides"][0] = stride
+
+    graph(change)(files, payload)
+
+
+def operator_as_argument(g: Any) -> None:
+    g["nodes"][-1]["inputs"][-1]["arg"] = {"as_operator": "torch.hub.load"}
+
+
 def compiled_library(files: Files, payload: Payload) -> None:
     files["data/aotinductor/sound/sound.wrapper.so"] = b"\x7fELF" + b"\0" * 100
 
@@ -227,12 +257,18 @@ CHANGES: Mapping[str, tuple[Change, str]] = {
     "code as a range": (expression_in_range, "is code, not arithmetic"),
     "code as a guard": (guard, "is code, not arithmetic"),
     "attributes in a guard": (hidden_guard, "is code, not arithmetic"),
+    "code as a stride": (expression_in_stride, "is code, not arithmetic"),
+    "code as a name": (name_of_a_value, "no identifier"),
+    "code as a weight": (name_of_a_weight, "which no module gives"),
+    "an operator as argument": (graph(operator_as_argument), "hands over the operator"),
+    "a method of an operator": (target("torch.ops.aten.__class__.mro"), "not in the allow-list"),
+    "a loader": (target("torch.hub.load"), "no operator of torch"),
     "a compiled library": (compiled_library, "compiled code"),
     "source code": (compiled_source, "compiled code"),
     "a foreign operator": (target("torch.ops.evil.run.default"), "not in the allow-list"),
     "a function": (target("os.system"), "no operator of torch"),
     "an attribute getter": (target("_operator.attrgetter"), "not in the allow-list"),
-    "an unknown operator": (target("torch.ops.aten.unique_dim.default"), "not in the allow-list"),
+    "an unknown operator": (target("torch.ops.aten.unique_dim.default"), "torch cannot read"),
     "a short storage": (lambda f, _: f.update({"data/weights/weight_0": b"1234"}), "needs 64 byt"),
     "a lying size": (weight(sizes=ints(HUGE, 4)), "needs"),
     "overflowing sizes": (weight(sizes=ints(1 << 62, 1 << 62)), "needs"),

@@ -91,8 +91,7 @@ def import_upload(source: UploadedModel, request: ImportRequest, on_progress: On
     on_progress(0.9, "writing the artefact")
     report = _report(study, reference, request.upload, source)
     template = with_output_specs(study.subject, study.batch)
-    kept = request.upload if reference.file is not None else None  # also a zip, with its data
-    write_artefact(request.artefact, template, study.subject.weights, report, kept)
+    write_artefact(request.artefact, template, study.subject.weights, report, source.file)
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,14 +204,14 @@ def _template(source: UploadedModel, on_progress: OnProgress) -> _Model:
         UnsupportedOperators: it cannot be served in parts.
         ModelImportError: it cannot be served.
     """
-    template, weights, complaint = source.lowered()
+    template, weights, remark = source.lowered()
     on_progress(0.3, "simplifying the graph")
     narrow, as_filed = narrow_type(template, weights), (template, weights)
     if narrow:
         template, weights = widen(template, weights)
     template, weights = run_passes(template, weights)
     _check_static_inputs(template)
-    remarks = [f"not valid ONNX: {complaint}"] if complaint else []
+    remarks = [remark] if remark else []
     if narrow:
         remarks.append(f"the file computes in {narrow}; it is served in FP32 inside")
     remark = "; ".join(remarks)

@@ -33,10 +33,18 @@ def unpack_bundle(archive: Archive, work: Path) -> tuple[ModelProto, Path]:
     folder = work / "bundle"
     folder.mkdir(mode=0o700)
     archive.unpack(folder)
-    data = frozenset(archive.names) - {name}
-    model = parse_model(read_model(folder / name), external=data)
-    _fill(model, folder, data)
-    return model, folder / name
+    return read_with_data(folder / name, frozenset(archive.names) - {name}), folder / name
+
+
+def read_with_data(file: Path, data: frozenset[str] = frozenset()) -> ModelProto:
+    """Read a model with its weights in memory; ``data`` names the files beside it, all in use.
+
+    Raises:
+        ModelImportError: it is not valid, names other files, or data that does not fit.
+    """
+    model = parse_model(read_model(file), external=data)
+    _fill(model, file.parent, data)
+    return model
 
 
 def _fill(model: ModelProto, folder: Path, names: frozenset[str]) -> None:

@@ -20,7 +20,7 @@ from braid.engine.onnx.structure import all_nodes, check_structure, subgraphs
 
 EXPORT = (
     "export the model instead: torch.export.save(torch.export.export(model, (example,)), "
-    "'model.pt2'), or torch.onnx.export(model, (example,), 'model.onnx', dynamo=True)"
+    "'model.pt2'), or torch.onnx.export(model, (example,), 'model.onnx', external_data=False)"
 )
 MAX_TENSORS = 200_000
 

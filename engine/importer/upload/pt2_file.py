@@ -24,7 +24,7 @@ from torch import Tensor
 from braid.core.errors import ModelImportError
 from braid.engine.importer.upload.archive import Archive
 from braid.engine.ops.dtypes import torch_dtype
-from braid.engine.pt2.document import DTYPES, MAX_JSON_BYTES, ExportedProgram, read_program
+from braid.engine.pt2.document import DTYPES, MAX_JSON_BYTES, Program, read_program
 
 _MAX_CONFIG_BYTES = 64 << 20
 _MAX_SAMPLE_BYTES = 4 << 30
@@ -44,8 +44,8 @@ _HARMLESS = frozenset(
 )
 
 
-def read_container(archive: Archive) -> tuple[ExportedProgram, dict[str, Tensor]]:
-    """Return the program, and its weights by their names in the graph.
+def read_container(archive: Archive) -> tuple[Program, dict[str, Tensor]]:
+    """Return the program, and its weights by their names in the file.
 
     Raises:
         ModelImportError: not a .pt2 that is plain data; says why.
@@ -65,7 +65,7 @@ def read_container(archive: Archive) -> tuple[ExportedProgram, dict[str, Tensor]
             payloads |= {k: (f"{root}data/{folder}/", v) for k, v in entries.items()}
     storages: dict[str, Tensor] = {}
     weights = {}
-    for name, weight in program.weights.items():
+    for weight in sorted(program.weights.names):
         if weight not in payloads:
             raise ModelImportError(f"the .pt2 has no data for {weight!r}")
         folder, payload = payloads[weight]
@@ -73,7 +73,7 @@ def read_container(archive: Archive) -> tuple[ExportedProgram, dict[str, Tensor]
         file = folder + described.file
         if file not in storages:
             storages[file] = _storage(archive, file)
-        weights[name] = described.of(storages[file], weight)
+        weights[weight] = described.of(storages[file], weight)
     return program, weights
 
 

@@ -7,6 +7,7 @@ upload ──open_upload──> UploadedModel ──lowered()──> template + 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -27,6 +28,7 @@ class UploadedModel(Protocol):
     """An uploaded model, checked as far as that needs no torch."""
 
     kind: str  # "onnx" or "pt2"
+    file: Path | None  # all of the model in one file that other runtimes read
 
     @property
     def opset(self) -> int:
@@ -34,7 +36,7 @@ class UploadedModel(Protocol):
         ...
 
     def lowered(self) -> tuple[OpGraph, Mapping[str, Tensor], str]:
-        """Return the template, its constants, and a complaint for the report ("" if none).
+        """Return the template, its constants, and a remark for the report ("" if none).
 
         Raises:
             ModelImportError: it cannot be lowered.
@@ -80,13 +82,13 @@ def open_upload(upload: Path, work: Path) -> UploadedModel:
     if not zipped:
         from braid.engine.importer.upload.onnx_file import parse_model, read_model
 
-        return OnnxUpload(parse_model(read_model(upload)), upload)
+        return OnnxUpload(parse_model(read_model(upload)), upload, file=upload)
     archive = Archive(upload)
     if any(name.endswith("/archive_format") for name in archive.names):
-        return Pt2Upload(archive)
+        return Pt2Upload(archive, work)
     from braid.engine.importer.upload.onnx_bundle import unpack_bundle
 
-    return OnnxUpload(*unpack_bundle(archive, work))
+    return OnnxUpload(*unpack_bundle(archive, work), file=upload)
 
 
 class OnnxUpload:
@@ -94,9 +96,11 @@ class OnnxUpload:
 
     kind = "onnx"
 
-    def __init__(self, model: ModelProto, file: Path) -> None:
+    def __init__(self, model: ModelProto, path: Path, *, file: Path | None) -> None:
+        """``file``: that the artefact keeps for other runtimes; also a zip, with its data."""
         self._model = model
-        self._file = file
+        self._path = path
+        self.file = file
 
     @property
     def opset(self) -> int:
@@ -121,11 +125,12 @@ class OnnxUpload:
             raise
         except Exception as error:
             raise_out_of_memory(error)
-            reason = complaint(self._file)
+            reason = complaint(self._path)
             if not reason:
                 raise
             raise ModelImportError(f"the model is not valid ONNX: {reason}") from error
-        return template, weights, complaint(self._file)
+        against = complaint(self._path)
+        return template, weights, f"not valid ONNX: {against}" if against else ""
 
     def whole(
         self, reasons: tuple[str, ...], given: Mapping[str, tuple[int, ...]]
@@ -138,40 +143,59 @@ class OnnxUpload:
         from braid.engine.importer.upload.model_strings import words_of
         from braid.engine.importer.verification.reference import open_reference
 
-        return open_reference(self._file, words_of(self._model))
+        return open_reference(self._path, words_of(self._model))
 
 
 class Pt2Upload:
-    """A program that torch.export saved; its reference runs the aten operators one by one."""
+    """A program that torch.export saved, converted to ONNX; its reference is torch itself."""
 
     kind = "pt2"
 
-    def __init__(self, archive: Archive) -> None:
+    def __init__(self, archive: Archive, work: Path) -> None:
+        from braid.engine.importer.upload.onnx_bundle import read_with_data
         from braid.engine.importer.upload.pt2_file import read_container
 
-        self._program, self._weights = read_container(archive)
+        try:
+            from braid.engine.pt2.conversion import exported, write_onnx
+        except ModuleNotFoundError as error:
+            raise ModelImportError(
+                f"reading a .pt2 needs {error.name}, which this server has not: "
+                "pip install onnxscript, or export the model as ONNX"
+            ) from error
+        self._outline, weights = read_container(archive)
+        self._program = exported(self._outline, weights)
+        path = work / "converted.onnx"
+        # ONNX has one name for one value; a program may call a result like an argument.
+        inputs, results = self._outline.inputs, self._outline.outputs
+        self._renamed = {f"{name}/result" if name in inputs else name: name for name in results}
+        data = write_onnx(self._program, inputs, list(self._renamed), path)
+        self._onnx = OnnxUpload(read_with_data(path, data), path, file=None if data else path)
+        self.file = None if set(inputs) & set(results) else self._onnx.file
 
     @property
     def opset(self) -> int:
-        return self._program.opset
+        return self._outline.opset
 
     def lowered(self) -> tuple[OpGraph, Mapping[str, Tensor], str]:
-        from braid.engine.pt2.lowering import lower
+        from braid.engine.pt2.document import OPERATORS_PAGE
 
         try:
-            return (*lower(self._program, self._weights), "")
-        except UnsupportedOperators:
-            raise
-        except (KeyError, AssertionError) as error:
-            raise ModelImportError(f"the graph of the .pt2 is malformed: {error!r}") from error
+            template, weights, _ = self._onnx.lowered()
+        except UnsupportedOperators as refusal:
+            raise UnsupportedOperators(refusal.reasons, OPERATORS_PAGE) from refusal
+        outputs = {self._renamed[name]: value for name, value in template.outputs.items()}
+        fixed = ", ".join(f"{name} = {value!r}" for name, value in self._outline.fixed.items())
+        remark = f"left out of the outputs, as no tensors: {fixed}"[:300] if fixed else ""
+        return replace(template, outputs=outputs), weights, remark
 
     def whole(
         self, reasons: tuple[str, ...], given: Mapping[str, tuple[int, ...]]
     ) -> tuple[OpGraph, Mapping[str, Tensor], str]:
-        """Refuse: no other library runs a ``.pt2`` safely."""
-        raise UnsupportedOperators(reasons)
+        if self.file is None:
+            raise UnsupportedOperators(reasons)
+        return self._onnx.whole(reasons, given)
 
     def reference(self) -> ReferenceModel:
         from braid.engine.importer.verification.pt2_reference import EagerReference
 
-        return EagerReference(self._program, self._weights)
+        return EagerReference(self._program, self._outline.outputs)

@@ -44,7 +44,6 @@ class ReferenceModel(Protocol):
     """Independent implementation of the uploaded model."""
 
     name: str
-    file: Path | None  # what ONNX Runtime runs, if it does: it can be served that way, too
     words: Words  # strings to try
 
     def run(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -67,7 +66,6 @@ class ReferenceModel(Protocol):
 class _OnnxRuntime:
     @trial()
     def __init__(self, upload: Path, words: Words) -> None:
-        self.file: Path | None = upload
         self.words = words
         self._upload = upload
         self._session = _session(upload, onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL)
@@ -107,8 +105,6 @@ def _session(upload: Path, level: object) -> onnxruntime.InferenceSession:
 
 
 class _OnnxReference:
-    file: Path | None = None
-
     def __init__(self, upload: Path, words: Words) -> None:
         self.words = words
         self._evaluator = ReferenceEvaluator(onnx.load(upload, load_external_data=False))

@@ -198,11 +198,13 @@ class Measurements:
 
     def _whole_contender(self, key: ProgramKey, runtime: str) -> TimedContender:
         """Open a whole model for a comparison, whose threads give way to requests."""
-        artefact = self._models.model(key.digest).artefact
+        model = self._models.model(key.digest)
 
         def opened() -> Whole:
             thread_gives_way()
-            return self._backend.open_whole(runtime, artefact, key.digest, precision=key.precision)
+            return self._backend.open_whole(
+                runtime, model.artefact, model.file_digest, precision=key.precision
+            )
 
         try:
             self._models.check_runtime(runtime, key)

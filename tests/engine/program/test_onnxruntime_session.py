@@ -32,8 +32,9 @@ def artefact(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def table(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModelTable]:
-    loaded = SimpleNamespace(graph=None, weights={})
+def table(artefact: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModelTable]:
+    report = SimpleNamespace(files={MODEL_FILE: file_digest(artefact / MODEL_FILE)})
+    loaded = SimpleNamespace(graph=None, weights={}, report=report)
     monkeypatch.setattr("braid.engine.worker.models.load_artefact", lambda _: loaded)
     executor = CpuExecutor(threads=2)
     yield ModelTable(CpuBackend(executor))

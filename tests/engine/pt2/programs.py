@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -12,12 +13,10 @@ from torch import Tensor, nn
 
 from braid.core.graph import OpGraph
 from braid.core.tensor import TensorType
-from braid.engine.importer.upload.archive import Archive
-from braid.engine.importer.upload.pt2_file import read_container
+from braid.engine.importer.upload.uploaded_model import open_upload
 from braid.engine.ops.dtypes import spec_of
 from braid.engine.passes import run_passes
 from braid.engine.passes.specialise import interpret, specialise
-from braid.engine.pt2.lowering import lower
 
 Tensors = Sequence[Tensor]
 
@@ -48,7 +47,9 @@ def save(module: nn.Module, inputs: Tensors, path: Path, open_batch: bool = True
 
 def imported(path: Path) -> tuple[OpGraph, dict[str, Tensor]]:
     """The template after the passes, and its weights."""
-    return run_passes(*lower(*read_container(Archive(path))))
+    with tempfile.TemporaryDirectory() as work:
+        template, weights, _ = open_upload(path, Path(work)).lowered()
+    return run_passes(template, weights)
 
 
 def static_graph(path: Path, batch: int) -> tuple[OpGraph, dict[str, Tensor]]:

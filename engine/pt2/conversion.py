@@ -1,0 +1,152 @@
+"""A checked program as an ONNX model: torch reads it, and torch.onnx writes it.
+
+    Program + weights ──exported──> torch.export.ExportedProgram ──write_onnx──> model.onnx
+
+Runs in the importer's process only. torch's reader gets what ``document.py`` let through and the
+tensors of weights, never the file, so it meets no pickle, no code and no class to import.
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import onnx_ir
+import torch
+from torch import Tensor
+from torch._export.serde import schema, serialize
+from torch.utils import _pytree
+
+from braid.core.errors import ModelImportError, UnsupportedOperators
+from braid.engine.pt2.decompositions import DECOMPOSED
+from braid.engine.pt2.document import OPERATORS_PAGE, Program
+from braid.engine.runtime.memory import raise_out_of_memory
+
+_OVERLOAD = re.compile(r"OpOverload\(op='([\w.]+)', overload='(\w+)'\)")
+
+
+def exported(program: Program, weights: Mapping[str, Tensor]) -> torch.export.ExportedProgram:
+    """Let torch read the program.
+
+    Raises:
+        ModelImportError: torch refuses it; with its reason.
+    """
+    graph = {**program.document["graph_module"], "module_call_graph": [_flat_call(program)]}
+    names = program.weights
+    state = {name: weights[name] for name in names.buffers}
+    state |= {name: torch.nn.Parameter(weights[name], False) for name in names.parameters}
+    constants = {name: weights[name] for name in names.constants}
+    try:
+        document = serialize._dict_to_dataclass(
+            schema.ExportedProgram, {**program.document, "graph_module": graph}
+        )
+        return serialize.ExportedProgramDeserializer().deserialize(document, state, constants)
+    except Exception as error:  # whatever a malformed graph makes of torch's reader
+        raise_out_of_memory(error)
+        raise ModelImportError(
+            f"torch cannot read the graph of the .pt2: {_said(error)}"
+        ) from error
+
+
+def _flat_call(program: Program) -> dict[str, object]:
+    """Call of the module with its arguments one by one, in place of the trees of the file."""
+    no_keywords: dict[str, int] = {}
+    arguments = (tuple(range(program.arguments)), no_keywords)
+    results = tuple(range(len(program.outputs)))
+    signature = {
+        "inputs": [],
+        "outputs": [],
+        "in_spec": _pytree.treespec_dumps(_pytree.tree_structure(arguments)),
+        "out_spec": _pytree.treespec_dumps(_pytree.tree_structure(results)),
+    }
+    return {"fqn": "", "signature": signature}
+
+
+def write_onnx(
+    program: torch.export.ExportedProgram,
+    inputs: Sequence[str],
+    outputs: Sequence[str],
+    file: Path,
+) -> frozenset[str]:
+    """Write a program as an ONNX file.
+
+    Args:
+        program: read by ``exported``.
+        inputs: names for its arguments that are tensors.
+        outputs: names for its results that are computed.
+        file: to write.
+
+    Returns:
+        Names of files beside it with its weights: none unless they come near 2 GB.
+
+    Raises:
+        UnsupportedOperators: torch.onnx has no form of an operator.
+        ModelImportError: it cannot be written for another reason.
+    """
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            converted = _converted(program)
+        except UnsupportedOperators as refusal:
+            if not any(str(operator) in refusal.reasons[0] for operator in DECOMPOSED):
+                raise
+            converted = _converted(program.run_decompositions(dict(DECOMPOSED)))
+    _give_names(converted.model.graph, inputs, outputs)
+    converted.save(file)
+    return frozenset(part.name for part in file.parent.glob(f"{file.name}.*"))
+
+
+def _converted(program: torch.export.ExportedProgram) -> torch.onnx.ONNXProgram:
+    try:
+        converted = torch.onnx.export(program, dynamo=True, verbose=False)
+    except Exception as error:  # chained, the cause last
+        raise_out_of_memory(error)
+        raise _refusal(error) from error
+    assert converted is not None
+    return converted
+
+
+def _give_names(graph: onnx_ir.Graph, inputs: Sequence[str], outputs: Sequence[str]) -> None:
+    """Give inputs and outputs of a graph these names, in place of those that torch chose."""
+    for place, value in enumerate(list(graph.outputs)):
+        if value.producer() is None or value in graph.outputs[:place]:  # an input, or given twice
+            copy = onnx_ir.node("Identity", [value])
+            graph.append(copy)
+            graph.outputs[place] = copy.outputs[0]
+            graph.outputs[place].type, graph.outputs[place].shape = value.type, value.shape
+    ends = [*graph.inputs, *graph.outputs]
+    names = [*inputs, *outputs]
+    taken = set(names)
+    for value in [value for node in graph.all_nodes() for value in node.outputs]:
+        if value.name in taken:
+            value.name = f"{value.name}/inner"
+    for name in taken & set(graph.initializers):
+        weight = graph.initializers.pop(name)
+        weight.name = f"{name}/weight"
+        graph.initializers[weight.name] = weight
+    for place, value in enumerate(graph.inputs):
+        value.name = f"input/{place}"  # so that names may be exchanged
+    for value, name in zip(ends, names, strict=True):
+        value.name = name
+
+
+def _refusal(error: BaseException) -> ModelImportError:
+    """Reason of torch.onnx in the words of the importer."""
+    causes = [error]
+    while causes[-1].__cause__ is not None:
+        causes.append(causes[-1].__cause__)
+    for cause in causes:
+        if missing := _OVERLOAD.search(str(cause)):
+            name = f"{missing[1].replace('aten::', 'aten.')}.{missing[2]}"
+            return UnsupportedOperators((f"{name}: torch.onnx has no form of it",), OPERATORS_PAGE)
+    return ModelImportError(f"torch.onnx cannot write this .pt2 as ONNX: {_said(causes[-1])}")
+
+
+def _said(error: BaseException) -> str:
+    """First line of a message; of one with a trace, the line that ends the trace."""
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    traces = [place for place, line in enumerate(lines) if line.startswith("  ")]
+    after = lines[traces[-1] + 1 :] if "Traceback" in str(error) and traces else lines
+    return (after[0].strip() if after else type(error).__name__)[:300]
