@@ -47,7 +47,7 @@ def test_a_request_is_a_child_of_its_callers_span_and_its_parts_are_timed(tmp_pa
     assert request["context"]["trace_id"] == f"0x{TRACE}"
     assert request["parent_id"] == f"0x{PARENT}"
     assert request["attributes"]["braid.model"] == "id"
-    assert {part["name"] for part in parts} == {"queue", "transfer", "compute"}
+    assert {part["name"] for part in parts} == {"queue", "prepare", "transfer", "compute"}
     for part in parts:
         assert request["start_time"] <= part["start_time"] <= part["end_time"]
     assert refused["attributes"]["rpc.grpc.status"] == "NOT_FOUND"
