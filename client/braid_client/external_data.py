@@ -35,6 +35,7 @@ _PARTS: Mapping[str, Mapping[int, str]] = {
 """Messages of onnx.proto that lead to tensors: number of a field -> message in it."""
 
 _KEY, _VALUE = 1, 2  # fields of an entry of TensorProto.external_data
+_MOST_BYTES = 1 << 31  # of a message of protobuf
 _MOST_ENTRY_BYTES = 1 << 16
 _MOST_DEPTH = 64
 
@@ -102,7 +103,7 @@ def with_its_data(model: Path, *, links: bool = False) -> ModelFile:
         OSError: the model cannot be read.
     """
     with _opened(model) as file:
-        size = os.fstat(file.fileno()).st_size
+        size = min(os.fstat(file.fileno()).st_size, _MOST_BYTES)
         names = sorted(set(_locations(file, "model", 0, size, 0)) - {model.name})
     return ModelFile(model, tuple(_beside(model, name, links) for name in names))
 
@@ -169,7 +170,7 @@ def _fields(file: BinaryIO, at: int, end: int) -> Iterator[tuple[int, int, int]]
         if kind in (0, 2):
             value, used = _varint(head, used)
         at += used + {1: 8, 5: 4}.get(kind, 0)
-        if not used or kind in (3, 4, 6, 7):
+        if not used or not tag >> 3 or kind in (3, 4, 6, 7):
             return
         if kind == 2:
             if at + value > end:
