@@ -67,7 +67,7 @@ def test_the_root_leads_to_the_console(console: ServerProcess) -> None:
 @pytest.mark.parametrize(
     ("path", "words"),
     [
-        ("", ["cnn", "serving", "1: "]),
+        ("", ["cnn", "serving"]),  # speeds only where a comparison on this machine settled them
         ("models/cnn", ["FP32[batch, 3, 16, 16]", "Candidates compared, batch 4", "sequential"]),
         ("jobs", ["cnn v1", "ready"]),
         ("devices", ["stages measured", "threads", "BRAID_STORE"]),
