@@ -3,8 +3,8 @@
 net(x) ──checked──> Route (batches of rows, each with its plan) ──device thread──> outputs
 
 Rows are cut into batches of the compiled sizes and padded as is cheapest by their measured
-latencies, as a server does it. Plans
-for shapes that were not compiled run sequentially, and are made when such inputs first come.
+latencies, as a server does it. Plans for shapes that were not compiled run sequentially, and are
+made when such inputs first come.
 """
 
 from __future__ import annotations

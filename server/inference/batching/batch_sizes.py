@@ -75,29 +75,34 @@ class CompletionPlan:
         self._latency: dict[Way, float] = {}
         self._totals: dict[int, list[float]] = {}  # by the rows of a request
 
-    def total_s(self, rows: int, each: int = 1) -> float:
+    def total_s(self, rows: int, request_rows: int = 1) -> float:
         """Return the least sum of completion times, in seconds; ``rows`` at most HORIZON_ROWS.
 
-        A request has ``each`` rows.
+        A request has ``request_rows`` rows.
         """
         self._refresh()
-        if each not in self._totals and len(self._totals) >= MAX_TOTALS:
+        if request_rows not in self._totals and len(self._totals) >= MAX_TOTALS:
             self._totals.clear()
-        total, latency = self._totals.setdefault(each, [0.0]), self._latency
+        total, latency = self._totals.setdefault(request_rows, [0.0]), self._latency
         for n in range(len(total), rows + 1):
-            waiting = _whole(n, each)
+            waiting = _whole(n, request_rows)
             total.append(min(s * waiting + total[max(0, n - w.rows)] for w, s in latency.items()))
         return total[rows]
 
     def best_way(
-        self, rows: int, gap_s: float | None = None, each: int = 1, *, is_alone: bool = False
+        self,
+        rows: int,
+        gap_s: float | None = None,
+        request_rows: int = 1,
+        *,
+        is_alone: bool = False,
     ) -> Way:
         """Return the batch size to run now, and how many batches of it side by side.
 
         Args:
             rows: waiting, at least 1.
             gap_s: expected time between arriving rows; None if unknown.
-            each: rows of a request, on average.
+            request_rows: rows of a request, on average.
             is_alone: all rows are of one request.
         """
         if is_alone:
@@ -106,14 +111,14 @@ class CompletionPlan:
         busy = self._busy_period(rows, gap_s)
         if busy > HORIZON_ROWS:
             return min(self._latency, key=lambda w: self._latency[w] / min(w.rows, rows))
-        return min(self._latency, key=lambda w: self._total_with_s(w, rows, busy, each))
+        return min(self._latency, key=lambda w: self._total_with_s(w, rows, busy, request_rows))
 
     def best_way_on(
         self,
         free_s: Sequence[float],
         rows: int,
         gap_s: float | None = None,
-        each: int = 1,
+        request_rows: int = 1,
         *,
         is_alone: bool = False,
     ) -> Way:
@@ -123,27 +128,31 @@ class CompletionPlan:
             free_s: seconds until each of the device's equal parts is free, ascending.
             rows: as for ``best_way``, and so the others.
         """
-        best = self.best_way(rows, gap_s, each, is_alone=is_alone)
+        best = self.best_way(rows, gap_s, request_rows, is_alone=is_alone)
         if free_s[0] == free_s[-1]:
             return best
         busy = min(self._busy_period(rows, gap_s), max(rows, HORIZON_ON_PARTS), HORIZON_ROWS)
-        best_s = free_s[-1] * _whole(busy, each) + self._total_with_s(best, rows, busy, each)
+        best_s = free_s[-1] * _whole(busy, request_rows) + self._total_with_s(
+            best, rows, busy, request_rows
+        )
         for way in self._table.beside:
-            if (total_s := self._on_parts_s(way, free_s, rows, busy, each)) < best_s:
+            if (total_s := self._on_parts_s(way, free_s, rows, busy, request_rows)) < best_s:
                 best, best_s = way, total_s
         return best
 
-    def _total_with_s(self, way: Way, rows: int, busy: int, each: int) -> float:
+    def _total_with_s(self, way: Way, rows: int, busy: int, request_rows: int) -> float:
         """Return the sum of completion times of ``busy`` rows, the first ones in this way.
 
         A batch begins now, with no more than the ``rows`` that wait. Those on other parts of the
         device can begin as other rows come; they count as no fuller than this one.
         """
         taken = min(busy, min(way.size, rows) * way.beside)
-        return self._latency[way] * _whole(busy, each) + self.total_s(busy - taken, each)
+        return self._latency[way] * _whole(busy, request_rows) + self.total_s(
+            busy - taken, request_rows
+        )
 
     def _on_parts_s(
-        self, way: Way, free_s: Sequence[float], rows: int, busy: int, each: int
+        self, way: Way, free_s: Sequence[float], rows: int, busy: int, request_rows: int
     ) -> float:
         """Return the sum of completion times of ``busy`` rows on parts of the threads.
 
@@ -158,8 +167,9 @@ class CompletionPlan:
             ends.append(parts[0] + self._latency[way])
             heapreplace(parts, ends[-1])
         return sum(
-            min(each, busy - first) * max(ends[first // size : -(-(first + each) // size)])
-            for first in range(0, busy, each)
+            min(request_rows, busy - first)
+            * max(ends[first // size : -(-(first + request_rows) // size)])
+            for first in range(0, busy, request_rows)
         )
 
     def waiting_pays(self, rows: int, gap_s: float | None, longest_s: float) -> bool:
@@ -207,6 +217,6 @@ class CompletionPlan:
             self._totals.clear()
 
 
-def _whole(rows: int, each: int) -> int:
-    """Rows of the requests of ``each`` rows to which the last ``rows`` rows belong."""
-    return rows + -rows % each
+def _whole(rows: int, request_rows: int) -> int:
+    """Rows of the requests of ``request_rows`` rows to which the last ``rows`` rows belong."""
+    return rows + -rows % request_rows

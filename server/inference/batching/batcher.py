@@ -264,10 +264,12 @@ class Batcher:
         """Return how the next batch of a queue should run."""
         lane = queue.next_lane()
         gap_s, rows, requests = queue.arrivals.gap_s(now), lane.rows, lane.requests
-        each, is_alone = -(-rows // requests), requests == 1
+        request_rows, is_alone = -(-rows // requests), requests == 1
         if not (self._in_flight and lane.table.beside):
-            return lane.plan.best_way(rows, gap_s, each, is_alone=is_alone)
-        return lane.plan.best_way_on(self._time.free_s(), rows, gap_s, each, is_alone=is_alone)
+            return lane.plan.best_way(rows, gap_s, request_rows, is_alone=is_alone)
+        return lane.plan.best_way_on(
+            self._time.free_s(), rows, gap_s, request_rows, is_alone=is_alone
+        )
 
     def _send(self, queue: ModelQueue, way: Way, now: float) -> None:
         lane = queue.next_lane()
