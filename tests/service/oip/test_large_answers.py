@@ -46,7 +46,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
         file = wide(folder / "wide.onnx")
         server.import_ahead(file)
         with server.client() as client:
-            client.register("wide", file, planner="sequential", wait=True)
+            client.register("wide", file, planner="sequential", batch_sizes=[1], wait=True)
         yield server
     finally:
         server.end()
