@@ -85,7 +85,7 @@ class _Encoder(nn.Module):
 
 
 class _Recurrent(nn.Module):
-    def __init__(self, kind: type[nn.RNNBase]) -> None:
+    def __init__(self, kind: type[nn.LSTM | nn.GRU]) -> None:
         super().__init__()
         self.layer = kind(64, 128, batch_first=True)
         self.head = nn.Linear(128, 16)
