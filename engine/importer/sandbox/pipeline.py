@@ -252,8 +252,8 @@ def study_batch(subject: Subject, reference: ReferenceModel) -> Study:
     if guess is None or static_inputs(subject.template) or _follows_content(subject.template):
         return unbatched
     static, _ = subject.specialised(None)
-    known = {**static.inputs, **static.constants, **static.specs}
-    batched = replace(subject, template=repair_reshapes(guess, known))
+    values = {**static.inputs, **static.constants, **static.specs}
+    batched = replace(subject, template=repair_reshapes(guess, values))
     try:
         axes, rows = verify_batches(batched, reference)
     except (InvalidRequest, Disagreement) as error:
@@ -303,18 +303,18 @@ def verify_elsewhere(subject: Subject, reference: ReferenceModel) -> None:
 
 
 def _cautions(checked: Checked) -> tuple[str, ...]:
-    found = []
+    cautions = []
     if not checked.informative:
-        found.append(
+        cautions.append(
             "the outputs do not depend on the inputs (saturated or constant weights?), so "
             "agreement with the reference proves little"
         )
     if checked.tolerance > TOLERANCE:
-        found.append(
+        cautions.append(
             f"rounding moves the outputs of this model, so they were compared to within "
             f"{checked.tolerance:.1g} of the largest"
         )
-    return tuple(found)
+    return tuple(cautions)
 
 
 def _guessed(subject: Subject, given: Mapping[str, tuple[int, ...]]) -> str:

@@ -26,17 +26,17 @@ def outputs_by_content(graph: onnx.GraphProto) -> set[str]:
         graph: without local functions.
     """
     constants = {"", *(proto.name for proto in graph.initializer)}
-    found: set[str] = set()
+    by_content: set[str] = set()
     for node in graph.node:
         inside = list(all_nodes([node]))
-        read = {name for one in inside for name in one.input}
+        read = {name for inner in inside for name in inner.input}
         if read <= constants and not any(subgraphs(node)):
             constants.update(node.output)
-        elif read & found or any(one.op_type in _BY_CONTENT for one in inside):
-            found.update(node.output)
+        elif read & by_content or any(inner.op_type in _BY_CONTENT for inner in inside):
+            by_content.update(node.output)
         elif node.op_type == "Loop" and not _is_counted(node, constants):
-            found.update(node.output[len(node.input) - 2 :])  # one row for each turn
-    return found - {""}
+            by_content.update(node.output[len(node.input) - 2 :])  # one row for each turn
+    return by_content - {""}
 
 
 def kinds_by_content(graph: onnx.GraphProto, inputs: Iterable[str]) -> set[str]:

@@ -175,10 +175,10 @@ def find_example(
     deadline = time.monotonic() + _TRIAL_SECONDS
     candidates = _in_order_of_size(template, weights, given)
     for static, specs in itertools.islice(candidates, _MOST_TRIALS):
-        found = _try(template, weights, reference, memory_bytes, specs, static)
-        if isinstance(found, Example):
-            return found
-        refusals.append(found)
+        outcome = _try(template, weights, reference, memory_bytes, specs, static)
+        if isinstance(outcome, Example):
+            return outcome
+        refusals.append(outcome)
         if time.monotonic() > deadline:
             break
     if isinstance(refusals[0], TooMuchMemory):
@@ -229,9 +229,9 @@ def second_example(
     for specs in itertools.islice(shape_candidates(template, {}), _SECOND_TRIALS):
         if all(specs[name] == first.specs[name] for name in open_names):
             continue
-        found = _try(template, weights, reference, memory_bytes, specs, first.static_values)
-        if isinstance(found, Example):
-            return found
+        outcome = _try(template, weights, reference, memory_bytes, specs, first.static_values)
+        if isinstance(outcome, Example):
+            return outcome
     return None
 
 
@@ -362,9 +362,9 @@ def check_memory(graph: OpGraph, memory_bytes: int) -> None:
     for i, op in enumerate(graph.operators):
         live += sum(graph.specs[name].size_bytes for name in op.outputs)
         if live > memory_bytes:
-            made = ", ".join(str(graph.specs[name]) for name in op.outputs)
+            results = ", ".join(str(graph.specs[name]) for name in op.outputs)
             raise TooMuchMemory(
-                f"operator {op.name!r} ({op.kind}) makes {made}; with what else is alive then, "
+                f"operator {op.name!r} ({op.kind}) makes {results}; with what else is alive then, "
                 f"that is {live} bytes, and an import may use {memory_bytes} for intermediate "
                 "tensors; raise BRAID_IMPORT_MEMORY_BYTES if the model is sound"
             )

@@ -40,11 +40,11 @@ def shape_candidates(
     lists: list[Sequence[tuple[int, ...]]] = list(slots.values())
     longest = max(map(len, lists), default=1)
     diagonal = [tuple(some[min(i, len(some) - 1)] for some in lists) for i in range(longest)]
-    seen = set()
+    tried = set()
     for choice in itertools.chain(diagonal, itertools.product(*lists)):
-        if choice in seen:
+        if choice in tried:
             continue
-        seen.add(choice)
+        tried.add(choice)
         chosen = dict(bound)
         for taken, extents in zip(slots, choice, strict=True):
             chosen.update(zip(taken, extents, strict=True))
