@@ -76,17 +76,17 @@ class WholeModel:
         Raises:
             ValueError: the inputs do not have the declared extents.
         """
-        known: dict[int | str, int | str] = {}
+        extents: dict[int | str, int | str] = {}
         for shape, declared in zip(shapes, self.input_shapes, strict=True):
             if len(declared) != len(shape):
                 raise ValueError(f"an input has {len(shape)} axes, the model takes {len(declared)}")
             for name, extent in zip(declared, shape, strict=True):
                 if isinstance(name, int):
-                    known[name] = name
-                if known.setdefault(name, extent) != extent:
-                    raise ValueError(f"an extent is {extent}, the model takes {known[name]}")
+                    extents[name] = name
+                if extents.setdefault(name, extent) != extent:
+                    raise ValueError(f"an extent is {extent}, the model takes {extents[name]}")
         return [
-            TensorType(dtype, tuple(known.get(dim, dim) for dim in shape))
+            TensorType(dtype, tuple(extents.get(dim, dim) for dim in shape))
             for shape, dtype in zip(self.shapes, self.dtypes, strict=True)
         ]
 
@@ -251,8 +251,8 @@ def loose_graph(template: OpGraph, model: Tensor) -> tuple[OpGraph, dict[str, Te
 
 
 def attributes_of(unit: Operator) -> WholeModel:
-    found: WholeModel = op(KIND).bound(unit.attributes).keywords["whole"]  # type: ignore[attr-defined]
-    return found
+    model: WholeModel = op(KIND).bound(unit.attributes).keywords["whole"]  # type: ignore[attr-defined]
+    return model
 
 
 def _array(tensor: Tensor) -> Any:

@@ -79,9 +79,9 @@ class QuantisedUnit:
     attributes: Mapping[str, Literal]  # of the operator
 
     @staticmethod
-    def read(found: Operator) -> QuantisedUnit:
+    def read(operator: Operator) -> QuantisedUnit:
         """The unit that an operator of ``KIND`` is."""
-        given = dict(found.attributes)
+        given = dict(operator.attributes)
         unit, operands = given.pop("unit"), given.pop("operands")
         middle, quantised = given.pop("middle"), given.pop("quantised")
         before, after = given.pop("before"), given.pop("after")
@@ -89,7 +89,7 @@ class QuantisedUnit:
         assert isinstance(operands, int)
         assert isinstance(before, list)
         assert isinstance(after, list)
-        parts = split(found.inputs, operands, middle=bool(middle), quantised=bool(quantised))
+        parts = split(operator.inputs, operands, middle=bool(middle), quantised=bool(quantised))
         return QuantisedUnit(unit, parts, before, after, given)
 
     def operator(self, name: str, outputs: Sequence[str]) -> Operator:
@@ -158,8 +158,8 @@ def quantised_unit(
     assert isinstance(y, Tensor), "a unit has one result"
     if parts.middle is not None:
         y = _rounded(_steps(y, before), parts.middle)
-        found = _wide(y, parts.middle)
-        assert found is not None
-        y = found if summand is None else found + summand
+        widened = _wide(y, parts.middle)
+        assert widened is not None
+        y = widened if summand is None else widened + summand
     y = _steps(y, after)
     return y if parts.result is None else _rounded(y, parts.result)

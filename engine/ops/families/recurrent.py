@@ -145,8 +145,8 @@ def recurrent(
 
 
 def _part(weights: Sequence[Tensor], index: int, count: int) -> Sequence[Tensor]:
-    each = len(weights) // count
-    return weights[index * each : (index + 1) * each]
+    size = len(weights) // count
+    return weights[index * size : (index + 1) * size]
 
 
 @dataclass(frozen=True, slots=True)
