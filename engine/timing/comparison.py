@@ -203,8 +203,9 @@ def _check(contender: TimedContender, check: Check, pause: YieldToRequests) -> N
         contender.max_abs_error = max(contender.max_abs_error or 0.0, found_abs)
         contender.max_rel_error = max(contender.max_rel_error or 0.0, found_rel)
         if check.samples:
-            seen, agreed = same_top_class(outputs, check.reference, check.samples)
-            contender.seen, contender.agreed = contender.seen + seen, contender.agreed + agreed
+            compared, agreed = same_top_class(outputs, check.reference, check.samples)
+            contender.compared += compared
+            contender.agreed += agreed
     except DeviceLost:
         raise
     except BraidError as error:
@@ -242,7 +243,7 @@ def same_top_class(got: Tensors, reference: Tensors, rows: int) -> tuple[int, in
     An output of floats is one if it has rows of several numbers, whatever follows being 1. Of
     several such outputs each counts.
     """
-    seen = agreed = 0
+    compared = agreed = 0
     for name, expected in reference.items():
         shape = list(expected.shape)
         while len(shape) > 2 and shape[-1] == 1:
@@ -251,8 +252,8 @@ def same_top_class(got: Tensors, reference: Tensors, rows: int) -> tuple[int, in
             continue
         want = expected.reshape(shape)[:rows].argmax(1)
         have = got[name].reshape(shape)[:rows].argmax(1)
-        seen, agreed = seen + len(want), agreed + int((want == have).sum())
-    return seen, agreed
+        compared, agreed = compared + len(want), agreed + int((want == have).sum())
+    return compared, agreed
 
 
 def _without_the_slow(
@@ -272,7 +273,7 @@ def _without_the_slow(
 def _doubt_by_spread(contenders: Sequence[TimedContender]) -> str:
     """Text that says whose runs scatter too much to tell anything; empty: nobody's do."""
     spreads = [
-        reduce_samples(samples).spread for each in contenders if (samples := _samples_us(each))
+        reduce_samples(samples).spread for rival in contenders if (samples := _samples_us(rival))
     ]
     widest = max(spreads, default=0.0)
     if widest <= MOST_SPREAD:
@@ -299,7 +300,7 @@ def _doubtful(contender: TimedContender, doubt: str) -> PlanMeasurement:
         max_rel_error=contender.max_rel_error,
         problem=contender.problem,
         activation_bytes=None if contender.problem else contender.activation_bytes(),
-        top_agreement=contender.agreed / contender.seen if contender.seen else None,
+        top_agreement=contender.agreed / contender.compared if contender.compared else None,
         doubt=doubt,
     )
 
@@ -324,5 +325,5 @@ def _result(contender: TimedContender, baseline: TimedContender, stayed: bool) -
         problem=contender.problem,
         activation_bytes=None if contender.problem else contender.activation_bytes(),
         turns_us=tuple(turns_us) if stayed else (),
-        top_agreement=contender.agreed / contender.seen if contender.seen else None,
+        top_agreement=contender.agreed / contender.compared if contender.compared else None,
     )

@@ -77,7 +77,7 @@ class Sampler:
                 if not taken.was_interrupted:
                     self._in_vain = 0
                     return taken
-                least = min(taken, least, key=lambda each: each.us)
+                least = min(taken, least, key=lambda time: time.us)
             self.interruptions += 1
             if attempt >= ATTEMPTS and self._clock() >= until:
                 break

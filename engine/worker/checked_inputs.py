@@ -65,11 +65,11 @@ def _batches(
     rows = int(specs[batched[0]].shape[0]) if batched else 1
     for first in range(0, count, rows):
         taken = np.arange(first, first + rows) % count
-        made = {
+        batch = {
             name: _tensor(arrays[name][taken if name in batched else taken[0]], spec)
             for name, spec in specs.items()
         }
-        yield {**made, **static}, min(rows, count - first)
+        yield {**batch, **static}, min(rows, count - first)
 
 
 def _tensor(array: np.ndarray, spec: TensorType) -> Tensor:

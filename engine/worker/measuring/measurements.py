@@ -137,11 +137,11 @@ class Measurements:
     def _contenders(self, field: PlansToCompare, prepared: list[Prepared]) -> list[TimedContender]:
         """Prepare the plans and runtimes of one precision."""
         program = self._models.program(field.program)
-        found = [self._plan_contender(program, plan, prepared) for plan in field.plans]
-        found += [self._whole_contender(field.program, name) for name in field.runtimes]
-        for contender in found:
+        contenders = [self._plan_contender(program, plan, prepared) for plan in field.plans]
+        contenders += [self._whole_contender(field.program, name) for name in field.runtimes]
+        for contender in contenders:
             contender.tolerance = field.tolerance
-        return found
+        return contenders
 
     def _checks(self, request: ComparePlans) -> Iterator[Check]:
         """Inputs that errors are measured on, with the outputs of the plain interpreter in FP32."""

@@ -129,5 +129,5 @@ def _carried_on(
     return _error({name: changed[name] for name in outputs & changed.keys()}, values)
 
 
-def _error(made: Mapping[str, Tensor], values: Mapping[str, Tensor]) -> float:
-    return errors(made, {name: values[name] for name in made})[1]
+def _error(results: Mapping[str, Tensor], values: Mapping[str, Tensor]) -> float:
+    return errors(results, {name: values[name] for name in results})[1]

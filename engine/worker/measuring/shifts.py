@@ -44,8 +44,8 @@ def mean_shifts(
 
     def visit(op: Operator, values: Mapping[str, Tensor]) -> None:
         if op.name in units and all(value in how.ranges for value in data_operands(op)):
-            found = _difference(op, values, how)
-            sums[op.name] = sums[op.name] + found if op.name in sums else found
+            difference = _difference(op, values, how)
+            sums[op.name] = sums[op.name] + difference if op.name in sums else difference
 
     for inputs in samples:
         yield from exact_run(graph, {**constants, **inputs}, visit)
@@ -54,9 +54,9 @@ def mean_shifts(
 
 def _difference(op: Operator, values: Mapping[str, Tensor], how: Quantisation) -> Tensor:
     """Mean of what rounding adds, before any function of the result."""
-    attributes = {name: each for name, each in op.attributes.items() if name != EPILOGUE}
+    attributes = {name: value for name, value in op.attributes.items() if name != EPILOGUE}
     bare = dataclasses.replace(op, attributes=attributes)
     (exact,) = called(bare, [values[name] if name else None for name in op.inputs])
-    (found,) = rounded(bare, values, how).values()
+    (result,) = rounded(bare, values, how).values()
     channel = 1 if "convolution" in op.kind else exact.dim() - 1
-    return (found - exact).mean([axis for axis in range(exact.dim()) if axis != channel])
+    return (result - exact).mean([axis for axis in range(exact.dim()) if axis != channel])
