@@ -152,7 +152,7 @@ class WorkerLink:
             "serving": self._worker,
             "spare": spare.result() if spare is not None and is_ready else None,
         }
-        return {role: each.pid for role, each in workers.items() if each and each.is_alive}
+        return {role: worker.pid for role, worker in workers.items() if worker and worker.is_alive}
 
     async def startup_call(self, request: WorkerRequest[R]) -> R:
         """As ``call``, for use by ``on_start`` only, before the worker is up."""

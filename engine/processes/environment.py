@@ -31,6 +31,6 @@ def cuda_environment(gpu: int, environment: Mapping[str, str] = os.environ) -> d
     So no library can make a context, with its hundreds of megabytes, on a neighbour's GPU.
     """
     visible = environment.get("CUDA_VISIBLE_DEVICES")
-    known = None if visible is None else [part.strip() for part in visible.split(",")]
-    chosen = str(gpu) if known is None else known[gpu] if gpu < len(known) else "-1"
+    gpus = None if visible is None else [part.strip() for part in visible.split(",")]
+    chosen = str(gpu) if gpus is None else gpus[gpu] if gpu < len(gpus) else "-1"
     return {**CUDA_DEFAULTS, **environment, "CUDA_VISIBLE_DEVICES": chosen}
