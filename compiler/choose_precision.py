@@ -50,7 +50,7 @@ def choose_precision(
         contenders_of(field, measurements[span.start : span.stop], limit, is_exact=not span.start)
         for field, span, limit in zip(fields, spans, tolerances, strict=True)
     ]
-    contenders: list[Contender] = [each for part in parts for each in part]
+    contenders: list[Contender] = [contender for part in parts for contender in part]
     if doubt := measurements[0].doubt:
         return PrecisionChoice(PlanChoice(tuple(contenders), 0, 0, doubt=doubt), 0, 0)
     refused = {index for span in spans[1:] if contenders[span.start].remark for index in span}

@@ -90,7 +90,7 @@ class AskingCost:
     def _learn(self, wanted: Mapping[tuple[str, Ask], Stage]) -> None:
         if wanted:
             latencies = self._ask(
-                [StageQuery(name, each, ask) for (name, ask), each in wanted.items()]
+                [StageQuery(name, stage, ask) for (name, ask), stage in wanted.items()]
             )
             self._latency_us.update(zip(wanted, latencies, strict=True))
 

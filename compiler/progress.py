@@ -108,8 +108,8 @@ class Forecast:
         """Begin the comparison of whole models of the present batch size."""
         now = self.clock()
         if self.profile_s:
-            seen = (now - self.phase_began) / self.profile_s
-            self.search_ratio = PROFILES_A_SEARCH**0.25 * seen**0.75
+            measured = (now - self.phase_began) / self.profile_s
+            self.search_ratio = PROFILES_A_SEARCH**0.25 * measured**0.75
         self.phase_began, self.rounds_from = now, 0.0
 
     def end_batch_size(self) -> None:

@@ -34,15 +34,15 @@ def _example_tensors(example_inputs: Any) -> tuple[Tensor, ...]:
     given = (example_inputs,) if isinstance(example_inputs, Tensor) else example_inputs
     if not isinstance(given, tuple | list) or not given:
         raise InvalidRequest("give example_inputs for a torch module: a tensor or a tuple of them")
-    if not all(isinstance(each, Tensor) for each in given):
+    if not all(isinstance(tensor, Tensor) for tensor in given):
         raise InvalidRequest("example_inputs of a torch module are tensors, nothing else")
     return tuple(given)
 
 
 def _exported(module: torch.nn.Module, inputs: Sequence[Tensor]) -> torch.export.ExportedProgram:
     """Export with dimension 0 of all inputs as the batch; as the example is, if that fails."""
-    if all(each.dim() for each in inputs) and len({each.shape[0] for each in inputs}) == 1:
-        rows = tuple(torch.cat([each[:1]] * TRACED_ROWS) for each in inputs)
+    if all(tensor.dim() for tensor in inputs) and len({tensor.shape[0] for tensor in inputs}) == 1:
+        rows = tuple(torch.cat([tensor[:1]] * TRACED_ROWS) for tensor in inputs)
         batch = torch.export.Dim("batch")
         try:
             return torch.export.export(
