@@ -197,7 +197,7 @@ class Leases:
 
     def _to_renew(self) -> Collection[Lease]:
         with self._lock:
-            return tuple(each.lease for each in self._held.values())
+            return tuple(held.lease for held in self._held.values())
 
     def _unanswered(self) -> None:
         self._is_away = True
@@ -244,7 +244,7 @@ class Leases:
             now = monotonic()
             with self._lock:
                 lapsed = [
-                    each for each in self._held.values() if each.until < now and not each.has_lapsed
+                    held for held in self._held.values() if held.until < now and not held.has_lapsed
                 ]
             for held in lapsed:
                 held.has_lapsed = True

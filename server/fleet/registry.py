@@ -162,12 +162,12 @@ class FleetRegistry(Registry):
 
     async def _add_job(self, model: ModelVersion) -> None:
         """Add a job for a model, if no node with these devices had one, or the next try is due."""
-        made = await self._store.call(
+        registration = await self._store.call(
             self._store.add_job_for_devices, model.name, model.version, self.runner.device_keys
         )
-        if made is not None:
-            log.info("job added for the devices of this node", extra={"job": made.job.id})
-            self._begin(made.job, made.model, made.grant)
+        if registration is not None:
+            log.info("job added for the devices of this node", extra={"job": registration.job.id})
+            self._begin(registration.job, registration.model, registration.grant)
 
     def _begin(self, job: JobRecord, model: ModelVersion, grant: object) -> None:
         live = LiveJob(job, model, self._store)

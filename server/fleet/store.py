@@ -178,10 +178,10 @@ class FleetStore(Store):
         assert self._claimant is not None, "join comes first"
         return self._claimant
 
-    def _granted(self, connection: Connection, made: Registration) -> Registration:
+    def _granted(self, connection: Connection, registration: Registration) -> Registration:
         if self._claimant is None:
-            return made
-        return claims.leased(connection, self._claimant, made)
+            return registration
+        return claims.leased(connection, self._claimant, registration)
 
     def _last_job(
         self, connection: Connection, model: ModelVersion, device_keys: str

@@ -138,7 +138,7 @@ class StoreFolder:
         uploads: Collection[str],
         artefacts: Collection[str],
         samples: Collection[str],
-        known: Collection[str],
+        recorded: Collection[str],
     ) -> Swept:
         """Remove what a crash left: what never was whole or kept, and what is needed no more.
 
@@ -154,7 +154,7 @@ class StoreFolder:
                 if entry.name in needed:
                     continue
                 name = f"{folder.name}/{entry.name}"
-                is_ours = entry.name in known or _new(entry).exists()
+                is_ours = entry.name in recorded or _new(entry).exists()
                 if not is_ours and not _PARTIAL.fullmatch(entry.name):
                     unknown.append(name)
                     continue

@@ -41,8 +41,8 @@ _NO_BUCKET = re.compile(r"NoSuchBucket|ContainerNotFound|bucket does not exist")
 
 def status_of(error: BaseException) -> int:
     """HTTP status that an object store answered with; 0: it did not answer."""
-    found = _STATUS.search(str(error.__cause__ if isinstance(error, BraidError) else error))
-    return int(found[1]) if found else 0
+    match = _STATUS.search(str(error.__cause__ if isinstance(error, BraidError) else error))
+    return int(match[1]) if match else 0
 
 
 def reason_of(error: BaseException) -> str:

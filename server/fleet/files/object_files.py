@@ -90,10 +90,10 @@ class ObjectFiles(Files):
 
     async def keep_upload(self, received: ReceivedUpload) -> None:
         folder = self._store.folder
-        for kind, digest, path in (
-            (UPLOAD, received.sha256, received.path),
-            *((SAMPLES, each.digest, each.path) for each in [received.samples] if each is not None),
-        ):
+        files = [(UPLOAD, received.sha256, received.path)]
+        if received.samples is not None:
+            files.append((SAMPLES, received.samples.digest, received.samples.path))
+        for kind, digest, path in files:
             if path is None or not path.is_file():  # adopted, or imported before
                 path = kind.path(folder, digest)
             if path.is_file():

@@ -107,12 +107,12 @@ def lacking(connection: Connection, device_keys: str) -> list[ModelVersion]:
     serving = [
         model for model in models_table.present(connection) if model.state is ModelStatus.SERVING
     ]
-    made = select(jobs.c.model, jobs.c.version, jobs.c.state).where(
+    done = select(jobs.c.model, jobs.c.version, jobs.c.state).where(
         jobs.c.device_keys == device_keys
     )
     last = {
         (row.model, row.version): row.state
-        for row in connection.execute(made.order_by(jobs.c.sequence))
+        for row in connection.execute(done.order_by(jobs.c.sequence))
     }
     wanting = (None, JobStatus.UNSCHEDULED.value)
     return [model for model in serving if last.get((model.name, model.version)) in wanting]
@@ -139,10 +139,10 @@ def add_for_devices(
     return leased(connection, claimant, Registration(model, job, is_new_job=True))
 
 
-def leased(connection: Connection, claimant: Claimant, made: Registration) -> Registration:
+def leased(connection: Connection, claimant: Claimant, registration: Registration) -> Registration:
     """The same registration, with the lease of its new job."""
-    lease = leases_table.acquire(connection, JOB + made.job.id, claimant)
-    return replace(made, grant=lease)
+    lease = leases_table.acquire(connection, JOB + registration.job.id, claimant)
+    return replace(registration, grant=lease)
 
 
 def under_way(

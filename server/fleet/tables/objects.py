@@ -83,8 +83,8 @@ def owner(connection: Connection) -> str | None:
 
 def identity(connection: Connection, proposed: str) -> str:
     """Return the identity of the database: ``proposed`` if it had none."""
-    if (found := owner(connection)) is not None:
-        return found
+    if (recorded := owner(connection)) is not None:
+        return recorded
     row = {"key": OWNER, "sha256": proposed, "size_bytes": 0, "state": ObjectState.OWNER.value}
     connection.execute(insert(objects).values(row | {"touched_at": now(connection)}))
     return proposed
@@ -101,10 +101,10 @@ def finish(connection: Connection, key: str) -> bool:
     """Record that an object was put; returns bool: it may be used, no sweep has taken it."""
     is_pending = objects.c.state == ObjectState.PENDING.value
     present = {"state": ObjectState.PRESENT.value, "touched_at": now(connection)}
-    made = connection.execute(
+    result = connection.execute(
         update(objects).where(objects.c.key == key, is_pending).values(present)
     )
-    return made.rowcount == 1
+    return result.rowcount == 1
 
 
 def hold(connection: Connection, name: str) -> bool:
@@ -116,8 +116,8 @@ def hold(connection: Connection, name: str) -> bool:
 
 def touch(connection: Connection, digests: Collection[str], keys: Collection[str]) -> None:
     """Touch the objects that a server uses, by their digests, and those that it puts now."""
-    found = connection.scalars(select(objects.c.key).where(objects.c.state != "OWNER"))
-    used = [key for key in found if key in keys or digest_of(key) in digests]
+    stored = connection.scalars(select(objects.c.key).where(objects.c.state != "OWNER"))
+    used = [key for key in stored if key in keys or digest_of(key) in digests]
     for some in _batched(used):
         these = objects.c.key.in_(some), objects.c.state != ObjectState.DELETING.value
         connection.execute(update(objects).where(*these).values(touched_at=now(connection)))

@@ -49,9 +49,9 @@ class StoredFiles:
     folder: Path
     digests: Collection[str] = ()
 
-    def why_strange(self, known: Collection[str]) -> str:
+    def why_strange(self, digests: Collection[str]) -> str:
         """Say what is wrong with a database that knows these files; "": it may be the right one."""
-        if not self.digests or not set(known).isdisjoint(self.digests):
+        if not self.digests or not set(digests).isdisjoint(self.digests):
             return ""
         return (
             f"knows none of the files of models in {self.folder}: it is new, older or another "
@@ -112,13 +112,13 @@ class _File:
     def _size_of(self, file: Path) -> int | None:
         """Bytes of a regular file; None: there is none."""
         try:
-            found = file.lstat()
+            status = file.lstat()
         except FileNotFoundError:
             return None
-        if not stat.S_ISREG(found.st_mode):
+        if not stat.S_ISREG(status.st_mode):
             remedy = "remove it" if file.name.endswith("-shm") else _RESTORE
             self._refuse(f"cannot be used: {file} is no regular file; {remedy}")
-        return found.st_size
+        return status.st_size
 
     def _refuse(self, why: str) -> NoReturn:
         raise StartupError(f"the store's database {self.given} {why}")
@@ -153,8 +153,8 @@ def _keep_private(file: Path) -> None:
     """
     if not os.access(file, os.R_OK | os.W_OK, effective_ids=True):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(file))
-    found = file.lstat()
-    if found.st_mode & 0o077 and os.geteuid() in (0, found.st_uid):
+    status = file.lstat()
+    if status.st_mode & 0o077 and os.geteuid() in (0, status.st_uid):
         file.chmod(OWN_MODE)
 
 
@@ -187,7 +187,7 @@ def _why_another(database: sqlite3.Connection, files: StoredFiles) -> str:
     if "meta" not in tables:
         names = ", ".join(sorted(tables)[:5])
         return f"has no meta, but {names}: it is damaged or another program's; {_RESTORE}"
-    known = "SELECT sha256 FROM models"
+    query = "SELECT sha256 FROM models"
     if "digests" in tables:
-        known += " UNION SELECT sha256 FROM digests"
-    return files.why_strange([sha256 for (sha256,) in database.execute(known)])
+        query += " UNION SELECT sha256 FROM digests"
+    return files.why_strange([sha256 for (sha256,) in database.execute(query)])
