@@ -97,16 +97,16 @@ class Placing:
         async with self._copies, self._store.receive(self._max_upload_bytes) as upload:
             received = await self._copied(file, digest, upload)
             options = config.options
-            made = await self._runner.place(name, received, options, folder.number, check)
-        await self._until_serving(made, digest)
+            registration = await self._runner.place(name, received, options, folder.number, check)
+        await self._until_serving(registration, digest)
         return True
 
     async def _present(self, name: str, number: int) -> ModelVersion | None:
         try:
-            found = await self._store.call(self._store.find_model, name, number)
+            row = await self._store.call(self._store.find_model, name, number)
         except NotFound:
             return None
-        return None if found.state is ModelStatus.DRAINING else found
+        return None if row.state is ModelStatus.DRAINING else row
 
     async def _check_present(self, model: ModelVersion, check: CheckImported) -> None:
         """Wait until a version serves that is on its way, and compare it with the configuration.
@@ -117,8 +117,8 @@ class Placing:
         if model.state is ModelStatus.LOADING:
             for job in await self._runner.list(model.name):
                 if job.version == model.version:
-                    made = Registration(model, job, is_new_job=False)
-                    await self._until_serving(made, model.sha256)
+                    registration = Registration(model, job, is_new_job=False)
+                    await self._until_serving(registration, model.sha256)
                     break
         if model.state is not ModelStatus.UNLOADED:
             artefact = self._store.folder.artefact(model.sha256)
@@ -126,13 +126,13 @@ class Placing:
                 await self._files.fetch_artefact(model.sha256)
                 check(await asyncio.to_thread(read_imported, model.sha256, model.options, artefact))
 
-    async def _until_serving(self, made: Registration, digest: str) -> None:
+    async def _until_serving(self, registration: Registration, digest: str) -> None:
         """Wait until these bytes serve; they may have been unloaded again by then.
 
         Raises:
             ModelImportError: they never served.
         """
-        async with aclosing(self._runner.watch(made.job.id)) as changes:
+        async with aclosing(self._runner.watch(registration.job.id)) as changes:
             async for job in changes:
                 if job.state is JobStatus.CANCELLED and await self._has_served(job, digest):
                     return
