@@ -63,12 +63,12 @@ class SharedRegion:
         descriptor: Descriptor,
         max_read_bytes: int,
     ) -> None:
-        found = os.fstat(descriptor.fileno())
+        status = os.fstat(descriptor.fileno())
         self.name = name
         self.key = key
         self.offset = offset
         self.size_bytes = size_bytes
-        self.inode = found.st_dev, found.st_ino
+        self.inode = status.st_dev, status.st_ino
         self._descriptor = descriptor
         self._max_read_bytes = max_read_bytes
 
@@ -276,11 +276,11 @@ def _open(folder: Path, key: str) -> int:
 
 
 def _check_window(descriptor: int, key: str, offset: int, size_bytes: int) -> None:
-    found = os.fstat(descriptor)
-    if not stat.S_ISREG(found.st_mode) or offset + size_bytes > found.st_size:
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode) or offset + size_bytes > status.st_size:
         raise InvalidRequest(
             f"{size_bytes} bytes at offset {offset} do not lie inside the shared memory "
-            f"object {key!r} of {found.st_size} bytes"
+            f"object {key!r} of {status.st_size} bytes"
         )
 
 

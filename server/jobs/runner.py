@@ -172,17 +172,17 @@ class JobRunner:
     ) -> Registration:
         keep, store = partial(self._files.keep_upload, received), self._store
         async with self._registering:
-            made = await self._files.stored_with(
+            entry = await self._files.stored_with(
                 keep,
                 lambda: store.call(
                     store.register, name, received, options, self.device_keys, version
                 ),
             )
-            if made.job.state.has_ended and self._services.models.was_not_restored(made.model):
-                made = await self._store.call(self._store.add_job, made.model, self.device_keys)
-            self._services.models.register(made.model)
-            self._begin(made)
-        return made
+            if entry.job.state.has_ended and self._services.models.was_not_restored(entry.model):
+                entry = await self._store.call(self._store.add_job, entry.model, self.device_keys)
+            self._services.models.register(entry.model)
+            self._begin(entry)
+        return entry
 
     async def place(
         self,
@@ -220,25 +220,25 @@ class JobRunner:
     ) -> Registration:
         keep, store = partial(self._files.keep_upload, received), self._store
         present = await self._store.call(self._store.models, name)
-        serves = (version, ModelStatus.SERVING) in {(each.version, each.state) for each in present}
+        serves = (version, ModelStatus.SERVING) in {(row.version, row.state) for row in present}
         # What serves goes on being scheduled until something else does.
         await self._cancel_where(lambda live: live.is_of(name, version, serves))
         async with self._registering:
-            made = await self._files.stored_with(
+            entry = await self._files.stored_with(
                 keep,
                 lambda: store.call(store.place, name, received, options, self.device_keys, version),
             )
             models = self._services.models
-            (models.replacing if made.replaces else models.register)(made.model)
-            self._begin(made, check)
-        return made
+            (models.replacing if entry.replaces else models.register)(entry.model)
+            self._begin(entry, check)
+        return entry
 
-    def _begin(self, made: Registration, check: CheckImported | None = None) -> None:
+    def _begin(self, entry: Registration, check: CheckImported | None = None) -> None:
         """Run a job whose rows were just stored, if it is new."""
-        if made.is_new_job and not self._is_stopping:
-            self.live.count(None, made.job.state)
-            live = LiveJob(made.job, made.model, self._store, check, made.replaces)
-            live.grant = made.grant
+        if entry.is_new_job and not self._is_stopping:
+            self.live.count(None, entry.job.state)
+            live = LiveJob(entry.job, entry.model, self._store, check, entry.replaces)
+            live.grant = entry.grant
             self.running.begin(live)
 
     async def schedule_again(
@@ -273,9 +273,9 @@ class JobRunner:
         which = WhichSchedules(self._device_keys_of(device), batch_size)
         again, store = self._store.schedule_again, self._store
         async with self._registering:
-            made = await store.call(again, name, version, self.device_keys, which, reason)
-            self._begin(made)
-        return made.job
+            entry = await store.call(again, name, version, self.device_keys, which, reason)
+            self._begin(entry)
+        return entry.job
 
     async def compare_again(
         self, name: str, version: int, is_due: Callable[[Provisional], bool]
@@ -289,10 +289,10 @@ class JobRunner:
             return None
         again, store, devices = self._store.compare_again, self._store, self._device_keys_of("")
         async with self._registering:
-            made = await store.call(again, name, version, self.device_keys, devices, is_due)
-            if made is not None:
-                self._begin(made)
-        return None if made is None else made.job
+            entry = await store.call(again, name, version, self.device_keys, devices, is_due)
+            if entry is not None:
+                self._begin(entry)
+        return None if entry is None else entry.job
 
     async def doubt(
         self, name: str, version: int, *, batch_size: int, device: str, reason: str
@@ -314,9 +314,9 @@ class JobRunner:
     def _device_keys_of(self, device: str) -> list[str]:
         """Key of a device; of all if "" is given."""
         devices = self._services.devices
-        keys = [each.device_key for each in devices if device in ("", each.name)]
+        keys = [item.device_key for item in devices if device in ("", item.name)]
         if not keys:
-            names = ", ".join(each.name for each in devices)
+            names = ", ".join(item.name for item in devices)
             raise InvalidRequest(f"there is no device {device!r}; devices: {names}")
         return keys
 
