@@ -220,7 +220,7 @@ class FrontEnd:
 
     def _model_to_try(self, name: str) -> ModelToTry:
         """Inputs of the newest version that answers of a model."""
-        *_, newest = (each for each in self.models.serving.all_served() if each.name == name)
+        *_, newest = (x for x in self.models.serving.all_served() if x.name == name)
         return ModelToTry(name, newest.inputs)
 
     def _snapshot(self) -> Snapshot:

@@ -120,8 +120,8 @@ class Executables:
 
     def _count(self, digest: str, memory: ModelMemory) -> None:
         """Remember a model's memory, with the activations of its largest executable."""
-        known = self.memory.get(digest, memory)
-        most = max(known.activations, memory.activations)
+        before = self.memory.get(digest, memory)
+        most = max(before.activations, memory.activations)
         self.memory[digest] = replace(memory, activations=most)
         self.gpu_reserved_bytes = memory.gpu_reserved
 

@@ -140,10 +140,10 @@ class SnapshotGauges(Collector):
         yield from self._disk()
 
     def _disk(self) -> Iterator[Metric]:
-        known = self._measured
+        disk = self._measured
         for name, text, size in (
-            ("braid_store_bytes", "Files of the store, at most a minute ago", known.store),
-            ("braid_store_free_bytes", "Room on the store's disk", known.free),
+            ("braid_store_bytes", "Files of the store, at most a minute ago", disk.store),
+            ("braid_store_free_bytes", "Room on the store's disk", disk.free),
             ("braid_store_limit_bytes", "BRAID_MAX_STORE_BYTES", self._store_limit_bytes or None),
         ):
             yield _family(name, text, (), [((), size)])
@@ -212,8 +212,8 @@ _OF_DEVICES: tuple[tuple[str, str, Callable[[DeviceSnapshot], float | None]], ..
 
 def _devices(snapshot: Snapshot) -> Iterator[Metric]:
     for name, text, read in _OF_DEVICES:
-        known = [((device.name,), read(device)) for device in snapshot.devices]
-        yield _family(name, text, ("device",), known)
+        samples = [((device.name,), read(device)) for device in snapshot.devices]
+        yield _family(name, text, ("device",), samples)
 
 
 def _model_sizes(snapshot: Snapshot) -> Iterator[tuple[tuple[str, ...], float]]:

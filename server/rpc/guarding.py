@@ -67,11 +67,11 @@ class Guarding(grpc.aio.ServerInterceptor):
         handler = await continuation(details)
         if handler is None or handler.request_deserializer is None:
             return handler
-        known = self._guarded.get(details.method)
-        if known is None or known[0] is not handler:
+        both = self._guarded.get(details.method)
+        if both is None or both[0] is not handler:
             guard = guarded(handler, details.method, self._memory)
-            known = self._guarded[details.method] = handler, guard
-        return known[1]
+            both = self._guarded[details.method] = handler, guard
+        return both[1]
 
 
 def guarded(handler: Handler, method: str, memory: CallMemory) -> Handler:

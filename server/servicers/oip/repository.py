@@ -135,13 +135,13 @@ def load_request(
                 )
             config = configuration_from_json(text, model, devices)
             continue
-        found = _FILE.fullmatch(name)
-        if found is None or which != "bytes_param":
+        match = _FILE.fullmatch(name)
+        if match is None or which != "bytes_param":
             raise InvalidRequest(
                 f"parameter {name[:100]!r} is not known; there are 'config' (a string) and "
                 "'file:<version>/<name>' (bytes), e.g. 'file:1/model.onnx'"
             )
-        if int(found[1]) in files:
-            raise InvalidRequest(f"version {found[1]} has two files; send one model file each")
-        files[int(found[1])] = parameters[name].bytes_param
+        if int(match[1]) in files:
+            raise InvalidRequest(f"version {match[1]} has two files; send one model file each")
+        files[int(match[1])] = parameters[name].bytes_param
     return LoadRequest(files, config)

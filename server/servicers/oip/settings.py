@@ -67,8 +67,8 @@ class LogLevels:
                 given = _log_flag(name, settings[name])
                 flags[name] = _log_flags(self._level_at_start)[name] if given is None else given
             else:
-                known = ", ".join((*_LOG_FLAGS, *_LOG_FIXED))
-                raise InvalidRequest(f"log setting {name[:100]!r} is not known; known: {known}")
+                names = ", ".join((*_LOG_FLAGS, *_LOG_FIXED))
+                raise InvalidRequest(f"log setting {name[:100]!r} is not known; known: {names}")
         level = _log_level(flags)
         if level != self._logger.level:
             self._logger.setLevel(level)

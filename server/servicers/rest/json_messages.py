@@ -63,8 +63,8 @@ def set_parameter(name: str, value: object, message: Any) -> None:
     Raises:
         InvalidRequest: the protocol has no parameters of such a value.
     """
-    known = _oneofs(message)["parameter_choice"].fields
-    for field in known:
+    fields = _oneofs(message)["parameter_choice"].fields
+    for field in fields:
         wanted = _PYTHON[field.name.removesuffix(_PREFIX)]
         if type(value) is not wanted:
             continue
