@@ -128,7 +128,6 @@ async def _compared(work: Work, searched: Sequence[FoundPlans]) -> _Compared:
 def _chosen(
     work: Work, searched: Sequence[FoundPlans], measured: Sequence[PlanMeasurement]
 ) -> PrecisionChoice:
-    """Choose what serves."""
     if work.is_auto:
         tolerances = [plans.tolerance for plans in searched]
         return choose_precision([plans.plans for plans in searched], measured, tolerances)
@@ -145,7 +144,6 @@ def _chosen(
 
 
 async def _provenance(compared: _Compared) -> Provenance:
-    """Provenance of a schedule."""
     work, field, choice = compared.work, compared.field, compared.choice
     chosen, plan, program = compared.chosen, compared.plan, field.kernels.program
     return Provenance(

@@ -63,7 +63,6 @@ class ImportedModel:
 
     @property
     def has_strings(self) -> bool:
-        """Whether it takes or gives strings."""
         graph = self.graph
         outputs = (graph.spec(value) for value in graph.outputs.values())
         return any(spec.dtype == BYTES for spec in (*graph.inputs.values(), *outputs))

@@ -56,7 +56,6 @@ class LargerSizes:
         self._tried = 1, self._row_us
 
     def next(self) -> int | None:
-        """Return the next size to try; None: there is none."""
         last, last_us = self._tried
         size, us = self._factor * last, self._factor * last_us
         self._step_began = self.clock()
@@ -70,7 +69,6 @@ class LargerSizes:
         return size if is_within and self._misses < MISSES else None
 
     def pays(self, schedule: Schedule) -> bool:
-        """Return whether a size is to serve, as it was measured."""
         us, provisional = schedule.serving_us, schedule.provenance.provisional
         is_known = provisional is None or provisional.is_compared
         if us is None or not schedule.provenance.promoted or not is_known:
@@ -78,7 +76,6 @@ class LargerSizes:
         return us / schedule.key.batch_size <= (1 - LEAST_GAIN) * self._row_us
 
     def tried(self, schedule: Schedule) -> None:
-        """Take what was measured of the size that was tried."""
         self._step_s = self.clock() - self._step_began
         size, us = schedule.key.batch_size, schedule.serving_us
         if us is None:

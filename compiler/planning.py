@@ -56,7 +56,6 @@ class AskingCost:
         return self._known([stage], "latency")[0]
 
     def measure_again_us(self, stage: Stage) -> float:
-        """Latency of one stage in microseconds, measured anew."""
         (latency,) = self._ask([StageQuery(stage_signature(self._units, stage), stage, "again")])
         return latency
 

@@ -92,7 +92,6 @@ class Forecast:
         self.began = self.size_began = self.phase_began = self.rounds_began = self.clock()
 
     def begin_batch_size(self) -> None:
-        """Begin the next batch size."""
         self.size_began = self.phase_began = self.clock()
         self.profile_s = 0.0
 
@@ -105,7 +104,6 @@ class Forecast:
         self.phase_began = self.clock()
 
     def begin_comparison(self) -> None:
-        """Begin the comparison of whole models of the present batch size."""
         now = self.clock()
         if self.profile_s:
             measured = (now - self.phase_began) / self.profile_s
@@ -113,7 +111,6 @@ class Forecast:
         self.phase_began, self.rounds_from = now, 0.0
 
     def end_batch_size(self) -> None:
-        """End the present batch size."""
         now = self.clock()
         self.taken_s.append(now - self.size_began)
         if self.profile_s:
@@ -203,7 +200,6 @@ class BatchSizeProgress:
     phase: Phase = Phase.PROFILING  # as reported last
 
     def __call__(self, event: Event) -> None:
-        """Take what a compilation tells."""
         match event:
             case Profiling(done, total):
                 self.profiling(done, total)

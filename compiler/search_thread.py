@@ -142,7 +142,6 @@ class SearchThread:
                 )
 
     def __enter__(self) -> Self:
-        """Return the search, which is closed on the way out."""
         return self
 
     def __exit__(

@@ -146,7 +146,6 @@ class StageMeasurer:
 
 
 def stage_request(program: ProgramKey, query: StageQuery) -> MeasureStage:
-    """Return the request that measures what a query asks for."""
     return MeasureStage(program, query.stage, 1 if query.ask == "work" else None)
 
 

@@ -138,7 +138,6 @@ class DeviceThreads:
                     thread.close()
 
     def close(self) -> None:
-        """End all threads."""
         with self._lock:
             for thread, _ in self._pool.values():
                 thread.close()

@@ -106,7 +106,6 @@ class Network:
         self._profiled = profiled
 
     def one_row(self, spec: TensorType) -> TensorType:
-        """Return the spec of an input for one row."""
         return TensorType(spec.dtype, (1, *spec.shape[1:])) if self.batched else spec
 
     def __call__(self, given: Inputs) -> Any:
@@ -279,7 +278,6 @@ class Network:
                 DEVICE_THREADS.leave(self)
 
     def __enter__(self) -> Self:
-        """Return the network, which is closed on the way out."""
         return self
 
     def __exit__(

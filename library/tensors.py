@@ -33,7 +33,6 @@ class GivenInputs:
         return tuple([(name, tensor.dtype, tensor.shape) for name, tensor in self.tensors.items()])
 
     def unchecked(self) -> Sequence[GivenTensor]:
-        """Inputs as a request has them."""
         return [
             GivenTensor(name, _dtype(name, tensor), tuple(tensor.shape), _content(tensor))
             for name, tensor in self.tensors.items()

@@ -111,6 +111,5 @@ def _find_despite_noise(space: StageSpace, table: StageTable, memo: StageMemo) -
 
 
 def rename(stage: Stage, units: Mapping[int, int]) -> Stage:
-    """The same stage on other units."""
     groups = tuple(tuple(units[unit] for unit in group) for group in stage.groups)
     return replace(stage, groups=groups)

@@ -57,7 +57,6 @@ class ChildEnd:
 
     @property
     def signal_name(self) -> str:
-        """Name of the signal that killed it, or ""."""
         if self.status >= 0:
             return ""
         names = {int(number): number.name for number in signal.Signals}

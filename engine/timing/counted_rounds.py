@@ -88,7 +88,6 @@ class CountedRounds:
         return self.held - self.counted
 
     def begin(self) -> None:
-        """Begin a round."""
         self._round_began = self._clock()
 
     def end(self, waits: Iterable[Sequence[float]]) -> bool:
@@ -125,7 +124,6 @@ class CountedRounds:
 
     @property
     def reason(self) -> str:
-        """Text that says why rounds did not count."""
         if len(self._waits) >= len(self._steals):
             waited = median(self._waits)
             why = f"threads waited for their cores for {waited / (1 + waited):.0%} of a run"

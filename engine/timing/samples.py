@@ -127,7 +127,6 @@ class ReferenceWork:
         self._right = torch.full((192, 192), 0.5)
 
     def run(self) -> None:
-        """Do the work once."""
         for _ in range(4):
             torch.mm(self._left, self._right)
 

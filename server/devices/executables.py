@@ -75,7 +75,6 @@ class Executable:
 
     @property
     def digest(self) -> str:
-        """Digest of its model."""
         return self.to_run.program.digest
 
     @property
@@ -85,7 +84,6 @@ class Executable:
 
     @property
     def request(self) -> PrepareExecutable:
-        """Request that has a worker prepare it."""
         return PrepareExecutable(self.number, self.to_run)
 
 
@@ -126,7 +124,6 @@ class Executables:
         self.gpu_reserved_bytes = memory.gpu_reserved
 
     async def release(self, ready: Executable) -> None:
-        """Forget an executable that no batch uses any more."""
         if self._by_number.pop(ready.number, None) is not None:
             with suppress(Unavailable):  # the next worker is not told of it
                 await self._link.call(ReleaseExecutable(ready.number))

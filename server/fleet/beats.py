@@ -57,7 +57,6 @@ class NodeBeats:
             return Beat(began, frozenset(renewed), alive, leases_table.held(connection))
 
     def close(self) -> None:
-        """Close the connection."""
         self._engine.dispose()
 
 
@@ -91,7 +90,6 @@ class BeatThread:
         self._is_away = False
 
     def start(self) -> None:
-        """Start to beat."""
         self._thread.start()
 
     def stop(self, seconds: float) -> None:

@@ -36,11 +36,9 @@ class NodeMetrics:
         )
 
     def leases_held(self, count: int) -> None:
-        """Set the number of leases that this node holds."""
         self._held.set(count)
 
     def nodes_alive(self, count: int) -> None:
-        """Set the number of nodes that live."""
         self._alive.set(count)
 
     def lease_lost(self) -> None:
@@ -145,7 +143,6 @@ class FileMetrics:
         self.cache_files.set(count)
 
     def evicted(self, size_bytes: int) -> None:
-        """Count a file that left the cache."""
         self.evictions.inc()
 
     def fetched(self, kind: str, source: str, size_bytes: int) -> None:
@@ -159,7 +156,6 @@ class FileMetrics:
         self.put_bytes.inc(size_bytes)
 
     def failed(self, operation: str) -> None:
-        """Count a put, fetch or sweep that failed."""
         self.failures.labels(operation).inc()
 
     def damaged(self) -> None:

@@ -108,7 +108,6 @@ class Reconciler:
             await asyncio.wait(self._tasks.values())
 
     async def stop(self) -> None:
-        """Stop what is under way."""
         self._again.clear()
         tasks = list(self._tasks.values())
         for task in tasks:

@@ -143,7 +143,6 @@ class ModelReplica:
         self.latencies(self.profiled).expect(batch_size, latency_us / 1e6)
 
     def one_row(self, spec: TensorType) -> TensorType:
-        """Return the spec of a request's input for one row."""
         return TensorType(spec.dtype, (1, *spec.shape[1:])) if self.batched else spec
 
     async def use_plan(self, batch_size: int, schedule: Schedule | None = None) -> None:

@@ -287,7 +287,6 @@ class _Target:
 
     @property
     def key(self) -> ScheduleKey:
-        """Key of its schedule."""
         return self.imported.schedule_key(self.device.device_key, self.batch_size)
 
 

@@ -331,7 +331,6 @@ class JobRunner:
         return self._is_started and not self._is_stopping
 
     def deleting(self, name: str, version: int) -> AbstractAsyncContextManager[None]:
-        """Delete a version in the context; another server finishes that if this one is lost."""
         return self._registry.deleting(name, version)
 
     # Looking.
@@ -345,7 +344,6 @@ class JobRunner:
         return await self._views.find(job_id)
 
     async def list(self, model: str | None = None, limit: int = 100) -> list[JobRecord]:
-        """Newest jobs, newest first; of one model if given."""
         return await self._views.list(model, limit)
 
     async def watch(self, job_id: str) -> AsyncGenerator[JobRecord, None]:

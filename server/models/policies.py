@@ -157,7 +157,6 @@ class VersionPolicies:
             await self._loader.unload_version(present[number])
 
     async def _available(self, name: str) -> dict[int, ModelVersion]:
-        """Versions that were imported, by number."""
         return {
             model.version: model
             for model in await self._store.call(self._store.models, name)

@@ -188,7 +188,6 @@ class _Departures(logging.Filter):
     """Filter that turns gRPC's error about a caller that has left into a line for debugging."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Change the record; returns True to log it."""
         if record.exc_info is None or not has_left(record.exc_info[1]):
             return True
         record.levelno, record.levelname = logging.DEBUG, "DEBUG"

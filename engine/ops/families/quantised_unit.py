@@ -80,7 +80,6 @@ class QuantisedUnit:
 
     @staticmethod
     def read(operator: Operator) -> QuantisedUnit:
-        """The unit that an operator of ``KIND`` is."""
         given = dict(operator.attributes)
         unit, operands = given.pop("unit"), given.pop("operands")
         middle, quantised = given.pop("middle"), given.pop("quantised")
@@ -93,7 +92,6 @@ class QuantisedUnit:
         return QuantisedUnit(unit, parts, before, after, given)
 
     def operator(self, name: str, outputs: Sequence[str]) -> Operator:
-        """The operator of ``KIND`` that is this unit."""
         parts = self.parts
         layout: dict[str, Literal] = {
             "unit": self.unit,

@@ -65,7 +65,6 @@ class Measurements:
         self._backend.forget()
 
     def facts(self, request: FindFacts) -> Task:
-        """Find facts about the device and the units of a program."""
         program = self._models.program(request.program)
         if self._overheads is None:
             self._overheads = yield from self._backend.overheads()

@@ -35,7 +35,6 @@ class Observed:
         self._kept: dict[str, list[Tensor]] = {}
 
     def see(self, value: str, tensor: Tensor) -> None:
-        """Take a value of one run."""
         if value not in self._values or not tensor.numel():
             return
         least, most = map(float, torch.aminmax(tensor))
@@ -54,7 +53,6 @@ class Observed:
 
 
 def whole(ends: Range, _: Tensor) -> Range:
-    """All that was seen."""
     return ends
 
 

@@ -157,7 +157,6 @@ class Throughput:
         whole_us: list[float],
         counted: CountedRounds,
     ) -> None:
-        """Fill in the latencies of the turns."""
         if not rivals:
             return
         runs = max(1, min(MOST_RUNS, round(TURN_S * 1e6 / self._together([whole], 1))))

@@ -33,7 +33,6 @@ class _Entry:
 
     @property
     def digest(self) -> str:
-        """Digest that names it."""
         return self.path.name
 
 

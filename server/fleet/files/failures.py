@@ -36,8 +36,6 @@ _STATUS = re.compile(r"status code: (\d{3})")
 _CODE = re.compile(r"<Code>(\w+)</Code>")
 _FULL_CODES = re.compile(r"StorageFull|QuotaExceeded|InsufficientCapacity|InsufficientStorage")
 
-_NO_BUCKET = re.compile(r"NoSuchBucket|ContainerNotFound|bucket does not exist")
-
 
 def status_of(error: BaseException) -> int:
     """HTTP status that an object store answered with; 0: it did not answer."""

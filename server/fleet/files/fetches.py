@@ -172,12 +172,10 @@ class _Download:
         self._hash = hashlib.sha256()
 
     def write(self, content: memoryview) -> None:
-        """Append bytes."""
         self._hash.update(content)
         self._file.write(content)
 
     def close(self) -> None:
-        """Close the file."""
         self._file.close()
 
     @property

@@ -72,7 +72,6 @@ def name_of(key: str) -> str:
 
 
 def digest_of(key: str) -> str:
-    """Return the digest in a key."""
     return name_of(key).rpartition("/")[2]
 
 

@@ -281,7 +281,6 @@ class Batcher:
     def _start(
         self, queue: ModelQueue, lane: Lane, pieces: Sequence[Piece], now: float, beside: int = 1
     ) -> None:
-        """Send pieces as one batch."""
         size, beside = lane.table.way_for(sum(piece.rows for piece in pieces), beside)
         self._used_s = max(self._used_s, queue.used_s)
         expected_s, idle = lane.table.seconds(size, beside), not self._in_flight
