@@ -99,7 +99,6 @@ def choose_plan(
     """Choose the contender that serves.
 
     Args:
-        plans: that were compared.
         measurements: of the plans, in the same order.
         tolerance: of outputs, relative to the largest element.
         choose: take the best (the portfolio), not the plan of the one planner that was asked.
@@ -150,7 +149,6 @@ def contenders_of(
     """Candidates with their measurements; a remark says why one cannot serve at any speed.
 
     Args:
-        plans: that were compared.
         measurements: of them.
         tolerance: of outputs, relative to the largest element ...
         is_exact: ... and whether others may err as much as the sequential plan, if that is more.

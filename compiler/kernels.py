@@ -57,9 +57,6 @@ async def choose_kernels(
     Args:
         graph: static graph of the program.
         program: on its usual kernels.
-        device: to measure on.
-        cache: of latencies on the device.
-        retry: of calls to the device.
     """
     latencies = _Latencies(program, device, cache, retry)
     units = (await retry(lambda: device.ask(FindKernels(program)))).kernels

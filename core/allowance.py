@@ -31,7 +31,6 @@ def control_groups(controller: str, root: Path = ROOT) -> list[Path]:
     """Folders of the groups that limit this process by ``controller``, ``cpu`` or ``memory``.
 
     Args:
-        controller: by its name.
         root: where the system's files are, for tests.
 
     Returns:

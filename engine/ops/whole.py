@@ -70,9 +70,6 @@ class WholeModel:
     def result_specs(self, shapes: Sequence[Extents]) -> list[TensorType]:
         """Return specs of the results; extents that follow the content keep their names.
 
-        Args:
-            shapes: of the inputs.
-
         Raises:
             ValueError: the inputs do not have the declared extents.
         """
@@ -111,7 +108,6 @@ def whole_model(model: Tensor, *inputs: Tensor, whole: WholeModel) -> tuple[Tens
     Args:
         model: the file, UINT8.
         inputs: one for each of ``whole.names``.
-        whole: the operator's attributes.
 
     Raises:
         InvalidRequest: an operator cannot use the values.
@@ -200,7 +196,6 @@ def whole_graph(
     """Return the graph of one operator that runs a model, and its only constant.
 
     Args:
-        name: of the graph.
         inputs: specs by name.
         outputs: specs by name; an extent with a name of no input follows the content.
         model: bytes of the file, UINT8.

@@ -102,7 +102,6 @@ class ChildProcess:
 
         Args:
             module: by its full name; its first act is to end with its parent.
-            arguments: of the command line.
             environment: all that the child is told; see ``core.child_process``.
             streams: what its standard streams are.
             pass_fds: descriptors that it inherits, under the same numbers.

@@ -96,7 +96,6 @@ def compare(
         contenders: what can run the model.
         checks: inputs to find errors on, at least one, read one after the other; the first one's
             are those that runs are timed on.
-        options: of the comparison.
         pause: lets inference go first.
         counted: judges the rounds; None: by the waits of this process's threads.
 

@@ -93,7 +93,6 @@ def run_on_heap(program: Program, inputs: Tensors, outputs: Tensors, heap: Heap)
         program: of one operator.
         inputs: by name; of strings, where their texts lie.
         outputs: to be filled; bytes, where the shape follows the content.
-        heap: of that slot.
 
     Raises:
         InvalidRequest: an operator cannot use the values.

@@ -66,7 +66,6 @@ class FrontEnd:
         """Start nothing yet.
 
         Args:
-            settings: of the operator.
             make_host: decides where registrations measure on a device.
             make_ports: makes where the gRPC services are called.
 

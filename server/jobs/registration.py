@@ -122,7 +122,6 @@ async def serve_again(
 
     Args:
         model: imported before.
-        services: of the server.
         devices: that were away when it was registered; None: all.
 
     Raises:

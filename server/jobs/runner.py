@@ -255,8 +255,6 @@ class JobRunner:
         Its plans serve until the new ones are verified. A job under way already is the answer.
 
         Args:
-            name: of the model.
-            version: of it.
             batch_size: to schedule again; None: all.
             device: to schedule again on; "": all.
             reason: why, for people.

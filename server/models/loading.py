@@ -85,7 +85,6 @@ class ModelLoader:
         """Let a model answer; returns when it does. A load that began completes.
 
         Args:
-            name: of the model.
             files: version -> model file, to register first; versions that have these bytes
                 already are loaded again.
             options: what to schedule; without files, of the bytes that answer.

@@ -60,7 +60,6 @@ class VersionPolicies:
         """Apply a configuration; returns when the wanted versions serve. Once begun it completes.
 
         Args:
-            name: of the model.
             config: that it is to have.
             had_served: versions that served a moment ago; one that was unloaded since stays so.
 
@@ -90,7 +89,6 @@ class VersionPolicies:
         What the policy wants in place of the deleted version answers before.
 
         Args:
-            name: of the model.
             version: a number or a label; "" for all versions.
 
         Raises:

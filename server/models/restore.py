@@ -35,8 +35,6 @@ class Restore:
         """Restore nothing yet.
 
         Args:
-            services: of the server.
-            models: that serve again.
             is_shared: other servers serve the models of the store: what is damaged here is fetched
                 again (``braid.server.fleet``), and is no state of the model.
         """

@@ -104,7 +104,6 @@ class ServingModels(KnownModels):
         """Model, or the refusal, that a request for ``name`` gets.
 
         Args:
-            name: of the model.
             version: a number, a label, or "": the stable version, or else the newest that answers.
         """
         try:

@@ -146,7 +146,7 @@ class StoreFolder:
             uploads: digests of those that are needed.
             artefacts: likewise.
             samples: likewise.
-            known: digests that the database was told of. On other files it has no word.
+            recorded: digests that the database was told of. On other files it has no word.
         """
         removed, unknown = [], []
         for folder, needed in zip(self._folders, (uploads, artefacts, samples), strict=True):

@@ -337,8 +337,6 @@ class Store(Registrations):
         They serve until then. A job under way is the answer, and nothing is doubted.
 
         Args:
-            name: of the model.
-            version: of it.
             device_keys: of all devices, as one text.
             which: of its schedules.
             reason: why, for people.

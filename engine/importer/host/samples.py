@@ -61,7 +61,6 @@ def read_samples(path: Path, limit_bytes: float = math.inf) -> dict[str, NDArray
     """Read an .npz file of samples: an array for each input, the first dimension counts samples.
 
     Args:
-        path: of the file.
         limit_bytes: of all arrays together; the front end bounds them before it stores the file.
 
     Raises:
@@ -168,7 +167,6 @@ def check_fit(
     """Check samples against a model's inputs; returns how many there are.
 
     Args:
-        samples: as read.
         inputs: static specs for one sample, without those that are set already.
         template: specs of all inputs; those with a batch have one sample a row.
 

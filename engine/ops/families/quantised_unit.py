@@ -138,13 +138,10 @@ def quantised_unit(
 
     Args:
         inputs: see ``Parts``; several scales of one operand lie along its axis 0.
-        unit: kind of the operator.
-        operands: number of the operator's operands.
         middle: whether the result is rounded before the sum, if there is one, and ``after``.
         quantised: whether the result is integers.
         before: epilogue steps before the rounding in the middle.
         after: epilogue steps before the last rounding.
-        attributes: of the operator.
     """
     parts = split(inputs, operands, middle=middle, quantised=quantised)
     wide = [_wide(x, grid) for x, grid in zip(parts.values, parts.grids, strict=True)]

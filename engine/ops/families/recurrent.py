@@ -110,7 +110,6 @@ def recurrent(
         lengths: steps of each sequence, 0 to time, or None if all are full.
         hidden_0, cell_0: [directions, batch, hidden] ([batch, directions, hidden]), zeros if None.
         weights: for each direction w_input, w_hidden and the two biases, in torch's gate order.
-        options: the operator's attributes.
 
     Returns:
         y [time, directions, batch, hidden] ([batch, time, directions, hidden]), final states.

@@ -55,7 +55,6 @@ class ObjectFiles(Files):
             place: where the objects are.
             store: their rows, and the folder of the cache.
             cache: of the same folder.
-            observer: told what happens.
             grace_s: what no row needs is removed from the place after so many seconds unused.
             may_sweep: returns whether this is the server that sweeps now.
         """

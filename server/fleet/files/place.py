@@ -67,7 +67,6 @@ def open_place(url: str, credentials: Path | None = None) -> ObjectPlace:
     """Return the place of a URL or folder; nothing is asked of it yet.
 
     Args:
-        url: of the place.
         credentials: file with variables that win over those of the environment.
 
     Raises:

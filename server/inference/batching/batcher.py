@@ -90,7 +90,6 @@ class Batcher:
         """Run one request; cancelling the caller takes it out of the queue.
 
         Args:
-            model: what to run.
             request: checked against that model.
             observer: of the model's queue.
             deadline: by the clock; after it the result is of no use.

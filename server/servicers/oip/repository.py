@@ -114,8 +114,6 @@ def load_request(
     """Read the parameters of a load.
 
     Args:
-        model: the name in the request.
-        parameters: of the request.
         devices: names of this server's devices.
 
     Raises:

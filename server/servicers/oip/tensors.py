@@ -131,7 +131,6 @@ class OpenInference:
         Args:
             write: the form of the reply; looks at no content.
             request: message, and contents apart.
-            context: of the call.
             write_later: in place of ``write``.
 
         Raises:

@@ -101,7 +101,6 @@ def read_request(
     Args:
         body: decompressed.
         head_length: value of HEAD_LENGTH.
-        name: of the model.
         version: of the model, "" for none.
 
     Raises:

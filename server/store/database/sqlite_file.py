@@ -64,7 +64,6 @@ def prepare_file(path: Path, files: StoredFiles) -> None:
 
     Args:
         path: of the database. Is not opened but by SQLite: closing it would free SQLite's locks.
-        files: of the store.
 
     Raises:
         StartupError: what is wrong with it; it is as it was.
