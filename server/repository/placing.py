@@ -2,6 +2,9 @@
 
 model file ──digest──> registered so? ──yes──> nothing to do
                            └──no──> upload ──> job ──> serves, in place of what served before
+
+Model files: ``VERSION/model.onnx``, zipped with the files of its external data if it names some; or
+the same inside a folder ``VERSION/model.onnx/``.
 """
 
 from __future__ import annotations
@@ -27,7 +30,6 @@ from braid.server.models.first_bytes import FirstBytes
 from braid.server.repository.configuration import Configuration
 from braid.server.repository.declared import check_declared
 from braid.server.repository.folders import VersionFolder
-from braid.server.repository.model_file import model_file
 from braid.server.store.records import (
     JobRecord,
     JobStatus,
@@ -39,7 +41,7 @@ from braid.server.store.records import (
 from braid.server.store.shared_files import Files
 from braid.server.store.store import Store
 from braid.server.store.uploads import Upload
-from braid_client.external_data import ModelFile
+from braid_client.external_data import ModelFile, with_its_data
 
 AT_ONCE = 4
 """Number of files of a repository that are read at the same time."""
@@ -185,3 +187,28 @@ def check_model(config: Configuration, imported: ImportedModel) -> None:
     outputs = {name: graph.spec(value) for name, value in graph.outputs.items()}
     check_declared("input", config.inputs, graph.inputs, without_batch=has_batch)
     check_declared("output", config.outputs, outputs, without_batch=has_batch)
+
+
+def model_file(version: VersionFolder, filename: str) -> ModelFile:
+    """Return the model file of a version's folder; links are followed.
+
+    Raises:
+        InvalidRequest: there is none, it is no regular file, or a file that it names is missing.
+        OSError: the folder cannot be read.
+    """
+    model = version.path / filename
+    if model.is_dir():  # a model that is a folder
+        model /= filename
+    for path in (version.path, model):
+        if path.is_symlink() and not path.exists():
+            raise InvalidRequest(f"{path.name} is a link that leads nowhere")
+    if not model.exists():
+        raise InvalidRequest(
+            f"there is no {filename} in there; default_model_filename of config.pbtxt names another"
+        )
+    if not model.is_file():
+        raise InvalidRequest(f"{filename} is no regular file")
+    try:
+        return with_its_data(model, links=True)
+    except ValueError as error:
+        raise InvalidRequest(str(error)) from None
