@@ -84,7 +84,7 @@ class ResultCache:
         """Keep latencies by signature, in place of earlier ones."""
         await self._call(self._results.put_latencies, self._device_key, latencies)
         if self._latencies_us is not None:
-            self._latencies_us |= {name: one.latency_us for name, one in latencies.items()}
+            self._latencies_us |= {name: entry.latency_us for name, entry in latencies.items()}
 
     async def find_quantisation(self) -> Quantisation | None:
         """Quantisation of any schedule of the same model and options."""

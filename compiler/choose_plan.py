@@ -72,8 +72,8 @@ class ComparedPlans:
     @property
     def complexities(self) -> list[float]:
         """Number of points where threads wait for each other; infinite for other runtimes."""
-        own = [_waits(model.plan) for model in self.planned]
-        return [*own, *[math.inf] * len(self.runtimes)]
+        waits = [_waits(model.plan) for model in self.planned]
+        return [*waits, *[math.inf] * len(self.runtimes)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,9 +123,9 @@ def choose_plan(
     if contenders[0].remark:
         within = [i for i in fit if (contenders[i].max_rel_error or 0.0) <= tolerance]
         fit = within or fit
-    own = [index for index in fit if index < len(plans.planned)] or [0]
+    planned = [index for index in fit if index < len(plans.planned)] or [0]
     simple = plans.complexities
-    chosen, fallback = (best_of(simple, contenders, measurements, some) for some in (fit, own))
+    chosen, fallback = (best_of(simple, contenders, measurements, some) for some in (fit, planned))
     return PlanChoice(contenders, chosen, fallback)
 
 
@@ -245,8 +245,8 @@ def best_of(
     """
 
     def order(index: int) -> tuple[float, float]:
-        one = contenders[index]
-        return -(one.speedup or 0.0), one.latency_us or math.inf
+        contender = contenders[index]
+        return -(contender.speedup or 0.0), contender.latency_us or math.inf
 
     if 0 not in fit:
         return min(fit, key=lambda index: contenders[index].latency_us or math.inf)

@@ -80,5 +80,5 @@ def _fastest_own(
     field: ComparedPlans, span: range, contenders: Sequence[Contender], fit: Sequence[int]
 ) -> int:
     """Index of the fastest plan of a precision; of its sequential plan, if no other is fit."""
-    own = [index for index in fit if index in span[: len(field.planned)]]
-    return max(own, key=lambda index: contenders[index].speedup or 0.0, default=span.start)
+    planned = [index for index in fit if index in span[: len(field.planned)]]
+    return max(planned, key=lambda index: contenders[index].speedup or 0.0, default=span.start)

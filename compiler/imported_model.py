@@ -71,12 +71,12 @@ class ImportedModel:
     def guessed(self) -> dict[str, int]:
         """Extents that schedules are made for, by name, and that the registration left open."""
         given = self.options.input_shapes
-        said = {dim for name in given for dim in self.graph.inputs[name].shape}
+        given_dims = {dim for name in given for dim in self.graph.inputs[name].shape}
         return {
             dim: int(extent)
             for name, spec in self.inputs(1).items()
             for dim, extent in zip(self.graph.inputs[name].shape, spec.shape, strict=True)
-            if isinstance(dim, str) and dim != BATCH and dim not in said
+            if isinstance(dim, str) and dim != BATCH and dim not in given_dims
         }
 
     @property

@@ -220,9 +220,9 @@ class ResultFiles(Results):
         first = 0.0 if last_s is None else last - last_s
         with _locked(path):
             measurements = self.measurements(device_key)
-            kept = [one for one in measurements if not first <= one.stored_unix <= last]
+            kept = [row for row in measurements if not first <= row.stored_unix <= last]
             if len(kept) < len(measurements):
-                _write_whole(path, b"".join(_line(device_key, one) for one in kept))
+                _write_whole(path, b"".join(_line(device_key, row) for row in kept))
 
     def _log(self, device_key: str) -> Path:
         name = re.sub(r"\W+", "-", device_key)[:40]

@@ -378,8 +378,8 @@ class Schedule:
 
 def _ran_in(runtime: str) -> dict[str, Any]:
     """Part of what an id is made of; ids from before there was a second runtime stay the same."""
-    own = {"runtime": runtime} if runtime not in ("", ONNXRUNTIME) else {}
-    return {"onnxruntime": runtime == ONNXRUNTIME, **own}
+    named = {"runtime": runtime} if runtime not in ("", ONNXRUNTIME) else {}
+    return {"onnxruntime": runtime == ONNXRUNTIME, **named}
 
 
 def schedule_to_json(schedule: Schedule) -> dict[str, Any]:

@@ -226,10 +226,10 @@ class Network:
         return _Batch(0, size, size, ready, to_run.plan_id, outputs)
 
     def _forget(self, key: tuple[ShapeClass, int]) -> None:
-        gone = self._ready.pop(key)
-        self._device.call(gone.ready.prepared.release)
+        dropped = self._ready.pop(key)
+        self._device.call(dropped.ready.prepared.release)
         for looks, route in list(self._routes.items()):
-            if any(batch.ready is gone.ready for batch in route.batches):
+            if any(batch.ready is dropped.ready for batch in route.batches):
                 del self._routes[looks]
 
     @property
