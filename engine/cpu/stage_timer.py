@@ -203,10 +203,10 @@ def measure_overheads(
             break
     else:
         return StageOverheads(stage_us=max(taken.values()))
-    one = median(samples["single"])
-    launch = max(0.0, (median(samples["chain"]) - one) / (CHAIN - 1))
+    single = median(samples["single"])
+    launch = max(0.0, (median(samples["chain"]) - single) / (CHAIN - 1))
     return StageOverheads(
-        stage_us=max(0.0, one - launch),
+        stage_us=max(0.0, single - launch),
         group_us=max(0.0, min(samples["pair"]) - max(samples["single"])),
         launch_us=launch,
     )

@@ -206,7 +206,7 @@ def whole_graph(
         constant += "'"
     named = {dim for spec in inputs.values() for dim in spec.shape}
     open_dims = {dim for spec in outputs.values() for dim in spec.shape if isinstance(dim, str)}
-    own: dict[str, Literal] = {
+    stated: dict[str, Literal] = {
         "names": list(inputs),
         "outputs": list(outputs),
         "input_shapes": [list(spec.shape) for spec in inputs.values()],
@@ -216,7 +216,7 @@ def whole_graph(
     }
     values = tuple(f"{output}:0" for output in outputs)
     operator = Operator(
-        "onnxruntime", KIND, (constant, *inputs), values, attributes={**own, **attributes}
+        "onnxruntime", KIND, (constant, *inputs), values, attributes={**stated, **attributes}
     )
     graph = OpGraph(
         name=name,

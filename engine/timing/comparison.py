@@ -114,7 +114,7 @@ def compare(
         raise WorkerFault(f"the baseline does not run: {contenders[0].problem}")
     error = contenders[0].max_rel_error or 0.0
     least = error if isfinite(error) else 0.0
-    right = [one for one in contenders if one is contenders[0] or _is_right(one, options, least)]
+    right = [x for x in contenders if x is contenders[0] or _is_right(x, options, least)]
     began, judge = monotonic(), counted or CountedRounds(options.patience_s)
     staying = yield from _run_rounds(right, inputs, options, judge, pause)
     finals = options.final_rounds if len(staying) > 1 and staying[0].is_quick else None
@@ -146,7 +146,7 @@ def _run_rounds(
 ) -> Generator[float | None, None, list[TimedContender]]:
     """Run rounds until more of them would tell little; returns the contenders that stay."""
     baseline, staying = staying[0], list(staying)
-    began, told = monotonic(), 0.0
+    began, reported = monotonic(), 0.0
     while not judge.has_given_up:
         round_ = judge.counted
         rounds = options.quick_rounds if baseline.is_quick else options.max_rounds
@@ -169,8 +169,8 @@ def _run_rounds(
             else:  # min_rounds are held in any case
                 spent = min(taken_s / options.budget_s, held / options.min_rounds)
                 part = min(1.0, max(spent, held / rounds))
-            told = max(told, part)  # a round that does not count takes it back
-            yield told
+            reported = max(reported, part)  # a round that does not count takes it back
+            yield reported
         if judge.end(waits):
             staying = _without_the_slow(staying, baseline, judge.counted)
         else:

@@ -117,8 +117,8 @@ class ModelTable:
 
     def unload(self, digest: str) -> None:
         self._models.pop(digest, None)
-        gone = [n for n, copies in self._executables.items() if copies[0].digest == digest]
-        for number in gone:
+        numbers = [n for n, copies in self._executables.items() if copies[0].digest == digest]
+        for number in numbers:
             for ready in self._executables.pop(number):
                 ready.prepared.release()
 

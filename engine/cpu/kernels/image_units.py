@@ -63,13 +63,13 @@ def sliced(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> Kernel 
     if any(len(taken) * taken.step > n for taken, n in zip(positions, source, strict=True)):
         return None  # oneDNN refuses strides by which the last element could lie in the next row
     first = [taken.start for taken in positions]
-    every = [taken.step for taken in positions]
+    steps_apart = [taken.step for taken in positions]
     result_buffer = binding.buffer(result, images=True)
 
     def make(threads: int) -> Recipe:
         with binding.library.threads(threads):
             primitive, offset_bytes = floats.slice_of_images(
-                binding.library, source, result, first, every
+                binding.library, source, result, first, steps_apart
             )
         return single(primitive, {}, {SRC: 0}, result_buffer, offset_bytes)
 

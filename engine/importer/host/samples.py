@@ -185,11 +185,11 @@ def check_fit(
             raise InvalidRequest(
                 f"samples[{name!r}] is {array.dtype}, the model takes {dtype or spec.dtype}"
             )
-        one = one_sample(spec, template[name])
-        if array.shape[1:] != one:
+        shape = one_sample(spec, template[name])
+        if array.shape[1:] != shape:
             raise InvalidRequest(
                 f"samples[{name!r}] has the shape {list(array.shape)}; the model takes {spec}, so "
-                f"give [samples, {', '.join(map(str, one))}]"
+                f"give [samples, {', '.join(map(str, shape))}]"
             )
     return len(next(iter(samples.values())))
 

@@ -319,15 +319,15 @@ def _cautions(checked: Checked) -> tuple[str, ...]:
 
 def _guessed(subject: Subject, given: Mapping[str, tuple[int, ...]]) -> str:
     """Say which extents were guessed, as neither the file nor the caller says them; "": none."""
-    said = {dim for name in given for dim in subject.template.inputs[name].shape}
+    given_dims = {dim for name in given for dim in subject.template.inputs[name].shape}
     guessed = {
         dim: extent
         for name, spec in subject.example.specs.items()
         for dim, extent in zip(subject.template.inputs[name].shape, spec.shape, strict=True)
-        if isinstance(dim, str) and dim != BATCH and dim not in said
+        if isinstance(dim, str) and dim != BATCH and dim not in given_dims
     }
-    which = ", ".join(f"{name}={extent}" for name, extent in guessed.items())
-    return f"tried at {which}, as the file leaves that open" if which else ""
+    extents = ", ".join(f"{name}={extent}" for name, extent in guessed.items())
+    return f"tried at {extents}, as the file leaves that open" if extents else ""
 
 
 def _report(study: Study, reference: ReferenceModel, upload: Path, source: UploadedModel) -> Report:

@@ -49,9 +49,9 @@ def kinds_by_content(graph: onnx.GraphProto, inputs: Iterable[str]) -> set[str]:
     reached, kinds = set(inputs), set[str]()
     for node in graph.node:
         inside = list(all_nodes([node]))
-        if node.op_type not in _OF_SHAPES and reached & {n for one in inside for n in one.input}:
+        if node.op_type not in _OF_SHAPES and reached & {n for op in inside for n in op.input}:
             reached.update(node.output)
-            kinds.update(one.op_type for one in inside)
+            kinds.update(op.op_type for op in inside)
     return kinds
 
 
@@ -59,8 +59,8 @@ def _is_counted(loop: onnx.NodeProto, constants: set[str]) -> bool:
     """Whether a loop certainly makes a constant number of turns."""
     count, condition = loop.input[:2]
     (body,) = subgraphs(loop)
-    own = {name for node in body.node if node.op_type == "Identity" for name in node.output}
-    sources = {node.output[0]: node.input[0] for node in body.node if node.output[0] in own}
+    copies = {name for node in body.node if node.op_type == "Identity" for name in node.output}
+    sources = {node.output[0]: node.input[0] for node in body.node if node.output[0] in copies}
     goes_on = body.output[0].name
     kept = sources.get(goes_on, goes_on) == body.input[1].name
     return bool(count) and count in constants and not condition and kept

@@ -218,11 +218,11 @@ def _all_nodes(model: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
 
 
 def _foreign(model: onnx.ModelProto) -> list[str]:
-    own = {function.domain for function in model.functions}
+    local = {function.domain for function in model.functions}
     used = {node.domain for node in _all_nodes(model)}
     return [
         f"operators of domain {domain!r}: their code is not part of the file, and none is loaded"
-        for domain in sorted(used - own - set(DOMAINS))
+        for domain in sorted(used - local - set(DOMAINS))
     ]
 
 

@@ -131,8 +131,8 @@ class Example:
         self, name: str, spec: TensorType, below: int, generator: torch.Generator
     ) -> Tensor:
         """Return the model's own words and others; of the integers below 2, its own words only."""
-        own = tuple(self.words.get(name, ()))
-        choice = {1: ("",), 2: own or _ANY_WORDS}.get(below, (*own, *_ANY_WORDS))
+        words = tuple(self.words.get(name, ()))
+        choice = {1: ("",), 2: words or _ANY_WORDS}.get(below, (*words, *_ANY_WORDS))
         shape = tuple(int(dim) for dim in spec.shape)
         drawn = torch.randint(0, len(choice), shape, generator=generator).reshape(-1).tolist()
         return strings_tensor(text_array([choice[index] for index in drawn], shape))
@@ -337,18 +337,18 @@ def _widened(reference: ReferenceModel, narrow: Example) -> Example:
     Each is the largest that the model takes of that input: a vocabulary may be smaller than
     ``_WIDE``, and of several inputs one a mask or a kind. Rows of zeros and ones are much alike.
     """
-    (own,) = narrow.integers
-    numbers = [name for name in own if narrow.specs[name].dtype != "BOOL"]
+    (ranges_of_all,) = narrow.integers
+    numbers = [name for name in ranges_of_all if narrow.specs[name].dtype != "BOOL"]
     widest: dict[str, int] = {}
     for name in numbers[:_MOST_WIDENED]:
         for below in (_WIDE, *_BETWEEN):
-            ranges = {**own, **widest, name: below}
+            ranges = {**ranges_of_all, **widest, name: below}
             if _outcome(reference, replace(narrow, integers=(ranges,))) is True:
                 widest[name] = below
                 break
     alone = [{name: below} for name, below in widest.items()] if len(widest) > 1 else []
-    wider = [{**own, **ranges} for ranges in (widest, *alone) if ranges]
-    return replace(narrow, integers=(*wider, own))
+    wider = [{**ranges_of_all, **ranges} for ranges in (widest, *alone) if ranges]
+    return replace(narrow, integers=(*wider, ranges_of_all))
 
 
 def check_memory(graph: OpGraph, memory_bytes: int) -> None:
@@ -368,8 +368,8 @@ def check_memory(graph: OpGraph, memory_bytes: int) -> None:
                 f"that is {live} bytes, and an import may use {memory_bytes} for intermediate "
                 "tensors; raise BRAID_IMPORT_MEMORY_BYTES if the model is sound"
             )
-        gone = {name for name in (*op.reads(), *op.outputs) if last_reader.get(name, i) == i}
-        live -= sum(graph.specs[name].size_bytes for name in gone if name in graph.specs)
+        dead = {name for name in (*op.reads(), *op.outputs) if last_reader.get(name, i) == i}
+        live -= sum(graph.specs[name].size_bytes for name in dead if name in graph.specs)
 
 
 def _static_candidates(

@@ -270,8 +270,8 @@ def verify_batches(subject: Subject, reference: ReferenceModel) -> tuple[BatchAx
     _check_ranges(subject.template)
     most = max(CHECKED_BATCHES)
     rows = subject.example.draw(most, seed=2)
-    one = subject.specialised(1)
-    singles = [run(*one, _rows(rows, i, i + 1)) for i in range(most)]
+    single_row = subject.specialised(1)
+    singles = [run(*single_row, _rows(rows, i, i + 1)) for i in range(most)]
     together = {
         batch: run(*subject.specialised(batch), _rows(rows, 0, batch)) for batch in CHECKED_BATCHES
     }
@@ -325,8 +325,8 @@ def _apart_and_together(
     subject: Subject, rows: Mapping[str, Tensor]
 ) -> tuple[list[dict[str, Tensor]], dict[str, Tensor]]:
     """Outputs of each row alone, and of all."""
-    count, one = CHECKED_BATCHES[0], subject.specialised(1)
-    singles = [run(*one, _rows(rows, i, i + 1)) for i in range(count)]
+    count, single_row = CHECKED_BATCHES[0], subject.specialised(1)
+    singles = [run(*single_row, _rows(rows, i, i + 1)) for i in range(count)]
     return singles, run(*subject.specialised(count), rows)
 
 

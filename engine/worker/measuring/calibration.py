@@ -116,8 +116,8 @@ class _Calibration:
         self._budget = Budget(BUDGET_S)
         is_apart = len(inputs) >= 4
         held_out = [x for i, x in enumerate(inputs) if i % 4 == 3] if is_apart else list(inputs)
-        rest = [x for i, x in enumerate(inputs) if i % 4 != 3] if is_apart else list(inputs)
-        self._held_out, self._rest = held_out[:MAX_CHECKED], rest[:MAX_CALIBRATED]
+        calibrating = [x for i, x in enumerate(inputs) if i % 4 != 3] if is_apart else list(inputs)
+        self._held_out, self._rest = held_out[:MAX_CHECKED], calibrating[:MAX_CALIBRATED]
         self._all = [*self._held_out, *self._rest] if is_apart else self._rest
         self._exact: dict[int, dict[str, Tensor]] = {}  # outputs, by identity of the inputs
 
