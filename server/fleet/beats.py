@@ -112,8 +112,8 @@ class BeatThread:
             beat = self._beats.beat(held)
         except SQLAlchemyError as error:
             if not self._is_away:
-                said = str(error).split("\n", 1)[0][:200]
-                log.warning("leases are not renewed", extra={"reason": said, "held": len(held)})
+                reason = str(error).split("\n", 1)[0][:200]
+                log.warning("leases are not renewed", extra={"reason": reason, "held": len(held)})
             self._is_away = True
             return False
         except Exception:

@@ -114,19 +114,19 @@ class FleetRegistry(Registry):
             live_jobs = self.runner.live
             live_jobs.counted(await self._store.call(self._store.count_jobs))
             claimed = 0
-            for one in await self._store.call(self._store.jobs_to_claim):
-                live = live_jobs.find(one.job.id)
+            for entry in await self._store.call(self._store.jobs_to_claim):
+                live = live_jobs.find(entry.job.id)
                 if live is not None:
-                    if one.cancel_requested:
+                    if entry.cancel_requested:
                         self.runner.running.cancel_soon(live)
-                elif self._is_free(one) and await self._claim(one.job.id):
+                elif self._is_free(entry) and await self._claim(entry.job.id):
                     claimed += 1
                     if claimed == CLAIMED_AT_ONCE:
                         return True
             return False
 
-    def _is_free(self, one: UnfinishedJob) -> bool:
-        return one.is_free or (one.has_expired and self._leases.takes_expired)
+    def _is_free(self, entry: UnfinishedJob) -> bool:
+        return entry.is_free or (entry.has_expired and self._leases.takes_expired)
 
     async def _claim(self, job_id: str) -> bool:
         """Take over one job if it is still free, and this node's to work on."""
@@ -143,9 +143,9 @@ class FleetRegistry(Registry):
         facts = {"job": job.id, "model": job.model, "version": job.version}
         if model is None or taken.cancel_requested:
             message = "the model was deleted" if model is None else "cancelled by request"
-            gone = replace(job, state=JobStatus.CANCELLED, message=message)
+            ended = replace(job, state=JobStatus.CANCELLED, message=message)
             fenced = self._store.fenced(taken.lease)
-            await fenced.call(fenced.end_job, gone)
+            await fenced.call(fenced.end_job, ended)
             log.info("job of another node ended", extra=facts)
             return
         log.info("job taken over", extra={**facts, "fence": taken.lease.fence})
@@ -222,9 +222,9 @@ class FleetRegistry(Registry):
         return job
 
     async def cancel_model(self, name: str, version: int) -> None:
-        for one in await self._store.call(self._store.jobs_to_claim):
-            if (one.job.model, one.job.version) == (name, version):
-                await self.cancel(one.job.id, self._store)
+        for entry in await self._store.call(self._store.jobs_to_claim):
+            if (entry.job.model, entry.job.version) == (name, version):
+                await self.cancel(entry.job.id, self._store)
 
     def found(self, model: ModelVersion, device: str, schedule: Schedule) -> None:
         if self.same_speed is not None:

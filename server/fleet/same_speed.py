@@ -136,18 +136,18 @@ class SameSpeed:
             self._unfinished -= 1
 
     async def _check(self, taken: _TakenOver) -> None:
-        own, recorded_us = self._own.get(taken.mark), taken.recorded_us
+        measured, recorded_us = self._own.get(taken.mark), taken.recorded_us
         if self._replica(taken) is None:
             self._own.pop(taken.mark, None)
             return
-        if own is None and recorded_us:
-            own = await self._compared(taken, recorded_us)
-            if own is None:
+        if measured is None and recorded_us:
+            measured = await self._compared(taken, recorded_us)
+            if measured is None:
                 return
-            self._own[taken.mark] = own
+            self._own[taken.mark] = measured
             self._observer.is_off_speed(taken.device.name)
-        if own is not None:
-            await self._apply(taken, own)
+        if measured is not None:
+            await self._apply(taken, measured)
 
     async def _compared(self, taken: _TakenOver, recorded_us: float) -> Schedule | None:
         """Return a schedule as it was measured here; None: it is as recorded, or serves no more."""
@@ -193,9 +193,10 @@ class SameSpeed:
         is_used = replica.chosen.get(taken.schedule.key.batch_size) == taken.mark[1]
         return replica if is_used else None
 
-    async def _apply(self, taken: _TakenOver, own: Schedule) -> None:
+    async def _apply(self, taken: _TakenOver, measured: Schedule) -> None:
         """Form batches by what was measured here, and say so."""
-        replica, provenance, size = self._replica(taken), own.provenance, own.key.batch_size
+        replica, size = self._replica(taken), measured.key.batch_size
+        provenance = measured.provenance
         own_us = provenance.measured_us if provenance.promoted else provenance.sequential_us
         if replica is None or own_us is None:
             return
@@ -203,7 +204,7 @@ class SameSpeed:
             await replica.use_plan(size)
         replica.expect(size, own_us)
         for on_schedule in self._services.on_schedule:
-            on_schedule(taken.model, taken.device.name, own)
+            on_schedule(taken.model, taken.device.name, measured)
         recorded_us = taken.recorded_us or 0.0
         here = f"takes {own_us / 1000:.3g} ms here" if provenance.promoted else provenance.reason
         text = f"{taken.label}: {here}, {recorded_us / 1000:.3g} ms where its schedule was made"

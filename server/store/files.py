@@ -119,9 +119,9 @@ class StoreFolder:
         if path.is_symlink():
             path.unlink()
         elif path.exists():
-            gone = self.artefacts / f".gone-{secrets.token_hex(8)}"
-            path.rename(gone)
-            remove_folder(gone)
+            moved = self.artefacts / f".gone-{secrets.token_hex(8)}"
+            path.rename(moved)
+            remove_folder(moved)
 
     def whole(self) -> set[str]:
         """Digests of the files and folders that are whole and kept, which have them as names."""

@@ -199,9 +199,9 @@ class Registrations:
         digests.remember(connection, {received.sha256, options.samples} - {""})
         present = models_table.present(connection, name)
         versions = [
-            one
-            for one in present
-            if one.state is not ModelStatus.DRAINING and version in (None, one.version)
+            row
+            for row in present
+            if row.state is not ModelStatus.DRAINING and version in (None, row.version)
         ]
         model = versions[-1] if versions else None
         if model is None or (model.sha256, model.options) != (received.sha256, options):

@@ -117,9 +117,9 @@ def touch(connection: Connection, digests: Collection[str], keys: Collection[str
     """Touch the objects that a server uses, by their digests, and those that it puts now."""
     stored = connection.scalars(select(objects.c.key).where(objects.c.state != "OWNER"))
     used = [key for key in stored if key in keys or digest_of(key) in digests]
-    for some in _batched(used):
-        these = objects.c.key.in_(some), objects.c.state != ObjectState.DELETING.value
-        connection.execute(update(objects).where(*these).values(touched_at=now(connection)))
+    for batch in _batched(used):
+        to_touch = objects.c.key.in_(batch), objects.c.state != ObjectState.DELETING.value
+        connection.execute(update(objects).where(*to_touch).values(touched_at=now(connection)))
 
 
 def mark(connection: Connection, key: str, state: ObjectState) -> None:

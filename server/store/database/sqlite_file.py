@@ -133,10 +133,10 @@ class _File:
                 if why := _why_another(database, files):
                     self._refuse(why)
         except sqlite3.Error as error:
-            said = " ".join(str(error).split())[:200]
+            reason = " ".join(str(error).split())[:200]
             if not getattr(error, "sqlite_errorname", _DAMAGE[0]).startswith(_DAMAGE):
-                raise _unusable(self.given, said) from error
-            why = f"is damaged ({said}); {_RESTORE}; nothing was removed"
+                raise _unusable(self.given, reason) from error
+            why = f"is damaged ({reason}); {_RESTORE}; nothing was removed"
             raise StartupError(f"the store's database {self.given} {why}") from error
 
 
@@ -166,14 +166,14 @@ def _check(database: sqlite3.Connection, check: str, seconds: float) -> None:
     ends = monotonic() + seconds
     database.set_progress_handler(lambda: monotonic() > ends, _STEPS)
     try:
-        said = str(database.execute(f"PRAGMA {check}(1)").fetchone()[0])
+        answer = str(database.execute(f"PRAGMA {check}(1)").fetchone()[0])
     except sqlite3.OperationalError:
         if monotonic() <= ends:
             raise
         log.info("a part of the database was checked", extra={"check": check, "seconds": seconds})
     else:
-        if said != "ok":
-            raise sqlite3.DatabaseError(said)
+        if answer != "ok":
+            raise sqlite3.DatabaseError(answer)
     finally:
         database.set_progress_handler(None, 0)
 
