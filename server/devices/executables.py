@@ -159,16 +159,16 @@ class Executables:
 
     async def replay(self) -> None:
         """Have a new worker prepare all executables, whose models it has loaded."""
-        told = dict(self._by_number)
+        executables = dict(self._by_number)
         self._without_room.clear()
-        for ready in told.values():
+        for ready in executables.values():
             try:
                 await self._link.startup_call(ready.request)
             except (DeviceOutOfMemory, RunStopped) as error:  # others may fit, and this one later
                 facts = {"device": self._link.name, "reason": str(error)}
                 log.error("a plan has no room", extra=facts)
                 self._without_room.add(ready.number)
-        for number in told.keys() - self._by_number.keys():  # released meanwhile
+        for number in executables.keys() - self._by_number.keys():  # released meanwhile
             await self._link.startup_call(ReleaseExecutable(number))
 
 

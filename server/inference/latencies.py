@@ -200,8 +200,8 @@ class LatencyTable:
         return self.seconds(*way)
 
     def _notice(self, way: Way) -> None:
-        told = self._told.get(way)
-        if told is None or abs(self._by_way[way] - told) > NOTICED * told:
+        before = self._told.get(way)
+        if before is None or abs(self._by_way[way] - before) > NOTICED * before:
             self._told[way] = self._by_way[way]
             self._revise()
 

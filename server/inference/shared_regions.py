@@ -202,11 +202,11 @@ class SharedRegions:
                 f"shared memory region {name!r} is registered already; unregister it first"
             )
         self._forget_withdrawn_owners()
-        own = sum(holder == owner for holder, _ in self._regions)
+        count = sum(holder == owner for holder, _ in self._regions)
         limits = self._limits
-        if own >= limits.of_one_owner or len(self._regions) >= limits.in_all:
+        if count >= limits.of_one_owner or len(self._regions) >= limits.in_all:
             raise ResourceExhausted(
-                f"{own} shared memory regions are registered, {len(self._regions)} with those of "
+                f"{count} shared memory regions are registered, {len(self._regions)} with those of "
                 f"others; unregister some (at most {limits.of_one_owner}, {limits.in_all} in all)"
             )
 

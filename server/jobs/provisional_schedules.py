@@ -89,13 +89,13 @@ class ProvisionalSchedules:
 
     def schedule_chosen(self, model: ModelVersion, device: str, schedule: Schedule) -> None:
         """Take a schedule that serves from now on, or whose sequential plan does."""
-        place, which = (model.name, model.version), (device, schedule.key.batch_size)
+        place, key = (model.name, model.version), (device, schedule.key.batch_size)
         provisional = schedule.provenance.provisional
         if provisional is not None:
-            self._waiting.setdefault(place, _Waiting()).schedules[which] = provisional
+            self._waiting.setdefault(place, _Waiting()).schedules[key] = provisional
             self._told.set()
         elif place in self._waiting:
-            self._waiting[place].schedules.pop(which, None)
+            self._waiting[place].schedules.pop(key, None)
             if not self._waiting[place].schedules:
                 del self._waiting[place]
 

@@ -337,8 +337,8 @@ async def _make(
         began = monotonic()
         imported, size = target.imported, target.batch_size
         keys = [
-            imported.schedule_key(one.device_key, rows)
-            for one in services.devices
+            imported.schedule_key(item.device_key, rows)
+            for item in services.devices
             for rows in imported.batch_sizes
         ]
         cache = ResultCache(store, store.call, device.device_key, keys)

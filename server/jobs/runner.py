@@ -96,9 +96,9 @@ class JobRunner:
             try:
                 model = await self._store.call(self._store.find_model, job.model, job.version)
             except NotFound:
-                gone = replace(job, state=JobStatus.CANCELLED, message="the model was deleted")
-                await self._store.call(self._store.end_job, gone)
-                self.live.count(job.state, gone.state)
+                ended = replace(job, state=JobStatus.CANCELLED, message="the model was deleted")
+                await self._store.call(self._store.end_job, ended)
+                self.live.count(job.state, ended.state)
             else:
                 queued = replace(job, state=JobStatus.QUEUED, detail="", eta_seconds=UNKNOWN)
                 self.live.count(job.state, queued.state)

@@ -125,15 +125,15 @@ async def _registered(
     file = await reading.run(_with_its_data, path)
     size_bytes = await reading.run(file.size_bytes)
     versions = [
-        one
-        for one in await store.call(store.models, name)
-        if one.state is not ModelStatus.DRAINING
-        and (one.size_bytes == size_bytes or (file.data and one.size_bytes > size_bytes))
+        row
+        for row in await store.call(store.models, name)
+        if row.state is not ModelStatus.DRAINING
+        and (row.size_bytes == size_bytes or (file.data and row.size_bytes > size_bytes))
     ]
     if not versions:
         return None
     digest = await reading.run(file.digest)
-    return next((one for one in reversed(versions) if one.sha256 == digest), None)
+    return next((row for row in reversed(versions) if row.sha256 == digest), None)
 
 
 def _with_its_data(path: Path) -> ModelFile:

@@ -232,8 +232,8 @@ def _model_sizes(snapshot: Snapshot) -> Iterator[tuple[tuple[str, ...], float]]:
 
 def _shapes(snapshot: Snapshot) -> Iterator[Metric]:
     labels = "model", "version", "device"
-    counts = [((one.model, one.version, one.device), one) for one in snapshot.shapes]
-    kept = [(at, one.prepared - one.dropped) for at, one in counts]
+    counts = [((shape.model, shape.version, shape.device), shape) for shape in snapshot.shapes]
+    kept = [(at, shape.prepared - shape.dropped) for at, shape in counts]
     yield _family("braid_shapes_kept", "Shapes of requests that are prepared now", labels, kept)
     prepared = CounterMetricFamily(
         "braid_shapes_prepared", "Shapes prepared as requests came in them", labels=labels
@@ -241,9 +241,9 @@ def _shapes(snapshot: Snapshot) -> Iterator[Metric]:
     dropped = CounterMetricFamily(
         "braid_shapes_dropped", "Prepared shapes dropped for others", labels=labels
     )
-    for at, one in counts:
-        prepared.add_metric(at, one.prepared)
-        dropped.add_metric(at, one.dropped)
+    for at, shape in counts:
+        prepared.add_metric(at, shape.prepared)
+        dropped.add_metric(at, shape.dropped)
     yield from (prepared, dropped)
 
 

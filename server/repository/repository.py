@@ -140,8 +140,8 @@ class ModelRepository:
                 log.warning("not used", extra={"path": str(path), "reason": why})
         self._lines = look.lines
         for name in sorted({*look.models, *self._states}):
-            gone = ModelFolder(name, self._root / name, (), {}, is_gone=True)
-            self._consider(look.models.get(name, gone), is_first)
+            missing = ModelFolder(name, self._root / name, (), {}, is_gone=True)
+            self._consider(look.models.get(name, missing), is_first)
         return look
 
     def _say(self, trouble: str) -> None:

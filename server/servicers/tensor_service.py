@@ -276,5 +276,5 @@ def _size_bytes(served: ModelReplica, given: GivenRequest, request: CheckedReque
         return None
     answer_bytes += given.reply_bytes_a_row * request.rows
     here = bytes | memoryview | Strings
-    own = (data for data in request.inputs.values() if isinstance(data, here))
-    return answer_bytes + sum(map(len, own))
+    contents = (data for data in request.inputs.values() if isinstance(data, here))
+    return answer_bytes + sum(map(len, contents))

@@ -122,9 +122,9 @@ def load_request(
     files: dict[int, bytes] = {}
     config: Configuration | None = None
     for name in parameters:
-        which = parameters[name].WhichOneof("parameter_choice")
+        field = parameters[name].WhichOneof("parameter_choice")
         if name == "config":
-            if which != "string_param":
+            if field != "string_param":
                 raise InvalidRequest("parameter 'config' must be a string, the JSON of a config")
             text = parameters[name].string_param
             if len(text) > MAX_CONFIG_CHARS:
@@ -134,7 +134,7 @@ def load_request(
             config = configuration_from_json(text, model, devices)
             continue
         match = _FILE.fullmatch(name)
-        if match is None or which != "bytes_param":
+        if match is None or field != "bytes_param":
             raise InvalidRequest(
                 f"parameter {name[:100]!r} is not known; there are 'config' (a string) and "
                 "'file:<version>/<name>' (bytes), e.g. 'file:1/model.onnx'"

@@ -101,16 +101,16 @@ def _log_level(flags: Mapping[str, bool]) -> int:
 
 
 def _log_flag(name: str, setting: Any) -> bool | None:
-    which = setting.WhichOneof("parameter_choice")
+    field = setting.WhichOneof("parameter_choice")
     wanted = "uint32_param" if name == "log_verbose_level" else "bool_param"
-    if which not in (None, wanted):
+    if field not in (None, wanted):
         raise InvalidRequest(f"log setting {name!r} must be a {wanted.removesuffix('_param')}")
-    return bool(getattr(setting, wanted)) if which else None
+    return bool(getattr(setting, wanted)) if field else None
 
 
 def _check_fixed(name: str, setting: Any) -> None:
-    which = setting.WhichOneof("parameter_choice")
-    if which is not None and getattr(setting, which) != _LOG_FIXED[name]:
+    field = setting.WhichOneof("parameter_choice")
+    if field is not None and getattr(setting, field) != _LOG_FIXED[name]:
         raise InvalidRequest(f"{name} is decided when the server starts (BRAID_LOG_FORMAT)")
 
 

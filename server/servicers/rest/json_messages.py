@@ -53,8 +53,8 @@ def _oneofs(message: Any) -> Any:
 
 def parameter(message: Any) -> Any:
     """Return the value of a parameter; None: it has none."""
-    which = message.WhichOneof("parameter_choice")
-    return getattr(message, which) if which else None
+    field = message.WhichOneof("parameter_choice")
+    return getattr(message, field) if field else None
 
 
 def set_parameter(name: str, value: object, message: Any) -> None:
