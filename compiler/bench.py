@@ -163,7 +163,6 @@ class MeasuringProcess(MeasuringHost):
 
     @property
     def pid(self) -> int | None:
-        """Process id, or None if no process runs."""
         return self._process.pid if self._process else None
 
     async def describe(self) -> DeviceDescription:

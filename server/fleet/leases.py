@@ -190,7 +190,6 @@ class Leases:
         self._notified = asyncio.Event()
 
     def taken_over(self) -> None:
-        """Count a job that was taken over from another node."""
         self._observer.taken_over()
 
     # Beats, in their thread.

@@ -320,7 +320,6 @@ class JobRunner:
 
     @property
     def has_jobs(self) -> bool:
-        """True if a job runs here."""
         return len(self.live) > 0
 
     @property

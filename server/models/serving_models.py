@@ -276,7 +276,6 @@ class ServingModels(KnownModels):
             served.expect(batch_size, latency_us)
 
     def expect_sequential(self, model: ModelVersion, device: str, schedule: Schedule) -> None:
-        """Form batches by the latency of the sequential plan, of a schedule not promoted."""
         served = self._on(model.name, model.version, device)
         latency_us = schedule.provenance.sequential_us
         if served is None or not served.model.is_same(model):

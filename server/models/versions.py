@@ -178,7 +178,6 @@ class KnownModels:
         self._entry(model.name).restored(model.version, problem)
 
     def was_not_restored(self, model: ModelVersion) -> bool:
-        """True if a version served before the server's restart and could not be restored."""
         return model.version in self._entry(model.name).problems
 
     def _entry(self, name: str) -> ModelVersions:
@@ -234,11 +233,9 @@ class KnownModels:
             self._metrics.add_model(model.name, model.version)
 
     def replacing(self, model: ModelVersion) -> None:
-        """Record what will take the place of a version that serves, once it serves itself."""
         self._names[model.name].replacements[model.version] = model
 
     def give_up(self, model: ModelVersion) -> bool:
-        """Forget what was to take a version's place; returns True if it has not done so."""
         waiting = self._entry(model.name).replacements
         if waiting.get(model.version) is not model:
             return False

@@ -104,7 +104,6 @@ class SnapshotGauges(Collector):
         self._now, self._store, self._store_limit_bytes = now, store, store_limit_bytes
 
     def look(self) -> None:
-        """Take what the server knows now; on the event loop."""
         self._snapshot = self._now()
 
     def read(self) -> None:

@@ -61,7 +61,6 @@ class Measurements:
         self._overheads: StageOverheads | None = None
 
     def forget(self) -> None:
-        """Free memory that is kept from one measurement to the next."""
         self._backend.forget()
 
     def facts(self, request: FindFacts) -> Task:
