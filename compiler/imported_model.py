@@ -111,7 +111,7 @@ class ImportedModel:
     def program(self, batch_size: int, precision: str = "") -> ProgramKey:
         """Program that a batch size is measured as, on its usual kernels.
 
-        ``precision`` is that of the registration if empty; FP32 where that one is to be chosen.
+        An empty ``precision`` means the registration's, or FP32 if that is ``auto``.
         """
         inputs = tuple(self.inputs(batch_size).items())
         asked = self.options.precision

@@ -84,8 +84,8 @@ class CpuStageTimer:
     ) -> Generator[None, None, StageLatency]:
         """Latency of one stage, on the values that its producers really give.
 
-        A unit that takes long on all threads is not measured on one: it can neither pause there nor
-        be far from what is known of it.
+        A unit that takes long on all threads is not measured on one, where it could not pause: its
+        latency is scaled from the one on all threads.
         """
         activations = yield from self._values(program, inputs, pause)
         alone = stage.groups[0][0] if sum(map(len, stage.groups)) == 1 else None

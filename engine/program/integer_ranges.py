@@ -103,7 +103,7 @@ def _narrow(ranges: dict[str, Range], outside: _Outside, inputs: frozenset[str])
 
 
 def _narrowed(bounds: Range, limit: Range) -> Range:
-    """A part of a range: what lies in the limit, else no negative numbers, else half of it."""
+    """A smaller range: the part within the limit, else the part from 0 on, else half of it."""
     within = max(bounds[0], limit[0]), min(bounds[1], limit[1])
     if within != bounds and within[0] <= within[1]:
         return within

@@ -60,7 +60,7 @@ class Heap:
         return text_array(strings, tuple(places.shape))
 
     def add(self, data: bytes | memoryview) -> int:
-        """Write data, and return where they lie; what finds no room is counted only."""
+        """Write data and return its offset; data that does not fit is only counted."""
         at = int(self._used)
         self._used += len(data)
         if self._used <= self._size:

@@ -112,7 +112,7 @@ class RunUnderway:
 
 
 class RequestHandlers:
-    """Handlers of requests, one method each, two for a run; used by the device thread only."""
+    """One method for each kind of request, two for a run; used by the device thread only."""
 
     def __init__(
         self,

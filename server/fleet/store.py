@@ -98,9 +98,9 @@ class FleetStore(Store):
     # Leases.
 
     def fenced(self, lease: Lease) -> Self:
-        """This store for work under a lease: no write, once another node has taken that over.
+        """The same store, whose writes raise TakenOver once another node has the lease.
 
-        Raises TakenOver then. Its ``call`` waits while the database is away.
+        Its ``call`` waits while the database is away.
         """
         other = copy.copy(self)
         other.is_revocable = True

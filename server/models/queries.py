@@ -127,10 +127,9 @@ class ModelQueries:
         return on
 
     async def graph(self, model: ModelVersion, placed: Placed) -> OpGraph:
-        """Units that a schedule's indices refer to: its static graph.
+        """Static graph of a schedule, whose units its indices refer to.
 
-        It is stored with the schedule. An earlier version stored none: then the device makes it
-        once, and it is stored.
+        It is stored with the schedule; where an earlier version stored none, the device makes it.
         """
         stored = await self._store.call(self._store.find_graph, placed.schedule)
         if stored is not None:

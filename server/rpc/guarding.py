@@ -6,9 +6,9 @@
                                        ├── waits while earlier answers fill its caller's memory
                                        └── ends when its caller has left
 
-gRPC reads a message before a servicer sees it, and answers what cannot be read with UNKNOWN and a
-traceback in the log. So handlers are replaced, on their way to gRPC, by ones whose reading does not
-fail: a single message is refused in place of being handled, in a stream its iteration raises.
+gRPC decodes a message before a servicer sees it, and answers what it cannot decode with UNKNOWN and
+a traceback in the log. So every handler is replaced by one whose decoding never fails: a bad
+message is refused instead of handled; in a stream, the iteration over its messages raises.
 
 gRPC's own server, which Ray Serve runs (``braid.server.ray``), notices twice that a caller has
 left: its write fails, and the handler is cancelled. If the failure comes first, gRPC raises
@@ -147,7 +147,7 @@ def _writing(behaviour: Behaviour) -> Behaviour:
 
 
 def _reading(behaviour: Behaviour) -> Behaviour:
-    """Pass a method the messages of its stream, and keep none: gRPC keeps the last one."""
+    """Pass on the messages of a stream and keep none; gRPC itself keeps the last one."""
 
     async def messages(context: Any) -> AsyncIterator[Any]:
         while (message := await context.read()) is not grpc.aio.EOF:

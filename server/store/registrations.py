@@ -179,7 +179,7 @@ class Registrations:
         return jobs_table.last_of(connection, model)
 
     def _hold_files(self, connection: Connection, model: ModelVersion) -> None:
-        """Keep what servers share of an upload's files, which rows of this transaction need."""
+        """Keep the shared files of an upload, which rows of this transaction need."""
 
     def _hold_artefact(self, connection: Connection, model: ModelVersion) -> None:
         """Keep what servers share of an artefact, which a row of this transaction needs."""

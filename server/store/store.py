@@ -324,8 +324,8 @@ class Store(Registrations):
     def reschedule(self, device_keys: str) -> None:
         """Add a job for each serving model whose schedules are missing.
 
-        They are if its last job was for other devices, or ended UNSCHEDULED; then they are tried
-        again at longer and longer intervals, the first time at once.
+        They are missing if its last job was for other devices or ended UNSCHEDULED. After
+        UNSCHEDULED the first try comes at once, further ones at growing intervals.
         """
         self._transactions.write(lambda connection: _reschedule(connection, device_keys), "jobs")
 

@@ -171,7 +171,7 @@ def _studied(subject: Subject, reference: ReferenceModel, on_progress: OnProgres
 def _studied_whole(
     source: UploadedModel, request: ImportRequest, reasons: tuple[str, ...], on_progress: OnProgress
 ) -> tuple[Study, ReferenceModel]:
-    """Study a model that ONNX Runtime serves; one that nothing shows to be right serves, too.
+    """Study a model that ONNX Runtime runs whole; it is accepted even if no run confirms it.
 
     Raises:
         UnsupportedOperators: there is no safe way to run it; with all reasons.

@@ -20,7 +20,7 @@ _OF_SHAPES = frozenset({"Shape", "Size"})
 
 
 def outputs_by_content(graph: onnx.GraphProto) -> set[str]:
-    """Names of values that come of operators whose results have a length by content.
+    """Names of values whose length depends on the content of inputs.
 
     Args:
         graph: without local functions.

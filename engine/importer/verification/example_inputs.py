@@ -332,7 +332,7 @@ def _outcome(reference: ReferenceModel, example: Example) -> bool | str:
 
 
 def _widened(reference: ReferenceModel, narrow: Example) -> Example:
-    """Return the example with wider ranges before its own: of all inputs, and of one at a time.
+    """Return the example with wider ranges to try before its own: of all inputs, then of one.
 
     Each is the largest that the model takes of that input: a vocabulary may be smaller than
     ``_WIDE``, and of several inputs one a mask or a kind. Rows of zeros and ones are much alike.

@@ -92,7 +92,7 @@ class Probe:
     def _on_other_content(self, example: Example) -> list[dict[str, TensorType]]:
         """Specs of the outputs for several seeds, for many zeros and for zeros only.
 
-        Of those, counts of found positions become smaller.
+        Zeros shorten outputs whose length is a count of elements, as NonZero's.
         """
         runs = [self._shapes(example.draw(None, 0))]
         drawn = example.draw(None, seed=3)

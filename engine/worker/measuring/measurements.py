@@ -73,7 +73,7 @@ class Measurements:
         return DeviceFacts(self._overheads, profiles, merges, self._backend.threads)
 
     def kernels(self, request: FindKernels) -> Task:
-        """Find kernel signatures with several variants, the usual one first, and their units."""
+        """Find signatures that have several kernels, the usual one first, and their units."""
         program = self._models.program(request.program)
         source = program.binding.source
         units, variants = dict[str, list[int]](), dict[str, tuple[str, ...]]()

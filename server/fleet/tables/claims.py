@@ -148,9 +148,9 @@ def leased(connection: Connection, claimant: Claimant, registration: Registratio
 def under_way(
     connection: Connection, model: ModelVersion, device_keys: str
 ) -> tuple[JobRecord, str] | None:
-    """Job of a version to answer with: one that has not ended, else the last for these devices.
+    """Job of a version that has not ended, else its last for these devices.
 
-    Comes with the devices it was made for.
+    Returns the job and the devices it was made for.
     """
     mine = jobs.c.model == model.name, jobs.c.version == model.version
     query = select(jobs).where(*mine, _unfinished()).order_by(jobs.c.sequence.desc()).limit(1)

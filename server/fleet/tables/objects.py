@@ -178,7 +178,7 @@ def _doomed(connection: Connection) -> dict[str, Any]:
 def forget(connection: Connection, keys: Collection[str], grace_s: float) -> None:
     """Remove the rows of objects that were deleted and condemned before the grace time.
 
-    Until then a put that arrives late leaves an object that is deleted once more.
+    The row stays until then, so that an object that a late put leaves is deleted, too.
     """
     for some in _batched(keys):
         is_deleting = objects.c.state == ObjectState.DELETING.value
