@@ -111,12 +111,12 @@ def choose_plan(
     if precision != FP32 and contenders[0].remark:
         return PlanChoice(contenders, 0, 0, _too_coarse(contenders[0], precision), doubt)
     if not choose:
-        asked = len(contenders) - 1  # sequential itself, if that is what the planner found
-        reason = _refusal(contenders[asked], doubt) if asked else _refusal_of_errors(contenders[0])
+        last = len(contenders) - 1  # sequential itself, if that is what the planner found
+        reason = _refusal(contenders[last], doubt) if last else _refusal_of_errors(contenders[0])
         is_better = precision != FP32 or (on_chosen_kernels and not contenders[0].remark)
         if reason and is_better:  # the sequential plan is right, and better than what serves
             return PlanChoice(contenders, 0, 0, doubt=doubt)
-        return PlanChoice(contenders, asked, asked, reason, doubt)
+        return PlanChoice(contenders, last, last, reason, doubt)
     if doubt:
         return PlanChoice(contenders, 0, 0, doubt=doubt)
     fit = fit_to_serve(contenders)

@@ -114,8 +114,8 @@ class ImportedModel:
         An empty ``precision`` means the registration's, or FP32 if that is ``auto``.
         """
         inputs = tuple(self.inputs(batch_size).items())
-        asked = self.options.precision
-        precision = precision or (FP32 if asked == AUTO else asked)
+        wanted = self.options.precision
+        precision = precision or (FP32 if wanted == AUTO else wanted)
         return ProgramKey(self.digest, inputs, self.static, precision)
 
     def schedule_key(self, device_key: str, batch_size: int) -> ScheduleKey:

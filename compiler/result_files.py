@@ -143,8 +143,8 @@ class ResultFiles(Results):
         paths = [folder / name for name in _names(folder) if name.endswith(".json")]
         stored = [file for path in paths if (file := _read_file(path)) is not None]
         stored.sort(key=lambda file: (file.key.batch_size, file.stored_unix))
-        asked = [file for file in stored if device_key in (None, file.key.device_key)]
-        read = [read_schedule(file.key.id, file.schedule) for file in asked]
+        files_of_device = [file for file in stored if device_key in (None, file.key.device_key)]
+        read = [read_schedule(file.key.id, file.schedule) for file in files_of_device]
         return [schedule for schedule in read if schedule is not None]
 
     def forget_schedule(self, key: ScheduleKey) -> None:

@@ -194,15 +194,15 @@ def measure_overheads(
         _sample_us(stage)
     for _ in range(_MOST_SAMPLES):
         waits = begin_waits()
-        taken = {name: _sample_us(stage) for name, stage in stages.items()}
-        if waited_part(waits.longest_ns(), sum(taken.values()) * _INNER * 1e3) <= MOST_WAITED:
-            for name, sample_us in taken.items():
+        samples_us = {name: _sample_us(stage) for name, stage in stages.items()}
+        if waited_part(waits.longest_ns(), sum(samples_us.values()) * _INNER * 1e3) <= MOST_WAITED:
+            for name, sample_us in samples_us.items():
                 samples[name].append(sample_us)
         yield
         if len(samples["single"]) == _SAMPLES:
             break
     else:
-        return StageOverheads(stage_us=max(taken.values()))
+        return StageOverheads(stage_us=max(samples_us.values()))
     single = median(samples["single"])
     launch = max(0.0, (median(samples["chain"]) - single) / (CHAIN - 1))
     return StageOverheads(

@@ -156,8 +156,8 @@ class _Lowering:
             raise UnsupportedUse("the condition is not a single value")
         arms = {"then": node.graph("then_branch"), "else": node.graph("else_branch")}
         if constant is not None:
-            taken = "then" if constant.item() else "else"
-            branch = self._branch(node, taken, arms[taken])
+            chosen_arm = "then" if constant.item() else "else"
+            branch = self._branch(node, chosen_arm, arms[chosen_arm])
             self._builder.operators.extend(branch.operators)
             for name, value in zip(node.outputs, branch.outputs, strict=True):
                 if name:

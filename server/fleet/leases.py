@@ -201,7 +201,7 @@ class Leases:
     def _unanswered(self) -> None:
         self._is_away = True
 
-    def _beaten(self, asked: Collection[Lease], beat: Beat) -> None:
+    def _beaten(self, leases: Collection[Lease], beat: Beat) -> None:
         answered_at, is_first = monotonic(), self._settled_at == float("inf")
         if is_first:
             self._settled_at = answered_at + self.seconds / BEATS_A_LEASE
@@ -215,14 +215,14 @@ class Leases:
                     held.until = beat.began + self.seconds
         assert self._loop is not None
         with suppress(RuntimeError):  # the loop is closed
-            self._loop.call_soon_threadsafe(self._tell, asked, beat)
+            self._loop.call_soon_threadsafe(self._tell, leases, beat)
 
     # In the event loop again.
 
-    def _tell(self, asked: Collection[Lease], beat: Beat) -> None:
+    def _tell(self, leases: Collection[Lease], beat: Beat) -> None:
         """Resume work whose lease had lapsed and is renewed; end work whose lease is lost."""
         self._observer.nodes_alive(beat.alive)
-        for lease in asked:
+        for lease in leases:
             held = self._held.get(lease.name)
             if held is None or held.lease != lease:
                 continue

@@ -130,28 +130,28 @@ class FleetRegistry(Registry):
 
     async def _claim(self, job_id: str) -> bool:
         """Take over one job if it is still free, and this node's to work on."""
-        taken = await self._store.call(
+        claimed = await self._store.call(
             self._store.claim_job, job_id, self.runner.device_keys, self._leases.takes_expired
         )
-        if taken is None:
+        if claimed is None:
             return False
-        await self._take_over(taken)
+        await self._take_over(claimed)
         return True
 
-    async def _take_over(self, taken: ClaimedJob) -> None:
-        job, model = taken.job, taken.model
+    async def _take_over(self, claimed: ClaimedJob) -> None:
+        job, model = claimed.job, claimed.model
         facts = {"job": job.id, "model": job.model, "version": job.version}
-        if model is None or taken.cancel_requested:
+        if model is None or claimed.cancel_requested:
             message = "the model was deleted" if model is None else "cancelled by request"
             ended = replace(job, state=JobStatus.CANCELLED, message=message)
-            fenced = self._store.fenced(taken.lease)
+            fenced = self._store.fenced(claimed.lease)
             await fenced.call(fenced.end_job, ended)
             log.info("job of another node ended", extra=facts)
             return
-        log.info("job taken over", extra={**facts, "fence": taken.lease.fence})
-        if taken.lease.fence > 1:
+        log.info("job taken over", extra={**facts, "fence": claimed.lease.fence})
+        if claimed.lease.fence > 1:
             self._leases.taken_over()
-        self._begin(job, model, taken.lease)
+        self._begin(job, model, claimed.lease)
 
     async def add_missing_jobs(self) -> None:
         """Add the jobs that models that serve lack for these devices, and those that are due."""

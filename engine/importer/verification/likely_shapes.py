@@ -35,7 +35,7 @@ def shape_candidates(
     slots: dict[tuple[str, ...], Sequence[tuple[int, ...]]] = {}
     for spec in template.inputs.values():
         for symbols, choices in _slots(spec, bound):
-            if not any(set(symbols) & set(taken) for taken in slots):
+            if not any(set(symbols) & set(slot) for slot in slots):
                 slots[symbols] = choices
     lists: list[Sequence[tuple[int, ...]]] = list(slots.values())
     longest = max(map(len, lists), default=1)
@@ -46,8 +46,8 @@ def shape_candidates(
             continue
         tried.add(choice)
         chosen = dict(bound)
-        for taken, extents in zip(slots, choice, strict=True):
-            chosen.update(zip(taken, extents, strict=True))
+        for slot, extents in zip(slots, choice, strict=True):
+            chosen.update(zip(slot, extents, strict=True))
         yield {name: spec.bind(chosen) for name, spec in template.inputs.items()}
 
 

@@ -176,8 +176,8 @@ class _Calibration:
         try:
             for inputs in samples:
                 exact = yield from self._outputs(inputs)
-                got = ready.run(inputs, model.pause)
-                worst = max(worst, errors(got, exact)[1])
+                outputs = ready.run(inputs, model.pause)
+                worst = max(worst, errors(outputs, exact)[1])
                 yield None
                 if not worst <= enough:
                     break

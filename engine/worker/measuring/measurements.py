@@ -125,9 +125,9 @@ class Measurements:
                 ready.release()
             self.forget()
         first = 0
-        for asked, field in zip(request.fields, fields, strict=True):
-            if (results[first].max_rel_error or 0.0) > asked.tolerance:
-                lost_in = yield from self._most_lost(asked.program, request)
+        for wanted, field in zip(request.fields, fields, strict=True):
+            if (results[first].max_rel_error or 0.0) > wanted.tolerance:
+                lost_in = yield from self._most_lost(wanted.program, request)
                 results[first] = replace(results[first], lost_in=lost_in)
             first += len(field)
         return PlanMeasurements(tuple(results))

@@ -97,8 +97,8 @@ def request_cancel(connection: Connection, job_id: str) -> JobRecord:
     Raises:
         JobNotFound: there is none.
     """
-    asked = update(jobs).where(jobs.c.id == job_id, _unfinished()).values(cancel_requested=True)
-    connection.execute(asked)
+    request = update(jobs).where(jobs.c.id == job_id, _unfinished()).values(cancel_requested=True)
+    connection.execute(request)
     return jobs_table.get(connection, job_id)
 
 

@@ -180,10 +180,10 @@ def forget(connection: Connection, keys: Collection[str], grace_s: float) -> Non
 
     The row stays until then, so that an object that a late put leaves is deleted, too.
     """
-    for some in _batched(keys):
+    for batch in _batched(keys):
         is_deleting = objects.c.state == ObjectState.DELETING.value
         is_over = objects.c.touched_at <= now(connection) - grace_s
-        connection.execute(delete(objects).where(objects.c.key.in_(some), is_deleting, is_over))
+        connection.execute(delete(objects).where(objects.c.key.in_(batch), is_deleting, is_over))
 
 
 def _kept(connection: Connection) -> set[str]:
@@ -211,6 +211,6 @@ def _is_of(name: str) -> ColumnElement[bool]:
 
 
 def _batched(keys: Collection[str]) -> Iterator[list[str]]:
-    every = list(keys)
-    for begin in range(0, len(every), _AT_ONCE):
-        yield every[begin : begin + _AT_ONCE]
+    all_keys = list(keys)
+    for begin in range(0, len(all_keys), _AT_ONCE):
+        yield all_keys[begin : begin + _AT_ONCE]
