@@ -52,7 +52,7 @@ class _Batch:
 
     @property
     def is_full(self) -> bool:
-        """Bool: no row is padding."""
+        """True if no row is padding."""
         return self.rows == self.size
 
 

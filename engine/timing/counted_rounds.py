@@ -91,7 +91,7 @@ class CountedRounds:
         self._round_began = self._clock()
 
     def end(self, waits: Iterable[Sequence[float]]) -> bool:
-        """End a round; returns bool: it counts.
+        """End a round; returns whether it counts.
 
         ``waits`` has, for each contender, the longest waits for cores in its samples, relative to
         the samples.

@@ -199,7 +199,7 @@ class Worker(YieldToRequests):
         return self._arrived(0) if self._channel.fileno() in ready else []
 
     def _begin(self, call: WorkerCall, underway: deque[tuple[int, RunUnderway]]) -> bool:
-        """Begin a run, or let it wait for a place; returns bool: nothing was in its way."""
+        """Begin a run; False: something is in its way, and it waits for a place."""
         assert isinstance(call.request, RunExecutable)
         try:
             copies = self._calls.places(call.request)

@@ -64,12 +64,12 @@ class Loads:
         self._failures: dict[tuple[str, int], _Failure] = {}
 
     def is_due(self, row: ModelVersion) -> bool:
-        """Bool: a version that does not answer is to be loaded now."""
+        """True if a version that does not answer is to be loaded now."""
         failure = self._failures.get((row.name, row.version))
         return failure is None or not failure.row.is_same(row) or self._clock() >= failure.again_at
 
     def is_delayed(self, row: ModelVersion) -> bool:
-        """Bool: a version does not answer, as its files or its device were away at the last try."""
+        """True if the last load failed because the files or the device were away."""
         failure = self._failures.get((row.name, row.version))
         return failure is not None and failure.is_passing and failure.row.is_same(row)
 

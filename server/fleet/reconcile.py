@@ -149,7 +149,7 @@ class Reconciler:
             return await self._follow(name)
 
     async def _follow(self, name: str) -> bool:
-        """Make one name as the database says; returns bool: no load has to be tried again."""
+        """Make one name as the database says; False: a load has to be tried again."""
         had = {model.sha256 for model in self._models.records().get(name, {}).values()}
         while True:
             recorded = self._models.records().get(name, {})

@@ -101,7 +101,7 @@ class FleetRegistry(Registry):
         await self.claim()
 
     async def claim(self) -> bool:
-        """Take over some jobs without a living owner; returns bool: there may be more.
+        """Take over some jobs without a living owner; returns whether there may be more.
 
         Jobs that are live here and were asked to end elsewhere are cancelled.
 

@@ -119,7 +119,7 @@ class SameSpeed:
 
     @property
     def is_idle(self) -> bool:
-        """Bool: everything that was taken over is timed."""
+        """True if everything that was taken over is timed."""
         return not self._unfinished
 
     async def run(self) -> None:

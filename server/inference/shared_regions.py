@@ -156,7 +156,7 @@ class SharedRegions:
         """Make an empty table.
 
         Args:
-            is_offered: bool: callers may register regions.
+            is_offered: whether callers may register regions.
             max_read_bytes: of one tensor.
             may_own: returns whether an owner's token still counts; else its regions are forgotten.
             limits: where objects lie, and how many regions there may be.

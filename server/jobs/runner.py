@@ -379,11 +379,11 @@ class JobRunner:
         return job
 
     def is_working_on(self, name: str, version: int) -> bool:
-        """Bool: a job of a version runs here, or its end is being stored."""
+        """True if a job of a version runs here, or its end is being stored."""
         return any(live.is_of(name, version) for live in self.live)
 
     def has_outdated(self, model: ModelVersion) -> bool:
-        """Bool: a job runs here for what a version was before another server replaced it."""
+        """True if a job runs here for what a version was before another server replaced it."""
         return any(live.is_outdated(model) for live in self.live)
 
     async def cancel_outdated(self, model: ModelVersion) -> None:

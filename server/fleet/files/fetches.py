@@ -100,7 +100,7 @@ class Fetches:
             raise DamagedArtefact(f"the shared files {self._place.url} lost or changed {keys}")
 
     async def _bring(self, kind: FileKind, digest: str, stored: StoredObject) -> bool:
-        """Bring an object into the folder; returns bool: it is there, and what was put."""
+        """Bring an object into the folder; False: it is gone, or not what was put."""
         for _ in range(TRIES):
             try:
                 await self._with_room(kind, digest, stored)

@@ -97,7 +97,7 @@ def begin(connection: Connection, added: StoredObject) -> None:
 
 
 def finish(connection: Connection, key: str) -> bool:
-    """Record that an object was put; returns bool: it may be used, no sweep has taken it."""
+    """Record that an object was put; False: a sweep has taken it, so it may not be used."""
     is_pending = objects.c.state == ObjectState.PENDING.value
     present = {"state": ObjectState.PRESENT.value, "touched_at": now(connection)}
     result = connection.execute(
@@ -107,7 +107,7 @@ def finish(connection: Connection, key: str) -> bool:
 
 
 def hold(connection: Connection, name: str) -> bool:
-    """Touch the objects of a name; returns bool: one of them is PRESENT, and stays."""
+    """Touch the objects of a name; returns whether one of them is PRESENT, and so stays."""
     is_present = objects.c.state == ObjectState.PRESENT.value
     touched = update(objects).where(_is_of(name), is_present).values(touched_at=now(connection))
     return connection.execute(touched).rowcount > 0
