@@ -90,9 +90,9 @@ class Loads:
                 del self._failures[key]
 
     async def load(self, row: ModelVersion) -> None:
-        """Let a version answer here; returns when it does, or cannot now, or is not to any more.
+        """Let a version answer here; returns once it does, fails for now, or is no longer wanted.
 
-        What the version answers with until now it answers with until then.
+        Until then it goes on answering with what it has.
         """
         if self._models.served_version(row.name, row.version) is None:
             self._models.register(row)

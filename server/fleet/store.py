@@ -39,7 +39,7 @@ T = TypeVar("T")
 
 
 class FleetStore(Store):
-    """Store of one node among several. Before ``join`` it is as that of a server alone."""
+    """Store of one node among several. Before ``join`` it works as that of a single server."""
 
     _fences: tuple[Lease, ...] = ()
     _claimant: Claimant | None = None  # this node

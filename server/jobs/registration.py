@@ -369,7 +369,7 @@ async def _find_larger_sizes(
 ) -> None:
     """Let larger batch sizes serve that pay; ``first`` is the schedule of one row.
 
-    The model is scheduled without them: whatever fails ends the search for more.
+    A failure only ends the search: the model is scheduled without them.
     """
     imported, store = target.imported, services.store
 

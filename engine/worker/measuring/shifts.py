@@ -3,8 +3,8 @@
     exact operands ─┬────────────────unit────> results ─┐
                     └─rounded──unit on them──> results ─┴─> difference ──mean──> Shift
 
-Rounded weights add up to more or less than the weights, and what is cut off is larger than what is
-left, so results are off by a mean that an other bias takes away.
+Rounding changes the sum of the weights, and cutting off makes large values smaller, so results are
+off by a mean, which another bias corrects.
 """
 
 from __future__ import annotations

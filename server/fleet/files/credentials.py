@@ -20,7 +20,7 @@ def read_credentials(path: Path) -> dict[str, str]:
     """Return the variables of a file with lines ``AWS_ACCESS_KEY_ID=...``; ``#`` begins a comment.
 
     Raises:
-        StartupError: it cannot be read, or a line is none. The text repeats no value.
+        StartupError: it cannot be read, or a line has another form. The message repeats no value.
     """
     try:
         lines = read_file(path, MAX_FILE_BYTES).decode().splitlines()
