@@ -88,6 +88,15 @@ def send_model(browser: Browser, server: ServerProcess, *files: Path, **fields: 
     browser.run("document.querySelector('#register button').click()")
 
 
+def wait_for_job(browser: Browser, server: ServerProcess) -> None:
+    """Wait until the page of a job is there and the job has ended, however busy the machine is."""
+    browser.until("location.pathname.startsWith('/console/jobs/')")
+    job = browser.run("location.pathname").rpartition("/")[2]
+    with server.client() as client:
+        for _ in client.watch_job(job):
+            pass
+
+
 def run_model(browser: Browser) -> None:
     """Send the form, and wait for the answer."""
     browser.run("document.querySelector('#answer').replaceChildren()")
@@ -120,7 +129,7 @@ def test_a_file_is_registered_and_tried_with_an_image(
     assert browser.run("document.querySelector('#name').value") == "my-net"
     set_fields(browser, "#register", batch_sizes="1, 4", planner="greedy")
     browser.run("document.querySelector('#register button').click()")
-    browser.until("location.pathname.startsWith('/console/jobs/')")
+    wait_for_job(browser, server)
     browser.until("document.querySelector('progress')?.value === 1")
     done = "[...document.querySelectorAll('.sizes .done')].map(step => step.textContent)"
     assert browser.run(done) == ["1", "4"]
@@ -198,8 +207,7 @@ def test_a_model_in_several_files_is_the_registration_of_the_client(
     model = in_several_files(tmp_path, "parts.onnx", "parts.onnx.data", "more.bin")
     files = [tmp_path / "more.bin", model, tmp_path / "parts.onnx.data"]
     send_model(browser, server, *files, batch_sizes="1", precision="fp32")
-    browser.until("location.pathname.startsWith('/console/jobs/')")
-    browser.until("document.querySelector('progress')?.value === 1")
+    wait_for_job(browser, server)
 
     with server.client() as client:
         again = client.register("parts", model, batch_sizes=[1])
@@ -232,7 +240,7 @@ def test_what_is_refused_says_why(server: ServerProcess, browser: Browser, tmp_p
         browser.complaints.clear()  # the browser itself says that a request is refused
 
     send_model(browser, server, unknown_operator(tmp_path / "bad.onnx"))
-    browser.until("location.pathname.startsWith('/console/jobs/')")
+    wait_for_job(browser, server)
     browser.until("!!document.querySelector('main .failure')")
     failure = browser.run("document.querySelector('main .failure').textContent")
     assert failure.startswith("This registration has failed. the model cannot be imported")
@@ -321,8 +329,7 @@ def test_one_who_signed_in_registers_and_tries_in_a_browser(
     browser.run("window.stale = true; document.querySelector('main form').requestSubmit()")
     browser.until("!window.stale && location.pathname === '/console/register'")
     send_model(browser, guarded, small_cnn(tmp_path / "mine.onnx", branches=4), batch_sizes="1")
-    browser.until("location.pathname.startsWith('/console/jobs/')")
-    browser.until("document.querySelector('progress')?.value === 1")
+    wait_for_job(browser, guarded)
 
     browser.open(address(guarded, "models/cnn"))
     browser.run("document.querySelector('.try').open = true")
