@@ -5,7 +5,7 @@
     device.py                   what the runtime tells tests
     cudnn_engines.cpp           asks cuDNN itself which engines it has for an H100
 
-Captures, memory, events, streams and errors behave as CUDA's do. Kernels compute nothing and time is
-simulated, so nothing here is about numbers, speed, or what is inside of cuDNN and cuBLAS. A check
-that a fault could pass unseen has a control: the fault is put back, and the check must fail.
+Captures, memory, events, streams and errors behave as CUDA's do. Kernels compute nothing and time
+is simulated, so nothing here is about numbers, speed, or what is inside of cuDNN and cuBLAS. Where
+a fault was found or is feared, a test puts it back, and the check must fail.
 """

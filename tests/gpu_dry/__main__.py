@@ -102,7 +102,9 @@ def _compile(
     if target.exists() and target.stat().st_mtime >= newest:
         return
     target.parent.mkdir(parents=True, exist_ok=True)
-    subprocess.run([*compiler, *map(str, sources), "-o", target, *options], check=True)
+    aside = target.with_name(f"{target.name}.new")  # processes may run on the older one
+    subprocess.run([*compiler, *map(str, sources), "-o", aside, *options], check=True)
+    aside.replace(target)
 
 
 def preloaded() -> dict[str, str]:

@@ -25,6 +25,7 @@ from tests.gpu_dry.launches import NotingDriver
 MIB = 1 << 20
 GRAPHS = 2000
 
+
 def check_activations(executor: CudaExecutor, driver: NotingDriver) -> None:
     """Four products of 6 x 6 side by side: kilobytes, whatever cuBLAS takes for each stream."""
     program = with_kernel(chainable("xx", "xx", "xx", "xx"), torch.mm, 0, 1, 2, 3)
@@ -81,9 +82,7 @@ def check_failed_capture(driver: NotingDriver, fail: Callable[[], None]) -> None
 
 
 @pytest.mark.parametrize("fail", [refused, failed_in_a_library])
-def test_a_failed_capture_keeps_no_tensors(
-    driver: NotingDriver, fail: Callable[[], None]
-) -> None:
+def test_a_failed_capture_keeps_no_tensors(driver: NotingDriver, fail: Callable[[], None]) -> None:
     check_failed_capture(driver, fail)
 
 

@@ -72,9 +72,7 @@ def test_plans_of_networks_have_no_race(driver: NotingDriver, network: str, plan
     program = program_of(backend, network, ROOT / "build/gpu-networks")
     executor = CudaExecutor(driver)
     facts = DeviceFacts(merge_groups=tuple(map(tuple, merge_groups(program.graph))))
-    stream_plan = plan(
-        program.graph, CountingCost(), PlannerSettings.parse(planner), facts
-    ).plan
+    stream_plan = plan(program.graph, CountingCost(), PlannerSettings.parse(planner), facts).plan
 
     prepared = executor.prepare(program, stream_plan)
 

@@ -12,11 +12,11 @@ Graphs are captured with ``capture_begin`` and ``capture_end`` in mode ``thread_
   graph.
 - Until 2.11 a capture that CUDA refused leaves both allocators, that of the device and that of
   pinned memory, sending allocations to the pool, and the generator of random numbers counting for
-  the graph. The device's allocator is set right here, as is the graph's share in the pool, which
-  no version up to 2.13 gives up then; the generator by the next capture that succeeds. The other
-  allocator cannot be: it takes no further capture into the same pool, so the
+  the graph. The device's allocator is set right here, the generator by the next capture that
+  succeeds. The other allocator cannot be: it takes no further capture into the same pool, so the
   pool moves to a new home, and it goes on asking the graph whether an allocation is part of its
   capture, so the graph is kept.
+- Such a capture keeps its share in the pool, and so the pool its memory, in 2.13 as well.
 """
 
 from __future__ import annotations

@@ -147,9 +147,9 @@ cudaError_t implicit(Stream* stream) {
     return cudaSuccess;
 }
 
-// The process to which GPU_DRY_STICKY's file falls, by removing it, has lost its device.
+// The process to which CUDA_DRY_STICKY's file falls, by removing it, has lost its device.
 void look_for_sticky_file() {
-    static const char* file = getenv("GPU_DRY_STICKY");
+    static const char* file = getenv("CUDA_DRY_STICKY");
     if (file && !lost && unlink(file) == 0) lost = cudaErrorIllegalAddress;
 }
 
@@ -208,7 +208,11 @@ cudaError_t unsupported() { return cudaErrorNotSupported; }
 
 // The device: an H100, as far as torch looks
 
-API cudaError_t cudaGetDeviceCount(int* count) { return *count = 1, cudaSuccess; }
+API cudaError_t cudaGetDeviceCount(int* count) {
+    const char* visible = getenv("CUDA_VISIBLE_DEVICES");
+    *count = !visible || strcmp(visible, "0") == 0;
+    return *count ? cudaSuccess : failed(cudaErrorNoDevice);
+}
 API cudaError_t cudaGetDevice(int* device) { return *device = 0, cudaSuccess; }
 API cudaError_t cudaSetDevice(int device) {
     return device == 0 ? cudaSuccess : failed(cudaErrorInvalidDevice);
