@@ -20,7 +20,6 @@ from tests import ROOT
 
 HERE = Path(__file__).resolve().parent
 BUILD = ROOT / "build/gpu-dry"
-NETWORKS = ROOT / "build/gpu-networks"
 
 FREE_BYTES = 12 << 30
 """For the environment and the wheels that pip keeps of it."""
@@ -45,13 +44,10 @@ def main() -> int:
         install(venv)
     site = Path(_output(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"))
     build(site)
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    if not all((NETWORKS / f"{name}.recipe").exists() for name in ("squeezenet", "googlenet")):
-        prepare = [python, "-m", "benchmarks.cuda.prepare", "--out", NETWORKS]
-        subprocess.run(prepare, cwd=ROOT, env=environment, check=True)
-    command = [python, "-m", "pytest", "-W", "default", "-p", "no:cacheprovider"]
-    command += arguments or [HERE.relative_to(ROOT)]
-    return subprocess.run(command, cwd=ROOT, env=environment | preloaded()).returncode
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), **preloaded()}
+    pytest = [python, "-m", "pytest", "-W", "default", "-p", "no:cacheprovider"]
+    tests = arguments or [str(HERE.relative_to(ROOT))]
+    return subprocess.run([*pytest, *tests], cwd=ROOT, env=environment).returncode
 
 
 def missing(venv: Path) -> str:

@@ -46,7 +46,7 @@ def between_timed_events(work: Callable[[], object]) -> list[str]:
     try:
         work()
     finally:
-        lines = _process.dry_note(0).decode().splitlines()
+        lines: list[str] = _process.dry_note(0).decode().splitlines()
     end = len(lines) - 1 - lines[::-1].index("event")
     start = end - 1 - lines[:end][::-1].index("event")
     return lines[start + 1 : end]

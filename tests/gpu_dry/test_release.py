@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
 import pytest
 
@@ -18,13 +19,14 @@ from braid.engine.program.merge import merge_groups
 from braid.engine.timing.samples import TimerOptions
 from braid.scheduler.options import PlannerSettings
 from braid.scheduler.planners import plan
-from tests import ROOT
 from tests.engine.cuda.graphs import random_plan
 from tests.engine.cuda.test_networks import PLANNERS, CountingCost
 from tests.engine.cuda.test_on_gpu import random_program
 from tests.gpu_dry.launches import NotingDriver
 
 SEEDS = range(40)
+
+Recipes = Callable[[Sequence[str]], Path]
 
 
 def races_of_random_plans(executor: CudaExecutor, driver: NotingDriver) -> int:
@@ -67,9 +69,11 @@ def test_a_rule_that_forgets_streams_is_caught(
 
 @pytest.mark.parametrize("planner", PLANNERS)
 @pytest.mark.parametrize("network", ["squeezenet", "googlenet"])
-def test_plans_of_networks_have_no_race(driver: NotingDriver, network: str, planner: str) -> None:
+def test_plans_of_networks_have_no_race(
+    driver: NotingDriver, recipes: Recipes, network: str, planner: str
+) -> None:
     backend = open_backend(1 << 30, TimerOptions(), host_threads=2)
-    program = program_of(backend, network, ROOT / "build/gpu-networks")
+    program = program_of(backend, network, recipes([network]))
     executor = CudaExecutor(driver)
     facts = DeviceFacts(merge_groups=tuple(map(tuple, merge_groups(program.graph))))
     stream_plan = plan(program.graph, CountingCost(), PlannerSettings.parse(planner), facts).plan

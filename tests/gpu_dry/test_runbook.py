@@ -7,13 +7,14 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
+from benchmarks.cuda.agenda import CNNS
 from benchmarks.cuda.session import PARTS
 from tests import ROOT
-from tests.gpu_dry.__main__ import NETWORKS
 
 MINUTES = float(os.environ.get("DRY_MINUTES", "20"))
 """Of a part: this machine plans on CPUs that others may use, and measures launches one by one."""
@@ -21,12 +22,14 @@ MINUTES = float(os.environ.get("DRY_MINUTES", "20"))
 
 @pytest.fixture(scope="module", params=sorted(PARTS))
 def part(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+    request: pytest.FixtureRequest,
+    recipes: Callable[[Sequence[str]], Path],
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> tuple[str, Path, str]:
     """A part, what it wrote, and what it printed."""
     out = tmp_path_factory.mktemp("session")
     command = [sys.executable, "-m", "benchmarks.cuda.session", request.param, "--out", str(out)]
-    command += ["--models", str(NETWORKS), "--minutes", str(MINUTES)]
+    command += ["--models", str(recipes(CNNS)), "--minutes", str(MINUTES)]
     environment = {**os.environ, "PYTEST_ADDOPTS": "-p tests.gpu_dry.without_numbers"}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
     return request.param, out / request.param, done.stdout + done.stderr

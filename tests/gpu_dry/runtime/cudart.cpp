@@ -227,8 +227,6 @@ API cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
 }
 API cudaError_t cudaDeviceCanAccessPeer(int* can, int, int) { return *can = 0, cudaSuccess; }
 DOES_NOTHING(cudaDeviceEnablePeerAccess, int, unsigned)
-DOES_NOTHING(cudaProfilerStart)
-DOES_NOTHING(cudaProfilerStop)
 
 API cudaError_t cudaGetDeviceProperties(cudaDeviceProp* facts, int) {
     memset(facts, 0, sizeof *facts);
@@ -336,8 +334,6 @@ API cudaError_t cudaFreeHost(void* address) {
     cudaError_t error = unsafe();
     return error ? error : give_back(host_memory, address);
 }
-DOES_NOTHING(cudaHostRegister, void*, size_t, unsigned)
-DOES_NOTHING(cudaHostUnregister, void*)
 API cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
     UNLESS_LOST;
     *total = capacity;
@@ -363,14 +359,6 @@ API cudaError_t cudaMemcpyAsync(
     if (!stream_of(stream)->capture) memmove(to, from, bytes);
     return cudaSuccess;
 }
-API cudaError_t cudaMemcpyPeerAsync(
-    void* to, int, const void* from, int, size_t bytes, cudaStream_t stream) {
-    return cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream);
-}
-API cudaError_t cudaMemcpy2DAsync(
-    void*, size_t, const void*, size_t, size_t, size_t, cudaMemcpyKind, cudaStream_t stream) {
-    return put(stream, "memcpy");
-}
 API cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind) {
     LOCKED;
     if (cudaError_t error = unsafe()) return error;
@@ -380,9 +368,6 @@ API cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t 
     if (cudaError_t error = put(stream, "memset")) return error;
     if (!stream_of(stream)->capture) memset(to, value, bytes);
     return cudaSuccess;
-}
-API cudaError_t cudaMemset(void* to, int value, size_t bytes) {
-    return cudaMemsetAsync(to, value, bytes, nullptr);
 }
 DOES_NOTHING(cudaMemcpyToSymbol, const void*, const void*, size_t, size_t, cudaMemcpyKind)
 API cudaError_t cudaGetSymbolAddress(void** address, const void*) {
@@ -397,12 +382,6 @@ API cudaError_t cudaStreamCreateWithPriority(cudaStream_t* handle, unsigned flag
     streams++;
     *handle = reinterpret_cast<cudaStream_t>(new Stream{priority, !(flags & cudaStreamNonBlocking)});
     return cudaSuccess;
-}
-API cudaError_t cudaStreamCreateWithFlags(cudaStream_t* handle, unsigned flags) {
-    return cudaStreamCreateWithPriority(handle, flags, 0);
-}
-API cudaError_t cudaStreamCreate(cudaStream_t* handle) {
-    return cudaStreamCreateWithPriority(handle, cudaStreamDefault, 0);
 }
 API cudaError_t cudaStreamDestroy(cudaStream_t handle) {
     LOCKED;
@@ -423,12 +402,6 @@ API cudaError_t cudaDeviceSynchronize() {
     LOCKED;
     return unsafe();
 }
-API cudaError_t cudaStreamAddCallback(cudaStream_t, cudaStreamCallback_t, void*, unsigned) {
-    return failed(cudaErrorNotSupported);
-}
-API cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t, void*) {
-    return put(stream, "host function");
-}
 API cudaError_t cudaEventCreateWithFlags(cudaEvent_t* handle, unsigned flags) {
     UNLESS_LOST;
     events++;
@@ -445,8 +418,7 @@ API cudaError_t cudaEventRecord(cudaEvent_t handle, cudaStream_t on) {
     UNLESS_LOST;
     Stream* stream = stream_of(on);
     Event* event = reinterpret_cast<Event*>(handle);
-    if (stream->capture && stream->capture->invalid)
-        return failed(cudaErrorStreamCaptureInvalidated);
+    if (stream->capture && stream->capture->invalid) return failed(cudaErrorStreamCaptureInvalidated);
     if (cudaError_t error = implicit(stream)) return error;
     event->recorded = true;
     event->capture = stream->capture ? stream->capture->id : 0;
@@ -567,11 +539,6 @@ API cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode)
 API cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t*, size_t* count) {
     return *count = reinterpret_cast<Graph*>(graph)->operations.size(), cudaSuccess;
 }
-API cudaError_t cudaGraphNodeGetDependencies(
-    cudaGraphNode_t, cudaGraphNode_t*, cudaGraphEdgeData*, size_t* count) {
-    return *count = 0, cudaSuccess;
-}
-DOES_NOTHING(cudaGraphDebugDotPrint, cudaGraph_t, const char*, unsigned)
 API cudaError_t cudaGraphInstantiate(cudaGraphExec_t* executable, cudaGraph_t graph, unsigned long long) {
     LOCKED;
     if (cudaError_t error = unsafe()) return error;
