@@ -45,7 +45,7 @@ def main() -> int:
     site = Path(_output(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"))
     build(site)
     environment = {**os.environ, "PYTHONPATH": str(ROOT), **preloaded()}
-    pytest = [python, "-m", "pytest", "-W", "default", "-p", "no:cacheprovider"]
+    pytest: list[str | Path] = [python, "-m", "pytest", "-W", "default", "-p", "no:cacheprovider"]
     tests = arguments or [str(HERE.relative_to(ROOT))]
     return subprocess.run([*pytest, *tests], cwd=ROOT, env=environment).returncode
 

@@ -16,7 +16,7 @@ from benchmarks.cuda.agenda import CNNS
 from benchmarks.cuda.session import PARTS
 from tests import ROOT
 
-MINUTES = float(os.environ.get("DRY_MINUTES", "20"))
+MINUTES = float(os.environ.get("DRY_MINUTES", "30"))
 """Of a part: this machine plans on CPUs that others may use, and measures launches one by one."""
 
 
