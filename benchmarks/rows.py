@@ -7,10 +7,10 @@
                  no sizes                                    ──> over thirty lines of ONNX Runtime
 
 One client sends one request after the other, in rounds, the order drawn anew in each; servers and
-client are processes of their own. ``compute`` is the device's time for all batches of a request.
-The client's time is compared with the cover and what a request of so many rows costs beside its
-computing, between those of whole batches. Figures are medians over all rounds; on a machine that
-others use, too, a lower percentile (``--percentile 25``).
+client are processes of their own. ``compute`` is the device's time for all batches of a request,
+and its cover is of such times; that of the client's time is of requests of whole batches, one after
+the other. Figures are medians over all rounds; on a machine that others use, too, a lower
+percentile (``--percentile 25``).
 """
 
 from __future__ import annotations
@@ -146,18 +146,16 @@ def ratios(
     """Ratios by table and number of rows; ``usual`` reduces the samples of a cell."""
     single = {size: cells[name_of([size])][size] for size in SINGLE}
     computing = {size: usual(cell.compute_us) for size, cell in single.items()}
-    beside = [usual(single[size].client_us) - computing[size] for size in SINGLE]
+    asking = {size: usual(cell.client_us) for size, cell in single.items()}
     tables: dict[str, dict[int, float]] = {}
     for sizes in SETS:
-        least = covers({size: computing[size] for size in sizes}, max(rows))
-        asked = {n: cells[name_of(sizes)][n] for n in rows}
-        tables[f"{{{', '.join(map(str, sizes))}}} compute over cover"] = {
-            n: usual(cell.compute_us) / least[n] for n, cell in asked.items()
+        computed = covers({size: computing[size] for size in sizes}, max(rows))
+        asked = covers({size: asking[size] for size in sizes}, max(rows))
+        row, name = cells[name_of(sizes)], f"{{{', '.join(map(str, sizes))}}}"
+        tables[f"{name} compute over cover"] = {
+            n: usual(row[n].compute_us) / computed[n] for n in rows
         }
-        tables[f"{{{', '.join(map(str, sizes))}}} client over cover"] = {
-            n: usual(cell.client_us) / (least[n] + float(np.interp(n, SINGLE, beside)))
-            for n, cell in asked.items()
-        }
+        tables[f"{name} client over cover"] = {n: usual(row[n].client_us) / asked[n] for n in rows}
     tables["default over ONNX Runtime, client"] = {
         n: usual(cell.client_us) / usual(cells[ORT][n].client_us)
         for n, cell in sorted(cells[DEFAULT].items())
