@@ -20,13 +20,17 @@ from braid.compiler.options import ModelOptions
 from braid.compiler.progress import ProgressReport, ReportProgress
 from braid.core.errors import InvalidRequest
 from braid.core.precision import FP32
+from braid.core.regular_file import open_file
+from braid.engine.importer.host.samples import Arrays, samples_file
 from braid.library.network import Network
 from braid.library.pipeline import GivenFile, compile_file
 from braid.scheduler.options import PORTFOLIO, PlannerSettings
 from braid.server.settings import Settings, load_settings
-from braid_client.upload import Samples, sample_bytes
 
 T = TypeVar("T")
+
+Samples = str | os.PathLike[str] | bytes | Arrays
+"""Path of an .npz file, its bytes, or arrays by the names of the model's inputs."""
 
 OnProgress = Callable[[float, str], None]
 """Told the part that is done, 0 to 1, and what is being done; in another thread."""
@@ -99,7 +103,7 @@ def compile(  # like torch's
             file, name = Path(model), Path(model).stem
             file.stat()  # raises here, not in a thread
         report = _report(on_progress)
-        given = GivenFile(file, options, sample_bytes(samples))
+        given = GivenFile(file, options, _sample_bytes(samples))
         compiled = _in_a_thread(lambda: compile_file(given, settings, report))
     return Network(name, compiled)
 
@@ -109,6 +113,20 @@ def _settings(device: str, store: Path) -> Settings:
         raise InvalidRequest(f"device {device!r}: braid.compile computes on cpu devices only")
     given = {"devices": device, "store": store, "spare_worker": False, "spare_importer": False}
     return load_settings(given)
+
+
+def _sample_bytes(samples: Samples | None) -> bytes:
+    """Return an .npz file of samples; empty for None."""
+    if samples is None:
+        return b""
+    if isinstance(samples, Mapping):
+        return samples_file(samples)
+    if not isinstance(samples, bytes):
+        with open_file(Path(samples)) as file:
+            samples = file.read()
+    if not samples:
+        raise InvalidRequest("the file of samples is empty")
+    return samples
 
 
 def _report(on_progress: OnProgress | None) -> ReportProgress:

@@ -52,6 +52,7 @@ from braid.core.errors import (
     InvalidUpload,
     PreconditionFailed,
 )
+from braid.core.external_data import ModelFile, with_its_data
 from braid.core.regular_file import check_file
 from braid.core.schedule import Schedule
 from braid.engine.importer.host.launch import import_model
@@ -60,7 +61,6 @@ from braid.library.cache_folder import CacheFolder
 from braid.library.compiled import Compiled
 from braid.library.measured_device import MeasuredDevice, measured_device
 from braid.server.settings import Settings
-from braid_client.external_data import ModelFile, with_its_data
 
 IMPORT_TRIES = 8
 """Tries of an importer that is killed within its limits: each may use up the machine's memory."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import io
 import math
 import re
 import zipfile
@@ -88,6 +89,23 @@ def read_samples(path: Path, limit_bytes: float = math.inf) -> dict[str, NDArray
         if array.dtype.kind == "f" and not bool(np.isfinite(array).all()):
             raise InvalidRequest(f"samples[{name!r}] holds NaN or infinity, which no error is of")
     return arrays
+
+
+def samples_file(arrays: Mapping[str, Any]) -> bytes:
+    """Return an .npz file of samples.
+
+    Raises:
+        InvalidRequest: an array is not of numbers.
+    """
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
+        for name, array in arrays.items():
+            with archive.open(name + _ENDING, "w", force_zip64=True) as file:
+                try:
+                    np.lib.format.write_array(file, np.asarray(array), allow_pickle=False)
+                except ValueError as error:
+                    raise InvalidRequest(f"samples[{name!r}]: {error}; give numbers") from error
+    return packed.getvalue()
 
 
 def _arrays(archive: zipfile.ZipFile, limit_bytes: float) -> dict[str, NDArray[Any]]:
