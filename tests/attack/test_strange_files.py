@@ -34,9 +34,8 @@ from braid.engine.importer.upload.uploaded_model import open_upload
 from braid.server.fleet.files.credentials import read_credentials
 from braid.server.models.preload import check_models
 from braid.server.repository.folders import look_at
-from braid.server.repository.model_file import model_file
 from braid.server.repository.model_sync import read_configuration
-from braid.server.repository.placing import AT_ONCE
+from braid.server.repository.placing import AT_ONCE, model_file
 from braid.server.security.certificates import Certificates, TlsFiles
 from braid.server.security.tokens import Role, Tokens, TokenSource, hashed
 from braid.server.store.database.opening import database_url
