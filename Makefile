@@ -18,6 +18,7 @@ $(READY): pyproject.toml setup.py client/pyproject.toml client/braid_client/vers
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -r tests/schemas.txt
 	@npm install --prefix .venv --ignore-scripts --no-audit --no-fund --silent $(AXE) 2>/dev/null || \
 		echo "could not install $(AXE): the tests of accessibility will skip"
+	@$(BIN)/python -c 'from braid.engine.cpu.native.find import find_native; find_native()'
 	touch $(READY)
 
 demo: $(READY)

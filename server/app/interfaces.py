@@ -86,7 +86,6 @@ class Interfaces:
         """Listen on nothing yet.
 
         Args:
-            parts: that answer.
             make_ports: makes where the gRPC services are called.
 
         Raises:

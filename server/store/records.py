@@ -193,5 +193,4 @@ class ShownNode:
 
     @property
     def device_keys(self) -> list[str]:
-        """Keys of its devices."""
         return [key for key in self.node.device_keys.split(DEVICE_KEYS_SEPARATOR) if key]

@@ -74,6 +74,10 @@ def test_arguments_are_checked_before_anything_starts(model: Path, store: Path) 
         braid.compile(Scores(), store=store)
     with pytest.raises(InvalidRequest, match="example_inputs are for torch modules"):
         braid.compile(model, torch.zeros(1), store=store)
+    with pytest.raises(InvalidRequest, match=r"samples\['x'\].*give numbers"):
+        braid.compile(model, samples={"x": np.array([object()])}, store=store)
+    with pytest.raises(InvalidRequest, match="the file of samples is empty"):
+        braid.compile(model, samples=b"", store=store)
 
 
 def test_a_file_that_is_no_model_leaves_no_process_behind(tmp_path: Path, store: Path) -> None:

@@ -76,7 +76,7 @@ async def _sizes(facts: Facts, job: JobRecord) -> list[ShownStep]:
     except NotFound:  # deleted since
         return []
     placed = await facts.queries.schedules(model)
-    made = {(each.device, each.schedule.key.batch_size) for each in placed}
+    scheduled = {(row.device, row.schedule.key.batch_size) for row in placed}
     names = [device.name for device in facts.devices.all]
     steps = []
     for device in names:
@@ -84,7 +84,7 @@ async def _sizes(facts: Facts, job: JobRecord) -> list[ShownStep]:
             label = batch_size_label(size, device if len(names) > 1 else "")
             is_now = job.detail.startswith(f"{label}:") and not job.state.has_ended
             text = label.removeprefix("batch size ")
-            steps.append(ShownStep(text, (device, size) in made and not is_now, is_now))
+            steps.append(ShownStep(text, (device, size) in scheduled and not is_now, is_now))
     return steps
 
 

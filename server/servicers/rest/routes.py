@@ -81,8 +81,8 @@ class AnswerOperation:
                     try:
                         response = await self.respond(request, context, call)
                     except HTTPException as error:  # of the body
-                        told = {"error": error.detail}
-                        response = JSONResponse(told, error.status_code, call.headers())
+                        body = {"error": error.detail}
+                        response = JSONResponse(body, error.status_code, call.headers())
             except grpc.aio.AbortError:
                 response = call.failure()
             await response(scope, receive, send)
@@ -129,7 +129,7 @@ class Infer(AnswerOperation):
             message = await self._read(reading)
         reply = await services.inference.infer(message, context)
         assert isinstance(reply, bytes | Written)
-        head_bytes, told = message.answer.json_bytes, call.headers()
+        head_bytes, headers = message.answer.json_bytes, call.headers()
         if head_bytes is not None:
-            told[HEAD_LENGTH] = str(head_bytes)
-        return await response_of(reply, head_bytes is not None, request, told, services.turns)
+            headers[HEAD_LENGTH] = str(head_bytes)
+        return await response_of(reply, head_bytes is not None, request, headers, services.turns)
