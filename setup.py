@@ -129,10 +129,10 @@ setup(
         "braid",
         *(
             f"braid.{package}"
-            for package in find_packages(include=[*FOLDERS, *(f"{each}.*" for each in FOLDERS)])
+            for package in find_packages(include=[*FOLDERS, *(f"{folder}.*" for folder in FOLDERS)])
         ),
     ],
-    package_dir={"braid": "braid", **{f"braid.{each}": each for each in FOLDERS}},
+    package_dir={"braid": "braid", **{f"braid.{folder}": folder for folder in FOLDERS}},
     package_data={"braid": ["py.typed"], "braid.server.console": ["assets/*", "templates/*"]},
     include_package_data=False,  # it takes folders of assets for packages
     ext_modules=[

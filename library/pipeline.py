@@ -239,10 +239,10 @@ async def _find_larger_sizes(
     try:
         while (size := sizes.next()) is not None:
             of_size = replace(progress, label=batch_size_label(size))
-            made = await _schedule(imported, size, samples, parts, of_size, sizes.pays)
-            if sizes.pays(made):
-                outcome.schedules[size] = made
-            sizes.tried(made)
+            schedule = await _schedule(imported, size, samples, parts, of_size, sizes.pays)
+            if sizes.pays(schedule):
+                outcome.schedules[size] = schedule
+            sizes.tried(schedule)
     except DamagedArtefact:
         raise
     except BraidError as error:  # the network runs without them
@@ -279,11 +279,11 @@ async def _schedule(
     planner = PlannerProcess(limits.memory_bytes, limits.seconds)
     options = CompileOptions(planner, settings.tolerance, limits, samples, is_brief=is_brief)
     cache = ResultCache(folder.results, folder.call, device.device_key, list(keys.values()))
-    made, graph = await compile(imported, device, batch_size, options, cache, report)
-    if is_brief and pays is not None and not pays(made):
-        return made
-    schedule = better_founded(before, made, monotonic() - began)
-    is_new = schedule.unit_names == made.unit_names
+    new, graph = await compile(imported, device, batch_size, options, cache, report)
+    if is_brief and pays is not None and not pays(new):
+        return new
+    schedule = better_founded(before, new, monotonic() - began)
+    is_new = schedule.unit_names == new.unit_names
     await folder.call(folder.results.put_schedule, schedule, graph if is_new else None)
     return schedule
 

@@ -52,7 +52,6 @@ class NetworkSchedule:
         return "" if provisional is None else provisional.reason
 
     def __str__(self) -> str:
-        """Text of one line."""
         shown, batch = self.document, self.document.key.batch_size
         used = "" if self.is_used else f"; the sequential plan runs: {self.reason}"
         if self.provisional:

@@ -56,11 +56,11 @@ class Heap:
     def texts(self, places: Tensor) -> np.ndarray[Any, Any]:
         spots = _spots(places)
         content = bytes(self._memory[self._start : self._start + self._used])
-        found = [str(content[at : at + size], "utf-8") for at, size in spots.tolist()]
-        return text_array(found, tuple(places.shape))
+        strings = [str(content[at : at + size], "utf-8") for at, size in spots.tolist()]
+        return text_array(strings, tuple(places.shape))
 
     def add(self, data: bytes | memoryview) -> int:
-        """Write data, and return where they lie; what finds no room is counted only."""
+        """Write data and return its offset; data that does not fit is only counted."""
         at = int(self._used)
         self._used += len(data)
         if self._used <= self._size:
@@ -93,7 +93,6 @@ def run_on_heap(program: Program, inputs: Tensors, outputs: Tensors, heap: Heap)
         program: of one operator.
         inputs: by name; of strings, where their texts lie.
         outputs: to be filled; bytes, where the shape follows the content.
-        heap: of that slot.
 
     Raises:
         InvalidRequest: an operator cannot use the values.
@@ -108,9 +107,9 @@ def run_on_heap(program: Program, inputs: Tensors, outputs: Tensors, heap: Heap)
     }
     specs = whole.result_specs([tuple(tensor.shape) for tensor in inputs.values()])
     results = run_arrays(constants[unit.inputs[0]], feeds, whole, specs)
-    made = dict(zip(unit.outputs, zip(results, specs, strict=True), strict=True))
+    by_name = dict(zip(unit.outputs, zip(results, specs, strict=True), strict=True))
     for name, value in program.graph.outputs.items():
-        result, spec = made[value]
+        result, spec = by_name[value]
         if not spec.is_static:
             heap.add_output(np.asarray(result), outputs[name])
         elif is_strings(outputs[name]):

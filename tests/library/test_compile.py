@@ -74,7 +74,7 @@ def test_arguments_are_checked_before_anything_starts(model: Path, store: Path) 
         braid.compile(Scores(), store=store)
     with pytest.raises(InvalidRequest, match="example_inputs are for torch modules"):
         braid.compile(model, torch.zeros(1), store=store)
-    with pytest.raises(InvalidRequest, match="samples\\['x'\\].*give numbers"):
+    with pytest.raises(InvalidRequest, match=r"samples\['x'\].*give numbers"):
         braid.compile(model, samples={"x": np.array([object()])}, store=store)
     with pytest.raises(InvalidRequest, match="the file of samples is empty"):
         braid.compile(model, samples=b"", store=store)

@@ -82,7 +82,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
         server.start()
         server.import_ahead(model := identity(folder / "id.onnx"))
         with server.client() as client:
-            client.register("id", model, wait=True)
+            client.register("id", model, batch_sizes=[1], wait=True)
         yield Guarded(server, folder / "admin", admin, ours, theirs)
     finally:
         server.end()

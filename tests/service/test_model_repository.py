@@ -206,8 +206,12 @@ def test_a_file_that_is_still_copied_serves_when_it_is_whole(repository: Reposit
 def test_folders_that_go_take_with_them_what_they_brought(repository: Repository) -> None:
     server = repository.server
     with server.client() as client:
-        client.register("mine", repository.drafts / "1.onnx", planner="sequential", wait=True)
-        client.register("shared", repository.drafts / "1.onnx", planner="sequential", wait=True)
+        client.register(
+            "mine", repository.drafts / "1.onnx", batch_sizes=[1], planner="sequential", wait=True
+        )
+        client.register(
+            "shared", repository.drafts / "1.onnx", batch_sizes=[1], planner="sequential", wait=True
+        )
     repository.put("mine/1", 2)
     repository.put("shared/7", 7)
     repository.await_answer("shared", 7, version=7)

@@ -284,8 +284,8 @@ def test_an_unloaded_model_stays_unloaded_across_a_restart(
 ) -> None:
     server.start().import_ahead(model_files["fp32"], model_files["two"])
     with server.client() as client:
-        client.register("a", model_files["fp32"], planner="sequential", wait=True)
-        client.register("b", model_files["two"], planner="sequential", wait=True)
+        client.register("a", model_files["fp32"], batch_sizes=[1], planner="sequential", wait=True)
+        client.register("b", model_files["two"], batch_sizes=[1], planner="sequential", wait=True)
     with grpc.insecure_channel(server.address) as channel:
         stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
         stub.RepositoryModelUnload(service_pb2.RepositoryModelUnloadRequest(model_name="a"))
