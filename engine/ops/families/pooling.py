@@ -200,8 +200,8 @@ def max_pool_with_indices(
     extents, all_windows = list(x.shape[2:]), window
     window, pairs = window.clipped(x)
     if is_far(pairs):
-        order = extents[::-1] if column_major else extents
-        within = torch.arange(math.prod(extents), device=x.device).reshape(order)
+        sizes = extents[::-1] if column_major else extents
+        within = torch.arange(math.prod(extents), device=x.device).reshape(sizes)
         if column_major:
             within = within.permute(*reversed(range(len(extents))))
         y, flat = all_windows.largest(wide, within)
