@@ -6,7 +6,7 @@
 # CUDA's libraries with them, so the base needs the driver's interface only, not a toolkit.
 #
 # Build arguments beside VARIANT: CPU_BASE, CUDA_BASE (any Debian or Ubuntu with Python 3.11 or newer),
-# EXTRAS (of pyproject.toml, as fleet,tracing, beside openvino), COMMIT (for the metric braid_build_info), and pip's
+# EXTRAS (of setup.py, as fleet,tracing, beside server and openvino), COMMIT (for the metric braid_build_info), and pip's
 # PIP_INDEX_URL, PIP_NO_INDEX, PIP_FIND_LINKS.
 ARG VARIANT=cuda
 ARG CPU_BASE=ubuntu:24.04
@@ -55,7 +55,7 @@ COPY server server
 COPY library library
 COPY client client
 RUN --mount=type=cache,target=/root/.cache/pip \
-    extras="openvino${EXTRAS:+,$EXTRAS}"; \
+    extras="server,openvino${EXTRAS:+,$EXTRAS}"; \
     if [ "$VARIANT" = cuda ]; then extras="gpu,$extras"; fi; \
     pip install -c constraints.txt ".[$extras]" \
  && find /opt/braid -depth \( -name tests -o -name test \) -path '*/site-packages/torch/*' \

@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: setup demo fleet-demo test test-paused test-ci test-all test-deploy test-fleet test-fleet-all test-ray image-test docs lint dist protos bench onnx-backend fuzz chaos chaos-short soak soak-short attack audit lock gpu gpu-networks gpu-tests gpu-questions gpu-bench gpu-service clean
+.PHONY: setup demo fleet-demo test test-paused test-ci test-all test-deploy test-fleet test-fleet-all test-ray image-test docs lint dist protos bench onnx-backend fuzz chaos chaos-short soak soak-short attack audit lock gpu gpu-networks gpu-tests gpu-questions gpu-bench gpu-service gpu-dry clean
 
 # An npm package that tests run inside the console's pages.
 AXE := axe-core@4.14.1
@@ -18,6 +18,7 @@ $(READY): pyproject.toml setup.py client/pyproject.toml client/braid_client/vers
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -r tests/schemas.txt
 	@npm install --prefix .venv --ignore-scripts --no-audit --no-fund --silent $(AXE) 2>/dev/null || \
 		echo "could not install $(AXE): the tests of accessibility will skip"
+	@$(BIN)/python -c 'from braid.engine.cpu.native.find import find_native; find_native()'
 	touch $(READY)
 
 demo: $(READY)
@@ -169,6 +170,12 @@ gpu-bench:
 
 gpu-service:
 	$(GPU_PYTHON) -m pytest -W default -m gpu tests/service/test_gpu_service.py
+
+# The engine under torch's CUDA build where there is no GPU, on a CUDA runtime in software. By hand: it makes
+# CUDA_VENV if there is none, 5 GB. DRY names tests, e.g. tests/gpu_dry/test_release.py.
+CUDA_VENV ?= .venv-cuda
+gpu-dry:
+	$(PYTHON) -m tests.gpu_dry --venv $(CUDA_VENV) $(DRY)
 
 clean:
 	rm -rf .venv build client/build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from braid.library.compiling import compile
     from braid.library.network import Network
     from braid.library.saving import load
-    from braid_client.version import __version__
+    from braid.version import __version__
 
 if not os.path.isdir(os.path.join(__path__[0], "core")):
     _checkout = os.path.dirname(os.path.abspath(__path__[0]))
@@ -35,7 +35,7 @@ _HOMES = {
     "Network": "braid.library.network",
     "compile": "braid.library.compiling",
     "load": "braid.library.saving",
-    "__version__": "braid_client.version",
+    "__version__": "braid.version",
 }
 
 __all__ = ["BraidError", "Network", "__version__", "compile", "load"]

@@ -135,7 +135,6 @@ class MeasuringProcess(MeasuringHost):
         """Start nothing yet.
 
         Args:
-            name: name of the device.
             options: options of the worker that serves, with another module and longer limits.
             arena: shared memory that every worker is given; no tensor crosses it here.
             artefact_of: finds the artefact of a model that the device has loaded.
@@ -164,7 +163,6 @@ class MeasuringProcess(MeasuringHost):
 
     @property
     def pid(self) -> int | None:
-        """Process id, or None if no process runs."""
         return self._process.pid if self._process else None
 
     async def describe(self) -> DeviceDescription:

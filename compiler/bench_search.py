@@ -43,7 +43,6 @@ class BenchSearch:
         self.reused = 0
 
     async def plans(self) -> Sequence[Planned]:
-        """Return all plans that the planner offers."""
         result = await self._work.retry(self._search, lambda: self.learned)
         message = await asyncio.to_thread(decode, result.plans)
         assert isinstance(message, PlansFound)

@@ -67,24 +67,18 @@ class ResultCache:
         self._latencies_us: dict[str, float] | None = None
 
     async def all_latencies(self) -> Mapping[str, float]:
-        """Latencies in microseconds of all that was measured on the device, by signature.
-
-        Those that were measured last are last.
-        """
         if self._latencies_us is None:
             self._latencies_us = await self._call(self._results.all_latencies, self._device_key)
         return self._latencies_us
 
     async def find_latencies(self, signatures: Sequence[str]) -> Mapping[str, float]:
-        """Latencies in microseconds of those ``signatures`` that were measured before."""
         latencies_us = await self.all_latencies()
         return {name: latencies_us[name] for name in signatures if name in latencies_us}
 
     async def keep_latencies(self, latencies: Mapping[str, StageLatency]) -> None:
-        """Keep latencies by signature, in place of earlier ones."""
         await self._call(self._results.put_latencies, self._device_key, latencies)
         if self._latencies_us is not None:
-            self._latencies_us |= {name: one.latency_us for name, one in latencies.items()}
+            self._latencies_us |= {name: entry.latency_us for name, entry in latencies.items()}
 
     async def find_quantisation(self) -> Quantisation | None:
         """Quantisation of any schedule of the same model and options."""

@@ -72,8 +72,8 @@ class ComparedPlans:
     @property
     def complexities(self) -> list[float]:
         """Number of points where threads wait for each other; infinite for other runtimes."""
-        own = [_waits(model.plan) for model in self.planned]
-        return [*own, *[math.inf] * len(self.runtimes)]
+        waits = [_waits(model.plan) for model in self.planned]
+        return [*waits, *[math.inf] * len(self.runtimes)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,6 @@ def choose_plan(
     """Choose the contender that serves.
 
     Args:
-        plans: that were compared.
         measurements: of the plans, in the same order.
         tolerance: of outputs, relative to the largest element.
         choose: take the best (the portfolio), not the plan of the one planner that was asked.
@@ -112,21 +111,21 @@ def choose_plan(
     if precision != FP32 and contenders[0].remark:
         return PlanChoice(contenders, 0, 0, _too_coarse(contenders[0], precision), doubt)
     if not choose:
-        asked = len(contenders) - 1  # sequential itself, if that is what the planner found
-        reason = _refusal(contenders[asked], doubt) if asked else _refusal_of_errors(contenders[0])
+        last = len(contenders) - 1  # sequential itself, if that is what the planner found
+        reason = _refusal(contenders[last], doubt) if last else _refusal_of_errors(contenders[0])
         is_better = precision != FP32 or (on_chosen_kernels and not contenders[0].remark)
         if reason and is_better:  # the sequential plan is right, and better than what serves
             return PlanChoice(contenders, 0, 0, doubt=doubt)
-        return PlanChoice(contenders, asked, asked, reason, doubt)
+        return PlanChoice(contenders, last, last, reason, doubt)
     if doubt:
         return PlanChoice(contenders, 0, 0, doubt=doubt)
     fit = fit_to_serve(contenders)
     if contenders[0].remark:
         within = [i for i in fit if (contenders[i].max_rel_error or 0.0) <= tolerance]
         fit = within or fit
-    own = [index for index in fit if index < len(plans.planned)] or [0]
+    planned = [index for index in fit if index < len(plans.planned)] or [0]
     simple = plans.complexities
-    chosen, fallback = (best_of(simple, contenders, measurements, some) for some in (fit, own))
+    chosen, fallback = (best_of(simple, contenders, measurements, some) for some in (fit, planned))
     return PlanChoice(contenders, chosen, fallback)
 
 
@@ -150,7 +149,6 @@ def contenders_of(
     """Candidates with their measurements; a remark says why one cannot serve at any speed.
 
     Args:
-        plans: that were compared.
         measurements: of them.
         tolerance: of outputs, relative to the largest element ...
         is_exact: ... and whether others may err as much as the sequential plan, if that is more.
@@ -247,8 +245,8 @@ def best_of(
     """
 
     def order(index: int) -> tuple[float, float]:
-        one = contenders[index]
-        return -(one.speedup or 0.0), one.latency_us or math.inf
+        contender = contenders[index]
+        return -(contender.speedup or 0.0), contender.latency_us or math.inf
 
     if 0 not in fit:
         return min(fit, key=lambda index: contenders[index].latency_us or math.inf)

@@ -50,7 +50,7 @@ def choose_precision(
         contenders_of(field, measurements[span.start : span.stop], limit, is_exact=not span.start)
         for field, span, limit in zip(fields, spans, tolerances, strict=True)
     ]
-    contenders: list[Contender] = [each for part in parts for each in part]
+    contenders: list[Contender] = [contender for part in parts for contender in part]
     if doubt := measurements[0].doubt:
         return PrecisionChoice(PlanChoice(tuple(contenders), 0, 0, doubt=doubt), 0, 0)
     refused = {index for span in spans[1:] if contenders[span.start].remark for index in span}
@@ -80,5 +80,5 @@ def _fastest_own(
     field: ComparedPlans, span: range, contenders: Sequence[Contender], fit: Sequence[int]
 ) -> int:
     """Index of the fastest plan of a precision; of its sequential plan, if no other is fit."""
-    own = [index for index in fit if index in span[: len(field.planned)]]
-    return max(own, key=lambda index: contenders[index].speedup or 0.0, default=span.start)
+    planned = [index for index in fit if index in span[: len(field.planned)]]
+    return max(planned, key=lambda index: contenders[index].speedup or 0.0, default=span.start)

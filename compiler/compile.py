@@ -46,12 +46,12 @@ class _Compared:
     work: Work
     searched: Sequence[FoundPlans]  # of each precision that took part
     measurements: Sequence[PlanMeasurement]  # of the plans, then of other runtimes, of each
-    found: PrecisionChoice
+    precision_choice: PrecisionChoice
 
     @property
     def choice(self) -> PlanChoice:
         """What was chosen of all contenders."""
-        return self.found.choice
+        return self.precision_choice.choice
 
     @property
     def chosen(self) -> Contender:
@@ -61,12 +61,12 @@ class _Compared:
     @property
     def field(self) -> FoundPlans:
         """Plans of the chosen precision."""
-        return self.searched[self.found.precision]
+        return self.searched[self.precision_choice.precision]
 
     @property
     def plan(self) -> Planned:
         """Plan that serves, or that runs if another runtime cannot."""
-        return self.field.plans.planned[self.found.plan]
+        return self.field.plans.planned[self.precision_choice.plan]
 
 
 async def compile(  # as braid.compile, which calls it
@@ -128,10 +128,9 @@ async def _compared(work: Work, searched: Sequence[FoundPlans]) -> _Compared:
 def _chosen(
     work: Work, searched: Sequence[FoundPlans], measured: Sequence[PlanMeasurement]
 ) -> PrecisionChoice:
-    """Choose what serves."""
     if work.is_auto:
-        tolerances = [each.tolerance for each in searched]
-        return choose_precision([each.plans for each in searched], measured, tolerances)
+        tolerances = [plans.tolerance for plans in searched]
+        return choose_precision([plans.plans for plans in searched], measured, tolerances)
     (only,) = searched
     choice = choose_plan(
         only.plans,
@@ -145,7 +144,6 @@ def _chosen(
 
 
 async def _provenance(compared: _Compared) -> Provenance:
-    """Provenance of a schedule."""
     work, field, choice = compared.work, compared.field, compared.choice
     chosen, plan, program = compared.chosen, compared.plan, field.kernels.program
     return Provenance(
@@ -153,10 +151,10 @@ async def _provenance(compared: _Compared) -> Provenance:
         measured_us=chosen.latency_us,
         sequential_us=choice.contenders[0].latency_us,
         spread=chosen.spread,
-        stages_measured=sum(each.stages_measured for each in compared.searched),
-        stages_reused=sum(each.stages_reused for each in compared.searched),
+        stages_measured=sum(plans.stages_measured for plans in compared.searched),
+        stages_reused=sum(plans.stages_reused for plans in compared.searched),
         search_seconds=sum(
-            found.search_seconds for each in compared.searched for found in each.planned
+            planned.search_seconds for plans in compared.searched for planned in plans.planned
         ),
         gap=plan.gap,
         max_abs_error=compared.measurements[choice.chosen].max_abs_error,
@@ -182,7 +180,7 @@ async def _provenance(compared: _Compared) -> Provenance:
 def _provisional(compared: _Compared) -> Provisional | None:
     """Why the schedule is to be made again; None: it is settled."""
     brief = "it was measured briefly" if compared.work.options.is_brief else ""
-    doubts = (compared.choice.doubt, *(found.doubt for found in compared.searched), brief)
+    doubts = (compared.choice.doubt, *(plans.doubt for plans in compared.searched), brief)
     if reason := "; ".join(filter(None, doubts)):
         is_compared = not compared.choice.doubt
         return Provisional(reason, 1, at_unix=time.time(), is_compared=is_compared)

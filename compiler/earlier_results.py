@@ -49,12 +49,12 @@ def move_rows(execute: Execute, files: ResultFiles) -> None:
     schedules = sum(_moved(files, *row) for row in execute(_SCHEDULES))
     measurements = 0
     for device_key, rows in groupby(execute(_MEASUREMENTS), itemgetter(0)):
-        stored = {one.signature: one.stored_unix for one in files.measurements(device_key)}
+        stored = {row.signature: row.stored_unix for row in files.measurements(device_key)}
         moved = [Measurement(*row[1:]) for row in rows]
         fresh = [
-            one
-            for one in moved
-            if is_latency(one.latency_us) and one.stored_unix > stored.get(one.signature, 0.0)
+            row
+            for row in moved
+            if is_latency(row.latency_us) and row.stored_unix > stored.get(row.signature, 0.0)
         ]
         files.put_measurements(device_key, fresh)
         measurements += len(fresh)

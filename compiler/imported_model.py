@@ -63,7 +63,6 @@ class ImportedModel:
 
     @property
     def has_strings(self) -> bool:
-        """Whether it takes or gives strings."""
         graph = self.graph
         outputs = (graph.spec(value) for value in graph.outputs.values())
         return any(spec.dtype == BYTES for spec in (*graph.inputs.values(), *outputs))
@@ -72,12 +71,12 @@ class ImportedModel:
     def guessed(self) -> dict[str, int]:
         """Extents that schedules are made for, by name, and that the registration left open."""
         given = self.options.input_shapes
-        said = {dim for name in given for dim in self.graph.inputs[name].shape}
+        given_dims = {dim for name in given for dim in self.graph.inputs[name].shape}
         return {
             dim: int(extent)
             for name, spec in self.inputs(1).items()
             for dim, extent in zip(self.graph.inputs[name].shape, spec.shape, strict=True)
-            if isinstance(dim, str) and dim != BATCH and dim not in said
+            if isinstance(dim, str) and dim != BATCH and dim not in given_dims
         }
 
     @property
@@ -112,11 +111,11 @@ class ImportedModel:
     def program(self, batch_size: int, precision: str = "") -> ProgramKey:
         """Program that a batch size is measured as, on its usual kernels.
 
-        ``precision`` is that of the registration if empty; FP32 where that one is to be chosen.
+        An empty ``precision`` means the registration's, or FP32 if that is ``auto``.
         """
         inputs = tuple(self.inputs(batch_size).items())
-        asked = self.options.precision
-        precision = precision or (FP32 if asked == AUTO else asked)
+        wanted = self.options.precision
+        precision = precision or (FP32 if wanted == AUTO else wanted)
         return ProgramKey(self.digest, inputs, self.static, precision)
 
     def schedule_key(self, device_key: str, batch_size: int) -> ScheduleKey:

@@ -57,28 +57,25 @@ async def choose_kernels(
     Args:
         graph: static graph of the program.
         program: on its usual kernels.
-        device: to measure on.
-        cache: of latencies on the device.
-        retry: of calls to the device.
     """
-    known = _Latencies(program, device, cache, retry)
+    latencies = _Latencies(program, device, cache, retry)
     units = (await retry(lambda: device.ask(FindKernels(program)))).kernels
-    await known.remember(units)
+    await latencies.remember(units)
     by_unit: dict[str, str] = {}
     choices: dict[str, str] = {}
     for kernels in units:
-        variant = await known.fastest(kernels)
+        variant = await latencies.fastest(kernels)
         by_unit |= {graph.operators[unit].name: variant for unit in kernels.units}
         if variant != kernels.variants[0]:
             choices[kernels.signature] = variant
     on_choices = replace(program, choices=sorted_choices(choices))
-    return ChosenKernels(by_unit, on_choices, len(known.measured), len(known.disturbed))
+    return ChosenKernels(by_unit, on_choices, len(latencies.measured), len(latencies.disturbed))
 
 
 def fastest(latencies_us: Mapping[str, float], device: str = "cpu") -> str:
     """Name of the variant to run on a device; the first of ``latencies_us`` is the usual one."""
     usual, usual_us = next(iter(latencies_us.items()))
-    variant = min(latencies_us, key=lambda each: latencies_us[each])
+    variant = min(latencies_us, key=lambda name: latencies_us[name])
     gain_us = usual_us - latencies_us[variant]
     least_us = LEAST_GAIN_US[device.partition(":")[0]]
     return variant if gain_us > max(least_us, LEAST_GAIN * usual_us) else usual

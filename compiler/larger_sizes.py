@@ -56,7 +56,6 @@ class LargerSizes:
         self._tried = 1, self._row_us
 
     def next(self) -> int | None:
-        """Return the next size to try; None: there is none."""
         last, last_us = self._tried
         size, us = self._factor * last, self._factor * last_us
         self._step_began = self.clock()
@@ -69,24 +68,22 @@ class LargerSizes:
         )
         return size if is_within and self._misses < MISSES else None
 
-    def pays(self, made: Schedule) -> bool:
-        """Return whether a size is to serve, as it was measured."""
-        us, provisional = made.serving_us, made.provenance.provisional
+    def pays(self, schedule: Schedule) -> bool:
+        us, provisional = schedule.serving_us, schedule.provenance.provisional
         is_known = provisional is None or provisional.is_compared
-        if us is None or not made.provenance.promoted or not is_known:
+        if us is None or not schedule.provenance.promoted or not is_known:
             return False
-        return us / made.key.batch_size <= (1 - LEAST_GAIN) * self._row_us
+        return us / schedule.key.batch_size <= (1 - LEAST_GAIN) * self._row_us
 
-    def tried(self, made: Schedule) -> None:
-        """Take what was measured of the size that was tried."""
+    def tried(self, schedule: Schedule) -> None:
         self._step_s = self.clock() - self._step_began
-        size, us = made.key.batch_size, made.serving_us
+        size, us = schedule.key.batch_size, schedule.serving_us
         if us is None:
             self._misses = MISSES
             return
         self._factor = LEAP if us <= HARDLY_LONGER * self._tried[1] else 2
         self._tried = size, us
-        if self.pays(made):
+        if self.pays(schedule):
             self._row_us, self._misses = us / size, 0
         else:
             self._misses += 1

@@ -50,7 +50,6 @@ class ModelOptions:
         object.__setattr__(self, "input_shapes", shapes)
 
     def to_json(self) -> dict[str, Any]:
-        """JSON form, the inverse of ``options_from_json``."""
         document: dict[str, Any] = {
             "batch_sizes": list(self.batch_sizes),
             "planner": self.planner.text,
@@ -66,7 +65,6 @@ class ModelOptions:
 
 
 def options_from_json(document: Mapping[str, Any]) -> ModelOptions:
-    """Read what ``ModelOptions.to_json`` wrote."""
     return ModelOptions(
         tuple(document["batch_sizes"]),
         PlannerSettings.parse(document["planner"]),

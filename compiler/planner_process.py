@@ -63,7 +63,6 @@ class Conversation:
         return decode(line)
 
     def send(self, message: PlannerMessage) -> None:
-        """Send one message."""
         self._sink.write(encode(message).decode())
         self._sink.flush()
 

@@ -56,7 +56,6 @@ class AskingCost:
         return self._known([stage], "latency")[0]
 
     def measure_again_us(self, stage: Stage) -> float:
-        """Latency of one stage in microseconds, measured anew."""
         (latency,) = self._ask([StageQuery(stage_signature(self._units, stage), stage, "again")])
         return latency
 
@@ -90,7 +89,7 @@ class AskingCost:
     def _learn(self, wanted: Mapping[tuple[str, Ask], Stage]) -> None:
         if wanted:
             latencies = self._ask(
-                [StageQuery(name, each, ask) for (name, ask), each in wanted.items()]
+                [StageQuery(name, stage, ask) for (name, ask), stage in wanted.items()]
             )
             self._latency_us.update(zip(wanted, latencies, strict=True))
 

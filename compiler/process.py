@@ -69,7 +69,7 @@ class _Search:
         self._worker = worker
         self._request = request
         self._cores = cores
-        self._known = StageLatencies(request.program.precision, json.loads(request.cached_us))
+        self._latencies = StageLatencies(request.program.precision, json.loads(request.cached_us))
         self._new: dict[str, StageLatency] = {}  # not handed over yet
         self._new_s: list[float] = []  # that each stage took which was measured since
         self._told = 0, 0, 0  # reused, learned, disturbed
@@ -99,18 +99,18 @@ class _Search:
         self, question: Sequence[StageQuery], *, is_first: bool
     ) -> Generator[SearchProgress | float | None, None, list[float]]:
         """Latencies in microseconds, in the order of the question."""
-        known, latencies_us = self._known, list[float]()
-        fresh = known.to_measure(question)
+        latencies, latencies_us = self._latencies, list[float]()
+        fresh = latencies.to_measure(question)
         for query, is_fresh in zip(question, fresh, strict=True):
             if is_first:  # all that follow depend on answers
                 self._done, self._total = len(latencies_us), len(question)
             yield self._due()
-            latency_us = None if is_fresh else known.known_us(known.name(query))
+            latency_us = None if is_fresh else latencies.known_us(latencies.name(query))
             if latency_us is None:
                 began = monotonic()
                 timing = yield from self._measured(query)
-                if (latency := known.learn(known.name(query), timing)) is not None:
-                    self._new[known.name(query)] = latency
+                if (latency := latencies.learn(latencies.name(query), timing)) is not None:
+                    self._new[latencies.name(query)] = latency
                 self._new_s.append(monotonic() - began)
                 latency_us = timing.latency_us
             latencies_us.append(latency_us)
@@ -132,8 +132,8 @@ class _Search:
 
     def _progress(self) -> SearchProgress:
         """What happened since it was told last, with the measurements of that time."""
-        known, new, seconds = self._known, self._new, tuple(self._new_s)
-        counts = known.reused, known.learned, known.disturbed
+        latencies, new, seconds = self._latencies, self._new, tuple(self._new_s)
+        counts = latencies.reused, latencies.learned, latencies.disturbed
         changes = [now - before for now, before in zip(counts, self._told, strict=True)]
         reused, learned, disturbed = changes
         self._new, self._new_s, self._told, self._told_at = {}, [], counts, monotonic()

@@ -92,28 +92,20 @@ class Forecast:
         self.began = self.size_began = self.phase_began = self.rounds_began = self.clock()
 
     def begin_batch_size(self) -> None:
-        """Begin the next batch size."""
         self.size_began = self.phase_began = self.clock()
         self.profile_s = 0.0
 
-    def begin_profile(self) -> None:
-        """Begin to measure units, after something else that the present batch size needed."""
-        self.phase_began = self.clock()
-
-    def begin_search(self) -> None:
-        """Begin the search of the present batch size: its units are measured."""
+    def begin_phase(self) -> None:
         self.phase_began = self.clock()
 
     def begin_comparison(self) -> None:
-        """Begin the comparison of whole models of the present batch size."""
         now = self.clock()
         if self.profile_s:
-            seen = (now - self.phase_began) / self.profile_s
-            self.search_ratio = PROFILES_A_SEARCH**0.25 * seen**0.75
+            measured = (now - self.phase_began) / self.profile_s
+            self.search_ratio = PROFILES_A_SEARCH**0.25 * measured**0.75
         self.phase_began, self.rounds_from = now, 0.0
 
     def end_batch_size(self) -> None:
-        """End the present batch size."""
         now = self.clock()
         self.taken_s.append(now - self.size_began)
         if self.profile_s:
@@ -203,16 +195,26 @@ class BatchSizeProgress:
     phase: Phase = Phase.PROFILING  # as reported last
 
     def __call__(self, event: Event) -> None:
-        """Take what a compilation tells."""
+        forecast, step = self.forecast, self.step
         match event:
             case Profiling(done, total):
-                self.profiling(done, total)
+                if step == "calibrating":
+                    forecast.begin_phase()
+                left_s = forecast.profiling(done, total)
+                self._report("profiling", Phase.PROFILING, "measuring stages", left_s, done, total)
             case Calibrating(fraction):
-                self.calibrating(fraction)
+                what, done = "calibrating on samples", round(100 * fraction)
+                self._report("calibrating", Phase.PROFILING, what, UNKNOWN, done, 100)
             case Searching(measured):
-                self.searching(measured)
+                if step != "searching":
+                    forecast.begin_phase()
+                what, left_s = f"searching, {measured} stages measured", forecast.searching()
+                self._report("searching", Phase.SCHEDULING, what, left_s, measured)
             case Comparing(fraction):
-                self.comparing(fraction)
+                if step != "comparing":
+                    forecast.begin_comparison()
+                left_s = forecast.comparing(fraction)
+                self._report("comparing", Phase.VERIFYING, "comparing whole models", left_s)
             case Retrying(what):
                 self.retrying(what)
             case StageMeasured() | StagesReused():
@@ -234,34 +236,6 @@ class BatchSizeProgress:
     def briefly(self) -> None:
         """Report that it is found out whether the batch size pays."""
         self._report("briefly", Phase.VERIFYING, "measuring whether it pays", UNKNOWN)
-
-    def profiling(self, done: int, total: int) -> None:
-        """Report that ``done`` of the ``total`` latencies that any search needs are known."""
-        if self.step == "calibrating":
-            self.forecast.begin_profile()
-        left = self.forecast.profiling(done, total)
-        self._report("profiling", Phase.PROFILING, "measuring stages", left, done, total)
-
-    def calibrating(self, fraction: float) -> None:
-        """Report that ranges of integers are taken from samples; ``fraction`` of it is done."""
-        done = round(100 * fraction)
-        detail = "calibrating on samples"
-        self._report("calibrating", Phase.PROFILING, detail, UNKNOWN, done, 100)
-
-    def searching(self, measured: int) -> None:
-        """Report that the planner searches, ``measured`` stages having been measured."""
-        if self.step != "searching":
-            self.forecast.begin_search()
-        left = self.forecast.searching()
-        detail = f"searching, {measured} stages measured"
-        self._report("searching", Phase.SCHEDULING, detail, left, measured)
-
-    def comparing(self, fraction: float) -> None:
-        """Report that whole models run against each other; ``fraction`` of it is done, 0 to 1."""
-        if self.step != "comparing":
-            self.forecast.begin_comparison()
-        left = self.forecast.comparing(fraction)
-        self._report("comparing", Phase.VERIFYING, "comparing whole models", left)
 
     def retrying(self, what: str) -> None:
         """Report that a call is made again; the phase stays."""

@@ -23,20 +23,20 @@ LEAST_IDLE = 0.75
 """Part of the cores' time that is idle on a quiet machine."""
 
 
-def better_founded(before: Schedule | None, made: Schedule, made_in_s: float) -> Schedule:
+def better_founded(before: Schedule | None, new: Schedule, made_in_s: float) -> Schedule:
     """Return what was made now, unless nothing was decided and the one before was compared.
 
     That one stays provisional. ``made_in_s`` is how long it took to make.
     """
-    now = made.provenance.provisional
+    now = new.provenance.provisional
     if now is None:
-        return made
+        return new
     was = None if before is None else before.provenance.provisional
     now = replace(now, tries=now.tries + (0 if was is None else was.tries), made_in_s=made_in_s)
     if before is None:
-        return made.found_provisional(now)
+        return new.found_provisional(now)
     if now.is_compared or (was is not None and not was.is_compared):
-        return made.found_provisional(now)
+        return new.found_provisional(now)
     return before.found_provisional(replace(now, is_compared=True))
 
 

@@ -30,13 +30,13 @@ async def with_quantisation(work: Work) -> Work:
     Raises:
         InvalidRequest: the model was registered in INT8, and cannot be calibrated.
     """
-    asked = work.imported.options.precision
-    if asked not in (AUTO, INT8) or INT8 not in work.device.precisions:
+    precision = work.imported.options.precision
+    if precision not in (AUTO, INT8) or INT8 not in work.device.precisions:
         return work
     try:
         quantisation = await work.cache.find_quantisation() or await _measured(work)
     except (InvalidRequest, PreconditionFailed, DeviceOutOfMemory) as error:
-        if asked == INT8:
+        if precision == INT8:
             raise
         log.info("a precision is left out", extra={"precision": INT8, "reason": str(error)})
         return replace(work, left_out={INT8: str(error)})

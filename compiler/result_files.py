@@ -143,8 +143,8 @@ class ResultFiles(Results):
         paths = [folder / name for name in _names(folder) if name.endswith(".json")]
         stored = [file for path in paths if (file := _read_file(path)) is not None]
         stored.sort(key=lambda file: (file.key.batch_size, file.stored_unix))
-        asked = [file for file in stored if device_key in (None, file.key.device_key)]
-        read = [read_schedule(file.key.id, file.schedule) for file in asked]
+        files_of_device = [file for file in stored if device_key in (None, file.key.device_key)]
+        read = [read_schedule(file.key.id, file.schedule) for file in files_of_device]
         return [schedule for schedule in read if schedule is not None]
 
     def forget_schedule(self, key: ScheduleKey) -> None:
@@ -220,9 +220,9 @@ class ResultFiles(Results):
         first = 0.0 if last_s is None else last - last_s
         with _locked(path):
             measurements = self.measurements(device_key)
-            kept = [one for one in measurements if not first <= one.stored_unix <= last]
+            kept = [row for row in measurements if not first <= row.stored_unix <= last]
             if len(kept) < len(measurements):
-                _write_whole(path, b"".join(_line(device_key, one) for one in kept))
+                _write_whole(path, b"".join(_line(device_key, row) for row in kept))
 
     def _log(self, device_key: str) -> Path:
         name = re.sub(r"\W+", "-", device_key)[:40]

@@ -71,9 +71,9 @@ class Results(ABC):
         self, model_digest: str, options: ModelOptions, device_key: str
     ) -> list[Schedule]:
         """Schedules that a model was compiled for with these options, on one device."""
-        asked = options.planner.text, options.precision, options.accepted_error, options.samples
+        wanted = options.planner.text, options.precision, options.accepted_error, options.samples
         stored = self.schedules_of(model_digest, device_key)
-        return [schedule for schedule in stored if _asked(schedule.key) == asked]
+        return [schedule for schedule in stored if _asked(schedule.key) == wanted]
 
     def doubt(self, doubted: Iterable[Schedule], reason: str, *, is_asked: bool) -> list[Schedule]:
         """Mark schedules as provisional; they serve until they are made again.

@@ -70,7 +70,7 @@ class RetryWhileRestarting:
             RetriesExhausted: it failed too often without progress.
         """
         most = len(self.pauses.pauses_s) + 1 if most_tries is None else most_tries
-        tries, seen = 0, progress()
+        tries, achieved = 0, progress()
         while True:
             try:
                 return await call()
@@ -79,7 +79,7 @@ class RetryWhileRestarting:
             except Unavailable as error:
                 if not (self.is_revocable and isinstance(error, DatabaseUnavailable)):
                     now = progress()
-                    tries, seen = (1 if now > seen else tries + 1), now
+                    tries, achieved = (1 if now > achieved else tries + 1), now
                     if tries >= most:
                         raise RetriesExhausted(error, tries) from error
                 await self._pause(max(1, tries), error)

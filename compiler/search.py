@@ -111,8 +111,8 @@ async def _is_exact_enough(work: Work, graph: OpGraph, kernels: ChosenKernels) -
     precision = kernels.program.precision
     plans, allowed = _compared(work, precision, (), graph), work.tolerance(precision, graph)
     both = (ChosenKernels({}, replace(kernels.program, choices=())), kernels)
-    tried = await _tried(work, [FoundPlans(graph, each, (), plans, allowed) for each in both])
-    usual, chosen = (inf if each.max_rel_error is None else each.max_rel_error for each in tried)
+    tried = await _tried(work, [FoundPlans(graph, choice, (), plans, allowed) for choice in both])
+    usual, chosen = (inf if run.max_rel_error is None else run.max_rel_error for run in tried)
     if chosen <= usual + SURELY * max(0.0, allowed - usual):
         return True
     facts = {"precision": precision, "error": chosen, "usual": usual, "allowed": allowed}
@@ -162,20 +162,20 @@ async def sequential_plans(work: Work, precision: str = "") -> FoundPlans:
     )
 
 
-async def _tried(work: Work, found: Sequence[FoundPlans]) -> Sequence[PlanMeasurement]:
+async def _tried(work: Work, plans: Sequence[FoundPlans]) -> Sequence[PlanMeasurement]:
     """A few runs of the sequential plan in each precision."""
     fields = [
-        PlansToCompare(each.kernels.program, tuple(each.plans.plans[:1]), (), each.tolerance)
-        for each in found
+        PlansToCompare(field.kernels.program, tuple(field.plans.plans[:1]), (), field.tolerance)
+        for field in plans
     ]
     request = ComparePlans(fields[0].program, tuple(fields), work.samples.path, is_brief=True)
     return (await work.device.ask(request)).plans
 
 
-def _is_hopeful(one: PlanMeasurement, exact: PlanMeasurement, tolerance: float) -> bool:
+def _is_hopeful(brief: PlanMeasurement, exact: PlanMeasurement, tolerance: float) -> bool:
     """True if plans of a precision may serve, by a few runs of its sequential plan."""
-    if one.problem or one.max_rel_error is None or not one.max_rel_error <= tolerance:
+    if brief.problem or brief.max_rel_error is None or not brief.max_rel_error <= tolerance:
         return False
-    if one.doubt:  # it may be as slow as that by chance
+    if brief.doubt:  # it may be as slow as that by chance
         return True
-    return one.latency_us is not None and one.latency_us <= HOPELESS * (exact.latency_us or 0.0)
+    return brief.latency_us is not None and brief.latency_us <= HOPELESS * (exact.latency_us or 0.0)

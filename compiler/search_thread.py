@@ -107,17 +107,17 @@ class SearchThread:
             BraidError: there is no plan, and why; a limit was reached.
         """
         try:
-            told = self._told.get(timeout=TICK_S)
+            event = self._told.get(timeout=TICK_S)
         except Empty:
             self._check_limits()
             return None
-        if isinstance(told, BraidError):
-            raise told
-        if isinstance(told, _Plans):
-            self.plans = told.planned
+        if isinstance(event, BraidError):
+            raise event
+        if isinstance(event, _Plans):
+            self.plans = event.planned
             return None
         self._grown_bytes += _allocated_bytes() - self._size_bytes
-        return told
+        return event
 
     def answer(self, latencies_us: Sequence[float]) -> None:
         """Answer the latest question; the search computes on."""
@@ -142,7 +142,6 @@ class SearchThread:
                 )
 
     def __enter__(self) -> Self:
-        """Return the search, which is closed on the way out."""
         return self
 
     def __exit__(

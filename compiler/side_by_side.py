@@ -33,10 +33,10 @@ async def with_side_by_side(
     runtimes: Sequence[str],
 ) -> Schedule:
     """Add to a promoted schedule how runs side by side fare beside its plan."""
-    seen = schedule.provenance
-    if not seen.promoted or seen.tolerance is None:
+    provenance = schedule.provenance
+    if not provenance.promoted or provenance.tolerance is None:
         return schedule
-    tolerance = seen.tolerance
+    tolerance = provenance.tolerance
     to_run = PlanToRun(program, schedule.plan, runtime=schedule.runtime)
     try:
         request = CompareThroughput(program, to_run, tuple(runtimes), tolerance)
@@ -47,7 +47,7 @@ async def with_side_by_side(
     if doubt := next((way.doubt for way in measured if way.doubt), ""):
         reason = f"of runs side by side {doubt}"
         now = Provisional(reason, 1, at_unix=time.time(), is_compared=True)
-        return schedule.found_provisional(seen.provisional or now)
+        return schedule.found_provisional(provenance.provisional or now)
     ways = [
         SideBySideRuns(way.count, way.runtime, way.latency_us, gain)
         for way in measured
@@ -56,4 +56,4 @@ async def with_side_by_side(
     if not ways:
         return schedule
     best = max(ways, key=lambda way: way.gain.median)
-    return replace(schedule, provenance=replace(seen, side_by_side=best))
+    return replace(schedule, provenance=replace(provenance, side_by_side=best))

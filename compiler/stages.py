@@ -114,23 +114,23 @@ class StageMeasurer:
 
     async def measure(self, queries: Sequence[StageQuery]) -> Sequence[float]:
         """Latencies in microseconds, in the order of the queries."""
-        known = self.latencies
-        names = [known.name(query) for query in queries]
-        known.look_up(await self._cache.find_latencies(names))
-        fresh = known.to_measure(queries)
+        latencies = self.latencies
+        names = [latencies.name(query) for query in queries]
+        latencies.look_up(await self._cache.find_latencies(names))
+        fresh = latencies.to_measure(queries)
         self._report(StagesReused(fresh.count(False)))
         latencies_us: list[float] = []
         for query, name, is_fresh in zip(queries, names, fresh, strict=True):
             if self._is_searching:
-                self._report(Searching(known.measured))
+                self._report(Searching(latencies.measured))
             else:
                 self._report(Profiling(len(latencies_us), len(queries)))
-            latency_us = None if is_fresh else known.known_us(name)
+            latency_us = None if is_fresh else latencies.known_us(name)
             if latency_us is None:
                 latency_us = await self._measure(query, name)
             latencies_us.append(latency_us)
         self._is_searching = True  # what is asked from now on depends on these answers
-        self._report(Searching(known.measured))
+        self._report(Searching(latencies.measured))
         return latencies_us
 
     async def _measure(self, query: StageQuery, name: str) -> float:
@@ -146,7 +146,6 @@ class StageMeasurer:
 
 
 def stage_request(program: ProgramKey, query: StageQuery) -> MeasureStage:
-    """Return the request that measures what a query asks for."""
     return MeasureStage(program, query.stage, 1 if query.ask == "work" else None)
 
 

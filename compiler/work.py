@@ -77,15 +77,17 @@ class Work:
 
         Then it and FP32 are compared, as by ``auto``.
         """
-        own, options = PRECISION_OF.get(self.imported.report.narrow_type, ""), self.imported.options
+        options = self.imported.options
+        narrow = PRECISION_OF.get(self.imported.report.narrow_type, "")
         is_usual = options.precision == FP32 and options.accepted_error is None
-        return own if is_usual and own in self.device.precisions else ""
+        return narrow if is_usual and narrow in self.device.precisions else ""
 
     @property
     def other_precisions(self) -> Sequence[str]:
         """Precisions that are compared with FP32."""
-        own = self.own_precision
-        return (own,) if own else [name for name in self.device.precisions if name != FP32]
+        if precision := self.own_precision:
+            return (precision,)
+        return [name for name in self.device.precisions if name != FP32]
 
     @property
     def is_portfolio(self) -> bool:

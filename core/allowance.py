@@ -31,7 +31,6 @@ def control_groups(controller: str, root: Path = ROOT) -> list[Path]:
     """Folders of the groups that limit this process by ``controller``, ``cpu`` or ``memory``.
 
     Args:
-        controller: by its name.
         root: where the system's files are, for tests.
 
     Returns:
@@ -42,10 +41,10 @@ def control_groups(controller: str, root: Path = ROOT) -> list[Path]:
         mounts = (root / "proc/self/mountinfo").read_text().splitlines()
     except OSError:
         return []
-    own = {}  # controller, or "" for version 2 -> path of the group in its hierarchy
+    paths = {}  # controller, or "" for version 2 -> path of the group in its hierarchy
     for line in groups:
         controllers, _, path = line.partition(":")[2].partition(":")
-        own.update(dict.fromkeys(controllers.split(","), path))
+        paths.update(dict.fromkeys(controllers.split(","), path))
     folders: list[Path] = []
     for line in mounts:
         place, _, kind = line.partition(" - ")
@@ -54,7 +53,7 @@ def control_groups(controller: str, root: Path = ROOT) -> list[Path]:
         is_first = file_system == "cgroup" and controller in re.split("[ ,]", options)
         if not (is_first or is_second):
             continue
-        group = own.get("" if is_second else controller)
+        group = paths.get("" if is_second else controller)
         if group is not None:
             shown, mounted_at = map(_unescaped, place.split(" ")[3:5])
             folders += _upwards(root / mounted_at.lstrip("/"), group, shown)

@@ -72,7 +72,6 @@ class ShapeClass:
         object.__setattr__(self, "_hash", hash((self.inputs, self.static)))
 
     def __hash__(self) -> int:
-        """Hash of all fields that are compared."""
         return self._hash
 
 

@@ -87,7 +87,6 @@ class Turns:
 
 
 def joined(parts: Sequence[bytes | memoryview]) -> Work[bytes]:
-    """Return ``b"".join(parts)``."""
     size = sum(map(len, parts))
     if size <= PIECE_BYTES:
         return b"".join(parts)

@@ -259,8 +259,8 @@ class Schedule:
     @property
     def serving_us(self) -> float | None:
         """Measured latency of what serves; None: it is not known."""
-        seen = self.provenance
-        return seen.measured_us if seen.promoted else seen.sequential_us
+        provenance = self.provenance
+        return provenance.measured_us if provenance.promoted else provenance.sequential_us
 
     @property
     def precision(self) -> str:
@@ -334,14 +334,14 @@ class Schedule:
 
         None: there is none that could serve, or it is not recorded.
         """
-        seen, serving = self.provenance, self.chosen
-        if not seen.promoted:
-            serving = next((each for each in seen.candidates if each.name == SEQUENTIAL), None)
+        provenance, serving = self.provenance, self.chosen
+        if not provenance.promoted:
+            serving = next((x for x in provenance.candidates if x.name == SEQUENTIAL), None)
         if serving is None or serving.latency_us is None:
             return None
         ratios = [
             (other.latency_us / serving.latency_us, other.full_name)
-            for other in seen.candidates
+            for other in provenance.candidates
             if _runtime(other) != _runtime(serving) and other.latency_us is not None
             if not other.remark
         ]
@@ -378,8 +378,8 @@ class Schedule:
 
 def _ran_in(runtime: str) -> dict[str, Any]:
     """Part of what an id is made of; ids from before there was a second runtime stay the same."""
-    own = {"runtime": runtime} if runtime not in ("", ONNXRUNTIME) else {}
-    return {"onnxruntime": runtime == ONNXRUNTIME, **own}
+    named = {"runtime": runtime} if runtime not in ("", ONNXRUNTIME) else {}
+    return {"onnxruntime": runtime == ONNXRUNTIME, **named}
 
 
 def schedule_to_json(schedule: Schedule) -> dict[str, Any]:

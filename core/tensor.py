@@ -89,8 +89,8 @@ class TensorType:
 
 def guess_text(guessed: Mapping[str, int]) -> str:
     """Say what schedules are made for where extents were guessed, and what other shapes get."""
-    which = ", ".join(f"{name}={extent}" for name, extent in guessed.items())
+    extents = ", ".join(f"{name}={extent}" for name, extent in guessed.items())
     return (
-        f"scheduled for {which}, guessed as the file leaves it open (register with --input-shape "
+        f"scheduled for {extents}, guessed as the file leaves it open (register with --input-shape "
         "to say another); other shapes are answered by the sequential plan, prepared at first sight"
     )

@@ -108,7 +108,7 @@ class CacheFolder:
         return self._artefacts / digest
 
     def has_sound_artefact(self, digest: str) -> bool:
-        """True if there is an artefact of which nothing was lost; else what there is, is removed.
+        """True if the artefact is complete; an incomplete one is removed.
 
         Raises:
             SystemShortage: it cannot be looked at for now.

@@ -32,10 +32,10 @@ class Compiled:
     def expected_us(self, batch_size: int) -> float:
         """Return the measured latency of a batch; without one, a row's as in the others."""
         schedules = self.schedules.items()
-        known = {size: us for size, schedule in schedules if (us := schedule.serving_us)}
-        if batch_size in known:
-            return known[batch_size]
-        a_row = min((us / size for size, us in known.items()), default=0.0)
+        latencies_us = {size: us for size, schedule in schedules if (us := schedule.serving_us)}
+        if batch_size in latencies_us:
+            return latencies_us[batch_size]
+        a_row = min((us / size for size, us in latencies_us.items()), default=0.0)
         return a_row * batch_size or 1.0
 
     def to_run(self, shape_class: ShapeClass, batch_size: int) -> PlanToRun:

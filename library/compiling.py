@@ -6,28 +6,37 @@ import asyncio
 import os
 import tempfile
 import threading
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
+from torch import Tensor
 
 from braid.compiler.options import ModelOptions
 from braid.compiler.progress import ProgressReport, ReportProgress
 from braid.core.errors import InvalidRequest
 from braid.core.precision import FP32
-from braid.library.exporting import export_module
+from braid.core.regular_file import open_file
+from braid.engine.importer.host.samples import Arrays, samples_file
 from braid.library.network import Network
 from braid.library.pipeline import GivenFile, compile_file
 from braid.scheduler.options import PORTFOLIO, PlannerSettings
 from braid.server.settings import Settings, load_settings
-from braid_client.upload import Samples, sample_bytes
 
 T = TypeVar("T")
 
+Samples = str | os.PathLike[str] | bytes | Arrays
+"""Path of an .npz file, its bytes, or arrays by the names of the model's inputs."""
+
 OnProgress = Callable[[float, str], None]
 """Told the part that is done, 0 to 1, and what is being done; in another thread."""
+
+TRACED_ROWS = 2
+"""Rows to trace with: torch.export takes a single row for a constant."""
 
 
 def default_store() -> Path:
@@ -94,7 +103,7 @@ def compile(  # like torch's
             file, name = Path(model), Path(model).stem
             file.stat()  # raises here, not in a thread
         report = _report(on_progress)
-        given = GivenFile(file, options, sample_bytes(samples))
+        given = GivenFile(file, options, _sample_bytes(samples))
         compiled = _in_a_thread(lambda: compile_file(given, settings, report))
     return Network(name, compiled)
 
@@ -104,6 +113,20 @@ def _settings(device: str, store: Path) -> Settings:
         raise InvalidRequest(f"device {device!r}: braid.compile computes on cpu devices only")
     given = {"devices": device, "store": store, "spare_worker": False, "spare_importer": False}
     return load_settings(given)
+
+
+def _sample_bytes(samples: Samples | None) -> bytes:
+    """Return an .npz file of samples; empty for None."""
+    if samples is None:
+        return b""
+    if isinstance(samples, Mapping):
+        return samples_file(samples)
+    if not isinstance(samples, bytes):
+        with open_file(Path(samples)) as file:
+            samples = file.read()
+    if not samples:
+        raise InvalidRequest("the file of samples is empty")
+    return samples
 
 
 def _report(on_progress: OnProgress | None) -> ReportProgress:
@@ -145,3 +168,57 @@ def _in_a_thread(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         raise
     finally:
         thread.join()
+
+
+def export_module(module: torch.nn.Module, example_inputs: Any, path: Path) -> Path:
+    """Write a module as ``torch.export`` saves it, in evaluation mode; returns ``path``.
+
+    Raises:
+        InvalidRequest: there are no example inputs, or torch cannot export the module with them.
+    """
+    inputs = _example_tensors(example_inputs)
+    with _evaluating(module), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.export.save(_exported(module, inputs), path)
+    return path
+
+
+def _example_tensors(example_inputs: Any) -> tuple[Tensor, ...]:
+    given = (example_inputs,) if isinstance(example_inputs, Tensor) else example_inputs
+    if not isinstance(given, tuple | list) or not given:
+        raise InvalidRequest("give example_inputs for a torch module: a tensor or a tuple of them")
+    if not all(isinstance(tensor, Tensor) for tensor in given):
+        raise InvalidRequest("example_inputs of a torch module are tensors, nothing else")
+    return tuple(given)
+
+
+def _exported(module: torch.nn.Module, inputs: Sequence[Tensor]) -> torch.export.ExportedProgram:
+    """Export with dimension 0 of all inputs as the batch; as the example is, if that fails."""
+    if all(tensor.dim() for tensor in inputs) and len({tensor.shape[0] for tensor in inputs}) == 1:
+        rows = tuple(torch.cat([tensor[:1]] * TRACED_ROWS) for tensor in inputs)
+        batch = torch.export.Dim("batch")
+        try:
+            return torch.export.export(
+                module, rows, dynamic_shapes=tuple({0: batch} for _ in inputs)
+            )
+        except Exception as error:  # torch has dozens of kinds
+            reason: Exception = error
+    try:
+        return torch.export.export(module, tuple(inputs))
+    except Exception as error:
+        reason = error
+    line = next(iter(str(reason).strip().splitlines()), type(reason).__name__)
+    raise InvalidRequest(f"torch cannot export this module: {line}") from reason
+
+
+@contextmanager
+def _evaluating(module: torch.nn.Module) -> Iterator[None]:
+    """Put a module and all its parts into evaluation mode inside the context."""
+    before = [(part, part.training) for part in module.modules()]
+    module.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        for part, was_training in before:
+            part.training = was_training

@@ -113,7 +113,7 @@ class DeviceThreads:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._made: dict[tuple[int, tuple[int, ...], bool], tuple[DeviceThread, set[object]]] = {}
+        self._pool: dict[tuple[int, tuple[int, ...], bool], tuple[DeviceThread, set[object]]] = {}
         self._pid = os.getpid()
 
     def use(self, options: WorkerOptions, user: object) -> DeviceThread:
@@ -121,28 +121,27 @@ class DeviceThreads:
         key = options.threads, options.cores, options.pin_threads
         with self._lock:
             if os.getpid() != self._pid:  # those of the parent did not come along
-                self._made, self._pid = {}, os.getpid()
-            if key not in self._made:
-                self._made[key] = DeviceThread(options), set()
-            thread, users = self._made[key]
+                self._pool, self._pid = {}, os.getpid()
+            if key not in self._pool:
+                self._pool[key] = DeviceThread(options), set()
+            thread, users = self._pool[key]
             users.add(user)
             return thread
 
     def leave(self, user: object) -> None:
         """Let a user go; the thread ends with its last user."""
         with self._lock:
-            for key, (thread, users) in list(self._made.items()):
+            for key, (thread, users) in list(self._pool.items()):
                 users.discard(user)
                 if not users:
-                    del self._made[key]
+                    del self._pool[key]
                     thread.close()
 
     def close(self) -> None:
-        """End all threads."""
         with self._lock:
-            for thread, _ in self._made.values():
+            for thread, _ in self._pool.values():
                 thread.close()
-            self._made.clear()
+            self._pool.clear()
 
 
 DEVICE_THREADS = DeviceThreads()

@@ -39,7 +39,6 @@ class MeasuredDevice:
     searches: bool = True
 
     async def load(self, digest: str, artefact: Path) -> None:
-        """Load an artefact."""
         self.artefacts[digest] = artefact
         await self.bench.load(digest)
 

@@ -54,7 +54,7 @@ class _Batch:
 
     @property
     def is_full(self) -> bool:
-        """Bool: no row is padding."""
+        """True if no row is padding."""
         return self.rows == self.size
 
 
@@ -108,7 +108,6 @@ class Network:
         self._profiled = profiled
 
     def one_row(self, spec: TensorType) -> TensorType:
-        """Return the spec of an input for one row."""
         return TensorType(spec.dtype, (1, *spec.shape[1:])) if self.batched else spec
 
     def __call__(self, given: Inputs) -> Any:
@@ -133,14 +132,15 @@ class Network:
             if route is None:
                 route = self._route(inputs)
             if route.is_whole:
-                found = self._run(route.batches[0], inputs.tensors)
+                results = self._run(route.batches[0], inputs.tensors)
             else:
-                found = self._run_in_parts(route.batches, inputs.tensors)
+                results = self._run_in_parts(route.batches, inputs.tensors)
         if len(self.outputs) == 1:
-            only = found[self.outputs[0]]
+            only = results[self.outputs[0]]
             return only.numpy() if inputs.are_numpy else only
         return {
-            name: found[name].numpy() if inputs.are_numpy else found[name] for name in self.outputs
+            name: results[name].numpy() if inputs.are_numpy else results[name]
+            for name in self.outputs
         }
 
     def _strings_run(self, inputs: GivenInputs) -> Any:
@@ -173,8 +173,8 @@ class Network:
         for batch in batches:
             given = {name: inputs[name] for name in batch.ready.program.graph.inputs}
             if self.batched:
-                for name, each in given.items():
-                    given[name] = padded(each, batch.first, batch.rows, batch.size)
+                for name, tensor in given.items():
+                    given[name] = padded(tensor, batch.first, batch.rows, batch.size)
             parts.append(self._run(batch, given))
         return {
             name: joined([part[name] for part in parts], self._axes.get(name))
@@ -185,24 +185,24 @@ class Network:
         """Run one batch on its rows; returns new tensors, without those of padding."""
         ready, backend = batch.ready, self._device.backend
 
-        outputs = {name: torch.empty_like(each) for name, each in batch.outputs.items()}
+        outputs = {name: torch.empty_like(spare) for name, spare in batch.outputs.items()}
 
         def run() -> None:
-            found = begin_run(backend, ready, given, outputs).finish()
-            if found is not outputs:
+            results = begin_run(backend, ready, given, outputs).finish()
+            if results is not outputs:
                 for name, tensor in outputs.items():
-                    tensor.copy_(found[name])
+                    tensor.copy_(results[name])
 
         if ready.layout.has_heap:  # shapes follow the content
-            found = self._device.call(lambda: backend.interpret(ready.program, given, no_pause))
-            outputs = {name: each.clone() for name, each in found.items()}
+            results = self._device.call(lambda: backend.interpret(ready.program, given, no_pause))
+            outputs = {name: tensor.clone() for name, tensor in results.items()}
         else:
             self._device.call(run)
         if not batch.is_full:
             for name, axis in self._axes.items():
                 if axis is not None:
-                    each = outputs[name].shape[axis] // batch.size
-                    outputs[name] = outputs[name].narrow(axis, 0, batch.rows * each)
+                    extent = outputs[name].shape[axis] // batch.size
+                    outputs[name] = outputs[name].narrow(axis, 0, batch.rows * extent)
         return outputs
 
     def _check_open(self) -> None:
@@ -218,8 +218,8 @@ class Network:
             left = max(all_rows - first, 1)
             size = self.batch_sizes[self._cover.first(left)] if self.batched else 1
             rows = min(all_rows - first, size)
-            found = self._batch(shape_class, size)
-            batches.append(_Batch(first, rows, size, found.ready, found.plan_id, found.outputs))
+            batch = self._batch(shape_class, size)
+            batches.append(_Batch(first, rows, size, batch.ready, batch.plan_id, batch.outputs))
             first += rows
         first_batch = batches[0]
         takes_all = inputs.tensors.keys() == first_batch.ready.program.graph.inputs.keys()
@@ -233,7 +233,7 @@ class Network:
         key = shape_class, size
         if key not in self._ready:
             self._ready[key] = self._device.call(lambda: self._prepared(shape_class, size))
-            others = [each for each in self._ready if each[0] != self._profiled]
+            others = [ready_key for ready_key in self._ready if ready_key[0] != self._profiled]
             if len(others) > MAX_ON_DEMAND:
                 self._forget(others[0])
         self._ready.move_to_end(key)
@@ -256,10 +256,10 @@ class Network:
         return _Batch(0, size, size, ready, to_run.plan_id, outputs)
 
     def _forget(self, key: tuple[ShapeClass, int]) -> None:
-        gone = self._ready.pop(key)
-        self._device.call(gone.ready.prepared.release)
+        dropped = self._ready.pop(key)
+        self._device.call(dropped.ready.prepared.release)
         for looks, route in list(self._routes.items()):
-            if any(batch.ready is gone.ready for batch in route.batches):
+            if any(batch.ready is dropped.ready for batch in route.batches):
                 del self._routes[looks]
 
     @property
@@ -282,10 +282,10 @@ class Network:
     @property
     def schedules(self) -> dict[int, NetworkSchedule]:
         """Schedules by batch size."""
-        found = self._compiled
+        compiled = self._compiled
         return {
-            size: NetworkSchedule(self.name, schedule, found.graphs[size])
-            for size, schedule in sorted(found.schedules.items())
+            size: NetworkSchedule(self.name, schedule, compiled.graphs[size])
+            for size, schedule in sorted(compiled.schedules.items())
         }
 
     def save(self, folder: str | Path) -> None:
@@ -308,7 +308,6 @@ class Network:
                 DEVICE_THREADS.leave(self)
 
     def __enter__(self) -> Self:
-        """Return the network, which is closed on the way out."""
         return self
 
     def __exit__(
@@ -325,4 +324,4 @@ class Network:
         return f"<braid.Network {self.name}({inputs}), batch sizes {sizes}>"
 
     def _repr_html_(self) -> str:
-        return "".join(each._repr_html_() for each in self.schedules.values())
+        return "".join(schedule._repr_html_() for schedule in self.schedules.values())

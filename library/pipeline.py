@@ -51,6 +51,7 @@ from braid.core.errors import (
     InvalidRequest,
     InvalidUpload,
 )
+from braid.core.external_data import ModelFile, with_its_data
 from braid.core.regular_file import check_file
 from braid.core.schedule import Schedule
 from braid.engine.importer.host.launch import import_model
@@ -59,7 +60,6 @@ from braid.library.cache_folder import CacheFolder
 from braid.library.compiled import Compiled
 from braid.library.measured_device import MeasuredDevice, measured_device
 from braid.server.settings import Settings
-from braid_client.external_data import ModelFile, with_its_data
 
 IMPORT_TRIES = 8
 """Tries of an importer that is killed within its limits: each may use up the machine's memory."""
@@ -234,10 +234,10 @@ async def _find_larger_sizes(
     try:
         while (size := sizes.next()) is not None:
             of_size = replace(progress, label=batch_size_label(size))
-            made = await _schedule(imported, size, samples, parts, of_size, sizes.pays)
-            if sizes.pays(made):
-                outcome.schedules[size] = made
-            sizes.tried(made)
+            schedule = await _schedule(imported, size, samples, parts, of_size, sizes.pays)
+            if sizes.pays(schedule):
+                outcome.schedules[size] = schedule
+            sizes.tried(schedule)
     except DamagedArtefact:
         raise
     except BraidError as error:  # the network runs without them
@@ -274,11 +274,11 @@ async def _schedule(
     planner = PlannerProcess(limits.memory_bytes, limits.seconds)
     options = CompileOptions(planner, settings.tolerance, limits, samples, is_brief=is_brief)
     cache = ResultCache(folder.results, folder.call, device.device_key, list(keys.values()))
-    made, graph = await compile(imported, device, batch_size, options, cache, report)
-    if is_brief and pays is not None and not pays(made):
-        return made
-    schedule = better_founded(before, made, monotonic() - began)
-    is_new = schedule.unit_names == made.unit_names
+    new, graph = await compile(imported, device, batch_size, options, cache, report)
+    if is_brief and pays is not None and not pays(new):
+        return new
+    schedule = better_founded(before, new, monotonic() - began)
+    is_new = schedule.unit_names == new.unit_names
     await folder.call(folder.results.put_schedule, schedule, graph if is_new else None)
     return schedule
 

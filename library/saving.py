@@ -98,8 +98,8 @@ def _compiled(document: dict[str, Any], artefact: Path, options: WorkerOptions) 
     digest, options_of_model = str(document["sha256"]), options_from_json(document["options"])
     check_files(artefact, digest)
     read = [
-        (schedule_from_json(each["schedule"]), graph_from_json(each["graph"]))
-        for each in document["schedules"]
+        (schedule_from_json(entry["schedule"]), graph_from_json(entry["graph"]))
+        for entry in document["schedules"]
     ]
     fits, graphs = {}, {}
     key = device_key_of(options)

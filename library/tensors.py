@@ -31,13 +31,12 @@ class GivenInputs:
     @property
     def looks(self) -> tuple[Any, ...]:
         """All that a plan depends on, but for the content of static inputs."""
-        return tuple([(name, each.dtype, each.shape) for name, each in self.tensors.items()])
+        return tuple([(name, tensor.dtype, tensor.shape) for name, tensor in self.tensors.items()])
 
     def unchecked(self) -> Sequence[GivenTensor]:
-        """Inputs as a request has them."""
         return [
-            GivenTensor(name, _dtype(name, each), tuple(each.shape), _content(each))
-            for name, each in self.tensors.items()
+            GivenTensor(name, _dtype(name, tensor), tuple(tensor.shape), _content(tensor))
+            for name, tensor in self.tensors.items()
         ]
 
 
@@ -53,7 +52,7 @@ def given_inputs(given: Inputs, names: Sequence[str]) -> GivenInputs:
         (name,) = names
         return GivenInputs({name: _tensor(name, given)}, isinstance(given, np.ndarray))
     tensors = {str(name): _tensor(name, array) for name, array in given.items()}
-    return GivenInputs(tensors, not any(isinstance(each, Tensor) for each in given.values()))
+    return GivenInputs(tensors, not any(isinstance(array, Tensor) for array in given.values()))
 
 
 def _tensor(name: str, array: Array) -> Array:
@@ -96,10 +95,10 @@ def _texts(name: str, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 def _dtype(name: str, tensor: Array) -> str:
     if isinstance(tensor, np.ndarray):
         return BYTES
-    found = DTYPE_NAMES.get(tensor.dtype)
-    if found is None:
+    dtype = DTYPE_NAMES.get(tensor.dtype)
+    if dtype is None:
         raise InvalidTensor(f"input {name!r}: no model takes {tensor.dtype} tensors")
-    return found
+    return dtype
 
 
 def _content(tensor: Array) -> memoryview:

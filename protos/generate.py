@@ -43,10 +43,10 @@ def generate() -> dict[str, str]:
         )
         if code != 0:
             raise SystemExit(f"protoc failed with {code}")
-        made = sorted(Path(folder, "braid", "v1").iterdir())
+        generated = sorted(Path(folder, "braid", "v1").iterdir())
         # Relative imports, so that the code works in any package.
         absolute = re.compile(r"^from braid\.v1 import", re.MULTILINE)
-        return {path.name: absolute.sub("from . import", path.read_text()) for path in made}
+        return {path.name: absolute.sub("from . import", path.read_text()) for path in generated}
 
 
 def main() -> None:

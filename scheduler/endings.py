@@ -86,7 +86,6 @@ class Endings:
         return unions[1:]
 
     def groups(self, ending: int) -> tuple[int, ...]:
-        """The groups of an ending that ``of`` has listed."""
         return self._groups[ending]
 
     def _enumerate_states(self) -> None:

@@ -99,7 +99,7 @@ def plan_exhaustively(problem: Problem, strategies: Strategies) -> tuple[list[St
 
 
 def _find_despite_noise(space: StageSpace, table: StageTable, memo: StageMemo) -> Solution:
-    """The optimum; if the cost varies, after its near-ties were measured again."""
+    """The optimum; where the cost varies, near-ties are measured again first."""
     solution = find_schedule(space.endings, table)
     if isinstance(memo.cost, RepeatableCost):
         for _ in range(ROUNDS):
@@ -111,6 +111,5 @@ def _find_despite_noise(space: StageSpace, table: StageTable, memo: StageMemo) -
 
 
 def rename(stage: Stage, units: Mapping[int, int]) -> Stage:
-    """The same stage on other units."""
     groups = tuple(tuple(units[unit] for unit in group) for group in stage.groups)
     return replace(stage, groups=groups)

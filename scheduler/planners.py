@@ -95,8 +95,7 @@ def stages_to_measure(
 ) -> list[Stage]:
     """Stages whose latency ``plan`` is certain to ask for, one per distinct signature.
 
-    They are all that is asked, but for lazy-ios, rammer and the portfolio: what those ask further
-    depends on the answers.
+    Only lazy-ios, rammer and the portfolio ask for more, depending on the answers.
     """
     recorder = _Recorder()
     problem = Problem(as_units(graph), StageMemo(recorder), options, facts or DeviceFacts())

@@ -36,10 +36,10 @@ def parse_device(text: str) -> DeviceName:
     Raises:
         ValueError: it names no device.
     """
-    found = _SYNTAX.fullmatch(text)
-    if found is None:
+    match = _SYNTAX.fullmatch(text)
+    if match is None:
         raise ValueError(f"unknown device {text!r}; known: cpu, cpu:FIRST-LAST (cores), cuda:INDEX")
-    first, last, gpu = (None if part is None else int(part) for part in found.groups())
+    first, last, gpu = (None if part is None else int(part) for part in match.groups())
     if gpu is not None:
         return DeviceName(f"cuda:{gpu}", gpu=gpu)
     if first is None:

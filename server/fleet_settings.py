@@ -24,7 +24,7 @@ _NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 def without_password(url: str) -> str:
     """Return a database's URL with ``***`` where its password stood."""
-    return _PASSWORDS.sub(lambda found: f"{found[2]}=***" if found[2] else f"{found[1]}:***@", url)
+    return _PASSWORDS.sub(lambda match: f"{match[2]}=***" if match[2] else f"{match[1]}:***@", url)
 
 
 def default_node_name() -> str:

@@ -290,7 +290,7 @@ class Settings(FleetSettings):
     @model_validator(mode="after")
     def _metrics_tokens_beside_others(self) -> Settings:
         others = self.admin_token_file, self.infer_token_file, self.admin_token, self.infer_token
-        has_others = any(one not in (None, SecretStr("")) for one in others)
+        has_others = any(value not in (None, SecretStr("")) for value in others)
         if not has_others and (self.metrics_token_file or self.metrics_token != SecretStr("")):
             raise ValueError(
                 "BRAID_METRICS_TOKEN_FILE and BRAID_METRICS_TOKEN need tokens of another role: "

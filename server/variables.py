@@ -19,19 +19,19 @@ _OF_KUBERNETES = re.compile(r"BRAID_(\w+_)?(SERVICE_(HOST|PORT)(_\w+)?|PORT(_\d+
 
 def unknown_variables(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Return variables ``BRAID_*`` that nothing reads, each with the most similar one, or ""."""
-    known = ["BRAID_" + name for name in (*_OF_CLIENTS, *_OF_BENCHMARKS)]
+    names = ["BRAID_" + name for name in (*_OF_CLIENTS, *_OF_BENCHMARKS)]
     unknown = [
         name
         for name in sorted(environment)
-        if name.startswith("BRAID_") and name not in known and not _OF_KUBERNETES.fullmatch(name)
+        if name.startswith("BRAID_") and name not in names and not _OF_KUBERNETES.fullmatch(name)
     ]
     if not unknown:
         return {}
     from braid.server.settings import PREFIX, Settings  # take a while to load
 
-    known += [PREFIX + name.upper() for name in Settings.model_fields]
+    names += [PREFIX + name.upper() for name in Settings.model_fields]
     return {
-        name: next(iter(get_close_matches(name, known, 1, 0.8)), "")
+        name: next(iter(get_close_matches(name, names, 1, 0.8)), "")
         for name in unknown
-        if name not in known
+        if name not in names
     }

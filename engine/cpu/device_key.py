@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 
 from braid.core.precision import BF16, FP32, INT8
+from braid.engine.cpu.native.find import find_native
 from braid.engine.onednn.library import find_onednn, onednn_version
 
 KERNELS_REVISION = 5
@@ -36,6 +37,7 @@ def cpu_device_key(threads: int, cores: int, quota: float = 0.0) -> str:
         "torch": torch.__version__,
         "onednn": onednn_version(),
         "kernels": str(KERNELS_REVISION),
+        **({"native": "none"} if find_onednn() and not find_native() else {}),
     }
     return ":".join(["cpu", _cpu_model(), *(f"{name}={value}" for name, value in facts.items())])
 

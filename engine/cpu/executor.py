@@ -125,7 +125,6 @@ class CpuExecutor:
         return program.results(env)
 
     def run_unit(self, program: Program, unit: int, env: Environment) -> None:
-        """Run one unit by itself on the slots of ``env``, with all threads."""
         self.run_segment(lay_out_stage(program, [[unit]], self.threads), env)
 
     def stage(self, program: Program, segment: Segment, env: Environment) -> StageRun:

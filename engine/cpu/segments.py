@@ -116,8 +116,9 @@ class Runner:
 @cache
 def find_runner() -> Runner | None:
     """The runner; None where the part in C was not built or oneDNN is not installed."""
-    library, native = find_onednn(), find_native()
-    return Runner(native, library) if native is not None and library is not None else None
+    library = find_onednn()
+    native = None if library is None else find_native()
+    return None if library is None or native is None else Runner(native, library)
 
 
 @dataclass(slots=True)

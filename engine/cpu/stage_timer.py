@@ -84,8 +84,8 @@ class CpuStageTimer:
     ) -> Generator[None, None, StageLatency]:
         """Latency of one stage, on the values that its producers really give.
 
-        A unit that takes long on all threads is not measured on one: it can neither pause there nor
-        be far from what is known of it.
+        A unit that takes long on all threads is not measured on one, where it could not pause: its
+        latency is scaled from the one on all threads.
         """
         activations = yield from self._values(program, inputs, pause)
         alone = stage.groups[0][0] if sum(map(len, stage.groups)) == 1 else None
@@ -194,19 +194,19 @@ def measure_overheads(
         _sample_us(stage)
     for _ in range(_MOST_SAMPLES):
         waits = begin_waits()
-        taken = {name: _sample_us(stage) for name, stage in stages.items()}
-        if waited_part(waits.longest_ns(), sum(taken.values()) * _INNER * 1e3) <= MOST_WAITED:
-            for name, sample_us in taken.items():
+        samples_us = {name: _sample_us(stage) for name, stage in stages.items()}
+        if waited_part(waits.longest_ns(), sum(samples_us.values()) * _INNER * 1e3) <= MOST_WAITED:
+            for name, sample_us in samples_us.items():
                 samples[name].append(sample_us)
         yield
         if len(samples["single"]) == _SAMPLES:
             break
     else:
-        return StageOverheads(stage_us=max(taken.values()))
-    one = median(samples["single"])
-    launch = max(0.0, (median(samples["chain"]) - one) / (CHAIN - 1))
+        return StageOverheads(stage_us=max(samples_us.values()))
+    single = median(samples["single"])
+    launch = max(0.0, (median(samples["chain"]) - single) / (CHAIN - 1))
     return StageOverheads(
-        stage_us=max(0.0, one - launch),
+        stage_us=max(0.0, single - launch),
         group_us=max(0.0, min(samples["pair"]) - max(samples["single"])),
         launch_us=launch,
     )

@@ -164,9 +164,9 @@ class CudaExecutor:
         in_use = prepared.underway > 0
         if in_use and not staging.landing:
             staging.make_landing(prepared.inputs, driver)
-            made = driver.event()
-            driver.record(made, origin)  # which may still use what it freed
-            driver.wait(made, uploads)
+            landing_free = driver.event()
+            driver.record(landing_free, origin)  # which may still use what it freed
+            driver.wait(landing_free, uploads)
         staging.upload(inputs, staging.landing if in_use else prepared.inputs, driver, uploads)
         driver.record(arrived, uploads)
         driver.wait(arrived, origin)

@@ -88,8 +88,8 @@ def driver_version(file: Path = DRIVER_VERSION_FILE) -> str:
         text = file.read_text()
     except OSError:
         return _driver_by_nvml() or "unknown"
-    found = re.search(r"Kernel Module(?: for \S+)?\s+(\d+(?:\.\d+)+)", text)
-    return found[1] if found else "unknown"
+    release = re.search(r"Kernel Module(?: for \S+)?\s+(\d+(?:\.\d+)+)", text)
+    return release[1] if release else "unknown"
 
 
 def _driver_by_nvml() -> str:

@@ -89,8 +89,8 @@ def write_artefact(
     if _RESERVED in weights:
         raise ModelImportError(f"the model names a tensor {_RESERVED!r}; give it another name")
     folder.mkdir()
-    own = {name: tensor.contiguous().clone() for name, tensor in weights.items()}
-    save_file(own, folder / WEIGHTS_FILE)
+    copies = {name: tensor.contiguous().clone() for name, tensor in weights.items()}
+    save_file(copies, folder / WEIGHTS_FILE)
     (folder / GRAPH_FILE).write_text(json.dumps(graph_to_json(graph), allow_nan=False))
     names = [GRAPH_FILE, WEIGHTS_FILE]
     if model is not None:

@@ -31,7 +31,6 @@ MAX_FRAME_BYTES = 256 << 20  # a graph of 10^5 operators is about 30 MB
 
 
 def encode(message: Message) -> bytes:
-    """Return the frame of a message."""
     if type(message) is WorkerCall and type(run := message.request) is RunExecutable:
         body_bytes = _RUN.size - _LENGTH.size
         words = message.number, run.number, run.offset, run.is_finite
@@ -74,7 +73,6 @@ class FrameDecoder:
 
 
 def _decode(buffer: bytearray, start: int, end: int) -> Message:
-    """Return the message of a whole frame, from ``start`` to ``end``."""
     size = end - start
     if size == _RUN.size and buffer[start + _LENGTH.size] == _RUN_KIND:
         _, _, call, number, offset, is_finite = _RUN.unpack_from(buffer, start)
@@ -95,7 +93,6 @@ class BlockingChannel:
         self._decoder = FrameDecoder()
 
     def fileno(self) -> int:
-        """File descriptor, for ``select.poll``."""
         return self._socket.fileno()
 
     def receive(self) -> list[Message] | None:

@@ -347,7 +347,6 @@ class WorkerFailure:
 
     @staticmethod
     def of(call: int, error: BraidError) -> WorkerFailure:
-        """The message that carries ``error``."""
         retry_after_s = error.retry_after_s if isinstance(error, ResourceExhausted) else None
         names = (
             kind.__name__ for kind in type(error).__mro__ if kind.__module__ == errors.__name__

@@ -105,7 +105,6 @@ class Arena:
 
     @property
     def used_bytes(self) -> int:
-        """Bytes allocated now."""
         return sum(self._used.values())
 
     def allocate(self, size_bytes: int) -> int | None:

@@ -31,7 +31,6 @@ from braid.engine.link.messages import (
     WorkerRequest,
 )
 from braid.engine.link.options import WorkerEnd, WorkerOptions
-from braid.engine.link.restart_pacing import RestartPacing
 from braid.engine.link.shared_memory import Arena
 from braid.engine.link.watch import RunBound
 from braid.engine.link.worker_process import OnProgress, WorkerProcess
@@ -39,6 +38,9 @@ from braid.engine.link.worker_process import OnProgress, WorkerProcess
 log = logging.getLogger("braid.worker.link")
 
 R = TypeVar("R")
+
+STABLE_SECONDS = 10.0
+"""A worker that lived this long is replaced at once, whatever became of those before."""
 
 
 class LinkState(enum.Enum):
@@ -152,7 +154,7 @@ class WorkerLink:
             "serving": self._worker,
             "spare": spare.result() if spare is not None and is_ready else None,
         }
-        return {role: each.pid for role, each in workers.items() if each and each.is_alive}
+        return {role: worker.pid for role, worker in workers.items() if worker and worker.is_alive}
 
     async def startup_call(self, request: WorkerRequest[R]) -> R:
         """As ``call``, for use by ``on_start`` only, before the worker is up."""
@@ -208,3 +210,22 @@ class WorkerLink:
         if state is not self.state:
             self.state = state
             self._events.on_state(state)
+
+
+class RestartPacing:
+    """Keeps the starts of workers that end soon apart: further with each, up to ``longest_s``.
+
+    The time for which a worker lived counts, so one that served for a while is replaced at once.
+    """
+
+    def __init__(self, longest_s: float) -> None:
+        self._longest_s = longest_s
+        self._apart_s = 0.0  # from one start to the next
+
+    def pause_s(self, lived_s: float) -> float:
+        """Seconds to wait after a worker that ended ``lived_s`` seconds after its start began."""
+        if lived_s > STABLE_SECONDS:
+            self._apart_s = 0.0
+        pause_s = max(0.0, self._apart_s - lived_s)
+        self._apart_s = min(self._longest_s, 2 * self._apart_s + 0.1)
+        return pause_s

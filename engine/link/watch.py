@@ -70,7 +70,6 @@ class Watch:
         return self._status is not None and self._unanswered >= SILENT_TICKS
 
     def sent(self, call: int, bound: RunBound) -> None:
-        """Record that run ``call`` was sent."""
         self._runs[call] = _Run(bound)
 
     def answered(self, call: int) -> bool:

@@ -299,7 +299,6 @@ class _Control(asyncio.Protocol):
         self._decoder = FrameDecoder()
 
     def data_received(self, data: bytes) -> None:
-        """Pass on each status."""
         for message in self._decoder.feed(data):
             if isinstance(message, WorkerStatus):
                 self._heard(message)

@@ -30,7 +30,6 @@ def finish(
 
     Args:
         builder: all nodes lowered; its constants are taken out of it.
-        name: of the graph.
         inputs: specs of the model's inputs by name.
         outputs: names that callers see -> values.
 

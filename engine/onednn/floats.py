@@ -154,7 +154,7 @@ def slice_of_images(
     shape: Sequence[int],
     output: Sequence[int],
     first: Sequence[int],
-    every: Sequence[int],
+    steps: Sequence[int],
 ) -> tuple[Primitive, int]:
     """Copy images out of images, both in channels_last.
 
@@ -162,7 +162,7 @@ def slice_of_images(
         shape: of the source.
         output: of what is copied.
         first: element along each axis ...
-        every: ... and the distance to the next one.
+        steps: ... and the distance to the next one.
 
     Returns:
         The copy, and the bytes from the start of the source to what it reads first.
@@ -170,7 +170,7 @@ def slice_of_images(
     _, c, h, w = shape
     strides = h * w * c, 1, w * c, c
     offset = sum(stride * start for stride, start in zip(strides, first, strict=True))
-    apart = [stride * step for stride, step in zip(strides, every, strict=True)]
+    apart = [stride * step for stride, step in zip(strides, steps, strict=True)]
     source = library.strided(output, apart)
     size = library.dtype.itemsize
     return library.copy(source, library.images(output)), size * offset

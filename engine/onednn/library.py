@@ -117,13 +117,13 @@ class OneDnn:
             Unsupported: the library refuses.
             MemoryError: it found no memory, which says nothing of what it supports.
         """
-        made = _Pointer()
-        status = getattr(self._c, f"dnnl_{function}")(ctypes.byref(made), *arguments)
+        handle = _Pointer()
+        status = getattr(self._c, f"dnnl_{function}")(ctypes.byref(handle), *arguments)
         if status == _OUT_OF_MEMORY:
             raise MemoryError(f"oneDNN answered {status} to {function}")
         if status:
             raise Unsupported(f"{function} answered {status}")
-        return made
+        return handle
 
     def owned(self, owner: object, kind: str, handle: _Pointer) -> _Pointer:
         """Destroy ``handle`` when ``owner`` is gone."""
@@ -183,8 +183,8 @@ class OneDnn:
     # Descriptors and attributes are a few hundred bytes and copied by what is made of them.
 
     def _described(self, function: str, *arguments: Any) -> _Pointer:
-        made = self.make(function, *arguments)
-        return self.owned(made, "memory_desc", made)
+        description = self.make(function, *arguments)
+        return self.owned(description, "memory_desc", description)
 
     def like(self, tensor: Tensor, shape: Sequence[int]) -> _Pointer:
         return self.on(tensor.dtype).dense(shape)
@@ -227,17 +227,17 @@ class OneDnn:
             scales: argument -> mask of the axes along which its scales lie.
             zeros: arguments with a zero point.
         """
-        made = self.make("primitive_attr_create")
-        self.owned(made, "primitive_attr", made)
-        self._c.dnnl_primitive_attr_set_scratchpad_mode(made, _SCRATCH_OF_CALLER)
+        handle = self.make("primitive_attr_create")
+        self.owned(handle, "primitive_attr", handle)
+        self._c.dnnl_primitive_attr_set_scratchpad_mode(handle, _SCRATCH_OF_CALLER)
         for argument, mask in scales.items():
-            if self._c.dnnl_primitive_attr_set_scales_mask(made, argument, mask):
+            if self._c.dnnl_primitive_attr_set_scales_mask(handle, argument, mask):
                 raise Unsupported(f"no scales for argument {argument}")
         for argument in zeros:
-            if self._c.dnnl_primitive_attr_set_zero_points_mask(made, argument, 0):
+            if self._c.dnnl_primitive_attr_set_zero_points_mask(handle, argument, 0):
                 raise Unsupported(f"no zero point for argument {argument}")
         if not post_ops:
-            return made
+            return handle
         chain = self.make("post_ops_create")
         self.owned(chain, "post_ops", chain)
         for name, alpha, beta in post_ops:
@@ -248,8 +248,8 @@ class OneDnn:
                 status = self._c.dnnl_post_ops_append_eltwise(chain, ACTIVATIONS[name], *numbers)
             if status:
                 raise Unsupported(f"{name} cannot be fused")
-        self._c.dnnl_primitive_attr_set_post_ops(made, chain)
-        return made
+        self._c.dnnl_primitive_attr_set_post_ops(handle, chain)
+        return handle
 
 
 class Computation(ABC):

@@ -151,13 +151,13 @@ class _Lowering:
     def _conditional(self, node: OnnxNode) -> None:
         """Lower an If: one branch if the condition is a constant, both otherwise."""
         condition = node.operand(0)
-        known = self._builder.constant(condition)
-        if known is not None and known.numel() != 1:
+        constant = self._builder.constant(condition)
+        if constant is not None and constant.numel() != 1:
             raise UnsupportedUse("the condition is not a single value")
         arms = {"then": node.graph("then_branch"), "else": node.graph("else_branch")}
-        if known is not None:
-            taken = "then" if known.item() else "else"
-            branch = self._branch(node, taken, arms[taken])
+        if constant is not None:
+            chosen_arm = "then" if constant.item() else "else"
+            branch = self._branch(node, chosen_arm, arms[chosen_arm])
             self._builder.operators.extend(branch.operators)
             for name, value in zip(node.outputs, branch.outputs, strict=True):
                 if name:

@@ -23,9 +23,9 @@ def opsets(entry: Lowering) -> tuple[int, int]:
 
 def rows() -> dict[str, tuple[int, int, str]]:
     """Operator -> first and last operator set covered, and remarks."""
-    found = {entry.op_type: (*opsets(entry), entry.remarks) for entry in TABLE.values()}
-    found["If"] = (OLDEST_OPSET, NEWEST_OPSET, CONDITIONAL)
+    covered = {entry.op_type: (*opsets(entry), entry.remarks) for entry in TABLE.values()}
+    covered["If"] = (OLDEST_OPSET, NEWEST_OPSET, CONDITIONAL)
     for name in EXPANDED:
         first = min(s.since_version for s in defs.get_all_schemas_with_history() if s.name == name)
-        found[name] = (first, NEWEST_OPSET, "expanded into the function ONNX defines it as")
-    return found
+        covered[name] = (first, NEWEST_OPSET, "expanded into the function ONNX defines it as")
+    return covered

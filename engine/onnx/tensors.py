@@ -42,8 +42,8 @@ def dtype_name(data_type: int) -> str:
         return DTYPES[data_type]
     except KeyError:
         names = TensorProto.DataType
-        known = data_type in names.values()
-        label = names.Name(data_type) if known else str(data_type)
+        is_known = data_type in names.values()
+        label = names.Name(data_type) if is_known else str(data_type)
         raise UnsupportedUse(f"element type {label}") from None
 
 

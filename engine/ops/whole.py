@@ -70,23 +70,20 @@ class WholeModel:
     def result_specs(self, shapes: Sequence[Extents]) -> list[TensorType]:
         """Return specs of the results; extents that follow the content keep their names.
 
-        Args:
-            shapes: of the inputs.
-
         Raises:
             ValueError: the inputs do not have the declared extents.
         """
-        known: dict[int | str, int | str] = {}
+        extents: dict[int | str, int | str] = {}
         for shape, declared in zip(shapes, self.input_shapes, strict=True):
             if len(declared) != len(shape):
                 raise ValueError(f"an input has {len(shape)} axes, the model takes {len(declared)}")
             for name, extent in zip(declared, shape, strict=True):
                 if isinstance(name, int):
-                    known[name] = name
-                if known.setdefault(name, extent) != extent:
-                    raise ValueError(f"an extent is {extent}, the model takes {known[name]}")
+                    extents[name] = name
+                if extents.setdefault(name, extent) != extent:
+                    raise ValueError(f"an extent is {extent}, the model takes {extents[name]}")
         return [
-            TensorType(dtype, tuple(known.get(dim, dim) for dim in shape))
+            TensorType(dtype, tuple(extents.get(dim, dim) for dim in shape))
             for shape, dtype in zip(self.shapes, self.dtypes, strict=True)
         ]
 
@@ -111,7 +108,6 @@ def whole_model(model: Tensor, *inputs: Tensor, whole: WholeModel) -> tuple[Tens
     Args:
         model: the file, UINT8.
         inputs: one for each of ``whole.names``.
-        whole: the operator's attributes.
 
     Raises:
         InvalidRequest: an operator cannot use the values.
@@ -216,7 +212,6 @@ def whole_graph(
     """Return the graph of one operator that runs a model, and its only constant.
 
     Args:
-        name: of the graph.
         inputs: specs by name.
         outputs: specs by name; an extent with a name of no input follows the content.
         model: bytes of the file, UINT8.
@@ -227,7 +222,7 @@ def whole_graph(
         constant += "'"
     named = {dim for spec in inputs.values() for dim in spec.shape}
     open_dims = {dim for spec in outputs.values() for dim in spec.shape if isinstance(dim, str)}
-    own: dict[str, Literal] = {
+    stated: dict[str, Literal] = {
         "names": list(inputs),
         "outputs": list(outputs),
         "input_shapes": [list(spec.shape) for spec in inputs.values()],
@@ -237,7 +232,7 @@ def whole_graph(
     }
     values = tuple(f"{output}:0" for output in outputs)
     operator = Operator(
-        "onnxruntime", KIND, (constant, *inputs), values, attributes={**own, **attributes}
+        "onnxruntime", KIND, (constant, *inputs), values, attributes={**stated, **attributes}
     )
     graph = OpGraph(
         name=name,
@@ -267,8 +262,8 @@ def loose_graph(template: OpGraph, model: Tensor) -> tuple[OpGraph, dict[str, Te
 
 
 def attributes_of(unit: Operator) -> WholeModel:
-    found: WholeModel = op(KIND).bound(unit.attributes).keywords["whole"]  # type: ignore[attr-defined]
-    return found
+    model: WholeModel = op(KIND).bound(unit.attributes).keywords["whole"]  # type: ignore[attr-defined]
+    return model
 
 
 def _array(tensor: Tensor) -> Any:

@@ -180,11 +180,11 @@ def _scale_channels(producer: Operator, weight: Tensor, scale: Tensor) -> Tensor
     """Multiply the part of the weight that makes each output channel."""
     if producer.kind == _NORM:
         return weight * scale
-    rest = (1,) * (weight.dim() - 2)
+    ones = (1,) * (weight.dim() - 2)
     if producer.kind == _CONVOLUTION and producer.attributes.get("transposed", False):
         # [in, out / groups, *kernel]: output channels are numbered group by group
         groups = producer.attributes.get("groups", 1)
         assert isinstance(groups, int)
         by_group = weight.reshape(groups, -1, *weight.shape[1:])
-        return (by_group * scale.reshape(groups, 1, -1, *rest)).reshape(weight.shape)
-    return weight * scale.reshape(-1, 1, *rest)
+        return (by_group * scale.reshape(groups, 1, -1, *ones)).reshape(weight.shape)
+    return weight * scale.reshape(-1, 1, *ones)

@@ -85,8 +85,8 @@ def rebuilt(
     """``graph`` with other operators; specs of values that are gone are dropped."""
     operators = tuple(operators)
     produced = {out for op in operators for out in op.outputs}
-    every = graph.specs if specs is None else specs
-    specs = {name: spec for name, spec in every.items() if name in produced}
+    all_specs = graph.specs if specs is None else specs
+    specs = {name: spec for name, spec in all_specs.items() if name in produced}
     return dataclasses.replace(graph, operators=operators, specs=specs)
 
 

@@ -124,13 +124,13 @@ _PAD = Op("braid.pad", value("x"), name="pad", mode="constant", value=_is_off)
 def _with_padding(op: Operator, captures: Captures, upstream: Upstream) -> Operator | None:
     pad, is_pool = upstream.makers[captures["pad"]], op.kind == "braid.avg_pool"
     name, sides = ("pads", 2) if is_pool else ("padding", 1)
-    own = op.attributes.get(name)
-    if pad.host or not isinstance(own, list):
+    padding = op.attributes.get(name)
+    if pad.host or not isinstance(padding, list):
         return None
-    zeros = _zeros(pad.attributes, len(own) // sides)
-    if zeros is None or (is_pool and any(own) and not op.attributes.get("count_padding")):
+    zeros = _zeros(pad.attributes, len(padding) // sides)
+    if zeros is None or (is_pool and any(padding) and not op.attributes.get("count_padding")):
         return None
-    total = [x + y for x, y in zip(own, zeros * sides, strict=True) if isinstance(x, int)]
+    total = [x + y for x, y in zip(padding, zeros * sides, strict=True) if isinstance(x, int)]
     changed: dict[str, Literal] = {**op.attributes, name: [*total]}
     if is_pool:
         changed["count_padding"] = True

@@ -41,14 +41,14 @@ def narrow_type(template: OpGraph, weights: Weights) -> str:
     Of both, the coarser. Weights that are cast before they are used do not count.
     """
     types = value_types(template, weights)
-    made = {types.get(value, "") for value in template.outputs.values()}
+    dtypes = {types.get(value, "") for value in template.outputs.values()}
     pending = list(template.operators)
     while pending:
         operator = pending.pop()
         pending += [inner for branch in operator.branches for inner in branch.operators]
         if operator.kind not in (_CAST, _IDENTITY):
-            made.update(types[name] for name in operator.outputs)
-    return next((dtype for dtype in reversed(NARROW) if dtype in made), "")
+            dtypes.update(types[name] for name in operator.outputs)
+    return next((dtype for dtype in reversed(NARROW) if dtype in dtypes), "")
 
 
 def widen(template: OpGraph, weights: Weights) -> tuple[OpGraph, dict[str, Tensor]]:
@@ -107,13 +107,13 @@ class _Widening:
             self._narrow(name, to, narrow) if self._is_narrow(name) else name
             for name in operator.inputs
         )
-        made = [name for name in operator.outputs if self._is_narrow(name)]
-        narrow.update({name: self._new(f"{name}:{self._types[name]}") for name in made})
-        outputs = tuple(narrow[name] if name in made else name for name in operator.outputs)
+        narrowed = [name for name in operator.outputs if self._is_narrow(name)]
+        narrow.update({name: self._new(f"{name}:{self._types[name]}") for name in narrowed})
+        outputs = tuple(narrow[name] if name in narrowed else name for name in operator.outputs)
         to.append(
             dataclasses.replace(operator, inputs=inputs, outputs=outputs, host=self._host(operator))
         )
-        to += [self._cast(narrow[name], name, WIDE) for name in made]
+        to += [self._cast(narrow[name], name, WIDE) for name in narrowed]
 
     def _widened(self, operator: Operator, narrow: dict[str, str]) -> Operator:
         attributes = {

@@ -57,11 +57,10 @@ class ChildEnd:
 
     @property
     def signal_name(self) -> str:
-        """Name of the signal that killed it, or ""."""
         if self.status >= 0:
             return ""
-        known = {int(each): each.name for each in signal.Signals}
-        return known.get(-self.status, f"signal {-self.status}")
+        names = {int(number): number.name for number in signal.Signals}
+        return names.get(-self.status, f"signal {-self.status}")
 
     @property
     def text(self) -> str:
@@ -84,7 +83,9 @@ class ChildProcess:
         self._oom_kills = oom_kills()  # before
         kept = {Streams.KEPT: process.stdout, Streams.LINES: process.stderr}.get(streams)
         logged = (process.stdout, process.stderr) if streams is Streams.LOGGED else ()
-        self._relaying = [asyncio.create_task(relay(each, process.pid)) for each in logged if each]
+        self._relaying = [
+            asyncio.create_task(relay(stream, process.pid)) for stream in logged if stream
+        ]
         self._end = asyncio.create_task(self._until_end(kept))
 
     @classmethod
@@ -101,7 +102,6 @@ class ChildProcess:
 
         Args:
             module: by its full name; its first act is to end with its parent.
-            arguments: of the command line.
             environment: all that the child is told; see ``core.child_process``.
             streams: what its standard streams are.
             pass_fds: descriptors that it inherits, under the same numbers.
@@ -214,13 +214,13 @@ def _check_descriptors() -> None:
     A start that runs out of them halfway loses up to six for good in uvloop, which may then raise
     an error without a number, or complain when it forgets the process.
     """
-    found: list[int] = []
+    descriptors: list[int] = []
     try:
-        while len(found) < DESCRIPTORS_TO_START:
-            found.append(os.open(os.devnull, os.O_RDONLY))
+        while len(descriptors) < DESCRIPTORS_TO_START:
+            descriptors.append(os.open(os.devnull, os.O_RDONLY))
     finally:
-        for each in found:
-            os.close(each)
+        for descriptor in descriptors:
+            os.close(descriptor)
 
 
 def oom_kills(counters: Path = _COUNTERS) -> int | None:
@@ -229,10 +229,10 @@ def oom_kills(counters: Path = _COUNTERS) -> int | None:
     None: the system has no such counter.
     """
     try:
-        found = re.search(r"^oom_kill (\d+)$", counters.read_text(), re.MULTILINE)
+        match = re.search(r"^oom_kill (\d+)$", counters.read_text(), re.MULTILINE)
     except OSError:
         return None
-    return int(found[1]) if found else None
+    return int(match[1]) if match else None
 
 
 def is_more(before: int | None, after: int | None) -> bool | None:

@@ -50,7 +50,6 @@ async def wait_for_child(
 
     Args:
         answer: the next message of the child.
-        pid: of the child.
         seconds: length of a round, in which the child has to run.
         cpu_seconds: CPU time that the child may use.
         cpu_time_s: returns the CPU seconds that a process has used.

@@ -17,9 +17,9 @@ def cpu_environment(
 ) -> dict[str, str]:
     """Environment of a worker, or a benchmark, that computes on the CPU.
 
-    OpenMP threads that wait spin only briefly, as lanes of the next stage need their cores; without
-    ``spins`` not at all, as a quota of CPU time pays for it. Huge pages for weights and activations
-    (docs/decisions/0008-onednn.md).
+    OpenMP threads that wait spin only briefly, as lanes of the next stage need their cores. Without
+    ``spins`` they sleep, as a quota of CPU time would pay for spinning. Huge pages for weights and
+    activations (docs/decisions/0008-onednn.md).
     """
     tunables = ":".join(filter(None, [environment.get("GLIBC_TUNABLES"), "glibc.malloc.hugetlb=1"]))
     return {**environment, "GOMP_SPINCOUNT": "10000" if spins else "0", "GLIBC_TUNABLES": tunables}
@@ -31,6 +31,6 @@ def cuda_environment(gpu: int, environment: Mapping[str, str] = os.environ) -> d
     So no library can make a context, with its hundreds of megabytes, on a neighbour's GPU.
     """
     visible = environment.get("CUDA_VISIBLE_DEVICES")
-    known = None if visible is None else [part.strip() for part in visible.split(",")]
-    chosen = str(gpu) if known is None else known[gpu] if gpu < len(known) else "-1"
+    gpus = None if visible is None else [part.strip() for part in visible.split(",")]
+    chosen = str(gpu) if gpus is None else gpus[gpu] if gpu < len(gpus) else "-1"
     return {**CUDA_DEFAULTS, **environment, "CUDA_VISIBLE_DEVICES": chosen}

@@ -48,14 +48,14 @@ def log_as_lines() -> None:
 
 async def relay(output: asyncio.StreamReader, pid: int) -> None:
     """Log what a child prints until it has closed its output."""
-    rest = b""
+    begun = b""
     while chunk := await output.read(LONGEST_BYTES):
-        *lines, rest = (rest + chunk).split(b"\n")
-        if len(rest) > LONGEST_BYTES:
-            lines, rest = [*lines, rest], b""
+        *lines, begun = (begun + chunk).split(b"\n")
+        if len(begun) > LONGEST_BYTES:
+            lines, begun = [*lines, begun], b""
         for line in lines:
             _log(line, pid)
-    _log(rest, pid)
+    _log(begun, pid)
 
 
 def _log(line: bytes, pid: int) -> None:
@@ -71,10 +71,10 @@ def _log(line: bytes, pid: int) -> None:
 def _fields(text: str) -> dict[str, Any] | None:
     """Attributes of the record that a line holds; None: it holds none."""
     try:
-        told = json.loads(text)
-        name, level, message = told["logger"], told["level"], told["message"]
-        facts = {k: v for k, v in told["facts"].items() if k not in _STANDARD}
-        trace = told["trace"] or None
+        record = json.loads(text)
+        name, level, message = record["logger"], record["level"], record["message"]
+        facts = {k: v for k, v in record["facts"].items() if k not in _STANDARD}
+        trace = record["trace"] or None
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
         return None
     if not (isinstance(message, str) and type(level) is int and str(name).startswith("braid.")):

@@ -45,13 +45,13 @@ class _Outside:
 
     step: Step
     value: str
-    found: Range
+    bounds: Range
     limit: Range
     sources: frozenset[str]
 
     @property
     def text(self) -> str:
-        worst = self.found[1] if self.found[1] > self.limit[1] else self.found[0]
+        worst = self.bounds[1] if self.bounds[1] > self.limit[1] else self.bounds[0]
         made_of = f", made of input {' and '.join(map(repr, sorted(self.sources)))}"
         return (
             f"OpenVINO would compute {self.step.kind} on other integers, as one may be "
@@ -102,14 +102,14 @@ def _narrow(ranges: dict[str, Range], outside: _Outside, inputs: frozenset[str])
     ranges.update({name: _narrowed(ranges[name], outside.limit) for name in wide})
 
 
-def _narrowed(found: Range, limit: Range) -> Range:
-    """A part of a range: what lies in the limit, else no negative numbers, else half of it."""
-    within = max(found[0], limit[0]), min(found[1], limit[1])
-    if within != found and within[0] <= within[1]:
+def _narrowed(bounds: Range, limit: Range) -> Range:
+    """A smaller range: the part within the limit, else the part from 0 on, else half of it."""
+    within = max(bounds[0], limit[0]), min(bounds[1], limit[1])
+    if within != bounds and within[0] <= within[1]:
         return within
-    if found[0] < 0:
-        return 0, max(found[1], 0)
-    return found[0], max(1, int(found[1]) // 2)
+    if bounds[0] < 0:
+        return 0, max(bounds[1], 0)
+    return bounds[0], max(1, int(bounds[1]) // 2)
 
 
 def _widen(
@@ -143,13 +143,13 @@ def _outside(
             results = [results[0]] * len(step.outputs)
         ranges.update(zip(step.outputs, results, strict=True))
         made_of = none.union(*(sources.get(step.operands[i], none) for i in step.data))
-        for value, found in zip(step.outputs, results, strict=True):
-            sources[value] = none if found in (ALL, BOOLEAN) else made_of
+        for value, bounds in zip(step.outputs, results, strict=True):
+            sources[value] = none if bounds in (ALL, BOOLEAN) else made_of
         for limits in (step.indices, {} if indices_only else step.limits):
             for value, limit in limits.items():
-                found = ranges.get(value, ALL)
-                if found[0] < limit[0] or found[1] > limit[1]:
-                    return _Outside(step, value, found, limit, sources.get(value, none))
+                bounds = ranges.get(value, ALL)
+                if bounds[0] < limit[0] or bounds[1] > limit[1]:
+                    return _Outside(step, value, bounds, limit, sources.get(value, none))
     return None
 
 
@@ -178,14 +178,14 @@ BINARY: Mapping[str, Callable[[Range, Range], Range]] = {
 }
 
 
-def _absolute(found: Range) -> Range:
-    ends = [abs(end) for end in found]
-    return (0 if found[0] <= 0 <= found[1] else min(ends)), max(ends)
+def _absolute(bounds: Range) -> Range:
+    ends = [abs(end) for end in bounds]
+    return (0 if bounds[0] <= 0 <= bounds[1] else min(ends)), max(ends)
 
 
 def _rounded(round_: Callable[[float], float]) -> Callable[[Range], Range]:
-    def apply(found: Range) -> Range:
-        low, high = (end if abs(end) == inf else round_(end) for end in found)
+    def apply(bounds: Range) -> Range:
+        low, high = (end if abs(end) == inf else round_(end) for end in bounds)
         return low, high
 
     return apply
@@ -193,12 +193,12 @@ def _rounded(round_: Callable[[float], float]) -> Callable[[Range], Range]:
 
 UNARY: Mapping[str, Callable[[Range], Range]] = {
     "Abs": _absolute,
-    "Negative": lambda found: (-found[1], -found[0]),
-    "Relu": lambda found: (max(found[0], 0), max(found[1], 0)),
+    "Negative": lambda bounds: (-bounds[1], -bounds[0]),
+    "Relu": lambda bounds: (max(bounds[0], 0), max(bounds[1], 0)),
     "Sign": lambda _: (-1, 1),
     "Floor": _rounded(floor),
     "Ceiling": _rounded(ceil),
-    "Round": lambda found: (_rounded(floor)(found)[0], _rounded(ceil)(found)[1]),
+    "Round": lambda bounds: (_rounded(floor)(bounds)[0], _rounded(ceil)(bounds)[1]),
     "Sigmoid": lambda _: (0, 1),
     "Softmax": lambda _: (0, 1),
     "Tanh": lambda _: (-1, 1),
@@ -207,10 +207,10 @@ UNARY: Mapping[str, Callable[[Range], Range]] = {
 truncated = _rounded(trunc)
 
 
-def quotients(found: Range, divisor: Range) -> Range:
+def quotients(dividend: Range, divisor: Range) -> Range:
     """Range of whole quotients, whichever way they are rounded; the divisors do not hold 0."""
     least = 1 if divisor[0] < 0 < divisor[1] else min(map(abs, divisor))
-    ends = [end // least for end in found] + [-(-end // least) for end in found]
+    ends = [end // least for end in dividend] + [-(-end // least) for end in dividend]
     both = [-end for end in ends] if divisor[0] < 0 else []
     return min(0, *ends, *both), max(0, *ends, *both)
 
@@ -218,8 +218,8 @@ def quotients(found: Range, divisor: Range) -> Range:
 def summed(count: int, least_count: int = 1) -> Callable[[Range], Range]:
     """Range of sums of ``least_count`` to ``count`` numbers."""
 
-    def apply(found: Range) -> Range:
-        ends = [end * n if n else 0 for end in found for n in (least_count, count)]
+    def apply(bounds: Range) -> Range:
+        ends = [end * n if n else 0 for end in bounds for n in (least_count, count)]
         return min(ends), max(ends)
 
     return apply
@@ -229,12 +229,12 @@ def reduced_count(shape: Sequence[int], axes: Sequence[int]) -> int:
     return prod(shape[axis] for axis in {axis % len(shape) for axis in axes})
 
 
-def each(apply: Callable[[Range], Range]) -> Transfer:
+def of_operand(apply: Callable[[Range], Range]) -> Transfer:
     return lambda ranges: [apply(ranges[0])]
 
 
-def constant(found: Range, *more: Range) -> Transfer:
-    results = [found, *more]
+def constant(bounds: Range, *more: Range) -> Transfer:
+    results = [bounds, *more]
     return lambda _: results
 
 

@@ -28,8 +28,8 @@ from braid.engine.program.integer_ranges import (
     Transfer,
     constant,
     content_range,
-    each,
     hull,
+    of_operand,
     quotients,
     reduced_count,
     summed,
@@ -170,7 +170,7 @@ def _transfer(node: Any, kind: str, ports: Sequence[Any]) -> Transfer | None:
         binary = BINARY[kind]
         return lambda ranges: [binary(ranges[0], ranges[1])]
     if kind in UNARY:
-        return each(UNARY[kind])
+        return of_operand(UNARY[kind])
     make = _BY_NODE.get(kind)
     return make(node, ports) if make is not None else None
 
@@ -180,29 +180,31 @@ def _convert(node: Any, ports: Sequence[Any]) -> Transfer:
         return constant(BOOLEAN)
     if _is_boolean(ports[0]):
         return constant(BOOLEAN)
-    return each(truncated) if _is_integer(node.output(0)) else lambda ranges: [ranges[0]]
+    return of_operand(truncated) if _is_integer(node.output(0)) else lambda ranges: [ranges[0]]
 
 
 def _clamp(node: Any, _: Sequence[Any]) -> Transfer:
     least, most = float(node.get_attributes()["min"]), float(node.get_attributes()["max"])
-    return each(lambda found: (min(max(found[0], least), most), max(min(found[1], most), least)))
+    return of_operand(
+        lambda bounds: (min(max(bounds[0], least), most), max(min(bounds[1], most), least))
+    )
 
 
 def _cumulative_sum(node: Any, ports: Sequence[Any]) -> Transfer:
     (axis,) = _numbers(ports[1])
     extent = ports[0].get_shape()[axis]
-    return each(summed(extent, 0 if node.get_attributes().get("exclusive") else 1))
+    return of_operand(summed(extent, 0 if node.get_attributes().get("exclusive") else 1))
 
 
 def _sum(_: Any, ports: Sequence[Any]) -> Transfer:
     count = reduced_count(ports[0].get_shape(), _numbers(ports[1]))
-    return each(summed(count, count))
+    return of_operand(summed(count, count))
 
 
 def _quotient(_: Any, ports: Sequence[Any]) -> Transfer | None:
     if (divisor := _divisor(ports)) is None:
         return None
-    return each(lambda found: quotients(found, divisor))
+    return of_operand(lambda bounds: quotients(bounds, divisor))
 
 
 def _remainder(_: Any, ports: Sequence[Any]) -> Transfer | None:

@@ -11,8 +11,9 @@ from __future__ import annotations
 import math
 import re
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import onnx_ir
 import torch
@@ -21,11 +22,36 @@ from torch._export.serde import schema, serialize
 from torch.utils import _pytree
 
 from braid.core.errors import ModelImportError, UnsupportedOperators
-from braid.engine.pt2.decompositions import DECOMPOSED
 from braid.engine.pt2.document import OPERATORS_PAGE, Program
 from braid.engine.runtime.memory import raise_out_of_memory
 
 _OVERLOAD = re.compile(r"OpOverload\(op='([\w.]+)', overload='(\w+)'\)")
+
+
+def _adaptive_max_pool(x: Tensor, output_size: Sequence[int]) -> tuple[Tensor, Tensor]:
+    """Largest element of each window; a model that reads its place fails its comparison."""
+    first = x.dim() - len(output_size)
+    for axis, count in enumerate(output_size, start=first):
+        extent = x.shape[axis]
+        ends = [(i * extent // count, -(-(i + 1) * extent // count)) for i in range(count)]
+        windows = [x.narrow(axis, start, end - start).amax(axis) for start, end in ends]
+        x = torch.stack(windows, axis)
+    return x, torch.full_like(x, -1, dtype=torch.int64)
+
+
+def _distances(x: Tensor, y: Tensor, p: float = 2.0, compute_mode: int | None = None) -> Tensor:
+    lengths: Tensor = torch.linalg.vector_norm(x.unsqueeze(-2) - y.unsqueeze(-3), p, -1)
+    return lengths
+
+
+_aten = torch.ops.aten
+DECOMPOSED: Mapping[Any, Callable[..., Any]] = {
+    _aten.adaptive_max_pool1d.default: _adaptive_max_pool,
+    _aten.adaptive_max_pool2d.default: _adaptive_max_pool,
+    _aten.adaptive_max_pool3d.default: _adaptive_max_pool,
+    _aten.cdist.default: _distances,
+    _aten._cdist_forward.default: _distances,
+}
 
 
 def exported(program: Program, weights: Mapping[str, Tensor]) -> torch.export.ExportedProgram:

@@ -1,7 +1,7 @@
 """Waits of a process's threads for cores that others took from them.
 
-A thread that wakes up on a core that is taken waits, too, without an involuntary switch. So how
-long threads waited is told by the statistics of the kernel's scheduler.
+They come from the statistics of the kernel's scheduler. A count of involuntary switches would miss
+a thread that wakes up on a core that is taken.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class ThreadWaits:
         return [waited - self._before_ns.get(thread, 0) for thread, waited in waits_ns.items()]
 
     def longest_ns(self) -> int:
-        """Nanoseconds of the thread that waited longest: by so much what it works on was late."""
+        """Nanoseconds that the most delayed thread waited: its work is late by as much."""
         return max(self.by_thread_ns(), default=0)
 
 

@@ -112,7 +112,7 @@ def stoppable_session_run(seconds: float | None = None) -> Iterator[Any]:
     if seconds is None:
         yield options
         return
-    with _stopped_after(seconds) as own, own.ending_by(end):
+    with _stopped_after(seconds) as stop, stop.ending_by(end):
         yield options
 
 

@@ -43,10 +43,10 @@ def make_pinned_team(cpus: Sequence[int]) -> None:
     before = set(os.listdir("/proc/self/task"))
     torch.set_num_threads(len(cpus))
     torch.ones(_SPREAD_ELEMENTS).add_(1)
-    made = sorted(map(int, set(os.listdir("/proc/self/task")) - before))
+    threads = sorted(map(int, set(os.listdir("/proc/self/task")) - before))
     with contextlib.suppress(OSError):
         os.sched_setaffinity(0, {cpus[0]})
-        for thread, cpu in zip(made, cpus[1:], strict=False):
+        for thread, cpu in zip(threads, cpus[1:], strict=False):
             os.sched_setaffinity(thread, {cpu})
 
 

@@ -141,8 +141,6 @@ class NetClock(YieldToRequests):
         """Begin now.
 
         Args:
-            pause: answers the requests.
-            now_ns: the clock.
             waited_ns: returns how long this thread has waited for its core since it started.
             harmless: part of a time that waits for cores may take; None: 0.01 of this thread's
                 time, none of other threads' short times.
@@ -250,7 +248,6 @@ def elsewhere(started: Sequence[tuple[Start, Callable[[], T]]], pause: YieldToRe
 
     Args:
         started: for each call, what begins it in its thread, and the call.
-        pause: answers the requests.
     """
     results: dict[int, T] = {}
     failures: list[BaseException] = []

@@ -96,7 +96,6 @@ def compare(
         contenders: what can run the model.
         checks: inputs to find errors on, at least one, read one after the other; the first one's
             are those that runs are timed on.
-        options: of the comparison.
         pause: lets inference go first.
         counted: judges the rounds; None: by the waits of this process's threads.
 
@@ -115,7 +114,7 @@ def compare(
         raise WorkerFault(f"the baseline does not run: {contenders[0].problem}")
     error = contenders[0].max_rel_error or 0.0
     least = error if isfinite(error) else 0.0
-    right = [one for one in contenders if one is contenders[0] or _is_right(one, options, least)]
+    right = [x for x in contenders if x is contenders[0] or _is_right(x, options, least)]
     began, judge = monotonic(), counted or CountedRounds(options.patience_s)
     staying = yield from _run_rounds(right, inputs, options, judge, pause)
     finals = options.final_rounds if len(staying) > 1 and staying[0].is_quick else None
@@ -147,7 +146,7 @@ def _run_rounds(
 ) -> Generator[float | None, None, list[TimedContender]]:
     """Run rounds until more of them would tell little; returns the contenders that stay."""
     baseline, staying = staying[0], list(staying)
-    began, told = monotonic(), 0.0
+    began, reported = monotonic(), 0.0
     while not judge.has_given_up:
         round_ = judge.counted
         rounds = options.quick_rounds if baseline.is_quick else options.max_rounds
@@ -170,8 +169,8 @@ def _run_rounds(
             else:  # min_rounds are held in any case
                 spent = min(taken_s / options.budget_s, held / options.min_rounds)
                 part = min(1.0, max(spent, held / rounds))
-            told = max(told, part)  # a round that does not count takes it back
-            yield told
+            reported = max(reported, part)  # a round that does not count takes it back
+            yield reported
         if judge.end(waits):
             staying = _without_the_slow(staying, baseline, judge.counted)
         else:
@@ -203,8 +202,9 @@ def _check(contender: TimedContender, check: Check, pause: YieldToRequests) -> N
         contender.max_abs_error = max(contender.max_abs_error or 0.0, found_abs)
         contender.max_rel_error = max(contender.max_rel_error or 0.0, found_rel)
         if check.samples:
-            seen, agreed = same_top_class(outputs, check.reference, check.samples)
-            contender.seen, contender.agreed = contender.seen + seen, contender.agreed + agreed
+            compared, agreed = same_top_class(outputs, check.reference, check.samples)
+            contender.compared += compared
+            contender.agreed += agreed
     except DeviceLost:
         raise
     except BraidError as error:
@@ -242,7 +242,7 @@ def same_top_class(got: Tensors, reference: Tensors, rows: int) -> tuple[int, in
     An output of floats is one if it has rows of several numbers, whatever follows being 1. Of
     several such outputs each counts.
     """
-    seen = agreed = 0
+    compared = agreed = 0
     for name, expected in reference.items():
         shape = list(expected.shape)
         while len(shape) > 2 and shape[-1] == 1:
@@ -251,8 +251,8 @@ def same_top_class(got: Tensors, reference: Tensors, rows: int) -> tuple[int, in
             continue
         want = expected.reshape(shape)[:rows].argmax(1)
         have = got[name].reshape(shape)[:rows].argmax(1)
-        seen, agreed = seen + len(want), agreed + int((want == have).sum())
-    return seen, agreed
+        compared, agreed = compared + len(want), agreed + int((want == have).sum())
+    return compared, agreed
 
 
 def _without_the_slow(
@@ -272,7 +272,7 @@ def _without_the_slow(
 def _doubt_by_spread(contenders: Sequence[TimedContender]) -> str:
     """Text that says whose runs scatter too much to tell anything; empty: nobody's do."""
     spreads = [
-        reduce_samples(samples).spread for each in contenders if (samples := _samples_us(each))
+        reduce_samples(samples).spread for rival in contenders if (samples := _samples_us(rival))
     ]
     widest = max(spreads, default=0.0)
     if widest <= MOST_SPREAD:
@@ -299,7 +299,7 @@ def _doubtful(contender: TimedContender, doubt: str) -> PlanMeasurement:
         max_rel_error=contender.max_rel_error,
         problem=contender.problem,
         activation_bytes=None if contender.problem else contender.activation_bytes(),
-        top_agreement=contender.agreed / contender.seen if contender.seen else None,
+        top_agreement=contender.agreed / contender.compared if contender.compared else None,
         doubt=doubt,
     )
 
@@ -324,5 +324,5 @@ def _result(contender: TimedContender, baseline: TimedContender, stayed: bool) -
         problem=contender.problem,
         activation_bytes=None if contender.problem else contender.activation_bytes(),
         turns_us=tuple(turns_us) if stayed else (),
-        top_agreement=contender.agreed / contender.seen if contender.seen else None,
+        top_agreement=contender.agreed / contender.compared if contender.compared else None,
     )

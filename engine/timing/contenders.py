@@ -45,7 +45,7 @@ class TimedContender:
     max_abs_error: float | None = None
     max_rel_error: float | None = None
     tolerance: float | None = None  # of its outputs; None: that of the comparison
-    seen: int = 0  # rows of samples whose top class is known ...
+    compared: int = 0  # rows of samples whose top class is known ...
     agreed: int = 0  # ... and those where it is the reference's
     problem: str = ""  # why it cannot run; empty if it can
     sampler: Sampler = field(default_factory=Sampler)  # one for all that are compared

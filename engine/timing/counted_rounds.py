@@ -88,11 +88,10 @@ class CountedRounds:
         return self.held - self.counted
 
     def begin(self) -> None:
-        """Begin a round."""
         self._round_began = self._clock()
 
     def end(self, waits: Iterable[Sequence[float]]) -> bool:
-        """End a round; returns bool: it counts.
+        """End a round; returns whether it counts.
 
         ``waits`` has, for each contender, the longest waits for cores in its samples, relative to
         the samples.
@@ -125,7 +124,6 @@ class CountedRounds:
 
     @property
     def reason(self) -> str:
-        """Text that says why rounds did not count."""
         if len(self._waits) >= len(self._steals):
             waited = median(self._waits)
             why = f"threads waited for their cores for {waited / (1 + waited):.0%} of a run"

@@ -72,12 +72,12 @@ class Sampler:
         is_hopeful = self._in_vain < IN_VAIN or self._in_vain % HOPEFUL == 0
         until, least = self._clock() + (TRIED_S if is_hopeful else 0.0), _NOTHING
         for attempt in count(1):
-            taken = sample()
-            if is_latency(taken.us):
-                if not taken.was_interrupted:
+            latency = sample()
+            if is_latency(latency.us):
+                if not latency.was_interrupted:
                     self._in_vain = 0
-                    return taken
-                least = min(taken, least, key=lambda each: each.us)
+                    return latency
+                least = min(latency, least, key=lambda time: time.us)
             self.interruptions += 1
             if attempt >= ATTEMPTS and self._clock() >= until:
                 break
@@ -127,7 +127,6 @@ class ReferenceWork:
         self._right = torch.full((192, 192), 0.5)
 
     def run(self) -> None:
-        """Do the work once."""
         for _ in range(4):
             torch.mm(self._left, self._right)
 

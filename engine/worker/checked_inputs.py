@@ -64,12 +64,12 @@ def _batches(
     batched = [name for name in specs if template[name].shape[:1] == (BATCH,)]
     rows = int(specs[batched[0]].shape[0]) if batched else 1
     for first in range(0, count, rows):
-        taken = np.arange(first, first + rows) % count
-        made = {
-            name: _tensor(arrays[name][taken if name in batched else taken[0]], spec)
+        indices = np.arange(first, first + rows) % count
+        batch = {
+            name: _tensor(arrays[name][indices if name in batched else indices[0]], spec)
             for name, spec in specs.items()
         }
-        yield {**made, **static}, min(rows, count - first)
+        yield {**batch, **static}, min(rows, count - first)
 
 
 def _tensor(array: np.ndarray, spec: TensorType) -> Tensor:

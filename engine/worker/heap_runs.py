@@ -56,11 +56,11 @@ class Heap:
     def texts(self, places: Tensor) -> np.ndarray[Any, Any]:
         spots = _spots(places)
         content = bytes(self._memory[self._start : self._start + self._used])
-        found = [str(content[at : at + size], "utf-8") for at, size in spots.tolist()]
-        return text_array(found, tuple(places.shape))
+        strings = [str(content[at : at + size], "utf-8") for at, size in spots.tolist()]
+        return text_array(strings, tuple(places.shape))
 
     def add(self, data: bytes | memoryview) -> int:
-        """Write data, and return where they lie; what finds no room is counted only."""
+        """Write data and return its offset; data that does not fit is only counted."""
         at = int(self._used)
         self._used += len(data)
         if self._used <= self._size:
@@ -93,7 +93,6 @@ def run_on_heap(program: Program, inputs: Tensors, outputs: Tensors, heap: Heap)
         program: of one operator.
         inputs: by name; of strings, where their texts lie.
         outputs: to be filled; bytes, where the shape follows the content.
-        heap: of that slot.
 
     Raises:
         InvalidRequest: an operator cannot use the values.

@@ -199,7 +199,7 @@ class Worker(YieldToRequests):
         return self._arrived(0) if self._channel.fileno() in ready else []
 
     def _begin(self, call: WorkerCall, underway: deque[tuple[int, RunUnderway]]) -> bool:
-        """Begin a run, or let it wait for a place; returns bool: nothing was in its way."""
+        """Begin a run; False: something is in its way, and it waits for a place."""
         assert isinstance(call.request, RunExecutable)
         try:
             copies = self._calls.places(call.request)
@@ -310,14 +310,14 @@ class Worker(YieldToRequests):
 
     def _fail(self, call: int | None, error: Exception) -> None:
         """Answer a call with an error; if the device is lost, raise DeviceLost instead."""
-        known = _as_braid_error(error, self._backend)
-        if isinstance(known, DeviceLost):
-            raise known
-        if isinstance(known, WorkerFault):
+        fault = _as_braid_error(error, self._backend)
+        if isinstance(fault, DeviceLost):
+            raise fault
+        if isinstance(fault, WorkerFault):
             log.error("call %s failed", call, exc_info=error)
         if call is None:
             return
-        self._channel.send(WorkerFailure.of(call, known))
+        self._channel.send(WorkerFailure.of(call, fault))
 
     def _drop(self, request: DropMeasurement) -> Acknowledged:
         """Drop a measurement; its call is never answered."""
@@ -345,8 +345,8 @@ def _as_braid_error(error: Exception, backend: Backend) -> BraidError:
         return DeviceLost("the worker's interpreter found no memory, so it cannot be relied on")
     if isinstance(error, BraidError):
         return error
-    if (known := backend.fault(error)) is not None:
-        return known
+    if (fault := backend.fault(error)) is not None:
+        return fault
     text = str(error)
     if isinstance(error, IndexError) or "out of range" in text or "out of bounds" in text:
         return InvalidRequest(

@@ -117,8 +117,8 @@ class ModelTable:
 
     def unload(self, digest: str) -> None:
         self._models.pop(digest, None)
-        gone = [n for n, copies in self._executables.items() if copies[0].digest == digest]
-        for number in gone:
+        numbers = [n for n, copies in self._executables.items() if copies[0].digest == digest]
+        for number in numbers:
             for ready in self._executables.pop(number):
                 ready.prepared.release()
 
@@ -154,18 +154,18 @@ class ModelTable:
         span = None if place is None else place.span if len(place.span) > 1 else range(1)
         callers = side_by_side if span == range(1) else 1
         key = runtime, digest, span, callers, precision
-        found = self._sessions.get(key)
-        if found is None:
+        session = self._sessions.get(key)
+        if session is None:
             model = self.model(digest)
             backend = self._backend if place is None else place.backend
-            found = in_thread(
+            session = in_thread(
                 lambda: backend.open_whole(
                     runtime, model.artefact, model.file_digest, callers, precision
                 ),
                 self._pause,
             )
-            self._sessions[key] = found
-        return found
+            self._sessions[key] = session
+        return session
 
     def program(self, key: ProgramKey, place: DevicePart | None = None) -> Program:
         """Find a program, or bind it for all of the device or for one place; its plans share it.
@@ -236,11 +236,11 @@ class ModelTable:
     def content(self, key: ProgramKey) -> dict[str, Tensor]:
         """Content of inputs that is not made up: of static ones, and what the import has tried."""
         specs = key.specs
-        seen = {
+        tried = {
             name: _at_shape(torch.tensor(values, dtype=torch_dtype(specs[name].dtype)), specs[name])
             for name, values in self.model(key.digest).content.items()
         }
-        return {**seen, **static_tensors(key)}
+        return {**tried, **static_tensors(key)}
 
     def has_places(self, count: int) -> bool:
         return count > 1 and bool(self._backend.places(count))
@@ -306,12 +306,12 @@ class ModelTable:
     def release(self, number: int) -> None:
         """Forget an executable, and its program if no other plan uses it."""
         copies = self._executables.pop(number, ())
-        used = {id(ready.program) for each in self._executables.values() for ready in each}
-        for gone in copies:
-            gone.prepared.release()
-            if gone.digest in self._models and id(gone.program) not in used:
-                programs = self._models[gone.digest].programs
-                for key in [key for key, program in programs.items() if program is gone.program]:
+        used = {id(ready.program) for others in self._executables.values() for ready in others}
+        for copy in copies:
+            copy.prepared.release()
+            if copy.digest in self._models and id(copy.program) not in used:
+                programs = self._models[copy.digest].programs
+                for key in [key for key, program in programs.items() if program is copy.program]:
                     del programs[key]
 
     def executables(self, number: int) -> Sequence[ReadyExecutable]:
@@ -326,12 +326,12 @@ class ModelTable:
 
 
 def static_tensors(key: ProgramKey) -> dict[str, Tensor]:
-    specs, found = key.specs, dict[str, Tensor]()
+    specs, tensors = key.specs, dict[str, Tensor]()
     for name, content in key.static:
         dtype, shape = torch_dtype(specs[name].dtype), spec_shape(specs[name])
         flat = torch.frombuffer(bytearray(content), dtype=dtype) if content else torch.empty(0)
-        found[name] = flat.to(dtype).reshape(shape)
-    return found
+        tensors[name] = flat.to(dtype).reshape(shape)
+    return tensors
 
 
 def _at_shape(tensor: Tensor, spec: TensorType) -> Tensor:
@@ -354,16 +354,16 @@ def seeded_inputs(
     """
     generator = torch.Generator().manual_seed(seed)
     divisors = {limits.name for limits in input_ranges(graph) if not limits.values.zero}
-    found = {}
+    inputs = {}
     for name, spec in graph.inputs.items():
         dtype = torch_dtype(spec.dtype)
         if name in static_values:
-            found[name] = static_values[name]
+            inputs[name] = static_values[name]
         elif dtype.is_floating_point:
-            found[name] = torch.randn(spec_shape(spec), generator=generator).to(dtype)
+            inputs[name] = torch.randn(spec_shape(spec), generator=generator).to(dtype)
         else:
-            found[name] = torch.full(spec_shape(spec), int(name in divisors), dtype=dtype)
-    return found
+            inputs[name] = torch.full(spec_shape(spec), int(name in divisors), dtype=dtype)
+    return inputs
 
 
 def spec_shape(spec: TensorType) -> Sequence[int]:

@@ -112,7 +112,7 @@ class RunUnderway:
 
 
 class RequestHandlers:
-    """Handlers of requests, one method each, two for a run; used by the device thread only."""
+    """One method for each kind of request, two for a run; used by the device thread only."""
 
     def __init__(
         self,
@@ -164,8 +164,8 @@ class RequestHandlers:
 
         def run(ready: ReadyExecutable) -> RunDone:
             began_ns = perf_counter_ns()
-            found = begin_run(self._backend, ready, inputs, outputs, request.is_finite).finish()
-            _put(found, outputs, ready.layout.size_bytes)
+            results = begin_run(self._backend, ready, inputs, outputs, request.is_finite).finish()
+            _put(results, outputs, ready.layout.size_bytes)
             return RunDone((perf_counter_ns() - began_ns) // 1000)
 
         return run
@@ -271,11 +271,11 @@ def begin_run(
     return ready.prepared.begin(inputs, outputs)
 
 
-def _put(found: Tensors, outputs: Mapping[str, Tensor], size_bytes: int) -> None:
+def _put(results: Tensors, outputs: Mapping[str, Tensor], size_bytes: int) -> None:
     """Copy what was found into ``outputs``, unless it is there already."""
-    if found is not outputs:
+    if results is not outputs:
         with on_one_thread(size_bytes):
-            for name, tensor in found.items():
+            for name, tensor in results.items():
                 outputs[name].copy_(tensor)
 
 

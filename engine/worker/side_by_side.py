@@ -76,7 +76,7 @@ class SideRuns:
     def _free_copy(self, copies: Sequence[ReadyExecutable]) -> ReadyExecutable | None:
         """Find an executable whose place is free; None: no place is."""
         busy = {thread for place in self._busy for thread in place.span}
-        return next((each for each in copies if busy.isdisjoint(_place(each).span)), None)
+        return next((copy for copy in copies if busy.isdisjoint(_place(copy).span)), None)
 
     def _run(self, place: DevicePart, work: Work) -> None:
         """Do ``work`` on a place, and then what waits for that place."""
@@ -96,7 +96,7 @@ class SideRuns:
         """Take the next run if it can go on at a place that is done; else the place is free."""
         with self._lock:
             copies = self._queue[0].copies if self._queue else ()
-            ready = next((each for each in copies if each.place is place), None)
+            ready = next((copy for copy in copies if copy.place is place), None)
             if ready is None:
                 self._busy.remove(place)
                 return None

@@ -66,7 +66,6 @@ class FrontEnd:
         """Start nothing yet.
 
         Args:
-            settings: of the operator.
             make_host: decides where registrations measure on a device.
             make_ports: makes where the gRPC services are called.
 
@@ -220,7 +219,7 @@ class FrontEnd:
 
     def _model_to_try(self, name: str) -> ModelToTry:
         """Inputs of the newest version that answers of a model."""
-        *_, newest = (each for each in self.models.serving.all_served() if each.name == name)
+        *_, newest = (x for x in self.models.serving.all_served() if x.name == name)
         return ModelToTry(name, newest.inputs)
 
     def _snapshot(self) -> Snapshot:

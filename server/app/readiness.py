@@ -57,8 +57,8 @@ class Readiness:
         if not self._devices.any_up:
             waits.append("no device is up")
         if missing := self.missing_models():
-            which = ", ".join(missing) if with_names else str(len(missing))
-            waits.append(f"models that do not answer: {which}")
+            listed = ", ".join(missing) if with_names else str(len(missing))
+            waits.append(f"models that do not answer: {listed}")
         return waits
 
     def model_answers(self, name: str, answers: bool) -> None:

@@ -18,12 +18,12 @@ class Parser(argparse.ArgumentParser):
         self, args: Sequence[str] | None = None, namespace: Known | None = None
     ) -> tuple[Known | argparse.Namespace, list[str]]:
         """Parse all of ``args``; what is left over is an error of this parser."""
-        known, left = super().parse_known_args(args, namespace)
-        left = [*vars(known).pop(_LEFT_OVER, ()), *left]
+        parsed, left = super().parse_known_args(args, namespace)
+        left = [*vars(parsed).pop(_LEFT_OVER, ()), *left]
         if left:
             hints = "".join(closest(word.partition("=")[0], self._options()) for word in left)
             self.error(f"unknown: {' '.join(left)}{hints}")
-        return known, left
+        return parsed, left
 
     def _options(self) -> list[str]:
         return [option for action in self._actions for option in action.option_strings]
@@ -32,14 +32,14 @@ class Parser(argparse.ArgumentParser):
         """Raise ArgumentError unless ``value`` is one of the choices, if there are any."""
         if action.choices is None or value in action.choices:
             return
-        known = [str(choice) for choice in action.choices]
-        reason = f"unknown: {value!s}{closest(str(value), known)} (known: {', '.join(known)})"
+        choices = [str(choice) for choice in action.choices]
+        reason = f"unknown: {value!s}{closest(str(value), choices)} (known: {', '.join(choices)})"
         raise argparse.ArgumentError(action, reason)
 
 
-def closest(text: str, known: Collection[str]) -> str:
+def closest(text: str, words: Collection[str]) -> str:
     """Return a question about the known word that is most like ``text``; "" if none is."""
-    similar = get_close_matches(text, known, n=1, cutoff=0.6)
+    similar = get_close_matches(text, words, n=1, cutoff=0.6)
     return f"; did you mean {similar[0]}?" if similar else ""
 
 

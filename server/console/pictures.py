@@ -127,11 +127,11 @@ def _facts(which: Drawn) -> str:
     schedule = which.schedule
     groups = sum(len(stage.groups) for stage in schedule.stages)
     measured = schedule.provenance.measured_us
-    seen = "not measured" if measured is None else f"measured {time_text(measured)}"
+    latency = "not measured" if measured is None else f"measured {time_text(measured)}"
     faster = "" if schedule.speed is None else f", {speed_text(schedule.speed)} sequential"
     return (
         f"{which.name}: {schedule.planner}, {len(schedule.stages)} stages, {groups} groups, "
-        f"{seen}{faster}"
+        f"{latency}{faster}"
     )
 
 

@@ -49,7 +49,7 @@ class Rates:
         self._requests = requests
         self._clock = clock
         self._looks: deque[_Look] = deque()
-        self._found: Mapping[Key, ModelRates] = {}  # at the last look
+        self._rates: Mapping[Key, ModelRates] = {}  # at the last look
 
     def look(self) -> Mapping[Key, ModelRates]:
         """Return the rates of all models over the last minute, or since the first look.
@@ -58,14 +58,14 @@ class Rates:
         """
         now = self._clock()
         if self._looks and now - self._looks[-1][0] < MIN_SECONDS:
-            return self._found
+            return self._rates
         while len(self._looks) > 1 and self._looks[1][0] < now - WINDOW_SECONDS:
             self._looks.popleft()
         if self._looks and self._looks[0][0] < now - 2 * WINDOW_SECONDS:
             self._looks.clear()
         self._looks.append((now, self._counts()))
-        self._found = self._since(self._looks[0], self._looks[-1])
-        return self._found
+        self._rates = self._since(self._looks[0], self._looks[-1])
+        return self._rates
 
     @staticmethod
     def _since(first: _Look, last: _Look) -> Mapping[Key, ModelRates]:

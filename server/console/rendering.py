@@ -60,7 +60,7 @@ class Renderer:
             "utc": formats.utc,
             "state": formats.state,
             "speed": lambda speed: speed_text(speed, "–"),
-            "side_by_side": lambda found: side_by_side_text(found, "–"),
+            "side_by_side": lambda runs: side_by_side_text(runs, "–"),
             "quantisation": quantisation_text,
             "guess": guess_text,
             "rival": lambda best: "–" if best is None else rival_text(best.ratio, best.name),

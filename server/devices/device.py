@@ -74,12 +74,12 @@ class Device:
         self.name = name
         self._events = events or DeviceEvents()
         self.arena = Arena(options.arena_bytes)
-        told = LinkEvents(
+        link_events = LinkEvents(
             on_start=self._replay,
             on_state=lambda _: self._events.changed(self),
             on_end=partial(self._events.ended, name),
         )
-        self.link = make_link(name, options, self.arena, told)
+        self.link = make_link(name, options, self.arena, link_events)
         self._executables = Executables(self.link, run_limits or RunLimits())
         self._models: dict[str, Path] = {}  # artefacts by digest
         self._users: Counter[str] = Counter()  # replicas and jobs, by digest of their model

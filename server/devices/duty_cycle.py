@@ -59,7 +59,7 @@ class DutyCycle:
             self._running += 1
 
     def begin_now(self) -> bool:
-        """Begin a run at once, unless something is measured; returns bool: the run began."""
+        """Begin a run at once; False: something is measured, and it did not begin."""
         if self._is_measuring() or self._beginning.locked():
             return False
         self._count_idle()

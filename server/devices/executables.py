@@ -75,7 +75,6 @@ class Executable:
 
     @property
     def digest(self) -> str:
-        """Digest of its model."""
         return self.to_run.program.digest
 
     @property
@@ -85,7 +84,6 @@ class Executable:
 
     @property
     def request(self) -> PrepareExecutable:
-        """Request that has a worker prepare it."""
         return PrepareExecutable(self.number, self.to_run)
 
 
@@ -120,13 +118,12 @@ class Executables:
 
     def _count(self, digest: str, memory: ModelMemory) -> None:
         """Remember a model's memory, with the activations of its largest executable."""
-        known = self.memory.get(digest, memory)
-        most = max(known.activations, memory.activations)
+        before = self.memory.get(digest, memory)
+        most = max(before.activations, memory.activations)
         self.memory[digest] = replace(memory, activations=most)
         self.gpu_reserved_bytes = memory.gpu_reserved
 
     async def release(self, ready: Executable) -> None:
-        """Forget an executable that no batch uses any more."""
         if self._by_number.pop(ready.number, None) is not None:
             with suppress(Unavailable):  # the next worker is not told of it
                 await self._link.call(ReleaseExecutable(ready.number))
@@ -162,16 +159,16 @@ class Executables:
 
     async def replay(self) -> None:
         """Have a new worker prepare all executables, whose models it has loaded."""
-        told = dict(self._by_number)
+        executables = dict(self._by_number)
         self._without_room.clear()
-        for ready in told.values():
+        for ready in executables.values():
             try:
                 await self._link.startup_call(ready.request)
             except (DeviceOutOfMemory, RunStopped) as error:  # others may fit, and this one later
                 facts = {"device": self._link.name, "reason": str(error)}
                 log.error("a plan has no room", extra=facts)
                 self._without_room.add(ready.number)
-        for number in told.keys() - self._by_number.keys():  # released meanwhile
+        for number in executables.keys() - self._by_number.keys():  # released meanwhile
             await self._link.startup_call(ReleaseExecutable(number))
 
 

@@ -77,7 +77,6 @@ class Devices:
             await device.close()
 
     async def close(self) -> None:
-        """End all workers."""
         await asyncio.gather(*(device.close() for device in self.all))
 
 

@@ -28,8 +28,6 @@ def worker_options(
     this process may use, threads have no cores of their own, which other groups use as well.
 
     Args:
-        settings: of the server.
-        name: of the device.
         allowance: CPUs that this process may use; None: asks the system.
 
     Raises:

@@ -57,7 +57,6 @@ class NodeBeats:
             return Beat(began, frozenset(renewed), alive, leases_table.held(connection))
 
     def close(self) -> None:
-        """Close the connection."""
         self._engine.dispose()
 
 
@@ -91,7 +90,6 @@ class BeatThread:
         self._is_away = False
 
     def start(self) -> None:
-        """Start to beat."""
         self._thread.start()
 
     def stop(self, seconds: float) -> None:
@@ -114,8 +112,8 @@ class BeatThread:
             beat = self._beats.beat(held)
         except SQLAlchemyError as error:
             if not self._is_away:
-                said = str(error).split("\n", 1)[0][:200]
-                log.warning("leases are not renewed", extra={"reason": said, "held": len(held)})
+                reason = str(error).split("\n", 1)[0][:200]
+                log.warning("leases are not renewed", extra={"reason": reason, "held": len(held)})
             self._is_away = True
             return False
         except Exception:

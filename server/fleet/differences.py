@@ -46,29 +46,31 @@ class Differences:
         self.waits_for_jobs = False
         """A version is not as wanted that a job of this node works on."""
         # By replica and batch size: when the schedule was stored that was looked at last.
-        self._seen: WeakKeyDictionary[ModelReplica, dict[int, float]] = WeakKeyDictionary()
+        self._stored_at: WeakKeyDictionary[ModelReplica, dict[int, float]] = WeakKeyDictionary()
 
     async def differing(
-        self, known: Mapping[str, Mapping[int, ModelVersion]], wanted: WantedState
+        self, recorded: Mapping[str, Mapping[int, ModelVersion]], wanted: WantedState
     ) -> AsyncIterator[str]:
-        """Yield the names that are not as wanted; ``known`` was recorded before that was read.
+        """Yield the names that are not as wanted; ``recorded`` is older than ``wanted``.
 
         Lets others go on now and then: there may be thousands of names.
         """
         self.waits_for_jobs = False
-        names = {*known, *wanted.models, *wanted.configs, *self._models.configs()}
+        names = {*recorded, *wanted.models, *wanted.configs, *self._models.configs()}
         for count, name in enumerate(names):
-            if self._differs(name, known.get(name, {}), wanted):
+            if self._differs(name, recorded.get(name, {}), wanted):
                 yield name
             if count % AT_ONCE == 0:
                 await asyncio.sleep(0)
 
-    def _differs(self, name: str, known: Mapping[int, ModelVersion], wanted: WantedState) -> bool:
-        """True if a name is not as wanted; ``known`` was recorded before that was read."""
+    def _differs(
+        self, name: str, recorded: Mapping[int, ModelVersion], wanted: WantedState
+    ) -> bool:
+        """True if a name is not as wanted; ``recorded`` is older than ``wanted``."""
         rows = wanted.models.get(name, {})
         return (
             self._models.config(name) != wanted.configs.get(name, DEFAULT)
-            or any(self._models.record(name, number) for number in known.keys() - rows.keys())
+            or any(self._models.record(name, number) for number in recorded.keys() - rows.keys())
             or any(self._row_differs(row, wanted) for row in rows.values())
         )
 
@@ -125,12 +127,12 @@ class Differences:
     def new_schedules(self, row: ModelVersion, wanted: WantedState) -> Iterator[StoredSchedule]:
         """Yield each stored schedule of a version that was not looked at yet."""
         for replica in self._replicas(row):
-            seen = self._seen.get(replica, {})
+            stored_before = self._stored_at.get(replica, {})
             for size, key in (replica.schedule_keys | replica.larger_keys).items():
                 stored_at = wanted.schedules.get(key.id)
-                if stored_at is not None and seen.get(size) != stored_at:
+                if stored_at is not None and stored_before.get(size) != stored_at:
                     yield StoredSchedule(replica, size, key, stored_at)
 
     def seen(self, stored: StoredSchedule) -> None:
         """Leave out a schedule from now on, until another one takes its place."""
-        self._seen.setdefault(stored.replica, {})[stored.batch_size] = stored.stored_at
+        self._stored_at.setdefault(stored.replica, {})[stored.batch_size] = stored.stored_at

@@ -105,7 +105,6 @@ class Fleet:
             self._background.start(run())
 
     async def stop(self) -> None:
-        """Stop following."""
         self._background.cancel()
         await self._background.ended()
 

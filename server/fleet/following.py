@@ -67,7 +67,6 @@ class Following:
             self._heard.set()
 
     async def run(self) -> None:
-        """Look, until cancelled."""
         try:
             while True:
                 await self._look()

@@ -190,19 +190,18 @@ class Leases:
         self._notified = asyncio.Event()
 
     def taken_over(self) -> None:
-        """Count a job that was taken over from another node."""
         self._observer.taken_over()
 
     # Beats, in their thread.
 
     def _to_renew(self) -> Collection[Lease]:
         with self._lock:
-            return tuple(each.lease for each in self._held.values())
+            return tuple(held.lease for held in self._held.values())
 
     def _unanswered(self) -> None:
         self._is_away = True
 
-    def _beaten(self, asked: Collection[Lease], beat: Beat) -> None:
+    def _beaten(self, leases: Collection[Lease], beat: Beat) -> None:
         answered_at, is_first = monotonic(), self._settled_at == float("inf")
         if is_first:
             self._settled_at = answered_at + self.seconds / BEATS_A_LEASE
@@ -216,14 +215,14 @@ class Leases:
                     held.until = beat.began + self.seconds
         assert self._loop is not None
         with suppress(RuntimeError):  # the loop is closed
-            self._loop.call_soon_threadsafe(self._tell, asked, beat)
+            self._loop.call_soon_threadsafe(self._tell, leases, beat)
 
     # In the event loop again.
 
-    def _tell(self, asked: Collection[Lease], beat: Beat) -> None:
+    def _tell(self, leases: Collection[Lease], beat: Beat) -> None:
         """Resume work whose lease had lapsed and is renewed; end work whose lease is lost."""
         self._observer.nodes_alive(beat.alive)
-        for lease in asked:
+        for lease in leases:
             held = self._held.get(lease.name)
             if held is None or held.lease != lease:
                 continue
@@ -244,7 +243,7 @@ class Leases:
             now = monotonic()
             with self._lock:
                 lapsed = [
-                    each for each in self._held.values() if each.until < now and not each.has_lapsed
+                    held for held in self._held.values() if held.until < now and not held.has_lapsed
                 ]
             for held in lapsed:
                 held.has_lapsed = True

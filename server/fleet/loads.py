@@ -64,12 +64,12 @@ class Loads:
         self._failures: dict[tuple[str, int], _Failure] = {}
 
     def is_due(self, row: ModelVersion) -> bool:
-        """Bool: a version that does not answer is to be loaded now."""
+        """True if a version that does not answer is to be loaded now."""
         failure = self._failures.get((row.name, row.version))
         return failure is None or not failure.row.is_same(row) or self._clock() >= failure.again_at
 
     def is_delayed(self, row: ModelVersion) -> bool:
-        """Bool: a version does not answer, as its files or its device were away at the last try."""
+        """True if the last load failed because the files or the device were away."""
         failure = self._failures.get((row.name, row.version))
         return failure is not None and failure.is_passing and failure.row.is_same(row)
 
@@ -90,9 +90,9 @@ class Loads:
                 del self._failures[key]
 
     async def load(self, row: ModelVersion) -> None:
-        """Let a version answer here; returns when it does, or cannot now, or is not to any more.
+        """Let a version answer here; returns once it does, fails for now, or is no longer wanted.
 
-        What the version answers with until now it answers with until then.
+        Until then it goes on answering with what it has.
         """
         if self._models.served_version(row.name, row.version) is None:
             self._models.register(row)

@@ -36,23 +36,18 @@ class NodeMetrics:
         )
 
     def leases_held(self, count: int) -> None:
-        """Set the number of leases that this node holds."""
         self._held.set(count)
 
     def nodes_alive(self, count: int) -> None:
-        """Set the number of nodes that live."""
         self._alive.set(count)
 
     def lease_lost(self) -> None:
-        """Count a lease that another node has taken over."""
         self._lost.inc()
 
     def write_refused(self) -> None:
-        """Count a write that was refused, as another node has the lease."""
         self._refused.inc()
 
     def taken_over(self) -> None:
-        """Count a job that was taken over from another node."""
         self._taken_over.inc()
 
 
@@ -87,7 +82,6 @@ class FollowMetrics:
         self.off_speed.labels(device)
 
     def looked(self, is_done: bool) -> None:
-        """Count one look at the database, and whether it answered."""
         self.looks.inc()
         if not is_done:
             self.failures.inc()
@@ -98,11 +92,9 @@ class FollowMetrics:
             self.lag.set(lag_s)
 
     def failed(self) -> None:
-        """Count changes that could not be applied now."""
         self.failures.inc()
 
     def is_off_speed(self, device: str) -> None:
-        """Count a schedule of another node that runs slower or faster on a device here."""
         self.off_speed.labels(device).inc()
 
 
@@ -140,12 +132,10 @@ class FileMetrics:
             self.failures.labels(operation)
 
     def cache_is(self, size_bytes: int, count: int) -> None:
-        """Set the bytes and the number of files and artefacts in the cache."""
         self.cache_bytes.set(size_bytes)
         self.cache_files.set(count)
 
     def evicted(self, size_bytes: int) -> None:
-        """Count a file that left the cache."""
         self.evictions.inc()
 
     def fetched(self, kind: str, source: str, size_bytes: int) -> None:
@@ -154,19 +144,15 @@ class FileMetrics:
         self.fetched_bytes.inc(size_bytes)
 
     def put(self, kind: str, size_bytes: int) -> None:
-        """Count a file that was put into the shared place."""
         self.puts.labels(kind).inc()
         self.put_bytes.inc(size_bytes)
 
     def failed(self, operation: str) -> None:
-        """Count a put, fetch or sweep that failed."""
         self.failures.labels(operation).inc()
 
     def damaged(self) -> None:
-        """Count an object or a file in the cache that was not what it should be."""
         self.damages.inc()
 
     def swept(self, count: int) -> None:
-        """Count a sweep of the shared place, and the objects that it removed."""
         self.sweeps.inc()
         self.removed.inc(count)

@@ -97,8 +97,8 @@ class Notifications:
 
     async def _set_clock(self, connection: psycopg.AsyncConnection[Any]) -> None:
         """Compare the clocks, which also shows that the connection is alive."""
-        found = await connection.execute("SELECT extract(epoch FROM clock_timestamp())::float8")
-        row = await found.fetchone()
+        result = await connection.execute("SELECT extract(epoch FROM clock_timestamp())::float8")
+        row = await result.fetchone()
         assert row is not None
         self._ahead_s = float(row[0]) - monotonic()
 

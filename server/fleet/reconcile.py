@@ -76,10 +76,10 @@ class Reconciler:
         Raises:
             BraidError: the database cannot be read.
         """
-        known = self._models.records()
+        recorded = self._models.records()
         wanted = await self._read(None)
         self._loads.keep(lambda row: _is_wanted(row, wanted))
-        async for name in self._differences.differing(known, wanted):
+        async for name in self._differences.differing(recorded, wanted):
             self._begin(name, made_at)
 
     @property
@@ -108,7 +108,6 @@ class Reconciler:
             await asyncio.wait(self._tasks.values())
 
     async def stop(self) -> None:
-        """Stop what is under way."""
         self._again.clear()
         tasks = list(self._tasks.values())
         for task in tasks:
@@ -150,10 +149,10 @@ class Reconciler:
             return await self._follow(name)
 
     async def _follow(self, name: str) -> bool:
-        """Make one name as the database says; returns bool: no load has to be tried again."""
+        """Make one name as the database says; False: a load has to be tried again."""
         had = {model.sha256 for model in self._models.records().get(name, {}).values()}
         while True:
-            known = self._models.records().get(name, {})
+            recorded = self._models.records().get(name, {})
             wanted = await self._read(name)
             rows = wanted.models.get(name, {})
             for row in filter(self._differences.is_replaced, rows.values()):
@@ -162,7 +161,7 @@ class Reconciler:
             if not missing:
                 break
             await asyncio.gather(*map(self._loads.load, missing))
-        for number in known.keys() - rows.keys():
+        for number in recorded.keys() - rows.keys():
             if self._jobs.is_working_on(name, number):
                 await self._jobs.cancel_model(name, number)
             await self._models.remove(name, number)

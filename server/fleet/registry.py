@@ -101,7 +101,7 @@ class FleetRegistry(Registry):
         await self.claim()
 
     async def claim(self) -> bool:
-        """Take over some jobs without a living owner; returns bool: there may be more.
+        """Take over some jobs without a living owner; returns whether there may be more.
 
         Jobs that are live here and were asked to end elsewhere are cancelled.
 
@@ -114,44 +114,44 @@ class FleetRegistry(Registry):
             live_jobs = self.runner.live
             live_jobs.counted(await self._store.call(self._store.count_jobs))
             claimed = 0
-            for one in await self._store.call(self._store.jobs_to_claim):
-                live = live_jobs.find(one.job.id)
+            for entry in await self._store.call(self._store.jobs_to_claim):
+                live = live_jobs.find(entry.job.id)
                 if live is not None:
-                    if one.cancel_requested:
+                    if entry.cancel_requested:
                         self.runner.running.cancel_soon(live)
-                elif self._is_free(one) and await self._claim(one.job.id):
+                elif self._is_free(entry) and await self._claim(entry.job.id):
                     claimed += 1
                     if claimed == CLAIMED_AT_ONCE:
                         return True
             return False
 
-    def _is_free(self, one: UnfinishedJob) -> bool:
-        return one.is_free or (one.has_expired and self._leases.takes_expired)
+    def _is_free(self, entry: UnfinishedJob) -> bool:
+        return entry.is_free or (entry.has_expired and self._leases.takes_expired)
 
     async def _claim(self, job_id: str) -> bool:
         """Take over one job if it is still free, and this node's to work on."""
-        taken = await self._store.call(
+        claimed = await self._store.call(
             self._store.claim_job, job_id, self.runner.device_keys, self._leases.takes_expired
         )
-        if taken is None:
+        if claimed is None:
             return False
-        await self._take_over(taken)
+        await self._take_over(claimed)
         return True
 
-    async def _take_over(self, taken: ClaimedJob) -> None:
-        job, model = taken.job, taken.model
+    async def _take_over(self, claimed: ClaimedJob) -> None:
+        job, model = claimed.job, claimed.model
         facts = {"job": job.id, "model": job.model, "version": job.version}
-        if model is None or taken.cancel_requested:
+        if model is None or claimed.cancel_requested:
             message = "the model was deleted" if model is None else "cancelled by request"
-            gone = replace(job, state=JobStatus.CANCELLED, message=message)
-            fenced = self._store.fenced(taken.lease)
-            await fenced.call(fenced.end_job, gone)
+            ended = replace(job, state=JobStatus.CANCELLED, message=message)
+            fenced = self._store.fenced(claimed.lease)
+            await fenced.call(fenced.end_job, ended)
             log.info("job of another node ended", extra=facts)
             return
-        log.info("job taken over", extra={**facts, "fence": taken.lease.fence})
-        if taken.lease.fence > 1:
+        log.info("job taken over", extra={**facts, "fence": claimed.lease.fence})
+        if claimed.lease.fence > 1:
             self._leases.taken_over()
-        self._begin(job, model, taken.lease)
+        self._begin(job, model, claimed.lease)
 
     async def add_missing_jobs(self) -> None:
         """Add the jobs that models that serve lack for these devices, and those that are due."""
@@ -162,12 +162,12 @@ class FleetRegistry(Registry):
 
     async def _add_job(self, model: ModelVersion) -> None:
         """Add a job for a model, if no node with these devices had one, or the next try is due."""
-        made = await self._store.call(
+        registration = await self._store.call(
             self._store.add_job_for_devices, model.name, model.version, self.runner.device_keys
         )
-        if made is not None:
-            log.info("job added for the devices of this node", extra={"job": made.job.id})
-            self._begin(made.job, made.model, made.grant)
+        if registration is not None:
+            log.info("job added for the devices of this node", extra={"job": registration.job.id})
+            self._begin(registration.job, registration.model, registration.grant)
 
     def _begin(self, job: JobRecord, model: ModelVersion, grant: object) -> None:
         live = LiveJob(job, model, self._store)
@@ -222,9 +222,9 @@ class FleetRegistry(Registry):
         return job
 
     async def cancel_model(self, name: str, version: int) -> None:
-        for one in await self._store.call(self._store.jobs_to_claim):
-            if (one.job.model, one.job.version) == (name, version):
-                await self.cancel(one.job.id, self._store)
+        for entry in await self._store.call(self._store.jobs_to_claim):
+            if (entry.job.model, entry.job.version) == (name, version):
+                await self.cancel(entry.job.id, self._store)
 
     def found(self, model: ModelVersion, device: str, schedule: Schedule) -> None:
         if self.same_speed is not None:

@@ -70,10 +70,10 @@ class _TakenOver:
     @property
     def recorded_us(self) -> float | None:
         """Latency of what serves, as measured when the schedule was made; None: not recorded."""
-        seen, precision = self.schedule.provenance, self.schedule.key.precision
-        if seen.promoted:
-            return seen.measured_us
-        return seen.sequential_us if precision in (FP32, AUTO) else None
+        provenance, precision = self.schedule.provenance, self.schedule.key.precision
+        if provenance.promoted:
+            return provenance.measured_us
+        return provenance.sequential_us if precision in (FP32, AUTO) else None
 
     async def to_compare(self, replica: ModelReplica) -> list[PlansToCompare]:
         """Return what serves without a schedule, and what serves with it last."""
@@ -107,7 +107,7 @@ class SameSpeed:
 
     def taken_over(self, model: ModelVersion, device: str, schedule: Schedule) -> None:
         """Time what serves once the device is idle, unless it was found to be as recorded."""
-        on = next(each for each in self._services.devices if each.name == device)
+        on = next(item for item in self._services.devices if item.name == device)
         taken = _TakenOver(model, on, schedule)
         self._models.note(model, taken.label, "")
         if schedule.provenance.provisional is not None:
@@ -119,7 +119,7 @@ class SameSpeed:
 
     @property
     def is_idle(self) -> bool:
-        """Bool: everything that was taken over is timed."""
+        """True if everything that was taken over is timed."""
         return not self._unfinished
 
     async def run(self) -> None:
@@ -136,18 +136,18 @@ class SameSpeed:
             self._unfinished -= 1
 
     async def _check(self, taken: _TakenOver) -> None:
-        own, recorded_us = self._own.get(taken.mark), taken.recorded_us
+        measured, recorded_us = self._own.get(taken.mark), taken.recorded_us
         if self._replica(taken) is None:
             self._own.pop(taken.mark, None)
             return
-        if own is None and recorded_us:
-            own = await self._compared(taken, recorded_us)
-            if own is None:
+        if measured is None and recorded_us:
+            measured = await self._compared(taken, recorded_us)
+            if measured is None:
                 return
-            self._own[taken.mark] = own
+            self._own[taken.mark] = measured
             self._observer.is_off_speed(taken.device.name)
-        if own is not None:
-            await self._apply(taken, own)
+        if measured is not None:
+            await self._apply(taken, measured)
 
     async def _compared(self, taken: _TakenOver, recorded_us: float) -> Schedule | None:
         """Return a schedule as it was measured here; None: it is as recorded, or serves no more."""
@@ -193,19 +193,20 @@ class SameSpeed:
         is_used = replica.chosen.get(taken.schedule.key.batch_size) == taken.mark[1]
         return replica if is_used else None
 
-    async def _apply(self, taken: _TakenOver, own: Schedule) -> None:
+    async def _apply(self, taken: _TakenOver, measured: Schedule) -> None:
         """Form batches by what was measured here, and say so."""
-        replica, seen, size = self._replica(taken), own.provenance, own.key.batch_size
-        own_us = seen.measured_us if seen.promoted else seen.sequential_us
+        replica, size = self._replica(taken), measured.key.batch_size
+        provenance = measured.provenance
+        own_us = provenance.measured_us if provenance.promoted else provenance.sequential_us
         if replica is None or own_us is None:
             return
-        if taken.schedule.provenance.promoted and not seen.promoted:
+        if taken.schedule.provenance.promoted and not provenance.promoted:
             await replica.use_plan(size)
         replica.expect(size, own_us)
         for on_schedule in self._services.on_schedule:
-            on_schedule(taken.model, taken.device.name, own)
+            on_schedule(taken.model, taken.device.name, measured)
         recorded_us = taken.recorded_us or 0.0
-        here = f"takes {own_us / 1000:.3g} ms here" if seen.promoted else seen.reason
+        here = f"takes {own_us / 1000:.3g} ms here" if provenance.promoted else provenance.reason
         text = f"{taken.label}: {here}, {recorded_us / 1000:.3g} ms where its schedule was made"
         self._models.note(taken.model, taken.label, f"{text}; this server goes by its own")
         facts = {"model": taken.model.name, "version": taken.model.version, "reason": text}
@@ -221,7 +222,7 @@ def _as_measured(schedule: Schedule, measured: Sequence[PlanMeasurement]) -> Sch
     assert last.latency_us is not None
     speed = sign_test_interval(last.ratios)
     is_slower = before.promoted and speed is not None and (speed.most or 1.0) < 1.0
-    seen = replace(
+    provenance = replace(
         before,
         measured_us=last.latency_us if before.promoted else None,
         sequential_us=usual_us,
@@ -232,5 +233,5 @@ def _as_measured(schedule: Schedule, measured: Sequence[PlanMeasurement]) -> Sch
     )
     if is_slower and usual_us is not None:
         reason = f"takes {usual_us / 1000:.3g} ms here without its schedule, which is slower"
-        seen = replace(seen, reason=reason)
-    return replace(schedule, provenance=seen)
+        provenance = replace(provenance, reason=reason)
+    return replace(schedule, provenance=provenance)

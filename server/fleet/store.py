@@ -39,7 +39,7 @@ T = TypeVar("T")
 
 
 class FleetStore(Store):
-    """Store of one node among several. Before ``join`` it is as that of a server alone."""
+    """Store of one node among several. Before ``join`` it works as that of a single server."""
 
     _fences: tuple[Lease, ...] = ()
     _claimant: Claimant | None = None  # this node
@@ -98,9 +98,9 @@ class FleetStore(Store):
     # Leases.
 
     def fenced(self, lease: Lease) -> Self:
-        """This store for work under a lease: no write, once another node has taken that over.
+        """The same store, whose writes raise TakenOver once another node has the lease.
 
-        Raises TakenOver then. Its ``call`` waits while the database is away.
+        Its ``call`` waits while the database is away.
         """
         other = copy.copy(self)
         other.is_revocable = True
@@ -178,10 +178,10 @@ class FleetStore(Store):
         assert self._claimant is not None, "join comes first"
         return self._claimant
 
-    def _granted(self, connection: Connection, made: Registration) -> Registration:
+    def _granted(self, connection: Connection, registration: Registration) -> Registration:
         if self._claimant is None:
-            return made
-        return claims.leased(connection, self._claimant, made)
+            return registration
+        return claims.leased(connection, self._claimant, registration)
 
     def _last_job(
         self, connection: Connection, model: ModelVersion, device_keys: str

@@ -64,8 +64,8 @@ class HeaderBlocks:
 
     def __init__(self) -> None:
         self._decoder = Decoder(MAX_HEADER_BYTES)
-        self._known: dict[bytes, list[Field]] = {}  # blocks that change no table
-        self._known_at = 0  # changes of the table then
+        self._blocks: dict[bytes, list[Field]] = {}  # blocks that change no table
+        self._blocks_at = 0  # changes of the table then
         self._block: bytearray | None = None  # of headers that are continued
         self._number = self._flags = 0  # of the frame that they began with
         self._continuations = 0
@@ -132,8 +132,8 @@ class HeaderBlocks:
     def _read(self, block: bytes) -> list[Field] | None:
         """Return the fields of a block, the same list again for a block that was read before."""
         changes = self._decoder.changes
-        if changes == self._known_at and (known := self._known.get(block)) is not None:
-            return known
+        if changes == self._blocks_at and (fields := self._blocks.get(block)) is not None:
+            return fields
         try:
             fields = self._decoder.decode(block)
             if self._decoder.changes == changes and len(block) <= KNOWN_BYTES:
@@ -147,10 +147,10 @@ class HeaderBlocks:
             raise ConnectionFault(ErrorCode.COMPRESSION_ERROR, str(error)) from error
 
     def _remember(self, block: bytes, fields: list[Field]) -> None:
-        if self._known_at != self._decoder.changes or len(self._known) == KNOWN_BLOCKS:
-            self._known.clear()
-        self._known_at = self._decoder.changes
-        self._known[block] = fields
+        if self._blocks_at != self._decoder.changes or len(self._blocks) == KNOWN_BLOCKS:
+            self._blocks.clear()
+        self._blocks_at = self._decoder.changes
+        self._blocks[block] = fields
 
 
 @dataclass(frozen=True, slots=True)

@@ -122,10 +122,10 @@ class CallMemory:
 
     def connection(self, peer: str) -> ConnectionMemory:
         """Return the account of one connection; ``peer`` as gRPC names it."""
-        found = self._connections.get(peer)
-        if found is None:
-            found = self._connections[peer] = ConnectionMemory(self)
-        return found
+        account = self._connections.get(peer)
+        if account is None:
+            account = self._connections[peer] = ConnectionMemory(self)
+        return account
 
     def stream(self, peer: str) -> StreamMemory:
         """Return the account of a new stream of the connection from ``peer``."""

@@ -42,12 +42,12 @@ class LatencyTable:
     def __init__(self, sizes: Sequence[int]) -> None:
         self.sizes = tuple(sorted(sizes))
         self.revision = 0  # of the latencies, as far as decisions can tell
-        self._known: dict[Way, float] = {}
+        self._by_way: dict[Way, float] = {}
         self._first: dict[Way, float] = {}  # as last set, not learned
         self._batches = 0  # that were observed
         self._learned_at: dict[Way, int] = {}  # the last batch that ran so
         self._forgotten: set[Way] = set()  # of which the next batch decides
-        self._seconds: dict[int, float] = {}  # what follows from ``_known``, as it is asked for
+        self._seconds: dict[int, float] = {}  # what follows from ``_by_way``, as it is asked for
         self._told: dict[Way, float] = {}  # as of ``revision``
         self._sizes_for: dict[int, int] = {}  # by rows, as of ``revision``
         self._covers: dict[bool, Cover] = {}  # with ``beside`` or without, as of ``revision``
@@ -67,7 +67,7 @@ class LatencyTable:
         """Set the latency of a size: a schedule was made, or another plan serves."""
         assert seconds > 0
         way = Way(size, beside)
-        self._known[way] = self._first[way] = seconds
+        self._by_way[way] = self._first[way] = seconds
         self._learned_at[way] = self._batches
         self._forgotten.discard(way)
         if beside > 1 and way not in self.beside:
@@ -78,7 +78,7 @@ class LatencyTable:
     def forget_beside(self, size: int) -> None:
         """Run batches of a size one after the other only."""
         for way in [way for way in self.beside if way.size == size]:
-            del self._known[way], self._first[way]
+            del self._by_way[way], self._first[way]
             self._forgotten.discard(way)
             self._revise()
         self.beside = tuple(way for way in self.beside if way.size != size)
@@ -93,21 +93,21 @@ class LatencyTable:
             return
         self._seconds.clear()
         way = Way(size, beside)
-        old = self._known.get(way)
+        old = self._by_way.get(way)
         if old is None:
             if beside == 1:
-                self._known[way] = seconds
+                self._by_way[way] = seconds
                 self._notice(way)
             return
         if way in self._forgotten:
             self._forgotten.discard(way)
-            self._known[way] = seconds
+            self._by_way[way] = seconds
             self._notice(way)
             self._forget_old(way)
             return
         surprise = SMOOTHING * (min(seconds / old, OUTLIER) - 1)
-        for other in self._known:
-            self._known[other] *= 1 + (surprise if other == way else surprise / 2)
+        for other in self._by_way:
+            self._by_way[other] *= 1 + (surprise if other == way else surprise / 2)
             self._notice(other)
         self._forget_old(way)
 
@@ -115,33 +115,33 @@ class LatencyTable:
         """Expect what has not run for long as it was at first, beside what ``ran`` just now."""
         self._batches += 1
         self._learned_at[ran] = self._batches
-        slower = self._known[ran] / self._first[ran] if ran in self._first else 1.0
-        for way in list(self._known):
+        slower = self._by_way[ran] / self._first[ran] if ran in self._first else 1.0
+        for way in list(self._by_way):
             if self._batches - self._learned_at.setdefault(way, self._batches) < FORGOTTEN_AFTER:
                 continue
             self._learned_at[way] = self._batches
             if way in self._first:
-                self._known[way] = self._first[way] * slower
+                self._by_way[way] = self._first[way] * slower
                 self._forgotten.add(way)
                 self._notice(way)
             else:
-                del self._known[way]
+                del self._by_way[way]
                 self._told.pop(way, None)
                 self._revise()
 
     def seconds(self, size: int, beside: int = 1) -> float:
         """Return the expected seconds of a batch of ``size`` rows, of ``beside`` at once."""
         if beside > 1:
-            return self._known.get(Way(size, beside)) or self.seconds(size)
-        found = self._seconds.get(size)
-        if found is None:
-            found = self._seconds[size] = self._expected_s(size)
-        return found
+            return self._by_way.get(Way(size, beside)) or self.seconds(size)
+        expected_s = self._seconds.get(size)
+        if expected_s is None:
+            expected_s = self._seconds[size] = self._expected_s(size)
+        return expected_s
 
     def _expected_s(self, size: int) -> float:
-        alone = {way.size: known for way, known in self._known.items() if way.beside == 1}
-        if (known := alone.get(size)) is not None:
-            return known
+        alone = {way.size: seconds for way, seconds in self._by_way.items() if way.beside == 1}
+        if (seconds := alone.get(size)) is not None:
+            return seconds
         smaller = [alone[other] for other in alone if other < size]
         if smaller:  # optimistic: no dearer than what is known
             return max(smaller)
@@ -152,13 +152,13 @@ class LatencyTable:
 
     def size_for(self, rows: int) -> int:
         """Return the cheapest batch size that holds ``rows``, or the largest size."""
-        found = self._sizes_for.get(rows)
-        if found is None:
+        cheapest = self._sizes_for.get(rows)
+        if cheapest is None:
             if rows >= self.sizes[-1]:
                 return self.sizes[-1]
-            found = min([size for size in self.sizes if size >= rows], key=self.seconds)
-            self._sizes_for[rows] = found
-        return found
+            cheapest = min([size for size in self.sizes if size >= rows], key=self.seconds)
+            self._sizes_for[rows] = cheapest
+        return cheapest
 
     def way_for(self, rows: int, beside: int) -> Way:
         """Return the least way of ``beside`` batches that hold ``rows`` each, else one batch."""
@@ -193,16 +193,16 @@ class LatencyTable:
         """Return what a batch takes at most, if a larger one is known: requests are not cut into
         sizes that were never seen where one is at hand that holds all rows.
         """
-        if way not in self._known:
-            larger = [s for w, s in self._known.items() if w.beside == 1 and w.size > way.size]
+        if way not in self._by_way:
+            larger = [s for w, s in self._by_way.items() if w.beside == 1 and w.size > way.size]
             if larger and way.beside == 1:
                 return min(larger)
         return self.seconds(*way)
 
     def _notice(self, way: Way) -> None:
-        told = self._told.get(way)
-        if told is None or abs(self._known[way] - told) > NOTICED * told:
-            self._told[way] = self._known[way]
+        before = self._told.get(way)
+        if before is None or abs(self._by_way[way] - before) > NOTICED * before:
+            self._told[way] = self._by_way[way]
             self._revise()
 
     def _revise(self) -> None:

@@ -56,11 +56,11 @@ class ScheduleMark:
 
     @staticmethod
     def of(schedule: Schedule) -> ScheduleMark:
-        seen = schedule.provenance
+        record = schedule.provenance
         beside = schedule.side_by_side_id
-        is_provisional = seen.provisional is not None
+        is_provisional = record.provisional is not None
         return ScheduleMark(
-            *(schedule.plan_id, beside, seen.created, seen.measured_us, seen.promoted),
+            *(schedule.plan_id, beside, record.created, record.measured_us, record.promoted),
             is_provisional=is_provisional,
         )
 
@@ -116,9 +116,9 @@ class ModelReplica:
     async def close(self) -> None:
         """Release the executables and the model. No batch uses them any more."""
         self._is_closed = True
-        made = await asyncio.gather(*self._on_demand.values(), return_exceptions=True)
-        on_demand = [each for each in made if isinstance(each, Executable)]
-        beside = [each for _, each in self._beside.values()]
+        results = await asyncio.gather(*self._on_demand.values(), return_exceptions=True)
+        on_demand = [result for result in results if isinstance(result, Executable)]
+        beside = [ready for _, ready in self._beside.values()]
         executables = {*self._profiled.values(), *beside, *self._retired, *on_demand}
         await self.device.let_go(self.digest, executables)
 
@@ -143,7 +143,6 @@ class ModelReplica:
         self.latencies(self.profiled).expect(batch_size, latency_us / 1e6)
 
     def one_row(self, spec: TensorType) -> TensorType:
-        """Return the spec of a request's input for one row."""
         return TensorType(spec.dtype, (1, *spec.shape[1:])) if self.batched else spec
 
     async def use_plan(self, batch_size: int, schedule: Schedule | None = None) -> None:
@@ -164,19 +163,19 @@ class ModelReplica:
 
     async def _use_beside(self, batch_size: int, schedule: Schedule | None) -> None:
         """Let batches of one size run side by side as a schedule says, or not any more."""
-        found = None if schedule is None else schedule.provenance.side_by_side
+        runs = None if schedule is None else schedule.provenance.side_by_side
         table, old = self.latencies(self.profiled), self._beside.pop(batch_size, None)
         table.forget_beside(batch_size)
         if old is not None:
             await self._retire(old[1])
-        if schedule is None or found is None or not found.pays or not self.policy.side_by_side:
+        if schedule is None or runs is None or not runs.pays or not self.policy.side_by_side:
             return
         to_run = replace(
             self._to_run(self.profiled, batch_size, schedule),
             plan=None,
             plan_id=schedule.side_by_side_id,
-            runtime=found.runtime,
-            side_by_side=found.count,
+            runtime=runs.runtime,
+            side_by_side=runs.count,
         )
         try:
             ready = await self.device.prepare(to_run)
@@ -187,8 +186,8 @@ class ModelReplica:
         if self._is_closed:
             await self.device.release(ready)
             return
-        self._beside[batch_size] = found.count, ready
-        table.expect(batch_size, found.latency_us / 1e6, found.count)
+        self._beside[batch_size] = runs.count, ready
+        table.expect(batch_size, runs.latency_us / 1e6, runs.count)
 
     def answer_bytes(
         self, shape_class: ShapeClass, rows: int, outputs: Sequence[str]

@@ -135,9 +135,9 @@ def checking(model: CheckedModel, request: GivenRequest) -> Work[CheckedRequest]
     shape_class, rows = check_inputs(model, named)
     inputs = {tensor.name: tensor.data for tensor in named}
     if shape_class.has_strings:
-        for each in named:
-            if each.dtype == BYTES:
-                inputs[each.name] = yield from checked_strings(each)
+        for given in named:
+            if given.dtype == BYTES:
+                inputs[given.name] = yield from checked_strings(given)
     return CheckedRequest(
         shape_class=shape_class,
         rows=max(1, rows),

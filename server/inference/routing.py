@@ -36,7 +36,6 @@ class QueuedReplica:
         return self.batcher.refusal(self.replica)
 
     def expected_s(self, request: CheckedRequest) -> float:
-        """Return the expected seconds until a request that came now would be answered."""
         return self.batcher.expected_s(self.replica, request)
 
     async def end(self) -> None:
@@ -68,12 +67,10 @@ class Replicas:
         return next(iter(self._on.values()))
 
     def on(self, device: str) -> ModelReplica | None:
-        """Return the replica on one device; None: the device has none."""
         queued = self._on.get(device)
         return None if queued is None else queued.replica
 
     def add(self, queued: QueuedReplica) -> None:
-        """Add the replica of one more device."""
         self._on[queued.replica.device.name] = queued
 
     def remove(self, device: str) -> QueuedReplica:

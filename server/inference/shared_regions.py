@@ -63,12 +63,12 @@ class SharedRegion:
         descriptor: Descriptor,
         max_read_bytes: int,
     ) -> None:
-        found = os.fstat(descriptor.fileno())
+        status = os.fstat(descriptor.fileno())
         self.name = name
         self.key = key
         self.offset = offset
         self.size_bytes = size_bytes
-        self.inode = found.st_dev, found.st_ino
+        self.inode = status.st_dev, status.st_ino
         self._descriptor = descriptor
         self._max_read_bytes = max_read_bytes
 
@@ -156,7 +156,7 @@ class SharedRegions:
         """Make an empty table.
 
         Args:
-            is_offered: bool: callers may register regions.
+            is_offered: whether callers may register regions.
             max_read_bytes: of one tensor.
             may_own: returns whether an owner's token still counts; else its regions are forgotten.
             limits: where objects lie, and how many regions there may be.
@@ -202,11 +202,11 @@ class SharedRegions:
                 f"shared memory region {name!r} is registered already; unregister it first"
             )
         self._forget_withdrawn_owners()
-        own = sum(holder == owner for holder, _ in self._regions)
+        count = sum(holder == owner for holder, _ in self._regions)
         limits = self._limits
-        if own >= limits.of_one_owner or len(self._regions) >= limits.in_all:
+        if count >= limits.of_one_owner or len(self._regions) >= limits.in_all:
             raise ResourceExhausted(
-                f"{own} shared memory regions are registered, {len(self._regions)} with those of "
+                f"{count} shared memory regions are registered, {len(self._regions)} with those of "
                 f"others; unregister some (at most {limits.of_one_owner}, {limits.in_all} in all)"
             )
 
@@ -276,11 +276,11 @@ def _open(folder: Path, key: str) -> int:
 
 
 def _check_window(descriptor: int, key: str, offset: int, size_bytes: int) -> None:
-    found = os.fstat(descriptor)
-    if not stat.S_ISREG(found.st_mode) or offset + size_bytes > found.st_size:
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode) or offset + size_bytes > status.st_size:
         raise InvalidRequest(
             f"{size_bytes} bytes at offset {offset} do not lie inside the shared memory "
-            f"object {key!r} of {found.st_size} bytes"
+            f"object {key!r} of {status.st_size} bytes"
         )
 
 

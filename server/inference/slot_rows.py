@@ -274,8 +274,8 @@ def join(
     largest = max(parts, key=lambda part: part.batch_size)
     outputs = {}
     for name in request.outputs:
-        found = [part.outputs[name] for part in parts]
-        outputs[name] = yield from _concatenate(found, model.output_axes.get(name))
+        tensors = [part.outputs[name] for part in parts]
+        outputs[name] = yield from _concatenate(tensors, model.output_axes.get(name))
     return InferenceResult(
         outputs=outputs,
         queue_us=parts[0].queue_us,

@@ -59,7 +59,7 @@ class PlanTarget(Protocol):
         """Record what will take the place of a version that serves, once it serves itself."""
 
     def give_up(self, model: ModelVersion) -> bool:
-        """Forget what was to take a version's place; returns bool: it has not done so."""
+        """Forget what was to take a version's place; returns True if it has not taken it yet."""
 
     async def serve(self, model: ModelVersion, imported: ImportedModel, device: str) -> None:
         """Let a version whose model is loaded on a device answer there, with its sequential plan.

@@ -68,7 +68,7 @@ class JobEnds:
             log.exception("a job's end could not be stored", extra={"job": job.id})
 
     async def _stored(self, live: LiveJob, job: JobRecord) -> ModelVersion | None:
-        """Store the last state; if another server may take the job over, until that is stored."""
+        """Store the last state; try on as long as another server may take the job over."""
         tries = 0
         while True:
             try:

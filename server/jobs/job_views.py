@@ -32,45 +32,33 @@ class JobViews:
             live.changed.set()
 
     async def find(self, job_id: str) -> JobRecord:
-        """A job as it is now.
-
-        Raises:
-            JobNotFound: there is none.
-        """
         live = self._live.find(job_id)
         return live.job if live else await self._store.call(self._store.find_job, job_id)
 
     async def list(self, model: str | None = None, limit: int = 100) -> list[JobRecord]:
-        """Newest jobs, newest first; of one model if given."""
         stored = await self._store.call(self._store.jobs, model, limit)
         return [live.job if (live := self._live.find(job.id)) else job for job in stored]
 
     async def watch(self, job_id: str) -> AsyncGenerator[JobRecord, None]:
-        """Yield the job now, then its changes; a slow reader misses changes, but not the end.
-
-        Raises:
-            JobNotFound: there is none.
-            Draining: the server stops; the job goes on.
-        """
-        seen: JobRecord | None = None
+        last: JobRecord | None = None
         while True:
             live = self._live.find(job_id)
-            changes = self._stored(job_id, seen) if live is None else self._changes(live, seen)
+            changes = self._stored(job_id, last) if live is None else self._changes(live, last)
             async with aclosing(changes):
                 async for job in changes:
-                    seen = job
+                    last = job
                     yield job
-            if seen is not None and seen.state.has_ended:
+            if last is not None and last.state.has_ended:
                 return  # else the job has become live, or came from another node, or went to one
 
     async def _changes(
-        self, live: LiveJob, seen: JobRecord | None
+        self, live: LiveJob, last: JobRecord | None
     ) -> AsyncGenerator[JobRecord, None]:
         """Yield the changes of a live job, until it has ended or is another node's."""
         while not live.is_gone:
             changed, job = live.changed, live.job
-            if job is not seen:
-                seen = job
+            if job is not last:
+                last = job
                 yield job
             elif job.state.has_ended:
                 return
@@ -78,15 +66,15 @@ class JobViews:
                 self._check_watchable()
                 await changed.wait()
 
-    async def _stored(self, job_id: str, seen: JobRecord | None) -> AsyncGenerator[JobRecord, None]:
+    async def _stored(self, job_id: str, last: JobRecord | None) -> AsyncGenerator[JobRecord, None]:
         """Yield the changes of a job as it is stored, until it has ended or is live here."""
         while True:
             job = await self._store.call(self._store.find_job, job_id)
-            if seen is not None and not job.state.has_ended:
+            if last is not None and not job.state.has_ended:
                 # What was stored is a second older than what watchers of its last owner saw.
-                job = replace(job, progress=max(job.progress, seen.progress))
-            if job != seen:
-                seen = job
+                job = replace(job, progress=max(job.progress, last.progress))
+            if job != last:
+                last = job
                 yield job
             if job.state.has_ended or self._live.find(job_id) is not None:
                 return

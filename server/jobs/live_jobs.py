@@ -40,7 +40,6 @@ class LiveJob:
         self.wake()
 
     def wake(self) -> None:
-        """Let the watchers look again."""
         self.changed.set()
         self.changed = asyncio.Event()
 
@@ -74,7 +73,6 @@ class LiveJobs:
         return self._jobs.get(job_id)
 
     def add(self, live: LiveJob) -> None:
-        """Take a job in."""
         self._jobs[live.job.id] = live
 
     def remove(self, live: LiveJob) -> None:

@@ -89,13 +89,13 @@ class ProvisionalSchedules:
 
     def schedule_chosen(self, model: ModelVersion, device: str, schedule: Schedule) -> None:
         """Take a schedule that serves from now on, or whose sequential plan does."""
-        place, which = (model.name, model.version), (device, schedule.key.batch_size)
+        place, key = (model.name, model.version), (device, schedule.key.batch_size)
         provisional = schedule.provenance.provisional
         if provisional is not None:
-            self._waiting.setdefault(place, _Waiting()).schedules[which] = provisional
+            self._waiting.setdefault(place, _Waiting()).schedules[key] = provisional
             self._told.set()
         elif place in self._waiting:
-            self._waiting[place].schedules.pop(which, None)
+            self._waiting[place].schedules.pop(key, None)
             if not self._waiting[place].schedules:
                 del self._waiting[place]
 
@@ -105,7 +105,7 @@ class ProvisionalSchedules:
             if not self._waiting:
                 self._told.clear()
                 await self._told.wait()
-            due_at, place = min((self._due_at(each), at) for at, each in self._waiting.items())
+            due_at, place = min((self._due_at(entry), at) for at, entry in self._waiting.items())
             if due_at > self._clock() or self._runner().has_jobs:
                 await self._sleep(LOOK_S)
                 continue
@@ -115,8 +115,8 @@ class ProvisionalSchedules:
 
     def _due_at(self, waiting: _Waiting) -> float:
         now = self._clock()
-        found = min(due_at(provisional, now) for provisional in waiting.schedules.values())
-        return max(found, waiting.not_before)
+        first = min(due_at(provisional, now) for provisional in waiting.schedules.values())
+        return max(first, waiting.not_before)
 
     def _is_due(self, provisional: Provisional) -> bool:
         return due_at(provisional, self._clock()) <= self._clock()

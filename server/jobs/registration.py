@@ -89,7 +89,7 @@ async def register_model(
         check(imported)
         samples = await _samples(imported, services)  # which may not fit the model
         refusals = await _serve_sequentially(model, imported, services, report)
-        work = [each for each in _work(imported, services) if each[0].name not in refusals]
+        work = [task for task in _work(imported, services) if task[0].name not in refusals]
         forecast = Forecast([size for _, size in work], model.options.planner.time_budget_s)
         failures = [f"{name} does not serve it: {error}" for name, error in refusals.items()]
         remarks = []
@@ -122,7 +122,6 @@ async def serve_again(
 
     Args:
         model: imported before.
-        services: of the server.
         devices: that were away when it was registered; None: all.
 
     Raises:
@@ -287,7 +286,6 @@ class _Target:
 
     @property
     def key(self) -> ScheduleKey:
-        """Key of its schedule."""
         return self.imported.schedule_key(self.device.device_key, self.batch_size)
 
 
@@ -339,8 +337,8 @@ async def _make(
         began = monotonic()
         imported, size = target.imported, target.batch_size
         keys = [
-            imported.schedule_key(one.device_key, rows)
-            for one in services.devices
+            imported.schedule_key(item.device_key, rows)
+            for item in services.devices
             for rows in imported.batch_sizes
         ]
         cache = ResultCache(store, store.call, device.device_key, keys)
@@ -353,13 +351,13 @@ async def _make(
             is_brief,
             services.retry(),
         )
-        made, graph = await compile(imported, device, size, options, cache, report)
-    if is_brief and target.pays is not None and not target.pays(made):
-        return made
-    wrong = sum(contender.erred for contender in made.provenance.candidates)
+        new, graph = await compile(imported, device, size, options, cache, report)
+    if is_brief and target.pays is not None and not target.pays(new):
+        return new
+    wrong = sum(contender.erred for contender in new.provenance.candidates)
     observer.plans_refused(device.name, wrong)
-    schedule = better_founded(before, made, monotonic() - began)
-    is_new = schedule.unit_names == made.unit_names
+    schedule = better_founded(before, new, monotonic() - began)
+    is_new = schedule.unit_names == new.unit_names
     await store.call(store.put_schedule, schedule, graph if is_new else None)
     retry = services.retry(progress.retrying)
     await promote(target.model, device, schedule, services, retry)
@@ -371,7 +369,7 @@ async def _find_larger_sizes(
 ) -> None:
     """Let larger batch sizes serve that pay; ``first`` is the schedule of one row.
 
-    The model is scheduled without them: whatever fails ends the search for more.
+    A failure only ends the search: the model is scheduled without them.
     """
     imported, store = target.imported, services.store
 

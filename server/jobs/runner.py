@@ -96,9 +96,9 @@ class JobRunner:
             try:
                 model = await self._store.call(self._store.find_model, job.model, job.version)
             except NotFound:
-                gone = replace(job, state=JobStatus.CANCELLED, message="the model was deleted")
-                await self._store.call(self._store.end_job, gone)
-                self.live.count(job.state, gone.state)
+                ended = replace(job, state=JobStatus.CANCELLED, message="the model was deleted")
+                await self._store.call(self._store.end_job, ended)
+                self.live.count(job.state, ended.state)
             else:
                 queued = replace(job, state=JobStatus.QUEUED, detail="", eta_seconds=UNKNOWN)
                 self.live.count(job.state, queued.state)
@@ -172,17 +172,17 @@ class JobRunner:
     ) -> Registration:
         keep, store = partial(self._files.keep_upload, received), self._store
         async with self._registering:
-            made = await self._files.stored_with(
+            entry = await self._files.stored_with(
                 keep,
                 lambda: store.call(
                     store.register, name, received, options, self.device_keys, version
                 ),
             )
-            if made.job.state.has_ended and self._services.models.was_not_restored(made.model):
-                made = await self._store.call(self._store.add_job, made.model, self.device_keys)
-            self._services.models.register(made.model)
-            self._begin(made)
-        return made
+            if entry.job.state.has_ended and self._services.models.was_not_restored(entry.model):
+                entry = await self._store.call(self._store.add_job, entry.model, self.device_keys)
+            self._services.models.register(entry.model)
+            self._begin(entry)
+        return entry
 
     async def place(
         self,
@@ -220,25 +220,25 @@ class JobRunner:
     ) -> Registration:
         keep, store = partial(self._files.keep_upload, received), self._store
         present = await self._store.call(self._store.models, name)
-        serves = (version, ModelStatus.SERVING) in {(each.version, each.state) for each in present}
+        serves = (version, ModelStatus.SERVING) in {(row.version, row.state) for row in present}
         # What serves goes on being scheduled until something else does.
         await self._cancel_where(lambda live: live.is_of(name, version, serves))
         async with self._registering:
-            made = await self._files.stored_with(
+            entry = await self._files.stored_with(
                 keep,
                 lambda: store.call(store.place, name, received, options, self.device_keys, version),
             )
             models = self._services.models
-            (models.replacing if made.replaces else models.register)(made.model)
-            self._begin(made, check)
-        return made
+            (models.replacing if entry.replaces else models.register)(entry.model)
+            self._begin(entry, check)
+        return entry
 
-    def _begin(self, made: Registration, check: CheckImported | None = None) -> None:
+    def _begin(self, entry: Registration, check: CheckImported | None = None) -> None:
         """Run a job whose rows were just stored, if it is new."""
-        if made.is_new_job and not self._is_stopping:
-            self.live.count(None, made.job.state)
-            live = LiveJob(made.job, made.model, self._store, check, made.replaces)
-            live.grant = made.grant
+        if entry.is_new_job and not self._is_stopping:
+            self.live.count(None, entry.job.state)
+            live = LiveJob(entry.job, entry.model, self._store, check, entry.replaces)
+            live.grant = entry.grant
             self.running.begin(live)
 
     async def schedule_again(
@@ -255,8 +255,6 @@ class JobRunner:
         Its plans serve until the new ones are verified. A job under way already is the answer.
 
         Args:
-            name: of the model.
-            version: of it.
             batch_size: to schedule again; None: all.
             device: to schedule again on; "": all.
             reason: why, for people.
@@ -273,9 +271,9 @@ class JobRunner:
         which = WhichSchedules(self._device_keys_of(device), batch_size)
         again, store = self._store.schedule_again, self._store
         async with self._registering:
-            made = await store.call(again, name, version, self.device_keys, which, reason)
-            self._begin(made)
-        return made.job
+            entry = await store.call(again, name, version, self.device_keys, which, reason)
+            self._begin(entry)
+        return entry.job
 
     async def compare_again(
         self, name: str, version: int, is_due: Callable[[Provisional], bool]
@@ -289,10 +287,10 @@ class JobRunner:
             return None
         again, store, devices = self._store.compare_again, self._store, self._device_keys_of("")
         async with self._registering:
-            made = await store.call(again, name, version, self.device_keys, devices, is_due)
-            if made is not None:
-                self._begin(made)
-        return None if made is None else made.job
+            entry = await store.call(again, name, version, self.device_keys, devices, is_due)
+            if entry is not None:
+                self._begin(entry)
+        return None if entry is None else entry.job
 
     async def doubt(
         self, name: str, version: int, *, batch_size: int, device: str, reason: str
@@ -314,15 +312,14 @@ class JobRunner:
     def _device_keys_of(self, device: str) -> list[str]:
         """Key of a device; of all if "" is given."""
         devices = self._services.devices
-        keys = [each.device_key for each in devices if device in ("", each.name)]
+        keys = [item.device_key for item in devices if device in ("", item.name)]
         if not keys:
-            names = ", ".join(each.name for each in devices)
+            names = ", ".join(item.name for item in devices)
             raise InvalidRequest(f"there is no device {device!r}; devices: {names}")
         return keys
 
     @property
     def has_jobs(self) -> bool:
-        """True if a job runs here."""
         return len(self.live) > 0
 
     @property
@@ -331,7 +328,6 @@ class JobRunner:
         return self._is_started and not self._is_stopping
 
     def deleting(self, name: str, version: int) -> AbstractAsyncContextManager[None]:
-        """Delete a version in the context; another server finishes that if this one is lost."""
         return self._registry.deleting(name, version)
 
     # Looking.
@@ -384,11 +380,11 @@ class JobRunner:
         return job
 
     def is_working_on(self, name: str, version: int) -> bool:
-        """Bool: a job of a version runs here, or its end is being stored."""
+        """True if a job of a version runs here, or its end is being stored."""
         return any(live.is_of(name, version) for live in self.live)
 
     def has_outdated(self, model: ModelVersion) -> bool:
-        """Bool: a job runs here for what a version was before another server replaced it."""
+        """True if a job runs here for what a version was before another server replaced it."""
         return any(live.is_outdated(model) for live in self.live)
 
     async def cancel_outdated(self, model: ModelVersion) -> None:

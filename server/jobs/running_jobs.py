@@ -170,7 +170,6 @@ class RunningJobs:
         await self._registry.give_back(live.grant)
 
     def _report(self, live: LiveJob, now: ProgressReport) -> None:
-        """Take a report from a running job."""
         if live.is_ending or live.is_gone:
             return
         before, seconds, state = live.job, time.time(), JobStatus(now.phase.value)
@@ -238,7 +237,6 @@ class _JobWork:
 
 
 def _facts(live: LiveJob) -> dict[str, object]:
-    """What the log says of a job."""
     return {"job": live.job.id, "model": live.job.model, "version": live.job.version}
 
 

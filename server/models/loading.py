@@ -71,7 +71,7 @@ class ModelLoader:
             for (name, version), text in self._models.remarks.all().items()
             if (name, version) not in present and not (version == WHOLE_MODEL and name in names)
         ]
-        return [each for each in entries if not ready_only or each.state == "READY"]
+        return [entry for entry in entries if not ready_only or entry.state == "READY"]
 
     async def ready_to_change(self, name: str) -> None:
         """Wait until the models of the store are restored, and ``name`` is as it is stored."""
@@ -85,7 +85,6 @@ class ModelLoader:
         """Let a model answer; returns when it does. A load that began completes.
 
         Args:
-            name: of the model.
             files: version -> model file, to register first; versions that have these bytes
                 already are loaded again.
             options: what to schedule; without files, of the bytes that answer.
@@ -171,7 +170,7 @@ class ModelLoader:
         present = await self._store.call(self._store.versions, name)
         if options is not None:
             number = self._models.number(name, "")
-            newest = next((each for each in present if each.version == number), present[-1])
+            newest = next((row for row in present if row.version == number), present[-1])
             if newest.options != options:
                 await self._reschedule(newest, options)
                 present = await self._store.call(self._store.versions, name)
@@ -196,11 +195,11 @@ class ModelLoader:
         async with self._store.receive(self._max_upload_bytes) as upload:
             await upload.write(content)
             received = await upload.finish(None)  # nothing lay between
-            made = await self._runner.register(name, received, options, version)
-        if made.is_new_job:
-            await self._until_serving(made.model, made.job.id)
+            registration = await self._runner.register(name, received, options, version)
+        if registration.is_new_job:
+            await self._until_serving(registration.model, registration.job.id)
         else:
-            await self.serve_version(made.model)
+            await self.serve_version(registration.model)
 
     async def _reschedule(self, newest: ModelVersion, options: ModelOptions) -> None:
         """Register the newest bytes as a new version with other options; their artefact exists."""
@@ -215,8 +214,8 @@ class ModelLoader:
     ) -> None:
         """Register bytes that were imported before, and wait until they answer."""
         received = ReceivedUpload(None, model.sha256, model.size_bytes)
-        made = await self._runner.register(model.name, received, options, version)
-        await self._until_serving(made.model, made.job.id)
+        registration = await self._runner.register(model.name, received, options, version)
+        await self._until_serving(registration.model, registration.job.id)
 
     async def _until_serving(self, model: ModelVersion, job_id: str) -> None:
         message = ""

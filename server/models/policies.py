@@ -60,7 +60,6 @@ class VersionPolicies:
         """Apply a configuration; returns when the wanted versions serve. Once begun it completes.
 
         Args:
-            name: of the model.
             config: that it is to have.
             had_served: versions that served a moment ago; one that was unloaded since stays so.
 
@@ -90,7 +89,6 @@ class VersionPolicies:
         What the policy wants in place of the deleted version answers before.
 
         Args:
-            name: of the model.
             version: a number or a label; "" for all versions.
 
         Raises:
@@ -157,7 +155,6 @@ class VersionPolicies:
             await self._loader.unload_version(present[number])
 
     async def _available(self, name: str) -> dict[int, ModelVersion]:
-        """Versions that were imported, by number."""
         return {
             model.version: model
             for model in await self._store.call(self._store.models, name)

@@ -87,10 +87,10 @@ def model_file(path: str) -> Path:
         return place
     if not place.is_dir():
         raise StartupError(f"{path}: no such file")
-    found = sorted(place.rglob("*.onnx"))
-    if len(found) != 1:
-        raise StartupError(f"{path}: {len(found)} .onnx files lie in there, not one; name the file")
-    return found[0]
+    files = sorted(place.rglob("*.onnx"))
+    if len(files) != 1:
+        raise StartupError(f"{path}: {len(files)} .onnx files lie in there, not one; name the file")
+    return files[0]
 
 
 async def _register(
@@ -102,20 +102,20 @@ async def _register(
     reading: OwnThreads,
 ) -> str | None:
     """Register a file; returns the id of the job, or None: registered, and unloaded by request."""
-    known = await _registered(name, path, store, reading)
-    if known is not None and known.state is ModelStatus.UNLOADED:
+    registered = await _registered(name, path, store, reading)
+    if registered is not None and registered.state is ModelStatus.UNLOADED:
         return None
     options, version = ModelOptions(planner=PlannerSettings.for_serving()), None
-    if known is not None:
-        options, version = known.options, known.version
+    if registered is not None:
+        options, version = registered.options, registered.version
     digest, chunks = hashlib.sha256(), (await reading.run(_with_its_data, path)).chunks()
     async with store.receive(max_upload_bytes) as upload:
         while (chunk := await reading.run(next, chunks, None)) is not None:
             digest.update(chunk)
             await upload.write(chunk)
         received = await upload.finish(digest.hexdigest())
-        made = await runner.register(name, received, options, version)
-    return made.job.id
+        registration = await runner.register(name, received, options, version)
+    return registration.job.id
 
 
 async def _registered(
@@ -125,15 +125,15 @@ async def _registered(
     file = await reading.run(_with_its_data, path)
     size_bytes = await reading.run(file.size_bytes)
     versions = [
-        one
-        for one in await store.call(store.models, name)
-        if one.state is not ModelStatus.DRAINING
-        and (one.size_bytes == size_bytes or (file.data and one.size_bytes > size_bytes))
+        row
+        for row in await store.call(store.models, name)
+        if row.state is not ModelStatus.DRAINING
+        and (row.size_bytes == size_bytes or (file.data and row.size_bytes > size_bytes))
     ]
     if not versions:
         return None
     digest = await reading.run(file.digest)
-    return next((one for one in reversed(versions) if one.sha256 == digest), None)
+    return next((row for row in reversed(versions) if row.sha256 == digest), None)
 
 
 def _with_its_data(path: Path) -> ModelFile:

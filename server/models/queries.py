@@ -70,17 +70,15 @@ class ModelQueries:
             ModelNotFound, VersionNotFound: there is none.
         """
         number = await self._number(name, version)
-        found = await self._store.call(self._store.find_model, name, number)
-        return self._models.as_seen(found)
+        row = await self._store.call(self._store.find_model, name, number)
+        return self._models.as_seen(row)
 
     async def _number(self, name: str, version: str) -> int:
         """Version of a number or a label, also of what another server has just registered."""
         try:
             return self._models.number(name, version)
         except NotFound:
-            stored = {
-                each.version: each for each in await self._store.call(self._store.models, name)
-            }
+            stored = {row.version: row for row in await self._store.call(self._store.models, name)}
             configs = await self._store.call(self._store.serving_configs) if stored else {}
             labels = configs.get(name, ServingConfig()).labels
             number = ModelVersions(stored).number(version, labels) if stored else None
@@ -114,25 +112,24 @@ class ModelQueries:
         for schedule in schedules:
             if schedule.key.batch_size == batch_size:
                 return Placed(on.name, schedule)
-        made = sorted(schedule.key.batch_size for schedule in schedules)
+        sizes = sorted(schedule.key.batch_size for schedule in schedules)
         raise ScheduleNotFound(
             f"model {model.name!r} version {model.version} has no schedule for batch size "
             f"{batch_size} on {on.name}; batch sizes with one: "
-            f"{', '.join(map(str, made)) or 'none yet'}"
+            f"{', '.join(map(str, sizes)) or 'none yet'}"
         )
 
     def _named(self, device: str) -> Device:
         on = self._devices.named(device)
         if on is None:
-            known = ", ".join(each.name for each in self._devices.all)
-            raise ScheduleNotFound(f"there is no device {device!r}; devices: {known}")
+            names = ", ".join(item.name for item in self._devices.all)
+            raise ScheduleNotFound(f"there is no device {device!r}; devices: {names}")
         return on
 
     async def graph(self, model: ModelVersion, placed: Placed) -> OpGraph:
-        """Units that a schedule's indices refer to: its static graph.
+        """Static graph of a schedule, whose units its indices refer to.
 
-        It is stored with the schedule. An earlier version stored none: then the device makes it
-        once, and it is stored.
+        It is stored with the schedule; where an earlier version stored none, the device makes it.
         """
         stored = await self._store.call(self._store.find_graph, placed.schedule)
         if stored is not None:

@@ -35,8 +35,6 @@ class Restore:
         """Restore nothing yet.
 
         Args:
-            services: of the server.
-            models: that serve again.
             is_shared: other servers serve the models of the store: what is damaged here is fetched
                 again (``braid.server.fleet``), and is no state of the model.
         """
@@ -111,13 +109,13 @@ class Restore:
         facts = {"model": model.name, "version": model.version, "reason": str(error)}
         remedy = "it is fetched again" if self._is_shared else "register the same file again"
         log.error("model is damaged; %s", remedy, extra=facts)
-        known = error if isinstance(error, DamagedArtefact) else DamagedArtefact(str(error))
+        damage = error if isinstance(error, DamagedArtefact) else DamagedArtefact(str(error))
         if self._is_shared:
             folder = self._services.store.folder
             await asyncio.to_thread(folder.remove_artefact, model.sha256)
-            self._models.restored(model, known)
+            self._models.restored(model, damage)
             return
-        await self._change(model, ModelStatus.DAMAGED, str(known))
+        await self._change(model, ModelStatus.DAMAGED, str(damage))
 
     async def _change(self, model: ModelVersion, state: ModelStatus, message: str = "") -> None:
         """Set the state of a version; on a full disk, until the next start only."""

@@ -104,19 +104,18 @@ class ServingModels(KnownModels):
         """Model, or the refusal, that a request for ``name`` gets.
 
         Args:
-            name: of the model.
             version: a number, a label, or "": the stable version, or else the newest that answers.
         """
         try:
             number = self.number(name, version)
         except NotFound as missing:
             return ResolvedModel(self._metrics.unknown, None, missing)
-        known = self._names[name]
+        entry = self._names[name]
         metrics = self._metrics.find_model(name, number)
         if self._is_refusing:
             return ResolvedModel(metrics, None, Draining("the server is shutting down; try again"))
-        served = known.served.get(number)
-        refusal = None if served else known.refusal(number)
+        served = entry.served.get(number)
+        refusal = None if served else entry.refusal(number)
         return ResolvedModel(metrics, served, refusal)
 
     def refusal(self) -> ResolvedModel | None:
@@ -136,8 +135,8 @@ class ServingModels(KnownModels):
         return refusal
 
     def _every_replica(self) -> Iterator[QueuedReplica]:
-        for known in self._names.values():
-            for replicas in known.served.values():
+        for entry in self._names.values():
+            for replicas in entry.served.values():
                 yield from replicas
 
     def configure(self, name: str, config: ServingConfig) -> None:
@@ -149,13 +148,13 @@ class ServingModels(KnownModels):
             self._configs.pop(name, None)
         else:
             self._configs[name] = config
-        for replicas in self._known(name).served.values():
+        for replicas in self._entry(name).served.values():
             for queued in replicas:
                 queued.replica.policy = config.batching.over(self._policy)
 
     def served_version(self, name: str, version: int) -> Replicas | None:
         """Replicas of one version, or None if it does not answer."""
-        return self._known(name).served.get(version)
+        return self._entry(name).served.get(version)
 
     def answers_with(self, replicas: Replicas, served: ModelReplica) -> bool:
         """True if requests still go to these replicas of a version; ``served`` is one of them."""
@@ -170,26 +169,26 @@ class ServingModels(KnownModels):
         """
         return [
             model
-            for known in self._names.values()
-            for version, model in known.versions.items()
-            if (version in known.served or version in known.problems)
-            and not isinstance(known.problems.get(version), RetriesExhausted)
+            for entry in self._names.values()
+            for version, model in entry.versions.items()
+            if (version in entry.served or version in entry.problems)
+            and not isinstance(entry.problems.get(version), RetriesExhausted)
             and self._on(model.name, version, device) is None
         ]
 
     def all_served(self) -> list[ModelReplica]:
         return [
-            known.served[version].any
-            for _, known in sorted(self._names.items())
-            for version in sorted(known.served)
+            entry.served[version].any
+            for _, entry in sorted(self._names.items())
+            for version in sorted(entry.served)
         ]
 
     def all_replicas(self) -> list[ModelReplica]:
         """Replicas of all versions that answer, on all devices."""
         return [
             queued.replica
-            for known in self._names.values()
-            for replicas in known.served.values()
+            for entry in self._names.values()
+            for replicas in entry.served.values()
             for queued in replicas
         ]
 
@@ -210,15 +209,15 @@ class ServingModels(KnownModels):
         if not self._lacks(model, device):  # another job was faster
             await served.close()
             return
-        known = self._names[model.name]
-        before = known.served.get(model.version)
+        entry = self._names[model.name]
+        before = entry.served.get(model.version)
         if before is None or not before.any.model.is_same(model):
-            known.served[model.version] = Replicas()
-            known.notes.pop(model.version, None)
-        replicas = known.served[model.version]
-        if known.replacements.pop(model.version, None) is not None:
-            known.versions[model.version] = replace(model, state=ModelStatus.SERVING)
-        known.problems.pop(model.version, None)
+            entry.served[model.version] = Replicas()
+            entry.notes.pop(model.version, None)
+        replicas = entry.served[model.version]
+        if entry.replacements.pop(model.version, None) is not None:
+            entry.versions[model.version] = replace(model, state=ModelStatus.SERVING)
+        entry.problems.pop(model.version, None)
         is_first = not replicas
         served.policy = self.config(model.name).batching.over(self._policy)
         replicas.add(QueuedReplica(served, self._batchers[device]))
@@ -235,9 +234,9 @@ class ServingModels(KnownModels):
         Raises:
             PreconditionFailed: it was deleted or replaced.
         """
-        known = self._known(model.name)
-        if not known.expects(model):
-            what = "replaced" if model.version in known.versions else "deleted"
+        entry = self._entry(model.name)
+        if not entry.expects(model):
+            what = "replaced" if model.version in entry.versions else "deleted"
             raise PreconditionFailed(f"{model.name} version {model.version} was {what}")
         replica = self._on(model.name, model.version, device)
         return replica is None or not replica.model.is_same(model)
@@ -277,7 +276,6 @@ class ServingModels(KnownModels):
             served.expect(batch_size, latency_us)
 
     def expect_sequential(self, model: ModelVersion, device: str, schedule: Schedule) -> None:
-        """Form batches by the latency of the sequential plan, of a schedule not promoted."""
         served = self._on(model.name, model.version, device)
         latency_us = schedule.provenance.sequential_us
         if served is None or not served.model.is_same(model):
@@ -292,45 +290,45 @@ class ServingModels(KnownModels):
 
     async def remove(self, name: str, version: int) -> None:
         """Stop taking requests, finish the accepted ones, then forget the version."""
-        known = self._names.get(name)
-        if known is None:
+        entry = self._names.get(name)
+        if entry is None:
             return
-        known.versions.pop(version, None)
-        known.restoring.discard(version)
-        known.problems.pop(version, None)
-        known.replacements.pop(version, None)
-        if not known.versions:
+        entry.versions.pop(version, None)
+        entry.restoring.discard(version)
+        entry.problems.pop(version, None)
+        entry.replacements.pop(version, None)
+        if not entry.versions:
             del self._names[name]
-        await self._stop_serving(known, name, version)
+        await self._stop_serving(entry, name, version)
         self._metrics.remove_model(name, version)
 
     async def unload(self, model: ModelVersion) -> None:
         self.register(model)
-        known = self._names[model.name]
-        known.problems.pop(model.version, None)
-        await self._stop_serving(known, model.name, model.version)
+        entry = self._names[model.name]
+        entry.problems.pop(model.version, None)
+        await self._stop_serving(entry, model.name, model.version)
 
-    async def _stop_serving(self, known: ModelVersions, name: str, version: int) -> None:
-        replicas = known.served.pop(version, None)
-        known.notes.pop(version, None)
-        if not known.served:
+    async def _stop_serving(self, entry: ModelVersions, name: str, version: int) -> None:
+        replicas = entry.served.pop(version, None)
+        entry.notes.pop(version, None)
+        if not entry.served:
             self._on_serving(name, False)
         await _end_all(replicas or ())
 
     def using(self, digest: str, device: str) -> list[ModelVersion]:
         """Versions with this digest that answer on a device."""
         return [
-            known.versions[version]
-            for known in self._names.values()
-            for version, replicas in known.served.items()
+            entry.versions[version]
+            for entry in self._names.values()
+            for version, replicas in entry.served.items()
             if (served := replicas.on(device)) is not None and served.digest == digest
         ]
 
     def digests(self) -> set[str]:
         return {
             replicas.any.digest
-            for known in self._names.values()
-            for replicas in known.served.values()
+            for entry in self._names.values()
+            for replicas in entry.served.values()
         }
 
     async def leave(self, model: ModelVersion, device: str) -> bool:
@@ -341,16 +339,16 @@ class ServingModels(KnownModels):
         replicas = self.served_version(model.name, model.version)
         if replicas is None or replicas.on(device) is None:  # deleted or unloaded meanwhile
             return False
-        known = self._names[model.name]
+        entry = self._names[model.name]
         queued = replicas.remove(device)
         if not replicas:
-            del known.served[model.version]
-        if not known.served:
+            del entry.served[model.version]
+        if not entry.served:
             self._on_serving(model.name, False)
         await queued.end()
-        now = known.versions.get(model.version)
+        now = entry.versions.get(model.version)
         is_wanted = now is not None and now.state is not ModelStatus.UNLOADED
-        return is_wanted and model.version not in known.served
+        return is_wanted and model.version not in entry.served
 
 
 async def _end_all(replicas: Iterable[QueuedReplica]) -> None:

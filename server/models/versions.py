@@ -45,8 +45,8 @@ class Remarks:
 
     def over(self, model: ModelVersion) -> ModelVersion:
         """Return a version with the remarks on it as its message, if there are any."""
-        found = (self._texts.get((model.name, each)) for each in (model.version, WHOLE_MODEL))
-        texts = list(filter(None, found))
+        versions = (model.version, WHOLE_MODEL)
+        texts = [text for number in versions if (text := self._texts.get((model.name, number)))]
         return replace(model, message="; ".join(texts)) if texts else model
 
 
@@ -68,7 +68,7 @@ class ModelVersions:
         """Newest version that answers; else the newest that has not failed, else the newest."""
         if self.served or self.restoring:  # the usual case, which each request asks for
             return max((*self.served, *self.restoring))
-        able = [number for number, each in self.versions.items() if not each.state.has_failed]
+        able = [number for number, row in self.versions.items() if not row.state.has_failed]
         return max(able or self.versions)
 
     def number(self, version: str, labels: Mapping[str, int]) -> int | None:
@@ -90,8 +90,8 @@ class ModelVersions:
 
     def expects(self, model: ModelVersion) -> bool:
         """True if a version is registered for these bytes and options, or is about to be."""
-        known = (self.versions.get(model.version), self.replacements.get(model.version))
-        return any(each is not None and each.is_same(model) for each in known)
+        rows = (self.versions.get(model.version), self.replacements.get(model.version))
+        return any(row is not None and row.is_same(model) for row in rows)
 
     def as_seen(self, model: ModelVersion) -> ModelVersion:
         """Return a version as callers see it: one that is not restored yet is LOADING."""
@@ -149,25 +149,25 @@ class KnownModels:
         Raises:
             ModelNotFound, VersionNotFound: there is none.
         """
-        known = self._names.get(name)
-        if known is None:
+        entry = self._names.get(name)
+        if entry is None:
             raise ModelNotFound(name)
-        number = known.number(version, self.config(name).labels)
+        number = entry.number(version, self.config(name).labels)
         if number is None:
-            raise VersionNotFound(name, version, tuple(sorted(known.versions)))
+            raise VersionNotFound(name, version, tuple(sorted(entry.versions)))
         return number
 
     def as_seen(self, model: ModelVersion) -> ModelVersion:
-        return self.remarks.over(self._known(model.name).as_seen(model))
+        return self.remarks.over(self._entry(model.name).as_seen(model))
 
     def note(self, model: ModelVersion, about: str, text: str) -> None:
         """Let the message of a version say ``text`` beside the rest, while these bytes answer.
 
         An empty text takes back what was said ``about`` the same.
         """
-        known = self._known(model.name)
-        if model.version in known.served:
-            known.notes.setdefault(model.version, {})[about] = text
+        entry = self._entry(model.name)
+        if model.version in entry.served:
+            entry.notes.setdefault(model.version, {})[about] = text
 
     def restoring(self, model: ModelVersion) -> None:
         """Record a version that served before the restart, and will again in a moment."""
@@ -175,38 +175,37 @@ class KnownModels:
         self._names[model.name].restoring.add(model.version)
 
     def restored(self, model: ModelVersion, problem: BraidError | None = None) -> None:
-        self._known(model.name).restored(model.version, problem)
+        self._entry(model.name).restored(model.version, problem)
 
     def was_not_restored(self, model: ModelVersion) -> bool:
-        """True if a version served before the server's restart and could not be restored."""
-        return model.version in self._known(model.name).problems
+        return model.version in self._entry(model.name).problems
 
-    def _known(self, name: str) -> ModelVersions:
+    def _entry(self, name: str) -> ModelVersions:
         return self._names.get(name, _NONE)
 
     def knows(self, name: str) -> bool:
         return name in self._names
 
     def states(self, name: str) -> set[ModelStatus]:
-        return {each.state for each in self._known(name).versions.values()}
+        return {row.state for row in self._entry(name).versions.values()}
 
     def answers(self, name: str) -> bool:
-        return bool(self._known(name).served)
+        return bool(self._entry(name).served)
 
     def records(self) -> dict[str, dict[int, ModelVersion]]:
-        return {name: dict(known.versions) for name, known in self._names.items()}
+        return {name: dict(entry.versions) for name, entry in self._names.items()}
 
     def names_of(self, digest: str) -> str:
         """Versions whose file has a digest, in one text: "a version 1, b version 2"."""
         return ", ".join(
             f"{name} version {number}"
-            for name, known in self._names.items()
-            for number, model in known.versions.items()
+            for name, entry in self._names.items()
+            for number, model in entry.versions.items()
             if model.sha256 == digest
         )
 
     def record(self, name: str, version: int) -> ModelVersion | None:
-        return self._known(name).versions.get(version)
+        return self._entry(name).versions.get(version)
 
     def config(self, name: str) -> ServingConfig:
         return self._configs.get(name, DEFAULT_CONFIG)
@@ -217,9 +216,9 @@ class KnownModels:
     def versions(self) -> list[tuple[ModelVersion, bool]]:
         """Every version as callers see it, and whether it answers."""
         return [
-            (known.as_seen(model), number in known.served)
-            for known in self._names.values()
-            for number, model in known.versions.items()
+            (entry.as_seen(model), number in entry.served)
+            for entry in self._names.values()
+            for number, model in entry.versions.items()
         ]
 
     def register(self, model: ModelVersion) -> None:
@@ -234,12 +233,10 @@ class KnownModels:
             self._metrics.add_model(model.name, model.version)
 
     def replacing(self, model: ModelVersion) -> None:
-        """Record what will take the place of a version that serves, once it serves itself."""
         self._names[model.name].replacements[model.version] = model
 
     def give_up(self, model: ModelVersion) -> bool:
-        """Forget what was to take a version's place; returns True if it has not done so."""
-        waiting = self._known(model.name).replacements
+        waiting = self._entry(model.name).replacements
         if waiting.get(model.version) is not model:
             return False
         del waiting[model.version]

@@ -46,7 +46,7 @@ def checkout_commit(folder: Path) -> str:
     if not (folder / ".git").exists():
         return ""
     try:
-        told = subprocess.run(
+        answer = subprocess.run(
             ["git", "-C", str(folder), "rev-parse", "HEAD"],
             capture_output=True,
             text=True,
@@ -55,7 +55,7 @@ def checkout_commit(folder: Path) -> str:
         )
     except (OSError, subprocess.TimeoutExpired):
         return ""
-    return told.stdout.strip() if told.returncode == 0 else ""
+    return answer.stdout.strip() if answer.returncode == 0 else ""
 
 
 def _installed(package: str) -> str:

@@ -86,13 +86,13 @@ class DriftWatch:
         measured_us = schedule.provenance.measured_us
         if not schedule.provenance.promoted or not measured_us:
             return
-        known = self._plans.get(this)
-        if known is None or known.profiled_us != measured_us:
-            reported_at = known.reported_at if known else None
-            kept = known.labels if known else set()
-            known = _Plan(measured_us, labels=kept, reported_at=reported_at)
-            self._plans[this] = known
-        known.labels.add(labels)
+        watched = self._plans.get(this)
+        if watched is None or watched.profiled_us != measured_us:
+            reported_at = watched.reported_at if watched else None
+            kept = watched.labels if watched else set()
+            watched = _Plan(measured_us, labels=kept, reported_at=reported_at)
+            self._plans[this] = watched
+        watched.labels.add(labels)
 
     def ran(self, plan_id: str, compute_us: int) -> None:
         """Record a batch that took ``compute_us``. Cheap: called for every batch."""

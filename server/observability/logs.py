@@ -57,9 +57,9 @@ def _escape(char: str) -> str:
 def _fields(record: logging.LogRecord) -> dict[str, Any]:
     """Return the ``extra`` of a record, and the request id."""
     given = {name: value for name, value in vars(record).items() if name not in _STANDARD_FIELDS}
-    own = {name: value for name, value in given.items() if name[0] != "_"}  # Ray adds such
+    facts = {name: value for name, value in given.items() if name[0] != "_"}  # Ray adds such
     current = request_id.get()
-    return {"request_id": current, **own} if current else own
+    return {"request_id": current, **facts} if current else facts
 
 
 def _time(record: logging.LogRecord) -> str:

@@ -104,7 +104,6 @@ class SnapshotGauges(Collector):
         self._now, self._store, self._store_limit_bytes = now, store, store_limit_bytes
 
     def look(self) -> None:
-        """Take what the server knows now; on the event loop."""
         self._snapshot = self._now()
 
     def read(self) -> None:
@@ -140,10 +139,10 @@ class SnapshotGauges(Collector):
         yield from self._disk()
 
     def _disk(self) -> Iterator[Metric]:
-        known = self._measured
+        disk = self._measured
         for name, text, size in (
-            ("braid_store_bytes", "Files of the store, at most a minute ago", known.store),
-            ("braid_store_free_bytes", "Room on the store's disk", known.free),
+            ("braid_store_bytes", "Files of the store, at most a minute ago", disk.store),
+            ("braid_store_free_bytes", "Room on the store's disk", disk.free),
             ("braid_store_limit_bytes", "BRAID_MAX_STORE_BYTES", self._store_limit_bytes or None),
         ):
             yield _family(name, text, (), [((), size)])
@@ -212,8 +211,8 @@ _OF_DEVICES: tuple[tuple[str, str, Callable[[DeviceSnapshot], float | None]], ..
 
 def _devices(snapshot: Snapshot) -> Iterator[Metric]:
     for name, text, read in _OF_DEVICES:
-        known = [((device.name,), read(device)) for device in snapshot.devices]
-        yield _family(name, text, ("device",), known)
+        samples = [((device.name,), read(device)) for device in snapshot.devices]
+        yield _family(name, text, ("device",), samples)
 
 
 def _model_sizes(snapshot: Snapshot) -> Iterator[tuple[tuple[str, ...], float]]:
@@ -232,8 +231,8 @@ def _model_sizes(snapshot: Snapshot) -> Iterator[tuple[tuple[str, ...], float]]:
 
 def _shapes(snapshot: Snapshot) -> Iterator[Metric]:
     labels = "model", "version", "device"
-    counts = [((one.model, one.version, one.device), one) for one in snapshot.shapes]
-    kept = [(at, one.prepared - one.dropped) for at, one in counts]
+    counts = [((shape.model, shape.version, shape.device), shape) for shape in snapshot.shapes]
+    kept = [(at, shape.prepared - shape.dropped) for at, shape in counts]
     yield _family("braid_shapes_kept", "Shapes of requests that are prepared now", labels, kept)
     prepared = CounterMetricFamily(
         "braid_shapes_prepared", "Shapes prepared as requests came in them", labels=labels
@@ -241,9 +240,9 @@ def _shapes(snapshot: Snapshot) -> Iterator[Metric]:
     dropped = CounterMetricFamily(
         "braid_shapes_dropped", "Prepared shapes dropped for others", labels=labels
     )
-    for at, one in counts:
-        prepared.add_metric(at, one.prepared)
-        dropped.add_metric(at, one.dropped)
+    for at, shape in counts:
+        prepared.add_metric(at, shape.prepared)
+        dropped.add_metric(at, shape.dropped)
     yield from (prepared, dropped)
 
 

@@ -75,7 +75,7 @@ def _tokens(settings: Settings) -> Tokens:
         Role.METRICS: (settings.metrics_token_file, settings.metrics_token),
     }
     return Tokens(
-        [TokenSource(role, file, one.get_secret_value()) for role, (file, one) in given.items()]
+        [TokenSource(role, file, token.get_secret_value()) for role, (file, token) in given.items()]
     )
 
 

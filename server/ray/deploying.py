@@ -134,18 +134,18 @@ class Cluster:
             *_, last = str(error).strip(". \n").splitlines()
             raise StartupError(f"Ray Serve does not take the configuration: {last}") from None
 
-    def wait(self, seconds: float, told: Callable[[str], None]) -> None:
-        """Wait until all nodes run; ``told`` gets a line whenever something has changed.
+    def wait(self, seconds: float, tell: Callable[[str], None]) -> None:
+        """Wait until all nodes run; ``tell`` gets a line whenever something has changed.
 
         Raises:
             StartupError: they do not, and why.
         """
-        until, said = time.monotonic() + seconds, ""
+        until, last = time.monotonic() + seconds, ""
         while True:
             status, line = self._status()
-            if line != said:
-                told(line)
-            said = line
+            if line != last:
+                tell(line)
+            last = line
             if status == DONE:
                 return
             if status == FAILED or time.monotonic() > until:

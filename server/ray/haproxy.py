@@ -65,12 +65,12 @@ def for_calls(configuration: str) -> str:
 
 def with_replicas(configuration: str, before: str) -> str:
     """Return a configuration whose backends without a replica have those of ``before``."""
-    known = {section[0]: _replicas(section) for section in _sections(before)}
+    replicas = {section[0]: _replicas(section) for section in _sections(before)}
     lines = []
     for section in _sections(configuration):
         lines += section
         if not _replicas(section):
-            lines += known.get(section[0], [])
+            lines += replicas.get(section[0], [])
     return "\n".join(lines) + "\n"
 
 

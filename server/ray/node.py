@@ -56,12 +56,12 @@ class NodeReplica:
             StartupError: one line that says what to change.
         """
         os.environ.pop(THREADS_OF_RAY, None)
-        known = node_settings(settings, ray.util.get_node_ip_address())
-        if wrong := missing(known, os.environ):
-            raise StartupError(f"{known.node_address}: {wrong}")
+        of_node = node_settings(settings, ray.util.get_node_ip_address())
+        if wrong := missing(of_node, os.environ):
+            raise StartupError(f"{of_node.node_address}: {wrong}")
         keep_freed_memory()
-        configure_logging(known.log_level, known.log_format)
-        self._front = FrontEnd(known, make_host, ReplicaPorts)
+        configure_logging(of_node.log_level, of_node.log_format)
+        self._front = FrontEnd(of_node, make_host, ReplicaPorts)
         self._load = LoadMeter(self._front.models.serving.backlogs_s)
         self._background = BackgroundTasks("ray")
         self._stopped: asyncio.Task[None] | None = None

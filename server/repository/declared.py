@@ -24,7 +24,6 @@ class DeclaredTensor:
 
 
 def data_type_name(number: int) -> str:
-    """Return the name of a data type of the protocol."""
     return str(wire.DataType.Name(number))
 
 

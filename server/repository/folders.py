@@ -96,8 +96,8 @@ def look_at(root: Path) -> RepositoryContents:
 
 def _entries(folder: Path) -> Iterator[os.DirEntry[str]]:
     with os.scandir(folder) as entries:
-        found = sorted(entries, key=lambda entry: entry.name)
-    return (entry for entry in found if not entry.name.startswith("."))
+        children = sorted(entries, key=lambda entry: entry.name)
+    return (entry for entry in children if not entry.name.startswith("."))
 
 
 def _leads_nowhere(entry: os.DirEntry[str]) -> bool:
@@ -134,13 +134,13 @@ def _stamp(path: Path) -> Stamp:
 
 def _stamps(path: Path, name: str) -> Iterator[tuple[str, int, int, int]]:
     try:
-        found = path.stat()
-        inside = list(_entries(path)) if stat.S_ISDIR(found.st_mode) else []
+        status = path.stat()
+        inside = list(_entries(path)) if stat.S_ISDIR(status.st_mode) else []
     except OSError as error:
         yield f"{name}: {error.strerror}", 0, 0, 0
         return
-    if not stat.S_ISDIR(found.st_mode):
-        yield name, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+    if not stat.S_ISDIR(status.st_mode):
+        yield name, status.st_size, status.st_mtime_ns, status.st_ctime_ns
     elif name.count("/") < 2:  # a model may be a folder; below that nothing is read
         for entry in inside:
             yield from _stamps(Path(entry.path), f"{name}/{entry.name}")

@@ -164,8 +164,8 @@ class ModelSync:
     ) -> None:
         """Delete the versions whose folders are gone; load and unload as the policy says."""
         name = folder.name
-        known = await self._store.call(self._store.placed)
-        for number in sorted(v for n, v in known if n == name and v not in folder.versions):
+        all_placed = await self._store.call(self._store.placed)
+        for number in sorted(v for n, v in all_placed if n == name and v not in folder.versions):
             self._done.pop((name, number), None)
             await self._policies.delete(name, str(number))
             log.info("deleted with its folder", extra={"model": name, "version": number})

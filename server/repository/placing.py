@@ -2,6 +2,9 @@
 
 model file ──digest──> registered so? ──yes──> nothing to do
                            └──no──> upload ──> job ──> serves, in place of what served before
+
+Model files: ``VERSION/model.onnx``, zipped with the files of its external data if it names some; or
+the same inside a folder ``VERSION/model.onnx/``.
 """
 
 from __future__ import annotations
@@ -27,7 +30,6 @@ from braid.server.models.first_bytes import FirstBytes
 from braid.server.repository.configuration import Configuration
 from braid.server.repository.declared import check_declared
 from braid.server.repository.folders import VersionFolder
-from braid.server.repository.model_file import model_file
 from braid.server.store.records import (
     JobRecord,
     JobStatus,
@@ -39,7 +41,7 @@ from braid.server.store.records import (
 from braid.server.store.shared_files import Files
 from braid.server.store.store import Store
 from braid.server.store.uploads import Upload
-from braid_client.external_data import ModelFile
+from braid_client.external_data import ModelFile, with_its_data
 
 AT_ONCE = 4
 """Number of files of a repository that are read at the same time."""
@@ -97,16 +99,16 @@ class Placing:
         async with self._copies, self._store.receive(self._max_upload_bytes) as upload:
             received = await self._copied(file, digest, upload)
             options = config.options
-            made = await self._runner.place(name, received, options, folder.number, check)
-        await self._until_serving(made, digest)
+            registration = await self._runner.place(name, received, options, folder.number, check)
+        await self._until_serving(registration, digest)
         return True
 
     async def _present(self, name: str, number: int) -> ModelVersion | None:
         try:
-            found = await self._store.call(self._store.find_model, name, number)
+            row = await self._store.call(self._store.find_model, name, number)
         except NotFound:
             return None
-        return None if found.state is ModelStatus.DRAINING else found
+        return None if row.state is ModelStatus.DRAINING else row
 
     async def _check_present(self, model: ModelVersion, check: CheckImported) -> None:
         """Wait until a version serves that is on its way, and compare it with the configuration.
@@ -117,8 +119,8 @@ class Placing:
         if model.state is ModelStatus.LOADING:
             for job in await self._runner.list(model.name):
                 if job.version == model.version:
-                    made = Registration(model, job, is_new_job=False)
-                    await self._until_serving(made, model.sha256)
+                    registration = Registration(model, job, is_new_job=False)
+                    await self._until_serving(registration, model.sha256)
                     break
         if model.state is not ModelStatus.UNLOADED:
             artefact = self._store.folder.artefact(model.sha256)
@@ -126,13 +128,13 @@ class Placing:
                 await self._files.fetch_artefact(model.sha256)
                 check(await asyncio.to_thread(read_imported, model.sha256, model.options, artefact))
 
-    async def _until_serving(self, made: Registration, digest: str) -> None:
+    async def _until_serving(self, registration: Registration, digest: str) -> None:
         """Wait until these bytes serve; they may have been unloaded again by then.
 
         Raises:
             ModelImportError: they never served.
         """
-        async with aclosing(self._runner.watch(made.job.id)) as changes:
+        async with aclosing(self._runner.watch(registration.job.id)) as changes:
             async for job in changes:
                 if job.state is JobStatus.CANCELLED and await self._has_served(job, digest):
                     return
@@ -185,3 +187,28 @@ def check_model(config: Configuration, imported: ImportedModel) -> None:
     outputs = {name: graph.spec(value) for name, value in graph.outputs.items()}
     check_declared("input", config.inputs, graph.inputs, without_batch=has_batch)
     check_declared("output", config.outputs, outputs, without_batch=has_batch)
+
+
+def model_file(version: VersionFolder, filename: str) -> ModelFile:
+    """Return the model file of a version's folder; links are followed.
+
+    Raises:
+        InvalidRequest: there is none, it is no regular file, or a file that it names is missing.
+        OSError: the folder cannot be read.
+    """
+    model = version.path / filename
+    if model.is_dir():  # a model that is a folder
+        model /= filename
+    for path in (version.path, model):
+        if path.is_symlink() and not path.exists():
+            raise InvalidRequest(f"{path.name} is a link that leads nowhere")
+    if not model.exists():
+        raise InvalidRequest(
+            f"there is no {filename} in there; default_model_filename of config.pbtxt names another"
+        )
+    if not model.is_file():
+        raise InvalidRequest(f"{filename} is no regular file")
+    try:
+        return with_its_data(model, links=True)
+    except ValueError as error:
+        raise InvalidRequest(str(error)) from None

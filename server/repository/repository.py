@@ -50,11 +50,11 @@ def check_repository(root: Path | None) -> None:
 
 
 @dataclass(slots=True)
-class _Known:
+class _FolderState:
     """State of one model's folder when it was looked at, and when it was dealt with."""
 
-    seen: tuple[Stamp, ...] | None = None
-    seen_at: float = 0.0  # since when it looks so, by the monotonic clock
+    stamp: tuple[Stamp, ...] | None = None
+    stamp_since: float = 0.0  # since when it looks so, by the monotonic clock
     done: tuple[Stamp, ...] | None = None  # as it was when there was nothing left to do
     retry_at: float = 0.0  # not before, if it looks as it did
     is_busy: bool = False
@@ -71,7 +71,7 @@ class ModelRepository:
         self._sync = sync
         self._models = models
         self._on_change = on_change
-        self._known: dict[str, _Known] = {}
+        self._states: dict[str, _FolderState] = {}
         self._awaited: set[str] = set()
         self._answered: set[str] = set()
         self._broken: set[str] = set()  # do not answer, and will not before their files change
@@ -105,9 +105,9 @@ class ModelRepository:
         Args:
             placed: versions that the repository put in place before the server's restart.
         """
-        self._known = {name: _Known() for name, _ in placed}
-        found = await self._look(is_first=True)
-        self._awaited = set(found.models) if found is not None else set(self._known)
+        self._states = {name: _FolderState() for name, _ in placed}
+        look = await self._look(is_first=True)
+        self._awaited = set(look.models) if look is not None else set(self._states)
         await self._tasks.ended()
         self._on_change()
 
@@ -131,7 +131,7 @@ class ModelRepository:
         except OSError as error:
             self._say(f"it cannot be read ({error.strerror}); what serves goes on")
             return None
-        if not look.models and self._known:
+        if not look.models and self._states:
             self._say("it is empty; what serves goes on, as a volume may have gone away")
             return None
         self._say("")
@@ -139,9 +139,9 @@ class ModelRepository:
             if self._lines.get(path) != why:
                 log.warning("not used", extra={"path": str(path), "reason": why})
         self._lines = look.lines
-        for name in sorted({*look.models, *self._known}):
-            gone = ModelFolder(name, self._root / name, (), {}, is_gone=True)
-            self._consider(look.models.get(name, gone), is_first)
+        for name in sorted({*look.models, *self._states}):
+            missing = ModelFolder(name, self._root / name, (), {}, is_gone=True)
+            self._consider(look.models.get(name, missing), is_first)
         return look
 
     def _say(self, trouble: str) -> None:
@@ -153,32 +153,32 @@ class ModelRepository:
 
     def _consider(self, folder: ModelFolder, is_first: bool) -> None:
         """Begin to sync a model if its folder has changed and settled."""
-        known, now = self._known.setdefault(folder.name, _Known()), monotonic()
+        state, now = self._states.setdefault(folder.name, _FolderState()), monotonic()
         if folder.unreadable:
             self._sync.note(folder.name, WHOLE_MODEL, f"cannot be read: {folder.unreadable}")
-            known.done = None
+            state.done = None
             self._broken.add(folder.name)
             return
-        if known.is_busy or folder.stamp == known.done:
-            self._is_settling |= known.is_busy
+        if state.is_busy or folder.stamp == state.done:
+            self._is_settling |= state.is_busy
             return
-        if folder.stamp != known.seen:
-            known.seen, known.seen_at, known.retry_at = folder.stamp, now, 0.0
+        if folder.stamp != state.stamp:
+            state.stamp, state.stamp_since, state.retry_at = folder.stamp, now, 0.0
         is_old = is_first and bool(folder.versions) and time() - folder.changed_unix > SETTLE_S
-        if now - known.seen_at < SETTLE_S and not is_old:
+        if now - state.stamp_since < SETTLE_S and not is_old:
             self._is_settling = True
-        elif now >= known.retry_at:
-            known.is_busy = True
-            self._tasks.start(self._run(folder, known))
+        elif now >= state.retry_at:
+            state.is_busy = True
+            self._tasks.start(self._run(folder, state))
 
-    async def _run(self, folder: ModelFolder, known: _Known) -> None:
+    async def _run(self, folder: ModelFolder, state: _FolderState) -> None:
         name, is_done = folder.name, False
         try:
             is_done = await self._sync.sync(folder)
         finally:
-            known.is_busy = False
-            known.done = folder.stamp if is_done else None
-            known.retry_at = monotonic() + LOOK_S
+            state.is_busy = False
+            state.done = folder.stamp if is_done else None
+            state.retry_at = monotonic() + LOOK_S
             self._broken.discard(name)
             if self._models.answers(name):
                 self._awaited.add(name)
@@ -189,7 +189,7 @@ class ModelRepository:
                 self._awaited.discard(name)
                 self._answered.discard(name)
                 self._broken.discard(name)
-                self._known.pop(name, None)
+                self._states.pop(name, None)
             self._on_change()
 
 

@@ -6,9 +6,9 @@
                                        ├── waits while earlier answers fill its caller's memory
                                        └── ends when its caller has left
 
-gRPC reads a message before a servicer sees it, and answers what cannot be read with UNKNOWN and a
-traceback in the log. So handlers are replaced, on their way to gRPC, by ones whose reading does not
-fail: a single message is refused in place of being handled, in a stream its iteration raises.
+gRPC decodes a message before a servicer sees it, and answers what it cannot decode with UNKNOWN and
+a traceback in the log. So every handler is replaced by one whose decoding never fails: a bad
+message is refused instead of handled; in a stream, the iteration over its messages raises.
 
 gRPC's own server, which Ray Serve runs (``braid.server.ray``), notices twice that a caller has
 left: its write fails, and the handler is cancelled. If the failure comes first, gRPC raises
@@ -67,11 +67,11 @@ class Guarding(grpc.aio.ServerInterceptor):
         handler = await continuation(details)
         if handler is None or handler.request_deserializer is None:
             return handler
-        known = self._guarded.get(details.method)
-        if known is None or known[0] is not handler:
+        both = self._guarded.get(details.method)
+        if both is None or both[0] is not handler:
             guard = guarded(handler, details.method, self._memory)
-            known = self._guarded[details.method] = handler, guard
-        return known[1]
+            both = self._guarded[details.method] = handler, guard
+        return both[1]
 
 
 def guarded(handler: Handler, method: str, memory: CallMemory) -> Handler:
@@ -147,7 +147,7 @@ def _writing(behaviour: Behaviour) -> Behaviour:
 
 
 def _reading(behaviour: Behaviour) -> Behaviour:
-    """Pass a method the messages of its stream, and keep none: gRPC keeps the last one."""
+    """Pass on the messages of a stream and keep none; gRPC itself keeps the last one."""
 
     async def messages(context: Any) -> AsyncIterator[Any]:
         while (message := await context.read()) is not grpc.aio.EOF:
@@ -188,7 +188,6 @@ class _Departures(logging.Filter):
     """Filter that turns gRPC's error about a caller that has left into a line for debugging."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Change the record; returns True to log it."""
         if record.exc_info is None or not has_left(record.exc_info[1]):
             return True
         record.levelno, record.levelname = logging.DEBUG, "DEBUG"

@@ -211,7 +211,6 @@ def with_behaviour(
     """Return a copy of a handler with another behaviour.
 
     Args:
-        handler: to copy.
         behaviour: of the same kind as the handler's own.
         read: in place of the handler's deserializer.
     """

@@ -73,13 +73,13 @@ def counted(decode: Decode[Read], message: Descriptor, tensor: Descriptor | None
     return read
 
 
-def _level_of(message: Descriptor, tensor: Descriptor | None, known: dict[str, _Level]) -> _Level:
-    level = known.get(message.full_name)
+def _level_of(message: Descriptor, tensor: Descriptor | None, levels: dict[str, _Level]) -> _Level:
+    level = levels.get(message.full_name)
     if level is None:
-        level = known[message.full_name] = _Level(message is tensor)
+        level = levels[message.full_name] = _Level(message is tensor)
         for field in message.fields:
             if field.message_type is not None:
-                level.messages[field.number] = _level_of(field.message_type, tensor, known)
+                level.messages[field.number] = _level_of(field.message_type, tensor, levels)
             elif field.type == FieldDescriptor.TYPE_STRING:
                 level.texts.add(field.number)
             elif field.type != FieldDescriptor.TYPE_BYTES:

@@ -107,11 +107,11 @@ class Gate(grpc.aio.ServerInterceptor):
         return with_behaviour(handler, method)
 
     def _log(self, refusal: BraidError, details: Details) -> None:
-        known = details.method in NEEDED or details.method.startswith("/braid.v1.")
+        is_known = details.method in NEEDED or details.method.startswith("/braid.v1.")
         log.info(
             "call refused",
             extra={
-                "method": details.method if known else "other",
+                "method": details.method if is_known else "other",
                 "kind": type(refusal).__name__,
             },
         )

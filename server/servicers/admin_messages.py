@@ -144,7 +144,7 @@ def _specs_to_wire(specs: Mapping[str, TensorType]) -> list[wire.TensorSpec]:
 
 def _summary(placed: Placed) -> wire.ScheduleSummary:
     schedule = placed.schedule
-    seen, speed, best = schedule.provenance, schedule.speed, schedule.best_other
+    provenance, speed, best = schedule.provenance, schedule.speed, schedule.best_other
     return wire.ScheduleSummary(
         plan_id=schedule.plan_id,
         device=placed.device,
@@ -152,20 +152,20 @@ def _summary(placed: Placed) -> wire.ScheduleSummary:
         planner=schedule.planner,
         stages=len(schedule.stages),
         groups=sum(len(stage.groups) for stage in schedule.stages),
-        measured_us=seen.measured_us or 0.0,
-        sequential_us=seen.sequential_us or 0.0,
+        measured_us=provenance.measured_us or 0.0,
+        sequential_us=provenance.sequential_us or 0.0,
         speedup=speed.median if speed else 0.0,
         speedup_least=speed.least if speed else None,
         speedup_most=speed.most if speed else None,
-        spread=seen.spread,
+        spread=provenance.spread,
         sequential_spread=schedule.sequential_spread,
-        promoted=seen.promoted,
+        promoted=provenance.promoted,
         precision=schedule.precision,
-        max_rel_error=seen.max_rel_error or 0.0,
+        max_rel_error=provenance.max_rel_error or 0.0,
         side_by_side=_side_by_side(schedule),
-        samples=seen.samples,
-        top_agreement=seen.top_agreement,
-        provisional=seen.provisional.reason if seen.provisional else "",
+        samples=provenance.samples,
+        top_agreement=provenance.top_agreement,
+        provisional=provenance.provisional.reason if provenance.provisional else "",
         best_other=best.name if best else "",
         best_other_ratio=best.ratio if best else 0.0,
     )
@@ -173,15 +173,15 @@ def _summary(placed: Placed) -> wire.ScheduleSummary:
 
 def _side_by_side(schedule: Schedule) -> wire.SideBySide | None:
     """Convert how batches of a schedule run under load; None: one after the other."""
-    found = schedule.provenance.side_by_side
-    if found is None or not found.pays:
+    runs = schedule.provenance.side_by_side
+    if runs is None or not runs.pays:
         return None
     return wire.SideBySide(
         plan_id=schedule.side_by_side_id,
-        count=found.count,
-        planner=found.runtime or SEQUENTIAL,
-        latency_us=found.latency_us,
-        gain=found.gain.median,
-        gain_least=found.gain.least or 0.0,
-        gain_most=found.gain.most or 0.0,
+        count=runs.count,
+        planner=runs.runtime or SEQUENTIAL,
+        latency_us=runs.latency_us,
+        gain=runs.gain.median,
+        gain_least=runs.gain.least or 0.0,
+        gain_most=runs.gain.most or 0.0,
     )

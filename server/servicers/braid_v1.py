@@ -68,9 +68,9 @@ class BraidV1:
             inputs = [_given(tensor, tensor.data) for tensor in whole.inputs]
             del whole.inputs[:]
             return ReadRequest(whole, inputs)
-        rest, tensors = parts
+        head, tensors = parts
         return ReadRequest(
-            wire.InferRequest.FromString(rest), [_read_tensor(tensor) for tensor in tensors]
+            wire.InferRequest.FromString(head), [_read_tensor(tensor) for tensor in tensors]
         )
 
     def unpacking(self, request: ReadRequest) -> Work[ReadRequest] | None:
@@ -110,8 +110,8 @@ def _read_tensor(data: memoryview) -> GivenTensor:
     if parts is None:
         whole = wire.Tensor.FromString(bytes(data))
         return _given(whole, whole.data)
-    rest, contents = parts
-    return _given(wire.Tensor.FromString(rest), contents[-1] if contents else b"")
+    head, contents = parts
+    return _given(wire.Tensor.FromString(head), contents[-1] if contents else b"")
 
 
 def _given(tensor: wire.Tensor, data: bytes | memoryview) -> GivenTensor:

@@ -62,14 +62,14 @@ class Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
         self, request: health_pb2.HealthCheckRequest, context: Context
     ) -> AsyncIterator[health_pb2.HealthCheckResponse]:
         """Yield the status of a name, and the latest one whenever it has changed."""
-        name, told, changed = request.service, None, asyncio.Event()
+        name, last, changed = request.service, None, asyncio.Event()
         self._watchers[name].add(changed)
         try:
             while True:
                 changed.clear()
                 status = self._statuses.get(name, _Response.SERVICE_UNKNOWN)
-                if status != told:
-                    told = status
+                if status != last:
+                    last = status
                     yield _Response(status=status)
                 await changed.wait()
         finally:

@@ -68,7 +68,6 @@ async def answers(
     """Yield one reply for each request; leaving the iteration cancels the requests under way.
 
     Args:
-        requests: the stream.
         answer: must not raise: an error is an answer, too.
         memory: that ``answer`` charges.
         in_order: replies in the order of the requests; else each as soon as it is ready.

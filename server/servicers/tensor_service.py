@@ -122,7 +122,7 @@ def _refused(target: ResolvedModel) -> BraidError:
 class _Progress:
     """State of one request, recorded when the request ends."""
 
-    found: ResolvedModel
+    resolved: ResolvedModel
     memory: Account
     time_remaining: float | None  # seconds from the beginning to the caller's deadline
     served: ModelReplica | None = None
@@ -197,8 +197,8 @@ class TensorService:
             BraidError: whatever ended it.
         """
         began = perf_counter()
-        found = self._models.for_request(*self._protocol.model_of(message))
-        progress, status = _Progress(found, memory, context.time_remaining()), "OK"
+        resolved = self._models.for_request(*self._protocol.model_of(message))
+        progress, status = _Progress(resolved, memory, context.time_remaining()), "OK"
         try:
             return await self._answer(progress, message, context, in_stream)
         except asyncio.CancelledError:
@@ -216,7 +216,7 @@ class TensorService:
         self, progress: _Progress, message: Any, context: Context, in_stream: bool
     ) -> Answer:
         """Read, check, charge, compute and write one request."""
-        replicas = progress.found.require()
+        replicas = progress.resolved.require()
         served = progress.served = replicas.any
         if (unpacking := self._protocol.unpacking(message)) is not None:
             message = await self._turns.finish(unpacking)
@@ -234,7 +234,7 @@ class TensorService:
             checked = await self._turns.finish(checking(served, given))
         queued = replicas.choose(checked)
         served = progress.served = queued.replica
-        series = progress.found.metrics.on(served.device.name)
+        series = progress.resolved.metrics.on(served.device.name)
         result = await queued.submit(checked, series, deadline)
         progress.result = result
         soon = asyncio.get_running_loop().call_soon  # once the answer is on its way
@@ -251,7 +251,7 @@ def _record(progress: _Progress, status: str, seconds: float) -> None:
     """Count a request that ended, release the charge of one that failed, and trace it."""
     if status != "OK" and progress.charge is not None:
         progress.charge.release()
-    count = progress.found.metrics.request_ended
+    count = progress.resolved.metrics.request_ended
     asyncio.get_running_loop().call_soon(count, status, seconds)
     if (trace := tracing.current.get()) is not None:
         # Names of models that exist only: nothing else of a request leaves the server.
@@ -276,5 +276,5 @@ def _size_bytes(served: ModelReplica, given: GivenRequest, request: CheckedReque
         return None
     answer_bytes += given.reply_bytes_a_row * request.rows
     here = bytes | memoryview | Strings
-    own = (data for data in request.inputs.values() if isinstance(data, here))
-    return answer_bytes + sum(map(len, own))
+    contents = (data for data in request.inputs.values() if isinstance(data, here))
+    return answer_bytes + sum(map(len, contents))

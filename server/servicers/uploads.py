@@ -110,14 +110,14 @@ class ModelUploads:
             upload = await kept.enter_async_context(self._store.receive(self._max_bytes, caller))
             samples = SampleUpload(self._store, self._max_samples_bytes, caller, kept)
             async for part in parts:
-                which = part.WhichOneof("part")
-                if which == "chunk":
+                field = part.WhichOneof("part")
+                if field == "chunk":
                     await samples.received()
                     first.take(part.chunk)
                     await upload.write(part.chunk)
-                elif which == "samples":
+                elif field == "samples":
                     await samples.write(part.samples)
-                elif which == "footer":
+                elif field == "footer":
                     received = await upload.finish(part.footer.sha256)
                     self._on_received(received.size_bytes)
                     first.end()

@@ -119,9 +119,9 @@ class StoreFolder:
         if path.is_symlink():
             path.unlink()
         elif path.exists():
-            gone = self.artefacts / f".gone-{secrets.token_hex(8)}"
-            path.rename(gone)
-            remove_folder(gone)
+            moved = self.artefacts / f".gone-{secrets.token_hex(8)}"
+            path.rename(moved)
+            remove_folder(moved)
 
     def whole(self) -> set[str]:
         """Digests of the files and folders that are whole and kept, which have them as names."""
@@ -138,7 +138,7 @@ class StoreFolder:
         uploads: Collection[str],
         artefacts: Collection[str],
         samples: Collection[str],
-        known: Collection[str],
+        recorded: Collection[str],
     ) -> Swept:
         """Remove what a crash left: what never was whole or kept, and what is needed no more.
 
@@ -146,7 +146,7 @@ class StoreFolder:
             uploads: digests of those that are needed.
             artefacts: likewise.
             samples: likewise.
-            known: digests that the database was told of. On other files it has no word.
+            recorded: digests that the database was told of. On other files it has no word.
         """
         removed, unknown = [], []
         for folder, needed in zip(self._folders, (uploads, artefacts, samples), strict=True):
@@ -154,7 +154,7 @@ class StoreFolder:
                 if entry.name in needed:
                     continue
                 name = f"{folder.name}/{entry.name}"
-                is_ours = entry.name in known or _new(entry).exists()
+                is_ours = entry.name in recorded or _new(entry).exists()
                 if not is_ours and not _PARTIAL.fullmatch(entry.name):
                     unknown.append(name)
                     continue

@@ -40,15 +40,15 @@ class Quota:
         Raises:
             ResourceExhausted: too many are under way.
         """
-        total, own = self._uploads.total(), self._uploads[caller]
+        total, of_caller = self._uploads.total(), self._uploads[caller]
         if total >= self._limits.max_uploads:
             raise ResourceExhausted(
                 f"{total} uploads are under way already; try again when one has ended",
                 retry_after_s=BUSY_RETRY_S,
             )
-        if caller and own >= self._limits.max_caller_uploads:
+        if caller and of_caller >= self._limits.max_caller_uploads:
             raise ResourceExhausted(
-                f"{own} uploads of this caller are under way already, and "
+                f"{of_caller} uploads of this caller are under way already, and "
                 "BRAID_MAX_CALLER_UPLOADS allows no more; try again when one has ended",
                 retry_after_s=BUSY_RETRY_S,
             )

@@ -76,6 +76,11 @@ class JobStatus(enum.Enum):
         """True if the job never changes again."""
         return self in _ENDED
 
+    @property
+    def has_failed(self) -> bool:
+        """True if the job ended without making the model serve; its message says why."""
+        return self is JobStatus.FAILED
+
 
 _WORDS = {
     JobStatus.PROFILING: "measuring",
@@ -188,5 +193,4 @@ class ShownNode:
 
     @property
     def device_keys(self) -> list[str]:
-        """Keys of its devices."""
         return [key for key in self.node.device_keys.split(DEVICE_KEYS_SEPARATOR) if key]

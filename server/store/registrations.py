@@ -86,7 +86,7 @@ class Registrations:
         check_model_name(name)
         self._adopt(received)
         try:
-            made = self._transactions.write(
+            registration = self._transactions.write(
                 lambda connection: self._register(
                     connection, name, received, options, device_keys, version
                 ),
@@ -97,9 +97,9 @@ class Registrations:
             self._discard_samples(options.samples)
             raise
         self._keep(received)
-        if not made.is_new_job:
+        if not registration.is_new_job:
             self.discard_upload(received.sha256)
-        return made
+        return registration
 
     def place(
         self,
@@ -126,16 +126,16 @@ class Registrations:
             name, version, received.sha256, received.size_bytes, options, created_unix=time.time()
         )
         try:
-            made = self._transactions.write(
+            registration = self._transactions.write(
                 lambda connection: self._place(connection, model, device_keys), "models"
             )
         except ResourceExhausted:
             self.discard_upload(received.sha256)
             raise
         self._keep(received)
-        if made.replaces:
-            self._replacing[made.job.id] = model.sha256
-        return made
+        if registration.replaces:
+            self._replacing[registration.job.id] = model.sha256
+        return registration
 
     def _adopt(self, received: ReceivedUpload) -> None:
         """Rename the files of an upload into place, unless an earlier try did (``FilesGone``)."""
@@ -168,9 +168,9 @@ class Registrations:
 
     # What servers that share the database do otherwise.
 
-    def _granted(self, connection: Connection, made: Registration) -> Registration:
+    def _granted(self, connection: Connection, registration: Registration) -> Registration:
         """Return a registration that made a job, with the grant of this server to do it."""
-        return made
+        return registration
 
     def _last_job(
         self, connection: Connection, model: ModelVersion, device_keys: str
@@ -179,7 +179,7 @@ class Registrations:
         return jobs_table.last_of(connection, model)
 
     def _hold_files(self, connection: Connection, model: ModelVersion) -> None:
-        """Keep what servers share of an upload's files, which rows of this transaction need."""
+        """Keep the shared files of an upload, which rows of this transaction need."""
 
     def _hold_artefact(self, connection: Connection, model: ModelVersion) -> None:
         """Keep what servers share of an artefact, which a row of this transaction needs."""
@@ -199,9 +199,9 @@ class Registrations:
         digests.remember(connection, {received.sha256, options.samples} - {""})
         present = models_table.present(connection, name)
         versions = [
-            one
-            for one in present
-            if one.state is not ModelStatus.DRAINING and version in (None, one.version)
+            row
+            for row in present
+            if row.state is not ModelStatus.DRAINING and version in (None, row.version)
         ]
         model = versions[-1] if versions else None
         if model is None or (model.sha256, model.options) != (received.sha256, options):

@@ -118,8 +118,8 @@ class ServingConfig:
 
     def wanted(self, available: Iterable[int]) -> set[int]:
         """Select the ``available`` versions that serve: by policy, or because of a label."""
-        known = set(available)
-        return self.versions.select(known) | (known & set(self.labels.values()))
+        numbers = set(available)
+        return self.versions.select(numbers) | (numbers & set(self.labels.values()))
 
 
 def config_from_json(document: Mapping[str, Any]) -> ServingConfig:

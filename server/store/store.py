@@ -166,9 +166,9 @@ class Store(Registrations):
             opened.callback(folder.close)
             try:
                 files = StoredFiles(root, folder.whole())
-                found = open_database(url, files)
-                opened.callback(found.close)
-                store = cls(folder, found, limits or StoreLimits(), node)
+                db = open_database(url, files)
+                opened.callback(db.close)
+                store = cls(folder, db, limits or StoreLimits(), node)
                 store._recover(files)
             except (DBAPIError, OSError, ResourceExhausted, Unavailable) as error:
                 raise StartupError(f"the store {root} cannot be used: {error}") from error
@@ -207,13 +207,13 @@ class Store(Registrations):
         Raises:
             StartupError: the database knows none of the store's files, which it should.
         """
-        known = self._transactions.read(digests.known)
-        if why := files.why_strange(known):
+        recorded = self._transactions.read(digests.known)
+        if why := files.why_strange(recorded):
             raise StartupError(f"the store's database {self._database.engine.url} {why}")
         self._transactions.write(self._recover_rows)
         self._transactions.write(self._move_results)
         uploads, artefacts, samples = self._transactions.read(_needed_files)
-        swept = self.folder.sweep(uploads, artefacts, samples, known)
+        swept = self.folder.sweep(uploads, artefacts, samples, recorded)
         if names := swept.removed:
             log.info("removed leftovers", extra={"count": len(names), "names": names[:10]})
         if names := swept.unknown:
@@ -277,8 +277,8 @@ class Store(Registrations):
             self.discard_artefact(before)
 
     def versions(self, name: str) -> list[ModelVersion]:
-        if found := self.models(name):
-            return found
+        if rows := self.models(name):
+            return rows
         raise ModelNotFound(name)
 
     def delete_model(self, name: str, version: int) -> None:
@@ -324,8 +324,8 @@ class Store(Registrations):
     def reschedule(self, device_keys: str) -> None:
         """Add a job for each serving model whose schedules are missing.
 
-        They are if its last job was for other devices, or ended UNSCHEDULED; then they are tried
-        again at longer and longer intervals, the first time at once.
+        They are missing if its last job was for other devices or ended UNSCHEDULED. After
+        UNSCHEDULED the first try comes at once, further ones at growing intervals.
         """
         self._transactions.write(lambda connection: _reschedule(connection, device_keys), "jobs")
 
@@ -337,8 +337,6 @@ class Store(Registrations):
         They serve until then. A job under way is the answer, and nothing is doubted.
 
         Args:
-            name: of the model.
-            version: of it.
             device_keys: of all devices, as one text.
             which: of its schedules.
             reason: why, for people.
@@ -383,11 +381,11 @@ class Store(Registrations):
             if under_way is not None or model.state is not ModelStatus.SERVING:
                 return None
             results = self._results(connection)
-            found = _wanted_schedules(results, model, WhichSchedules(devices))
-            open_ = [each for schedule in found if (each := schedule.provenance.provisional)]
+            schedules = _wanted_schedules(results, model, WhichSchedules(devices))
+            open_ = [p for schedule in schedules if (p := schedule.provenance.provisional)]
             if open_ and not any(map(is_due, open_)):
                 return None
-            results.ask_again(found)
+            results.ask_again(schedules)
             return self._add_job(connection, model, device_keys)
 
         return self._transactions.write(again, "jobs")
@@ -479,16 +477,16 @@ def _check_serves(model: ModelVersion) -> None:
 def _wanted_schedules(
     results: Results, model: ModelVersion, which: WhichSchedules
 ) -> list[Schedule]:
-    found = [
+    schedules = [
         schedule
         for device_key in dict.fromkeys(which.device_keys)
         for schedule in results.schedules_for(model.sha256, model.options, device_key)
     ]
     size = which.batch_size
     if size is None:
-        return found
-    wanted = [schedule for schedule in found if schedule.key.batch_size == size]
-    asked = model.options.batch_sizes or sorted({schedule.key.batch_size for schedule in found})
+        return schedules
+    wanted = [schedule for schedule in schedules if schedule.key.batch_size == size]
+    asked = model.options.batch_sizes or sorted({schedule.key.batch_size for schedule in schedules})
     if not wanted and size not in (asked or (1,)):
         sizes = ", ".join(map(str, asked or (1,)))
         raise InvalidRequest(

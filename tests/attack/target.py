@@ -129,7 +129,7 @@ class Target:
             models = {KEPT: numbers, PREY: numbers, TEXT: text, VALUES: values}
             for name, model in models.items():
                 client.register(name, model, batch_sizes=[1, 2], planner="sequential", wait=True)
-            client.register(GROWN, grown, planner="sequential", wait=True)
+            client.register(GROWN, grown, batch_sizes=[1], planner="sequential", wait=True)
         self.answer()
 
     def admin(self) -> Client:

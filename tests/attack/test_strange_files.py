@@ -34,9 +34,8 @@ from braid.engine.importer.upload.uploaded_model import open_upload
 from braid.server.fleet.files.credentials import read_credentials
 from braid.server.models.preload import check_models
 from braid.server.repository.folders import look_at
-from braid.server.repository.model_file import model_file
 from braid.server.repository.model_sync import read_configuration
-from braid.server.repository.placing import AT_ONCE
+from braid.server.repository.placing import AT_ONCE, model_file
 from braid.server.security.certificates import Certificates, TlsFiles
 from braid.server.security.tokens import Role, Tokens, TokenSource, hashed
 from braid.server.store.database.opening import database_url
@@ -195,7 +194,7 @@ def models_served(folder: Path, count: int) -> Served:
         server.import_ahead(*files.values())
         with server.client() as client:
             for name, file in files.items():
-                client.register(name, file, planner="sequential", wait=True)
+                client.register(name, file, batch_sizes=[1], planner="sequential", wait=True)
     finally:
         code = server.stop()
     assert code == 0
@@ -323,7 +322,7 @@ def test_a_repository_whose_disk_hangs_stops_nothing_else(tmp_path: Path) -> Non
     )
     try:
         with server.start().client() as client:
-            client.register("good", file, planner="sequential", wait=True)
+            client.register("good", file, batch_sizes=[1], planner="sequential", wait=True)
             for number in range(12):
                 folder = root / f"stuck-{number}" / "1"
                 folder.mkdir(parents=True)
@@ -333,7 +332,7 @@ def test_a_repository_whose_disk_hangs_stops_nothing_else(tmp_path: Path) -> Non
             for path in ("/healthz", "/metrics", "/console/"):
                 assert server.http(path), path
             assert answer(client, "good", 1) == (7, "1")
-            client.register("more", file, planner="sequential", wait=True)
+            client.register("more", file, batch_sizes=[1], planner="sequential", wait=True)
         assert server.stop() == 0
     finally:
         server.end()

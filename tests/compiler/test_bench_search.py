@@ -22,9 +22,7 @@ from braid.core.measurement import DeviceFacts, StageLatency
 from braid.core.plan import sequential_plan, verify_plan
 from braid.core.program import ProgramKey
 from braid.core.tensor import TensorType
-from braid.engine.importer.host.launch import import_model
 from braid.engine.importer.host.report import file_digest
-from braid.engine.importer.host.request import ImportLimits
 from braid.engine.link.messages import (
     DescribeProgram,
     FindFacts,
@@ -37,6 +35,7 @@ from braid.scheduler.options import PlannerSettings
 from braid.scheduler.planners import Planned
 from braid.server.devices.device import Device
 from tests.compiler.test_planner_process import FACTS
+from tests.engine.importer.running import import_here
 from tests.models.small import small_cnn
 
 PROGRAM = ProgramKey("ab", (("x", TensorType("FP32", (1, 8))),))
@@ -182,7 +181,7 @@ async def test_a_real_bench_plans_by_what_it_measures_and_measures_nothing_twice
 ) -> None:
     upload = small_cnn(tmp_path / "cnn.onnx")
     digest = file_digest(upload)
-    await import_model(upload, tmp_path / "artefact", ImportLimits(), lambda *_: None, {})
+    import_here(upload, tmp_path / "artefact")
     options = WorkerOptions(2, 64 << 20, 64 << 20, 3, keep_spare=False)
     device = Device("cpu", options)
     program = ProgramKey(digest, (("x", TensorType("FP32", (2, 3, 16, 16))),))

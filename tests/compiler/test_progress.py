@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import pytest
 
 from braid.compiler.progress import UNKNOWN, BatchSizeProgress, Forecast, ProgressReport
+from braid.compiler.report import Comparing, Profiling, Searching
 from tests.clock import SetClock
 
 # Seconds of measuring units, searching and comparing, as seen at registrations on two cores.
@@ -47,13 +48,13 @@ def reports(
         progress = BatchSizeProgress(tell, f"batch size {size}", forecast)
         progress.begun()
         for step in range(100):
-            progress.profiling(step, 100)
+            progress(Profiling(step, 100))
             clock.now += profile_s / 100
         for step in range(100):
-            progress.searching(step)
+            progress(Searching(step))
             clock.now += search_s / 100
         for step in range(100):
-            progress.comparing(max(0.0, step - 20) / 80)  # first each runs once, to be checked
+            progress(Comparing(max(0.0, step - 20) / 80))  # first each runs once, to be checked
             clock.now += compare_s / 100
         progress.finished()
     yield from told
@@ -98,7 +99,7 @@ def test_nothing_is_told_twice_in_a_moment() -> None:
     )
 
     for number in range(1000):
-        progress.searching(number)
+        progress(Searching(number))
         clock.now += 0.001
 
     assert 30 < len(told) < 70

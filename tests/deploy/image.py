@@ -129,7 +129,8 @@ class Workshop:
         pip = (sys.executable, "-m", "pip", "download", "--quiet")
         folder = str(self.folder / "wheels")
         constraints = ("-c", "constraints.txt")
-        self.run(*pip, "-d", folder, *constraints, ".[openvino]", "setuptools>=77", limit_s=900)
+        wanted = (".[openvino,server]", "setuptools>=77")
+        self.run(*pip, "-d", folder, *constraints, *wanted, limit_s=900)
 
     def build(self, commit: str) -> None:
         """Build the image from the Dockerfile, with the base and the wheels."""

@@ -164,7 +164,7 @@ def test_an_upload_of_40_mb_arrives(
     )
 
     with Client(balancer.address) as client:
-        job = client.register("large", path, planner="sequential")
+        job = client.register("large", path, batch_sizes=[1], planner="sequential")
 
     def size_bytes() -> int:
         for each in nodes:

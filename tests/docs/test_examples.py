@@ -14,6 +14,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,7 @@ pytestmark = pytest.mark.slow
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 PAGES = ("quick-start.md", "registering.md", "clients.md", "formats.md", "library.md")
 README = "../README.md"
+HUGGING_FACE = "hugging-face.md"
 
 
 @dataclass
@@ -113,7 +115,7 @@ def test_every_page_with_marked_blocks_is_run() -> None:
         for page in (ROOT / "docs").glob("*.md")
         if any(kind in ("console", "python") for kind, _ in FENCE.findall(page.read_text()))
     }
-    assert marked == set(PAGES)
+    assert marked == {*PAGES, HUGGING_FACE}
 
 
 def test_the_quick_start_works_as_written(tmp_path: Path) -> None:
@@ -130,6 +132,15 @@ def test_the_front_page_works_as_written(tmp_path: Path) -> None:
         assert session.run_page(README) == 4
         _, _, to_try = session.server.log.partition("  | {")
         session.execute(["sh", "-c", "{" + to_try.splitlines()[0]], "the line for curl")
+    finally:
+        session.server.end()
+
+
+@pytest.mark.skipif(find_spec("transformers") is None, reason="pip install transformers")
+def test_an_export_of_hugging_face_works_as_written(tmp_path: Path) -> None:
+    session = Session(tmp_path, ServerProcess(tmp_path / "store"))
+    try:
+        assert session.run_page(HUGGING_FACE) == 5
     finally:
         session.server.end()
 

@@ -80,9 +80,9 @@ def test_each_change_on_one_node_is_followed_by_the_other(pair: Pair) -> None:
     file = small_cnn(pair.folder / "one.onnx")
     other = small_cnn(pair.folder / "two.onnx", branches=2)
     with clients(pair) as (a, b):
-        a.register("net", file, planner="sequential", wait=True)
+        a.register("net", file, batch_sizes=[1], planner="sequential", wait=True)
         until(lambda: answers(b, "net") == "1")
-        b.register("net", other, planner="sequential", wait=True)
+        b.register("net", other, batch_sizes=[1], planner="sequential", wait=True)
         until(lambda: answers(a, "net") == "2")
 
         a.set_serving("net", replace(a.serving("net"), labels={"stable": 1}))
@@ -101,7 +101,7 @@ def test_outputs_of_one_plan_are_equal_on_nodes_of_one_type(pair: Pair) -> None:
     file = small_cnn(pair.folder / "equal.onnx", branches=4)
     before = pair.b.metric("braid_stage_measurements_total")
     with clients(pair) as (a, b):
-        a.register("equal", file, planner="ios", wait=True)
+        a.register("equal", file, batch_sizes=[1], planner="ios", wait=True)
         planned = a.infer("equal", {"x": X})
         until(lambda: answers(b, "equal") == "1")
         until(lambda: b.infer("equal", {"x": X}).plan_id == planned.plan_id)
@@ -137,7 +137,10 @@ def test_a_new_node_serves_all_models_and_profiles_nothing(pair: Pair) -> None:
     with clients(pair) as (a, _):
         for number, name in enumerate(names):
             a.register(
-                name, small_cnn(pair.folder / f"{name}.onnx", branches=2 + number), wait=True
+                name,
+                small_cnn(pair.folder / f"{name}.onnx", branches=2 + number),
+                batch_sizes=[1],
+                wait=True,
             )
     c = pair.add()
     try:

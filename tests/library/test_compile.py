@@ -54,7 +54,14 @@ def test_a_module_computes_what_it_does_in_evaluation_mode(store: Path) -> None:
 @pytest.mark.ci
 def test_a_precision_is_chosen_by_errors_on_samples(model: Path, store: Path) -> None:
     rows = torch.randn(6, 3, 16, 16)
-    compiled = partial(braid.compile, model, precision="auto", planner="sequential", store=store)
+    compiled = partial(
+        braid.compile,
+        model,
+        batch_sizes=[1],
+        precision="auto",
+        planner="sequential",
+        store=store,
+    )
 
     with compiled(samples={"x": rows.numpy()}, accept_error=1e-6) as net:
         document = net.schedule.document
@@ -75,6 +82,10 @@ def test_arguments_are_checked_before_anything_starts(model: Path, store: Path) 
         braid.compile(Scores(), store=store)
     with pytest.raises(InvalidRequest, match="example_inputs are for torch modules"):
         braid.compile(model, torch.zeros(1), store=store)
+    with pytest.raises(InvalidRequest, match=r"samples\['x'\].*give numbers"):
+        braid.compile(model, samples={"x": np.array([object()])}, store=store)
+    with pytest.raises(InvalidRequest, match="the file of samples is empty"):
+        braid.compile(model, samples=b"", store=store)
 
 
 def test_a_file_that_is_no_model_leaves_no_process_behind(tmp_path: Path, store: Path) -> None:

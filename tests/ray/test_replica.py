@@ -119,7 +119,7 @@ def one_at_a_time(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerPr
     try:
         with server.client() as client:
             file = small_cnn(folder / "slow.onnx", branches=8, size=192)
-            client.register("slow", file, planner="sequential", wait=True)
+            client.register("slow", file, batch_sizes=[1], planner="sequential", wait=True)
         yield server
     finally:
         code = server.stop()
@@ -138,7 +138,7 @@ def test_an_upload_of_200_megabytes_goes_through(shared: ServerProcess, tmp_path
     drawn = graph(nodes, tensors(x=["n", 1000]), tensors(y=["n", weights.shape[1]]), {"w": weights})
     file = save(drawn, tmp_path / "large.onnx")
     with shared.client() as client:
-        job = client.register("large", file)
+        job = client.register("large", file, batch_sizes=[1])
         [found] = (each for each in client.models() if each.name == "large")
         client.cancel_job(job.id)
         client.delete("large")

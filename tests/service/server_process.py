@@ -10,22 +10,18 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
 from urllib.request import Request, urlopen
 
 import psutil
-import torch
 
 from braid.core.schedule import schedule_from_json
-from braid.engine.importer.host.request import ImportLimits, ImportRequest
-from braid.engine.importer.sandbox.pipeline import import_upload
-from braid.engine.importer.upload.uploaded_model import open_upload
 from braid_client import Client
 from tests import ROOT
 from tests.clock import until
+from tests.engine.importer.running import import_here
 
 START_SECONDS = 240.0  # on a machine where twenty others want the core
 CONSOLE_SCRIPT = (str(Path(sys.executable).with_name("braid")),)
@@ -171,17 +167,10 @@ class ServerProcess:
         For tests that are not about imports: 20 ms instead of 2.5 s. Call it once the server is
         up, as it sweeps what it does not know when it starts.
         """
-        threads = torch.get_num_threads()
         for model in models:
             artefact = self.store / "artefacts" / sha256(model.read_bytes()).hexdigest()
-            if artefact.exists():
-                continue
-            with tempfile.TemporaryDirectory() as folder:
-                source = open_upload(model, Path(folder))
-                import_upload(
-                    source, ImportRequest(model, artefact, ImportLimits()), lambda *_: None
-                )
-        torch.set_num_threads(threads)
+            if not artefact.exists():
+                import_here(model, artefact)
 
     def client(self) -> Client:
         """A client of this server, with the admin token if it has one."""

@@ -167,7 +167,9 @@ def test_a_small_error_leaves_fp32_and_a_fixed_precision_names_what_is_lost(
         (plan,) = client.model("exact").schedules
         narrow = candidates(client, "exact")["sequential in bf16"]
         path = cancelling(tmp_path / "cancelling.onnx")
-        job = client.register("lost", path, precision=BF16, planner="sequential", wait=True)
+        job = client.register(
+            "lost", path, batch_sizes=[1], precision=BF16, planner="sequential", wait=True
+        )
         for name in ("exact", "lost"):
             client.delete(name)
 

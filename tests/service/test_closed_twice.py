@@ -29,7 +29,7 @@ def test_a_server_closes_each_descriptor_once(tmp_path: Path) -> None:
         with server.start().client() as client:
             model = small_cnn(tmp_path / "cnn.onnx")
             client.cancel_job(client.register("cancelled", model).id)
-            client.register("cnn", model, wait=True)
+            client.register("cnn", model, batch_sizes=[1], wait=True)
             worker = server.worker_pid
             psutil.Process(worker).kill()
             until(lambda: server.worker_pid != worker)

@@ -18,13 +18,11 @@ from braid.core.errors import DamagedArtefact, InvalidArtefact
 from braid.core.program import PlanToRun, ProgramKey
 from braid.core.tensor import TensorType
 from braid.engine.importer.host.report import check_files
-from braid.engine.importer.host.request import ImportLimits, ImportRequest
-from braid.engine.importer.sandbox.pipeline import import_upload
-from braid.engine.importer.upload.uploaded_model import open_upload
 from braid.engine.link.messages import DescribeProgram, FindFacts
 from braid.server.devices.device import Device, DeviceEvents
 from braid.server.store.records import ModelVersion
 from braid_client import Client, FailedPrecondition
+from tests.engine.importer.running import import_here
 from tests.models.small import embedding, identity, small_cnn
 from tests.server.devices.fake_worker import OPTIONS, FakeWorker
 from tests.server.jobs.fakes import template, write_artefact
@@ -104,9 +102,7 @@ async def test_a_fresh_worker_that_cannot_load_a_model_serves_the_others(
 @pytest.mark.parametrize("damage", [flip_a_byte, Path.unlink], ids=["changed", "missing"])
 def test_a_damaged_file_is_named(name: str, damage: Callable[[Path], None], tmp_path: Path) -> None:
     upload = embedding(tmp_path / "model.onnx")
-    artefact = tmp_path / "artefact"
-    source = open_upload(upload, tmp_path)
-    import_upload(source, ImportRequest(upload, artefact, ImportLimits()), lambda *_: None)
+    artefact = import_here(upload, tmp_path / "artefact")
     digest = sha256(upload.read_bytes()).hexdigest()
     check_files(artefact, digest)
 
@@ -118,9 +114,7 @@ def test_a_damaged_file_is_named(name: str, damage: Callable[[Path], None], tmp_
 
 def test_a_sound_artefact_of_another_upload_is_damage(tmp_path: Path) -> None:
     upload = embedding(tmp_path / "model.onnx")
-    artefact = tmp_path / "artefact"
-    source = open_upload(upload, tmp_path)
-    import_upload(source, ImportRequest(upload, artefact, ImportLimits()), lambda *_: None)
+    artefact = import_here(upload, tmp_path / "artefact")
     model = ModelVersion("m", 1, "e" * 64, 1, ModelOptions())
 
     with pytest.raises(InvalidArtefact, match="is of another upload"):
@@ -146,7 +140,7 @@ def test_a_damaged_model_says_so_and_is_repaired_by_its_file(
     server.import_ahead(*files.values())
     with server.client() as client:
         for name, file in files.items():
-            client.register(name, file, planner="sequential", wait=True)
+            client.register(name, file, batch_sizes=[1], planner="sequential", wait=True)
         answers = {name: client.infer(name, INPUTS[name]).outputs for name in files}
     server.stop()
     flip_a_byte(artefacts["cnn"] / "weights.safetensors")
@@ -158,9 +152,13 @@ def test_a_damaged_model_says_so_and_is_repaired_by_its_file(
         with pytest.raises(FailedPrecondition, match=r"damaged.*register the same file again"):
             client.infer("cnn", INPUTS["cnn"])
         client.infer("same", INPUTS["same"])
-        repaired = client.register("cnn", files["cnn"], planner="sequential", wait=True)
-        elsewhere = client.register("rows2", files["rows"], planner="sequential", wait=True)
-        client.register("rows", files["rows"], planner="sequential", wait=True)
+        repaired = client.register(
+            "cnn", files["cnn"], batch_sizes=[1], planner="sequential", wait=True
+        )
+        elsewhere = client.register(
+            "rows2", files["rows"], batch_sizes=[1], planner="sequential", wait=True
+        )
+        client.register("rows", files["rows"], batch_sizes=[1], planner="sequential", wait=True)
         after = {name: client.infer(name, INPUTS[name]).outputs for name in files}
         known = [(model.name, model.version, model.state.name) for model in client.models()]
 

@@ -70,7 +70,7 @@ def test_two_devices_serve_one_model_each_with_schedules_of_its_own(
         server.import_ahead(models["cnn"])
         with server.client() as client:
             sequential = PlannerOptions("sequential")
-            client.register("cnn", models["cnn"], planner=sequential, wait=True)
+            client.register("cnn", models["cnn"], batch_sizes=[1], planner=sequential, wait=True)
             planned = {plan.device for plan in client.model("cnn").schedules}
             document, _ = client.schedule("cnn", 1, second)
             client.infer("cnn", {"x": ROW})

@@ -30,7 +30,7 @@ def test_a_failed_newest_version_hides_nothing(
     server.import_ahead(model)
     address = ("--address", server.address)
     with server.client() as client, triton.InferenceServerClient(server.address) as oip:
-        client.register("rows", model, wait=True)
+        client.register("rows", model, batch_sizes=[1], wait=True)
         with pytest.raises(JobFailed):
             client.register("rows", unknown_operator(tmp_path / "bad.onnx"), wait=True)
 

@@ -235,7 +235,7 @@ def test_within_the_shutdown_delay_it_is_not_ready_and_answers(
     try:
         server.import_ahead(models["cnn"])
         with server.client() as client:
-            client.register("cnn", models["cnn"], planner="sequential", wait=True)
+            client.register("cnn", models["cnn"], batch_sizes=[1], planner="sequential", wait=True)
             server.terminate()
             until(lambda: server.metric("braid_ready") == 0)
 

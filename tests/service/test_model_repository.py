@@ -159,6 +159,7 @@ def test_five_models_serve_follow_their_files_and_survive_a_restart(
     assert repository.server.http("/readyz").strip() == "ready"
 
 
+@pytest.mark.ci
 def test_a_broken_model_keeps_a_server_from_ready_only_where_that_is_asked(tmp_path: Path) -> None:
     root, store = tmp_path / "models", tmp_path / "store"
     for name in ("good", "broken"):
@@ -206,8 +207,12 @@ def test_a_file_that_is_still_copied_serves_when_it_is_whole(repository: Reposit
 def test_folders_that_go_take_with_them_what_they_brought(repository: Repository) -> None:
     server = repository.server
     with server.client() as client:
-        client.register("mine", repository.drafts / "1.onnx", planner="sequential", wait=True)
-        client.register("shared", repository.drafts / "1.onnx", planner="sequential", wait=True)
+        client.register(
+            "mine", repository.drafts / "1.onnx", batch_sizes=[1], planner="sequential", wait=True
+        )
+        client.register(
+            "shared", repository.drafts / "1.onnx", batch_sizes=[1], planner="sequential", wait=True
+        )
     repository.put("mine/1", 2)
     repository.put("shared/7", 7)
     repository.await_answer("shared", 7, version=7)

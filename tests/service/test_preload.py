@@ -71,7 +71,7 @@ def test_one_line_starts_a_server_whose_log_says_how_to_call_it(
             server.http("/readyz")
         server.import_ahead(models["embedding"])
         with server.client() as client:
-            client.register("other", models["embedding"], wait=True)
+            client.register("other", models["embedding"], batch_sizes=[1], wait=True)
             assert until(lambda: main(["health", "--address", server.address]) == 0)
             assert server.http("/readyz").strip() == "ready"
             client.delete("other")
@@ -89,7 +89,7 @@ def test_bytes_that_are_registered_by_a_name_are_not_added_again(
     server.import_ahead(*models.values())
     with server.client() as client:
         client.register("net", models["cnn"], batch_sizes=[1, 2], wait=True)
-        client.register("net", models["embedding"], wait=True)
+        client.register("net", models["embedding"], batch_sizes=[1], wait=True)
     server.stop()
     server = ServerProcess(store, arguments=(f"net={models['cnn']}",)).start()
     try:

@@ -31,7 +31,7 @@ def test_a_running_server_tells_what_it_is_and_has(server: ServerProcess, tmp_pa
     model = small_cnn(tmp_path / "cnn.onnx")
     server.import_ahead(model)
     with server.client() as client:
-        client.register("cnn", model, wait=True)
+        client.register("cnn", model, batch_sizes=[1], wait=True)
 
         assert server.metric("braid_build_info") == 1
         assert server.metric("braid_ready") == 1
@@ -57,7 +57,7 @@ def test_versions_that_failed_or_were_deleted_leave_no_series(
     model = small_cnn(tmp_path / "cnn.onnx")
     server.import_ahead(model)
     with server.client() as client:
-        client.register("cnn", model, wait=True)
+        client.register("cnn", model, batch_sizes=[1], wait=True)
         with pytest.raises(JobFailed):
             client.register("cnn", unknown_operator(tmp_path / "bad.onnx"), wait=True)
         with pytest.raises(FailedPrecondition):

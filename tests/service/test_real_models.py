@@ -82,7 +82,7 @@ def test_a_model_outside_the_table_is_served_whole(shared: ServerProcess) -> Non
 
     with shared.client() as client:
         shapes = {"input1": [1, 1, 64, 160]}
-        client.register("whole", WHOLE_MODEL.path, input_shapes=shapes, wait=True)
+        client.register("whole", WHOLE_MODEL.path, batch_sizes=[1], input_shapes=shapes, wait=True)
         inputs = WHOLE_MODEL.inputs(1)
         _compare(client, "whole", WHOLE_MODEL.path, inputs)
         client.delete("whole")

@@ -68,7 +68,7 @@ def one_at_a_time(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerPr
     path = small_cnn(folder / "slow.onnx", branches=8, size=192)
     server.import_ahead(path)
     with server.client() as client:
-        client.register("slow", path, planner="sequential", wait=True)
+        client.register("slow", path, batch_sizes=[1], planner="sequential", wait=True)
     yield server
     assert server.stop() == 0
 
@@ -127,9 +127,9 @@ def test_other_bytes_under_one_name_make_a_version_that_answers_beside_the_old_o
     second = small_cnn(tmp_path / "second.onnx", branches=5)
     shared.import_ahead(first, second)
     with shared.client() as client:
-        client.register("versions", first, planner="sequential", wait=True)
+        client.register("versions", first, batch_sizes=[1], planner="sequential", wait=True)
         before = client.infer("versions", {"x": X})
-        client.register("versions", second, planner="sequential", wait=True)
+        client.register("versions", second, batch_sizes=[1], planner="sequential", wait=True)
 
         newest = client.infer("versions", {"x": X})
         old = client.infer("versions", {"x": X}, version=1)
@@ -147,7 +147,7 @@ def test_deleting_under_load_answers_or_says_not_found(
     shared: ServerProcess, models: dict[str, Path]
 ) -> None:
     with shared.client() as client:
-        client.register("doomed", models["cnn"], planner="sequential", wait=True)
+        client.register("doomed", models["cnn"], batch_sizes=[1], planner="sequential", wait=True)
         with ThreadPoolExecutor(4) as pool:
             calls = [pool.submit(_outcome, shared.address, "doomed") for _ in range(100)]
             assert calls[0].result() == "OK"

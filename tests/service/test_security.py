@@ -115,7 +115,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
     made = Secured(server, folder, admin, infer, metrics, ca)
     server.import_ahead(model := identity(folder / "id.onnx"))
     with made.admin_client(admin) as client:
-        client.register("id", model, wait=True, timeout_s=600)
+        client.register("id", model, batch_sizes=[1], wait=True, timeout_s=600)
     yield made
     assert server.stop() == 0
 

@@ -160,7 +160,7 @@ def test_preparing_a_shape_is_told_apart_from_waiting(
     model = open_length(tmp_path / "open.onnx")
     labels = {"model": "open", "device": "cpu"}
     with shared.client() as client:
-        client.register("open", model, planner="sequential", wait=True)
+        client.register("open", model, batch_sizes=[1], planner="sequential", wait=True)
         first, again = (
             client.infer("open", {"x": np.ones((1, 37), np.float32)}).timing for _ in range(2)
         )

@@ -35,7 +35,7 @@ def test_a_request_is_a_child_of_its_callers_span_and_its_parts_are_timed(tmp_pa
     x = np.ones((1, 3), np.float32)
     server.import_ahead(model := identity(tmp_path / "id.onnx"))
     with Client(server.address, metadata=[("traceparent", f"00-{TRACE}-{PARENT}-01")]) as client:
-        client.register("id", model, wait=True, timeout_s=600)
+        client.register("id", model, batch_sizes=[1], wait=True, timeout_s=600)
         client.infer("id", {"x": x})
         with pytest.raises(ModelNotFound):
             client.infer("secret-name", {"x": x})

@@ -41,7 +41,7 @@ def register(server: ServerProcess, folder: Path, name: str, number: int) -> Non
     path = adds(folder / f"{number}.onnx", number)
     server.import_ahead(path)
     with server.client() as client:
-        client.register(name, path, planner="sequential", wait=True, timeout_s=600)
+        client.register(name, path, batch_sizes=[1], planner="sequential", wait=True, timeout_s=600)
 
 
 def answer(client: Client, name: str, version: str | int | None = None) -> tuple[int, str]:

@@ -75,7 +75,7 @@ def test_the_wheels_of_a_release_work_in_an_empty_environment(
         next((checkout / "dist").glob(f"{name}-{__version__}-*.whl"))
         for name in ("braid_serve", "braid_client")
     )
-    assert f"Requires-Dist: braid-client=={__version__}" in metadata(serve)
+    assert f'Requires-Dist: braid-client=={__version__}; extra == "server"' in metadata(serve)
     for wheel, package in ((serve, "braid"), (client, "braid_client")):
         assert "Classifier: Typing :: Typed" in metadata(wheel)
         with zipfile.ZipFile(wheel) as archive:

@@ -22,14 +22,16 @@ def closure(name: str = "braid-serve", extras: Iterable[str] = EXTRAS) -> dict[s
     """Return a distribution and all that it needs, by name; what is not installed is left out."""
     found: dict[str, Distribution] = {}
     pending = [Requirement(f"{name}[{','.join(extras)}]")]
+    asked: set[tuple[str, frozenset[str]]] = set()
     while pending:
         wanted = pending.pop()
         key = normalised(wanted.name)
+        if (key, frozenset(wanted.extras)) in asked:
+            continue
+        asked.add((key, frozenset(wanted.extras)))
         try:
             one = distribution(wanted.name)
         except PackageNotFoundError:
-            continue
-        if key in found and not wanted.extras:
             continue
         found[key] = one
         for line in one.requires or ():
@@ -37,8 +39,7 @@ def closure(name: str = "braid-serve", extras: Iterable[str] = EXTRAS) -> dict[s
             given = wanted.extras or {""}
             if needed.marker and not any(needed.marker.evaluate({"extra": e}) for e in given):
                 continue
-            if normalised(needed.name) not in found:
-                pending.append(needed)
+            pending.append(needed)
     return found
 
 

@@ -60,16 +60,16 @@ def sliced(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> Kernel 
     if any(stride < 1 for stride in strides):
         return None
     positions = sliced_positions(source, starts, ends, axes, strides)
-    if any(len(taken) * taken.step > n for taken, n in zip(positions, source, strict=True)):
+    if any(len(places) * places.step > n for places, n in zip(positions, source, strict=True)):
         return None  # oneDNN refuses strides by which the last element could lie in the next row
-    first = [taken.start for taken in positions]
-    every = [taken.step for taken in positions]
+    first = [places.start for places in positions]
+    steps_apart = [places.step for places in positions]
     result_buffer = binding.buffer(result, images=True)
 
     def make(threads: int) -> Recipe:
         with binding.library.threads(threads):
             primitive, offset_bytes = floats.slice_of_images(
-                binding.library, source, result, first, every
+                binding.library, source, result, first, steps_apart
             )
         return single(primitive, {}, {SRC: 0}, result_buffer, offset_bytes)
 

@@ -14,13 +14,21 @@ FUNCTIONS = (
     *("braid_winograd", "braid_has_winograd"),
 )
 
+MISSING = (
+    "the part in C was not built, so there are no Winograd convolutions and plans run from Python, "
+    "which is slower; install a C compiler (apt-get install gcc libc6-dev), then Braid again: "
+    "`make setup` in a checkout, else pip install --force-reinstall --no-deps --no-cache-dir "
+    "braid-serve"
+)
+
 _POINTER = ctypes.c_void_p
 
 
 @cache
 def find_native() -> ctypes.CDLL | None:
-    """Functions of lanes.c and winograd.c; None where they were not built."""
-    for path in sorted(Path(__file__).parent.glob("_lanes*.so")):
+    """Functions of lanes.c and winograd.c; None, with a warning, where they were not built."""
+    paths = sorted(Path(__file__).parent.glob("_lanes*.so"))
+    for path in paths:
         try:
             native = ctypes.CDLL(str(path))
             for name in FUNCTIONS:
@@ -31,4 +39,6 @@ def find_native() -> ctypes.CDLL | None:
             log.warning(message, path.name, exc_info=True)
         else:
             return native
+    if not paths:
+        log.warning(MISSING)
     return None

@@ -81,13 +81,13 @@ def classified(doing: str) -> Iterator[None]:
     except BraidError:
         raise
     except Exception as error:
-        known = classify(error, doing)
-        if known is None:
+        braid_error = classify(error, doing)
+        if braid_error is None:
             raise
         try:
-            raise known from without_frames(error)
+            raise braid_error from without_frames(error)
         finally:
-            del known  # or it would live on in its own traceback
+            del braid_error  # or it would live on in its own traceback
 
 
 def without_frames(error: Exception) -> Exception:
@@ -129,7 +129,7 @@ def _code(error: BaseException) -> int | None:
     if isinstance(code, int):
         return code
     text = str(error)
-    return next((found for pattern, found in _TEXTS if pattern.search(text)), None)
+    return next((code for pattern, code in _TEXTS if pattern.search(text)), None)
 
 
 def first_line(error: BaseException) -> str:

@@ -16,6 +16,7 @@ Graphs are captured with ``capture_begin`` and ``capture_end`` in mode ``thread_
   succeeds. The other allocator cannot be: it takes no further capture into the same pool, so the
   pool moves to a new home, and it goes on asking the graph whether an allocation is part of its
   capture, so the graph is kept.
+- Such a capture keeps its share in the pool, and so the pool its memory, in 2.13 as well.
 """
 
 from __future__ import annotations
@@ -48,15 +49,16 @@ class _Home:
             self.anchor = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Underway:
-    """A capture that has begun."""
+    """A capture that begins or has begun."""
 
     graph: torch.cuda.CUDAGraph
     pool: Pool
     home: _Home
     origin: torch.cuda.Stream
     collect: bool  # whether garbage was collected before it
+    has_share: bool = False  # in the pool
 
 
 class Captures:
@@ -112,6 +114,7 @@ class Captures:
         self._underway = _Underway(graph, pool, home, origin, gc.isenabled())
         gc.disable()
         graph.capture_begin(pool=home.name, capture_error_mode="thread_local")
+        self._underway.has_share = True
         _order(self._gate, origin)
         self._use(origin)
 
@@ -164,12 +167,14 @@ class Captures:
         except RuntimeError:
             failed.home.is_left = True
             failed.home.vacate()
+        reset_releases = _has_ended_well(failed.graph)
         with suppress(RuntimeError):
             failed.graph.reset()
         if failed.home.is_left:
             self._refused.append(failed.graph)
-            with suppress(RuntimeError):  # torch has done so itself
+            with suppress(RuntimeError):  # from 2.12 on torch has done so itself
                 torch._C._cuda_endAllocateToPool(self._device.index, failed.home.name)
+            if failed.has_share and not reset_releases:
                 torch._C._cuda_releasePool(self._device.index, failed.home.name)
         self._leave(failed)
         return failed.home.is_left
@@ -178,6 +183,15 @@ class Captures:
         self._underway = None
         if capture.collect:
             gc.enable()
+
+
+def _has_ended_well(graph: torch.cuda.CUDAGraph) -> bool:
+    """Whether ``reset`` gives up the graph's share in its pool, in torch's own opinion."""
+    try:
+        graph.pool()
+    except RuntimeError:
+        return False
+    return True
 
 
 def _order(first: torch.cuda.Stream, then: torch.cuda.Stream) -> None:

@@ -122,12 +122,15 @@ class TorchDriver:
             self._use(self.stream(ORIGIN).handle)
 
     def memory(self) -> MemoryUse:
-        known = torch.cuda.memory_stats(self.device)
+        # Not the flat statistics: torch keeps entries of all pools there ever were in them.
+        statistics = torch.cuda.memory_stats_as_nested_dict(self.device)
         free, total = torch.cuda.mem_get_info(self.device)
+        allocated = statistics.get("allocated_bytes", {}).get("all", {})
+        reserved = statistics.get("reserved_bytes", {}).get("all", {})
         return MemoryUse(
-            allocated=known.get("allocated_bytes.all.current", 0),
-            peak_allocated=known.get("allocated_bytes.all.peak", 0),
-            reserved=known.get("reserved_bytes.all.current", 0),
+            allocated=allocated.get("current", 0),
+            peak_allocated=allocated.get("peak", 0),
+            reserved=reserved.get("current", 0),
             device_free=free,
             device_total=total,
         )

@@ -73,10 +73,10 @@ def warm_up(
     aliases = SlotAliases()
     in_turns = serial(calls)
     last = {slot: i for i, call in enumerate(calls) for slot in _touched(call.bound)}
-    made = {slot for call in calls for slot in call.bound.outputs} - keep
+    released = {slot for call in calls for slot in call.bound.outputs} - keep
     releases: dict[int, list[int]] = {}
     for slot, at in last.items():
-        if slot in made:
+        if slot in released:
             releases.setdefault(at + 1, []).append(slot)
     commands = lower(in_turns, order_calls(in_turns), releases)
 

@@ -43,9 +43,9 @@ class SlotAliases:
                 holder.setdefault(address, self.root(slot))
         for slot, tensor in outputs:
             if address := _address(tensor):
-                known = holder.setdefault(address, slot)
-                if known != slot:
-                    self._parent[slot] = known
+                first_slot = holder.setdefault(address, slot)
+                if first_slot != slot:
+                    self._parent[slot] = first_slot
 
 
 def _address(tensor: Tensor) -> int:

@@ -102,18 +102,18 @@ class CudaKernels:
             return [Kernel("host", self._on_host(bound(unit)))]
         plain = self._registry(unit)
         site = self._site(unit, graph, constants, packed)
-        found: list[Kernel] = []
+        kernels: list[Kernel] = []
         if site is not None:
-            found += convolutions(site) if unit.kind in _CONVOLUTIONS else linears(site)
-        found = [with_fallback(kernel, plain, unit.name) for kernel in found]
-        found.append(Kernel(REGISTRY, plain))
+            kernels += convolutions(site) if unit.kind in _CONVOLUTIONS else linears(site)
+        kernels = [with_fallback(kernel, plain, unit.name) for kernel in kernels]
+        kernels.append(Kernel(REGISTRY, plain))
         if self._compile is not None and is_worth_compiling(unit):
             layout = self._layouts[0]
             compiled = compiled_kernel(unit, layout, FORMATS[layout], self._compile)
-            found.append(with_fallback(compiled, plain, unit.name))
+            kernels.append(with_fallback(compiled, plain, unit.name))
         if self._precision == TF32:
-            return [_in_tf32(kernel) for kernel in found]
-        return found
+            return [_in_tf32(kernel) for kernel in kernels]
+        return kernels
 
     def _site(
         self, unit: Operator, graph: OpGraph, constants: Mapping[str, Tensor], packed: PackedWeights

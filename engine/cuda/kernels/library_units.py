@@ -89,18 +89,18 @@ def convolutions(site: CudaSite) -> list[Kernel]:
     channels = site.weight.shape[0]
     groups = image_window(site.unit)[3]
     depthwise = groups > 1 and site.weight.shape[1] == 1 and channels % groups == 0
-    found = []
+    kernels = []
     for layout in site.layouts:
         if layout == "nhwc" and _is_pointwise(site):
-            found.append(_pointwise(site))
+            kernels.append(_pointwise(site))
         if depthwise and layout == "nchw":
-            found.append(_depthwise(site))
+            kernels.append(_depthwise(site))
         if site.steps[:1] == [("aten.relu", {})]:
-            found.append(_convolution_relu(site, layout))
-        found.append(_convolution(site, layout))
+            kernels.append(_convolution_relu(site, layout))
+        kernels.append(_convolution(site, layout))
         if depthwise:
-            found.append(_convolution(site, layout, by_cudnn=True))
-    return found
+            kernels.append(_convolution(site, layout, by_cudnn=True))
+    return kernels
 
 
 def _convolution_relu(site: CudaSite, layout: str) -> Kernel:

@@ -103,12 +103,12 @@ async def import_model(
 @contextmanager
 def _work_folder(parent: Path) -> Iterator[Path]:
     """Folder for an importer to write into; removed at the end, whatever the importer did to it."""
-    made = tempfile.TemporaryDirectory(prefix=WORK_PREFIX, dir=parent, ignore_cleanup_errors=True)
-    folder = Path(made.name)
+    temp = tempfile.TemporaryDirectory(prefix=WORK_PREFIX, dir=parent, ignore_cleanup_errors=True)
+    folder = Path(temp.name)
     try:
         yield folder
     finally:
-        remove_folder(folder, made.cleanup)
+        remove_folder(folder, temp.cleanup)
 
 
 async def _import(

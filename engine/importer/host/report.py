@@ -137,9 +137,9 @@ def verify_files(artefact: Path, report: Report) -> None:
     expected = {GRAPH_FILE, WEIGHTS_FILE}
     if report.source == CONVERTED or report.files.get(MODEL_FILE) == report.sha256:
         expected |= {MODEL_FILE} & set(report.files)
-    found = {e.name: e.is_file(follow_symlinks=False) for e in os.scandir(artefact)}
-    if set(report.files) != expected or found != dict.fromkeys([*expected, REPORT_FILE], True):
-        raise InvalidArtefact(f"the artefact should hold {sorted(expected)}, not {sorted(found)}")
+    entries = {e.name: e.is_file(follow_symlinks=False) for e in os.scandir(artefact)}
+    if set(report.files) != expected or entries != dict.fromkeys([*expected, REPORT_FILE], True):
+        raise InvalidArtefact(f"the artefact should hold {sorted(expected)}, not {sorted(entries)}")
     for name in expected:
         check_file(artefact, report, name)
 

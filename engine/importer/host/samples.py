@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import io
 import math
 import re
 import zipfile
@@ -61,7 +62,6 @@ def read_samples(path: Path, limit_bytes: float = math.inf) -> dict[str, NDArray
     """Read an .npz file of samples: an array for each input, the first dimension counts samples.
 
     Args:
-        path: of the file.
         limit_bytes: of all arrays together; the front end bounds them before it stores the file.
 
     Raises:
@@ -69,45 +69,62 @@ def read_samples(path: Path, limit_bytes: float = math.inf) -> dict[str, NDArray
     """
     try:
         with open_file(path) as file, zipfile.ZipFile(file) as archive:
-            found = _arrays(archive, limit_bytes)
+            arrays = _arrays(archive, limit_bytes)
     except (*_DAMAGED, OSError) as error:
         if isinstance(error, OSError) and error.errno != errno.EINVAL:  # not the file's doing
             raise
         raise InvalidRequest(
             f"the samples are no .npz file, as numpy.savez(FILE, **arrays) writes: {error}"
         ) from error
-    if not found:
+    if not arrays:
         raise InvalidRequest("the samples hold no arrays; give one for each input of the model")
-    counts = {name: array.shape[0] if array.ndim else 0 for name, array in found.items()}
+    counts = {name: array.shape[0] if array.ndim else 0 for name, array in arrays.items()}
     count = next(iter(counts.values()))
     if len(set(counts.values())) > 1 or not 0 < count <= MAX_SAMPLES:
         raise InvalidRequest(
             f"the first dimension of the samples' arrays counts samples: 1 to {MAX_SAMPLES}, "
             f"equally many for each input, not {_shown(counts)}"
         )
-    for name, array in found.items():
+    for name, array in arrays.items():
         if array.dtype.kind == "f" and not bool(np.isfinite(array).all()):
             raise InvalidRequest(f"samples[{name!r}] holds NaN or infinity, which no error is of")
-    return found
+    return arrays
+
+
+def samples_file(arrays: Mapping[str, Any]) -> bytes:
+    """Return an .npz file of samples.
+
+    Raises:
+        InvalidRequest: an array is not of numbers.
+    """
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
+        for name, array in arrays.items():
+            with archive.open(name + _ENDING, "w", force_zip64=True) as file:
+                try:
+                    np.lib.format.write_array(file, np.asarray(array), allow_pickle=False)
+                except ValueError as error:
+                    raise InvalidRequest(f"samples[{name!r}]: {error}; give numbers") from error
+    return packed.getvalue()
 
 
 def _arrays(archive: zipfile.ZipFile, limit_bytes: float) -> dict[str, NDArray[Any]]:
     members = archive.infolist()
     if len(members) > MAX_INPUTS:
         raise InvalidRequest(f"the samples hold {len(members)} arrays, more than {MAX_INPUTS}")
-    found, left = dict[str, NDArray[Any]](), limit_bytes
+    arrays, left = dict[str, NDArray[Any]](), limit_bytes
     for member in members:
         name = member.filename
         is_array = name.endswith(_ENDING) and len(name) <= _MAX_NAME_CHARS
-        if not is_array or name.removesuffix(_ENDING) in found:
+        if not is_array or name.removesuffix(_ENDING) in arrays:
             raise InvalidRequest(f"the samples hold {name[:100]!r}, which is no array")
         if member.compress_type not in _METHODS:
             raise InvalidRequest(f"samples[{name!r}] is packed in an unusual way")
         with archive.open(member) as file:
             array = _array(name.removesuffix(_ENDING), file, left, limit_bytes)
         left -= array.nbytes
-        found[name.removesuffix(_ENDING)] = array
-    return found
+        arrays[name.removesuffix(_ENDING)] = array
+    return arrays
 
 
 def _array(name: str, file: IO[bytes], left_bytes: float, limit_bytes: float) -> NDArray[Any]:
@@ -154,12 +171,12 @@ def _header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
 
 def digest_of(samples: Arrays) -> str:
     """SHA-256 of the content, hex: equal for equal arrays, however they were packed."""
-    found = hashlib.sha256()
+    sha256 = hashlib.sha256()
     for name in sorted(samples):
         array = samples[name]
-        found.update(f"{name}\0{array.dtype.str}\0{array.shape}\0".encode())
-        found.update(np.ascontiguousarray(array).tobytes())
-    return found.hexdigest()
+        sha256.update(f"{name}\0{array.dtype.str}\0{array.shape}\0".encode())
+        sha256.update(np.ascontiguousarray(array).tobytes())
+    return sha256.hexdigest()
 
 
 def check_fit(
@@ -168,7 +185,6 @@ def check_fit(
     """Check samples against a model's inputs; returns how many there are.
 
     Args:
-        samples: as read.
         inputs: static specs for one sample, without those that are set already.
         template: specs of all inputs; those with a batch have one sample a row.
 
@@ -187,11 +203,11 @@ def check_fit(
             raise InvalidRequest(
                 f"samples[{name!r}] is {array.dtype}, the model takes {dtype or spec.dtype}"
             )
-        one = one_sample(spec, template[name])
-        if array.shape[1:] != one:
+        shape = one_sample(spec, template[name])
+        if array.shape[1:] != shape:
             raise InvalidRequest(
                 f"samples[{name!r}] has the shape {list(array.shape)}; the model takes {spec}, so "
-                f"give [samples, {', '.join(map(str, one))}]"
+                f"give [samples, {', '.join(map(str, shape))}]"
             )
     return len(next(iter(samples.values())))
 

@@ -171,7 +171,7 @@ def _studied(subject: Subject, reference: ReferenceModel, on_progress: OnProgres
 def _studied_whole(
     source: UploadedModel, request: ImportRequest, reasons: tuple[str, ...], on_progress: OnProgress
 ) -> tuple[Study, ReferenceModel]:
-    """Study a model that ONNX Runtime serves; one that nothing shows to be right serves, too.
+    """Study a model that ONNX Runtime runs whole; it is accepted even if no run confirms it.
 
     Raises:
         UnsupportedOperators: there is no safe way to run it; with all reasons.
@@ -252,8 +252,8 @@ def study_batch(subject: Subject, reference: ReferenceModel) -> Study:
     if guess is None or static_inputs(subject.template) or _follows_content(subject.template):
         return unbatched
     static, _ = subject.specialised(None)
-    known = {**static.inputs, **static.constants, **static.specs}
-    batched = replace(subject, template=repair_reshapes(guess, known))
+    values = {**static.inputs, **static.constants, **static.specs}
+    batched = replace(subject, template=repair_reshapes(guess, values))
     try:
         axes, rows = verify_batches(batched, reference)
     except (InvalidRequest, Disagreement) as error:
@@ -303,31 +303,31 @@ def verify_elsewhere(subject: Subject, reference: ReferenceModel) -> None:
 
 
 def _cautions(checked: Checked) -> tuple[str, ...]:
-    found = []
+    cautions = []
     if not checked.informative:
-        found.append(
+        cautions.append(
             "the outputs do not depend on the inputs (saturated or constant weights?), so "
             "agreement with the reference proves little"
         )
     if checked.tolerance > TOLERANCE:
-        found.append(
+        cautions.append(
             f"rounding moves the outputs of this model, so they were compared to within "
             f"{checked.tolerance:.1g} of the largest"
         )
-    return tuple(found)
+    return tuple(cautions)
 
 
 def _guessed(subject: Subject, given: Mapping[str, tuple[int, ...]]) -> str:
     """Say which extents were guessed, as neither the file nor the caller says them; "": none."""
-    said = {dim for name in given for dim in subject.template.inputs[name].shape}
+    given_dims = {dim for name in given for dim in subject.template.inputs[name].shape}
     guessed = {
         dim: extent
         for name, spec in subject.example.specs.items()
         for dim, extent in zip(subject.template.inputs[name].shape, spec.shape, strict=True)
-        if isinstance(dim, str) and dim != BATCH and dim not in said
+        if isinstance(dim, str) and dim != BATCH and dim not in given_dims
     }
-    which = ", ".join(f"{name}={extent}" for name, extent in guessed.items())
-    return f"tried at {which}, as the file leaves that open" if which else ""
+    extents = ", ".join(f"{name}={extent}" for name, extent in guessed.items())
+    return f"tried at {extents}, as the file leaves that open" if extents else ""
 
 
 def _report(study: Study, reference: ReferenceModel, upload: Path, source: UploadedModel) -> Report:

@@ -1,7 +1,7 @@
 """A bound on each single run of an uploaded model while it is imported.
 
-What a loop runs over, or how large a tensor grows, may follow from the content of the inputs; no
-check of the file tells. So the kernel counts the CPU time of each run and ends the process with
+How often a loop runs and how large a tensor grows may depend on the content of the inputs, which no
+check of the file shows. So the kernel counts the CPU time of each run and ends the process with
 SIGPROF when it is used up, also inside of a library. The server knows that signal (``launch.py``).
 """
 

@@ -20,23 +20,23 @@ _OF_SHAPES = frozenset({"Shape", "Size"})
 
 
 def outputs_by_content(graph: onnx.GraphProto) -> set[str]:
-    """Names of values that come of operators whose results have a length by content.
+    """Names of values whose length depends on the content of inputs.
 
     Args:
         graph: without local functions.
     """
     constants = {"", *(proto.name for proto in graph.initializer)}
-    found: set[str] = set()
+    by_content: set[str] = set()
     for node in graph.node:
         inside = list(all_nodes([node]))
-        read = {name for one in inside for name in one.input}
+        read = {name for inner in inside for name in inner.input}
         if read <= constants and not any(subgraphs(node)):
             constants.update(node.output)
-        elif read & found or any(one.op_type in _BY_CONTENT for one in inside):
-            found.update(node.output)
+        elif read & by_content or any(inner.op_type in _BY_CONTENT for inner in inside):
+            by_content.update(node.output)
         elif node.op_type == "Loop" and not _is_counted(node, constants):
-            found.update(node.output[len(node.input) - 2 :])  # one row for each turn
-    return found - {""}
+            by_content.update(node.output[len(node.input) - 2 :])  # one row for each turn
+    return by_content - {""}
 
 
 def kinds_by_content(graph: onnx.GraphProto, inputs: Iterable[str]) -> set[str]:
@@ -49,9 +49,9 @@ def kinds_by_content(graph: onnx.GraphProto, inputs: Iterable[str]) -> set[str]:
     reached, kinds = set(inputs), set[str]()
     for node in graph.node:
         inside = list(all_nodes([node]))
-        if node.op_type not in _OF_SHAPES and reached & {n for one in inside for n in one.input}:
+        if node.op_type not in _OF_SHAPES and reached & {n for op in inside for n in op.input}:
             reached.update(node.output)
-            kinds.update(one.op_type for one in inside)
+            kinds.update(op.op_type for op in inside)
     return kinds
 
 
@@ -59,8 +59,8 @@ def _is_counted(loop: onnx.NodeProto, constants: set[str]) -> bool:
     """Whether a loop certainly makes a constant number of turns."""
     count, condition = loop.input[:2]
     (body,) = subgraphs(loop)
-    own = {name for node in body.node if node.op_type == "Identity" for name in node.output}
-    sources = {node.output[0]: node.input[0] for node in body.node if node.output[0] in own}
+    copies = {name for node in body.node if node.op_type == "Identity" for name in node.output}
+    sources = {node.output[0]: node.input[0] for node in body.node if node.output[0] in copies}
     goes_on = body.output[0].name
     kept = sources.get(goes_on, goes_on) == body.input[1].name
     return bool(count) and count in constants and not condition and kept

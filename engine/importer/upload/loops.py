@@ -40,7 +40,7 @@ _EVALUATED = frozenset(
 """Operators whose results are no larger than their operands broadcast against each other."""
 
 Array = NDArray[np.generic]
-Known = ChainMap[str, Array | None]  # None: the name is another value's in here
+Constants = ChainMap[str, Array | None]  # None: the name is another value's in here
 
 
 def loops_against(model: onnx.ModelProto) -> list[str]:
@@ -51,9 +51,9 @@ def loops_against(model: onnx.ModelProto) -> list[str]:
     """
     counter = _Counter(list(model.opset_import))
     trips, _ = counter.count(model.graph, ChainMap())
-    if trips > MOST_TRIPS and not counter.found:
-        counter.found.append(f"its loops run more than {MOST_TRIPS} times in all")
-    return counter.found
+    if trips > MOST_TRIPS and not counter.reasons:
+        counter.reasons.append(f"its loops run more than {MOST_TRIPS} times in all")
+    return counter.reasons
 
 
 @dataclass(slots=True)
@@ -61,73 +61,77 @@ class _Counter:
     """Sum of the trips that the loops of a model certainly make, from one walk through it."""
 
     opsets: Sequence[onnx.OperatorSetIdProto]
-    found: list[str] = field(default_factory=list)
+    reasons: list[str] = field(default_factory=list)
     evaluations: int = 0
 
-    def count(self, graph: onnx.GraphProto, outer: Known) -> tuple[int, Known]:
+    def count(self, graph: onnx.GraphProto, outer: Constants) -> tuple[int, Constants]:
         """Trips of all loops in one run of a graph, and the constants known inside it."""
-        known = outer.new_child()
-        known.update(_initialisers(graph))
+        constants = outer.new_child()
+        constants.update(_initialisers(graph))
         trips = 0
         for node in graph.node:
             if node.op_type == "Loop" and node.domain in _ONNX:
-                trips += self._loop(node, known)
+                trips += self._loop(node, constants)
                 continue
-            inner = [self.count(graph, _hiding(graph, known))[0] for graph in subgraphs(node)]
+            inner = [self.count(graph, _hiding(graph, constants))[0] for graph in subgraphs(node)]
             trips += max(inner, default=0)  # branches: one of them is taken
-            value = self._evaluated(node, known)
+            value = self._evaluated(node, constants)
             if value is not None:
-                known[node.output[0]] = value
-        return trips, known
+                constants[node.output[0]] = value
+        return trips, constants
 
-    def _loop(self, node: onnx.NodeProto, known: Known) -> int:
+    def _loop(self, node: onnx.NodeProto, constants: Constants) -> int:
         """Trips of one loop and those inside it; a condition may end it after the first."""
         name = f"Loop ({node.name or next(iter(node.output), '')})"
         count, condition = [*node.input, "", ""][:2]
         body = next(subgraphs(node), None)
         if body is None or len(body.input) < 2 or not body.output:
             return 0  # ONNX Runtime refuses it
-        inside = _hiding(body, known)
+        inside = _hiding(body, constants)
         inside[body.input[1].name] = np.array(True)  # the body runs only while it holds
-        inner, found = self.count(body, inside)
-        if _is(known.get(condition), False):
+        inner, after = self.count(body, inside)
+        if _is(constants.get(condition), False):
             return 0
         lasts = not condition or (
-            _is(known.get(condition), True) and _is(found.get(body.output[0].name), True)
+            _is(constants.get(condition), True) and _is(after.get(body.output[0].name), True)
         )
         if not count and not condition:
-            self.found.append(f"{name} has neither count nor condition")
+            self.reasons.append(f"{name} has neither count nor condition")
         elif not count and lasts:
-            self.found.append(f"{name} never ends: it has no count, and its condition always holds")
-        counted = known.get(count)
+            self.reasons.append(
+                f"{name} never ends: it has no count, and its condition always holds"
+            )
+        counted = constants.get(count)
         trips = 1
         if lasts and counted is not None and counted.size:
             trips = max(0, int(counted.reshape(-1)[0])) * (1 + inner)
         if trips > MOST_TRIPS:
-            self.found.append(f"{name} runs more than {MOST_TRIPS} times")
+            self.reasons.append(f"{name} runs more than {MOST_TRIPS} times")
         return trips
 
-    def _evaluated(self, node: onnx.NodeProto, known: Known) -> Array | None:
+    def _evaluated(self, node: onnx.NodeProto, constants: Constants) -> Array | None:
         """The result of a node whose operands are all known; None if it is not known."""
         if node.op_type not in _EVALUATED or node.domain not in _ONNX or len(node.output) != 1:
             return None
-        if any(name and known.get(name) is None for name in node.input):
+        if any(name and constants.get(name) is None for name in node.input):
             return None
         if self.evaluations >= _MOST_EVALUATIONS:
             return None
         self.evaluations += 1
         try:
-            return _small(_run(node, known, self.opsets))
+            return _small(_run(node, constants, self.opsets))
         except Exception:  # whatever onnx's Python kernels raise: then it is not known
             return None
 
 
-def _hiding(graph: onnx.GraphProto, known: Known) -> Known:
-    """Known values outside of a graph, without those that its inputs hide by their names."""
-    return known.new_child({info.name: None for info in graph.input})
+def _hiding(graph: onnx.GraphProto, constants: Constants) -> Constants:
+    """Constants outside of a graph, without those that its inputs hide by their names."""
+    return constants.new_child({info.name: None for info in graph.input})
 
 
-def _run(node: onnx.NodeProto, known: Known, opsets: Sequence[onnx.OperatorSetIdProto]) -> object:
+def _run(
+    node: onnx.NodeProto, constants: Constants, opsets: Sequence[onnx.OperatorSetIdProto]
+) -> object:
     """The result of one node by onnx's own implementation."""
     names = sorted(set(filter(None, node.input)))
     graph = helper.make_graph(
@@ -137,7 +141,7 @@ def _run(node: onnx.NodeProto, known: Known, opsets: Sequence[onnx.OperatorSetId
         [helper.make_tensor_value_info(node.output[0], 0, None)],
     )
     evaluator = ReferenceEvaluator(helper.make_model(graph, opset_imports=list(opsets)))
-    results = evaluator.run(None, {name: known[name] for name in names})
+    results = evaluator.run(None, {name: constants[name] for name in names})
     assert isinstance(results, list)  # a dict only if it was asked for intermediate results
     return results[0]
 
@@ -153,8 +157,8 @@ def _initialisers(graph: onnx.GraphProto) -> Iterator[tuple[str, Array]]:
 
 
 def _small(value: object) -> Array | None:
-    found = np.asarray(value)
-    return found if found.dtype.kind in "biuf" and found.size <= _MOST_ELEMENTS else None
+    array = np.asarray(value)
+    return array if array.dtype.kind in "biuf" and array.size <= _MOST_ELEMENTS else None
 
 
 def _is(value: Array | None, wanted: bool) -> bool:

@@ -31,10 +31,10 @@ _NOT_CONTENT = frozenset(
 
 def longest_string(model: onnx.ModelProto) -> int:
     """Bytes of the longest string of a tensor or list in the model; 0 without any."""
-    found = [max(map(len, tensor.string_data), default=0) for tensor in model.graph.initializer]
+    lengths = [max(map(len, tensor.string_data), default=0) for tensor in model.graph.initializer]
     for body in (model.graph.node, *(function.node for function in model.functions)):
-        found += [len(text) for node in all_nodes(body) for text in _texts(node)]
-    return max(found, default=0)
+        lengths += [len(text) for node in all_nodes(body) for text in _texts(node)]
+    return max(lengths, default=0)
 
 
 def words_of(model: onnx.ModelProto) -> dict[str, tuple[str, ...]]:
@@ -43,10 +43,10 @@ def words_of(model: onnx.ModelProto) -> dict[str, tuple[str, ...]]:
     if not strings:
         return {}
     constants = {
-        each.name: each.string_data for each in model.graph.initializer if each.string_data
+        tensor.name: tensor.string_data for tensor in model.graph.initializer if tensor.string_data
     }
     sources: dict[str, set[str]] = {name: {name} for name in strings}
-    found: dict[str, dict[str, None]] = {name: {} for name in strings}
+    compared: dict[str, dict[str, None]] = {name: {} for name in strings}
     for node in model.graph.node:
         read = {name for inside in all_nodes([node]) for name in inside.input}
         origins = set().union(*(sources.get(name, ()) for name in read))
@@ -56,11 +56,11 @@ def words_of(model: onnx.ModelProto) -> dict[str, tuple[str, ...]]:
         texts += [text for name in read for text in constants.get(name, ())]
         for text in texts:
             for origin in origins:
-                found[origin].setdefault(text.decode("utf-8", "replace"))
+                compared[origin].setdefault(text.decode("utf-8", "replace"))
         if node.op_type in _KEEPS_STRINGS:
             for output in node.output:
                 sources.setdefault(output, set()).update(origins)
-    return {name: tuple(words)[:MAX_WORDS] for name, words in found.items()}
+    return {name: tuple(words)[:MAX_WORDS] for name, words in compared.items()}
 
 
 def is_text(info: onnx.ValueInfoProto) -> bool:

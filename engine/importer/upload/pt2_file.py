@@ -133,22 +133,22 @@ def _check_samples(archive: Archive, name: str) -> None:
 
 def _globals(pickle: bytes) -> list[str]:
     """Names that a pickle would import, as "module name"; found without running it."""
-    found, strings = [], []
+    names, strings = [], []
     try:
         for opcode, argument, _ in pickletools.genops(pickle):
             if isinstance(argument, str) and "UNICODE" in opcode.name:
                 strings.append(argument)
             elif opcode.name in ("GLOBAL", "INST"):
-                found.append(str(argument))
+                names.append(str(argument))
             elif opcode.name == "STACK_GLOBAL":  # torch.save writes none; names may hide in memos
-                found.append("whatever " + " ".join(strings[-2:]))
+                names.append("whatever " + " ".join(strings[-2:]))
             elif opcode.name in ("EXT1", "EXT2", "EXT4"):
-                found.append("an extension")
+                names.append("an extension")
     except MemoryError:
         raise
     except Exception as error:  # pickletools raises whatever it likes on a broken pickle
         raise ModelImportError("the sample inputs of the .pt2 are damaged") from error
-    return found
+    return names
 
 
 def _config(archive: Archive, name: str) -> Mapping[str, Any]:
@@ -208,7 +208,7 @@ def _strided(weight: str, payload: Mapping[str, Any]) -> _Strided:
     """
     try:
         meta, layout = payload["tensor_meta"], payload["tensor_meta"]["layout"]
-        found = _Strided(
+        strided = _Strided(
             str(payload["path_name"]),
             DTYPES[meta["dtype"]],
             [int(size["as_int"]) for size in meta["sizes"]],
@@ -217,12 +217,12 @@ def _strided(weight: str, payload: Mapping[str, Any]) -> _Strided:
         )
     except (KeyError, TypeError, ValueError) as error:
         raise ModelImportError(f"the description of weight {weight!r} is malformed") from error
-    numbers = [0, found.offset, *found.sizes, *found.strides]
-    if layout != _STRIDED or len(found.sizes) != len(found.strides) or min(numbers) < 0:
+    numbers = [0, strided.offset, *strided.sizes, *strided.strides]
+    if layout != _STRIDED or len(strided.sizes) != len(strided.strides) or min(numbers) < 0:
         raise ModelImportError(f"weight {weight!r} is not a plain strided tensor")
-    if "/" in found.file or found.file.startswith("."):
-        raise ModelImportError(f"weight {weight!r} lies in {found.file!r}, outside its folder")
-    return found
+    if "/" in strided.file or strided.file.startswith("."):
+        raise ModelImportError(f"weight {weight!r} lies in {strided.file!r}, outside its folder")
+    return strided
 
 
 def _storage(archive: Archive, name: str) -> Tensor:

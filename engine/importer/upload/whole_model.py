@@ -84,15 +84,15 @@ def as_one_unit(
             against.append(f"ONNX Runtime, which could serve it whole, refuses it: {_said(error)}")
     if against:
         raise UnsupportedOperators((*against, *reasons))
-    found, untried = _found(model, inputs, session, open_reference(), given)
+    axes, untried = _probed(model, inputs, session, open_reference(), given)
     refusing = _REFUSAL.search(untried)
     if untried and not (refusing and refusing[1] in _by_integers(model, inputs)):
         raise UnsupportedOperators((*reasons, untried))
     loops = any(node.op_type in _LOOPS for node in _all_nodes(model))
-    return *_template(model, found, data, loops, is_untried=bool(untried)), untried
+    return *_template(model, axes, data, loops, is_untried=bool(untried)), untried
 
 
-def _found(
+def _probed(
     model: onnx.ModelProto,
     inputs: Mapping[str, TensorType],
     session: Any,
@@ -103,7 +103,7 @@ def _found(
     declared = {output.name: _declared(output) for output in model.graph.output}
     names = {dim for spec in inputs.values() for dim in spec.shape}
     try:
-        found = Probe(inputs, reference).run(given)
+        axes = Probe(inputs, reference).run(given)
     except ModelImportError as error:
         dtypes = {output.name: _dtype(output.type) for output in session.get_outputs()}
         outputs = {
@@ -114,12 +114,12 @@ def _found(
     by_content = outputs_by_content(_inlined(model).graph)
     lengths = any("INT" in spec.dtype for spec in inputs.values())
     outputs = {}
-    for name, spec in found.outputs.items():
+    for name, spec in axes.outputs.items():
         dims: Iterable[Dim | None] = spec.shape
         if name in by_content or lengths:
             dims = _stated(spec.shape, declared[name], is_sure=name not in by_content)
         outputs[name] = TensorType(spec.dtype, named_axes(name, dims, names))
-    return replace(found, outputs=outputs), ""
+    return replace(axes, outputs=outputs), ""
 
 
 def _by_integers(model: onnx.ModelProto, inputs: Mapping[str, TensorType]) -> set[str]:
@@ -218,11 +218,11 @@ def _all_nodes(model: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
 
 
 def _foreign(model: onnx.ModelProto) -> list[str]:
-    own = {function.domain for function in model.functions}
+    local = {function.domain for function in model.functions}
     used = {node.domain for node in _all_nodes(model)}
     return [
         f"operators of domain {domain!r}: their code is not part of the file, and none is loaded"
-        for domain in sorted(used - own - set(DOMAINS))
+        for domain in sorted(used - local - set(DOMAINS))
     ]
 
 
@@ -240,29 +240,29 @@ def _inlined(model: onnx.ModelProto) -> onnx.ModelProto:
 def _origins(model: onnx.ModelProto, inputs: Iterable[str]) -> list[Literal]:
     """For each kind of operator that takes values for addresses, the inputs these come from."""
     sources: dict[str, frozenset[str]] = {name: frozenset({name}) for name in inputs}
-    found: dict[str, set[str]] = {}
+    by_operator: dict[str, set[str]] = {}
     none: frozenset[str] = frozenset()
     for node in model.graph.node:
         for place in ADDRESSES.get(node.op_type, ()):
             if place < len(node.input) and node.input[place] in sources:
-                found.setdefault(node.op_type, set()).update(sources[node.input[place]])
+                by_operator.setdefault(node.op_type, set()).update(sources[node.input[place]])
         read = [name for inside in all_nodes([node]) for name in inside.input]
         from_here = none.union(*(sources.get(name, none) for name in read))
         if from_here:
             sources.update(dict.fromkeys(node.output, from_here))
-    return [[kind, *sorted(names)] for kind, names in sorted(found.items())]
+    return [[kind, *sorted(names)] for kind, names in sorted(by_operator.items())]
 
 
 def _template(
-    model: onnx.ModelProto, found: FoundAxes, data: bytes, loops: bool, *, is_untried: bool
+    model: onnx.ModelProto, axes: FoundAxes, data: bytes, loops: bool, *, is_untried: bool
 ) -> tuple[OpGraph, dict[str, Tensor]]:
     attributes: dict[str, Literal] = {
         "loops": loops,
-        "origins": _origins(model, found.inputs),
+        "origins": _origins(model, axes.inputs),
         "longest": longest_string(model),
         "range_by": range_from_data(_inlined(model).graph),
-        "is_untried": is_untried or not found.has_ranks,
+        "is_untried": is_untried or not axes.has_ranks,
     }
     content = torch.frombuffer(bytearray(data), dtype=torch.uint8)
     name = model.graph.name or "model"
-    return whole_graph(name, found.inputs, found.outputs, content, attributes)
+    return whole_graph(name, axes.inputs, axes.outputs, content, attributes)

@@ -35,13 +35,13 @@ def compare(expected: Outputs, got: Outputs, tolerance: float) -> float:
     """
     largest = 0.0
     for name, wanted in expected.items():
-        found = got[name]
-        if found.dtype != wanted.dtype or found.shape != wanted.shape:
+        actual = got[name]
+        if actual.dtype != wanted.dtype or actual.shape != wanted.shape:
             raise Disagreement(
-                f"output {name!r} is {found.dtype} {list(found.shape)}, "
+                f"output {name!r} is {actual.dtype} {list(actual.shape)}, "
                 f"expected {wanted.dtype} {list(wanted.shape)}"
             )
-        error = relative_error(wanted, found)
+        error = relative_error(wanted, actual)
         limit = tolerance if wanted.is_floating_point() else _INTEGER_MISMATCHES
         if not error <= limit:
             raise Disagreement(
@@ -60,16 +60,16 @@ def relative_error(expected: Tensor, got: Tensor) -> float:
         return 0.0
     if not expected.is_floating_point():
         return float((expected != got).double().mean())
-    wide, found = expected.double(), got.double()
+    wide, actual = expected.double(), got.double()
     finite = torch.isfinite(wide)
-    both_nan = torch.isnan(wide) & torch.isnan(found)
-    same = torch.where(finite, torch.isfinite(found), (wide == found) | both_nan)
+    both_nan = torch.isnan(wide) & torch.isnan(actual)
+    same = torch.where(finite, torch.isfinite(actual), (wide == actual) | both_nan)
     if not bool(same.all()):
         return float("inf")
-    wide, found = wide[finite], found[finite]
+    wide, actual = wide[finite], actual[finite]
     if wide.numel() == 0:
         return 0.0
-    return float((wide - found).abs().max() / wide.abs().max().clamp_min(_TINY))
+    return float((wide - actual).abs().max() / wide.abs().max().clamp_min(_TINY))
 
 
 def furthest(expected: Outputs, got: Outputs) -> float:

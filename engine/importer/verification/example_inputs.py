@@ -131,8 +131,8 @@ class Example:
         self, name: str, spec: TensorType, below: int, generator: torch.Generator
     ) -> Tensor:
         """Return the model's own words and others; of the integers below 2, its own words only."""
-        own = tuple(self.words.get(name, ()))
-        choice = {1: ("",), 2: own or _ANY_WORDS}.get(below, (*own, *_ANY_WORDS))
+        words = tuple(self.words.get(name, ()))
+        choice = {1: ("",), 2: words or _ANY_WORDS}.get(below, (*words, *_ANY_WORDS))
         shape = tuple(int(dim) for dim in spec.shape)
         drawn = torch.randint(0, len(choice), shape, generator=generator).reshape(-1).tolist()
         return strings_tensor(text_array([choice[index] for index in drawn], shape))
@@ -175,10 +175,10 @@ def find_example(
     deadline = time.monotonic() + _TRIAL_SECONDS
     candidates = _in_order_of_size(template, weights, given)
     for static, specs in itertools.islice(candidates, _MOST_TRIALS):
-        found = _try(template, weights, reference, memory_bytes, specs, static)
-        if isinstance(found, Example):
-            return found
-        refusals.append(found)
+        outcome = _try(template, weights, reference, memory_bytes, specs, static)
+        if isinstance(outcome, Example):
+            return outcome
+        refusals.append(outcome)
         if time.monotonic() > deadline:
             break
     if isinstance(refusals[0], TooMuchMemory):
@@ -229,9 +229,9 @@ def second_example(
     for specs in itertools.islice(shape_candidates(template, {}), _SECOND_TRIALS):
         if all(specs[name] == first.specs[name] for name in open_names):
             continue
-        found = _try(template, weights, reference, memory_bytes, specs, first.static_values)
-        if isinstance(found, Example):
-            return found
+        outcome = _try(template, weights, reference, memory_bytes, specs, first.static_values)
+        if isinstance(outcome, Example):
+            return outcome
     return None
 
 
@@ -332,23 +332,23 @@ def _outcome(reference: ReferenceModel, example: Example) -> bool | str:
 
 
 def _widened(reference: ReferenceModel, narrow: Example) -> Example:
-    """Return the example with wider ranges before its own: of all inputs, and of one at a time.
+    """Return the example with wider ranges to try before its own: of all inputs, then of one.
 
     Each is the largest that the model takes of that input: a vocabulary may be smaller than
     ``_WIDE``, and of several inputs one a mask or a kind. Rows of zeros and ones are much alike.
     """
-    (own,) = narrow.integers
-    numbers = [name for name in own if narrow.specs[name].dtype != "BOOL"]
+    (ranges_of_all,) = narrow.integers
+    numbers = [name for name in ranges_of_all if narrow.specs[name].dtype != "BOOL"]
     widest: dict[str, int] = {}
     for name in numbers[:_MOST_WIDENED]:
         for below in (_WIDE, *_BETWEEN):
-            ranges = {**own, **widest, name: below}
+            ranges = {**ranges_of_all, **widest, name: below}
             if _outcome(reference, replace(narrow, integers=(ranges,))) is True:
                 widest[name] = below
                 break
     alone = [{name: below} for name, below in widest.items()] if len(widest) > 1 else []
-    wider = [{**own, **ranges} for ranges in (widest, *alone) if ranges]
-    return replace(narrow, integers=(*wider, own))
+    wider = [{**ranges_of_all, **ranges} for ranges in (widest, *alone) if ranges]
+    return replace(narrow, integers=(*wider, ranges_of_all))
 
 
 def check_memory(graph: OpGraph, memory_bytes: int) -> None:
@@ -362,14 +362,14 @@ def check_memory(graph: OpGraph, memory_bytes: int) -> None:
     for i, op in enumerate(graph.operators):
         live += sum(graph.specs[name].size_bytes for name in op.outputs)
         if live > memory_bytes:
-            made = ", ".join(str(graph.specs[name]) for name in op.outputs)
+            results = ", ".join(str(graph.specs[name]) for name in op.outputs)
             raise TooMuchMemory(
-                f"operator {op.name!r} ({op.kind}) makes {made}; with what else is alive then, "
+                f"operator {op.name!r} ({op.kind}) makes {results}; with what else is alive then, "
                 f"that is {live} bytes, and an import may use {memory_bytes} for intermediate "
                 "tensors; raise BRAID_IMPORT_MEMORY_BYTES if the model is sound"
             )
-        gone = {name for name in (*op.reads(), *op.outputs) if last_reader.get(name, i) == i}
-        live -= sum(graph.specs[name].size_bytes for name in gone if name in graph.specs)
+        dead = {name for name in (*op.reads(), *op.outputs) if last_reader.get(name, i) == i}
+        live -= sum(graph.specs[name].size_bytes for name in dead if name in graph.specs)
 
 
 def _static_candidates(

@@ -35,19 +35,19 @@ def shape_candidates(
     slots: dict[tuple[str, ...], Sequence[tuple[int, ...]]] = {}
     for spec in template.inputs.values():
         for symbols, choices in _slots(spec, bound):
-            if not any(set(symbols) & set(taken) for taken in slots):
+            if not any(set(symbols) & set(slot) for slot in slots):
                 slots[symbols] = choices
     lists: list[Sequence[tuple[int, ...]]] = list(slots.values())
     longest = max(map(len, lists), default=1)
     diagonal = [tuple(some[min(i, len(some) - 1)] for some in lists) for i in range(longest)]
-    seen = set()
+    tried = set()
     for choice in itertools.chain(diagonal, itertools.product(*lists)):
-        if choice in seen:
+        if choice in tried:
             continue
-        seen.add(choice)
+        tried.add(choice)
         chosen = dict(bound)
-        for taken, extents in zip(slots, choice, strict=True):
-            chosen.update(zip(taken, extents, strict=True))
+        for slot, extents in zip(slots, choice, strict=True):
+            chosen.update(zip(slot, extents, strict=True))
         yield {name: spec.bind(chosen) for name, spec in template.inputs.items()}
 
 

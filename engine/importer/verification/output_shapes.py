@@ -43,7 +43,7 @@ def with_output_specs(subject: Subject, batch: BatchAxes | None) -> OpGraph:
             BATCH
             if at == axis
             else _extent(
-                [(known, shapes[name].shape[at]) for known, shapes in runs], f"{name}_{at}"
+                [(extents, shapes[name].shape[at]) for extents, shapes in runs], f"{name}_{at}"
             )
             for at in range(len(first.shape))
         ]
@@ -89,15 +89,15 @@ def _output_shapes(subject: Subject, extents: Mapping[str, int]) -> dict[str, Te
     return output_specs(graph)
 
 
-def _extent(seen: list[tuple[Mapping[str, int], Dim]], name: str) -> Dim:
+def _extent(runs: list[tuple[Mapping[str, int], Dim]], name: str) -> Dim:
     """One extent over all runs: (open extents of the run, extent of the output)."""
-    known, first = seen[0]
+    symbols, first = runs[0]
     if isinstance(first, str):
         return first
-    if len(seen) > 1 or not known:
-        if all(extent == first for _, extent in seen):
+    if len(runs) > 1 or not symbols:
+        if all(extent == first for _, extent in runs):
             return first
-        for symbol in known:
-            if all(extents[symbol] == extent for extents, extent in seen):
+        for symbol in symbols:
+            if all(extents[symbol] == extent for extents, extent in runs):
                 return symbol
     return name

@@ -69,9 +69,9 @@ class Probe:
         followed = {output: list(dims) for output, dims in first.items()}
         for symbol, extent in base.items():
             for other in (extent + 1, extent * 2):
-                if (seen := self._elsewhere(example, {**base, symbol: other})) is not None:
+                if (then := self._elsewhere(example, {**base, symbol: other})) is not None:
                     for output, dims in first.items():
-                        _follow(followed[output], symbol, (extent, other), dims, seen[output].shape)
+                        _follow(followed[output], symbol, (extent, other), dims, then[output].shape)
                     break
         names = {dim for spec in self.inputs.values() for dim in spec.shape}
         specs = {
@@ -92,16 +92,16 @@ class Probe:
     def _on_other_content(self, example: Example) -> list[dict[str, TensorType]]:
         """Specs of the outputs for several seeds, for many zeros and for zeros only.
 
-        Of those, counts of found positions become smaller.
+        Zeros shorten outputs whose length is a count of elements, as NonZero's.
         """
-        found = [self._shapes(example.draw(None, 0))]
+        runs = [self._shapes(example.draw(None, 0))]
         drawn = example.draw(None, seed=3)
         others = [example.draw(None, seed) for seed in (1, 2)]
         others += [{n: _sparse(t, factor) for n, t in drawn.items()} for factor in (0, 1)]
         for content in others:
             with suppress(ReferenceFailed):
-                found.append(self._shapes(content))
-        return found
+                runs.append(self._shapes(content))
+        return runs
 
     def _shapes(self, content: Mapping[str, Tensor]) -> dict[str, TensorType]:
         """Specs of the outputs.

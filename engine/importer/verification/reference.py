@@ -158,17 +158,17 @@ def _as_array(tensor: Tensor) -> np.ndarray[Any, Any]:
 
 
 def _as_tensors(names: Sequence[str], results: Sequence[object]) -> dict[str, Tensor]:
-    found = {}
+    tensors = {}
     for name, result in zip(names, results, strict=True):
         if isinstance(result, np.generic):
             result = np.asarray(result)
         if not isinstance(result, np.ndarray):
             raise ReferenceFailed(f"output {name!r} is a {type(result).__name__}, not a tensor")
         if result.dtype.kind in "OU":
-            found[name] = strings_tensor(result)
+            tensors[name] = strings_tensor(result)
             continue
         try:
-            found[name] = tensor_of(np.array(result, order="C"))
+            tensors[name] = tensor_of(np.array(result, order="C"))
         except TypeError as error:
             raise ReferenceFailed(f"output {name!r}: {error}") from error
-    return found
+    return tensors

@@ -150,14 +150,14 @@ def verify_single(subject: Subject, reference: ReferenceModel) -> tuple[Subject,
     Raises:
         ModelImportError: naming the first output that differs and its error.
     """
-    found = []
+    attempts = []
     for ranges in subject.example.integers:
         example = dataclasses.replace(subject.example, integers=(ranges,))
         narrowed = dataclasses.replace(subject, example=example)
-        found.append((narrowed, verify_content(narrowed, reference)))
-        if found[-1][1].tolerance <= subject.tolerance:
+        attempts.append((narrowed, verify_content(narrowed, reference)))
+        if attempts[-1][1].tolerance <= subject.tolerance:
             break
-    chosen, checked = min(found, key=lambda pair: pair[1].tolerance)
+    chosen, checked = min(attempts, key=lambda pair: pair[1].tolerance)
     if checked.evidence > subject.most_tolerance:
         raise ModelImportError(
             "the import cannot be verified: rounding alone moves the outputs of this model by "
@@ -270,8 +270,8 @@ def verify_batches(subject: Subject, reference: ReferenceModel) -> tuple[BatchAx
     _check_ranges(subject.template)
     most = max(CHECKED_BATCHES)
     rows = subject.example.draw(most, seed=2)
-    one = subject.specialised(1)
-    singles = [run(*one, _rows(rows, i, i + 1)) for i in range(most)]
+    single_row = subject.specialised(1)
+    singles = [run(*single_row, _rows(rows, i, i + 1)) for i in range(most)]
     together = {
         batch: run(*subject.specialised(batch), _rows(rows, 0, batch)) for batch in CHECKED_BATCHES
     }
@@ -279,18 +279,18 @@ def verify_batches(subject: Subject, reference: ReferenceModel) -> tuple[BatchAx
         name: _batch_axis(name, [singles[0][name], *(out[name] for out in together.values())])
         for name in subject.template.outputs
     }
-    seen = []
+    agreements = []
     for batch, got in {1: singles[0], **together}.items():
         inputs = _rows(rows, 0, batch)
         stacked = _stacked(singles[:batch], axes)
         ours = functools.partial(_own_rounding, subject, inputs, batch, got)
-        seen.append(_explained(stacked, got, subject.tolerance, ours))
+        agreements.append(_explained(stacked, got, subject.tolerance, ours))
         try:
-            seen.append(_agree(subject, reference, inputs, batch, got))
+            agreements.append(_agree(subject, reference, inputs, batch, got))
         except ReferenceFailed as failure:
             if batch == 1:
                 raise Disagreement(f"{reference.name} fails: {failure}") from failure
-    errors, tolerances = zip(*seen, strict=True)
+    errors, tolerances = zip(*agreements, strict=True)
     _check_unlike_rows(subject, axes)
     checked = Checked(max(errors), max(tolerances), min(tolerances), _differ(*singles))
     return BatchAxes(dict.fromkeys(subject.template.inputs, 0), axes), checked
@@ -325,8 +325,8 @@ def _apart_and_together(
     subject: Subject, rows: Mapping[str, Tensor]
 ) -> tuple[list[dict[str, Tensor]], dict[str, Tensor]]:
     """Outputs of each row alone, and of all."""
-    count, one = CHECKED_BATCHES[0], subject.specialised(1)
-    singles = [run(*one, _rows(rows, i, i + 1)) for i in range(count)]
+    count, single_row = CHECKED_BATCHES[0], subject.specialised(1)
+    singles = [run(*single_row, _rows(rows, i, i + 1)) for i in range(count)]
     return singles, run(*subject.specialised(count), rows)
 
 
@@ -383,8 +383,8 @@ def _batch_axis(name: str, outputs: Sequence[Tensor]) -> int | None:
             for shape, batch in zip(shapes, wanted, strict=True)
         ):
             return axis
-    seen = ", ".join(f"{list(shape)} at {b}" for shape, b in zip(shapes, wanted, strict=True))
-    raise Disagreement(f"output {name!r} does not have one row for each row of the batch: {seen}")
+    places = ", ".join(f"{list(shape)} at {b}" for shape, b in zip(shapes, wanted, strict=True))
+    raise Disagreement(f"output {name!r} does not have one row for each row of the batch: {places}")
 
 
 def _stacked(singles: Sequence[Outputs], axes: Mapping[str, int | None]) -> dict[str, Tensor]:

@@ -183,8 +183,8 @@ def deform_conv(node: OnnxNode, to: Builder) -> None:
 def col2im(node: OnnxNode, to: Builder) -> None:
     blocks = to.literal(node.operand(2))
     image = to.literal(node.operand(1))
-    known = blocks if blocks is not None else image
-    axes = len(known) if known is not None else len(node.integers("strides") or [1, 1])
+    extents = blocks if blocks is not None else image
+    axes = len(extents) if extents is not None else len(node.integers("strides") or [1, 1])
     if axes > 2:
         raise UnsupportedUse(f"{axes} axes")
     to.emit(

@@ -55,7 +55,6 @@ def attention(
             added to the scores, whose short last axis hides the rest; past keys and past values,
             which go before the keys and values; the number of keys of each row that are not
             padding, [batch].
-        options: the operator's attributes.
 
     Returns:
         The attended values, the keys and the values with their cache, and the scores asked for.

@@ -97,15 +97,15 @@ class PoolingWindow:
         Raises:
             ValueError: x is smaller than a window.
         """
-        found = []
+        axes = []
         for extent, k, s, d, (before, after) in zip(
             x.shape[2:], self.kernel, self.stride, self.dilation, self.grown(x), strict=True
         ):
             windows = (extent + before + after - (k - 1) * d - 1) // s + 1
             if windows < 1:
                 raise ValueError(f"a window of {(k - 1) * d + 1} does not fit into {extent}")
-            found.append(_Axis(extent, before, windows, k, s, d))
-        return found
+            axes.append(_Axis(extent, before, windows, k, s, d))
+        return axes
 
     def sums(self, x: Tensor) -> Tensor:
         """Sum of each window of x and zeros around it, one axis at a time."""

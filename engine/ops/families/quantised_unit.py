@@ -79,9 +79,8 @@ class QuantisedUnit:
     attributes: Mapping[str, Literal]  # of the operator
 
     @staticmethod
-    def read(found: Operator) -> QuantisedUnit:
-        """The unit that an operator of ``KIND`` is."""
-        given = dict(found.attributes)
+    def read(operator: Operator) -> QuantisedUnit:
+        given = dict(operator.attributes)
         unit, operands = given.pop("unit"), given.pop("operands")
         middle, quantised = given.pop("middle"), given.pop("quantised")
         before, after = given.pop("before"), given.pop("after")
@@ -89,11 +88,10 @@ class QuantisedUnit:
         assert isinstance(operands, int)
         assert isinstance(before, list)
         assert isinstance(after, list)
-        parts = split(found.inputs, operands, middle=bool(middle), quantised=bool(quantised))
+        parts = split(operator.inputs, operands, middle=bool(middle), quantised=bool(quantised))
         return QuantisedUnit(unit, parts, before, after, given)
 
     def operator(self, name: str, outputs: Sequence[str]) -> Operator:
-        """The operator of ``KIND`` that is this unit."""
         parts = self.parts
         layout: dict[str, Literal] = {
             "unit": self.unit,
@@ -140,13 +138,10 @@ def quantised_unit(
 
     Args:
         inputs: see ``Parts``; several scales of one operand lie along its axis 0.
-        unit: kind of the operator.
-        operands: number of the operator's operands.
         middle: whether the result is rounded before the sum, if there is one, and ``after``.
         quantised: whether the result is integers.
         before: epilogue steps before the rounding in the middle.
         after: epilogue steps before the last rounding.
-        attributes: of the operator.
     """
     parts = split(inputs, operands, middle=middle, quantised=quantised)
     wide = [_wide(x, grid) for x, grid in zip(parts.values, parts.grids, strict=True)]
@@ -158,8 +153,8 @@ def quantised_unit(
     assert isinstance(y, Tensor), "a unit has one result"
     if parts.middle is not None:
         y = _rounded(_steps(y, before), parts.middle)
-        found = _wide(y, parts.middle)
-        assert found is not None
-        y = found if summand is None else found + summand
+        widened = _wide(y, parts.middle)
+        assert widened is not None
+        y = widened if summand is None else widened + summand
     y = _steps(y, after)
     return y if parts.result is None else _rounded(y, parts.result)

@@ -110,7 +110,6 @@ def recurrent(
         lengths: steps of each sequence, 0 to time, or None if all are full.
         hidden_0, cell_0: [directions, batch, hidden] ([batch, directions, hidden]), zeros if None.
         weights: for each direction w_input, w_hidden and the two biases, in torch's gate order.
-        options: the operator's attributes.
 
     Returns:
         y [time, directions, batch, hidden] ([batch, time, directions, hidden]), final states.
@@ -145,8 +144,8 @@ def recurrent(
 
 
 def _part(weights: Sequence[Tensor], index: int, count: int) -> Sequence[Tensor]:
-    each = len(weights) // count
-    return weights[index * each : (index + 1) * each]
+    size = len(weights) // count
+    return weights[index * size : (index + 1) * size]
 
 
 @dataclass(frozen=True, slots=True)

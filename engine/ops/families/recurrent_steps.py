@@ -139,7 +139,6 @@ def recurrent_steps(
         r: [directions, gates * hidden, hidden].
         others: biases, lengths, first hidden state, first cell state, peephole weights; each None
             if absent.
-        options: the operator's attributes.
     """
     b, lengths, hidden_0, cell_0, peepholes = (*others, *[None] * 5)[:5]
     sequence, *given = options.time_first(x, hidden_0, cell_0)

@@ -51,11 +51,11 @@ class ResizeOptions:
             raise ValueError(f"a region of {list(roi)}")
         regions = zip(roi[: len(named)], roi[len(named) :], strict=True)
         extents = self._extents([x.shape[axis] for axis in named])
-        found = [
+        axes = [
             _Axis(axis, x.shape[axis], size, scale, *region)
             for axis, (size, scale), region in zip(named, extents, regions, strict=True)
         ]
-        return [a for a in found if a.size != a.extent or a.scale != 1 or self.crops]
+        return [a for a in axes if a.size != a.extent or a.scale != 1 or self.crops]
 
     def _extents(self, extents: Sequence[int]) -> list[tuple[int, float]]:
         """Output extent and scale of each named axis, from its input extent.

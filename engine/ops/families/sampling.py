@@ -50,15 +50,15 @@ class DeformableWindow:
         """Row and column that each tap of the kernel reads, [n, offset groups, taps, oh, ow]."""
         kernel, out = weight.shape[2:], offset.shape[2:]
         moved = offset.reshape(offset.shape[0], self.offset_groups, -1, 2, *out)
-        found = []
+        by_axis = []
         for axis in (0, 1):
             starts = torch.arange(out[axis], device=offset.device, dtype=offset.dtype)
             taps = torch.arange(kernel[axis], device=offset.device, dtype=offset.dtype)
             starts = starts * self.stride[axis] - self.pads[axis]
             taps = taps * self.dilation[axis]
             base = taps.reshape(-1, *[1] * (3 - axis)) + starts.reshape(-1, *[1] * (1 - axis))
-            found.append(base.expand(*kernel, *out).reshape(-1, *out) + moved[:, :, :, axis])
-        return found[0], found[1]
+            by_axis.append(base.expand(*kernel, *out).reshape(-1, *out) + moved[:, :, :, axis])
+        return by_axis[0], by_axis[1]
 
 
 @operator("braid.deformable_convolution", window=DeformableWindow)

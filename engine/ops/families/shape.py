@@ -279,7 +279,7 @@ def reverse_sequence(x: Tensor, lengths: Tensor, batch_axis: int, time_axis: int
 
 
 def check_shape(what: str, operand: Tensor | None, wanted: Ints) -> None:
-    """Refuse an operand, if there is one, that would be broadcast or cut where it must fit.
+    """Refuse an operand of another shape, which torch would broadcast or cut; None passes.
 
     Raises:
         ValueError: it has another shape.

@@ -184,7 +184,6 @@ def shift_of(means: Tensor) -> Shift:
 
 
 def corrected_bias(bias: Tensor, shift: Shift) -> Tensor:
-    """A bias that makes up for a shift."""
     steps = torch.frombuffer(bytearray(shift.steps), dtype=torch.int8)
     return bias - shift.step * steps.to(bias.dtype)
 

@@ -31,5 +31,4 @@ class Budget:
 
     @property
     def is_left(self) -> bool:
-        """Whether work may go on."""
         return self.spent < 1

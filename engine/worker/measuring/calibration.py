@@ -64,17 +64,17 @@ def calibrated(
         InvalidRequest: the model has nothing that could compute on integers.
     """
     graph, constants = models.static(replace(request.program, precision=FP32, quantisation=""))
-    found = Candidates(graph, constants)
-    if not found.weighted:
+    candidates = Candidates(graph, constants)
+    if not candidates.weighted:
         raise InvalidRequest(
             "no convolution or linear layer of the model has FP32 weights that could become "
             "integers; register it in another precision"
         )
     template = models.model(request.program.digest).template.inputs
     inputs = [
-        each for each, _ in inputs_to_check(request.program, graph, template, request.samples)
+        tensors for tensors, _ in inputs_to_check(request.program, graph, template, request.samples)
     ]
-    model = _Model(backend, models, request, pause, graph, constants, found)
+    model = _Model(backend, models, request, pause, graph, constants, candidates)
     return (yield from _Calibration(model, inputs).run())
 
 
@@ -116,8 +116,8 @@ class _Calibration:
         self._budget = Budget(BUDGET_S)
         is_apart = len(inputs) >= 4
         held_out = [x for i, x in enumerate(inputs) if i % 4 == 3] if is_apart else list(inputs)
-        rest = [x for i, x in enumerate(inputs) if i % 4 != 3] if is_apart else list(inputs)
-        self._held_out, self._rest = held_out[:MAX_CHECKED], rest[:MAX_CALIBRATED]
+        calibrating = [x for i, x in enumerate(inputs) if i % 4 != 3] if is_apart else list(inputs)
+        self._held_out, self._rest = held_out[:MAX_CHECKED], calibrating[:MAX_CALIBRATED]
         self._all = [*self._held_out, *self._rest] if is_apart else self._rest
         self._exact: dict[int, dict[str, Tensor]] = {}  # outputs, by identity of the inputs
 
@@ -135,16 +135,16 @@ class _Calibration:
         assert best is not None, "there are methods"
         best = yield from self._corrected(best)
         allowed = self._model.request.tolerance
-        found = best
+        final = best
         if not _is_right(best, MARGIN * allowed) and _is_right(best, HOPELESS * allowed):
             order = yield from self._order(best)
-            found = yield from self._narrowed(best, order, MARGIN * allowed)
-            best = yield from self._measured(found, self._all)
+            final = yield from self._narrowed(best, order, MARGIN * allowed)
+            best = yield from self._measured(final, self._all)
             while not _is_right(best, allowed) and self._may_go_on(best):
                 more = order[: len(best.wide) + max(1, len(best.wide) // 4)]
                 best = yield from self._measured(replace(best, wide=tuple(more)), self._all)
             return best
-        return (yield from self._measured(found, self._all))
+        return (yield from self._measured(final, self._all))
 
     def _corrected(self, how: Quantisation) -> Steps:
         """Correct biases, if that makes the error smaller."""
@@ -176,8 +176,8 @@ class _Calibration:
         try:
             for inputs in samples:
                 exact = yield from self._outputs(inputs)
-                got = ready.run(inputs, model.pause)
-                worst = max(worst, errors(got, exact)[1])
+                outputs = ready.run(inputs, model.pause)
+                worst = max(worst, errors(outputs, exact)[1])
                 yield None
                 if not worst <= enough:
                     break

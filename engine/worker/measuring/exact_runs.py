@@ -38,6 +38,5 @@ def exact_run(
 
 
 def called(operator: Operator, operands: list[Tensor | None]) -> tuple[Tensor, ...]:
-    """Results of one operator."""
     with torch.inference_mode():
         return call(operator, operands)

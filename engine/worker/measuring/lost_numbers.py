@@ -60,8 +60,8 @@ class _Narrow:
             exact = values[self.sources.get(name, name)]
             return exact.to(torch_dtype(self.graph.spec(name).dtype))
 
-        made = dict(zip(unit.outputs, called(unit, list(map(operand, unit.inputs))), strict=False))
-        return errors(made, {name: expected[name] for name in made})[1]
+        ours = dict(zip(unit.outputs, called(unit, list(map(operand, unit.inputs))), strict=False))
+        return errors(ours, {name: expected[name] for name in ours})[1]
 
 
 def most_lost(

@@ -61,11 +61,9 @@ class Measurements:
         self._overheads: StageOverheads | None = None
 
     def forget(self) -> None:
-        """Free memory that is kept from one measurement to the next."""
         self._backend.forget()
 
     def facts(self, request: FindFacts) -> Task:
-        """Find facts about the device and the units of a program."""
         program = self._models.program(request.program)
         if self._overheads is None:
             self._overheads = yield from self._backend.overheads()
@@ -75,7 +73,7 @@ class Measurements:
         return DeviceFacts(self._overheads, profiles, merges, self._backend.threads)
 
     def kernels(self, request: FindKernels) -> Task:
-        """Find kernel signatures with several variants, the usual one first, and their units."""
+        """Find signatures that have several kernels, the usual one first, and their units."""
         program = self._models.program(request.program)
         source = program.binding.source
         units, variants = dict[str, list[int]](), dict[str, tuple[str, ...]]()
@@ -127,9 +125,9 @@ class Measurements:
                 ready.release()
             self.forget()
         first = 0
-        for asked, field in zip(request.fields, fields, strict=True):
-            if (results[first].max_rel_error or 0.0) > asked.tolerance:
-                lost_in = yield from self._most_lost(asked.program, request)
+        for wanted, field in zip(request.fields, fields, strict=True):
+            if (results[first].max_rel_error or 0.0) > wanted.tolerance:
+                lost_in = yield from self._most_lost(wanted.program, request)
                 results[first] = replace(results[first], lost_in=lost_in)
             first += len(field)
         return PlanMeasurements(tuple(results))
@@ -137,11 +135,11 @@ class Measurements:
     def _contenders(self, field: PlansToCompare, prepared: list[Prepared]) -> list[TimedContender]:
         """Prepare the plans and runtimes of one precision."""
         program = self._models.program(field.program)
-        found = [self._plan_contender(program, plan, prepared) for plan in field.plans]
-        found += [self._whole_contender(field.program, name) for name in field.runtimes]
-        for contender in found:
+        contenders = [self._plan_contender(program, plan, prepared) for plan in field.plans]
+        contenders += [self._whole_contender(field.program, name) for name in field.runtimes]
+        for contender in contenders:
             contender.tolerance = field.tolerance
-        return found
+        return contenders
 
     def _checks(self, request: ComparePlans) -> Iterator[Check]:
         """Inputs that errors are measured on, with the outputs of the plain interpreter in FP32."""

@@ -30,18 +30,17 @@ class Observed:
 
     def __init__(self, values: Collection[str], samples: int) -> None:
         self._values = values
-        self._each = max(1, KEPT // samples)
+        self._share = max(1, KEPT // samples)
         self._ends: dict[str, Range] = {}
         self._kept: dict[str, list[Tensor]] = {}
 
     def see(self, value: str, tensor: Tensor) -> None:
-        """Take a value of one run."""
         if value not in self._values or not tensor.numel():
             return
         least, most = map(float, torch.aminmax(tensor))
-        known = self._ends.get(value, (least, most))
-        self._ends[value] = min(known[0], least), max(known[1], most)
-        step = max(1, tensor.numel() // self._each) | 1  # odd: rows are even in length
+        ends = self._ends.get(value, (least, most))
+        self._ends[value] = min(ends[0], least), max(ends[1], most)
+        step = max(1, tensor.numel() // self._share) | 1  # odd: rows are even in length
         self._kept.setdefault(value, []).append(tensor.flatten()[::step].clone())
 
     def by(self, method: Callable[[Range, Tensor], Range]) -> dict[str, Range]:
@@ -54,7 +53,6 @@ class Observed:
 
 
 def whole(ends: Range, _: Tensor) -> Range:
-    """All that was seen."""
     return ends
 
 

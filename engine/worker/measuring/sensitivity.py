@@ -47,16 +47,16 @@ def most_sensitive_first(
     """
     is_small = sum(spec.size_bytes for spec in graph.specs.values()) <= VALUES_BYTES
     values, budget = dict(given), Budget(SECONDS)
-    own = yield from _own_errors(graph, values, units, how, keep_all=is_small)
+    errors = yield from _own_errors(graph, values, units, how, keep_all=is_small)
     cost: dict[str, float] = {}
     at = {op.name: index for index, op in enumerate(graph.operators)}
-    for name in sorted(own, key=lambda name: own[name], reverse=True):
+    for name in sorted(errors, key=lambda name: errors[name], reverse=True):
         if not is_small or not budget.is_left:
             break
         changed = rounded(graph.operators[at[name]], values, how)
         cost[name] = _carried_on(graph, at[name] + 1, values, changed)
         yield
-    return sorted(own, key=lambda name: (cost.get(name, -1.0), own[name]), reverse=True)
+    return sorted(errors, key=lambda name: (cost.get(name, -1.0), errors[name]), reverse=True)
 
 
 def most_rounded(
@@ -64,12 +64,12 @@ def most_rounded(
 ) -> Generator[None, None, str]:
     """Text that names the unit on integers with the largest error of its own; empty if none is."""
     on_integers = set(units) - set(how.wide)
-    own = yield from _own_errors(graph, dict(given), on_integers, how, keep_all=False)
-    if not own:
+    errors = yield from _own_errors(graph, dict(given), on_integers, how, keep_all=False)
+    if not errors:
         return ""
-    worst = max(own, key=lambda name: own[name])
+    worst = max(errors, key=lambda name: errors[name])
     kind = next(op.kind for op in graph.operators if op.name == worst)
-    return f"{worst} ({kind.partition('.')[2]}), {own[worst]:.2g} by itself"
+    return f"{worst} ({kind.partition('.')[2]}), {errors[worst]:.2g} by itself"
 
 
 def _own_errors(
@@ -81,14 +81,14 @@ def _own_errors(
     keep_all: bool,
 ) -> Generator[None, None, dict[str, float]]:
     """Errors of units on exact operands that were rounded, in an exact run."""
-    own: dict[str, float] = {}
+    errors: dict[str, float] = {}
 
     def visit(op: Operator, values: Mapping[str, Tensor]) -> None:
         if op.name in units and all(value in how.ranges for value in data_operands(op)):
-            own[op.name] = _error(rounded(op, values, how), values)
+            errors[op.name] = _error(rounded(op, values, how), values)
 
     yield from exact_run(graph, values, visit, keep_all=keep_all)
-    return own
+    return errors
 
 
 def rounded(op: Operator, values: Mapping[str, Tensor], how: Quantisation) -> dict[str, Tensor]:
@@ -129,5 +129,5 @@ def _carried_on(
     return _error({name: changed[name] for name in outputs & changed.keys()}, values)
 
 
-def _error(made: Mapping[str, Tensor], values: Mapping[str, Tensor]) -> float:
-    return errors(made, {name: values[name] for name in made})[1]
+def _error(results: Mapping[str, Tensor], values: Mapping[str, Tensor]) -> float:
+    return errors(results, {name: values[name] for name in results})[1]

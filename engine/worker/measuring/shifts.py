@@ -3,8 +3,8 @@
     exact operands ─┬────────────────unit────> results ─┐
                     └─rounded──unit on them──> results ─┴─> difference ──mean──> Shift
 
-Rounded weights add up to more or less than the weights, and what is cut off is larger than what is
-left, so results are off by a mean that an other bias takes away.
+Rounding changes the sum of the weights, and cutting off makes large values smaller, so results are
+off by a mean, which another bias corrects.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ def mean_shifts(
 
     def visit(op: Operator, values: Mapping[str, Tensor]) -> None:
         if op.name in units and all(value in how.ranges for value in data_operands(op)):
-            found = _difference(op, values, how)
-            sums[op.name] = sums[op.name] + found if op.name in sums else found
+            difference = _difference(op, values, how)
+            sums[op.name] = sums[op.name] + difference if op.name in sums else difference
 
     for inputs in samples:
         yield from exact_run(graph, {**constants, **inputs}, visit)
@@ -54,9 +54,9 @@ def mean_shifts(
 
 def _difference(op: Operator, values: Mapping[str, Tensor], how: Quantisation) -> Tensor:
     """Mean of what rounding adds, before any function of the result."""
-    attributes = {name: each for name, each in op.attributes.items() if name != EPILOGUE}
+    attributes = {name: value for name, value in op.attributes.items() if name != EPILOGUE}
     bare = dataclasses.replace(op, attributes=attributes)
     (exact,) = called(bare, [values[name] if name else None for name in op.inputs])
-    (found,) = rounded(bare, values, how).values()
+    (result,) = rounded(bare, values, how).values()
     channel = 1 if "convolution" in op.kind else exact.dim() - 1
-    return (found - exact).mean([axis for axis in range(exact.dim()) if axis != channel])
+    return (result - exact).mean([axis for axis in range(exact.dim()) if axis != channel])

@@ -138,10 +138,10 @@ class Throughput:
             copies = [self._models.executable_of(to_run, place) for place in places]
             rival = _Rival(count, runtime, number, copies)
             self._models.prepare(number, copies)
-            if runtime and any(each.session is None for each in copies):
+            if runtime and any(copy.session is None for copy in copies):
                 raise BraidError(f"{RUNTIMES[runtime]} does not run it")
-            found = [self._once(each) for each in copies]
-            if any(errors(each, expected)[1] > self._request.tolerance for each in found):
+            outputs = [self._once(copy) for copy in copies]
+            if any(errors(results, expected)[1] > self._request.tolerance for results in outputs):
                 raise BraidError("its outputs differ")
         except DeviceLost:
             raise
@@ -157,7 +157,6 @@ class Throughput:
         whole_us: list[float],
         counted: CountedRounds,
     ) -> None:
-        """Fill in the latencies of the turns."""
         if not rivals:
             return
         runs = max(1, min(MOST_RUNS, round(TURN_S * 1e6 / self._together([whole], 1))))
@@ -205,10 +204,10 @@ class Throughput:
         """Run each copy ``runs`` times, all copies at once; returns a run's microseconds."""
         self._pause()
         targets = outputs or [self._memory() for _ in copies]
-        works = [self._work(each, runs, to) for each, to in zip(copies, targets, strict=True)]
+        works = [self._work(copy, runs, to) for copy, to in zip(copies, targets, strict=True)]
         if copies[0].place is None:
             return works[0]() / runs
-        places = [each.place.start for each in copies if each.place is not None]
+        places = [copy.place.start for copy in copies if copy.place is not None]
         return mean(elsewhere(list(zip(places, works, strict=True)), self._pause)) / runs
 
     def _work(

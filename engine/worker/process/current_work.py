@@ -100,7 +100,6 @@ class CurrentWork:
         self.begin_step()
 
     def rest(self) -> None:
-        """Record that there is no other work."""
         self._step_began = None
 
     # -- the control thread -------------------------------------------------------------------
@@ -117,7 +116,6 @@ class CurrentWork:
                 self._stopped[call] = reason
 
     def stop_step(self, reason: str) -> None:
-        """End the other work that is under way."""
         self._other.stop(reason)
 
     def status(self) -> WorkerStatus:

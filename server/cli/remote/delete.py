@@ -17,6 +17,6 @@ def add_parser(subparsers: Subparsers) -> None:
 def run(args: argparse.Namespace) -> int:
     with connect(args) as client:
         client.delete(args.name, version=args.version)
-    which = f"version {args.version}" if args.version else "all versions"
-    print(f"{args.name}: {which} deleted")
+    versions = f"version {args.version}" if args.version else "all versions"
+    print(f"{args.name}: {versions} deleted")
     return 0

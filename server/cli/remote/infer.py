@@ -98,8 +98,8 @@ def _inputs(
             arrays[item.name] = _load(item.path)
             continue
         if item.name not in specs:
-            known = ", ".join(map(str, specs.values())) or "none yet: it is not imported"
-            raise InvalidArgument(f"{args.name} has no input {item.name!r}; its inputs: {known}")
+            names = ", ".join(map(str, specs.values())) or "none yet: it is not imported"
+            raise InvalidArgument(f"{args.name} has no input {item.name!r}; its inputs: {names}")
         arrays[item.name] = random_array(specs[item.name], item.shape, random)
     return arrays
 
@@ -119,8 +119,8 @@ def _named(sources: Sequence[Source], model: str, inputs: Sequence[str]) -> Iter
         elif len(inputs) == 1:
             yield replace(source, name=inputs[0])
         else:
-            known = ", ".join(inputs) or "none yet: it is not imported"
-            raise InvalidArgument(f"say INPUT=...: the inputs of {model} are {known}")
+            names = ", ".join(inputs) or "none yet: it is not imported"
+            raise InvalidArgument(f"say INPUT=...: the inputs of {model} are {names}")
 
 
 def _load(path: Path) -> Array:

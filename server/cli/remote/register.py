@@ -176,8 +176,8 @@ def watch(client: Client, job: Job, args: argparse.Namespace, progress: JobProgr
     status = 0 if job.state is JobState.READY else NOT_SCHEDULED
     model = client.model(job.model, version=job.version)
     if getattr(args, "json", False):
-        told = {**asdict(job), "guessed_extents": dict(model.guessed_extents)}
-        print(json.dumps([told], indent=2))
+        document = {**asdict(job), "guessed_extents": dict(model.guessed_extents)}
+        print(json.dumps([document], indent=2))
         return status
     remark = f": {job.message}" if job.message else ""
     how = "is ready" if job.state is JobState.READY else "serves, but is not scheduled"

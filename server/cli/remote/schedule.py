@@ -135,7 +135,7 @@ def _show(client: Client, args: argparse.Namespace) -> int:
 
 
 def _diff(client: Client, args: argparse.Namespace) -> int:
-    asked = (
+    addresses = (
         (args.batch, args.device, args.version),
         (
             args.against_batch or args.batch,
@@ -145,7 +145,7 @@ def _diff(client: Client, args: argparse.Namespace) -> int:
     )
     first, second = (
         pictures.drawn(args.name, *client.schedule(args.name, batch, device, version=version))
-        for batch, device, version in asked
+        for batch, device, version in addresses
     )
     difference = compare(first.schedule, second.schedule)
     if args.format == "svg":

@@ -89,10 +89,10 @@ def versions_of(text: str) -> tuple[int | None, tuple[int, ...]]:
 
 
 def described(name: str, serving: Serving) -> str:
-    which = f"the latest {serving.latest}" if serving.latest else "all"
+    versions = f"the latest {serving.latest}" if serving.latest else "all"
     if serving.versions:
-        which = ", ".join(map(str, serving.versions))
-    lines = [f"{name}: versions {which}"]
+        versions = ", ".join(map(str, serving.versions))
+    lines = [f"{name}: versions {versions}"]
     lines += [f"  {label} -> version {number}" for label, number in sorted(serving.labels.items())]
     batching = {
         "waits for rows up to": serving.max_wait_ms and f"{serving.max_wait_ms:g} ms",

@@ -7,7 +7,10 @@ from dataclasses import dataclass
 
 from braid.compiler.progress import batch_size_label
 from braid.core.errors import NotFound
+from braid.core.precision import ASKED, INT8
+from braid.scheduler.options import PLANNERS, PORTFOLIO
 from braid.server.console.facts import Facts
+from braid.server.console.registration import CHECKED_BYTES
 from braid.server.console.rendering import Page
 from braid.server.store.records import JobRecord, JobStatus, ModelVersion
 
@@ -40,6 +43,19 @@ async def one_job(facts: Facts, job_id: str) -> Page:
     return Page("job.html", title, shown, "Jobs", is_live=not job.state.has_ended)
 
 
+async def registration(facts: Facts) -> Page:
+    """Return the form that registers a model."""
+    shown = {
+        "planners": PLANNERS,
+        "planner": PORTFOLIO,
+        "precisions": [name for name in ASKED if name != INT8],  # which needs samples
+        "devices": [device.name for device in facts.devices.all],
+        "head_bytes": CHECKED_BYTES,
+        "register": facts.register(),
+    }
+    return Page("register.html", "Register a model", shown, "Models")
+
+
 def _phases(job: JobRecord) -> Iterator[ShownStep]:
     """Yield all phases and the end; of a job that failed or was cancelled, none counts as done."""
     has_worked = job.state in (JobStatus.READY, JobStatus.UNSCHEDULED)
@@ -60,7 +76,7 @@ async def _sizes(facts: Facts, job: JobRecord) -> list[ShownStep]:
     except NotFound:  # deleted since
         return []
     placed = await facts.queries.schedules(model)
-    made = {(each.device, each.schedule.key.batch_size) for each in placed}
+    scheduled = {(row.device, row.schedule.key.batch_size) for row in placed}
     names = [device.name for device in facts.devices.all]
     steps = []
     for device in names:
@@ -68,7 +84,7 @@ async def _sizes(facts: Facts, job: JobRecord) -> list[ShownStep]:
             label = batch_size_label(size, device if len(names) > 1 else "")
             is_now = job.detail.startswith(f"{label}:") and not job.state.has_ended
             text = label.removeprefix("batch size ")
-            steps.append(ShownStep(text, (device, size) in made and not is_now, is_now))
+            steps.append(ShownStep(text, (device, size) in scheduled and not is_now, is_now))
     return steps
 
 

@@ -42,7 +42,7 @@ async def one_schedule(facts: Facts, at: ScheduleAddress, zoom: int | None) -> P
     which = await facts.drawn(model, placed, at.block)
     chosen, picture = await asyncio.to_thread(_picture, which, zoom)
     blocks = len(await asyncio.to_thread(pictures.blocks_of, schedule, which.graph))
-    asked, made = plan_names([schedule.key.planner]), plan_names([schedule.planner])
+    asked, made_by = plan_names([schedule.key.planner]), plan_names([schedule.planner])
     shown = {
         "at": at,
         "model": model,
@@ -56,7 +56,7 @@ async def one_schedule(facts: Facts, at: ScheduleAddress, zoom: int | None) -> P
         "zoom": chosen,
         "others": _others(placed, await facts.queries.schedules(model)),
         "asked": asked[schedule.key.planner],
-        "made": made[schedule.planner],
+        "made": made_by[schedule.planner],
         "drift": facts.drift(model, placed),
         "stages": list(_stages(which)),
     }

@@ -33,7 +33,6 @@ class _Entry:
 
     @property
     def digest(self) -> str:
-        """Digest that names it."""
         return self.path.name
 
 
@@ -99,7 +98,7 @@ class FileCache:
             self._tell_exceeded(total + size_bytes)
 
     async def remove_unused(self) -> bool:
-        """Remove all that is not in use: the disk is full. Returns bool: something went."""
+        """Remove all that is not in use, as the disk is full; returns whether anything went."""
         async with self._making_room:
             entries = await asyncio.to_thread(_entries, self.folder)
             return any([await self._remove(entry) for entry in entries])

@@ -20,7 +20,7 @@ def read_credentials(path: Path) -> dict[str, str]:
     """Return the variables of a file with lines ``AWS_ACCESS_KEY_ID=...``; ``#`` begins a comment.
 
     Raises:
-        StartupError: it cannot be read, or a line is none. The text repeats no value.
+        StartupError: it cannot be read, or a line has another form. The message repeats no value.
     """
     try:
         lines = read_file(path, MAX_FILE_BYTES).decode().splitlines()
@@ -29,7 +29,7 @@ def read_credentials(path: Path) -> dict[str, str]:
         raise StartupError(
             f"BRAID_FILES_CREDENTIALS_FILE={path} cannot be read: {reason}"
         ) from None
-    found = {}
+    credentials = {}
     for number, line in enumerate(map(str.strip, lines), 1):
         if not line or line.startswith("#"):
             continue
@@ -39,8 +39,8 @@ def read_credentials(path: Path) -> dict[str, str]:
                 f"BRAID_FILES_CREDENTIALS_FILE={path}, line {number}: give AWS_ACCESS_KEY_ID=..., "
                 "or another variable AWS_, AZURE_ or GOOGLE_"
             )
-        found[matched[1]] = _without_quotes(matched[2])
-    return found
+        credentials[matched[1]] = _without_quotes(matched[2])
+    return credentials
 
 
 def _without_quotes(value: str) -> str:

@@ -36,13 +36,11 @@ _STATUS = re.compile(r"status code: (\d{3})")
 _CODE = re.compile(r"<Code>(\w+)</Code>")
 _FULL_CODES = re.compile(r"StorageFull|QuotaExceeded|InsufficientCapacity|InsufficientStorage")
 
-_NO_BUCKET = re.compile(r"NoSuchBucket|ContainerNotFound|bucket does not exist")
-
 
 def status_of(error: BaseException) -> int:
     """HTTP status that an object store answered with; 0: it did not answer."""
-    found = _STATUS.search(str(error.__cause__ if isinstance(error, BraidError) else error))
-    return int(found[1]) if found else 0
+    match = _STATUS.search(str(error.__cause__ if isinstance(error, BraidError) else error))
+    return int(match[1]) if match else 0
 
 
 def reason_of(error: BaseException) -> str:

@@ -83,8 +83,8 @@ class Fetches:
         """Fetch the first object that is sound."""
         name, store = f"{kind.name}/{digest}", self._store
         failed: set[str] = set()
-        found = await store.call(store.find_objects, name)
-        while untried := [each for each in found if each.key not in failed]:
+        objects = await store.call(store.find_objects, name)
+        while untried := [entry for entry in objects if entry.key not in failed]:
             stored = untried[0]
             if await self._bring(kind, digest, stored):
                 if stored.state is ObjectState.DAMAGED:  # another server, or network, erred
@@ -93,14 +93,14 @@ class Fetches:
                 return
             failed.add(stored.key)
             await store.call(store.mark_object, stored.key, ObjectState.DAMAGED)
-            found = await store.call(store.find_objects, name)  # without what was swept meanwhile
+            objects = await store.call(store.find_objects, name)  # without what was swept meanwhile
         self._observer.fetched(kind.name, "nowhere", 0)
-        if found:
-            keys = ", ".join(each.key for each in found)
+        if objects:
+            keys = ", ".join(entry.key for entry in objects)
             raise DamagedArtefact(f"the shared files {self._place.url} lost or changed {keys}")
 
     async def _bring(self, kind: FileKind, digest: str, stored: StoredObject) -> bool:
-        """Bring an object into the folder; returns bool: it is there, and what was put."""
+        """Bring an object into the folder; False: it is gone, or not what was put."""
         for _ in range(TRIES):
             try:
                 await self._with_room(kind, digest, stored)
@@ -172,12 +172,10 @@ class _Download:
         self._hash = hashlib.sha256()
 
     def write(self, content: memoryview) -> None:
-        """Append bytes."""
         self._hash.update(content)
         self._file.write(content)
 
     def close(self) -> None:
-        """Close the file."""
         self._file.close()
 
     @property

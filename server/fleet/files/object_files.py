@@ -55,7 +55,6 @@ class ObjectFiles(Files):
             place: where the objects are.
             store: their rows, and the folder of the cache.
             cache: of the same folder.
-            observer: told what happens.
             grace_s: what no row needs is removed from the place after so many seconds unused.
             may_sweep: returns whether this is the server that sweeps now.
         """
@@ -90,10 +89,10 @@ class ObjectFiles(Files):
 
     async def keep_upload(self, received: ReceivedUpload) -> None:
         folder = self._store.folder
-        for kind, digest, path in (
-            (UPLOAD, received.sha256, received.path),
-            *((SAMPLES, each.digest, each.path) for each in [received.samples] if each is not None),
-        ):
+        files = [(UPLOAD, received.sha256, received.path)]
+        if received.samples is not None:
+            files.append((SAMPLES, received.samples.digest, received.samples.path))
+        for kind, digest, path in files:
             if path is None or not path.is_file():  # adopted, or imported before
                 path = kind.path(folder, digest)
             if path.is_file():

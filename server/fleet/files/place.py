@@ -67,7 +67,6 @@ def open_place(url: str, credentials: Path | None = None) -> ObjectPlace:
     """Return the place of a URL or folder; nothing is asked of it yet.
 
     Args:
-        url: of the place.
         credentials: file with variables that win over those of the environment.
 
     Raises:
@@ -133,11 +132,11 @@ class ObjectPlace:
         """
         with self._said_why_unusable():
             with suppress(AlreadyExistsError):
-                found = await self._marked()
-                if found is None:
+                owner = await self._marked()
+                if owner is None:
                     await self._create(MARKER, identity.encode())
-            found = await self._marked()
-        if found != identity:
+            owner = await self._marked()
+        if owner != identity:
             raise StartupError(
                 f"the shared files {self.url} belong to another database; choose another place "
                 f"with BRAID_FILES, or delete its object {MARKER} if that database is gone"
@@ -237,7 +236,7 @@ class ObjectPlace:
                     objects = await anext(stream)
             except StopAsyncIteration:
                 return False
-            if any(_KEY.fullmatch(found["path"]) for found in objects):
+            if any(_KEY.fullmatch(entry["path"]) for entry in objects):
                 return True
 
     async def _part(
@@ -247,9 +246,9 @@ class ObjectPlace:
         try:
             return await coming
         except SharedFilesAway as error:
-            found = await self._watched("look", obstore.head_async(self._store, key))
-            if found["size"] != size_bytes:
-                raise InvalidArtefact(f"it has {found['size']} bytes, not {size_bytes}") from error
+            meta = await self._watched("look", obstore.head_async(self._store, key))
+            if meta["size"] != size_bytes:
+                raise InvalidArtefact(f"it has {meta['size']} bytes, not {size_bytes}") from error
             raise
 
     async def _range(self, key: str, begin: int, end: int) -> obstore.Bytes:
@@ -260,8 +259,8 @@ class ObjectPlace:
         """Identity of the database whose place this is; None: it is nobody's."""
         try:
             await self._check(MARKER)
-            found = await self._watched("look", obstore.get_async(self._store, MARKER))
-            return bytes(await found.bytes_async()).decode(errors="replace")
+            marker = await self._watched("look", obstore.get_async(self._store, MARKER))
+            return bytes(await marker.bytes_async()).decode(errors="replace")
         except FileNotFoundError:
             return None
 
@@ -323,8 +322,8 @@ def _why_unusable(error: BaseException | None) -> str:
 
 def _sync(path: Path) -> None:
     """Make a file of a shared folder survive a power cut."""
-    for each, flags in ((path, os.O_RDONLY), (path.parent, os.O_RDONLY | os.O_DIRECTORY)):
-        descriptor = os.open(each, flags)
+    for target, flags in ((path, os.O_RDONLY), (path.parent, os.O_RDONLY | os.O_DIRECTORY)):
+        descriptor = os.open(target, flags)
         try:
             os.fsync(descriptor)
         finally:

@@ -70,7 +70,7 @@ class Puts:
         raise FilesGone
 
     async def _put(self, kind: FileKind, name: str, file: Path, sha256: str) -> bool:
-        """Put a file under a new key; returns bool: no sweep has taken it."""
+        """Put a file under a new key; False: a sweep has taken it."""
         size_bytes = (await asyncio.to_thread(file.stat)).st_size
         key = f"{name}.{secrets.token_hex(8)}"
         store = self._store

@@ -97,8 +97,8 @@ def request_cancel(connection: Connection, job_id: str) -> JobRecord:
     Raises:
         JobNotFound: there is none.
     """
-    asked = update(jobs).where(jobs.c.id == job_id, _unfinished()).values(cancel_requested=True)
-    connection.execute(asked)
+    request = update(jobs).where(jobs.c.id == job_id, _unfinished()).values(cancel_requested=True)
+    connection.execute(request)
     return jobs_table.get(connection, job_id)
 
 
@@ -107,12 +107,12 @@ def lacking(connection: Connection, device_keys: str) -> list[ModelVersion]:
     serving = [
         model for model in models_table.present(connection) if model.state is ModelStatus.SERVING
     ]
-    made = select(jobs.c.model, jobs.c.version, jobs.c.state).where(
+    done = select(jobs.c.model, jobs.c.version, jobs.c.state).where(
         jobs.c.device_keys == device_keys
     )
     last = {
         (row.model, row.version): row.state
-        for row in connection.execute(made.order_by(jobs.c.sequence))
+        for row in connection.execute(done.order_by(jobs.c.sequence))
     }
     wanting = (None, JobStatus.UNSCHEDULED.value)
     return [model for model in serving if last.get((model.name, model.version)) in wanting]
@@ -139,18 +139,18 @@ def add_for_devices(
     return leased(connection, claimant, Registration(model, job, is_new_job=True))
 
 
-def leased(connection: Connection, claimant: Claimant, made: Registration) -> Registration:
+def leased(connection: Connection, claimant: Claimant, registration: Registration) -> Registration:
     """The same registration, with the lease of its new job."""
-    lease = leases_table.acquire(connection, JOB + made.job.id, claimant)
-    return replace(made, grant=lease)
+    lease = leases_table.acquire(connection, JOB + registration.job.id, claimant)
+    return replace(registration, grant=lease)
 
 
 def under_way(
     connection: Connection, model: ModelVersion, device_keys: str
 ) -> tuple[JobRecord, str] | None:
-    """Job of a version to answer with: one that has not ended, else the last for these devices.
+    """Job of a version that has not ended, else its last for these devices.
 
-    Comes with the devices it was made for.
+    Returns the job and the devices it was made for.
     """
     mine = jobs.c.model == model.name, jobs.c.version == model.version
     query = select(jobs).where(*mine, _unfinished()).order_by(jobs.c.sequence.desc()).limit(1)

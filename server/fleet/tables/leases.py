@@ -64,7 +64,7 @@ def renew(connection: Connection, held: Collection[Lease], claimant: Claimant) -
     """
     if not held:
         return set()
-    mine = tuple_(leases.c.name, leases.c.fence).in_([(each.name, each.fence) for each in held])
+    mine = tuple_(leases.c.name, leases.c.fence).in_([(lease.name, lease.fence) for lease in held])
     renewed = connection.execute(
         update(leases)
         .where(mine, leases.c.expires_at != RELEASED)
@@ -80,8 +80,8 @@ def check(connection: Connection, lease: Lease) -> None:
     Raises:
         TakenOver: one has.
     """
-    found = select(leases.c.fence).where(leases.c.name == lease.name, leases.c.fence == lease.fence)
-    if connection.scalar(found.with_for_update(read=True, key_share=True)) is None:
+    row = select(leases.c.fence).where(leases.c.name == lease.name, leases.c.fence == lease.fence)
+    if connection.scalar(row.with_for_update(read=True, key_share=True)) is None:
         raise TakenOver(f"another node works on {lease.name} now; what was written is refused")
 
 
@@ -113,10 +113,10 @@ def has_expired(connection: Connection) -> ColumnElement[bool]:
 
 def forget_jobs(connection: Connection) -> None:
     """Delete the leases of jobs that are forgotten themselves."""
-    known = select(JOB + jobs.c.id)
+    names = select(JOB + jobs.c.id)
     connection.execute(
         delete(leases)
-        .where(leases.c.name.startswith(JOB, autoescape=True), leases.c.name.not_in(known))
+        .where(leases.c.name.startswith(JOB, autoescape=True), leases.c.name.not_in(names))
         .where(leases.c.expires_at < now(connection))
     )
 

@@ -24,7 +24,6 @@ def join(connection: Connection, node: NodeRecord) -> None:
 
 
 def beat(connection: Connection, node: NodeRecord) -> None:
-    """Record that a node lives."""
     row = {"address": node.address, "beat_at": now(connection)}
     beaten = connection.execute(update(nodes).where(nodes.c.id == node.id).values(**row))
     if not beaten.rowcount:  # forgotten, as it was away so long
@@ -32,7 +31,6 @@ def beat(connection: Connection, node: NodeRecord) -> None:
 
 
 def leave(connection: Connection, node_id: str) -> None:
-    """Take a node off the list."""
     connection.execute(delete(nodes).where(nodes.c.id == node_id))
 
 

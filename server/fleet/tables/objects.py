@@ -72,7 +72,6 @@ def name_of(key: str) -> str:
 
 
 def digest_of(key: str) -> str:
-    """Return the digest in a key."""
     return name_of(key).rpartition("/")[2]
 
 
@@ -83,8 +82,8 @@ def owner(connection: Connection) -> str | None:
 
 def identity(connection: Connection, proposed: str) -> str:
     """Return the identity of the database: ``proposed`` if it had none."""
-    if (found := owner(connection)) is not None:
-        return found
+    if (recorded := owner(connection)) is not None:
+        return recorded
     row = {"key": OWNER, "sha256": proposed, "size_bytes": 0, "state": ObjectState.OWNER.value}
     connection.execute(insert(objects).values(row | {"touched_at": now(connection)}))
     return proposed
@@ -98,17 +97,17 @@ def begin(connection: Connection, added: StoredObject) -> None:
 
 
 def finish(connection: Connection, key: str) -> bool:
-    """Record that an object was put; returns bool: it may be used, no sweep has taken it."""
+    """Record that an object was put; False: a sweep has taken it, so it may not be used."""
     is_pending = objects.c.state == ObjectState.PENDING.value
     present = {"state": ObjectState.PRESENT.value, "touched_at": now(connection)}
-    made = connection.execute(
+    result = connection.execute(
         update(objects).where(objects.c.key == key, is_pending).values(present)
     )
-    return made.rowcount == 1
+    return result.rowcount == 1
 
 
 def hold(connection: Connection, name: str) -> bool:
-    """Touch the objects of a name; returns bool: one of them is PRESENT, and stays."""
+    """Touch the objects of a name; returns whether one of them is PRESENT, and so stays."""
     is_present = objects.c.state == ObjectState.PRESENT.value
     touched = update(objects).where(_is_of(name), is_present).values(touched_at=now(connection))
     return connection.execute(touched).rowcount > 0
@@ -116,11 +115,11 @@ def hold(connection: Connection, name: str) -> bool:
 
 def touch(connection: Connection, digests: Collection[str], keys: Collection[str]) -> None:
     """Touch the objects that a server uses, by their digests, and those that it puts now."""
-    found = connection.scalars(select(objects.c.key).where(objects.c.state != "OWNER"))
-    used = [key for key in found if key in keys or digest_of(key) in digests]
-    for some in _batched(used):
-        these = objects.c.key.in_(some), objects.c.state != ObjectState.DELETING.value
-        connection.execute(update(objects).where(*these).values(touched_at=now(connection)))
+    stored = connection.scalars(select(objects.c.key).where(objects.c.state != "OWNER"))
+    used = [key for key in stored if key in keys or digest_of(key) in digests]
+    for batch in _batched(used):
+        to_touch = objects.c.key.in_(batch), objects.c.state != ObjectState.DELETING.value
+        connection.execute(update(objects).where(*to_touch).values(touched_at=now(connection)))
 
 
 def mark(connection: Connection, key: str, state: ObjectState) -> None:
@@ -179,12 +178,12 @@ def _doomed(connection: Connection) -> dict[str, Any]:
 def forget(connection: Connection, keys: Collection[str], grace_s: float) -> None:
     """Remove the rows of objects that were deleted and condemned before the grace time.
 
-    Until then a put that arrives late leaves an object that is deleted once more.
+    The row stays until then, so that an object that a late put leaves is deleted, too.
     """
-    for some in _batched(keys):
+    for batch in _batched(keys):
         is_deleting = objects.c.state == ObjectState.DELETING.value
         is_over = objects.c.touched_at <= now(connection) - grace_s
-        connection.execute(delete(objects).where(objects.c.key.in_(some), is_deleting, is_over))
+        connection.execute(delete(objects).where(objects.c.key.in_(batch), is_deleting, is_over))
 
 
 def _kept(connection: Connection) -> set[str]:
@@ -212,6 +211,6 @@ def _is_of(name: str) -> ColumnElement[bool]:
 
 
 def _batched(keys: Collection[str]) -> Iterator[list[str]]:
-    every = list(keys)
-    for begin in range(0, len(every), _AT_ONCE):
-        yield every[begin : begin + _AT_ONCE]
+    all_keys = list(keys)
+    for begin in range(0, len(all_keys), _AT_ONCE):
+        yield all_keys[begin : begin + _AT_ONCE]

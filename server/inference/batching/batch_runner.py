@@ -57,7 +57,7 @@ class BatchRunner:
         self._quarantine = quarantine
 
     def run(self, batch: Batch) -> Coroutine[Any, Any, bool]:
-        """Run one batch and end all its pieces; brings bool: that was a strike.
+        """Run one batch and end all its pieces; returns whether that was a strike.
 
         The batch is with the device when this returns, if nothing has to be waited for.
         """

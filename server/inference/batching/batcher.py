@@ -90,7 +90,6 @@ class Batcher:
         """Run one request; cancelling the caller takes it out of the queue.
 
         Args:
-            model: what to run.
             request: checked against that model.
             observer: of the model's queue.
             deadline: by the clock; after it the result is of no use.
@@ -281,7 +280,6 @@ class Batcher:
     def _start(
         self, queue: ModelQueue, lane: Lane, pieces: Sequence[Piece], now: float, beside: int = 1
     ) -> None:
-        """Send pieces as one batch."""
         size, beside = lane.table.way_for(sum(piece.rows for piece in pieces), beside)
         self._used_s = max(self._used_s, queue.used_s)
         expected_s, idle = lane.table.seconds(size, beside), not self._in_flight

@@ -111,9 +111,9 @@ class DeviceExecution:
         self, model: ModelReplica, pieces: Sequence[Piece], size: int, beside: int
     ) -> BatchResult:
         """Wait for the executable, for a slot and for a pause to end; then run."""
-        began_ns, which = perf_counter_ns(), (pieces[0].request.shape_class, size, beside)
-        is_new = model.ready(*which) is None
-        ready = await model.executable(*which)
+        began_ns, wanted = perf_counter_ns(), (pieces[0].request.shape_class, size, beside)
+        is_new = model.ready(*wanted) is None
+        ready = await model.executable(*wanted)
         prepare_ns = perf_counter_ns() - began_ns if is_new else 0
         model.begin_use(ready)
         offset = None

@@ -57,7 +57,6 @@ class Ticket:
         return self.deadline is not None and self.deadline <= now
 
     def take(self, rows: int) -> Piece:
-        """Take the next rows for one batch."""
         assert 0 < rows <= self.rows_left
         piece = Piece(self, self.next_row, rows)
         self.next_row += rows

@@ -70,8 +70,8 @@ def _check_scraper(request: Request, gates: Sequence[Gate]) -> None:
     details = DescribedCall(METRICS, tuple(request.headers.items()))
     for gate in gates:
         if (refusal := gate.refusal(details)) is not None:
-            told = {"www-authenticate": "Bearer"}
-            raise HTTPException(HTTPStatus.UNAUTHORIZED, str(refusal), told)
+            headers = {"www-authenticate": "Bearer"}
+            raise HTTPException(HTTPStatus.UNAUTHORIZED, str(refusal), headers)
 
 
 def _accepts_openmetrics(accept: str) -> bool:

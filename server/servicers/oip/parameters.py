@@ -146,5 +146,5 @@ def _integer(parameters: Mapping[str, Any], name: str, largest: int) -> int:
 
 
 def _value(parameter: Any) -> bool | int | str | float | None:
-    which = parameter.WhichOneof("parameter_choice")
-    return getattr(parameter, which) if which else None
+    field = parameter.WhichOneof("parameter_choice")
+    return getattr(parameter, field) if field else None

@@ -114,8 +114,6 @@ def load_request(
     """Read the parameters of a load.
 
     Args:
-        model: the name in the request.
-        parameters: of the request.
         devices: names of this server's devices.
 
     Raises:
@@ -124,9 +122,9 @@ def load_request(
     files: dict[int, bytes] = {}
     config: Configuration | None = None
     for name in parameters:
-        which = parameters[name].WhichOneof("parameter_choice")
+        field = parameters[name].WhichOneof("parameter_choice")
         if name == "config":
-            if which != "string_param":
+            if field != "string_param":
                 raise InvalidRequest("parameter 'config' must be a string, the JSON of a config")
             text = parameters[name].string_param
             if len(text) > MAX_CONFIG_CHARS:
@@ -135,13 +133,13 @@ def load_request(
                 )
             config = configuration_from_json(text, model, devices)
             continue
-        found = _FILE.fullmatch(name)
-        if found is None or which != "bytes_param":
+        match = _FILE.fullmatch(name)
+        if match is None or field != "bytes_param":
             raise InvalidRequest(
                 f"parameter {name[:100]!r} is not known; there are 'config' (a string) and "
                 "'file:<version>/<name>' (bytes), e.g. 'file:1/model.onnx'"
             )
-        if int(found[1]) in files:
-            raise InvalidRequest(f"version {found[1]} has two files; send one model file each")
-        files[int(found[1])] = parameters[name].bytes_param
+        if int(match[1]) in files:
+            raise InvalidRequest(f"version {match[1]} has two files; send one model file each")
+        files[int(match[1])] = parameters[name].bytes_param
     return LoadRequest(files, config)

@@ -67,8 +67,8 @@ class LogLevels:
                 given = _log_flag(name, settings[name])
                 flags[name] = _log_flags(self._level_at_start)[name] if given is None else given
             else:
-                known = ", ".join((*_LOG_FLAGS, *_LOG_FIXED))
-                raise InvalidRequest(f"log setting {name[:100]!r} is not known; known: {known}")
+                names = ", ".join((*_LOG_FLAGS, *_LOG_FIXED))
+                raise InvalidRequest(f"log setting {name[:100]!r} is not known; known: {names}")
         level = _log_level(flags)
         if level != self._logger.level:
             self._logger.setLevel(level)
@@ -101,16 +101,16 @@ def _log_level(flags: Mapping[str, bool]) -> int:
 
 
 def _log_flag(name: str, setting: Any) -> bool | None:
-    which = setting.WhichOneof("parameter_choice")
+    field = setting.WhichOneof("parameter_choice")
     wanted = "uint32_param" if name == "log_verbose_level" else "bool_param"
-    if which not in (None, wanted):
+    if field not in (None, wanted):
         raise InvalidRequest(f"log setting {name!r} must be a {wanted.removesuffix('_param')}")
-    return bool(getattr(setting, wanted)) if which else None
+    return bool(getattr(setting, wanted)) if field else None
 
 
 def _check_fixed(name: str, setting: Any) -> None:
-    which = setting.WhichOneof("parameter_choice")
-    if which is not None and getattr(setting, which) != _LOG_FIXED[name]:
+    field = setting.WhichOneof("parameter_choice")
+    if field is not None and getattr(setting, field) != _LOG_FIXED[name]:
         raise InvalidRequest(f"{name} is decided when the server starts (BRAID_LOG_FORMAT)")
 
 

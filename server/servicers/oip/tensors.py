@@ -97,8 +97,8 @@ class OpenInference:
             contents = list(message.raw_input_contents)
             del message.raw_input_contents[:]
         else:
-            rest, contents = parts
-            message = messages.ModelInferRequest.FromString(rest)
+            head, contents = parts
+            message = messages.ModelInferRequest.FromString(head)
         check_listed("inputs", len(message.inputs))
         check_listed("outputs", len(message.outputs))
         check_listed("parameters", len(message.parameters))
@@ -131,7 +131,6 @@ class OpenInference:
         Args:
             write: the form of the reply; looks at no content.
             request: message, and contents apart.
-            context: of the call.
             write_later: in place of ``write``.
 
         Raises:

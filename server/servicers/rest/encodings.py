@@ -78,10 +78,10 @@ def accepted(header: str, is_binary: bool) -> str:
         name, _, quality = (part.strip() for part in offer.partition(";"))
         if name and quality.replace(" ", "") not in ("q=0", "q=0.0", "q=0.00", "q=0.000"):
             wanted.append(name)
-    known = [name for name in ("gzip", "deflate") if name in wanted]
-    if not known or (is_binary and len(wanted) > 1):
+    encodings = [name for name in ("gzip", "deflate") if name in wanted]
+    if not encodings or (is_binary and len(wanted) > 1):
         return ""
-    return known[0]
+    return encodings[0]
 
 
 async def encoded(body: bytes, encoding: str) -> bytes:

@@ -101,7 +101,6 @@ def read_request(
     Args:
         body: decompressed.
         head_length: value of HEAD_LENGTH.
-        name: of the model.
         version: of the model, "" for none.
 
     Raises:
@@ -306,13 +305,13 @@ def _texts(
         shown["id"] = message.id
     between = orjson.dumps(shown)[:-1] + b',"outputs":['
     for output, content, how in zip(message.outputs, reply.raw_contents, sent, strict=True):
-        told = {"name": output.name, "datatype": output.datatype, "shape": list(output.shape)}
+        fields = {"name": output.name, "datatype": output.datatype, "shape": list(output.shape)}
         if how is _Sent.IN_BINARY:
-            told["parameters"] = {_BINARY_SIZE: len(content)}
+            fields["parameters"] = {_BINARY_SIZE: len(content)}
         elif how is _Sent.ELSEWHERE:
             place = output.parameters
-            told["parameters"] = {name: parameter(place[name]) for name in sorted(place)}
-        head = between + orjson.dumps(told)
+            fields["parameters"] = {name: parameter(place[name]) for name in sorted(place)}
+        head = between + orjson.dumps(fields)
         between = b","
         if how is not _Sent.IN_JSON:
             yield head

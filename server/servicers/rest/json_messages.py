@@ -53,8 +53,8 @@ def _oneofs(message: Any) -> Any:
 
 def parameter(message: Any) -> Any:
     """Return the value of a parameter; None: it has none."""
-    which = message.WhichOneof("parameter_choice")
-    return getattr(message, which) if which else None
+    field = message.WhichOneof("parameter_choice")
+    return getattr(message, field) if field else None
 
 
 def set_parameter(name: str, value: object, message: Any) -> None:
@@ -63,8 +63,8 @@ def set_parameter(name: str, value: object, message: Any) -> None:
     Raises:
         InvalidRequest: the protocol has no parameters of such a value.
     """
-    known = _oneofs(message)["parameter_choice"].fields
-    for field in known:
+    fields = _oneofs(message)["parameter_choice"].fields
+    for field in fields:
         wanted = _PYTHON[field.name.removesuffix(_PREFIX)]
         if type(value) is not wanted:
             continue

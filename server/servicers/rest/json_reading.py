@@ -158,7 +158,6 @@ def _count(text: bytes, character: str) -> int:
 
 
 def _positions(text: bytes, character: str) -> np.ndarray[Any, Any]:
-    """Return where a character is."""
     return np.concatenate([np.flatnonzero(part) + at for at, part in _found(text, character)])
 
 

@@ -92,7 +92,6 @@ _HEAD_LENGTH: Json = {
 
 
 def document(operations: Sequence[Operation]) -> Json:
-    """Return the document."""
     paths: Json = {}
     for operation in operations:
         paths.setdefault(operation.path, {})[operation.method.lower()] = _described(operation)

@@ -49,8 +49,7 @@ def rest_routes(services: RestServices) -> list[BaseRoute]:
     routes: list[BaseRoute] = []
     for operation in OPERATIONS:
         kind = Infer if operation.rpc == INFER else AnswerOperation
-        endpoint = kind(operation, services)
-        routes.append(Route(operation.path, endpoint, methods=[operation.method]))
+        routes.append(kind(operation, services).route())
     shown = document(OPERATIONS)
 
     async def openapi(_: Request) -> Response:
@@ -67,6 +66,9 @@ class AnswerOperation:
         self._services = services
         self._method = f"/{operation.service}/{operation.rpc}"
 
+    def route(self) -> Route:
+        return Route(self._operation.path, self, methods=[self._operation.method])
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request; its call ends when the answer is taken."""
         request = Request(scope, receive)
@@ -79,8 +81,8 @@ class AnswerOperation:
                     try:
                         response = await self.respond(request, context, call)
                     except HTTPException as error:  # of the body
-                        told = {"error": error.detail}
-                        response = JSONResponse(told, error.status_code, call.headers())
+                        body = {"error": error.detail}
+                        response = JSONResponse(body, error.status_code, call.headers())
             except grpc.aio.AbortError:
                 response = call.failure()
             await response(scope, receive, send)
@@ -127,7 +129,7 @@ class Infer(AnswerOperation):
             message = await self._read(reading)
         reply = await services.inference.infer(message, context)
         assert isinstance(reply, bytes | Written)
-        head_bytes, told = message.answer.json_bytes, call.headers()
+        head_bytes, headers = message.answer.json_bytes, call.headers()
         if head_bytes is not None:
-            told[HEAD_LENGTH] = str(head_bytes)
-        return await response_of(reply, head_bytes is not None, request, told, services.turns)
+            headers[HEAD_LENGTH] = str(head_bytes)
+        return await response_of(reply, head_bytes is not None, request, headers, services.turns)

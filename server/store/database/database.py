@@ -81,9 +81,9 @@ class Database:
 
     def _read_once(self, query: Change[T], _: _Attempt) -> T:
         with self._readers.connect() as connection:
-            found = query(connection)
+            result = query(connection)
             connection.rollback()
-            return found
+            return result
 
     def _write_once(self, change: Change[T], attempt: _Attempt) -> T:
         attempt.is_committing = False

@@ -109,15 +109,15 @@ def _bring_up_to_date(connection: Connection) -> str:
 
 def _check_tables(connection: Connection) -> None:
     """Raise StartupError unless all tables of today and their columns are there."""
-    found = {
+    columns_of = {
         name: {column["name"] for column in columns}
         for (_, name), columns in inspect(connection).get_multi_columns().items()
     }
     lost = [
-        f"{table.name}.{column.name}" if table.name in found else table.name
+        f"{table.name}.{column.name}" if table.name in columns_of else table.name
         for table in metadata.sorted_tables
         for column in table.columns
-        if column.name not in found.get(table.name, ())
+        if column.name not in columns_of.get(table.name, ())
     ]
     if lost:
         raise StartupError(

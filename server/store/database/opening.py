@@ -136,9 +136,9 @@ def _why(error: BaseException, url: URL, folder: Path) -> str:
     """Line that says why a database cannot be opened, and what to do."""
     if is_shared(url):
         failure = failure_of(error) if isinstance(error, DBAPIError) else None
-        said = str(getattr(error, "orig", error)).strip().split("\n", 1)[0]
+        reason = str(getattr(error, "orig", error)).strip().split("\n", 1)[0]
         remedy = "start it or check BRAID_DATABASE" if failure else "check BRAID_DATABASE"
-        return f"the store's database {url} cannot be used ({said}); {remedy}"
+        return f"the store's database {url} cannot be used ({reason}); {remedy}"
     if failure := disk_failure(error, folder):
         return f"the store's database cannot be used: {failure}"
     return (

@@ -49,9 +49,9 @@ class StoredFiles:
     folder: Path
     digests: Collection[str] = ()
 
-    def why_strange(self, known: Collection[str]) -> str:
+    def why_strange(self, digests: Collection[str]) -> str:
         """Say what is wrong with a database that knows these files; "": it may be the right one."""
-        if not self.digests or not set(known).isdisjoint(self.digests):
+        if not self.digests or not set(digests).isdisjoint(self.digests):
             return ""
         return (
             f"knows none of the files of models in {self.folder}: it is new, older or another "
@@ -64,7 +64,6 @@ def prepare_file(path: Path, files: StoredFiles) -> None:
 
     Args:
         path: of the database. Is not opened but by SQLite: closing it would free SQLite's locks.
-        files: of the store.
 
     Raises:
         StartupError: what is wrong with it; it is as it was.
@@ -112,13 +111,13 @@ class _File:
     def _size_of(self, file: Path) -> int | None:
         """Bytes of a regular file; None: there is none."""
         try:
-            found = file.lstat()
+            status = file.lstat()
         except FileNotFoundError:
             return None
-        if not stat.S_ISREG(found.st_mode):
+        if not stat.S_ISREG(status.st_mode):
             remedy = "remove it" if file.name.endswith("-shm") else _RESTORE
             self._refuse(f"cannot be used: {file} is no regular file; {remedy}")
-        return found.st_size
+        return status.st_size
 
     def _refuse(self, why: str) -> NoReturn:
         raise StartupError(f"the store's database {self.given} {why}")
@@ -134,10 +133,10 @@ class _File:
                 if why := _why_another(database, files):
                     self._refuse(why)
         except sqlite3.Error as error:
-            said = " ".join(str(error).split())[:200]
+            reason = " ".join(str(error).split())[:200]
             if not getattr(error, "sqlite_errorname", _DAMAGE[0]).startswith(_DAMAGE):
-                raise _unusable(self.given, said) from error
-            why = f"is damaged ({said}); {_RESTORE}; nothing was removed"
+                raise _unusable(self.given, reason) from error
+            why = f"is damaged ({reason}); {_RESTORE}; nothing was removed"
             raise StartupError(f"the store's database {self.given} {why}") from error
 
 
@@ -153,8 +152,8 @@ def _keep_private(file: Path) -> None:
     """
     if not os.access(file, os.R_OK | os.W_OK, effective_ids=True):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(file))
-    found = file.lstat()
-    if found.st_mode & 0o077 and os.geteuid() in (0, found.st_uid):
+    status = file.lstat()
+    if status.st_mode & 0o077 and os.geteuid() in (0, status.st_uid):
         file.chmod(OWN_MODE)
 
 
@@ -167,14 +166,14 @@ def _check(database: sqlite3.Connection, check: str, seconds: float) -> None:
     ends = monotonic() + seconds
     database.set_progress_handler(lambda: monotonic() > ends, _STEPS)
     try:
-        said = str(database.execute(f"PRAGMA {check}(1)").fetchone()[0])
+        answer = str(database.execute(f"PRAGMA {check}(1)").fetchone()[0])
     except sqlite3.OperationalError:
         if monotonic() <= ends:
             raise
         log.info("a part of the database was checked", extra={"check": check, "seconds": seconds})
     else:
-        if said != "ok":
-            raise sqlite3.DatabaseError(said)
+        if answer != "ok":
+            raise sqlite3.DatabaseError(answer)
     finally:
         database.set_progress_handler(None, 0)
 
@@ -187,7 +186,7 @@ def _why_another(database: sqlite3.Connection, files: StoredFiles) -> str:
     if "meta" not in tables:
         names = ", ".join(sorted(tables)[:5])
         return f"has no meta, but {names}: it is damaged or another program's; {_RESTORE}"
-    known = "SELECT sha256 FROM models"
+    query = "SELECT sha256 FROM models"
     if "digests" in tables:
-        known += " UNION SELECT sha256 FROM digests"
-    return files.why_strange([sha256 for (sha256,) in database.execute(known)])
+        query += " UNION SELECT sha256 FROM digests"
+    return files.why_strange([sha256 for (sha256,) in database.execute(query)])

@@ -66,7 +66,7 @@ class Transactions:
         return other
 
     def write(self, change: Callable[[Connection], T], tells: str = "") -> T:
-        """Make a change, which stores ends of jobs that could not be stored before, too.
+        """Make a change; ends of jobs that could not be stored before are stored with it.
 
         Args:
             change: may run several times, each time in a transaction of its own.

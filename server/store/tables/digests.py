@@ -16,9 +16,9 @@ from braid.server.store.tables.schema import digests, models
 _OF_MODELS = select(models.c.sha256).distinct()
 
 
-def remember(connection: Connection, told: Iterable[str]) -> None:
+def remember(connection: Connection, files: Iterable[str]) -> None:
     """Know files from now on, for good."""
-    for sha256 in told:
+    for sha256 in files:
         put_row(connection, digests, {"sha256": sha256})
 
 

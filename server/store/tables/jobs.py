@@ -77,8 +77,8 @@ def end(connection: Connection, job: JobRecord) -> str | None:
 
 def request_cancels(connection: Connection, name: str, version: int) -> None:
     """Ask the owners of the jobs of a model version to end them."""
-    these = jobs.c.model == name, jobs.c.version == version, jobs.c.state.not_in(ENDED)
-    connection.execute(update(jobs).where(*these).values(cancel_requested=True))
+    of_version = jobs.c.model == name, jobs.c.version == version, jobs.c.state.not_in(ENDED)
+    connection.execute(update(jobs).where(*of_version).values(cancel_requested=True))
 
 
 def get(connection: Connection, job_id: str) -> JobRecord:

@@ -80,8 +80,8 @@ def get(connection: Connection, name: str, version: int) -> ModelVersion:
 
 
 def find(connection: Connection, name: str, version: int) -> ModelVersion | None:
-    found = (model for model in present(connection, name) if model.version == version)
-    return next(found, None)
+    rows = (model for model in present(connection, name) if model.version == version)
+    return next(rows, None)
 
 
 def set_state(

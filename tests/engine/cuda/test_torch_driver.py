@@ -14,9 +14,11 @@ from braid.engine.cuda.graphs.prepare import capturing
 from tests.engine.cuda.torch_2_11 import Refused, Torch211
 
 
-@pytest.fixture
-def torch_cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[Torch211]:
-    with Torch211().installed(monkeypatch) as fake:
+@pytest.fixture(params=[False, True], ids=["2.11", "2.12"])
+def torch_cuda(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Torch211]:
+    with Torch211(ends_refused=request.param).installed(monkeypatch) as fake:
         yield fake
 
 

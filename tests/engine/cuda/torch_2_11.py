@@ -177,6 +177,9 @@ class FakeGraph(TorchDispatchMode):
             each.capturing = None
             each.waited_for.clear()
         if self.is_invalid or loose:
+            if self._fake.ends_refused:
+                self._fake.memory.end(0, self._name)
+                self._fake.memory.to_pinned_pool.remove(self._name)
             raise Refused("operation failed due to a previous error during capture")
         self._fake.memory.end(0, self._name)
         self._fake.memory.to_pinned_pool.remove(self._name)
@@ -193,6 +196,11 @@ class FakeGraph(TorchDispatchMode):
                     if result.untyped_storage().data_ptr() not in given:
                         result.copy_(again)
 
+    def pool(self) -> Name:
+        if not self._has_ended:
+            raise RuntimeError("Called CUDAGraph::pool() without a preceding successful capture.")
+        return self._name
+
     def reset(self) -> None:
         if self._has_ended:
             self._fake.memory.release(0, self._name)
@@ -207,7 +215,9 @@ def _tensors(tree: Any) -> list[Tensor]:
 class Torch211:
     """What stands in for torch.cuda, and what was done to it."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, ends_refused: bool = False) -> None:
+        """``ends_refused``: a refused capture sends allocations to its pool no more, as in 2.12."""
+        self.ends_refused = ends_refused
         self.memory = Memory()
         self.streams: list[FakeStream] = []
         self.capturing: FakeGraph | None = None
@@ -248,7 +258,6 @@ class Torch211:
     def replacements(self) -> dict[str, Callable[..., object]]:
         """By their names in torch.cuda."""
         properties = SimpleNamespace(multi_processor_count=132)
-        memory = {f"allocated_bytes.all.{which}": 0 for which in ("current", "peak")}
         return {
             "set_device": lambda _: None,
             "get_device_properties": lambda _: properties,
@@ -262,7 +271,7 @@ class Torch211:
             "is_current_stream_capturing": lambda: self.current.capturing is not None,
             "graph_pool_handle": lambda: (0, next(self._names)),
             "CUDAGraph": lambda: FakeGraph(self),
-            "memory_stats": lambda _: memory,
+            "memory_stats_as_nested_dict": lambda _: {},
             "mem_get_info": lambda _: (139 << 30, 140 << 30),
             "reset_peak_memory_stats": lambda _: None,
             "empty_cache": self.memory.empty_cache,

@@ -1,17 +1,21 @@
-"""Imports as the server makes them: a real process on a real file."""
+"""Imports as the server makes them: a real process on a real file; and those in this process."""
 
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
 import onnx
 import psutil
+import torch
 
 from braid.engine.importer.host.launch import import_model
 from braid.engine.importer.host.messages import OnProgress
-from braid.engine.importer.host.request import ImportLimits
+from braid.engine.importer.host.request import ImportLimits, ImportRequest
+from braid.engine.importer.sandbox.pipeline import import_upload
+from braid.engine.importer.upload.uploaded_model import open_upload
 
 Shapes = Mapping[str, tuple[int, ...]]
 
@@ -33,6 +37,21 @@ async def imported(
     path.write_bytes(data)
     artefact = folder / "artefact"
     await import_model(path, artefact, limits or ImportLimits(), on_progress, example_shapes)
+    return artefact
+
+
+def import_here(upload: Path, artefact: Path) -> Path:
+    """Make the artefact folder without a process, which loads torch for two seconds.
+
+    For tests that are not about the process.
+    """
+    threads = torch.get_num_threads()
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            source = open_upload(upload, Path(folder))
+            import_upload(source, ImportRequest(upload, artefact, ImportLimits()), _ignore)
+    finally:
+        torch.set_num_threads(threads)
     return artefact
 
 

@@ -11,7 +11,7 @@ from onnx import TensorProto, helper
 
 from braid.engine.importer.artefact import Artefact, load_artefact
 from braid.engine.ops.dtypes import DTYPE_NAMES
-from tests.engine.importer.running import imported
+from tests.engine.importer.running import import_here
 from tests.models.graphs import as_model, graph, tensors
 
 FP16 = TensorProto.FLOAT16
@@ -39,8 +39,13 @@ def types(artefact: Artefact) -> set[str]:
     return named | {DTYPE_NAMES[tensor.dtype] for tensor in artefact.weights.values()}
 
 
-async def test_weights_become_fp32_and_the_edges_stay(tmp_path: Path) -> None:
-    found = load_artefact(await imported(linear(), tmp_path))
+def imported(model: onnx.ModelProto, folder: Path) -> Artefact:
+    onnx.save(model, folder / "model.onnx")
+    return load_artefact(import_here(folder / "model.onnx", folder / "artefact"))
+
+
+def test_weights_become_fp32_and_the_edges_stay(tmp_path: Path) -> None:
+    found = imported(linear(), tmp_path)
 
     assert types(found) == {"FP16", "FP32"}
     assert {tensor.dtype.itemsize for tensor in found.weights.values()} == {4}
@@ -51,7 +56,7 @@ async def test_weights_become_fp32_and_the_edges_stay(tmp_path: Path) -> None:
     assert "the file computes in FP16; it is served in FP32 inside" in found.report.warnings
 
 
-async def test_a_model_that_overflows_in_fp16_is_served_as_it_is(tmp_path: Path) -> None:
+def test_a_model_that_overflows_in_fp16_is_served_as_it_is(tmp_path: Path) -> None:
     nodes = [
         helper.make_node("Mul", ["x", "large"], ["h"]),  # infinite in FP16, not in FP32
         helper.make_node("Transpose", ["h"], ["t"]),  # moves what FP16 holds
@@ -61,7 +66,7 @@ async def test_a_model_that_overflows_in_fp16_is_served_as_it_is(tmp_path: Path)
     large = np.array(60000, np.float16)
     constants = {"large": large, "small": np.array(1 / 1024, np.float16)}
 
-    found = load_artefact(await imported(half(nodes, constants), tmp_path))
+    found = imported(half(nodes, constants), tmp_path)
 
     assert {tensor.dtype.itemsize for tensor in found.weights.values()} <= {2}
     (warning,) = [text for text in found.report.warnings if "FP16" in text]
@@ -69,9 +74,7 @@ async def test_a_model_that_overflows_in_fp16_is_served_as_it_is(tmp_path: Path)
 
 
 @pytest.mark.parametrize("inside", [TensorProto.FLOAT16, TensorProto.BFLOAT16])
-async def test_a_file_between_fp32_edges_is_known_by_what_is_inside(
-    inside: int, tmp_path: Path
-) -> None:
+def test_a_file_between_fp32_edges_is_known_by_what_is_inside(inside: int, tmp_path: Path) -> None:
     nodes = [
         helper.make_node("Cast", ["x"], ["narrow"], to=inside),
         helper.make_node("Add", ["narrow", "narrow"], ["twice"]),
@@ -80,7 +83,7 @@ async def test_a_file_between_fp32_edges_is_known_by_what_is_inside(
     made = as_model(graph(nodes, tensors(x=["n", 8]), tensors(y=["n", 8])))
     made.opset_import[0].version = 17
 
-    found = load_artefact(await imported(made, tmp_path))
+    found = imported(made, tmp_path)
 
     name = "FP16" if inside == FP16 else "BF16"
     assert found.report.narrow_type == name

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from braid.engine.link.restart_pacing import STABLE_SECONDS, RestartPacing
+from braid.engine.link.supervisor import STABLE_SECONDS, RestartPacing
 
 
 def test_workers_that_end_at_once_start_ever_further_apart_up_to_a_limit() -> None:

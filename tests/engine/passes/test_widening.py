@@ -142,6 +142,7 @@ def test_weights_that_are_only_stored_in_16_bits_make_no_narrow_model() -> None:
     assert narrow_type(*drawing.graph(y)) == ""
 
 
+@pytest.mark.ci
 def test_types_of_values_are_those_of_every_operator_that_onnx_tests() -> None:
     wrong, seen = [], set()
     for case in load_cases(["node"]):

@@ -15,7 +15,7 @@ from braid.engine.program.integer_ranges import (
     Range,
     Step,
     constant,
-    each,
+    of_operand,
     summed,
     truncated,
     widest_inputs,
@@ -72,13 +72,15 @@ def lookup(value: str, extent: int) -> Step:
 
 def added(value: str, result: str, number: int) -> Step:
     return Step(
-        "Add", (value,), (result,), each(lambda r: (r[0] + number, r[1] + number)), (0,),
+        "Add", (value,), (result,), of_operand(lambda r: (r[0] + number, r[1] + number)), (0,),
         {value: INT32, result: INT32}, {},
     )  # fmt: skip
 
 
 def cumulative(value: str, result: str, extent: int) -> Step:
-    return Step("CumSum", (value,), (result,), each(summed(extent)), (0,), {result: INT32}, {})
+    return Step(
+        "CumSum", (value,), (result,), of_operand(summed(extent)), (0,), {result: INT32}, {}
+    )
 
 
 def test_an_input_that_is_an_index_is_held_to_the_table() -> None:

@@ -15,8 +15,8 @@ from braid.core.errors import InvalidArtefact
 from braid.engine.program.model_file import opened_file
 from braid.engine.program.onnxruntime_session import OnnxSession
 from braid.engine.program.openvino_model import OpenVinoModel, OpenVinoPlace
-from braid_client.external_data import with_its_data
-from tests.engine.importer.running import imported
+from braid_client.external_data import ModelFile, with_its_data
+from tests.engine.importer.running import import_here
 from tests.models.external_data import in_several_files
 
 
@@ -29,13 +29,19 @@ def unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
+def imported(file: ModelFile, folder: Path) -> Path:
+    """The artefact of a file that is sent as one."""
+    (folder / "upload").write_bytes(b"".join(file.chunks()))
+    return import_here(folder / "upload", folder / "artefact")
+
+
 @pytest.mark.parametrize("names", [["model.onnx.data"], ["a.bin", "data/b.bin"]])
-async def test_runtimes_open_what_the_import_kept_of_a_model_in_several_files(
+def test_runtimes_open_what_the_import_kept_of_a_model_in_several_files(
     tmp_path: Path, unpacked: Path, names: list[str]
 ) -> None:
     (tmp_path / "given").mkdir()
     file = with_its_data(in_several_files(tmp_path / "given", "model.onnx", *names))
-    artefact = await imported(b"".join(file.chunks()), tmp_path)
+    artefact = imported(file, tmp_path)
     x = np.random.default_rng(1).standard_normal((3, 3, 16, 16)).astype(np.float32)
     expected = onnxruntime.InferenceSession(str(file.model)).run(None, {"x": x})[0]
 
@@ -49,10 +55,10 @@ async def test_runtimes_open_what_the_import_kept_of_a_model_in_several_files(
         np.testing.assert_allclose(answer, expected, rtol=1e-4, atol=1e-4)
 
 
-async def test_a_zip_that_was_changed_is_not_opened(tmp_path: Path, unpacked: Path) -> None:
+def test_a_zip_that_was_changed_is_not_opened(tmp_path: Path, unpacked: Path) -> None:
     (tmp_path / "given").mkdir()
     file = with_its_data(in_several_files(tmp_path / "given", "model.onnx", "w.bin"))
-    artefact = await imported(b"".join(file.chunks()), tmp_path)
+    artefact = imported(file, tmp_path)
     with (artefact / "model.onnx").open("r+b") as kept:
         kept.seek(200)
         kept.write(b"x")

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from braid.core.errors import UnsupportedOperators
 from braid.engine.importer.host.report import MODEL_FILE, read_report
-from tests.engine.importer.running import imported as imported_by_a_process
+from tests.engine.importer.running import import_here
 from tests.engine.pt2.programs import imported, run, save
 
 
@@ -128,12 +128,11 @@ def test_what_torch_onnx_cannot_write_is_named_with_the_page_of_pt2(tmp_path: Pa
         imported(path)
 
 
-async def test_other_runtimes_get_the_model_with_its_weights_exact(tmp_path: Path) -> None:
+def test_other_runtimes_get_the_model_with_its_weights_exact(tmp_path: Path) -> None:
     module = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 4)).eval()
-    data = save(module, [torch.randn(2, 8)], tmp_path / "m.pt2").read_bytes()
-    (tmp_path / "work").mkdir()
+    upload = save(module, [torch.randn(2, 8)], tmp_path / "m.pt2")
 
-    artefact = await imported_by_a_process(data, tmp_path / "work")
+    artefact = import_here(upload, tmp_path / "artefact")
 
     assert MODEL_FILE in read_report(artefact).files
     session = onnxruntime.InferenceSession(artefact / MODEL_FILE)

@@ -13,13 +13,12 @@ from braid.core.program import PlansToCompare, PlanToRun, ProgramKey
 from braid.core.runtimes import ONNXRUNTIME
 from braid.core.schedule import Stage
 from braid.core.tensor import TensorType
-from braid.engine.importer.host.launch import import_model
 from braid.engine.importer.host.report import file_digest
-from braid.engine.importer.host.request import ImportLimits
 from braid.engine.link.messages import ComparePlans, DescribeProgram, FindFacts, MeasureStage
 from braid.engine.link.options import WorkerOptions
 from braid.server.devices.device import Device
 from braid.server.devices.executables import Executable
+from tests.engine.importer.running import import_here
 from tests.models.small import small_cnn
 
 OPTIONS = WorkerOptions(2, 64 << 20, 64 << 20, 3, keep_spare=False)
@@ -31,7 +30,7 @@ async def test_a_worker_measures_stages_merges_and_whole_models_in_any_precision
 ) -> None:
     upload = small_cnn(tmp_path / "cnn.onnx")
     digest = file_digest(upload)
-    await import_model(upload, tmp_path / "artefact", ImportLimits(), lambda *_: None, {})
+    import_here(upload, tmp_path / "artefact")
     device = Device("cpu", OPTIONS)
     await device.start()
     try:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
+import pytest_asyncio
 import torch
 
 from braid.compiler.imported_model import ImportedModel
@@ -42,6 +43,8 @@ from tests.engine.worker.test_side_by_side import (
 )
 from tests.server.inference.batching import Watcher
 from tests.server.inference.stuck_worker import CRASHES, HANGS
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 Array = np.ndarray[Any, Any]
 FOUND = SideBySideRuns(2, "", 1.0, Speed(1.2, 1.1, 1.3))
@@ -80,19 +83,26 @@ INPUTS = np.random.default_rng(0).standard_normal((16, *SHAPE)).astype(np.float3
 
 
 @dataclass(frozen=True)
-class Served:
-    """A device with a model that runs side by side under load."""
+class Started:
+    """A device that runs, and the child processes that were there before it."""
 
     device: Device
-    model: ModelReplica
-    batcher: Batcher
-    right: Sequence[Array]  # answers to INPUTS
     others: set[psutil.Process]
 
     @property
     def worker(self) -> psutil.Process:
         (worker,) = {*psutil.Process().children()} - self.others
         return worker
+
+
+@dataclass(frozen=True)
+class Served:
+    """A device with a model that runs side by side under load."""
+
+    on: Started
+    model: ModelReplica
+    batcher: Batcher
+    right: Sequence[Array]  # answers to INPUTS
 
     async def check_all(self) -> set[str]:
         """Ask all at once, four times, and check the answers; returns the plans that ran."""
@@ -106,30 +116,47 @@ class Served:
 
 
 @asynccontextmanager
-async def serving(
-    folder: Path, options: WorkerOptions = OPTIONS, run_limits: RunLimits | None = None
-) -> AsyncIterator[Served]:
+async def started(
+    options: WorkerOptions, run_limits: RunLimits | None = None
+) -> AsyncIterator[Started]:
+    device, others = Device("cpu", options, run_limits=run_limits), {*psutil.Process().children()}
+    await device.start()
+    try:
+        yield Started(device, others)
+    finally:
+        gc.collect()  # tracebacks of calls that failed hold views of the arena
+        await device.close()
+
+
+@asynccontextmanager
+async def serving(folder: Path, on: Started) -> AsyncIterator[Served]:
     weights = convolutions(folder)
     report = read_report(folder)
     version = ModelVersion("c", 1, DIGEST, 1, ModelOptions((1,)))
     graph = read_graph(folder, report)
     imported = ImportedModel(DIGEST, version.options, folder, graph, report)
     right = [expected(torch.from_numpy(x), weights).numpy() for x in INPUTS]
-    device = Device("cpu", options, run_limits=run_limits)
-    others = {*psutil.Process().children()}
-    await device.start()
-    try:
-        model = ModelReplica(version, imported, device)
-        await device.load(DIGEST, folder)
-        await model.use_plan(1, scheduled())
-        model.expect(1, 1e6)
-        batcher = Batcher(DeviceExecution(device))
-        yield Served(device, model, batcher, right, others)
-        await batcher.drain()
-        await model.close()
-    finally:
-        gc.collect()  # tracebacks of calls that failed hold views of the arena
-        await device.close()
+    model = ModelReplica(version, imported, on.device)
+    await on.device.load(DIGEST, folder)
+    await model.use_plan(1, scheduled())
+    model.expect(1, 1e6)
+    batcher = Batcher(DeviceExecution(on.device))
+    yield Served(on, model, batcher, right)
+    await batcher.drain()
+    await model.close()
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def device() -> AsyncIterator[Started]:
+    """One device for the tests that leave it sound."""
+    async with started(OPTIONS) as running:
+        yield running
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def served(device: Started, tmp_path: Path) -> AsyncIterator[Served]:
+    async with serving(tmp_path / "artefact", device) as running:
+        yield running
 
 
 def runs_beside(plans: set[str]) -> bool:
@@ -137,12 +164,11 @@ def runs_beside(plans: set[str]) -> bool:
 
 
 async def test_sixteen_callers_get_right_answers_before_and_after_the_worker_dies(
-    tmp_path: Path,
+    served: Served,
 ) -> None:
-    async with serving(tmp_path / "artefact") as served:
-        before = await served.check_all()
-        served.worker.kill()
-        after = await served.check_all()
+    before = await served.check_all()
+    served.on.worker.kill()
+    after = await served.check_all()
 
     assert runs_beside(before)
     assert runs_beside(after)
@@ -155,9 +181,12 @@ async def test_sixteen_callers_get_right_answers_before_and_after_the_worker_die
 async def test_a_place_that_hangs_or_crashes_costs_the_worker_and_every_request_ends_once(
     tmp_path: Path, value: float, error: type[Exception]
 ) -> None:
-    async with serving(tmp_path / "artefact", STUCK, RunLimits(0.5, 0.5)) as served:
+    async with (
+        started(STUCK, RunLimits(0.5, 0.5)) as stuck,
+        serving(tmp_path / "artefact", stuck) as served,
+    ):
         await served.check_all()
-        worker, bad = served.worker, np.full(SHAPE, value, np.float32)
+        worker, bad = served.on.worker, np.full(SHAPE, value, np.float32)
         ends: list[int] = []
 
         async def caller(number: int, x: Array) -> Array:
@@ -174,55 +203,51 @@ async def test_a_place_that_hangs_or_crashes_costs_the_worker_and_every_request_
             np.testing.assert_allclose(got, want, atol=1e-4)
 
         assert sorted(ends) == list(range(16))
-        assert served.worker != worker
+        assert served.on.worker != worker
         assert runs_beside(await served.check_all())
 
 
-async def test_a_plan_is_swapped_while_runs_go_on_side_by_side(tmp_path: Path) -> None:
-    async with serving(tmp_path / "artefact") as served:
-        for schedule in (None, scheduled(), None, scheduled()):
-            asked = asyncio.create_task(served.check_all())
-            await asyncio.sleep(0)
-            await served.model.use_plan(1, schedule)
-            await asked
-
-        assert runs_beside(await served.check_all())
-
-
-async def test_callers_that_leave_or_are_late_cost_no_other(tmp_path: Path) -> None:
-    async with serving(tmp_path / "artefact") as served:
-        given = [asyncio.create_task(infer(served.batcher, served.model, x)) for x in INPUTS]
-        late = asyncio.create_task(
-            once(served.batcher, served.model, INPUTS[0], deadline=time.monotonic())
-        )
+async def test_a_plan_is_swapped_while_runs_go_on_side_by_side(served: Served) -> None:
+    for schedule in (None, scheduled(), None, scheduled()):
+        asked = asyncio.create_task(served.check_all())
         await asyncio.sleep(0)
-        for task in given[::2]:
-            task.cancel()
-        ended = await asyncio.gather(*given, late, return_exceptions=True)
+        await served.model.use_plan(1, schedule)
+        await asked
 
-        assert isinstance(ended[-1], DeadlineExceeded)
-        assert all(isinstance(each, asyncio.CancelledError) for each in ended[:-1:2])
-        for number in range(1, 16, 2):
-            answer = ended[number]
-            assert isinstance(answer, tuple), answer
-            np.testing.assert_allclose(answer[0], served.right[number], atol=1e-4)
+    assert runs_beside(await served.check_all())
 
 
-async def test_a_drain_ends_when_all_runs_on_places_have(tmp_path: Path) -> None:
-    async with serving(tmp_path / "artefact") as served:
-        given = [asyncio.create_task(infer(served.batcher, served.model, x)) for x in INPUTS]
-        await asyncio.sleep(0)
+async def test_callers_that_leave_or_are_late_cost_no_other(served: Served) -> None:
+    given = [asyncio.create_task(infer(served.batcher, served.model, x)) for x in INPUTS]
+    late = asyncio.create_task(
+        once(served.batcher, served.model, INPUTS[0], deadline=time.monotonic())
+    )
+    await asyncio.sleep(0)
+    for task in given[::2]:
+        task.cancel()
+    ended = await asyncio.gather(*given, late, return_exceptions=True)
 
-        await served.batcher.drain()
-        await asyncio.sleep(0)
+    assert isinstance(ended[-1], DeadlineExceeded)
+    assert all(isinstance(each, asyncio.CancelledError) for each in ended[:-1:2])
+    for number in range(1, 16, 2):
+        answer = ended[number]
+        assert isinstance(answer, tuple), answer
+        np.testing.assert_allclose(answer[0], served.right[number], atol=1e-4)
 
-        assert all(task.done() for task in given)
-        assert runs_beside({task.result()[1] for task in given})
+
+async def test_a_drain_ends_when_all_runs_on_places_have(served: Served) -> None:
+    given = [asyncio.create_task(infer(served.batcher, served.model, x)) for x in INPUTS]
+    await asyncio.sleep(0)
+
+    await served.batcher.drain()
+    await asyncio.sleep(0)
+
+    assert all(task.done() for task in given)
+    assert runs_beside({task.result()[1] for task in given})
 
 
-async def test_switched_off_every_run_has_all_threads(tmp_path: Path) -> None:
-    async with serving(tmp_path / "artefact") as served:
-        served.model.policy = BatchPolicy(side_by_side=False)
-        await served.model.use_plan(1, scheduled())
+async def test_switched_off_every_run_has_all_threads(served: Served) -> None:
+    served.model.policy = BatchPolicy(side_by_side=False)
+    await served.model.use_plan(1, scheduled())
 
-        assert not runs_beside(await served.check_all())
+    assert not runs_beside(await served.check_all())

@@ -11,7 +11,7 @@ import pytest
 
 from braid.core.errors import InvalidRequest
 from braid.server.repository.folders import ModelFolder, look_at
-from braid.server.repository.model_file import model_file
+from braid.server.repository.placing import model_file
 from tests.models.external_data import names_data
 
 

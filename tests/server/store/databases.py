@@ -33,6 +33,9 @@ class SharedDatabases:
         if why := postgres.missing():
             pytest.skip(why)
         self.server = Postgres(folder).start()
+        # Each database adds to how often it starts a process; the tests make hundreds.
+        self.server.execute("ALTER SYSTEM SET autovacuum TO off")
+        self.server.execute("SELECT pg_reload_conf()")
         self._made = 0
         self._template = make_url(self.server.create("with_tables"))
         Store.open(folder.parent / "template", database=self._template).close()

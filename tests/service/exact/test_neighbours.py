@@ -77,7 +77,7 @@ def test_numbers_outside_a_grid_become_its_ends_and_nan_the_least(
     x = np.concatenate([ties, np.array(odd, np.float32), np.zeros(5, np.float32)])[None]
     shared.import_ahead(path)
     with shared.client() as client:
-        client.register("grid", path, planner="sequential", wait=True)
+        client.register("grid", path, batch_sizes=[1], planner="sequential", wait=True)
         y = client.infer("grid", {"x": x}).outputs["y"]
         finite = client.infer("grid", {"x": np.nan_to_num(x, nan=-1e30)}).outputs["y"]
         client.delete("grid")

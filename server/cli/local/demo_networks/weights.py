@@ -60,9 +60,9 @@ def seed_weights(model: nn.Module, seed: int) -> None:
             tensor.uniform_(low, high, generator=generator)
 
     for name, module in model.named_modules():
-        own = dict(module.named_parameters(recurse=False))
-        own |= {n: b for n, b in module.named_buffers(recurse=False) if n not in own}
-        if not own:
+        tensors = dict(module.named_parameters(recurse=False))
+        tensors |= {n: b for n, b in module.named_buffers(recurse=False) if n not in tensors}
+        if not tensors:
             continue
         gain = module.__dict__.get("_gain")
         match module:

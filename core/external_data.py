@@ -1,0 +1,1 @@
+../client/braid_client/external_data.py
