@@ -92,7 +92,8 @@ def test_outputs_are_the_kind_of_array_that_came(net: braid.Network) -> None:
         (np.zeros((1, 3, 16, 16)), "has dtype 'FP64', the model takes FP32"),
         ({"z": np.zeros(1, np.float32)}, "the model has no input 'z'"),
         ([[1.0]], "is a list; give a numpy array or a torch tensor"),
-        (np.array(["a"]), "no model takes"),
+        (np.array(["a"]), "has dtype 'BYTES', the model takes FP32"),
+        (np.array(["2026-01-01"], "datetime64[D]"), "no model takes"),
     ],
 )
 def test_wrong_inputs_are_refused_as_a_server_does(
