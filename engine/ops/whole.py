@@ -155,6 +155,22 @@ def run_arrays(
     return results
 
 
+def run_named(
+    graph: OpGraph, constants: Mapping[str, Tensor], feeds: Mapping[str, Any]
+) -> dict[str, tuple[Any, TensorType]]:
+    """Run a graph of one whole model on numpy arrays, strings as objects.
+
+    Returns the results by name, with their specs; errors are those of ``whole_model``.
+    """
+    (unit,) = graph.operators
+    assert unit.kind == KIND, unit.kind
+    whole = attributes_of(unit)
+    specs = whole.result_specs([feeds[name].shape for name in whole.names])
+    results = run_arrays(constants[unit.inputs[0]], feeds, whole, specs)
+    found = dict(zip(unit.outputs, zip(results, specs, strict=True), strict=True))
+    return {name: found[value] for name, value in graph.outputs.items()}
+
+
 def _without_data(spec: TensorType) -> Tensor:
     """Return a tensor of a spec; an extent that follows the content is 0."""
     shape = [dim if isinstance(dim, int) else 0 for dim in spec.shape]

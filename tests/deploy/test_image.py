@@ -138,6 +138,12 @@ def test_it_says_what_it_was_built_from(container: Container) -> None:
     assert f'commit="{COMMIT}"' in info
 
 
+def test_openvino_takes_part_in_it(container: Container) -> None:
+    program = "from braid.engine.program.openvino_library import load; print(load().get_version())"
+
+    assert container.do("exec", "python", "-c", program).startswith("20")
+
+
 def test_a_model_registered_from_outside_answers_as_onnxruntime_does(
     container: Container, tmp_path: Path
 ) -> None:

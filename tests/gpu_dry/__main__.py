@@ -66,7 +66,15 @@ def install(venv: Path) -> None:
     print(f"gpu-dry: making {venv}, 5 GB", flush=True)
     try:
         subprocess.run([sys.executable, "-m", "venv", venv], check=True)
-        pip = [venv / "bin/python", "-m", "pip", "install", "--quiet", "-c", "constraints.txt"]
+        pip: list[str | Path] = [
+            venv / "bin/python",
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "-c",
+            "constraints.txt",
+        ]
         subprocess.run([*pip, "-e", ".", *PACKAGES], cwd=ROOT, check=True)
     except BaseException:
         shutil.rmtree(venv, ignore_errors=True)

@@ -17,9 +17,14 @@ import torch
 
 NEEDS_A_GPU = ("overlap", "lost_device")
 
+LONGEST_S = 900
+"""For a test, whatever the command line says: everything runs on CPUs that others may use."""
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items[:] = [item for item in items if not any(part in item.name for part in NEEDS_A_GPU)]
+    for item in items:
+        item.add_marker(pytest.mark.timeout(LONGEST_S))
 
 
 @pytest.hookimpl(wrapper=True)
