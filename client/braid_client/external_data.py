@@ -17,7 +17,7 @@ import zipfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import BinaryIO
+from typing import IO, BinaryIO, Self
 
 PIECE_BYTES = 1 << 20
 
@@ -75,18 +75,56 @@ class ModelFile:
         return digest.hexdigest()
 
     def _zipped(self) -> Iterator[bytes]:
-        pieces = _Pieces()
-        name = self.model.name
-        names = [(self.model, name if _MODEL_NAME.fullmatch(name) else "model.onnx")]
+        names = [(self.model, name_of_model(self.model.name))]
         names += [(path, path.relative_to(self.model.parent).as_posix()) for path in self.data]
-        with zipfile.ZipFile(pieces, "w", zipfile.ZIP_STORED) as archive:
+        with ZipOfFiles() as files:
             for path, inside in names:
-                member = zipfile.ZipInfo(inside)  # of 1980: no time of these files
-                with archive.open(member, "w", force_zip64=True) as target:
-                    for chunk in _read(path):
-                        target.write(chunk)
-                        yield pieces.take()
-        yield pieces.take()
+                files.begin(inside)
+                for chunk in _read(path):
+                    yield files.write(chunk)
+            yield files.end()
+
+
+class ZipOfFiles:
+    """Zip whose files are stored as they are, written piece by piece; closed at the end."""
+
+    def __init__(self) -> None:
+        self._pieces = _Pieces()
+        self._archive = zipfile.ZipFile(self._pieces, "w", zipfile.ZIP_STORED)
+        self._member: IO[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
+    def begin(self, name: str) -> None:
+        """Begin the next file; the one before is at its end."""
+        self._end_member()
+        member = zipfile.ZipInfo(name)  # of 1980: no time of these files
+        self._member = self._archive.open(member, "w", force_zip64=True)
+
+    def write(self, chunk: bytes) -> bytes:
+        """Add a chunk to the file; returns the bytes of the zip that follow from it."""
+        assert self._member is not None, "no file was begun"
+        self._member.write(chunk)
+        return self._pieces.take()
+
+    def end(self) -> bytes:
+        """Return the last bytes of the zip."""
+        self._end_member()
+        self._archive.close()
+        return self._pieces.take()
+
+    def _end_member(self) -> None:
+        if self._member is not None:
+            self._member.close()
+
+
+def name_of_model(name: str) -> str:
+    """Return the name of a model file in its zip."""
+    return name if _MODEL_NAME.fullmatch(name) else "model.onnx"
 
 
 def with_its_data(model: Path, *, links: bool = False) -> ModelFile:

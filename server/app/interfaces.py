@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -20,8 +20,9 @@ from braid.core.pieces import Turns
 from braid.server.app.model_parts import ModelParts
 from braid.server.app.readiness import Readiness
 from braid.server.console.facts import Facts
+from braid.server.console.registration import Register
 from braid.server.console.sessions import Sessions
-from braid.server.console.site import Console
+from braid.server.console.site import TRY, Console
 from braid.server.devices.pool import Devices
 from braid.server.inference.call_memory import CallMemory
 from braid.server.inference.shared_regions import SharedRegions
@@ -44,9 +45,9 @@ from braid.server.servicers.oip.repository import RepositoryMethods
 from braid.server.servicers.oip.settings import LogLevels, TraceSettings
 from braid.server.servicers.oip.shared_memory import SharedMemoryMethods
 from braid.server.servicers.oip.tensors import OpenInference
-from braid.server.servicers.rest.calls import Admission
+from braid.server.servicers.rest.calls import Admission, IsSignedIn
 from braid.server.servicers.rest.inference import RestInference
-from braid.server.servicers.rest.routes import RestServices, rest_routes
+from braid.server.servicers.rest.routes import Infer, RestServices, rest_routes
 from braid.server.servicers.tensor_service import TensorService
 from braid.server.servicers.uploads import ModelUploads
 from braid.server.settings import Settings, shown_settings
@@ -143,12 +144,13 @@ class Interfaces:
 
     def _http_server(self) -> HttpServer:
         metrics = self._parts.metrics
+        rest = self._rest()
         return HttpServer(
             [
                 metrics_route(metrics.registry, metrics.snapshot, self.ports.checks.gate),
                 *health_routes(self._waits_for),
-                *rest_routes(self._rest()),
-                *self._console().routes(),
+                *rest_routes(rest),
+                *self._console(rest).routes(),
             ],
             self._is_our_name,
             origins=self._origins,
@@ -167,23 +169,31 @@ class Interfaces:
 
     def _rest(self) -> RestServices:
         """Make the Open Inference Protocol over HTTP: the RPCs of gRPC, and the same gate."""
-        checks, certificates = self.ports.checks, self.ports.checks.certificates
-        is_mutual = certificates is not None and certificates.are_mutual
         protocol, settings = RestInference(self._regions), self._parts.settings
         models, memory = self._parts.models.serving, self._parts.memory
         return RestServices(
             inference=TensorService(models, memory, self._turns, protocol),
             others={**self._oip, **self._admin.over_http()},
-            admission=Admission(
-                checks.gate, checks.telemetry, needs_certificate=is_mutual, origins=self._origins
-            ),
+            admission=self._admission(self._origins),
             turns=self._turns,
             reading=asyncio.Semaphore(LARGE_BODIES),
             room=BodyRoom(settings.calls_memory_bytes),
             body_bytes=settings.max_message_bytes + MESSAGE_OVERHEAD_BYTES,
         )
 
-    def _console(self) -> Console:
+    def _admission(
+        self, origins: Sequence[str], is_signed_in: IsSignedIn = lambda headers: False
+    ) -> Admission:
+        """Make the gate of calls over HTTP."""
+        checks, certificates = self.ports.checks, self.ports.checks.certificates
+        return Admission(
+            *(checks.gate, checks.telemetry),
+            needs_certificate=certificates is not None and certificates.are_mutual,
+            origins=origins,
+            is_signed_in=is_signed_in,
+        )
+
+    def _console(self, rest: RestServices) -> Console:
         """Make the console: for callers with the admin token; if there is none, pages for all."""
         models, settings = self._parts.models, self._parts.settings
         facts = Facts(
@@ -199,7 +209,10 @@ class Interfaces:
         )
         tokens, is_tls = self.ports.checks.tokens, settings.tls_certificate is not None
         sessions = Sessions(tokens.is_admin)
-        return Console(facts, sessions, is_tls=is_tls, is_guarded=tokens.are_required)
+        services = replace(rest, admission=self._admission((), sessions.is_signed_in))
+        register = Register(services, self._admin.RegisterModel, settings.max_upload_bytes)
+        calls = [register.route(), Infer(TRY, services).route()]
+        return Console(facts, sessions, calls, is_tls=is_tls, is_guarded=tokens.are_required)
 
     def _open_inference(self) -> dict[str, Handler]:
         parts, models, regions = self._parts, self._parts.models, self._regions

@@ -3,7 +3,8 @@
     request ──site.py──> who asks (sessions.py), which page ──> pages/*.py ──data──> rendering.py
                                                                    │                     │
                     registry, runner, metrics, device <──facts.py──┘        templates/*.html
+            └──calls of scripts──> registration.py, inference of REST ──> the same RPCs as elsewhere
 
-It only shows things, until someone signs in with the admin token. Nothing is loaded from
-elsewhere, and pages work without the script, only not live.
+What is there is changed by those who signed in with the admin token. Nothing is loaded from
+elsewhere. Without the script pages are not live, and send no files.
 """

@@ -1,6 +1,7 @@
 """Routing of the console: its paths, who may do what, and its headers.
 
 GET   models, jobs, schedules, devices  those who have signed in; without tokens everyone
+POST  register, models/M/versions/V/infer  callers of RegisterModel and ModelInfer, as elsewhere
 POST  sign-in                           callers with an admin token; few attempts a minute
 POST  cancel, delete, profile           those who have signed in, from our own pages only
 """
@@ -11,7 +12,7 @@ import base64
 import hashlib
 import logging
 import math
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from http import HTTPStatus
 from importlib.resources import files
@@ -28,6 +29,7 @@ from braid.server.console.pages import devices, jobs, models, schedules
 from braid.server.console.rendering import BASE, Page, Renderer, url
 from braid.server.console.sessions import Sessions, SignInLimit, set_cookie
 from braid.server.ports.http.requests import is_from_here, read_form
+from braid.server.servicers.rest.operations import INFER, Operation
 
 log = logging.getLogger("braid.console")
 
@@ -42,9 +44,10 @@ SECURITY = (
     ("Referrer-Policy", "same-origin"),
     ("X-Frame-Options", "DENY"),
 )
+TRY = Operation("POST", f"{BASE}models/{{name}}/versions/{{version}}/infer", INFER, "Run a model")
 ASSETS = {
     "console.css": "text/css; charset=utf-8",
-    "console.js": "text/javascript; charset=utf-8",
+    **dict.fromkeys(("console.js", "register.js", "try.js"), "text/javascript; charset=utf-8"),
     "icon.svg": "image/svg+xml",
 }
 
@@ -56,18 +59,26 @@ class Console:
     """The route below ``/console/``."""
 
     def __init__(
-        self, facts: Facts, sessions: Sessions, *, is_tls: bool = False, is_guarded: bool = False
+        self,
+        facts: Facts,
+        sessions: Sessions,
+        calls: Sequence[BaseRoute],
+        *,
+        is_tls: bool = False,
+        is_guarded: bool = False,
     ) -> None:
         """Read the assets.
 
         Args:
             facts: that pages show.
             sessions: of those who signed in.
+            calls: routes that scripts of the pages call.
             is_tls: the port speaks TLS.
             is_guarded: pages, too, are for those who signed in.
         """
         self._facts = facts
         self._sessions = sessions
+        self._calls = calls
         self._limit = SignInLimit()
         self._is_tls = is_tls
         self._is_guarded = is_guarded
@@ -77,6 +88,7 @@ class Console:
 
     def routes(self) -> list[BaseRoute]:
         return [
+            *self._calls,
             Route(f"{BASE}{{path:path}}", self.answer, methods=["GET", "POST"]),
             Route(BASE.rstrip("/"), _to_console),
             Route("/", _to_console),
@@ -127,6 +139,8 @@ class Console:
                 page = await jobs.one_job(self._facts, job_id)
             case ["jobs"]:
                 page = await jobs.all_jobs(self._facts)
+            case ["register"]:
+                page = await jobs.registration(self._facts)
             case ["devices"]:
                 page = await devices.devices(self._facts)
             case ["sign-in"]:

@@ -76,6 +76,11 @@ class JobStatus(enum.Enum):
         """True if the job never changes again."""
         return self in _ENDED
 
+    @property
+    def has_failed(self) -> bool:
+        """True if the job ended without making the model serve; its message says why."""
+        return self is JobStatus.FAILED
+
 
 _WORDS = {
     JobStatus.PROFILING: "measuring",

@@ -94,5 +94,6 @@ def test_the_demo_runs_to_its_end(tmp_path: Path) -> None:
     assert demo.returncode == 0, err
     assert "differs from ONNX Runtime by at most" in out
     assert "units in" in out
+    assert "beside the best other runtime" in out
     assert out.splitlines()[-1].startswith("done in")
     assert_nothing_is_left(tmp_path)

@@ -21,7 +21,7 @@ def test_a_pt2_is_scheduled_and_answers_like_torch(shared: ServerProcess, tmp_pa
         expected = Sound().eval()(torch.from_numpy(x)).numpy()
 
     with shared.client() as client:
-        client.register("sound", path, batch_sizes=[1, 4], wait=True)
+        client.register("sound", path, batch_sizes=[4], planner="sequential", wait=True)
         result = client.infer("sound", {"x": x})
         client.delete("sound")
 

@@ -7,7 +7,10 @@ from dataclasses import dataclass
 
 from braid.compiler.progress import batch_size_label
 from braid.core.errors import NotFound
+from braid.core.precision import ASKED, INT8
+from braid.scheduler.options import PLANNERS, PORTFOLIO
 from braid.server.console.facts import Facts
+from braid.server.console.registration import CHECKED_BYTES
 from braid.server.console.rendering import Page
 from braid.server.store.records import JobRecord, JobStatus, ModelVersion
 
@@ -38,6 +41,19 @@ async def one_job(facts: Facts, job_id: str) -> Page:
     shown = {"job": job, "phases": list(_phases(job)), "batch_sizes": await _sizes(facts, job)}
     title = f"Registration of {job.model}"
     return Page("job.html", title, shown, "Jobs", is_live=not job.state.has_ended)
+
+
+async def registration(facts: Facts) -> Page:
+    """Return the form that registers a model."""
+    shown = {
+        "planners": PLANNERS,
+        "planner": PORTFOLIO,
+        "precisions": [name for name in ASKED if name != INT8],  # which needs samples
+        "devices": [device.name for device in facts.devices.all],
+        "head_bytes": CHECKED_BYTES,
+        "register": facts.register(),
+    }
+    return Page("register.html", "Register a model", shown, "Models")
 
 
 def _phases(job: JobRecord) -> Iterator[ShownStep]:

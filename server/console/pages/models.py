@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from braid.core.measurement import Speed, speed_text
+from braid.core.measurement import rival_text, speed_text
 from braid.core.runtimes import RUNTIMES
 from braid.core.schedule import Contender, Schedule
-from braid.server.console.facts import Facts
+from braid.core.tensor import TensorType
+from braid.server.console.facts import Facts, PlanSpeed
 from braid.server.console.formats import UNKNOWN, PlanName, duration, plan_names
 from braid.server.console.rates import Key, ModelRates
 from braid.server.console.rendering import Page
+from braid.server.inference.replica import ModelReplica
 from braid.server.models.queries import Placed
 from braid.server.observability.series.requests import Statistics
 from braid.server.store.records import JobRecord, ModelStatus, ModelVersion
 
 FEW = 12  # models that need no filter
+FLOATS = ("FP32", "FP16", "BF16", "FP64")
+CHANNELS = (1, 3, 4)  # of images
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +63,33 @@ class ModelCandidates:
     plans: Sequence[Contender]
     names: Mapping[str, PlanName]
     served: Contender | None  # None: the sequential plan, or that was not recorded
+
+
+@dataclass(frozen=True, slots=True)
+class TryInput:
+    """Fields of one input in the form that tries a model, as they are at first."""
+
+    name: str
+    spec: TensorType
+    shape: Sequence[int]
+    layout: str  # of an image, "" for other inputs
+
+    @property
+    def divisor(self) -> str:
+        return "255" if self.spec.dtype in FLOATS else "1"
+
+    @property
+    def mean(self) -> str:
+        return self._by_channel("0.485, 0.456, 0.406", "0")
+
+    @property
+    def deviation(self) -> str:
+        return self._by_channel("0.229, 0.224, 0.225", "1")
+
+    def _by_channel(self, usual: str, plain: str) -> str:
+        """Return what ImageNet is scaled with, where an input of floats takes RGB."""
+        axis = 1 if self.layout == "NCHW" else 3
+        return usual if self.spec.dtype in FLOATS and self.shape[axis] == 3 else plain
 
 
 async def all_models(facts: Facts, wanted: str) -> Page:
@@ -112,13 +143,20 @@ def _phases(sums: Statistics) -> dict[str, str]:
     }
 
 
-def _faster(speeds: Mapping[tuple[str, int], Speed]) -> str:
+def _faster(speeds: Mapping[tuple[str, int], PlanSpeed]) -> str:
     """Return speed-ups by batch size, and by device if there are several."""
     several = len({device for device, _ in speeds}) > 1
     return "; ".join(
-        f"{f'{device}/' if several else ''}{size}: {speed_text(speeds[device, size])}"
+        f"{f'{device}/' if several else ''}{size}: {_speed(speeds[device, size])}"
         for device, size in sorted(speeds)
     )
+
+
+def _speed(speed: PlanSpeed) -> str:
+    """Return the speed-up over the sequential plan, then that beside the best other runtime."""
+    alone = [] if speed.speedup is None else [speed_text(speed.speedup)]
+    rival = [] if speed.rival is None else [rival_text(speed.rival.ratio, speed.rival.name)]
+    return ", ".join((*alone, *rival))
 
 
 async def one_model(facts: Facts, name: str, version: str) -> Page:
@@ -128,6 +166,7 @@ async def one_model(facts: Facts, name: str, version: str) -> Page:
     schedules = await facts.queries.schedules(model)
     activity = await facts.activity()
     plans = plan_names(placed.schedule.planner for placed in schedules)
+    served = facts.served(model)
     shown = {
         "model": model,
         "versions": versions[::-1],
@@ -135,7 +174,8 @@ async def one_model(facts: Facts, name: str, version: str) -> Page:
             {**_rates(activity.get(_key(model))), **_phases(facts.statistics(model))},
             facts.waiting(model),
         ),
-        "served": facts.served(model),
+        "served": served,
+        "inputs": [] if served is None else list(_inputs(served)),
         "planner": plan_names([model.options.planner.text])[model.options.planner.text],
         "precision": _precision(model),
         "schedules": [_schedule_row(facts, model, placed, plans) for placed in schedules],
@@ -145,6 +185,23 @@ async def one_model(facts: Facts, name: str, version: str) -> Page:
     }
     title = f"{model.name} version {model.version}"
     return Page("model.html", title, shown, "Models", is_live=True)
+
+
+def _inputs(served: ModelReplica) -> Iterator[TryInput]:
+    """Yield the inputs of the form that tries a model, in the shape that it is scheduled for."""
+    for name, spec in served.profiled.inputs:
+        shape = [extent for extent in spec.shape if isinstance(extent, int)]
+        yield TryInput(name, served.inputs[name], shape, _layout(spec.dtype, shape))
+
+
+def _layout(dtype: str, shape: Sequence[int]) -> str:
+    """Return how an input holds images; "" if it does not look like one that does."""
+    if len(shape) == 4 and dtype in (*FLOATS, "UINT8"):
+        if shape[1] in CHANNELS:
+            return "NCHW"
+        if shape[3] in CHANNELS:
+            return "NHWC"
+    return ""
 
 
 def _precision(model: ModelVersion) -> str:

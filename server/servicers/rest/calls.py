@@ -21,7 +21,7 @@ from starlette.responses import JSONResponse, Response
 
 from braid.core.errors import PermissionDenied, Unauthenticated
 from braid.server.observability.tracing import Telemetry
-from braid.server.ports.http.application import READING
+from braid.server.ports.http.application import READING, in_protocol
 from braid.server.ports.http.connection import CallerConnection
 from braid.server.ports.http.origins import is_from_allowed
 from braid.server.ports.http.requests import is_from_here
@@ -29,6 +29,9 @@ from braid.server.security.gate import DescribedCall, Gate
 from braid.server.security.tokens import Role, needed_role
 
 Metadata = tuple[tuple[str, str], ...]
+
+IsSignedIn = Callable[[Mapping[str, str]], bool]
+"""Tells by a call's headers whether an admin's session sends it."""
 
 _CLIENT_CLOSED_REQUEST = 499
 
@@ -127,6 +130,7 @@ class Admission:
         *,
         needs_certificate: bool,
         origins: Collection[str] = (),
+        is_signed_in: IsSignedIn = lambda headers: False,
     ) -> None:
         """Guard calls.
 
@@ -135,11 +139,13 @@ class Admission:
             telemetry: that makes traces; None: nothing is traced.
             needs_certificate: callers show one, signed by the authority of the gRPC port.
             origins: whose pages may call.
+            is_signed_in: tells which calls need neither token nor certificate.
         """
         self._gates = gates
         self._telemetry = telemetry
         self._needs_certificate = needs_certificate
         self._origins = origins
+        self._is_signed_in = is_signed_in
 
     def admit(self, request: Request, method: str, call: HttpCall) -> None:
         """Let a call in by its head.
@@ -153,17 +159,22 @@ class Admission:
             BraidError: why it is refused.
         """
         details = DescribedCall(method, tuple(call.invocation_metadata()))
-        for gate in self._gates:
-            if (refusal := gate.refusal(details)) is not None:
-                raise refusal
-        is_open = needed_role(method) is Role.ANYONE
-        if self._needs_certificate and not (is_open or call.connection.has_certificate):
-            raise Unauthenticated("callers show a certificate here, as they do to the gRPC port")
+        if not self._is_signed_in(request.headers):
+            self._check_caller(details, call)
         is_safe = request.method in READING or is_from_here(request)
         if not is_safe and not is_from_allowed(request, self._origins):
+            advice = "; BRAID_CORS_ORIGINS names those that may call"
             raise PermissionDenied(
-                "this request comes from a page of another site; BRAID_CORS_ORIGINS names those "
-                "that may call"
+                "this request comes from a page of another site"
+                f"{advice if in_protocol(request.url.path) else ''}"
             )
         if self._telemetry is not None:
             self._telemetry.begin(details)
+
+    def _check_caller(self, details: DescribedCall, call: HttpCall) -> None:
+        for gate in self._gates:
+            if (refusal := gate.refusal(details)) is not None:
+                raise refusal
+        is_open = needed_role(details.method) is Role.ANYONE
+        if self._needs_certificate and not (is_open or call.connection.has_certificate):
+            raise Unauthenticated("callers show a certificate here, as they do to the gRPC port")

@@ -49,8 +49,7 @@ def rest_routes(services: RestServices) -> list[BaseRoute]:
     routes: list[BaseRoute] = []
     for operation in OPERATIONS:
         kind = Infer if operation.rpc == INFER else AnswerOperation
-        endpoint = kind(operation, services)
-        routes.append(Route(operation.path, endpoint, methods=[operation.method]))
+        routes.append(kind(operation, services).route())
     shown = document(OPERATIONS)
 
     async def openapi(_: Request) -> Response:
@@ -66,6 +65,9 @@ class AnswerOperation:
         self._operation = operation
         self._services = services
         self._method = f"/{operation.service}/{operation.rpc}"
+
+    def route(self) -> Route:
+        return Route(self._operation.path, self, methods=[self._operation.method])
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request; its call ends when the answer is taken."""

@@ -76,6 +76,34 @@ SIGNED_IN: Mapping[str, tuple[str, int, Sequence[str]]] = {
 }
 """The same for one who has signed in."""
 
+REGISTRATIONS: Mapping[str, tuple[str, int, Sequence[str]]] = {
+    "nothing": ("", 400, ["begins with a line"]),
+    "a line without an end": ("x" * 300_000, 400, ["begins with a line"]),
+    "no JSON": ("{\n", 400, ["no JSON object"]),
+    "a list": ("[]\n", 400, ["no JSON object"]),
+    "numbers for texts": ('{"name": 1}\n', 400, ["must be a string"]),
+    "no file": ('{"name": "x"}\n', 400, ["choose the model file"]),
+    "a file without a size": ('{"files": [{"name": "a"}]}\n', 400, ["a 'size'"]),
+    "a size below zero": ('{"files": [{"name": "a", "size": -1}]}\n', 400, ["a 'size'"]),
+    "a size of 2^49": (
+        f'{{"name": "x", "files": [{{"name": "a", "size": {2**49}}}]}}\n',
+        *(400, ["the upload is larger than"]),
+    ),
+    "a path for a name": (
+        '{"name": "../x", "files": [{"name": "a", "size": 1}]}\n',
+        *(400, ["model name"]),
+    ),
+    "fewer bytes than it says": (
+        '{"name": "x", "files": [{"name": "a", "size": 9}]}\n\b',
+        *(400, ["ends before its files"]),
+    ),
+    "a file of GGUF": (
+        '{"name": "x", "files": [{"name": "a", "size": 4}], "check": true}\nGGUF',
+        *(400, ["not a model"]),
+    ),
+}
+"""Bodies of a registration; none makes a job."""
+
 COOKIES = ("", "=", ";" * 4000, "braid-console=" + "x" * 9000, 'braid-console="\\000"', "\t=\t")
 
 
@@ -85,6 +113,8 @@ def requests() -> Iterator[tuple[str, HttpRequest]]:
         yield f"page {path[:70]}", get(path, status, words)
     for what, (path, form, status, told) in FORMS.items():
         yield f"form: {what}", post(f"/console/{path}", form, status, told)
+    for what, (form, status, told) in REGISTRATIONS.items():
+        yield f"registration: {what}", post("/console/register", form, status, told)
     for cookie in COOKIES:
         yield f"cookie {cookie[:20]!r}", get("/console/", 200, Cookie=cookie)
     yield "another host", get("/console/", 421, ["not called 'evil.example'"], Host="evil.example")

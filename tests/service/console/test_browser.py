@@ -130,7 +130,7 @@ def test_text_stands_out_in_both_themes(
 ) -> None:
     scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
     browser.call("Emulation.setEmulatedMedia", features=[scheme])
-    for path in ("", "jobs", "devices", "models/wide", "schedules/wide/1/1"):
+    for path in ("", "register", "jobs", "devices", "models/wide", "schedules/wide/1/1"):
         browser.open(address(server, path))
         assert browser.run(FAINT) == [], path
     browser.call("Emulation.setEmulatedMedia", features=[])

@@ -37,7 +37,15 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
             job = client.register(NAME, model, batch_sizes=[1, 4], planner=greedy, wait=True)
             with pytest.raises(JobFailed) as failed:
                 client.register(NAME, unknown_operator(folder / "bad.onnx"), wait=True)
-        paths = ["", "?q=none", "jobs", f"jobs/{job.id}", f"jobs/{failed.value.job.id}", "devices"]
+        paths = [
+            "",
+            "?q=none",
+            "register",
+            "jobs",
+            f"jobs/{job.id}",
+            f"jobs/{failed.value.job.id}",
+            "devices",
+        ]
         paths += [f"models/{NAME}", f"models/{NAME}?version=2", f"schedules/{NAME}/1/1"]
         paths += [f"schedules/{NAME}/1/1?zoom=8", f"compare/{NAME}/1/1/4", "sign-in"]
         yield [address(server, path) for path in paths]

@@ -8,6 +8,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from braid.server.cli.local.demo_networks.classifier_and_detector import (
+    SIDE,
+    ClassifierAndDetector,
+)
 from braid.server.cli.local.demo_networks.inception_v3 import InceptionV3
 from braid.server.cli.local.demo_networks.squeezenet import SqueezeNet
 from braid.server.cli.local.demo_networks.weights import build_seeded
@@ -65,6 +69,10 @@ NETWORKS: Mapping[str, Network] = {
     for network in (
         classifier("squeezenet", SqueezeNet, 224),
         classifier("inception_v3", InceptionV3, 299),
+        Network(
+            *("classifier_and_detector", ClassifierAndDetector, images(SIDE)),
+            *(("image",), ("logits", "boxes")),
+        ),
     )
 }
 """Networks of the demo by name."""

@@ -49,7 +49,7 @@ def write_onnx(network: Network, path: Path, *, seed: int = 0) -> Path:
                 output_names=list(network.output_names),
                 dynamic_axes={value: {0: "batch"} for value in names},
             )
-        _declare_output(Path(temporary), model(*inputs))
+        _declare_outputs(Path(temporary), model(*inputs))
         os.replace(temporary, path)
     except BaseException:
         os.unlink(temporary)
@@ -57,14 +57,16 @@ def write_onnx(network: Network, path: Path, *, seed: int = 0) -> Path:
     return path
 
 
-def _declare_output(path: Path, output: Tensor) -> None:
-    """Give the only output its known extents, where the exporter's shape inference lost them."""
+def _declare_outputs(path: Path, outputs: Tensor | tuple[Tensor, ...]) -> None:
+    """Give the outputs their known extents, where the exporter's shape inference lost them."""
     model = onnx.load(path)
-    (declared,) = model.graph.output
-    dims = declared.type.tensor_type.shape.dim
-    lost = [axis for axis, dim in enumerate(dims) if axis > 0 and dim.dim_param]
-    if not lost:
-        return
-    for axis in lost:
-        dims[axis].dim_value = output.shape[axis]
-    path.write_bytes(model.SerializeToString(deterministic=True))
+    is_lost = False
+    together = outputs if isinstance(outputs, tuple) else (outputs,)
+    for declared, output in zip(model.graph.output, together, strict=True):
+        dims = declared.type.tensor_type.shape.dim
+        for axis, dim in enumerate(dims):
+            if axis > 0 and dim.dim_param:
+                dim.dim_value = output.shape[axis]
+                is_lost = True
+    if is_lost:
+        path.write_bytes(model.SerializeToString(deterministic=True))
