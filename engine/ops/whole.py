@@ -167,8 +167,8 @@ def run_named(
     whole = attributes_of(unit)
     specs = whole.result_specs([feeds[name].shape for name in whole.names])
     results = run_arrays(constants[unit.inputs[0]], feeds, whole, specs)
-    found = dict(zip(unit.outputs, zip(results, specs, strict=True), strict=True))
-    return {name: found[value] for name, value in graph.outputs.items()}
+    by_value = dict(zip(unit.outputs, zip(results, specs, strict=True), strict=True))
+    return {name: by_value[value] for name, value in graph.outputs.items()}
 
 
 def _without_data(spec: TensorType) -> Tensor:
