@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from braid.compiler.options import ModelOptions
+from braid.compiler.options import MAX_BATCH_SIZE, ModelOptions
 from braid.core.errors import DamagedArtefact, InvalidArtefact, InvalidRequest
 from braid.core.graph import OpGraph
 from braid.core.precision import AUTO, FP32
@@ -24,9 +24,6 @@ from braid.engine.importer.host.report import (
     read_report_of,
 )
 from braid.engine.importer.host.samples import Arrays, check_fit
-
-LARGEST_FOUND = 1024
-"""Largest batch size that is looked for, a power of two, where none was asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +46,7 @@ class ImportedModel:
         """Batch sizes that serve beside those, if they turn out to pay."""
         if self.options.batch_sizes or not self._takes_rows or self.has_strings:
             return ()
-        return tuple(2**power for power in range(1, LARGEST_FOUND.bit_length()))
+        return tuple(2**power for power in range(1, MAX_BATCH_SIZE.bit_length()))
 
     @property
     def _takes_rows(self) -> bool:

@@ -14,7 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from time import monotonic
 
-from braid.compiler.imported_model import LARGEST_FOUND, ImportedModel
+from braid.compiler.imported_model import ImportedModel
+from braid.compiler.options import MAX_BATCH_SIZE
 from braid.core.schedule import Schedule
 
 LEAST_GAIN = 0.05
@@ -57,12 +58,13 @@ class LargerSizes:
 
     def next(self) -> int | None:
         last, last_us = self._tried
-        size, us = self._factor * last, self._factor * last_us
+        size = min(self._factor * last, MAX_BATCH_SIZE)
+        us = size / last * last_us
         self._step_began = self.clock()
-        will_have_passed_s = self._step_began - self._began + self._factor * self._step_s
+        will_have_passed_s = self._step_began - self._began + size / last * self._step_s
         is_within = (
             0 < us <= MOST_RUN_US
-            and size <= LARGEST_FOUND
+            and size > last
             and size * self._row_bytes <= MOST_BYTES
             and will_have_passed_s <= MOST_S
         )

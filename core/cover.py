@@ -8,50 +8,74 @@ So rows are cut, padded or both. Every size may be used again and again.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import inf
 
 HORIZON_ROWS = 512
-"""Rows looked at one by one. Of more, the first run in the batch that is cheapest a row."""
+"""Rows looked at one by one. Of more, the first run in the batch that is cheapest a row, and those
+that a single batch holds in one, if that is cheaper."""
+
+_Batch = tuple[int, float]
+"""Rows, and what they take."""
 
 
 class Cover:
     """Cheapest batches for any number of rows; every number is computed once."""
 
-    def __init__(self, batches: Sequence[tuple[int, float]]) -> None:
+    def __init__(self, batches: Sequence[_Batch]) -> None:
         """``batches``: the rows of each kind of batch and what it takes, at least one."""
         self._batches = batches
-        self._cheapest = min(range(len(batches)), key=lambda at: batches[at][1] / batches[at][0])
+        self._cheapest = min(batches, key=lambda batch: batch[1] / batch[0])
+        self._least_cost = min(cost for _, cost in batches)
+        self._most_rows = max(HORIZON_ROWS, *(size for size, _ in batches))
         self._least = [0.0]
-        self._first = [self._cheapest]
 
     def least(self, rows: int) -> float:
         """Return what ``rows`` rows take in the cheapest batches, one after the other."""
-        whole = self._whole(rows)
-        size, cost = self._batches[self._cheapest]
+        whole = self._whole(rows, self._most_rows)
+        size, cost = self._cheapest
         rest = max(0, rows - whole * size)
-        self._extend(rest)
-        return whole * cost + self._least[rest]
+        return whole * cost + min(self._single(rest), self._several(rest))
 
     def first(self, rows: int) -> int:
         """Return the index of the batch to begin with: the fullest of those that are needed."""
-        if self._whole(rows):
-            return self._cheapest
-        self._extend(rows)
-        return self._first[rows]
+        if self._whole(rows, self._most_rows):
+            return self._batches.index(self._cheapest)
+        single, several = self._single(rows), self._several(rows)
+        if single <= several * (1 + 1e-9):
+            return self._fullest(
+                rows, [cost if size >= rows else inf for size, cost in self._batches]
+            )
+        if self._whole(rows, HORIZON_ROWS):
+            return self._batches.index(self._cheapest)
+        least = self._least
+        return self._fullest(
+            rows, [cost + least[max(0, rows - size)] for size, cost in self._batches]
+        )
 
-    def _whole(self, rows: int) -> int:
-        """Number of batches that run before the rest is within the horizon."""
-        return max(0, -((HORIZON_ROWS - rows) // self._batches[self._cheapest][0]))
+    def _fullest(self, rows: int, costs: Sequence[float]) -> int:
+        """Index of the batch with the least cost; of equals, the one with the least padding."""
+        most = min(costs) * (1 + 1e-9)
+        sizes = [(at, size) for at, (size, _) in enumerate(self._batches) if costs[at] <= most]
+        return max(sizes, key=lambda one: (min(one[1], rows), min(0, rows - one[1])))[0]
 
-    def _extend(self, rows: int) -> None:
+    def _single(self, rows: int) -> float:
+        """Cost of the cheapest batch that holds all rows; infinite if none does."""
+        if not rows:
+            return 0.0
+        return min((cost for size, cost in self._batches if size >= rows), default=inf)
+
+    def _several(self, rows: int) -> float:
+        """Least cost of any batches; infinite if they cannot cost less than a single one."""
+        if self._single(rows) <= 2 * self._least_cost:
+            return inf
+        whole = self._whole(rows, HORIZON_ROWS)
+        size, cost = self._cheapest
+        rest = max(0, rows - whole * size)
         least, batches = self._least, self._batches
-        for n in range(len(least), rows + 1):
-            costs = [cost + least[max(0, n - size)] for size, cost in batches]
-            best = min(costs)
-            least.append(best)
-            equal = [at for at, cost in enumerate(costs) if cost <= best * (1 + 1e-9)]
-            self._first.append(max(equal, key=lambda at: _fill(batches[at][0], n)))
+        for n in range(len(least), rest + 1):
+            least.append(min([c + least[n - b] if n > b else c for b, c in batches]))
+        return whole * cost + least[rest]
 
-
-def _fill(size: int, rows: int) -> tuple[int, int]:
-    """Rows that a batch takes of ``rows``, and its padding, negative."""
-    return min(size, rows), min(0, rows - size)
+    def _whole(self, rows: int, most: int) -> int:
+        """Number of the batches cheapest a row that run before at most ``most`` rows are left."""
+        return max(0, -((most - rows) // self._cheapest[0]))

@@ -18,6 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -25,7 +26,8 @@ from braid.core.cover import Cover
 from braid.core.errors import InvalidRequest, PreconditionFailed
 from braid.core.inputs import ShapeClass, check_inputs
 from braid.core.tensor import TensorType
-from braid.engine.ops.dtypes import torch_dtype
+from braid.engine.ops.dtypes import tensor_of, torch_dtype
+from braid.engine.ops.whole import run_named
 from braid.engine.runtime.yielding import no_pause
 from braid.engine.worker.models import ReadyExecutable, seeded_inputs
 from braid.engine.worker.requests import begin_run
@@ -112,10 +114,11 @@ class Network:
         """Run the network.
 
         Args:
-            given: an array, or arrays by the names of the inputs; numpy's or torch's.
+            given: an array, or arrays by the names of the inputs; numpy's or torch's, of strings
+                numpy's (``str``, or bytes of UTF-8).
 
         Returns:
-            the only output, or all by name; numpy arrays if all inputs are.
+            the only output, or all by name; numpy arrays if all inputs are, and of strings.
 
         Raises:
             InvalidTensor: naming the input that the model does not take, and what it takes.
@@ -123,6 +126,8 @@ class Network:
         """
         inputs = given_inputs(given, self._names)
         with self._lock:  # a network is not closed while it is computing
+            if self._compiled.imported.has_strings:
+                return self._strings_run(inputs)
             route = None if self.static_inputs else self._routes.get(inputs.looks)
             if route is None:
                 route = self._route(inputs)
@@ -137,6 +142,28 @@ class Network:
             name: results[name].numpy() if inputs.are_numpy else results[name]
             for name in self.outputs
         }
+
+    def _strings_run(self, inputs: GivenInputs) -> Any:
+        """Run a model that takes or gives strings on all rows at once, as a server does."""
+        self._check_open()
+        check_inputs(self, inputs.unchecked())
+        models, digest = self._device.models, self._compiled.imported.digest
+
+        def run() -> dict[str, Any]:
+            model = models.model(digest)
+            feeds = {
+                name: given.numpy() if isinstance(given, Tensor) else given
+                for name, given in inputs.tensors.items()
+            }
+            results = run_named(model.template, model.weights, feeds)
+            return {name: np.asarray(result) for name, (result, _) in results.items()}
+
+        arrays = self._device.call(run)
+        found = {
+            name: array if inputs.are_numpy or array.dtype == object else tensor_of(array)
+            for name, array in arrays.items()
+        }
+        return found[self.outputs[0]] if len(self.outputs) == 1 else found
 
     def _run_in_parts(
         self, batches: Sequence[_Batch], inputs: Mapping[str, Tensor]
@@ -178,10 +205,13 @@ class Network:
                     outputs[name] = outputs[name].narrow(axis, 0, batch.rows * extent)
         return outputs
 
-    def _route(self, inputs: GivenInputs) -> _Route:
-        """Check inputs and find the plans for their shapes."""
+    def _check_open(self) -> None:
         if self._is_closed:
             raise PreconditionFailed(f"the network {self.name} is closed")
+
+    def _route(self, inputs: GivenInputs) -> _Route:
+        """Check inputs and find the plans for their shapes."""
+        self._check_open()
         shape_class, all_rows = check_inputs(self, inputs.unchecked())
         batches, first = list[_Batch](), 0
         while first < all_rows or not batches:

@@ -50,7 +50,6 @@ from braid.core.errors import (
     DiskFailure,
     InvalidRequest,
     InvalidUpload,
-    PreconditionFailed,
 )
 from braid.core.external_data import ModelFile, with_its_data
 from braid.core.regular_file import check_file
@@ -124,10 +123,6 @@ async def _compile(given: GivenFile, parts: _Parts) -> Compiled:
     await _ask_again(received, folder, device.device_key)
     imported = await _import(received, parts)
     outcome = await _schedules(imported, received.samples, parts)
-    if imported.has_strings:
-        raise PreconditionFailed(
-            "this model takes or gives strings, which braid.compile does not; a server serves it"
-        )
     graphs = {
         size: graph
         for size, schedule in outcome.schedules.items()

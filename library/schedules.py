@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from braid.charts.svg import timeline_svg
 from braid.charts.timeline import scheduled, sequential
 from braid.core.graph import OpGraph
-from braid.core.measurement import speed_text
+from braid.core.measurement import rival_text, speed_text
 from braid.core.schedule import Schedule
 
 
@@ -56,9 +56,11 @@ class NetworkSchedule:
         used = "" if self.is_used else f"; the sequential plan runs: {self.reason}"
         if self.provisional:
             used += f"; provisional, compile again on a quieter machine: {self.provisional}"
+        best = shown.best_other
+        beside = f", {rival_text(best.ratio, best.name)}" if best else ""
         return (
             f"{self.name}, batch {batch}: {shown.planner}, {speed_text(shown.speed)} the speed of "
-            f"the sequential plan, plan {self.plan_id}{used}"
+            f"the sequential plan{beside}, plan {self.plan_id}{used}"
         )
 
     def _repr_svg_(self) -> str:

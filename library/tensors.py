@@ -12,7 +12,8 @@ from torch import Tensor
 
 from braid.core.errors import InvalidTensor
 from braid.core.inputs import GivenTensor
-from braid.engine.ops.dtypes import DTYPE_NAMES, tensor_of
+from braid.core.tensor import BYTES
+from braid.engine.ops.dtypes import DTYPE_NAMES, tensor_of, text_array
 
 Array: TypeAlias = "np.ndarray[Any, Any] | Tensor"
 Inputs: TypeAlias = "Array | Mapping[str, Array]"
@@ -22,9 +23,9 @@ _ARRAYS = (np.ndarray, Tensor)
 
 @dataclass(slots=True)  # not frozen: that takes longer to make
 class GivenInputs:
-    """Inputs of one call, by name."""
+    """Inputs of one call, by name; strings are arrays of ``str``."""
 
-    tensors: Mapping[str, Tensor]
+    tensors: Mapping[str, Any]
     are_numpy: bool  # so are the outputs, then
 
     @property
@@ -54,8 +55,10 @@ def given_inputs(given: Inputs, names: Sequence[str]) -> GivenInputs:
     return GivenInputs(tensors, not any(isinstance(array, Tensor) for array in given.values()))
 
 
-def _tensor(name: str, array: Array) -> Tensor:
+def _tensor(name: str, array: Array) -> Array:
     if isinstance(array, np.ndarray):
+        if array.dtype.kind in "OUS":
+            return _texts(name, array)
         if not array.flags.c_contiguous or not array.flags.writeable:
             array = array.copy(order="C")
         try:
@@ -70,15 +73,36 @@ def _tensor(name: str, array: Array) -> Tensor:
     raise InvalidTensor(f"input {name!r} is a {kind}; give a numpy array or a torch tensor")
 
 
-def _dtype(name: str, tensor: Tensor) -> str:
+def _texts(name: str, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Strings of an array, bytes as UTF-8.
+
+    Raises:
+        InvalidTensor: an element is neither.
+    """
+    texts = array.reshape(-1).tolist()
+    for place, text in enumerate(texts):
+        if isinstance(text, bytes):
+            try:
+                texts[place] = text.decode()
+            except UnicodeDecodeError:
+                raise InvalidTensor(f"input {name!r} has no UTF-8 in element {place}") from None
+        elif not isinstance(text, str):
+            kind = type(text).__name__
+            raise InvalidTensor(f"input {name!r} has a {kind} in element {place}, not a string")
+    return text_array(texts, array.shape)
+
+
+def _dtype(name: str, tensor: Array) -> str:
+    if isinstance(tensor, np.ndarray):
+        return BYTES
     dtype = DTYPE_NAMES.get(tensor.dtype)
     if dtype is None:
         raise InvalidTensor(f"input {name!r}: no model takes {tensor.dtype} tensors")
     return dtype
 
 
-def _content(tensor: Tensor) -> memoryview:
-    if not tensor.numel():
+def _content(tensor: Array) -> memoryview:
+    if isinstance(tensor, np.ndarray) or not tensor.numel():  # of strings nobody looks at it
         return memoryview(b"")
     return tensor.reshape(-1).view(torch.uint8).numpy().data
 

@@ -22,6 +22,9 @@ from tests.child_processes import kill_children_at_exit
 
 kill_children_at_exit()
 
+# What is loaded stays: to look through it again and again takes a quarter of the time of loading.
+gc.disable()
+
 # Children that are modules of the tests find them here: no child looks into its working folder.
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.getenv("PYTHONPATH")]))
 
@@ -38,18 +41,22 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 SHARED = ("shared: ServerProcess", "target: Target")
 """Session fixtures that are servers, as the tests that take one name it."""
 
-STARTS_SERVERS = ("tests/service/", "tests/engine/importer/")
+TAKES_LONG = (
+    *("tests/service/", "tests/engine/importer/", "tests/engine/pt2/", "tests/library/"),
+    *("tests/server/store/", "tests/server/inference/", "tests/server/devices/", "tests/compiler/"),
+)
 """What takes long comes first, so that no process is left alone with it at the end."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Say in which order several processes begin files."""
     if "PYTEST_XDIST_WORKER" in os.environ:
-        items.sort(key=lambda item: not item.nodeid.startswith(STARTS_SERVERS))
+        items.sort(key=lambda item: not item.nodeid.startswith(TAKES_LONG))
 
 
 def pytest_collection_finish() -> None:
     """Leave what all tests share, two million objects, out of the garbage collections to come."""
+    gc.enable()
     gc.collect()
     gc.freeze()
 

@@ -13,7 +13,8 @@ from braid_client.tensors import Array, BFloat16Bits
 if TYPE_CHECKING:
     from braid_client.records import InferResult, Job, Model, ScheduleSummary
 
-_PLAN = ("device", "batch", "precision", "plan", "planner", "measured", "sequential", "speed-up")
+_PLAN = ("device", "batch", "precision", "plan", "planner", "measured", "sequential", "speed-up",
+         "beside the best other")  # fmt: skip
 
 
 class ScheduleDocuments(NamedTuple):
@@ -87,6 +88,7 @@ def _plan(summary: ScheduleSummary) -> tuple[object, ...]:
         _ms(summary.measured_us),
         _ms(summary.sequential_us),
         f"{summary.speedup:.2f}" if summary.speedup else "not known",
+        f"{summary.best_other_ratio:.2f}, {summary.best_other}" if summary.best_other else "-",
     )
 
 

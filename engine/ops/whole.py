@@ -22,6 +22,7 @@ from braid.core.errors import InvalidRequest
 from braid.core.graph import Literal, Operator, OpGraph
 from braid.core.tensor import Dim, TensorType
 from braid.engine.ops.dtypes import (
+    array_of,
     is_strings,
     spec_of,
     strings_array,
@@ -30,6 +31,7 @@ from braid.engine.ops.dtypes import (
     torch_dtype,
 )
 from braid.engine.ops.kinds import op, operator
+from braid.engine.ops.session_run import run_session
 from braid.engine.ops.value_ranges import refused_values
 from braid.engine.runtime.stopping import stoppable_session_run
 
@@ -143,7 +145,7 @@ def run_arrays(
     session = _session(model)
     with stoppable_session_run(seconds) as options:
         try:
-            results: list[Any] = session.run(list(whole.outputs), feeds, options)
+            results = run_session(session, whole.outputs, feeds, options)
         except Exception as error:  # its exceptions share no base but this
             if (refusal := refused_values(error, whole.origins)) is not None:
                 raise refusal from error
@@ -151,6 +153,22 @@ def run_arrays(
             raise RuntimeError(f"ONNX Runtime: {line}") from error
     whole.check(results, specs)
     return results
+
+
+def run_named(
+    graph: OpGraph, constants: Mapping[str, Tensor], feeds: Mapping[str, Any]
+) -> dict[str, tuple[Any, TensorType]]:
+    """Run a graph of one whole model on numpy arrays, strings as objects.
+
+    Returns the results by name, with their specs; errors are those of ``whole_model``.
+    """
+    (unit,) = graph.operators
+    assert unit.kind == KIND, unit.kind
+    whole = attributes_of(unit)
+    specs = whole.result_specs([feeds[name].shape for name in whole.names])
+    results = run_arrays(constants[unit.inputs[0]], feeds, whole, specs)
+    found = dict(zip(unit.outputs, zip(results, specs, strict=True), strict=True))
+    return {name: found[value] for name, value in graph.outputs.items()}
 
 
 def _without_data(spec: TensorType) -> Tensor:
@@ -251,9 +269,9 @@ def attributes_of(unit: Operator) -> WholeModel:
 
 
 def _array(tensor: Tensor) -> Any:
-    return (
-        strings_array(tensor) if is_strings(tensor) else tensor.detach().cpu().contiguous().numpy()
-    )
+    if is_strings(tensor):
+        return strings_array(tensor)
+    return array_of(tensor.detach().cpu().contiguous())
 
 
 def _tensor(result: Any) -> Tensor:

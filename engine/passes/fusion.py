@@ -43,7 +43,8 @@ from braid.engine.passes.matching import Upstream, rewrite, rewrite_static
 
 _ROOTS = frozenset(
     {
-        *("aten.convolution", "braid.conv_transpose_to", "aten.linear", "aten.matmul"),
+        *("aten.convolution", "braid.convolution_far", "braid.conv_transpose_to"),
+        *("aten.linear", "aten.matmul"),
         *("aten.add", "aten.sub", "aten.mul", "aten.div", "aten.maximum", "aten.minimum"),
         *("aten.batch_norm", "aten.layer_norm", "braid.instance_norm", "braid.group_norm"),
         *("braid.rms_norm", "braid.prelu"),

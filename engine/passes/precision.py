@@ -40,7 +40,8 @@ _POINTWISE = frozenset(
     }
 )
 _NARROW = _POINTWISE | {
-    *("aten.convolution", "braid.convolution_add", "braid.conv_transpose_to"),
+    *("aten.convolution", "braid.convolution_add", "braid.convolution_far"),
+    "braid.conv_transpose_to",
     *("aten.linear", "braid.linear_add", "aten.matmul"),
     *("aten.scaled_dot_product_attention", "braid.attention", "aten.softmax"),
     *("aten.add", "aten.sub", "aten.mul", "aten.div", "aten.maximum", "aten.minimum"),

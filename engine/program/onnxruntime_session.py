@@ -18,6 +18,7 @@ from torch import Tensor
 from braid.core.errors import PreconditionFailed
 from braid.core.graph import OpGraph
 from braid.engine.ops.dtypes import array_of, tensor_of
+from braid.engine.ops.session_run import run_session
 from braid.engine.program.model_file import opened_file, reason_of
 from braid.engine.runtime.stopping import stoppable_session_run
 
@@ -113,7 +114,7 @@ class OnnxSession:
         feeds = {name: array_of(tensor.contiguous()) for name, tensor in inputs.items()}
         with stoppable_session_run() as options:
             try:
-                results = self._session.run(None, feeds, options)
+                results = run_session(self._session, self._outputs, feeds, options)
             except Exception as error:
                 raise PreconditionFailed(
                     f"ONNX Runtime cannot run it: {reason_of(error)}"

@@ -282,8 +282,6 @@ def _check_floats(node: Any, kind: str) -> None:
         raise PreconditionFailed("OpenVINO would compute it in INT8: the model is quantised")
     if node.get_attributes().get("body") is not None or hasattr(node, "get_function"):
         raise PreconditionFailed(f"OpenVINO does not say what {kind} computes on integers")
-    if kind in ("Parameter", "Result") and _type(node.output(0)) == "bf16":
-        raise PreconditionFailed("OpenVINO gets no tensors of BF16")
     for port in node.outputs():
         if _type(port) == "f64" and not _is_stored(node, kind):
             raise PreconditionFailed(f"OpenVINO would compute {kind} in FP32, not in f64")

@@ -142,8 +142,12 @@ class _Compiled:
     def new_outputs(self) -> dict[str, Tensor]:
         outputs: dict[str, Tensor] = {}
         for port in self._compiled.outputs:
-            memory = np.empty(tuple(port.get_shape()), port.get_element_type().to_dtype())
-            outputs |= dict.fromkeys(port.get_names(), torch.from_numpy(memory))
+            element, shape = port.get_element_type(), tuple(port.get_shape())
+            if element == self._library.Type.bf16:
+                memory = torch.empty(shape, dtype=torch.bfloat16)
+            else:
+                memory = torch.from_numpy(np.empty(shape, element.to_dtype()))
+            outputs |= dict.fromkeys(port.get_names(), memory)
         return outputs
 
     @contextmanager
@@ -171,9 +175,15 @@ class _Request:
         for name, tensor in (*inputs.items(), *outputs.items()):
             address = tensor.data_ptr()
             if name not in self._bound or self._bound[name][0] != address:
-                shared = self._library.Tensor(tensor.numpy(), shared_memory=True)
+                shared = self._shared(tensor)
                 self._request.set_tensor(name, shared)
                 self._bound[name] = address, shared
+
+    def _shared(self, tensor: Tensor) -> Any:
+        if tensor.dtype is torch.bfloat16:  # numpy has none
+            bits = tensor.view(torch.uint16).numpy()
+            return self._library.Tensor(bits, list(tensor.shape), self._library.Type.bf16)
+        return self._library.Tensor(tensor.numpy(), shared_memory=True)
 
 
 @contextmanager

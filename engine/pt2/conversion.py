@@ -8,6 +8,7 @@ tensors of weights, never the file, so it meets no pickle, no code and no class 
 
 from __future__ import annotations
 
+import math
 import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -119,6 +120,7 @@ def write_onnx(
             if not any(str(operator) in refusal.reasons[0] for operator in DECOMPOSED):
                 raise
             converted = _converted(program.run_decompositions(dict(DECOMPOSED)))
+    _mask_by_infinity(converted.model.graph)
     _give_names(converted.model.graph, inputs, outputs)
     converted.save(file)
     return frozenset(part.name for part in file.parent.glob(f"{file.name}.*"))
@@ -132,6 +134,35 @@ def _converted(program: torch.export.ExportedProgram) -> torch.onnx.ONNXProgram:
         raise _refusal(error) from error
     assert converted is not None
     return converted
+
+
+def _mask_by_infinity(graph: onnx_ir.Graph) -> None:
+    """Let attention answer zeros to a query that may look at no key, as torch does.
+
+    torch.onnx writes softmax(scores + mask) with zeros in place of NaN, but gives the mask the
+    least number instead of -inf (onnxscript 0.7), so that no NaN comes up.
+    """
+    for node in list(graph.all_nodes()):
+        softmax = node.inputs[0].producer() if node.op_type == "IsNaN" and node.inputs[0] else None
+        scores = _producer(softmax, "Softmax", 0)
+        mask = _producer(scores, "Add", 1)
+        if mask is None or mask.op_type != "Where" or mask.inputs[2] is None:
+            continue
+        least = mask.inputs[2].const_value
+        if least is None or least.size != 1 or mask.graph is None:
+            continue
+        infinity = onnx_ir.tensor(-math.inf, dtype=least.dtype)
+        constant = onnx_ir.node("Constant", [], {"value": infinity})
+        mask.graph.insert_before(mask, constant)
+        mask.replace_input_with(2, constant.outputs[0])
+
+
+def _producer(node: onnx_ir.Node | None, op_type: str, place: int) -> onnx_ir.Node | None:
+    """Operator that makes an operand of ``node``; None if that is of another type."""
+    if node is None or node.op_type != op_type:
+        return None
+    operand = node.inputs[place]
+    return None if operand is None else operand.producer()
 
 
 def _give_names(graph: onnx_ir.Graph, inputs: Sequence[str], outputs: Sequence[str]) -> None:

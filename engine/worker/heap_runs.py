@@ -20,7 +20,7 @@ from braid.core.graph import OpGraph
 from braid.core.strings import LENGTH
 from braid.engine.link.shared_memory import HEAP_HEAD, SlotLayout
 from braid.engine.ops.dtypes import is_strings, tensor_of, text_array
-from braid.engine.ops.whole import KIND, attributes_of, run_arrays
+from braid.engine.ops.whole import attributes_of, run_named
 from braid.engine.program.program import Program
 
 _SPARE_BYTES = 64 << 10
@@ -98,18 +98,11 @@ def run_on_heap(program: Program, inputs: Tensors, outputs: Tensors, heap: Heap)
         InvalidRequest: an operator cannot use the values.
         RunStopped: the run was to end.
     """
-    (unit,) = program.graph.operators
-    assert unit.kind == KIND, unit.kind
-    whole, constants = attributes_of(unit), program.constants()
     feeds = {
         name: heap.texts(tensor) if is_strings(tensor) else tensor.numpy()
         for name, tensor in inputs.items()
     }
-    specs = whole.result_specs([tuple(tensor.shape) for tensor in inputs.values()])
-    results = run_arrays(constants[unit.inputs[0]], feeds, whole, specs)
-    by_name = dict(zip(unit.outputs, zip(results, specs, strict=True), strict=True))
-    for name, value in program.graph.outputs.items():
-        result, spec = by_name[value]
+    for name, (result, spec) in run_named(program.graph, program.constants(), feeds).items():
         if not spec.is_static:
             heap.add_output(np.asarray(result), outputs[name])
         elif is_strings(outputs[name]):

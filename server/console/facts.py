@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from braid.core.measurement import Speed
+from braid.core.schedule import Rival
 from braid.server.console.pictures import Drawn
 from braid.server.console.rates import Key, ModelRates, Rates
 from braid.server.devices.pool import Devices
@@ -33,6 +35,13 @@ class ScheduleAddress:
     batch_size: int
     device: str
     block: int | None = None  # the part to draw; None: all
+
+
+class PlanSpeed(NamedTuple):
+    """Speed of a plan, as far as it is known."""
+
+    speedup: Speed | None  # over the sequential plan
+    rival: Rival | None
 
 
 @dataclass(slots=True)
@@ -72,11 +81,14 @@ class Facts:
     def statistics(self, model: ModelVersion) -> Statistics:
         return self.metrics.find_model(model.name, model.version).statistics
 
-    def speeds(self) -> dict[Key, dict[tuple[str, int], Speed]]:
-        """Return the speed-ups of all models by device and batch size, from the metrics."""
-        speeds: dict[Key, dict[tuple[str, int], Speed]] = {}
-        for plan, speed in self.metrics.schedules.speeds().items():
+    def speeds(self) -> dict[Key, dict[tuple[str, int], PlanSpeed]]:
+        """Return the speeds of all models by device and batch size, from the metrics."""
+        schedules = self.metrics.schedules
+        alone, rivals = schedules.speeds(), schedules.rivals()
+        speeds: dict[Key, dict[tuple[str, int], PlanSpeed]] = {}
+        for plan in alone.keys() | rivals.keys():
             by_plan = speeds.setdefault((plan.model, plan.version), {})
+            speed = PlanSpeed(alone.get(plan), rivals.get(plan))
             by_plan[plan.device, int(plan.batch_size)] = speed
         return speeds
 

@@ -14,7 +14,7 @@ import asyncio
 import hashlib
 import re
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
@@ -247,7 +247,7 @@ class _Packing:
 
 async def _messages(
     form: RegistrationForm, body: FormBody
-) -> AsyncIterator[wire.RegisterModelRequest]:
+) -> AsyncGenerator[wire.RegisterModelRequest, None]:
     """Yield the messages of RegisterModel."""
     yield wire.RegisterModelRequest(header=form.header)
     packing = _Packing(is_zip=len(form.files) > 1)

@@ -10,6 +10,7 @@ running for good.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import inf
 from typing import NamedTuple
 
 from braid.core.cover import Cover
@@ -20,6 +21,12 @@ UNKNOWN_S = 0.005
 SMOOTHING = 0.1
 OUTLIER = 4.0  # one observation moves the belief by no more than if it were this many times it
 NOTICED = 0.05  # relative change after which decisions are made anew
+
+HANDOVER_GROWTH = 1.01
+"""What a batch costs beside its computing is the least seen, times so much for each batch since: of
+large batches it is mostly the copying of rows, which is the same in small ones."""
+
+HANDOVER_NOTICED = 1.25  # change after which rows are cut anew
 
 FORGOTTEN_AFTER = 128
 """Batches after which what was learned of ways that did not run among them is forgotten."""
@@ -51,6 +58,9 @@ class LatencyTable:
         self._told: dict[Way, float] = {}  # as of ``revision``
         self._sizes_for: dict[int, int] = {}  # by rows, as of ``revision``
         self._covers: dict[bool, Cover] = {}  # with ``beside`` or without, as of ``revision``
+        self._cuts: Cover | None = None  # of a request's rows, each batch with its handover
+        self._handover_s = inf  # of a batch, beside its computing ...
+        self._cut_handover_s = 0.0  # ... as of ``_cuts``
         self.beside: tuple[Way, ...] = ()
         """Ways of running batches side by side, smallest first."""
 
@@ -74,6 +84,13 @@ class LatencyTable:
             self.beside = tuple(sorted((*self.beside, way)))
         self._seconds.clear()
         self._notice(way)
+
+    def handed_over(self, seconds: float) -> None:
+        """Learn what a batch took beside its computing, with the device idle before."""
+        self._handover_s = min(self._handover_s * HANDOVER_GROWTH, seconds)
+        low, high = sorted((self._handover_s, self._cut_handover_s))
+        if high > low * HANDOVER_NOTICED:
+            self._cut_handover_s, self._cuts = self._handover_s, None
 
     def forget_beside(self, size: int) -> None:
         """Run batches of a size one after the other only."""
@@ -178,8 +195,11 @@ class LatencyTable:
         return self._cover(beside).least(rows) if rows > 0 else 0.0
 
     def first_size(self, rows: int) -> int:
-        """Return the first of the sizes, one after the other, that run ``rows`` rows soonest."""
-        return self.sizes[self._cover(beside=False).first(rows)]
+        """Return the first of the sizes, one after the other, that answer ``rows`` rows soonest."""
+        if self._cuts is None:
+            each_s = [self._surely_s(Way(size)) + self._cut_handover_s for size in self.sizes]
+            self._cuts = Cover([*zip(self.sizes, each_s, strict=True)])
+        return self.sizes[self._cuts.first(rows)]
 
     def _cover(self, beside: bool) -> Cover:
         cover = self._covers.get(beside)
@@ -209,3 +229,4 @@ class LatencyTable:
         self.revision += 1
         self._sizes_for.clear()
         self._covers.clear()
+        self._cuts = None

@@ -32,26 +32,14 @@ class JobViews:
             live.changed.set()
 
     async def find(self, job_id: str) -> JobRecord:
-        """A job as it is now.
-
-        Raises:
-            JobNotFound: there is none.
-        """
         live = self._live.find(job_id)
         return live.job if live else await self._store.call(self._store.find_job, job_id)
 
     async def list(self, model: str | None = None, limit: int = 100) -> list[JobRecord]:
-        """Newest jobs, newest first; of one model if given."""
         stored = await self._store.call(self._store.jobs, model, limit)
         return [live.job if (live := self._live.find(job.id)) else job for job in stored]
 
     async def watch(self, job_id: str) -> AsyncGenerator[JobRecord, None]:
-        """Yield the job now, then its changes; a slow reader misses changes, but not the end.
-
-        Raises:
-            JobNotFound: there is none.
-            Draining: the server stops; the job goes on.
-        """
         last: JobRecord | None = None
         while True:
             live = self._live.find(job_id)

@@ -341,6 +341,7 @@ class JobRunner:
         return await self._views.find(job_id)
 
     async def list(self, model: str | None = None, limit: int = 100) -> list[JobRecord]:
+        """Newest jobs, newest first; of one model if given."""
         return await self._views.list(model, limit)
 
     async def watch(self, job_id: str) -> AsyncGenerator[JobRecord, None]:

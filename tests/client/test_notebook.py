@@ -82,7 +82,7 @@ def test_a_model_and_its_plans_are_tables(server: FakeServer) -> None:
     table = shown(model)
 
     assert "echo, version 1, SERVING: x: FP32[batch, 3, 4, 4] → " in table.caption
-    row = ["cpu", "1", "fp16", "plan-1", "ios", "1.00 ms", "1.50 ms", "1.50"]
+    row = ["cpu", "1", "fp16", "plan-1", "ios", "1.00 ms", "1.50 ms", "1.50", "-"]
     assert table.rows[1:] == shown(model.schedules[0]).rows[1:] == [row]
     refused = shown(replace(model.schedules[0], promoted=False))
     assert refused.rows[1][4] == "ios (the sequential plan serves)"

@@ -176,6 +176,7 @@ async def test_cancelling_ends_what_is_measured_and_keeps_what_was_told() -> Non
     assert cache.kept == {"a": 10.0}
 
 
+@pytest.mark.ci
 async def test_a_real_bench_plans_by_what_it_measures_and_measures_nothing_twice(
     tmp_path: Path,
 ) -> None:

@@ -66,3 +66,19 @@ def test_many_rows_run_in_the_batch_that_is_cheapest_a_row() -> None:
     assert cover.least(10_000) == pytest.approx(156 * 64.0 + 16 * 3.0)
     assert cover.first(10_000) == 1
     assert cover.least(HORIZON_ROWS + 1) == pytest.approx(8 * 64.0 + 3.0)
+
+
+@pytest.mark.parametrize(
+    ("rows", "batches"),
+    [
+        (600, [1024]),  # though rows are cheapest in the largest batch
+        (5000, [4096, 1024]),
+        (9000, [4096, 4096, 1024]),
+    ],
+)
+def test_rows_beyond_the_horizon_are_not_padded_to_a_dearer_batch(
+    rows: int, batches: list[int]
+) -> None:
+    latencies = {1: 50.0, 128: 60.0, 1024: 170.0, 4096: 310.0}
+
+    assert chosen(Cover(list(latencies.items())), list(latencies), rows) == batches

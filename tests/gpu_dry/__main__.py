@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -66,8 +67,19 @@ def install(venv: Path) -> None:
     print(f"gpu-dry: making {venv}, 5 GB", flush=True)
     try:
         subprocess.run([sys.executable, "-m", "venv", venv], check=True)
-        pip = [venv / "bin/python", "-m", "pip", "install", "--quiet", "-c", "constraints.txt"]
-        subprocess.run([*pip, "-e", ".", *PACKAGES], cwd=ROOT, check=True)
+        pip: list[str | Path] = [
+            venv / "bin/python",
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "-c",
+            "constraints.txt",
+        ]
+        version = re.search(r"^torch==(\S+)$", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
+        assert version is not None
+        torch = f"torch==={version[1]}"  # to the letter: no local version, as CPU builds have
+        subprocess.run([*pip, torch, "-e", ".", *PACKAGES], cwd=ROOT, check=True)
     except BaseException:
         shutil.rmtree(venv, ignore_errors=True)
         raise

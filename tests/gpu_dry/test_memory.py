@@ -26,33 +26,32 @@ MIB = 1 << 20
 GRAPHS = 2000
 
 
-def check_activations(executor: CudaExecutor, driver: NotingDriver) -> None:
+def check_activations() -> None:
     """Four products of 6 x 6 side by side: kilobytes, whatever cuBLAS takes for each stream."""
+    driver = NotingDriver()  # whose streams have no workspace yet
     program = with_kernel(chainable("xx", "xx", "xx", "xx"), torch.mm, 0, 1, 2, 3)
     plan = StreamPlan(tuple(Launch(unit, unit) for unit in range(4)), 4)
+    before = driver.memory().allocated
 
-    cost = executor.prepare(program, plan).cost
+    cost = CudaExecutor(driver).prepare(program, plan).cost
 
-    workspaces = driver.memory().allocated
-    assert workspaces > MIB, "cuBLAS has a workspace on each stream"
+    assert driver.memory().allocated - before > MIB, "cuBLAS has a workspace on each stream"
     assert 5 * 6 * 6 * 4 <= cost.peak_bytes < MIB
 
 
-def test_activations_are_counted_without_workspaces(
-    executor: CudaExecutor, driver: NotingDriver
-) -> None:
-    check_activations(executor, driver)
+def test_activations_are_counted_without_workspaces() -> None:
+    check_activations()
 
 
-def test_workspaces_counted_as_activations_are_caught(
-    executor: CudaExecutor, driver: NotingDriver, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def all_of_it(_: MemoryUse, after: MemoryUse, __: int) -> int:
-        return after.peak_allocated
+def test_workspaces_counted_as_activations_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = torch.cuda.memory_allocated()
 
-    monkeypatch.setattr(prepare, "_peak_bytes", all_of_it)
-    with pytest.raises(AssertionError):
-        check_activations(executor, driver)
+    def since_before_the_streams(_: MemoryUse, after: MemoryUse, __: int) -> int:
+        return after.peak_allocated - before
+
+    monkeypatch.setattr(prepare, "_peak_bytes", since_before_the_streams)
+    with pytest.raises(AssertionError, match="peak_bytes"):
+        check_activations()
 
 
 def refused() -> None:

@@ -62,7 +62,7 @@ def with_its_own_graphs(model: nn.Module, inputs: Sequence[Tensor]) -> peers.Cal
 
 
 def test_inputs_copied_inside_a_timed_replay_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(peers.PEERS, REDUCE_OVERHEAD, with_its_own_graphs)  # type: ignore[arg-type]
+    monkeypatch.setitem(peers.PEERS, REDUCE_OVERHEAD, with_its_own_graphs)
     with pytest.raises(AssertionError, match=r"Copy|memcpy"):
         check_peer(REDUCE_OVERHEAD)
 

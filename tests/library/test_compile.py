@@ -9,13 +9,14 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnxruntime
 import psutil
 import pytest
 import torch
 
 import braid
-from braid.core.errors import InvalidRequest, ModelImportError, PreconditionFailed
-from tests.models.strings import greeting
+from braid.core.errors import InvalidRequest, InvalidTensor, ModelImportError
+from tests.models.strings import greeting, labels
 
 
 class Scores(torch.nn.Module):
@@ -53,7 +54,14 @@ def test_a_module_computes_what_it_does_in_evaluation_mode(store: Path) -> None:
 @pytest.mark.ci
 def test_a_precision_is_chosen_by_errors_on_samples(model: Path, store: Path) -> None:
     rows = torch.randn(6, 3, 16, 16)
-    compiled = partial(braid.compile, model, precision="auto", planner="sequential", store=store)
+    compiled = partial(
+        braid.compile,
+        model,
+        batch_sizes=[1],
+        precision="auto",
+        planner="sequential",
+        store=store,
+    )
 
     with compiled(samples={"x": rows.numpy()}, accept_error=1e-6) as net:
         document = net.schedule.document
@@ -160,8 +168,40 @@ def test_static_shapes_are_compiled_as_they_are(store: Path) -> None:
     assert np.array_equal(found, np.full(4, 3, np.float32))
 
 
-def test_a_model_of_strings_is_left_to_servers(tmp_path: Path) -> None:
+def test_a_model_of_strings_runs_and_is_kept(tmp_path: Path) -> None:
     onnx.save_model(greeting(), tmp_path / "greeting.onnx")
+    words = np.array([["ada", "bob"], ["", "zoë"], ["x", "y"]])
+    wanted = [[f"hello {word}!" for word in row] for row in words.tolist()]
 
-    with pytest.raises(PreconditionFailed, match="a server serves it"):
-        braid.compile(tmp_path / "greeting.onnx", store=tmp_path / "store")
+    with braid.compile(tmp_path / "greeting.onnx", store=tmp_path / "store") as net:
+        answers = [net(words), net(words.astype(object)), net({"x": np.char.encode(words)})]
+        net.save(tmp_path / "saved")
+        with pytest.raises(InvalidTensor, match="has dtype 'FP32', the model takes BYTES"):
+            net(np.zeros((1, 2), np.float32))
+        with pytest.raises(InvalidTensor, match="has a int in element 1, not a string"):
+            net(np.array([["a", 1]], object))
+        with pytest.raises(InvalidTensor, match="axis 1 must be 2"):
+            net(words[:, :1])
+
+    assert [answer.tolist() for answer in answers] == [wanted] * 3
+    with braid.load(tmp_path / "saved") as net:
+        assert net(words[:1]).tolist() == wanted[:1]
+
+
+def test_labels_come_as_strings_beside_numbers(tmp_path: Path) -> None:
+    """Against ONNX Runtime; outputs of numbers are tensors if an input is one."""
+    onnx.save_model(labels(), tmp_path / "labels.onnx")
+    colour = np.array([["red"], ["blue"], ["green"]], object)
+    size = np.array([[0.5], [2], [30]], np.float32)
+    session = onnxruntime.InferenceSession(tmp_path / "labels.onnx")
+    label, scores = session.run(None, {"colour": colour, "size": size})
+
+    with braid.compile(tmp_path / "labels.onnx", store=tmp_path / "store") as net:
+        of_arrays = net({"colour": colour, "size": size})
+        of_tensors = net({"colour": colour, "size": torch.from_numpy(size)})
+        with pytest.raises(InvalidRequest, match="OneHotEncoder"):
+            net({"colour": np.array([["mauve"]]), "size": size[:1]})
+
+    assert of_arrays["label"].tolist() == of_tensors["label"].tolist() == label.tolist()
+    assert np.array_equal(of_arrays["scores"], scores)
+    assert torch.equal(of_tensors["scores"], torch.from_numpy(scores))

@@ -89,6 +89,13 @@ def doubling(path: Path, element: int = TensorProto.FLOAT, *, columns: int = 3) 
     return save(graph([node], tensors(element, x=shape), tensors(element, y=shape)), path)
 
 
+def choosing(path: Path, element: int) -> Path:
+    """(x [n], keep BOOL [n]) -> the elements of x to keep: ONNX Runtime runs it."""
+    node = helper.make_node("Compress", ["x", "keep"], ["y"], axis=0)
+    given = [*tensors(element, x=["n"]), *tensors(TensorProto.BOOL, keep=["n"])]
+    return save(graph([node], given, tensors(element, y=["kept"])), path)
+
+
 def adds(path: Path, number: int) -> Path:
     """x [batch, 3] -> x + number."""
     node = helper.make_node("Add", ["x", "term"], ["y"])

@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import argparse
 import sys
-from functools import partial
+from typing import TYPE_CHECKING
 
-from braid.compiler.bench import ArtefactOf, ServingProcess
-from braid.engine.link.shared_memory import Arena
-from braid.engine.link.supervisor import WorkerLink
-from braid.server.app import process
 from braid.server.cli import main as cli
 from braid.server.cli.local import serve
+
+if TYPE_CHECKING:  # the command loads them
+    from braid.compiler.bench import ArtefactOf, ServingProcess
+    from braid.engine.link.shared_memory import Arena
+    from braid.engine.link.supervisor import WorkerLink
+    from braid.server.settings import Settings
 
 
 class Serve:
@@ -24,11 +26,19 @@ class Serve:
 
     def run(self, args: argparse.Namespace, /) -> int:
         """Run the server and return the exit code."""
-        return serve.run(args, partial(process.run, make_host=serving_process))
+        return serve.run(args, run_server)
+
+
+def run_server(settings: Settings) -> None:
+    from braid.server.app import process
+
+    process.run(settings, serving_process)
 
 
 def serving_process(link: WorkerLink, arena: Arena, artefact_of: ArtefactOf) -> ServingProcess:
     """Return the serving worker of any device."""
+    from braid.compiler.bench import ServingProcess
+
     return ServingProcess(link)
 
 

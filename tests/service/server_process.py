@@ -21,7 +21,6 @@ from braid.core.schedule import schedule_from_json
 from braid_client import Client
 from tests import ROOT
 from tests.clock import until
-from tests.engine.importer.running import import_here
 
 START_SECONDS = 240.0  # on a machine where twenty others want the core
 CONSOLE_SCRIPT = (str(Path(sys.executable).with_name("braid")),)
@@ -167,6 +166,9 @@ class ServerProcess:
         For tests that are not about imports: 20 ms instead of 2.5 s. Call it once the server is
         up, as it sweeps what it does not know when it starts.
         """
+        # Imported here: it loads torch, and processes import this module for less.
+        from tests.engine.importer.running import import_here
+
         for model in models:
             artefact = self.store / "artefacts" / sha256(model.read_bytes()).hexdigest()
             if not artefact.exists():

@@ -9,6 +9,7 @@ from typing import Any
 import grpc
 import numpy as np
 import pytest
+from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from braid_client import InvalidArgument, ModelNotFound, ResourceExhausted
 from braid_client.wire import admin_pb2, admin_pb2_grpc, inference_pb2, inference_pb2_grpc
@@ -57,10 +58,25 @@ def test_an_upload_that_is_abandoned_leaves_nothing(
     until(lambda: list((shared.store / "uploads").iterdir()) == [])
 
 
+def test_shared_memory_is_off_unless_enabled(channel: grpc.Channel) -> None:
+    stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+    for call, message in (
+        (stub.SystemSharedMemoryStatus, service_pb2.SystemSharedMemoryStatusRequest()),
+        (stub.SystemSharedMemoryRegister, service_pb2.SystemSharedMemoryRegisterRequest()),
+        (stub.SystemSharedMemoryUnregister, service_pb2.SystemSharedMemoryUnregisterRequest()),
+    ):
+        with pytest.raises(grpc.RpcError) as error:
+            call(message, timeout=120)
+        assert error.value.code() is grpc.StatusCode.UNIMPLEMENTED
+    metadata = stub.ServerMetadata(service_pb2.ServerMetadataRequest())
+    assert "system_shared_memory" not in metadata.extensions
+
+
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (b"\x08\x07", ["ONNX"]),  # another message of protobuf
+        # another message of protobuf
+        pytest.param(b"\x08\x07", ["ONNX"], marks=pytest.mark.ci),
         (None, ["ONNX"]),  # the model, cut in half
     ],
 )

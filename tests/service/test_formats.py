@@ -21,13 +21,14 @@ def test_a_pt2_is_scheduled_and_answers_like_torch(shared: ServerProcess, tmp_pa
         expected = Sound().eval()(torch.from_numpy(x)).numpy()
 
     with shared.client() as client:
-        client.register("sound", path, batch_sizes=[1, 4], wait=True)
+        client.register("sound", path, batch_sizes=[4], planner="sequential", wait=True)
         result = client.infer("sound", {"x": x})
         client.delete("sound")
 
     np.testing.assert_allclose(result.outputs["output"], expected, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.ci
 def test_a_pt2_that_would_run_code_fails_and_the_server_goes_on(
     shared: ServerProcess, tmp_path: Path
 ) -> None:

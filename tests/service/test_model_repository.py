@@ -159,6 +159,7 @@ def test_five_models_serve_follow_their_files_and_survive_a_restart(
     assert repository.server.http("/readyz").strip() == "ready"
 
 
+@pytest.mark.ci
 def test_a_broken_model_keeps_a_server_from_ready_only_where_that_is_asked(tmp_path: Path) -> None:
     root, store = tmp_path / "models", tmp_path / "store"
     for name in ("good", "broken"):

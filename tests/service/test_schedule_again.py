@@ -129,17 +129,18 @@ def test_rest_refuses_what_is_wrong(
     assert answer.json["error"]
 
 
-def test_a_model_that_is_unloaded_is_to_be_loaded_first(
-    server: ServerProcess, tmp_path: Path
-) -> None:
-    path = small_cnn(tmp_path / "cnn.onnx")
-    server.start()
-    server.import_ahead(path)
-    with server.client() as client:
-        client.register("cnn", path, batch_sizes=[1], planner="sequential", wait=True)
-        assert call(server, "/v2/repository/models/cnn/unload", {}).status == 200
-        with pytest.raises(FailedPrecondition, match="does not serve; load it first"):
+def test_a_model_that_is_unloaded_is_to_be_loaded_first(guarded: ServerProcess) -> None:
+    token = f"Bearer {ADMIN}"
+    assert call(guarded, "/v2/repository/models/cnn/unload", {}, authorization=token).status == 200
+    try:
+        with (
+            client_of(guarded, ADMIN) as client,
+            pytest.raises(FailedPrecondition, match="does not serve; load it first"),
+        ):
             client.schedule_again("cnn", version=1)
+    finally:
+        load = "/v2/repository/models/cnn/load"
+        assert call(guarded, load, {}, authorization=token).status == 200
 
 
 def mark_provisional(folder: Path) -> None:

@@ -121,10 +121,11 @@ class Probe:
 
 
 def _sparse(tensor: Tensor, factor: int) -> Tensor:
-    """No negative values, or with ``factor`` 0 none but zeros; empty strings are zeros, too."""
-    if is_strings(tensor):
-        return tensor if factor else torch.zeros_like(tensor)
-    return (tensor.clamp_min(0) * factor).to(tensor.dtype)
+    """No negative values, or with ``factor`` 0 nothing but zeros or empty strings."""
+    if not factor:
+        return torch.zeros_like(tensor)
+    has_signs = tensor.dtype.is_signed and not is_strings(tensor)
+    return tensor.clamp_min(0) if has_signs else tensor  # torch clamps few unsigned integers
 
 
 def _common(shapes: Sequence[Sequence[Dim]]) -> list[Dim | None]:

@@ -27,6 +27,7 @@ from braid.engine.ops.dtypes import (
     strings_tensor,
     tensor_of,
 )
+from braid.engine.ops.session_run import run_session
 
 THREADS = 1
 
@@ -86,7 +87,7 @@ class _OnnxRuntime:
     ) -> dict[str, Tensor]:
         try:
             feeds = {name: _as_array(tensor) for name, tensor in inputs.items()}
-            results = session.run(None, feeds)
+            results = run_session(session, self._outputs, feeds)
         except Exception as error:  # its exceptions share no base but this
             raise _failed(error) from error
         return _as_tensors(self._outputs, results)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -82,6 +83,51 @@ def convolution(
         list(window.output_padding) or zeros,
         window.groups,
     )
+
+
+MOST_PADDED = 1 << 14
+"""Positions of padding, over all axes, that are made in memory; beyond, only what is reached."""
+
+
+def is_far(pads: Sequence[tuple[int, int]]) -> bool:
+    """Whether padding, before and after each axis, is too much to be made in memory."""
+    return math.prod(max(1, before + after) for before, after in pads) > MOST_PADDED
+
+
+@operator("braid.convolution_far", window=ConvolutionWindow)
+def convolution_far(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    *,
+    before: Ints,
+    after: Ints,
+    window: ConvolutionWindow,
+) -> Tensor:
+    """Convolution whose padding lies far beyond x, in memory for its results times its kernel.
+
+    Copies what windows that reach x read of it, side by side. The others hold the bias alone.
+    """
+    surplus: list[int] = []  # windows before and after those that reach x, the last axis first
+    strides, dilations = list(window.stride), list(window.dilation)
+    for axis in range(x.dim() - 1, 1, -1):
+        place = axis - 2
+        taps, step, spread = weight.shape[axis], strides[place], dilations[place]
+        extent, reach = x.shape[axis], (weight.shape[axis] - 1) * spread
+        count = (extent + before[place] + after[place] - reach - 1) // step + 1
+        if count < 1:
+            raise ValueError(f"a window of {reach + 1} does not fit into {extent}")
+        first = min(count - 1, max(0, -((reach - before[place]) // step)))
+        last = max(first, min(count - 1, (extent - 1 + before[place]) // step))
+        starts = torch.arange(first, last + 1, device=x.device) * step - before[place]
+        places = (starts[:, None] + torch.arange(taps, device=x.device) * spread).flatten()
+        outside = (places < 0) | (places >= extent)
+        shape = [-1 if other == axis else 1 for other in range(x.dim())]
+        x = x.index_select(axis, places.clamp(0, extent - 1)).masked_fill(outside.view(shape), 0)
+        surplus += [first, count - 1 - last]
+    apart = replace(window, stride=weight.shape[2:], padding=(), dilation=())
+    y = F.pad(convolution(x, weight, window=apart), surplus)
+    return y if bias is None else y + bias.reshape(-1, *[1] * (x.dim() - 2))
 
 
 @operator("braid.convolution_add", window=ConvolutionWindow)

@@ -1,7 +1,7 @@
 """``braid demo``: the main job from end to end, on a server and a store of its own.
 
     export two networks ──> braid serve ──> register, with progress ──> infer ──> compare with
-    ONNX Runtime ──> table: what serves, beside the others ──> one schedule as text ──> SIGTERM
+    ONNX Runtime ──> one schedule as text ──> table: what serves, beside the others ──> SIGTERM
 
 SqueezeNet's operators keep both cores busy one after the other; a classifier and a detector over
 one image leave a planner something to do.
@@ -89,11 +89,11 @@ def run(args: argparse.Namespace) -> int:
             _finish(export)
         client = stack.enter_context(Client(server))
         outcomes = [_try_network(client, name, folder / f"{name}.onnx") for name in args.networks]
-        _heading("What serves, beside the others, measured in the same run")
-        _print_outcomes(outcomes)
         shown = SHOWN if SHOWN in args.networks else args.networks[0]
         _heading(f"The schedule of {shown}")
         print_schedule(shown, *client.schedule(shown))
+        _heading("What serves, beside the others, measured in the same run")
+        _print_outcomes(outcomes)
         _heading("Stopping the server")
     print(f"done in {time.monotonic() - started:.0f} s")
     return 0

@@ -21,6 +21,7 @@ function send(parts, progressed) {
     request.onerror = () => failed(new Error("the connection was lost; try again"));
     request.onload = () => {
       if (request.status === 200) done(request.response);
+      else if (request.status === 401) failed(new Error("your session has ended; sign in again"));
       else failed(new Error(request.response?.error ?? `the server answered ${request.status}`));
     };
     request.send(new Blob(parts));

@@ -191,9 +191,11 @@ function table(caption, columns, rows) {
   const body = rows.map(([first, ...cells]) => element("tr", {},
     element("th", {scope: "row"}, first),
     ...cells.map((cell, at) => element("td", {"data-label": columns[at + 1]}, cell))));
-  return element("div", {class: "scroll", tabindex: 0, role: "region", "aria-label": caption},
-    element("table", {}, element("caption", {}, caption),
-      element("thead", {}, element("tr", {}, ...heads)), element("tbody", {}, ...body)));
+  const region = {class: "scroll", tabindex: 0, role: "region", "aria-label": caption};
+  const whole = element("table", {}, element("caption", {}, caption),
+    element("thead", {}, element("tr", {}, ...heads)), element("tbody", {}, ...body));
+  return element("div", {}, element("p", {}, element("strong", {}, caption)),
+    element("div", region, whole));
 }
 
 const short = (value) => typeof value === "number" ? String(Number(value.toPrecision(6))) : value;
@@ -277,6 +279,7 @@ async function run() {
     method: "POST", headers: {"Inference-Header-Content-Length": size},
     body: new Blob([head, ...inputs.flatMap(({bytes}) => bytes)]),
   });
+  if (response.status === 401) throw new Problem("your session has ended; sign in again");
   if (!response.ok) throw new Problem((await response.json()).error);
   const outputs = await outputsOf(response);
   const took = performance.now() - began;

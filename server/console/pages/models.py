@@ -6,11 +6,11 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from braid.core.measurement import Speed, speed_text
+from braid.core.measurement import rival_text, speed_text
 from braid.core.runtimes import RUNTIMES
 from braid.core.schedule import Contender, Schedule
 from braid.core.tensor import TensorType
-from braid.server.console.facts import Facts
+from braid.server.console.facts import Facts, PlanSpeed
 from braid.server.console.formats import UNKNOWN, PlanName, duration, plan_names
 from braid.server.console.rates import Key, ModelRates
 from braid.server.console.rendering import Page
@@ -143,13 +143,20 @@ def _phases(sums: Statistics) -> dict[str, str]:
     }
 
 
-def _faster(speeds: Mapping[tuple[str, int], Speed]) -> str:
+def _faster(speeds: Mapping[tuple[str, int], PlanSpeed]) -> str:
     """Return speed-ups by batch size, and by device if there are several."""
     several = len({device for device, _ in speeds}) > 1
     return "; ".join(
-        f"{f'{device}/' if several else ''}{size}: {speed_text(speeds[device, size])}"
+        f"{f'{device}/' if several else ''}{size}: {_speed(speeds[device, size])}"
         for device, size in sorted(speeds)
     )
+
+
+def _speed(speed: PlanSpeed) -> str:
+    """Return the speed-up over the sequential plan, then that beside the best other runtime."""
+    alone = [] if speed.speedup is None else [speed_text(speed.speedup)]
+    rival = [] if speed.rival is None else [rival_text(speed.rival.ratio, speed.rival.name)]
+    return ", ".join((*alone, *rival))
 
 
 async def one_model(facts: Facts, name: str, version: str) -> Page:

@@ -145,3 +145,4 @@ class BatchRunner:
         if batch.was_idle:
             handover_s = min(max(0.0, spent_s - compute_s), LONGEST_HANDOVER_S)
             self.handover_s += 0.1 * (handover_s - self.handover_s)
+            batch.lane.table.handed_over(handover_s)

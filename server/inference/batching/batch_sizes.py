@@ -12,7 +12,8 @@ batch as soon as it is free, and the sum of the ends decides.
 
 Rows of one request end together, with the last of them. So where k rows wait for each request, on
 average, every row waits until the k-th, and for a request that waits alone the total is what its
-rows take in the cheapest batches, cut, padded or both (``braid.core.cover``).
+rows take in the cheapest batches, cut, padded or both (``braid.core.cover``), each with what it
+takes beside its computing.
 
 The first batch of the best order is what runs. Rows that will arrive while these are served count
 as well: with utilisation u, a busy period that begins with n rows serves n / (1 - u). So the

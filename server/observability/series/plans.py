@@ -9,7 +9,7 @@ from typing import NamedTuple
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from braid.core.measurement import Speed
-from braid.core.schedule import Schedule
+from braid.core.schedule import Rival, Schedule
 from braid.server.observability.series.requests import REPLICA
 from braid.server.store.records import ModelVersion
 
@@ -37,6 +37,9 @@ GAUGES: tuple[tuple[str, str, Read], ...] = (
     ("braid_schedule_speedup_most_ratio",
      "Upper end of the interval (90 %) of braid_schedule_speedup_ratio",
      lambda s: s.speed.most if s.speed else None),
+    ("braid_schedule_best_other_ratio",
+     "How many times as fast what serves is as the best of the other runtimes, same run",
+     lambda s: s.best_other.ratio if s.best_other else None),
     ("braid_schedule_latency_spread_ratio",
      "Of the runs behind braid_schedule_latency_seconds: middle half over median",
      lambda s: s.provenance.spread),
@@ -80,6 +83,7 @@ class ScheduleMetrics:
         self._knows = knows
         self._candidates: dict[PlanLabels, Collection[str]] = {}  # that have series
         self._speeds: dict[PlanLabels, Speed] = {}  # of schedules beside sequential, if known
+        self._rivals: dict[PlanLabels, Rival] = {}  # beside what serves, if there are any
         self._provisional: set[PlanLabels] = set()
         self._gauges = [
             (Gauge(name, text, PLAN, registry=registry), read) for name, text, read in GAUGES
@@ -113,6 +117,9 @@ class ScheduleMetrics:
         self._speeds.pop(plan, None)
         if schedule.speed is not None:
             self._speeds[plan] = schedule.speed
+        self._rivals.pop(plan, None)
+        if schedule.best_other is not None:
+            self._rivals[plan] = schedule.best_other
         self.precision.remove_by_labels(plan._asdict())
         self.precision.labels(*plan, schedule.precision).set(1)
         candidates = _candidates_of(schedule)
@@ -124,6 +131,9 @@ class ScheduleMetrics:
 
     def speeds(self) -> dict[PlanLabels, Speed]:
         return dict(self._speeds)
+
+    def rivals(self) -> dict[PlanLabels, Rival]:
+        return dict(self._rivals)
 
     def has_provisional(self, model: str, version: str) -> bool:
         return any(plan[:2] == (model, version) for plan in self._provisional)
@@ -138,6 +148,7 @@ class ScheduleMetrics:
         for plan in [labels for labels in self._candidates if labels[:2] == (model, version)]:
             del self._candidates[plan]
             self._speeds.pop(plan, None)
+            self._rivals.pop(plan, None)
             self._provisional.discard(plan)
 
 

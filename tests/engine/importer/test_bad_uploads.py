@@ -13,14 +13,20 @@ from tests.engine.importer.running import imported, left_in
 from tests.models.bad_onnx import BAD, unsupported
 from tests.models.graphs import model
 
+_IN_CI = {
+    *("empty", "a thousand nested Ifs", "thirty doubling functions", "Loop of 2^62"),
+    *("data at an absolute path", "hidden external data", "ConstantOfShape of 2^38"),
+}
+"""What limits and confinement of the process may have a part in."""
+
 _SLOW = {"Tile to 2^40", "Pad to 2^40", "Range of 2^38", "negative dims"}
 
 
 def _marks(name: str) -> list[pytest.MarkDecorator]:
     """What a real importer process is run on in which suite."""
-    if name in _SLOW:
-        return [pytest.mark.slow]
-    return [] if name == "cycle" else [pytest.mark.ci]
+    if name == "cycle":
+        return []
+    return [pytest.mark.ci if name in _IN_CI else pytest.mark.slow]
 
 
 @pytest.mark.parametrize("name", [name for name in BAD if name not in _SLOW])

@@ -56,6 +56,24 @@ def test_weights_become_fp32_and_the_edges_stay(tmp_path: Path) -> None:
     assert "the file computes in FP16; it is served in FP32 inside" in found.report.warnings
 
 
+#   x BF16 ──> Cast(FP32) ──> MatMul ──> Cast(BF16) ──> y
+def test_bf16_is_compared_with_onnxruntime_where_that_runs_it(tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("Cast", ["x"], ["wide"], to=TensorProto.FLOAT),
+        helper.make_node("MatMul", ["wide", "w"], ["h"]),
+        helper.make_node("Cast", ["h"], ["y"], to=TensorProto.BFLOAT16),
+    ]
+    weight = np.random.default_rng(0).normal(0, 0.3, (8, 8)).astype(np.float32)
+    bf16 = TensorProto.BFLOAT16
+    shapes = tensors(bf16, x=["n", 8]), tensors(bf16, y=["n", 8])
+
+    found = imported(as_model(graph(nodes, *shapes, {"w": weight})), tmp_path)
+
+    assert found.report.verified.reference.startswith("onnxruntime")
+    assert found.report.narrow_type == "BF16"
+    assert found.report.batch is not None
+
+
 def test_a_model_that_overflows_in_fp16_is_served_as_it_is(tmp_path: Path) -> None:
     nodes = [
         helper.make_node("Mul", ["x", "large"], ["h"]),  # infinite in FP16, not in FP32

@@ -114,6 +114,32 @@ def test_pooling(node: Node) -> None:
     check(*node)
 
 
+FAR = {"kernel_shape": [9000, 9000], "strides": [1000, 900]}
+
+
+@pytest.mark.parametrize(
+    "node",
+    [
+        case("Conv", 11, IMAGE, const(real(6, 4, 3, 3)), const(real(6)),
+             pads=[0, 90_001, 250_000, 7], strides=[9_000, 10_000]),
+        case("Conv", 11, IMAGE, const(real(6, 2, 3, 3)), group=2,
+             pads=[90_001, 90_000, 90_000, 90_002], dilations=[90_000, 90_000]),
+        case("Conv", 11, IMAGE, const(real(6, 4, 2, 2)), const(real(6)),
+             pads=[0, 90_000, 90_000, 0], dilations=[90_000, 90_000]),
+        case("Conv", 11, SIGNAL, const(real(6, 4, 3)), pads=[40_000, 0], strides=[5]),
+        case("MaxPool", 12, IMAGE, pads=[8000, 0, 8999, 8999], **FAR),
+        case("MaxPool", 12, IMAGE, pads=[8000, 0, 8999, 8999], outputs=2, **FAR),
+        case("MaxPool", 12, IMAGE, pads=[8000, 0, 8999, 8999], outputs=2, storage_order=1, **FAR),
+        case("AveragePool", 11, IMAGE, pads=[8000, 0, 8999, 8999], **FAR),
+        case("AveragePool", 11, IMAGE, pads=[8999] * 4, count_include_pad=1, **FAR),
+        case("LpPool", 11, IMAGE, pads=[8000, 0, 8999, 8999], **FAR),
+    ],
+)  # fmt: skip
+def test_padding_far_beyond_the_data_takes_no_memory(node: Node) -> None:
+    """Whole, the padded data would be tens of gigabytes and more."""
+    check(*node)
+
+
 CHANNELS = [const(positive(4)), const(real(4)), const(real(4)), const(positive(4))]
 
 

@@ -6,12 +6,14 @@ import os
 import socket
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from onnx import TensorProto, helper
 
 from braid.core.errors import InvalidArtefact, PreconditionFailed
 from braid.core.graph import Operator, OpGraph
@@ -23,6 +25,7 @@ from braid.engine.importer.host.report import MODEL_FILE, file_digest
 from braid.engine.program.onnxruntime_session import CUDA_PROVIDER, OnnxSession, check_division
 from braid.engine.runtime.yielding import NetClock, YieldToRequests, in_thread
 from braid.engine.worker.models import ModelTable
+from tests.models.graphs import graph, save, tensors
 from tests.models.small import small_cnn
 
 
@@ -66,6 +69,29 @@ def test_outputs_are_written_in_place_also_when_the_place_is_used_again(artefact
             assert torch.equal(place[name], wanted)
     with pytest.raises(PreconditionFailed, match="cannot run"):
         session.run_into({"x": x}, {name: each[:1] for name, each in place.items()})
+
+
+#   x BF16 ──> Cast(FP32) ──> Add(x) ──> Cast(BF16) ──> y      ONNX Runtime adds no BF16 on a CPU
+def test_bf16_goes_in_and_out_also_in_place(tmp_path: Path) -> None:
+    cast = partial(helper.make_node, "Cast")
+    nodes = [
+        cast(["x"], ["wide"], to=TensorProto.FLOAT),
+        helper.make_node("Add", ["wide", "wide"], ["sum"]),
+        cast(["sum"], ["y"], to=TensorProto.BFLOAT16),
+    ]
+    rows = ["batch", 3]
+    drawn = graph(
+        nodes, tensors(TensorProto.BFLOAT16, x=rows), tensors(TensorProto.BFLOAT16, y=rows)
+    )
+    save(drawn, tmp_path / MODEL_FILE)
+    session = OnnxSession(tmp_path, file_digest(tmp_path / MODEL_FILE), 1)
+    x = torch.tensor([[0.1, -3.0, 20000.0], [1e30, float("inf"), -0.0]]).bfloat16()
+    place = torch.full_like(x, 7.0)
+
+    for given in (x, -x):
+        assert torch.equal(session.run({"x": given})["y"], 2 * given)
+        session.run_into({"x": given}, {"y": place})
+        assert torch.equal(place, 2 * given)
 
 
 def test_a_changed_or_missing_file_is_not_opened(artefact: Path, tmp_path: Path) -> None:

@@ -169,6 +169,17 @@ def test_fp16_is_computed_in_fp32_and_given_as_fp16(tmp_path: Path) -> None:
     np.testing.assert_array_equal(found, expected(path, x=x)["y"])
 
 
+def test_bf16_is_computed_in_fp32_and_given_as_bf16(tmp_path: Path) -> None:
+    path = doubling(tmp_path / MODEL_FILE, TensorProto.BFLOAT16)
+    x = torch.tensor([[0.1, -3.0, 20000.0], [1e30, float("inf"), -0.0]]).bfloat16()
+    model, place = opened(path), torch.full_like(x, 7.0)
+
+    (output,) = model.run({"x": x})
+    for rows in (x, -x):
+        model.run_into({"x": rows.clone()}, {output: place})
+        assert torch.equal(place, 2 * rows)  # exact: only the exponent changes
+
+
 def arithmetic(
     path: Path, nodes: list[Any], constants: dict[str, Any], shape: list[int], element: int
 ) -> Path:

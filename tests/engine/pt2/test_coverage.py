@@ -37,6 +37,13 @@ def masked(x: Tensor) -> Tensor:
     return F.scaled_dot_product_attention(q, q, q, attn_mask=mask[rows, keys])[:, 0]
 
 
+def without_keys(x: Tensor) -> Tensor:
+    """Causal attention that may forbid the first queries all keys, as padding on the left does."""
+    allowed = torch.ones(6, 6, dtype=torch.bool).tril() & (x[:, None, None, :, 0] > 0)
+    q = x[:, None]
+    return F.scaled_dot_product_attention(q, q, q, attn_mask=allowed)
+
+
 def autocast(x: Tensor) -> Tensor:
     with torch.autocast("cpu", dtype=torch.bfloat16):
         return (x @ torch.eye(8)).float()
@@ -56,6 +63,7 @@ def grouped(x: Tensor) -> Tensor:
 
 PROGRAMS: Mapping[str, Callable[[Tensor], Any]] = {
     "a mask read by two indices": masked,
+    "queries without keys": without_keys,
     "autocast": autocast,
     "changes in place": in_place,
     "grouped queries": grouped,

@@ -73,7 +73,7 @@ def block_widths(graph: OpGraph) -> list[tuple[int, int]]:
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=[] if name == FAST else [pytest.mark.slow])
+        pytest.param(name, marks=pytest.mark.ci if name == FAST else pytest.mark.slow)
         for name in NETWORKS
         if name not in ("inception_v3", "nasnet_large")
     ],

@@ -27,8 +27,8 @@
 
 #undef cudaGetDeviceProperties
 #define API extern "C" __attribute__((visibility("default")))
-#define DOES_NOTHING(name, ...) \
-    API cudaError_t name(__VA_ARGS__) { return cudaSuccess; }
+#define ANSWERS(name, parameters, ...) \
+    API cudaError_t name parameters { __VA_ARGS__; return cudaSuccess; }
 #define LOCKED std::lock_guard<std::recursive_mutex> lock_(mutex)
 #define UNLESS_LOST \
     LOCKED;         \
@@ -111,6 +111,9 @@ unsigned long long next_capture = 1;
 thread_local cudaError_t last_error = cudaSuccess;
 thread_local cudaStreamCaptureMode thread_mode = cudaStreamCaptureModeGlobal;
 
+template <class Object, class Handle>
+Object* as(Handle handle) { return reinterpret_cast<Object*>(handle); }
+
 cudaError_t failed(cudaError_t error) { return last_error = error; }
 
 cudaError_t refused(Capture* capture, cudaError_t error) {
@@ -120,7 +123,7 @@ cudaError_t refused(Capture* capture, cudaError_t error) {
 
 Stream* stream_of(cudaStream_t handle) {
     bool is_legacy = !handle || handle == cudaStreamLegacy || handle == cudaStreamPerThread;
-    return is_legacy ? &legacy : reinterpret_cast<Stream*>(handle);
+    return is_legacy ? &legacy : as<Stream>(handle);
 }
 
 bool is_own(const Capture* capture) { return capture->thread == std::this_thread::get_id(); }
@@ -213,20 +216,16 @@ API cudaError_t cudaGetDeviceCount(int* count) {
     *count = !visible || strcmp(visible, "0") == 0;
     return *count ? cudaSuccess : failed(cudaErrorNoDevice);
 }
-API cudaError_t cudaGetDevice(int* device) { return *device = 0, cudaSuccess; }
+ANSWERS(cudaGetDevice, (int* device), *device = 0)
 API cudaError_t cudaSetDevice(int device) {
     return device == 0 ? cudaSuccess : failed(cudaErrorInvalidDevice);
 }
-API cudaError_t cudaDriverGetVersion(int* version) { return *version = CUDART_VERSION, cudaSuccess; }
-API cudaError_t cudaRuntimeGetVersion(int* version) { return *version = CUDART_VERSION, cudaSuccess; }
-API cudaError_t cudaDeviceGetPCIBusId(char* text, int size, int) {
-    return snprintf(text, size, "0000:01:00.0"), cudaSuccess;
-}
-API cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
-    return *least = 0, *greatest = -5, cudaSuccess;
-}
-API cudaError_t cudaDeviceCanAccessPeer(int* can, int, int) { return *can = 0, cudaSuccess; }
-DOES_NOTHING(cudaDeviceEnablePeerAccess, int, unsigned)
+ANSWERS(cudaDriverGetVersion, (int* version), *version = CUDART_VERSION)
+ANSWERS(cudaRuntimeGetVersion, (int* version), *version = CUDART_VERSION)
+ANSWERS(cudaDeviceGetPCIBusId, (char* text, int size, int), snprintf(text, size, "0000:01:00.0"))
+ANSWERS(cudaDeviceGetStreamPriorityRange, (int* least, int* greatest), *least = 0, *greatest = -5)
+ANSWERS(cudaDeviceCanAccessPeer, (int* can, int, int), *can = 0)
+ANSWERS(cudaDeviceEnablePeerAccess, (int, unsigned), )
 
 API cudaError_t cudaGetDeviceProperties(cudaDeviceProp* facts, int) {
     memset(facts, 0, sizeof *facts);
@@ -235,23 +234,18 @@ API cudaError_t cudaGetDeviceProperties(cudaDeviceProp* facts, int) {
     facts->totalGlobalMem = DEVICE_BYTES;
     facts->multiProcessorCount = 132;
     facts->warpSize = 32;
-    facts->maxThreadsPerBlock = 1024;
+    facts->maxThreadsPerBlock = facts->maxThreadsDim[0] = facts->maxThreadsDim[1] = 1024;
+    facts->maxThreadsDim[2] = 64;
     facts->maxThreadsPerMultiProcessor = 2048;
     facts->maxBlocksPerMultiProcessor = 32;
+    facts->maxGridSize[0] = 2147483647;
+    facts->maxGridSize[1] = facts->maxGridSize[2] = 65535;
     facts->regsPerBlock = facts->regsPerMultiprocessor = 65536;
     facts->sharedMemPerBlock = 48 << 10;
     facts->sharedMemPerBlockOptin = 227 << 10;
     facts->sharedMemPerMultiprocessor = 228 << 10;
-    facts->totalConstMem = 64 << 10;
     facts->l2CacheSize = 50 << 20;
-    facts->memoryBusWidth = 5120;
-    facts->memPitch = facts->maxGridSize[0] = 2147483647;
-    facts->maxGridSize[1] = facts->maxGridSize[2] = 65535;
-    facts->maxThreadsDim[0] = facts->maxThreadsDim[1] = 1024;
-    facts->maxThreadsDim[2] = 64;
-    facts->textureAlignment = 512;
-    facts->unifiedAddressing = facts->concurrentKernels = facts->cooperativeLaunch = 1;
-    facts->streamPrioritiesSupported = 1;
+    facts->cooperativeLaunch = facts->streamPrioritiesSupported = 1;
     return cudaSuccess;
 }
 
@@ -369,7 +363,7 @@ API cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t 
     if (!stream_of(stream)->capture) memset(to, value, bytes);
     return cudaSuccess;
 }
-DOES_NOTHING(cudaMemcpyToSymbol, const void*, const void*, size_t, size_t, cudaMemcpyKind)
+ANSWERS(cudaMemcpyToSymbol, (const void*, const void*, size_t, size_t, cudaMemcpyKind), )
 API cudaError_t cudaGetSymbolAddress(void** address, const void*) {
     static char variables[1 << 16];
     return *address = variables, cudaSuccess;
@@ -412,12 +406,12 @@ API cudaError_t cudaEventCreate(cudaEvent_t* handle) { return cudaEventCreateWit
 API cudaError_t cudaEventDestroy(cudaEvent_t handle) {
     LOCKED;
     events--;
-    return delete reinterpret_cast<Event*>(handle), cudaSuccess;
+    return delete as<Event>(handle), cudaSuccess;
 }
 API cudaError_t cudaEventRecord(cudaEvent_t handle, cudaStream_t on) {
     UNLESS_LOST;
     Stream* stream = stream_of(on);
-    Event* event = reinterpret_cast<Event*>(handle);
+    Event* event = as<Event>(handle);
     if (stream->capture && stream->capture->invalid) return failed(cudaErrorStreamCaptureInvalidated);
     if (cudaError_t error = implicit(stream)) return error;
     event->recorded = true;
@@ -433,7 +427,7 @@ API cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream,
 API cudaError_t cudaStreamWaitEvent(cudaStream_t handle, cudaEvent_t awaited, unsigned) {
     UNLESS_LOST;
     Stream* stream = stream_of(handle);
-    Event* event = reinterpret_cast<Event*>(awaited);
+    Event* event = as<Event>(awaited);
     if (!event->capture) {
         if (stream->capture && event->recorded)
             return refused(stream->capture, cudaErrorStreamCaptureIsolation);
@@ -458,7 +452,7 @@ API cudaError_t cudaStreamWaitEvent(cudaStream_t handle, cudaEvent_t awaited, un
 }
 API cudaError_t cudaEventQuery(cudaEvent_t handle) {
     UNLESS_LOST;
-    Event* event = reinterpret_cast<Event*>(handle);
+    Event* event = as<Event>(handle);
     if (!event->capture) return unsafe();
     auto entry = captures.find(event->capture);
     if (entry != captures.end()) entry->second->invalid = true;
@@ -467,7 +461,7 @@ API cudaError_t cudaEventQuery(cudaEvent_t handle) {
 API cudaError_t cudaEventSynchronize(cudaEvent_t event) { return cudaEventQuery(event); }
 API cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t first, cudaEvent_t second) {
     UNLESS_LOST;
-    Event *start = reinterpret_cast<Event*>(first), *end = reinterpret_cast<Event*>(second);
+    Event *start = as<Event>(first), *end = as<Event>(second);
     for (Event* event : {start, end})
         if (!event->recorded || !event->timed || event->capture)
             return failed(cudaErrorInvalidResourceHandle);
@@ -537,13 +531,13 @@ API cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode)
     return std::swap(*mode, thread_mode), cudaSuccess;
 }
 API cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t*, size_t* count) {
-    return *count = reinterpret_cast<Graph*>(graph)->operations.size(), cudaSuccess;
+    return *count = as<Graph>(graph)->operations.size(), cudaSuccess;
 }
 API cudaError_t cudaGraphInstantiate(cudaGraphExec_t* executable, cudaGraph_t graph, unsigned long long) {
     LOCKED;
     if (cudaError_t error = unsafe()) return error;
     executables++;
-    latest_graph = *reinterpret_cast<Graph*>(graph);
+    latest_graph = *as<Graph>(graph);
     *executable = reinterpret_cast<cudaGraphExec_t>(new Graph(latest_graph));
     return cudaSuccess;
 }
@@ -554,13 +548,13 @@ API cudaError_t cudaGraphInstantiateWithFlags(
 API cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
     LOCKED;
     graphs--;
-    return delete reinterpret_cast<Graph*>(graph), cudaSuccess;
+    return delete as<Graph>(graph), cudaSuccess;
 }
 API cudaError_t cudaGraphExecDestroy(cudaGraphExec_t executable) {
     LOCKED;
     if (cudaError_t error = unsafe()) return error;
     executables--;
-    return delete reinterpret_cast<Graph*>(executable), cudaSuccess;
+    return delete as<Graph>(executable), cudaSuccess;
 }
 API cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t stream) {
     LOCKED;
@@ -568,7 +562,7 @@ API cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t stream)
     if (cudaError_t error = put(stream, "replay")) return error;
     if (stream_of(stream)->capture) return cudaSuccess;
     replays++;
-    stream_of(stream)->clock_us += reinterpret_cast<Graph*>(executable)->duration_us();
+    stream_of(stream)->clock_us += as<Graph>(executable)->duration_us();
     return cudaSuccess;
 }
 
@@ -626,7 +620,7 @@ API cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* facts, const void*) {
     facts->binaryVersion = facts->ptxVersion = 90;
     return cudaSuccess;
 }
-DOES_NOTHING(cudaFuncSetAttribute, const void*, cudaFuncAttribute, int)
+ANSWERS(cudaFuncSetAttribute, (const void*, cudaFuncAttribute, int), )
 API cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
     int* blocks, const void*, int, size_t, unsigned) {
     return *blocks = 2, cudaSuccess;

@@ -132,6 +132,7 @@ class FakeExecution:
         self.batches: list[Batch] = []
         self._running: set[asyncio.Event] = set()
         self._deaths = 0
+        self.handover_s = 0.0  # of each batch, beside its computing
         self.is_bad: Callable[[int], bool] = lambda row: False
         self.error: BraidError = BraidError("a row is bad")
 
@@ -149,7 +150,7 @@ class FakeExecution:
             assert not any(piece.ticket.is_late(self._clock.now()) for piece in pieces)
             self.batches.append(Batch(model, self._clock.now(), size, rows, beside))
             seconds = model.latencies_s[size] if beside == 1 else model.beside_s[size]
-            await self._compute(seconds)
+            await self._compute(seconds + self.handover_s)
             if any(map(self.is_bad, rows)):
                 raise self.error
             compute_us = round(seconds * 1e6)

@@ -334,6 +334,17 @@ async def test_a_request_of_two_rows_is_not_padded_to_a_batch_that_takes_longer(
     assert bench.sizes[began:] == [1, 1]
 
 
+async def test_what_batches_take_beside_their_computing_counts_when_rows_are_cut() -> None:
+    bench = Bench({1: 1 * MS, 8: 9 * MS}, NEVER_WAIT)
+    bench.device.handover_s = 2 * MS
+    await asyncio.gather(bench.send(), bench.clock.advance(30 * MS))
+
+    await asyncio.gather(bench.send(4), bench.clock.advance(30 * MS))  # 11 ms, cut 12
+    await asyncio.gather(bench.send(3), bench.clock.advance(30 * MS))  # 11 ms, cut 9
+
+    assert bench.sizes == [1, 8, 1, 1, 1]
+
+
 async def test_requests_of_several_rows_wait_for_their_last_row() -> None:
     """One row after the other, the first request would end after 40 ms, the second after 80."""
     bench = Bench({1: 10 * MS, 8: 56 * MS}, NEVER_WAIT)

@@ -149,10 +149,18 @@ def test_no_size_is_tried_that_needs_too_much_memory(imported: ImportedModel) ->
 
 
 def test_no_size_is_tried_when_the_time_is_up(imported: ImportedModel) -> None:
-    halved = {2**power: 100.0 * 1.3**power for power in range(11)}
+    halved = {2**power: 100.0 * 1.3**power for power in range(13)}
 
     assert tried(imported, halved, step_s=MOST_S / 4) == [2, 4, 8]
-    assert max(tried(imported, halved)) == 1024
+    assert max(tried(imported, halved)) == 4096
+
+
+def test_batches_that_hardly_take_longer_are_tried_up_to_the_largest(
+    imported: ImportedModel,
+) -> None:
+    hardly = {1: 100.0, 2: 100.0, 16: 102.0, 128: 104.0, 1024: 106.0, 4096: 110.0}
+
+    assert tried(imported, hardly) == [2, 16, 128, 1024, 4096]
 
 
 def test_a_size_pays_whose_rows_take_clearly_less(imported: ImportedModel) -> None:

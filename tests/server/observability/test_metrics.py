@@ -177,3 +177,22 @@ def test_counters_and_histograms_have_no_second_series_for_when_they_were_made()
     for text in (exposed(metrics), other.decode()):
         assert "_created" not in text
         assert "braid_upload_bytes_sum 3.145728e+06" in text
+
+
+def test_the_best_other_runtime_stands_beside_a_schedule_and_goes_with_it() -> None:
+    metrics = Metrics()
+    metrics.add_model("lenet", 1)
+    others = (Contender("onnxruntime", 65.0), Contender("openvino", 70.0))
+    candidates = (*SCHEDULE.provenance.candidates, *others)
+    beside = replace(SCHEDULE.provenance, candidates=candidates)
+
+    metrics.schedules.schedule_chosen(LENET, "cpu", replace(SCHEDULE, provenance=beside))
+    plan = PlanLabels("lenet", "1", "cpu", "4")
+    assert metrics.schedules.rivals() == {plan: (1.3, "onnxruntime")}
+    assert re.search(
+        r"^braid_schedule_best_other_ratio\{.*\} 1\.3$", exposed(metrics), re.MULTILINE
+    )
+
+    metrics.schedules.schedule_chosen(LENET, "cpu", SCHEDULE)
+    assert metrics.schedules.rivals() == {}
+    assert "braid_schedule_best_other_ratio{" not in exposed(metrics)

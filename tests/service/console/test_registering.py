@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import re
 import struct
 import zlib
 from collections.abc import Iterator
@@ -253,8 +255,11 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]
     folder = tmp_path_factory.mktemp("guarded")
     for role, token in TOKENS.items():
         (folder / role).write_text(f"{token}\n")
-    files = {f"BRAID_{role.upper()}_TOKEN_FILE": str(folder / role) for role in TOKENS}
-    server = ServerProcess(folder / "store", **files).start()
+    server = ServerProcess(
+        folder / "store",
+        BRAID_ADMIN_TOKEN_FILE=str(folder / "admin"),
+        BRAID_INFER_TOKEN_FILE=str(folder / "infer"),
+    ).start()
     try:
         with server.client() as client:
             client.register("cnn", small_cnn(folder / "cnn.onnx"), batch_sizes=[1], wait=True)
@@ -336,6 +341,38 @@ def test_one_who_signed_in_registers_and_tries_in_a_browser(
     set_fields(browser, "#try-form", source="numbers")
     run_model(browser)
     assert rows(browser, "Outputs")[0][1] == "FP32[1, 4, 16, 16]"
+
+
+def peak_mib(server: ServerProcess) -> float:
+    """Most memory that the front end ever held."""
+    status = Path(f"/proc/{server.process.pid}/status").read_text()
+    found = re.search(r"VmHWM:\s+(\d+) kB", status)
+    assert found
+    return int(found[1]) / 1024
+
+
+def test_a_large_file_is_never_in_memory_as_a_whole(guarded: ServerProcess, tmp_path: Path) -> None:
+    size = 256 << 20
+    text = b"\x32" + bytes([*(128 | size >> shift & 127 for shift in (0, 7, 14, 21)), size >> 28])
+    model = tmp_path / "large.onnx"
+    with model.open("wb") as file:
+        file.write(text)
+        file.truncate(len(text) + size)  # a doc_string, and no graph
+    files = [{"name": model.name, "size": model.stat().st_size}]
+    line = json.dumps({"name": "large", "files": files}).encode() + b"\n"
+
+    before = peak_mib(guarded)
+    connection = HTTPConnection(guarded.http_address, timeout=120)
+    with model.open("rb") as file:
+        headers = {
+            "Authorization": f"Bearer {TOKENS['admin']}",
+            "Content-Length": str(len(line) + model.stat().st_size),
+        }
+        body = itertools.chain([line], iter(lambda: file.read(1 << 20), b""))
+        connection.request("POST", "/console/register", body, headers)
+        assert connection.getresponse().status == 200
+    connection.close()
+    assert peak_mib(guarded) - before < 64
 
 
 def test_an_upload_that_breaks_off_leaves_nothing(guarded: ServerProcess, tmp_path: Path) -> None:

@@ -24,7 +24,8 @@ def found_by(shared: ServerProcess, form: str, amount: Amount, folder: Path) -> 
     return found
 
 
-@pytest.mark.parametrize("form", EACH_FORM)
+@pytest.mark.ci
+@pytest.mark.parametrize("form", FORMS)
 def test_each_number_is_one_that_plain_arithmetic_allows(
     shared: ServerProcess, form: str, tmp_path: Path
 ) -> None:

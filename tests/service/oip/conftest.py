@@ -12,7 +12,7 @@ import pytest
 from onnx import TensorProto
 
 from tests.models import strings
-from tests.models.small import doubling, small_cnn, two_inputs
+from tests.models.small import choosing, doubling, small_cnn, two_inputs
 from tests.service.server_process import ServerProcess, serving
 
 SHM_KEY = f"/braid_test_{os.getpid()}"
@@ -41,6 +41,8 @@ def model_files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "fp16": doubling(folder / "fp16.onnx", TensorProto.FLOAT16),
         "bf16": doubling(folder / "bf16.onnx", TensorProto.BFLOAT16),
         "int32": doubling(folder / "int32.onnx", TensorProto.INT32),
+        "uint64": doubling(folder / "uint64.onnx", TensorProto.UINT64),
+        "chosen": choosing(folder / "chosen.onnx", TensorProto.UINT64),
     }
 
 

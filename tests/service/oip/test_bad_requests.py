@@ -198,22 +198,6 @@ def test_unregistering_while_requests_run_is_safe(stub: Any, shared_object: Path
     assert shared_object.read_bytes() == X + (2 * ramp(1)).tobytes()
 
 
-def test_shared_memory_is_off_unless_enabled(server: ServerProcess) -> None:
-    server.start()
-    with grpc.insecure_channel(server.address) as channel:
-        stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
-        for call, message in (
-            (stub.SystemSharedMemoryStatus, service_pb2.SystemSharedMemoryStatusRequest()),
-            (stub.SystemSharedMemoryRegister, service_pb2.SystemSharedMemoryRegisterRequest()),
-            (stub.SystemSharedMemoryUnregister, service_pb2.SystemSharedMemoryUnregisterRequest()),
-        ):
-            with pytest.raises(grpc.RpcError) as error:
-                call(message, timeout=120)
-            assert error.value.code() is grpc.StatusCode.UNIMPLEMENTED
-        metadata = stub.ServerMetadata(service_pb2.ServerMetadataRequest())
-    assert "system_shared_memory" not in metadata.extensions
-
-
 def test_clients_that_vanish_mid_stream_leave_nothing_behind(
     oip_server: ServerProcess, stub: Any
 ) -> None:

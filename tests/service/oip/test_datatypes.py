@@ -10,6 +10,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 import tritonclient.grpc as triton
+import tritonclient.http as http
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from braid.core.pieces import finished
@@ -49,6 +50,7 @@ def test_raw_contents(oip_server: ServerProcess, model: str, dtype: Any, datatyp
     [
         ("fp32", "FP32", "fp32_contents", [1.5, -2.0, 3.0], np.float32),
         ("int32", "INT32", "int_contents", [1, -2, 2**30 - 1], np.int32),
+        ("uint64", "UINT64", "uint64_contents", [0, 2**62 + 1, 2**63 - 1], np.uint64),
     ],
 )
 def test_typed_contents(
@@ -84,6 +86,35 @@ def test_the_raw_form_of_typed_contents(
 ) -> None:
     contents = service_pb2.InferTensorContents(**{field: values})
     assert finished(raw_bytes("x", datatype, contents)) == raw
+
+
+LARGE = np.array([0, 2**63 - 1, 2**63, 2**63 + 1, 2**64 - 1], np.uint64)
+
+
+@pytest.mark.parametrize("door", ["gRPC", "REST in binary", "REST in JSON"])
+def test_the_largest_unsigned_integers(oip_server: ServerProcess, door: str) -> None:
+    """Outputs of a plan of Braid's and of ONNX Runtime, whose type is C's unsigned long long."""
+    api, address = (
+        (triton, oip_server.address) if door == "gRPC" else (http, oip_server.http_address)
+    )
+    how = {} if door == "gRPC" else {"binary_data": door == "REST in binary"}
+
+    def given(name: str, array: np.ndarray[Any, Any], datatype: str) -> Any:
+        made = api.InferInput(name, list(array.shape), datatype)
+        made.set_data_from_numpy(array, **how)
+        return made
+
+    wanted = [api.InferRequestedOutput("y", **how)]
+    half, keep = LARGE[1:4].reshape(1, 3) // np.uint64(2), np.array([1, 0, 1, 1, 1], bool)
+    with api.InferenceServerClient(address) as client:
+        doubled = client.infer("uint64", [given("x", half, "UINT64")], outputs=wanted)
+        chosen = client.infer(
+            "chosen", [given("x", LARGE, "UINT64"), given("keep", keep, "BOOL")], outputs=wanted
+        )
+
+    assert doubled.as_numpy("y").tolist() == [[2**63 - 2, 2**63, 2**63]]
+    assert chosen.as_numpy("y").dtype == np.uint64
+    assert chosen.as_numpy("y").tolist() == [0, 2**63, 2**63 + 1, 2**64 - 1]
 
 
 @pytest.mark.parametrize("model", ["fp32", "fp16", "bf16", "int32"])
