@@ -121,8 +121,17 @@ API cudnnStatus_t cudnnBackendGetAttribute(
     if (count) *count = there;
     return CUDNN_STATUS_SUCCESS;
 }
+static cudnnStatus_t launched(cudnnHandle_t handle, const char* what) {
+    int error = dry_put(reinterpret_cast<Handle*>(handle)->stream, what);
+    return error ? CUDNN_STATUS_EXECUTION_FAILED : CUDNN_STATUS_SUCCESS;
+}
 API cudnnStatus_t cudnnBackendExecute(
     cudnnHandle_t handle, cudnnBackendDescriptor_t, cudnnBackendDescriptor_t) {
-    int error = dry_put(reinterpret_cast<Handle*>(handle)->stream, "cudnnBackendExecute");
-    return error ? CUDNN_STATUS_EXECUTION_FAILED : CUDNN_STATUS_SUCCESS;
+    return launched(handle, "cudnnBackendExecute");
+}
+API cudnnStatus_t cudnnBatchNormalizationForwardInference(
+    cudnnHandle_t handle, cudnnBatchNormMode_t, const void*, const void*, const cudnnTensorDescriptor_t,
+    const void*, const cudnnTensorDescriptor_t, void*, const cudnnTensorDescriptor_t, const void*,
+    const void*, const void*, const void*, double) {
+    return launched(handle, "cudnnBatchNormalizationForwardInference");
 }
