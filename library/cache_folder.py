@@ -28,7 +28,7 @@ from braid.core.disk import disk_failure
 from braid.core.errors import InvalidArtefact, StartupError
 from braid.core.removal import remove_folder
 from braid.core.shortage import shortage
-from braid.engine.importer.host.report import check_files
+from braid.engine.importer.host.report import check_files, read_report
 
 log = logging.getLogger("braid.library")
 
@@ -107,8 +107,10 @@ class CacheFolder:
         """Path of the artefact of a file with this SHA-256."""
         return self._artefacts / digest
 
-    def has_sound_artefact(self, digest: str) -> bool:
+    def has_sound_artefact(self, digest: str, *, is_tried: bool = False) -> bool:
         """True if the artefact is complete; an incomplete one is removed.
+
+        With ``is_tried`` also one of a model that ran on nothing that its import tried.
 
         Raises:
             SystemShortage: it cannot be looked at for now.
@@ -120,6 +122,9 @@ class CacheFolder:
             if artefact.exists():
                 log.warning("a damaged artefact is made again", extra={"reason": str(error)})
                 _remove(artefact)
+            return False
+        if is_tried and not read_report(artefact).verified.batches:
+            _remove(artefact)
             return False
         os.utime(artefact)  # used last
         return True

@@ -179,10 +179,12 @@ async def _import(received: _Received, parts: _Parts) -> ImportedModel:
         parts.report(ProgressReport(Phase.IMPORTING, done, step))
 
     retry = parts.retry(lambda what: on_progress(0.0, what))
-    if not await retry(lambda: folder.call(folder.has_sound_artefact, digest)):
+    samples = received.samples if options.samples else None
+    is_there = partial(folder.has_sound_artefact, digest, is_tried=samples is not None)
+    if not await retry(lambda: folder.call(is_there)):
         shapes, limits = dict(options.input_shapes) or None, parts.settings.import_limits
         await retry(
-            lambda: import_model(received.file, artefact, limits, on_progress, shapes),
+            lambda: import_model(received.file, artefact, limits, on_progress, shapes, samples),
             most_tries=IMPORT_TRIES,
         )
     read = partial(read_imported, digest, options, artefact)

@@ -133,6 +133,7 @@ class Imports:
         artefact: Path,
         on_progress: OnProgress,
         example_shapes: ExampleShapes,
+        samples: Path | None = None,
     ) -> None:
         """Import; the folder appears whole or not at all, also when cancelled.
 
@@ -140,7 +141,7 @@ class Imports:
         """
 
         async def attempt(limits: ImportLimits) -> None:
-            await self._run(upload, artefact, limits, on_progress, example_shapes)
+            await self._run(upload, artefact, limits, on_progress, example_shapes, samples)
 
         first = first_limits(self._limits, _size(upload))
         if first is not None:

@@ -25,8 +25,11 @@ from braid.server.store.records import ModelVersion
 ExampleShapes = Mapping[str, tuple[int, ...]] | None
 """Shapes to check a model at, by input; None: those that its file suggests."""
 
-ImportModel = Callable[[Path, Path, OnProgress, ExampleShapes], Awaitable[None]]
-"""Imports an uploaded file into an artefact folder, which appears whole or not at all."""
+ImportModel = Callable[[Path, Path, OnProgress, ExampleShapes, Path | None], Awaitable[None]]
+"""Imports an uploaded file into an artefact folder, which appears whole or not at all.
+
+The last path is of samples to try.
+"""
 
 CheckImported = Callable[[ImportedModel], None]
 """Raises BraidError if an imported model is not what was asked for; it does not serve then."""

@@ -159,12 +159,17 @@ async def _import(
             def on_progress(fraction: float, step: str) -> None:
                 _report_import(report, IMPORT_ENDS * min(1.0, max(0.0, fraction)), step)
 
+            samples = None
+            if digest := model.options.samples:
+                await retry(lambda: services.files.fetch_samples(digest))
+                samples = folder.sample_file(digest)
             await retry(
                 lambda: services.import_model(
                     folder.upload(model.sha256),
                     folder.artefact(model.sha256),
                     on_progress,
                     dict(model.options.input_shapes) or None,
+                    samples,
                 ),
                 most_tries=IMPORT_TRIES,
             )

@@ -16,6 +16,7 @@ import torch
 
 import braid
 from braid.core.errors import InvalidRequest, InvalidTensor, ModelImportError
+from tests.engine.importer.test_tried_samples import table
 from tests.models.strings import greeting, labels
 
 
@@ -69,6 +70,26 @@ def test_a_precision_is_chosen_by_errors_on_samples(model: Path, store: Path) ->
         assert net(rows).shape == (6, 4, 16, 16)
     with pytest.raises(InvalidRequest, match="give one array for each of the model's inputs"):
         compiled(samples={"image": rows.numpy()})
+
+
+@pytest.mark.ci
+def test_samples_are_tried_though_the_file_was_compiled_without(
+    tmp_path: Path, store: Path
+) -> None:
+    made, samples = table()
+    (tmp_path / "table.onnx").write_bytes(made.SerializeToString())
+    compiled = partial(
+        braid.compile, tmp_path / "table.onnx", planner="sequential", batch_sizes=[1], store=store
+    )
+
+    with compiled() as net:
+        assert not net.schedules
+    with compiled(samples=samples) as net:
+        assert net.schedules[1].document.provenance.samples == 6
+        answer = net(samples["ids"])
+
+    (expected,) = onnxruntime.InferenceSession(made.SerializeToString()).run(None, dict(samples))
+    np.testing.assert_allclose(answer, expected, rtol=1e-5, atol=1e-6)
 
 
 def test_arguments_are_checked_before_anything_starts(model: Path, store: Path) -> None:

@@ -66,6 +66,7 @@ async def import_model(
     limits: ImportLimits,
     on_progress: OnProgress,
     example_shapes: Mapping[str, tuple[int, ...]] | None = None,
+    samples: Path | None = None,
     *,
     spare: SpareImporter | None = None,
 ) -> None:
@@ -77,6 +78,7 @@ async def import_model(
         limits: enforced on the importer process.
         on_progress: called with a fraction in [0, 1] and the present step.
         example_shapes: shapes to verify at, by input, for models with open extents.
+        samples: file of inputs that the model takes, tried where no made-up content runs.
         spare: holds a process that was started ahead, perhaps.
 
     Raises:
@@ -91,7 +93,7 @@ async def import_model(
     try:
         with _work_folder(artefact.parent) as folder:
             written = folder / "artefact"
-            request = ImportRequest(upload, written, limits, example_shapes or {})
+            request = ImportRequest(upload, written, limits, example_shapes or {}, samples)
             await _import(request, on_progress, spare)
             await to_the_end(asyncio.to_thread(_accept, written, artefact))
     except (OSError, DiskFailure) as error:

@@ -64,7 +64,9 @@ class ImporterProcess:
     def ask(self, request: ImportRequest) -> None:
         """Send the request; a process that has ended is noticed by who reads the reports."""
         upload, artefact = request.upload.absolute(), request.artefact.absolute()
-        line = json.dumps(to_json(replace(request, upload=upload, artefact=artefact))).encode()
+        samples = request.samples.absolute() if request.samples else None
+        request = replace(request, upload=upload, artefact=artefact, samples=samples)
+        line = json.dumps(to_json(request)).encode()
         self._link.write(line + b"\n")
 
     async def end(self) -> None:

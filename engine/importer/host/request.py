@@ -59,3 +59,4 @@ class ImportRequest:
     limits: ImportLimits
     example_shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     # by input: shapes to verify at, where the caller knows them
+    samples: Path | None = None  # read only: inputs that the model takes, for where guesses fail

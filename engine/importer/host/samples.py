@@ -1,4 +1,4 @@
-"""Samples: inputs of a model that its owner gives, for the error of plans in narrow precisions.
+"""Samples: inputs of a model that its owner gives, for trials of an import and errors of plans.
 
 FILE.npz ──read_samples──> arrays by input ──check_fit──> the model's inputs, rows counted
                  └──digest_of──> the name under which the store keeps the file
@@ -17,6 +17,7 @@ import zipfile
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import IO, Any
 
 import numpy as np
@@ -27,6 +28,7 @@ from braid.core.regular_file import open_file
 from braid.core.tensor import BATCH, TensorType
 
 Arrays = Mapping[str, NDArray[Any]]
+NO_ARRAYS: Arrays = MappingProxyType({})
 
 _DAMAGED = (
     *(zipfile.BadZipFile, zipfile.LargeZipFile, zlib.error, EOFError),
@@ -185,31 +187,40 @@ def check_fit(
     """Check samples against a model's inputs; returns how many there are.
 
     Args:
-        inputs: static specs for one sample, without those that are set already.
+        inputs: static specs for one sample, without those that are set already, which the samples
+            may hold, too. A leading extent of 1 may be left out or be there.
         template: specs of all inputs; those with a batch have one sample a row.
 
     Raises:
         InvalidRequest: an array is missing, unknown, or of another type or shape.
     """
-    if set(samples) != set(inputs):
+    if not set(inputs) <= set(samples) <= set(template):
         raise InvalidRequest(
             f"the samples are of {', '.join(sorted(samples))}; give one array for each of the "
             f"model's inputs: {', '.join(inputs)}"
         )
     for name, spec in inputs.items():
         array = samples[name]
-        dtype = _DTYPES.get(spec.dtype)
-        if dtype is None or array.dtype != np.dtype(dtype):
-            raise InvalidRequest(
-                f"samples[{name!r}] is {array.dtype}, the model takes {dtype or spec.dtype}"
-            )
+        check_type(name, array, spec)
         shape = one_sample(spec, template[name])
-        if array.shape[1:] != shape:
+        may_omit_row = spec.shape[:1] == (1,)
+        if array.shape[1:] != shape and not (
+            may_omit_row and array.shape[1:] in (spec.shape, spec.shape[1:])
+        ):
             raise InvalidRequest(
                 f"samples[{name!r}] has the shape {list(array.shape)}; the model takes {spec}, so "
                 f"give [samples, {', '.join(map(str, shape))}]"
             )
     return len(next(iter(samples.values())))
+
+
+def check_type(name: str, array: NDArray[Any], spec: TensorType) -> None:
+    """Raise InvalidRequest unless the samples of an input have its type."""
+    dtype = _DTYPES.get(spec.dtype)
+    if dtype is None or array.dtype != np.dtype(dtype):
+        raise InvalidRequest(
+            f"samples[{name!r}] is {array.dtype}, the model takes {dtype or spec.dtype}"
+        )
 
 
 def one_sample(spec: TensorType, template: TensorType) -> tuple[int, ...]:

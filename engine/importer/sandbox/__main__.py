@@ -43,7 +43,7 @@ def main() -> None:
     gc.disable()  # collections are a seventh of the CPU time that loading takes
     _load_torch()
     request = _receive(link)
-    keep_to(request.artefact.parent, [request.upload])
+    keep_to(request.artefact.parent, filter(None, [request.upload, request.samples]))
     try:
         _import(request, lambda fraction, step: _send(link, Progress(fraction, step)))
     except Exception as error:

@@ -25,6 +25,7 @@ from braid.engine.importer.artefact import write_artefact
 from braid.engine.importer.host.messages import OnProgress
 from braid.engine.importer.host.report import BatchAxes, Report, Verified, file_digest
 from braid.engine.importer.host.request import ImportRequest
+from braid.engine.importer.host.samples import Arrays, read_samples
 from braid.engine.importer.upload.batch_axis import (
     guess_batch,
     repair_reshapes,
@@ -33,11 +34,13 @@ from braid.engine.importer.upload.batch_axis import (
 from braid.engine.importer.upload.uploaded_model import UploadedModel
 from braid.engine.importer.verification.compare import TOLERANCE, Disagreement
 from braid.engine.importer.verification.example_inputs import (
+    ContentRefused,
     Example,
     TooMuchMemory,
     find_example,
     second_example,
 )
+from braid.engine.importer.verification.given_samples import sampled_example, with_shapes_of
 from braid.engine.importer.verification.likely_shapes import shape_candidates
 from braid.engine.importer.verification.output_shapes import with_output_specs
 from braid.engine.importer.verification.reference import THREADS, ReferenceModel
@@ -80,13 +83,16 @@ def import_upload(source: UploadedModel, request: ImportRequest, on_progress: On
         on_progress: told a fraction and the present step.
 
     Raises:
+        InvalidRequest: the samples cannot be read.
         ModelImportError: the model cannot be imported; says why.
         MemoryError, OSError: a limit of the process was met.
     """
     torch.set_num_threads(THREADS)
     leave_compiler_out()
-    study, reference = _in_parts_or_whole(source, request, on_progress)
-    if guessed := _guessed(study.subject, request.example_shapes):
+    samples = read_samples(request.samples) if request.samples else {}
+    study, reference = _in_parts_or_whole(source, request, samples, on_progress)
+    given = with_shapes_of(samples, study.subject.template.inputs, request.example_shapes)
+    if guessed := _guessed(study.subject, given):
         study = replace(study, warnings=(*study.warnings, guessed))
     on_progress(0.9, "writing the artefact")
     report = _report(study, reference, request.upload, source)
@@ -106,7 +112,7 @@ class _Model:
 
 
 def _in_parts_or_whole(
-    source: UploadedModel, request: ImportRequest, on_progress: OnProgress
+    source: UploadedModel, request: ImportRequest, samples: Arrays, on_progress: OnProgress
 ) -> tuple[Study, ReferenceModel]:
     """Study a model in parts, or whole where parts do not do what the model does.
 
@@ -117,35 +123,68 @@ def _in_parts_or_whole(
     try:
         model = _template(source, on_progress)
     except UnsupportedOperators as refusal:
-        return _studied_whole(source, request, refusal.reasons, on_progress)
+        return _studied_whole(source, request, samples, refusal.reasons, on_progress)
     on_progress(0.4, "loading the model into the reference")
     reference = source.reference()
     try:
-        return _checked(model, reference, request, on_progress), reference
+        return _checked(model, reference, request, samples, on_progress), reference
     except ImportLimitExceeded:
         raise
     except ModelImportError as error:
         refused = error
         del model
     try:
-        return _studied_whole(source, request, (str(refused),), on_progress)
+        return _studied_whole(source, request, samples, (str(refused),), on_progress)
     except (UnsupportedOperators, MemoryError):
         raise refused from None
 
 
 def _checked(
-    model: _Model, reference: ReferenceModel, request: ImportRequest, on_progress: OnProgress
+    model: _Model,
+    reference: ReferenceModel,
+    request: ImportRequest,
+    samples: Arrays,
+    on_progress: OnProgress,
 ) -> Study:
     """Find content that the model takes, and compare with the reference.
+
+    Samples are tried where made-up content is refused, never where it gives another result: so
+    they cannot hide a wrong lowering.
 
     Raises:
         ModelImportError: it is wrong, or takes nothing that is tried.
     """
     on_progress(0.5, "looking for shapes that the model takes")
+    memory_bytes = int(request.limits.memory_bytes * _MEMORY_FOR_TENSORS)
+    plain = without_batch_symbol(model.template)
+    at_hand = plain, model.weights, reference, memory_bytes
+    shapes = with_shapes_of(samples, plain.inputs, request.example_shapes)
+    try:
+        example = find_example(*at_hand, shapes)
+        return _compared(model, reference, request, example, on_progress)
+    except ContentRefused:
+        if not samples:
+            raise
+    on_progress(0.5, "trying the samples")
+    example = sampled_example(*at_hand, shapes, samples)
+    return _compared(model, reference, request, example, on_progress)
+
+
+def _compared(
+    model: _Model,
+    reference: ReferenceModel,
+    request: ImportRequest,
+    example: Example,
+    on_progress: OnProgress,
+) -> Study:
+    """Compare a model with the reference.
+
+    Raises:
+        ModelImportError: it is wrong, or refuses the example's content.
+    """
     weights, remark, narrow = model.weights, model.remark, model.narrow_type
     memory_bytes = int(request.limits.memory_bytes * _MEMORY_FOR_TENSORS)
     plain = without_batch_symbol(model.template)
-    example = find_example(plain, weights, reference, memory_bytes, request.example_shapes)
     on_progress(0.6, f"checking against {reference.name}")
     is_first = request.limits.is_first
     subject = Subject(plain, weights, example, memory_bytes, is_first, narrow)
@@ -163,13 +202,18 @@ def _checked(
 
 def _studied(subject: Subject, reference: ReferenceModel, on_progress: OnProgress) -> Study:
     study = study_batch(subject, reference)
-    on_progress(0.8, "checking at other shapes")
-    verify_elsewhere(study.subject, reference)
+    if not study.subject.example.samples:  # content of other shapes would be made up
+        on_progress(0.8, "checking at other shapes")
+        verify_elsewhere(study.subject, reference)
     return study
 
 
 def _studied_whole(
-    source: UploadedModel, request: ImportRequest, reasons: tuple[str, ...], on_progress: OnProgress
+    source: UploadedModel,
+    request: ImportRequest,
+    samples: Arrays,
+    reasons: tuple[str, ...],
+    on_progress: OnProgress,
 ) -> tuple[Study, ReferenceModel]:
     """Study a model that ONNX Runtime runs whole; it is accepted even if no run confirms it.
 
@@ -178,13 +222,13 @@ def _studied_whole(
     """
     on_progress(0.3, "trying to serve the model as one unit")
     shapes = request.example_shapes
-    template, weights, untried = source.whole(reasons, shapes)
+    template, weights, untried = source.whole(reasons, shapes, samples)
     reference = source.reference()
     remark = f"served whole by ONNX Runtime, unscheduled: {'; '.join(reasons[:5])[:1000]}"
     if not untried:
         model = _Model(template, weights, remark)
         try:
-            return _checked(model, reference, request, on_progress), reference
+            return _checked(model, reference, request, samples, on_progress), reference
         except ImportLimitExceeded:
             raise
         except ModelImportError as error:
@@ -193,7 +237,8 @@ def _studied_whole(
     example = Example(next(shape_candidates(plain, shapes)), {})
     subject = Subject(plain, weights, example, request.limits.memory_bytes)
     checked = Checked(0.0, TOLERANCE, TOLERANCE)
-    warnings = remark, f"not verified: {untried}"[:1000]
+    how = "" if samples else " (samples are tried at an import: unregister the model first)"
+    warnings = remark, f"not verified{how}: {untried}"[:1000]
     return Study(subject, None, checked, warnings, is_verified=False), reference
 
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:  # torch is loaded only after the file has proved to be a mode
     from torch import Tensor
 
     from braid.core.graph import OpGraph
+    from braid.engine.importer.host.samples import Arrays
     from braid.engine.importer.verification.reference import ReferenceModel
 
 
@@ -44,7 +45,7 @@ class UploadedModel(Protocol):
         ...
 
     def whole(
-        self, reasons: tuple[str, ...], given: Mapping[str, tuple[int, ...]]
+        self, reasons: tuple[str, ...], given: Mapping[str, tuple[int, ...]], samples: Arrays
     ) -> tuple[OpGraph, Mapping[str, Tensor], str]:
         """Return the template of one operator that runs the model, its constants, and a complaint.
 
@@ -133,11 +134,11 @@ class OnnxUpload:
         return template, weights, f"not valid ONNX: {against}" if against else ""
 
     def whole(
-        self, reasons: tuple[str, ...], given: Mapping[str, tuple[int, ...]]
+        self, reasons: tuple[str, ...], given: Mapping[str, tuple[int, ...]], samples: Arrays
     ) -> tuple[OpGraph, Mapping[str, Tensor], str]:
         from braid.engine.importer.upload.whole_model import as_one_unit
 
-        return as_one_unit(self._model, reasons, self.reference, given)
+        return as_one_unit(self._model, reasons, self.reference, given, samples)
 
     def reference(self) -> ReferenceModel:
         from braid.engine.importer.upload.model_strings import words_of
@@ -189,11 +190,11 @@ class Pt2Upload:
         return replace(template, outputs=outputs), weights, remark
 
     def whole(
-        self, reasons: tuple[str, ...], given: Mapping[str, tuple[int, ...]]
+        self, reasons: tuple[str, ...], given: Mapping[str, tuple[int, ...]], samples: Arrays
     ) -> tuple[OpGraph, Mapping[str, Tensor], str]:
         if self.file is None:
             raise UnsupportedOperators(reasons)
-        return self._onnx.whole(reasons, given)
+        return self._onnx.whole(reasons, given, samples)
 
     def reference(self) -> ReferenceModel:
         from braid.engine.importer.verification.pt2_reference import EagerReference

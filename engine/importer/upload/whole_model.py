@@ -23,6 +23,7 @@ from torch import Tensor
 from braid.core.errors import ModelImportError, UnsupportedOperators
 from braid.core.graph import Literal, OpGraph
 from braid.core.tensor import BYTES, Dim, TensorType
+from braid.engine.importer.host.samples import NO_ARRAYS, Arrays
 from braid.engine.importer.sandbox.run_limit import trial
 from braid.engine.importer.upload.content_shapes import kinds_by_content, outputs_by_content
 from braid.engine.importer.upload.data_ranges import range_from_data
@@ -57,6 +58,7 @@ def as_one_unit(
     reasons: tuple[str, ...],
     open_reference: Callable[[], ReferenceModel],
     given: Mapping[str, tuple[int, ...]],
+    samples: Arrays = NO_ARRAYS,
 ) -> tuple[OpGraph, dict[str, Tensor], str]:
     """The template of one operator that runs the whole model, and why it was not tried ("").
 
@@ -65,6 +67,7 @@ def as_one_unit(
         reasons: why the lowering table refused it.
         open_reference: loads the uploaded model.
         given: shapes the caller knows to work, by input.
+        samples: content the caller knows to work.
 
     Raises:
         UnsupportedOperators: it is not safe, or ONNX Runtime refuses it too, for anything but the
@@ -84,7 +87,7 @@ def as_one_unit(
             against.append(f"ONNX Runtime, which could serve it whole, refuses it: {_said(error)}")
     if against:
         raise UnsupportedOperators((*against, *reasons))
-    axes, untried = _probed(model, inputs, session, open_reference(), given)
+    axes, untried = _probed(model, session, Probe(inputs, open_reference(), samples), given)
     refusing = _REFUSAL.search(untried)
     if untried and not (refusing and refusing[1] in _by_integers(model, inputs)):
         raise UnsupportedOperators((*reasons, untried))
@@ -94,16 +97,16 @@ def as_one_unit(
 
 def _probed(
     model: onnx.ModelProto,
-    inputs: Mapping[str, TensorType],
     session: Any,
-    reference: ReferenceModel,
+    probe: Probe,
     given: Mapping[str, tuple[int, ...]],
 ) -> tuple[FoundAxes, str]:
     """Specs of inputs and outputs, and why no run has shown them ("" if one has)."""
+    inputs = probe.inputs
     declared = {output.name: _declared(output) for output in model.graph.output}
     names = {dim for spec in inputs.values() for dim in spec.shape}
     try:
-        axes = Probe(inputs, reference).run(given)
+        axes = probe.run(given)
     except ModelImportError as error:
         dtypes = {output.name: _dtype(output.type) for output in session.get_outputs()}
         outputs = {

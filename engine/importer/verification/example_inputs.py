@@ -41,6 +41,13 @@ _SECOND_TRIALS = 8
 _LARGE_BYTES = 64 << 20  # of intermediate tensors
 
 
+GIVE_SAMPLES = "if it wants content of its own kind, give some with --samples FILE.npz"
+
+
+class ContentRefused(ModelImportError):
+    """Refusal of a model that takes no content that was tried; another content may run."""
+
+
 class TooMuchMemory(InvalidRequest):
     """Refusal of a model whose intermediate tensors do not fit into an import's memory."""
 
@@ -59,9 +66,19 @@ class Example:
     least: int = 0  # integer: divisors are drawn from 1
     positive: bool = False  # floats: absolute values of normal ones (a logarithm wants them)
     words: Words = field(default_factory=dict)  # what the model compares strings with, by input
+    samples: Mapping[str, Tensor] = field(default_factory=dict)  # [samples, *shape], not drawn then
+
+    @property
+    def are_alike(self) -> bool:
+        """Whether all samples are the same one."""
+        return bool(self.samples) and all(
+            bool((tensor == tensor[:1]).all()) for tensor in self.samples.values()
+        )
 
     def draw(self, rows: int | None, seed: int) -> dict[str, Tensor]:
-        """Return random inputs by name; ``rows`` replaces dimension 0 of every input."""
+        """Return random inputs or samples by name; ``rows`` replaces dimension 0 of every input."""
+        if self.samples:
+            return {name: self._sample(name, rows, seed) for name in self.specs}
         generator = torch.Generator().manual_seed(seed)
         ranges = self.integers[seed % len(self.integers)]
         drawn = dict(self.static_values)
@@ -76,17 +93,27 @@ class Example:
                 )
         return {name: drawn[name] for name in self.specs}
 
+    def _sample(self, name: str, rows: int | None, seed: int) -> Tensor:
+        if name in self.static_values:
+            return self.static_values[name]
+        tensor = self.samples[name]
+        if rows is None:
+            return tensor[seed % len(tensor)]
+        flat = tensor.flatten(0, 1)
+        return flat[(torch.arange(rows) + seed) % len(flat)]
+
     def content_to_keep(self, reference: ReferenceModel, *, is_whole: bool) -> dict[str, Any]:
         """Return content that the model takes, of inputs whose made up content it may not take.
 
-        Those are integers where it does not take zeros; of a model that runs whole, all.
+        Those are integers where it does not take zeros; of a model that runs whole, or that was
+        tried on samples, all.
         """
         kept = {
             name
             for name, spec in self.specs.items()
             if name not in self.static_values and spec.dtype != BYTES
         }
-        if not is_whole:
+        if not (is_whole or self.samples):
             kept = {name for name in kept if "INT" in self.specs[name].dtype}
             zeros = replace(self, integers=(dict.fromkeys(kept, 1),), least=0)
             if not kept or not isinstance(_outcome(reference, zeros), str):
@@ -111,7 +138,7 @@ class Example:
 
     def _unlike(self, row: Tensor, factor: float) -> Tensor:
         """One row, or its numbers times ``factor``; of integers and truths, ``least`` alone."""
-        if factor == 1 or is_strings(row):
+        if factor == 1 or is_strings(row) or (self.samples and not row.is_floating_point()):
             return row
         if row.is_floating_point():
             return row * factor
@@ -169,7 +196,7 @@ def find_example(
 
     Raises:
         ImportLimitExceeded: at the first shapes tried, the model takes too much memory.
-        ModelImportError: nothing that was tried runs; gives the first and the last reason.
+        ContentRefused: nothing that was tried runs; gives the first and the last reason.
     """
     refusals: list[str | TooMuchMemory] = []
     deadline = time.monotonic() + _TRIAL_SECONDS
@@ -183,7 +210,7 @@ def find_example(
             break
     if isinstance(refusals[0], TooMuchMemory):
         raise ImportLimitExceeded(str(refusals[0]), "memory_bytes")
-    raise ModelImportError(_nothing_runs(template, refusals))
+    raise ContentRefused(_nothing_runs(template, refusals))
 
 
 def _in_order_of_size(
@@ -238,14 +265,14 @@ def second_example(
 def _nothing_runs(template: OpGraph, refusals: Sequence[str | TooMuchMemory]) -> str:
     first, last = refusals[0], refusals[-1]
     if len(refusals) == 1:
-        return f"the model does not run: {first}"
+        return f"the model does not run: {first}; {GIVE_SAMPLES}"
     shapes = ", ".join(f"{name}: {spec}" for name, spec in template.inputs.items())
     options = wanted_shapes(template.inputs)
     give = (
-        f"register it with shapes that it takes, numbers in place of the names: {options}"
+        f"register it with shapes that it takes, numbers in place of the names: {options}; "
         if options
-        else "its shapes are fixed, so it takes other content than was tried"
-    )
+        else "its shapes are fixed, so it takes other content than was tried; "
+    ) + GIVE_SAMPLES
     return (
         f"the model does not run at any of {len(refusals)} input shapes tried ({shapes}); {give}. "
         f"The first reason: {first}. The last: {last}"

@@ -15,7 +15,9 @@ from torch import Tensor
 from braid.core.errors import ModelImportError
 from braid.core.graph import OpGraph
 from braid.core.tensor import Dim, TensorType
-from braid.engine.importer.verification.example_inputs import Example, drawable
+from braid.engine.importer.host.samples import Arrays
+from braid.engine.importer.verification.example_inputs import GIVE_SAMPLES, Example, drawable
+from braid.engine.importer.verification.given_samples import runs_on_samples
 from braid.engine.importer.verification.likely_shapes import shape_candidates, wanted_shapes
 from braid.engine.importer.verification.reference import ReferenceFailed, ReferenceModel
 from braid.engine.ops.dtypes import is_strings, spec_of
@@ -41,13 +43,16 @@ class Probe:
 
     inputs: Mapping[str, TensorType]
     reference: ReferenceModel
+    samples: Arrays  # tried in place of made-up content
 
     def run(self, given: Mapping[str, tuple[int, ...]]) -> FoundAxes:
         """Find specs of inputs and outputs.
 
         Raises:
-            ModelImportError: the model runs at no shapes.
+            ModelImportError: the model runs at no shapes, or not on the samples.
         """
+        if self.samples:
+            return self._around(runs_on_samples(self.inputs, self.reference, given, self.samples))
         bare = OpGraph("model", self.inputs, {}, {}, ())
         failure = "nothing was tried"
         for count, specs in enumerate(shape_candidates(bare, given)):
@@ -59,7 +64,9 @@ class Probe:
                 break
         options = wanted_shapes(self.inputs)
         give = f"; register it with shapes that it takes: {options}" if options else ""
-        raise ModelImportError(f"it does not run at any shapes tried{give} ({failure})")
+        raise ModelImportError(
+            f"it does not run at any shapes tried{give}; {GIVE_SAMPLES} ({failure})"
+        )
 
     def _around(self, example: Example) -> FoundAxes:
         """Specs from runs that change the content, then one open extent at a time."""
@@ -73,6 +80,9 @@ class Probe:
                     for output, dims in first.items():
                         _follow(followed[output], symbol, (extent, other), dims, then[output].shape)
                     break
+            else:
+                if example.samples:  # nothing shows what follows this extent
+                    followed = {output: [None] * len(dims) for output, dims in followed.items()}
         names = {dim for spec in self.inputs.values() for dim in spec.shape}
         specs = {
             output: TensorType(spec.dtype, named_axes(output, followed[output], names))
@@ -113,7 +123,7 @@ class Probe:
 
     def _elsewhere(self, example: Example, extents: Extents) -> dict[str, TensorType] | None:
         specs = {name: spec.bind(extents) for name, spec in self.inputs.items()}
-        moved = replace(example, specs=specs, static_values={})
+        moved = replace(example, specs=specs, static_values={}, samples={})
         try:
             return self._shapes(moved.draw(None, 0))
         except ReferenceFailed:

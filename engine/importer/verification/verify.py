@@ -37,7 +37,11 @@ from braid.engine.importer.verification.compare import (
     in_double,
     widened,
 )
-from braid.engine.importer.verification.example_inputs import Example, check_memory
+from braid.engine.importer.verification.example_inputs import (
+    ContentRefused,
+    Example,
+    check_memory,
+)
 from braid.engine.importer.verification.reference import ReferenceFailed, ReferenceModel
 from braid.engine.ops.dtypes import torch_dtype
 from braid.engine.ops.families.quantised_unit import QUANTISE
@@ -170,6 +174,7 @@ def verify_content(subject: Subject, reference: ReferenceModel) -> Checked:
     """Compare with the reference for two seeds; for more, as long as rounding decides.
 
     Raises:
+        ContentRefused: an operator refuses the content.
         ModelImportError: naming the first output that differs and its error.
     """
     errors, tolerances, results = [], [], []
@@ -180,16 +185,18 @@ def verify_content(subject: Subject, reference: ReferenceModel) -> Checked:
             results.append(run(*static, inputs))
             error, tolerance = _agree(subject, reference, inputs, None, results[-1])
         except ReferenceFailed as failure:
-            raise ModelImportError(f"{reference.name} fails on this model: {failure}") from failure
+            raise ContentRefused(f"{reference.name} fails on this model: {failure}") from failure
         except (InvalidRequest, Disagreement) as failure:
-            raise ModelImportError(
+            kind = ContentRefused if isinstance(failure, InvalidRequest) else ModelImportError
+            raise kind(
                 f"the imported model does not agree with {reference.name}: {failure}"
             ) from failure
         errors.append(error)
         tolerances.append(tolerance)
         if len(results) > 1 and min(tolerances) <= subject.tolerance:
             break
-    return Checked(max(errors), max(tolerances), min(tolerances), _differ(*results))
+    informative = _differ(*results) or subject.example.are_alike  # one sample shows neither
+    return Checked(max(errors), max(tolerances), min(tolerances), informative)
 
 
 def _agree(
@@ -268,6 +275,8 @@ def verify_batches(subject: Subject, reference: ReferenceModel) -> tuple[BatchAx
         InvalidRequest, Disagreement: the model is no function of single rows; says where.
     """
     _check_ranges(subject.template)
+    if subject.example.are_alike:
+        raise Disagreement("the samples are all alike, which shows nothing of rows; give others")
     most = max(CHECKED_BATCHES)
     rows = subject.example.draw(most, seed=2)
     single_row = subject.specialised(1)

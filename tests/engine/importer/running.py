@@ -30,17 +30,19 @@ async def imported(
     limits: ImportLimits | None = None,
     on_progress: OnProgress = _ignore,
     example_shapes: Shapes | None = None,
+    samples: Path | None = None,
 ) -> Path:
     """The artefact folder; the upload lies beside it."""
     data = upload if isinstance(upload, bytes) else upload.SerializeToString()
     path = folder / "upload"
     path.write_bytes(data)
     artefact = folder / "artefact"
-    await import_model(path, artefact, limits or ImportLimits(), on_progress, example_shapes)
+    limits = limits or ImportLimits()
+    await import_model(path, artefact, limits, on_progress, example_shapes, samples)
     return artefact
 
 
-def import_here(upload: Path, artefact: Path) -> Path:
+def import_here(upload: Path, artefact: Path, samples: Path | None = None) -> Path:
     """Make the artefact folder without a process, which loads torch for two seconds.
 
     For tests that are not about the process.
@@ -49,7 +51,8 @@ def import_here(upload: Path, artefact: Path) -> Path:
     try:
         with tempfile.TemporaryDirectory() as folder:
             source = open_upload(upload, Path(folder))
-            import_upload(source, ImportRequest(upload, artefact, ImportLimits()), _ignore)
+            request = ImportRequest(upload, artefact, ImportLimits(), samples=samples)
+            import_upload(source, request, _ignore)
     finally:
         torch.set_num_threads(threads)
     return artefact

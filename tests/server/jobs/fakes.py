@@ -128,6 +128,7 @@ class FakeImporter:
         self.batched = True
         self.narrow_type = ""
         self.error: Exception | None = None
+        self.samples: Path | None = None  # of the last import
         self.gate: asyncio.Event | None = None
         self.places = MemoryBudget(total_bytes=1, at_once=1)
 
@@ -137,7 +138,9 @@ class FakeImporter:
         artefact: Path,
         on_progress: OnProgress,
         example_shapes: Mapping[str, tuple[int, ...]] | None,
+        samples: Path | None = None,
     ) -> None:
+        self.samples = samples
         async with self.places.reserve(1):
             await self._import(upload, artefact, on_progress)
 

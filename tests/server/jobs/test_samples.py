@@ -52,6 +52,7 @@ async def test_errors_are_measured_on_samples_until_the_last_version_with_them_i
 
     assert [job.state for job in jobs] == [JobStatus.READY] * 2
     assert server.device.samples == str(file)
+    assert server.importer.samples == file
     schedules = server.store.schedules_of(made.model.sha256)
     assert {each.provenance.samples for each in schedules} == {3}
     assert not (await with_samples(server, ROWS)).is_new_job
