@@ -74,7 +74,8 @@ def compile(  # like torch's
         accept_error: outputs may be this far from FP32's, relative to the largest element of each;
             None: as far as is usual for the precision. What errs more does not run.
         samples: inputs to measure errors on: arrays by name, the first dimension counting samples,
-            or an .npz file of them; None: seeded inputs.
+            or an .npz file of them; None: seeded inputs. The import tries them where the model
+            takes nothing that it can make up.
         planner: one of ``braid plan --help``; the portfolio takes the fastest of all.
         input_shapes: whole shapes, batch as 1, of inputs with other open extents.
         device: ``cpu``, or some of its cores: ``cpu:0-7``.

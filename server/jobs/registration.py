@@ -162,7 +162,8 @@ async def _import(
             samples = None
             if digest := model.options.samples:
                 await retry(lambda: services.files.fetch_samples(digest))
-                samples = folder.sample_file(digest)
+                file = folder.sample_file(digest)
+                samples = file if file.is_file() else None  # gone: ``_samples`` says so
             await retry(
                 lambda: services.import_model(
                     folder.upload(model.sha256),

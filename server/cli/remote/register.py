@@ -74,7 +74,8 @@ def _add_precision(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         type=Path,
         help=".npz of arrays by input, the first dimension counting samples, to measure errors on "
-        "(default: on seeded inputs), and ranges of integers",
+        "(default: on seeded inputs), and ranges of integers; an import tries them where the model "
+        "takes nothing that it can make up",
     )
 
 
