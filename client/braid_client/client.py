@@ -182,8 +182,8 @@ class Client(Connection):
                 each; None: as far as is usual for the precision. What errs more does not serve.
             samples: inputs that errors are measured on, and that ranges of integers are taken from:
                 arrays by name, the first dimension counting samples, or an .npz file of them;
-                None: errors are of seeded inputs. An import tries them where the model takes nothing
-                that it can make up.
+                None: errors are of seeded inputs. An import tries them where the model takes
+                nothing that it can make up.
             wait: return only when the job has ended; ``timeout_s`` then bounds that too.
             on_progress: called with each state of the job, if ``wait``.
             on_upload: called, in another thread, with the bytes sent and the bytes in all.

@@ -29,7 +29,9 @@ FIRST_MEMORY_BYTES = 3 * GIB  # beyond what the libraries take
 FIRST_MEMORY_A_BYTE = 8  # of the file: read, parsed, loaded by the reference, in double precision
 FIRST_CPU_SECONDS = 60
 FIRST_BYTES_A_SECOND = 1 << 20
-RunImport = Callable[[Path, Path, ImportLimits, OnProgress, ExampleShapes], Awaitable[None]]
+RunImport = Callable[
+    [Path, Path, ImportLimits, OnProgress, ExampleShapes, Path | None], Awaitable[None]
+]
 """Imports an uploaded file within limits into an artefact folder."""
 
 _MOST_PASSES = 8  # others that may begin before one that waits for more memory

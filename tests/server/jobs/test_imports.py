@@ -30,6 +30,7 @@ class Importer:
         limits: ImportLimits,
         on_progress: OnProgress,
         example_shapes: Mapping[str, tuple[int, ...]] | None = None,
+        samples: Path | None = None,
     ) -> None:
         name = upload.name
         self.running[name] = limits
