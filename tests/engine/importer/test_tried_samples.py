@@ -16,6 +16,7 @@ from onnx import TensorProto, helper
 from braid.core.errors import InvalidRequest, ModelImportError
 from braid.engine.importer.artefact import Artefact, load_artefact
 from braid.engine.importer.host.request import ImportLimits, ImportRequest
+from braid.engine.importer.host.samples import samples_file
 from braid.engine.importer.sandbox.pipeline import import_upload
 from braid.engine.importer.upload.onnx_file import parse_model
 from braid.engine.importer.upload.uploaded_model import OnnxUpload
@@ -100,7 +101,7 @@ def brought(made: onnx.ModelProto, folder: Path, samples: Samples | None = None)
     if samples is None:
         return load_artefact(import_here(folder / "upload", folder / "artefact"))
     file = folder / "samples.npz"
-    np.savez(file, **samples)
+    file.write_bytes(samples_file(samples))
     return load_artefact(import_here(folder / "upload", folder / "artefact", file))
 
 
@@ -215,7 +216,7 @@ async def test_the_confined_process_reads_samples_from_where_they_lie(tmp_path: 
     work, elsewhere = tmp_path / "work", tmp_path / "elsewhere"
     work.mkdir()
     elsewhere.mkdir()
-    np.savez(elsewhere / "samples.npz", **samples)
+    (elsewhere / "samples.npz").write_bytes(samples_file(samples))
 
     folder = await imported(made, work, samples=elsewhere / "samples.npz")
 
