@@ -45,6 +45,7 @@ from braid.engine.importer.verification.example_inputs import (
 from braid.engine.importer.verification.reference import ReferenceFailed, ReferenceModel
 from braid.engine.ops.dtypes import torch_dtype
 from braid.engine.ops.families.quantised_unit import QUANTISE
+from braid.engine.ops.whole import KIND
 from braid.engine.passes.body import Weights
 from braid.engine.passes.specialise import interpret, specialise
 from braid.engine.runtime.memory import raise_out_of_memory
@@ -174,7 +175,7 @@ def verify_content(subject: Subject, reference: ReferenceModel) -> Checked:
     """Compare with the reference for two seeds; for more, as long as rounding decides.
 
     Raises:
-        ContentRefused: an operator refuses the content.
+        ContentRefused: the model does not take the content.
         ModelImportError: naming the first output that differs and its error.
     """
     errors, tolerances, results = [], [], []
@@ -187,7 +188,9 @@ def verify_content(subject: Subject, reference: ReferenceModel) -> Checked:
         except ReferenceFailed as failure:
             raise ContentRefused(f"{reference.name} fails on this model: {failure}") from failure
         except (InvalidRequest, Disagreement) as failure:
-            kind = ContentRefused if isinstance(failure, InvalidRequest) else ModelImportError
+            kind = ModelImportError
+            if isinstance(failure, InvalidRequest) and _is_invalid(subject, reference, inputs):
+                kind = ContentRefused
             raise kind(
                 f"the imported model does not agree with {reference.name}: {failure}"
             ) from failure
@@ -197,6 +200,20 @@ def verify_content(subject: Subject, reference: ReferenceModel) -> Checked:
             break
     informative = _differ(*results) or subject.example.are_alike  # one sample shows neither
     return Checked(max(errors), max(tolerances), min(tolerances), informative)
+
+
+def _is_invalid(subject: Subject, reference: ReferenceModel, inputs: Mapping[str, Tensor]) -> bool:
+    """Whether the model itself does not take these inputs, which the template refuses.
+
+    A template that runs the model whole refuses other shapes of outputs than it was made with.
+    """
+    if any(unit.kind == KIND for unit in subject.template.operators):
+        return True
+    try:
+        reference.run(inputs)
+    except ReferenceFailed:
+        return True
+    return False
 
 
 def _agree(
