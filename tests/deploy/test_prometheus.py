@@ -119,14 +119,14 @@ def prometheus(folder: Path, target: str) -> Iterator[Prometheus]:
         process.wait(timeout=20)
 
 
-def eventually(what: Callable[[], Any]) -> Any:
+def eventually(what: Callable[[], Any], why: Callable[[], object] = str) -> Any:
     """The first true answer of what cannot be reached at first."""
 
     def look() -> Any:
         with contextlib.suppress(OSError):
             return what()
 
-    return until(look)
+    return until(look, why=why)
 
 
 def for_grafana(expression: str) -> str:
@@ -146,17 +146,26 @@ def test_a_real_prometheus_answers_every_query_of_the_dashboards(tmp_path: Path)
             row = np.zeros((1, 3, 16, 16), np.float32)
             eventually(lambda: scraper.query('up{job="braid"} == 1'))
 
+            queries = [
+                for_grafana(expression)
+                for name in NAMES
+                if name != FLEET
+                for expression in expressions(name)
+            ]
+
+            def unanswered() -> list[str]:
+                empty = [query for query in queries if not scraper.query(query)]
+                if scraper.query("braid_schedule_provisional == 0"):
+                    return empty
+                # On a busy machine no round of a comparison may count: then there is no speed-up.
+                return [query for query in empty if "braid_schedule_speedup" not in query]
+
             def load_and_ask() -> bool:
                 for _ in range(20):
                     client.infer("cnn", {"x": row})
-                return all(
-                    scraper.query(for_grafana(expression))
-                    for name in NAMES
-                    if name != FLEET
-                    for expression in expressions(name)
-                )
+                return not unanswered()
 
-            eventually(load_and_ask)
+            eventually(load_and_ask, why=unanswered)
             rules = scraper.get("/api/v1/rules")["groups"]
             unhealthy = [r for g in rules for r in g["rules"] if r.get("lastError")]
             assert unhealthy == []
