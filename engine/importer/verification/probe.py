@@ -27,6 +27,9 @@ _MOST_TRIALS = 100
 
 Extents = Mapping[str, int]
 
+OutputDims = dict[str, list[Dim | None]]
+"""Shapes of outputs; None: an extent that differs between runs."""
+
 
 @dataclass(frozen=True, slots=True)
 class FoundAxes:
@@ -72,13 +75,13 @@ class Probe:
         """Specs from runs that change the content, then one open extent at a time."""
         base = self._extents(example)
         runs = self._on_other_content(example)
-        first = {output: _common([run[output].shape for run in runs]) for output in runs[0]}
+        first = _shared(runs)
         followed = {output: list(dims) for output, dims in first.items()}
         for symbol, extent in base.items():
             for other in (extent + 1, extent * 2):
                 if (then := self._elsewhere(example, {**base, symbol: other})) is not None:
                     for output, dims in first.items():
-                        _follow(followed[output], symbol, (extent, other), dims, then[output].shape)
+                        _follow(followed[output], symbol, (extent, other), dims, then[output])
                     break
             else:
                 if example.samples:  # nothing shows what follows this extent
@@ -102,12 +105,19 @@ class Probe:
     def _on_other_content(self, example: Example) -> list[dict[str, TensorType]]:
         """Specs of the outputs for several seeds, for many zeros and for zeros only.
 
-        Zeros shorten outputs whose length is a count of elements, as NonZero's.
+        Zeros shorten outputs whose length is a count of elements, as NonZero's; the model's own
+        words those that leave words out.
+
+        Raises:
+            ReferenceFailed: it does not run on the first.
         """
         runs = [self._shapes(example.draw(None, 0))]
         drawn = example.draw(None, seed=3)
         others = [example.draw(None, seed) for seed in (1, 2)]
         others += [{n: _sparse(t, factor) for n, t in drawn.items()} for factor in (0, 1)]
+        if example.words:
+            ranges = {**example.integers[0], **dict.fromkeys(example.words, 2)}
+            others.append(replace(example, integers=(ranges,)).draw(None, 0))
         for content in others:
             with suppress(ReferenceFailed):
                 runs.append(self._shapes(content))
@@ -121,11 +131,11 @@ class Probe:
         """
         return {name: spec_of(tensor) for name, tensor in self.reference.run(content).items()}
 
-    def _elsewhere(self, example: Example, extents: Extents) -> dict[str, TensorType] | None:
+    def _elsewhere(self, example: Example, extents: Extents) -> OutputDims | None:
         specs = {name: spec.bind(extents) for name, spec in self.inputs.items()}
         moved = replace(example, specs=specs, static_values={}, samples={})
         try:
-            return self._shapes(moved.draw(None, 0))
+            return _shared(self._on_other_content(moved))
         except ReferenceFailed:
             return None
 
@@ -136,6 +146,10 @@ def _sparse(tensor: Tensor, factor: int) -> Tensor:
         return torch.zeros_like(tensor)
     has_signs = tensor.dtype.is_signed and not is_strings(tensor)
     return tensor.clamp_min(0) if has_signs else tensor  # torch clamps few unsigned integers
+
+
+def _shared(runs: Sequence[Mapping[str, TensorType]]) -> OutputDims:
+    return {output: _common([run[output].shape for run in runs]) for output in runs[0]}
 
 
 def _common(shapes: Sequence[Sequence[Dim]]) -> list[Dim | None]:
@@ -151,7 +165,7 @@ def _follow(
     symbol: str,
     extents: tuple[int, int],
     before: Sequence[Dim | None],
-    after: Sequence[Dim],
+    after: Sequence[Dim | None],
 ) -> None:
     """Write the symbol where an output's extent follows it, None where it changes in another way.
 
@@ -160,7 +174,7 @@ def _follow(
         symbol: that had the first of ``extents`` ``before``, the other one ``after``.
         extents: see there.
         before: shape of the output; None: of any extent.
-        after: shape of the output.
+        after: the same.
     """
     if len(before) != len(after):
         followed[:] = [None] * len(followed)
