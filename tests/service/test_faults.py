@@ -286,8 +286,9 @@ def test_kills_of_whatever_measures_and_plans_end_a_registration_ready(
         job = client.register("cnn", model, batch_sizes=[1])
         for state in client.watch_job(job.id):
             details.add(state.detail)
-            is_due = state.state is JobState.PROFILING and state.done >= 4 - len(victims)
-            if victims and is_due and is_killed(victims[-1]):
+            # A fast machine may have measured all stages before the first look.
+            measures = state.state in (JobState.PROFILING, JobState.SCHEDULING, JobState.VERIFYING)
+            if victims and measures and is_killed(victims[-1]):
                 victims.pop()
         client.infer("cnn", {"x": np.zeros((1, 3, 32, 32), np.float32)})
 
