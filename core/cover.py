@@ -28,6 +28,7 @@ class Cover:
         self._least_cost = min(cost for _, cost in batches)
         self._most_rows = max(HORIZON_ROWS, *(size for size, _ in batches))
         self._least = [0.0]
+        self._first: dict[int, int] = {}  # of rows within the horizon, as they are asked for
 
     def least(self, rows: int) -> float:
         """Return what ``rows`` rows take in the cheapest batches, one after the other."""
@@ -38,8 +39,14 @@ class Cover:
 
     def first(self, rows: int) -> int:
         """Return the index of the batch to begin with: the fullest of those that are needed."""
-        if self._whole(rows, self._most_rows):
+        if rows > self._most_rows:
             return self._batches.index(self._cheapest)
+        at = self._first.get(rows)
+        if at is None:
+            at = self._first[rows] = self._first_of(rows)
+        return at
+
+    def _first_of(self, rows: int) -> int:
         single, several = self._single(rows), self._several(rows)
         if single <= several * (1 + 1e-9):
             return self._fullest(

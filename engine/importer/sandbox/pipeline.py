@@ -155,39 +155,36 @@ def _checked(
         ModelImportError: it is wrong, or takes nothing that is tried.
     """
     on_progress(0.5, "looking for shapes that the model takes")
-    memory_bytes = int(request.limits.memory_bytes * _MEMORY_FOR_TENSORS)
     plain = without_batch_symbol(model.template)
+    memory_bytes = int(request.limits.memory_bytes * _MEMORY_FOR_TENSORS)
     at_hand = plain, model.weights, reference, memory_bytes
     shapes = with_shapes_of(samples, plain.inputs, request.example_shapes)
+
+    def subject(example: Example) -> Subject:
+        is_first, narrow = request.limits.is_first, model.narrow_type
+        return Subject(plain, model.weights, example, memory_bytes, is_first, narrow)
+
     try:
-        example = find_example(*at_hand, shapes)
-        return _compared(model, reference, request, example, on_progress)
+        made_up = find_example(*at_hand, shapes)
+        return _compared(model, subject(made_up), reference, on_progress)
     except ContentRefused:
         if not samples:
             raise
     on_progress(0.5, "trying the samples")
-    example = sampled_example(*at_hand, shapes, samples)
-    return _compared(model, reference, request, example, on_progress)
+    given = sampled_example(*at_hand, shapes, samples)
+    return _compared(model, subject(given), reference, on_progress)
 
 
 def _compared(
-    model: _Model,
-    reference: ReferenceModel,
-    request: ImportRequest,
-    example: Example,
-    on_progress: OnProgress,
+    model: _Model, subject: Subject, reference: ReferenceModel, on_progress: OnProgress
 ) -> Study:
     """Compare a model with the reference.
 
     Raises:
         ModelImportError: it is wrong, or refuses the example's content.
     """
-    weights, remark, narrow = model.weights, model.remark, model.narrow_type
-    memory_bytes = int(request.limits.memory_bytes * _MEMORY_FOR_TENSORS)
-    plain = without_batch_symbol(model.template)
+    remark = model.remark
     on_progress(0.6, f"checking against {reference.name}")
-    is_first = request.limits.is_first
-    subject = Subject(plain, weights, example, memory_bytes, is_first, narrow)
     try:
         study = _studied(subject, reference, on_progress)
     except ModelImportError as refusal:
@@ -196,7 +193,10 @@ def _compared(
         plain, weights = run_passes(*model.as_filed)
         subject = replace(subject, template=without_batch_symbol(plain), weights=weights)
         study = _studied(subject, reference, on_progress)
-        remark = f"computes in {narrow} after each operator, which is slow: in FP32, {refusal}"
+        remark = (
+            f"computes in {model.narrow_type} after each operator, which is slow: in FP32, "
+            f"{refusal}"
+        )
     return replace(study, warnings=(*study.warnings, remark)) if remark else study
 
 
