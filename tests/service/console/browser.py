@@ -22,6 +22,13 @@ from tests.service.server_process import ServerProcess
 SECONDS = 120.0  # limit of every wait; nothing takes that long unless it is broken
 
 
+NAVIGATED = {"Inspected target navigated or closed", "Execution context was destroyed."}
+
+
+class Navigated(Exception):
+    """The page that was asked went away before it answered."""
+
+
 class Browser:
     """One tab. Collects what a person would see in the console of the developer tools."""
 
@@ -42,6 +49,8 @@ class Browser:
         while True:
             message = json.loads(self._socket.recv())
             if message.get("id") == self._next:
+                if message.get("error", {}).get("message") in NAVIGATED:
+                    raise Navigated(method)
                 assert "error" not in message, message
                 return message["result"]
             self._note(message)
@@ -73,8 +82,15 @@ class Browser:
         self.until(f"document.readyState === 'complete' && location.href === {json.dumps(url)}")
 
     def until(self, script: str, seconds: float = SECONDS) -> Any:
-        """Wait until an expression is true."""
-        return until(lambda: self.run(script), seconds, lambda: self.run("document.body.innerText"))
+        """Wait until an expression is true, in this page or in one that takes its place."""
+
+        def look() -> Any:
+            try:
+                return self.run(script)
+            except Navigated:
+                return None
+
+        return until(look, seconds, lambda: self.run("document.body.innerText"))
 
     @property
     def text(self) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.models.small import small_cnn
-from tests.service.console.browser import Browser, address
+from tests.service.console.browser import Browser, Navigated, address
 from tests.service.console.test_site import TOKEN
 from tests.service.server_process import ServerProcess
 
@@ -32,6 +32,19 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
 def keep(browser: Browser, name: str, *, dark: bool = False) -> None:
     if folder := os.environ.get("BRAID_SCREENSHOTS"):
         browser.screenshot(Path(folder) / f"{name}.png", dark=dark)
+
+
+def test_what_is_waited_for_may_stand_in_the_next_page(
+    server: ServerProcess, browser: Browser
+) -> None:
+    browser.open(address(server))
+    went = (
+        "sessionStorage.went || (sessionStorage.went = 1, location.reload(), new Promise(() => 0))"
+    )
+    with pytest.raises(Navigated):
+        browser.run(went)
+    browser.run("delete sessionStorage.went")
+    assert browser.until(went) == "1"
 
 
 def test_a_registration_is_watched_live_and_its_schedule_looked_at(
