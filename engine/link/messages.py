@@ -92,6 +92,7 @@ class ExecutableReady:
     heap_bytes: int = 0  # of its outputs, about, beside what the inputs' strings take
     memory: ModelMemory = ModelMemory()
     size_bytes: int = 0  # that its release gives back, about
+    work_s: float = 0.0  # seconds that it took to make, without requests in between
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from time import perf_counter_ns
+from time import monotonic, perf_counter_ns
 from typing import TypeAlias
 
 import torch
@@ -108,6 +108,17 @@ class SlotViews:
             return torch.empty(shape, dtype=dtype)
         flat = torch.frombuffer(self._arena, dtype=dtype, count=count, offset=offset + field.offset)
         return flat.reshape(shape)
+
+
+class WorkClock:
+    """Seconds of work since it was made, without those of requests in between."""
+
+    def __init__(self, pause: YieldToRequests) -> None:
+        self._pause = pause
+        self._began_s = monotonic() - pause.yielded_s
+
+    def work_s(self) -> float:
+        return monotonic() - self._pause.yielded_s - self._began_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +224,7 @@ class RequestHandlers:
         to_run, key = request.to_run, request.to_run.program
         if to_run.any_shape:
             return self._open_any_shape(request)
-        before = self._models.memory(key.digest)
+        before, clock = self._models.memory(key.digest), WorkClock(self._pause)
         graph = self._models.program(key).graph
         inputs = seeded_inputs(graph, self._models.content(key), 0)
         places = self._models.places(to_run.side_by_side)
@@ -225,7 +236,9 @@ class RequestHandlers:
         memory = self._models.memory(key.digest, copies[0])
         size_bytes = len(graph.operators) * UNIT_BYTES + _growth_bytes(before, memory)
         outputs = output_specs(graph)
-        return ExecutableReady(outputs, run_s, needs_finite, room, memory, size_bytes)
+        return ExecutableReady(
+            *(outputs, run_s, needs_finite, room, memory, size_bytes), clock.work_s()
+        )
 
     def _open_any_shape(self, request: PrepareExecutable) -> ExecutableReady:
         """Open a model in another runtime for any of its shapes, and run it at one of them."""

@@ -75,6 +75,7 @@ class Executable:
     heap_bytes: int = 0  # of its outputs, beside what the inputs' strings take; as much as was seen
     run_s: float = 0.0  # seconds of its first run
     size_bytes: int = 0  # that its release gives back, about
+    work_s: float = 0.0  # seconds that it took to make
 
     @property
     def digest(self) -> str:
@@ -116,7 +117,7 @@ class Executables:
         bound = self._limits.bound(answer.run_s)
         ready = Executable(
             *(number, to_run, layout, bound, answer.needs_finite, answer.heap_bytes),
-            *(answer.run_s, answer.size_bytes),
+            *(answer.run_s, answer.size_bytes, answer.work_s),
         )
         self._by_number[number] = ready
         self._count(ready.digest, answer.memory)

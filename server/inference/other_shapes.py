@@ -8,9 +8,8 @@ A class gets an executable of its own beside its requests when that would have p
 
     seconds spent in the session  *  part of them to be saved  >=  seconds of a preparation
 
-The part is a mean over the classes that were prepared; a preparation takes as long as the shortest
-one did, since requests go first in the others. Both ways are then measured as they serve, and the
-slower one is not used any more. What is kept is bounded in bytes, for all
+Both are means over the classes that were prepared, without the requests that went first. Both ways
+are then measured as they serve, and the slower one is not used any more. What is kept is bounded in bytes, for all
 models of a device together (``braid.server.devices.shape_memory``).
 """
 
@@ -22,7 +21,6 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from statistics import median
-from time import perf_counter
 from typing import Any
 
 from braid.core.background import log_unexpected
@@ -206,14 +204,12 @@ class OtherShapes:
         return task
 
     async def _prepare(self, key: Key) -> Executable:
-        began = perf_counter()
         try:
             ready = await self._device.prepare(self._to_run(*key))
         except BaseException:
             del self._own[key]
             raise
-        seconds = perf_counter() - began
-        self._preparation_s = min(self._preparation_s, seconds) if self.prepared else seconds
+        self._preparation_s += LEARNING * (ready.work_s - self._preparation_s)
         self.prepared += 1
         self._memory.keep(self, key, ready.size_bytes)  # nothing may come between this and its end
         return ready
