@@ -47,12 +47,19 @@ from braid.engine.program.onnxruntime_session import check_division
 from braid.engine.program.program import Program
 from braid.engine.runtime.yielding import YieldToRequests, in_thread, no_pause
 from braid.engine.worker.any_shape import AnyShape, check_any_division
-from braid.engine.worker.tensor_memory import storage_bytes
+from braid.engine.worker.tensor_memory import storage_bytes, storage_of
 
 log = logging.getLogger("braid.worker")
 
 _SessionKey = tuple[str, str, range | None, int, str]
 """Runtime, digest, threads of a place (None: all), threads that call it at once, precision."""
+
+
+UNIT_BYTES = 16 << 10
+"""Memory of an executable beside its tensors, for each unit, about: kernels' code, Python."""
+
+PROGRAMS_A_STEP = 32
+"""Programs whose tensors are counted before requests go first again."""
 
 
 @dataclass(slots=True)
@@ -69,12 +76,18 @@ class LoadedModel:
     takes_any_shape: bool = False
     loose: tuple[OpGraph, Mapping[str, Tensor]] | None = None  # for tensors without elements
 
-    def tensors(self) -> Iterator[Tensor]:
-        """Weights in all layouts, and constants of programs; some come more than once."""
+    def shared(self) -> Iterator[Tensor]:
+        """Weights in all layouts."""
         yield from self.weights.values()
         yield from self.packed.tensors()
-        for program in self.programs.values():
+
+    def tensors(self, pause: YieldToRequests) -> Iterator[Tensor]:
+        """Weights in all layouts, and constants of programs; some come more than once."""
+        yield from self.shared()
+        for at, program in enumerate(self.programs.values()):
             yield from program.constants().values()
+            if at % PROGRAMS_A_STEP == PROGRAMS_A_STEP - 1:
+                pause()
 
 
 @dataclass(slots=True, eq=False)
@@ -329,11 +342,23 @@ class ModelTable:
 
     def memory(self, digest: str, latest: ReadyExecutable | None = None) -> ModelMemory:
         """Memory of a model, of which ``latest`` was just prepared."""
-        sizes = storage_bytes(self.model(digest).tensors())
+        sizes = storage_bytes(self.model(digest).tensors(self._pause))
         gpu_weights = sizes.pop("cuda", 0)
         activations = 0 if latest is None else latest.prepared.activation_bytes or 0
         reserved = self._backend.reserved_bytes()
         return ModelMemory(sum(sizes.values()), gpu_weights, activations, reserved)
+
+    def size_bytes(self, ready: ReadyExecutable) -> int:
+        """Bytes that the release of an executable gives back, about.
+
+        On a CPU all executables share the memory of activations.
+        """
+        shared = set(map(storage_of, self.model(ready.digest).shared()))
+        constants = ready.program.constants().values()
+        own = storage_bytes(tensor for tensor in constants if storage_of(tensor) not in shared)
+        on_gpu = self._backend.reserved_bytes() is not None
+        activations = ready.prepared.activation_bytes or 0 if on_gpu else 0
+        return len(ready.program.units) * UNIT_BYTES + sum(own.values()) + activations
 
     def release(self, number: int) -> None:
         """Forget an executable, and its program if no other plan uses it."""

@@ -26,7 +26,6 @@ from braid.engine.link.messages import (
     DeviceDescription,
     ExecutableReady,
     LoadModel,
-    ModelMemory,
     PrepareExecutable,
     ProgramDescription,
     ReleaseExecutable,
@@ -61,9 +60,6 @@ Views: TypeAlias = tuple[dict[str, Tensor], dict[str, Tensor]]
 """Inputs and outputs by name."""
 
 MAX_KEPT = 4096
-
-UNIT_BYTES = 16 << 10
-"""Memory of an executable beside its tensors, for each unit, about: kernels' code, Python."""
 
 
 class SlotViews:
@@ -224,7 +220,7 @@ class RequestHandlers:
         to_run, key = request.to_run, request.to_run.program
         if to_run.any_shape:
             return self._open_any_shape(request)
-        before, clock = self._models.memory(key.digest), WorkClock(self._pause)
+        clock = WorkClock(self._pause)
         graph = self._models.program(key).graph
         inputs = seeded_inputs(graph, self._models.content(key), 0)
         places = self._models.places(to_run.side_by_side)
@@ -234,7 +230,7 @@ class RequestHandlers:
         needs_finite = any(ready.needs_finite for ready in copies)
         room = heap_bytes(graph, copies[0].layout)
         memory = self._models.memory(key.digest, copies[0])
-        size_bytes = len(graph.operators) * UNIT_BYTES + _growth_bytes(before, memory)
+        size_bytes = self._models.size_bytes(copies[0])
         outputs = output_specs(graph)
         return ExecutableReady(
             *(outputs, run_s, needs_finite, room, memory, size_bytes), clock.work_s()
@@ -301,15 +297,6 @@ class RequestHandlers:
             tuple(self._backend.runtimes),
             self._backend.software(),
         )
-
-
-def _growth_bytes(before: ModelMemory, after: ModelMemory) -> int:
-    """Bytes by which an executable has made a model's memory grow.
-
-    On a CPU all executables share the memory of activations.
-    """
-    weights = after.host_weights + after.gpu_weights - before.host_weights - before.gpu_weights
-    return weights if after.gpu_reserved is None else weights + after.activations
 
 
 def begin_run(

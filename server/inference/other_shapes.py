@@ -9,8 +9,8 @@ A class gets an executable of its own beside its requests when that would have p
     seconds spent in the session  *  part of them to be saved  >=  seconds of a preparation
 
 Both are means over the classes that were prepared, without the requests that went first. Both ways
-are then measured as they serve, and the slower one is not used any more. What is kept is bounded in bytes, for all
-models of a device together (``braid.server.devices.shape_memory``).
+are then measured as they serve, and the slower one is not used any more. What is kept is bounded in
+bytes, for all models of a device together (``braid.server.devices.shape_memory``).
 """
 
 from __future__ import annotations

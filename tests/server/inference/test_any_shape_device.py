@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
+import signal
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +17,7 @@ import pytest_asyncio
 
 from braid.compiler.imported_model import read_imported
 from braid.compiler.options import ModelOptions
-from braid.core.errors import InvalidRequest
+from braid.core.errors import InvalidRequest, Unavailable
 from braid.core.inputs import GivenTensor
 from braid.core.plan import sequential_plan
 from braid.core.runtimes import ONNXRUNTIME
@@ -170,6 +173,23 @@ async def test_a_bad_value_is_the_callers_and_later_requests_go_on(
 
         await under.check(inputs)
         assert await under.check(model.inputs(random, 1, 42)) == ONNXRUNTIME
+
+
+async def test_a_new_worker_answers_any_shape_as_the_one_before(
+    device: Device, tmp_path: Path
+) -> None:
+    random, model = np.random.default_rng(5), masked_attention()
+    async with served(device, model, tmp_path, RAN) as under:
+        os.kill(device.pids["serving"], signal.SIGKILL)
+
+        async with asyncio.timeout(120):
+            plan_id = ""
+            while not plan_id:
+                with suppress(Unavailable):
+                    plan_id = await under.check(model.inputs(random, 1, 51))
+                await asyncio.sleep(0.05)
+        assert plan_id == ONNXRUNTIME
+        assert under.replica.other_shapes.prepared == 0
 
 
 @pytest.mark.parametrize("candidates", [(), (ERRED,)], ids=["not compared", "refused"])
