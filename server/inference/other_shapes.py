@@ -24,7 +24,7 @@ from statistics import median
 from typing import Any
 
 from braid.core.background import log_unexpected
-from braid.core.errors import BraidError
+from braid.core.errors import BraidError, Unavailable
 from braid.core.inputs import ShapeClass
 from braid.core.program import PlanToRun
 from braid.core.tensor import TensorType, outputs_at
@@ -166,6 +166,8 @@ class OtherShapes:
         if (use := self._uses.get(key)) is not None:
             use.spent_s = 0.0  # it has to pay again
             use.own_s.clear()
+            if use.is_own_faster:
+                use.is_own_faster = None
         self.dropped += 1
         releasing = asyncio.create_task(self._retire(ready))
         self._releasing.add(releasing)
@@ -220,7 +222,8 @@ class OtherShapes:
 
     def _prepared_beside(self, key: Key, task: asyncio.Task[Executable]) -> None:
         self._memory.is_preparing = False
-        if task.cancelled() or task.exception() is not None:  # once is enough
+        error = None if task.cancelled() else task.exception()
+        if error is not None and not isinstance(error, Unavailable):  # once is enough
             self._use(key).is_own_faster = False
 
     def _judge(self, key: Key, use: _Use) -> None:

@@ -5,11 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, cast
+from typing import cast
 
 import pytest
 
-from braid.core.errors import PreconditionFailed
+from braid.core.errors import (
+    BraidError,
+    DeviceOutOfMemory,
+    PreconditionFailed,
+    WorkerRestarting,
+)
 from braid.core.inputs import ShapeClass
 from braid.core.program import PlanToRun, ProgramKey
 from braid.core.runtimes import ONNXRUNTIME
@@ -33,11 +38,16 @@ class FakeDevice:
         self.size_bytes = size_bytes
         self.prepared: list[PlanToRun] = []
         self.released: list[int] = []
+        self.asked = 0
+        self.error: BraidError | None = None
         self.gate = asyncio.Event()
         self.gate.set()
 
     async def prepare(self, to_run: PlanToRun) -> Executable:
+        self.asked += 1
         await self.gate.wait()
+        if self.error is not None:
+            raise self.error
         self.prepared.append(to_run)
         layout = slot_layout(to_run.program.specs, {})
         return Executable(len(self.prepared), to_run, layout, size_bytes=self.size_bytes)
@@ -148,6 +158,34 @@ async def test_an_executable_that_is_not_faster_is_dropped_for_good() -> None:
     assert shapes.prepared == 1
 
 
+@pytest.mark.parametrize(
+    ("error", "tries"), [(DeviceOutOfMemory("full"), 1), (WorkerRestarting("died"), 50)]
+)
+async def test_a_preparation_beside_that_fails_is_tried_again_if_that_may_help(
+    error: BraidError, tries: int
+) -> None:
+    device = FakeDevice()
+    shapes = await with_session(device)
+    device.error = error
+
+    for _ in range(50):
+        assert (await run(shapes, key(5), 100.0)).to_run.any_shape
+
+    assert device.asked == 1 + tries
+    assert shapes.prepared == 0
+
+
+async def test_what_was_dropped_for_others_is_prepared_again_once_it_comes_often() -> None:
+    device = FakeDevice(limit_bytes=MIB)
+    shapes = await with_session(device)
+    for length in (5, 6, 5):
+        for _ in range(20):
+            ready = await run(shapes, key(length), 100.0)
+        assert not ready.to_run.any_shape
+
+    assert (shapes.prepared, shapes.dropped) == (3, 2)
+
+
 async def test_a_shape_that_the_session_refused_is_left_to_its_own_executable() -> None:
     device = FakeDevice()
     shapes, at = await with_session(device), key(5)
@@ -186,11 +224,10 @@ async def test_without_a_session_and_without_elements_a_shape_is_prepared(length
 async def test_a_preparation_that_fails_is_tried_again_by_the_next_request() -> None:
     device = FakeDevice()
     shapes = shapes_on(device)
-    device.gate = cast(Any, None)
-    with pytest.raises(AttributeError):
+    device.error = WorkerRestarting("died")
+    with pytest.raises(WorkerRestarting):
         await shapes.own(key(3))
-    device.gate = asyncio.Event()
-    device.gate.set()
+    device.error = None
 
     await shapes.own(key(3))
 
