@@ -22,7 +22,7 @@ from braid.core.inputs import GivenTensor
 from braid.core.plan import sequential_plan
 from braid.core.runtimes import ONNXRUNTIME
 from braid.core.schedule import SEQUENTIAL, Contender, Provenance, Schedule
-from braid.engine.importer.host.report import file_digest
+from braid.engine.importer.host.report import MODEL_FILE, file_digest
 from braid.engine.link.options import WorkerOptions
 from braid.server.devices.device import Device
 from braid.server.inference.batching.batcher import Batcher
@@ -41,6 +41,7 @@ TOLERANCE = 1e-4
 DTYPES = {"float32": "FP32", "int64": "INT64"}
 
 RAN = Contender(ONNXRUNTIME, latency_us=1.0)
+FAILED = Contender(ONNXRUNTIME, remark="the process ended")
 ERRED = Contender(ONNXRUNTIME, latency_us=1.0, max_rel_error=1.0, remark="outputs differ")
 
 
@@ -91,7 +92,7 @@ async def device() -> AsyncIterator[Device]:
 
 @asynccontextmanager
 async def served(
-    device: Device, of: AnyLength, folder: Path, *candidates: Contender
+    device: Device, of: AnyLength, folder: Path, *candidates: Contender, keeps_file: bool = True
 ) -> AsyncIterator[Served]:
     """The model under the schedule of a registration that compared these candidates."""
     upload = folder / "model.onnx"
@@ -101,6 +102,8 @@ async def served(
     version = ModelVersion("m", 1, digest, 1, imported.options)
     replica = ModelReplica(version, imported, device)
     await device.load(digest, imported.artefact)
+    if not keeps_file:
+        (imported.artefact / MODEL_FILE).unlink()
     for size in imported.batch_sizes:
         graph = await device.describe(imported.program(size))
         names = tuple(operator.name for operator in graph.operators)
@@ -192,12 +195,16 @@ async def test_a_new_worker_answers_any_shape_as_the_one_before(
         assert under.replica.other_shapes.prepared == 0
 
 
-@pytest.mark.parametrize("candidates", [(), (ERRED,)], ids=["not compared", "refused"])
-async def test_a_runtime_that_was_not_right_prepares_shapes_as_they_come(
-    device: Device, tmp_path: Path, candidates: tuple[Contender, ...]
+@pytest.mark.parametrize(
+    ("candidates", "keeps_file"),
+    [((), True), ((ERRED,), True), ((FAILED,), True), ((RAN,), False)],
+    ids=["not compared", "refused", "failed", "without a file"],
+)
+async def test_without_a_runtime_that_was_right_shapes_are_prepared_as_they_come(
+    device: Device, tmp_path: Path, candidates: tuple[Contender, ...], keeps_file: bool
 ) -> None:
     random, model = np.random.default_rng(3), masked_attention()
-    async with served(device, model, tmp_path, *candidates) as under:
+    async with served(device, model, tmp_path, *candidates, keeps_file=keeps_file) as under:
         plans = {await under.check(model.inputs(random, 1, length)) for length in (11, 12, 11)}
 
         assert plans == {SEQUENTIAL}
