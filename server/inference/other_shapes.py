@@ -9,15 +9,16 @@ A class gets an executable of its own beside its requests when that would have p
     seconds spent in the session  *  part of them to be saved  >=  seconds of a preparation
 
 Both are means over the classes that were prepared, without the requests that went first. Both ways
-are then measured as they serve, and the slower one is not used any more. What is kept is bounded in
-bytes, for all models of a device together (``braid.server.devices.shape_memory``).
+then take turns on the requests of the class, so that both see the machine as it is, until one is
+chosen. What is kept is bounded in bytes, for all models of a device together
+(``braid.server.devices.shape_memory``).
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from statistics import median
@@ -37,7 +38,10 @@ MAX_USES = 512
 """Classes, each with a batch size, whose use is remembered."""
 
 TRIALS = 5
-"""Latest runs of a way whose median counts; after so many the own executable is judged."""
+"""Runs of both ways, in turns, whose medians decide between them."""
+
+MARGIN = 0.05
+"""Part of the session's time that an own executable has to save at least, as it takes memory."""
 
 SAVED, LEAST_SAVED, PREPARATION_S = 0.3, 0.02, 0.2
 """First guesses; and the least part that is assumed, so that what never paid is tried again."""
@@ -54,9 +58,16 @@ class _Use:
 
     session: Executable | None  # at these shapes; None: it does not run them
     spent_s: float = 0.0  # in the session
-    session_s: deque[float] = field(default_factory=lambda: deque(maxlen=TRIALS))
-    own_s: deque[float] = field(default_factory=lambda: deque(maxlen=TRIALS))
+    session_s: list[float] = field(default_factory=list)  # of runs since there is an executable
+    own_s: list[float] = field(default_factory=list)
     is_own_faster: bool | None = None  # None: not known yet
+
+    @property
+    def is_owns_turn(self) -> bool:
+        """Whether its own executable, if that is ready, runs it next."""
+        if self.session is None or self.is_own_faster is not None:
+            return self.session is None or self.is_own_faster is True
+        return len(self.own_s) <= len(self.session_s)
 
 
 class OtherShapes:
@@ -123,7 +134,7 @@ class OtherShapes:
     def ready(self, key: Key) -> Executable | None:
         """Return what runs a batch now; None: it has to be prepared."""
         use, own = self._use(key), self._ready_own(key)
-        if own is not None and (use.session is None or use.is_own_faster is not False):
+        if own is not None and use.is_owns_turn:
             self._memory.used(self, key)
             return own
         return use.session
@@ -138,10 +149,9 @@ class OtherShapes:
 
     def ran(self, key: Key, ready: Executable, seconds: float) -> None:
         """Learn from a run; has an own executable prepared beside if that would have paid."""
-        use = self._use(key)
+        use, own = self._use(key), self._ready_own(key)
         if ready is use.session:
             use.spent_s += seconds
-            use.session_s.append(seconds)
             if ready.heap_bytes:
                 part = ready.heap_bytes / max(1, _input_bytes(ready))
                 self._heap_part = max(self._heap_part, part)
@@ -149,9 +159,9 @@ class OtherShapes:
             is_open = use.is_own_faster is None and key not in self._own
             if pays and is_open and not self._memory.is_preparing:
                 self._prepare_beside(key)
-        elif ready is self._ready_own(key):
-            use.own_s.append(seconds)
-            if use.is_own_faster is None and use.session_s and len(use.own_s) == TRIALS:
+        if own is not None and use.is_own_faster is None and ready in (own, use.session):
+            (use.own_s if ready is own else use.session_s).append(seconds)
+            if min(len(use.own_s), len(use.session_s)) >= TRIALS:
                 self._judge(key, use)
 
     def refuse(self, key: Key, error: BraidError) -> None:
@@ -166,6 +176,7 @@ class OtherShapes:
         if (use := self._uses.get(key)) is not None:
             use.spent_s = 0.0  # it has to pay again
             use.own_s.clear()
+            use.session_s.clear()
             if use.is_own_faster:
                 use.is_own_faster = None
         self.dropped += 1
@@ -227,11 +238,10 @@ class OtherShapes:
             self._use(key).is_own_faster = False
 
     def _judge(self, key: Key, use: _Use) -> None:
-        """Decide by the latest runs which way serves a class from now on."""
-        own_s, session_s = median(use.own_s), median(use.session_s)
-        use.is_own_faster = own_s < session_s
-        saved = self._saved + LEARNING * (1 - own_s / session_s - self._saved)
-        self._saved = max(LEAST_SAVED, saved)
+        """Decide which way serves a class from now on."""
+        saved = 1 - median(use.own_s) / median(use.session_s)
+        use.is_own_faster = saved >= MARGIN
+        self._saved = max(LEAST_SAVED, self._saved + LEARNING * (saved - self._saved))
         if not use.is_own_faster:
             self._memory.forget(self, key)
             self.drop(key)

@@ -116,10 +116,11 @@ async def test_a_shape_that_comes_often_gets_an_executable_beside_its_requests()
         assert (await run(shapes, key(5), 0.01)).to_run.any_shape
     device.gate.set()
     await settle()
-    ran = [await run(shapes, key(5), 0.01) for _ in range(20)]
+    ran = [await run(shapes, key(5), 0.01) for _ in range(30)]
 
     assert shapes.prepared == 1
-    assert not any(executable.to_run.any_shape for executable in ran)
+    are_of_session = [executable.to_run.any_shape for executable in ran]
+    assert are_of_session == [False, True] * 5 + [False] * 20
 
 
 async def test_one_executable_at_a_time_is_prepared_beside() -> None:
@@ -145,17 +146,43 @@ async def test_an_executable_that_is_not_faster_is_dropped_for_good() -> None:
     assert own is not None
     assert not own.to_run.any_shape
 
-    while (ready := shapes.ready(at)) is own:
-        shapes.ran(at, own, 100.1)
+    for _ in range(20):
+        ready = shapes.ready(at)
+        assert ready is not None
+        shapes.ran(at, ready, 100.1 if ready is own else 100.0)
         await settle()
 
-    assert ready is not None
     assert ready.to_run.any_shape
     assert device.released == [own.number]
     assert (shapes.prepared, shapes.dropped) == (1, 1)
     for _ in range(50):
         await run(shapes, at, 100.0)
     assert shapes.prepared == 1
+
+
+@pytest.mark.parametrize(
+    ("part", "load", "is_kept"), [(0.6, 2.0, True), (1.2, 0.5, False), (0.99, 1.0, False)]
+)
+async def test_an_executable_is_judged_on_the_machine_as_it_is_now(
+    part: float, load: float, *, is_kept: bool
+) -> None:
+    device = FakeDevice()
+    shapes, at = await with_session(device), key(5)
+    device.gate.clear()
+    for _ in range(20):
+        await run(shapes, at, 1.0)
+    device.gate.set()
+    await settle()
+
+    for _ in range(20):  # what else runs there has changed
+        ready = shapes.ready(at)
+        assert ready is not None
+        shapes.ran(at, ready, load if ready.to_run.any_shape else load * part)
+        await settle()
+
+    last = shapes.ready(at)
+    assert last is not None
+    assert last.to_run.any_shape is not is_kept
 
 
 @pytest.mark.parametrize(
