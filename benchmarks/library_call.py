@@ -41,22 +41,22 @@ def median_us(run: Callable[[], object], calls: int) -> float:
 
 def turns_of(net: braid.Network, calls: int) -> dict[str, Turn]:
     """The contenders: the bare executor, by a call of its thread, and calls of the network."""
-    batch = net._ready[net._profiled, 1]
-    given = seeded_inputs(batch.ready.program.graph, {}, 0)
-    outputs = {name: torch.empty_like(tensor) for name, tensor in batch.outputs.items()}
+    executable = net._executables[1]
+    given = seeded_inputs(executable.ready.program.graph, {}, 0)
+    outputs = {name: torch.empty_like(tensor) for name, tensor in executable.spare.items()}
     device = net._device
 
     def bare() -> float:
         run = begin_run
         return device.call(
             lambda: median_us(
-                lambda: run(device.backend, batch.ready, given, outputs).finish(), calls
+                lambda: run(device.backend, executable.ready, given, outputs).finish(), calls
             )
         )
 
     def handed_over() -> float:
         def run() -> None:
-            begin_run(device.backend, batch.ready, given, outputs).finish()
+            begin_run(device.backend, executable.ready, given, outputs).finish()
 
         return median_us(lambda: device.call(run), calls)
 

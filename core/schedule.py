@@ -256,10 +256,12 @@ class Schedule:
         """Runtime that runs the model, of RUNTIMES; ``plan`` runs where it cannot. Or empty."""
         return self.planner if self.planner in RUNTIMES else ""
 
-    def in_fp32(self, runtime: str) -> Contender | None:
-        """Candidate that ran the whole model in ``runtime`` in FP32; None: it took no part."""
-        named = (candidate for candidate in self.provenance.candidates if candidate.name == runtime)
-        return next((candidate for candidate in named if candidate.precision in ("", FP32)), None)
+    def was_right_in(self, runtime: str) -> bool | None:
+        """Whether ``runtime`` ran the whole model in FP32 and was right; None: it took no part."""
+        for candidate in self.provenance.candidates:
+            if candidate.name == runtime and candidate.precision in ("", FP32):
+                return not candidate.remark and candidate.latency_us is not None
+        return None
 
     @property
     def serving_us(self) -> float | None:

@@ -14,18 +14,23 @@ import os
 import threading
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
+from itertools import count
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, TypeVar, cast
 
 import torch
 
-from braid.core.errors import PreconditionFailed
+from braid.core.errors import InvalidRequest, PreconditionFailed
+from braid.core.program import PlanToRun
+from braid.core.shape_memory import ShapeMemory
 from braid.engine.device import Backend
 from braid.engine.link.options import WorkerOptions
 from braid.engine.runtime.threads import end_team
-from braid.engine.worker.models import ModelTable
+from braid.engine.worker.models import ModelTable, seeded_inputs
 from braid.engine.worker.process.assembly import cpu_backend
+from braid.library.executables import Executable
 
 T = TypeVar("T")
 
@@ -44,15 +49,17 @@ class _Call:
 
 
 class DeviceThread:
-    """A CPU device in this process. ``backend`` and ``models`` belong to its thread."""
+    """A CPU device in this process. Its attributes belong to its thread."""
 
     backend: Backend
     models: ModelTable
+    shape_memory: ShapeMemory
 
     def __init__(self, options: WorkerOptions) -> None:
         """Start the thread, and wait until it has its device."""
         self._calls: SimpleQueue[_Call | None] = SimpleQueue()
         self._users: Counter[str] = Counter()  # of models, by digest
+        self._numbers = count(1)  # of executables
         self._pid = os.getpid()
         self._thread = threading.Thread(target=self._serve, name="braid-device", daemon=True)
         self._thread.start()
@@ -96,9 +103,29 @@ class DeviceThread:
         if not self._users[digest]:
             self.models.unload(digest)
 
+    def prepare(self, to_run: PlanToRun) -> Executable:
+        """Make a plan of a loaded model ready, and run it once; in the device thread.
+
+        Raises:
+            InvalidRequest: the model cannot run at these shapes.
+        """
+        ready = self.models.executable_of(to_run, None)
+        executable = Executable.of(next(self._numbers), ready, to_run.plan_id)
+        if not ready.layout.has_heap:
+            content = seeded_inputs(ready.program.graph, self.models.content(to_run.program), 0)
+            with suppress(InvalidRequest):  # not every model takes what is made up
+                executable.run(self.backend, content, executable.spare)
+        self.models.prepare(executable.number, (ready,))
+        return executable
+
+    def release(self, executable: Executable) -> None:
+        """Give back what ``prepare`` took; in the device thread."""
+        self.models.release(executable.number)
+
     def _open(self, options: WorkerOptions) -> None:
         self.backend = cpu_backend(options)
         self.models = ModelTable(self.backend)
+        self.shape_memory = ShapeMemory.part_of(options.memory_bytes)
 
     @torch.inference_mode()
     def _serve(self) -> None:

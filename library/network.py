@@ -3,16 +3,14 @@
 net(x) ──checked──> Route (batches of rows, each with its plan) ──device thread──> outputs
 
 Rows are cut into batches of the compiled sizes and padded as is cheapest by their measured
-latencies, as a server does it. Plans for shapes that were not compiled run sequentially, and are
-made when such inputs first come.
+latencies, as a server does it. Shapes that were not compiled are left to
+``braid.library.other_shapes``, if possible all rows at once.
 """
 
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
 from collections.abc import Hashable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -23,22 +21,19 @@ import torch
 from torch import Tensor
 
 from braid.core.cover import Cover
-from braid.core.errors import InvalidRequest, PreconditionFailed
+from braid.core.errors import PreconditionFailed
 from braid.core.inputs import ShapeClass, check_inputs
 from braid.core.tensor import TensorType
-from braid.engine.ops.dtypes import tensor_of, torch_dtype
+from braid.engine.ops.dtypes import tensor_of
 from braid.engine.ops.whole import run_named
-from braid.engine.runtime.yielding import no_pause
-from braid.engine.worker.models import ReadyExecutable, seeded_inputs
-from braid.engine.worker.requests import begin_run
 from braid.library.compiled import Compiled
 from braid.library.device_thread import DEVICE_THREADS
+from braid.library.executables import Executable
+from braid.library.other_shapes import OtherShapes
 from braid.library.schedules import NetworkSchedule
 from braid.library.tensors import GivenInputs, Inputs, given_inputs, joined, padded
 
 MAX_ROUTES = 256
-MAX_ON_DEMAND = 32
-"""Plans kept for shapes that were not compiled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +43,9 @@ class _Batch:
     first: int
     rows: int
     size: int
-    ready: ReadyExecutable
-    plan_id: str
-    outputs: Mapping[str, Tensor]  # of their types and shapes, for new ones to be like
+    shape_class: ShapeClass
+    compiled: Executable | None  # None: nothing was compiled for the class
+    inputs: frozenset[str]  # that it takes
 
     @property
     def is_full(self) -> bool:
@@ -85,10 +80,11 @@ class Network:
         self._compiled = compiled
         self._cover = Cover([(size, compiled.expected_us(size)) for size in self.batch_sizes])
         self._routes: dict[Hashable, _Route] = {}
-        self._ready: OrderedDict[tuple[ShapeClass, int], _Batch] = OrderedDict()
+        self._executables: dict[int, Executable] = {}  # of the compiled shapes, by batch size
         self._lock = threading.Lock()  # of everything above that changes
         self._is_loaded = self._is_closed = False
         self._device = DEVICE_THREADS.use(compiled.options, self)
+        self.other_shapes = OtherShapes(self._device, compiled)  # in the device thread
         try:
             self._device.call(self._load)
         except BaseException:
@@ -99,13 +95,14 @@ class Network:
         imported = self._compiled.imported
         self._device.keep(imported.digest, imported.artefact)
         self._is_loaded = True
-        profiled = ShapeClass(
+        self._profiled = ShapeClass(
             tuple((name, self.one_row(spec)) for name, spec in imported.inputs(1).items()),
             imported.static,
         )
         for size in self.batch_sizes:
-            self._ready[profiled, size] = self._prepared(profiled, size)
-        self._profiled = profiled
+            to_run = self._compiled.to_run(self._profiled, size)
+            self._executables[size] = self._device.prepare(to_run)
+        self.other_shapes.open()
 
     def one_row(self, spec: TensorType) -> TensorType:
         return TensorType(spec.dtype, (1, *spec.shape[1:])) if self.batched else spec
@@ -171,7 +168,7 @@ class Network:
         """Run several batches, or one that is padded; returns their outputs, joined."""
         parts = []
         for batch in batches:
-            given = {name: inputs[name] for name in batch.ready.program.graph.inputs}
+            given = {name: tensor for name, tensor in inputs.items() if name in batch.inputs}
             if self.batched:
                 for name, tensor in given.items():
                     given[name] = padded(tensor, batch.first, batch.rows, batch.size)
@@ -183,21 +180,18 @@ class Network:
 
     def _run(self, batch: _Batch, given: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Run one batch on its rows; returns new tensors, without those of padding."""
-        ready, backend = batch.ready, self._device.backend
-
-        outputs = {name: torch.empty_like(spare) for name, spare in batch.outputs.items()}
-
-        def run() -> None:
-            results = begin_run(backend, ready, given, outputs).finish()
-            if results is not outputs:
-                for name, tensor in outputs.items():
-                    tensor.copy_(results[name])
-
-        if ready.layout.has_heap:  # shapes follow the content
-            results = self._device.call(lambda: backend.interpret(ready.program, given, no_pause))
-            outputs = {name: tensor.clone() for name, tensor in results.items()}
+        backend, compiled = self._device.backend, batch.compiled
+        outputs = dict[str, Tensor]()
+        if compiled is None:
+            key = batch.shape_class, batch.size
+            results: Mapping[str, Tensor] = self._device.call(
+                lambda: self.other_shapes.run(key, given)
+            )
         else:
-            self._device.call(run)
+            outputs = {name: torch.empty_like(spare) for name, spare in compiled.spare.items()}
+            results = self._device.call(lambda: compiled.run(backend, given, outputs))
+        if results is not outputs:  # those of the device thread are not the caller's
+            outputs = {name: tensor.clone() for name, tensor in results.items()}
         if not batch.is_full:
             for name, axis in self._axes.items():
                 if axis is not None:
@@ -213,59 +207,32 @@ class Network:
         """Check inputs and find the plans for their shapes."""
         self._check_open()
         shape_class, all_rows = check_inputs(self, inputs.unchecked())
+        is_other = shape_class != self._profiled
         batches, first = list[_Batch](), 0
         while first < all_rows or not batches:
             left = max(all_rows - first, 1)
             size = self.batch_sizes[self._cover.first(left)] if self.batched else 1
+            if is_other and all_rows and self.other_shapes.takes_rows:
+                size = all_rows
             rows = min(all_rows - first, size)
-            batch = self._batch(shape_class, size)
-            batches.append(_Batch(first, rows, size, batch.ready, batch.plan_id, batch.outputs))
+            batches.append(self._batch(shape_class, first, rows, size))
             first += rows
-        first_batch = batches[0]
-        takes_all = inputs.tensors.keys() == first_batch.ready.program.graph.inputs.keys()
-        is_whole = len(batches) == 1 and first_batch.is_full and takes_all
+        takes_all = inputs.tensors.keys() == batches[0].inputs
+        is_whole = len(batches) == 1 and batches[0].is_full and takes_all
         route = _Route(batches, is_whole)
         if not self.static_inputs and len(self._routes) < MAX_ROUTES:
             self._routes[inputs.looks] = route
         return route
 
-    def _batch(self, shape_class: ShapeClass, size: int) -> _Batch:
-        key = shape_class, size
-        if key not in self._ready:
-            self._ready[key] = self._device.call(lambda: self._prepared(shape_class, size))
-            others = [ready_key for ready_key in self._ready if ready_key[0] != self._profiled]
-            if len(others) > MAX_ON_DEMAND:
-                self._forget(others[0])
-        self._ready.move_to_end(key)
-        return self._ready[key]
-
-    def _prepared(self, shape_class: ShapeClass, size: int) -> _Batch:
-        """Make a plan ready and run it once; in the device thread."""
-        to_run = self._compiled.to_run(shape_class, size)
-        models, backend = self._device.models, self._device.backend
-        ready = models.executable_of(to_run, None)
-        specs = {name: place.spec for name, place in ready.layout.outputs.items()}
-        outputs = {
-            name: torch.empty(place.shape, dtype=torch_dtype(specs[name].dtype))
-            for name, place in ready.layout.outputs.items()
-        }
-        if not ready.layout.has_heap:
-            content = seeded_inputs(ready.program.graph, models.content(to_run.program), 0)
-            with suppress(InvalidRequest):  # not every model takes what is made up
-                begin_run(backend, ready, content, outputs).finish()
-        return _Batch(0, size, size, ready, to_run.plan_id, outputs)
-
-    def _forget(self, key: tuple[ShapeClass, int]) -> None:
-        dropped = self._ready.pop(key)
-        self._device.call(dropped.ready.prepared.release)
-        for looks, route in list(self._routes.items()):
-            if any(batch.ready is dropped.ready for batch in route.batches):
-                del self._routes[looks]
+    def _batch(self, shape_class: ShapeClass, first: int, rows: int, size: int) -> _Batch:
+        compiled = self._executables[size] if shape_class == self._profiled else None
+        names = self._names if compiled is None else compiled.ready.program.graph.inputs
+        return _Batch(first, rows, size, shape_class, compiled, frozenset(names))
 
     @property
     def plan_ids(self) -> dict[int, str]:
         """Names of the plans that run, by batch size, as a server answers them."""
-        return {size: self._ready[self._profiled, size].plan_id for size in self.batch_sizes}
+        return {size: self._executables[size].plan_id for size in self.batch_sizes}
 
     @property
     def schedule(self) -> NetworkSchedule:
@@ -300,12 +267,16 @@ class Network:
             if not self._is_closed:
                 self._is_closed = True
                 self._routes.clear()
-                for batch in self._ready.values():
-                    self._device.call(batch.ready.prepared.release)
-                self._ready.clear()
-                if self._is_loaded:
-                    self._device.call(lambda: self._device.let_go(self._compiled.imported.digest))
+                self._device.call(self._unload)
                 DEVICE_THREADS.leave(self)
+
+    def _unload(self) -> None:
+        self.other_shapes.close()
+        for executable in self._executables.values():
+            self._device.release(executable)
+        self._executables.clear()
+        if self._is_loaded:
+            self._device.let_go(self._compiled.imported.digest)
 
     def __enter__(self) -> Self:
         return self

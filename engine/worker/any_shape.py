@@ -53,17 +53,34 @@ class AnyShape:
     def layout(self, program: ProgramKey) -> SlotLayout:
         return slot_layout(program.specs, self.outputs(program))
 
-    def trial(self, program: ProgramKey, inputs: Tensors) -> int:
-        """Run once; returns the bytes of outputs whose extents no input names.
+    def results(
+        self,
+        program: ProgramKey,
+        inputs: Tensors,
+        instead: Callable[[Tensors], Tensors] | None = None,
+    ) -> Tensors:
+        """Run, in new tensors.
+
+        Args:
+            instead: runs in place of the session, if given.
 
         Raises:
-            PreconditionFailed: the session does not run, or its outputs are of other shapes.
+            PreconditionFailed: the session does not run, or its outputs are of other shapes than
+                the import says.
         """
-        results, open_bytes = self.session.run(inputs), 0
+        results = (instead or self.session.run)(inputs)
         for name, spec in self.outputs(program).items():
-            _check_shape(name, results[name], spec)
-            open_bytes += 0 if spec.is_static else results[name].nbytes
-        return open_bytes
+            if not spec.takes(results[name].shape):
+                raise PreconditionFailed(
+                    f"output {name!r} is {list(results[name].shape)}, and not "
+                    f"{list(spec.shape)} as its import says"
+                )
+        return results
+
+    def trial(self, program: ProgramKey, inputs: Tensors) -> int:
+        """Run once, as ``results``; returns the bytes of outputs whose extents no input names."""
+        results, outputs = self.results(program, inputs), self.outputs(program)
+        return sum(results[name].nbytes for name, spec in outputs.items() if not spec.is_static)
 
     def run(
         self,
@@ -72,31 +89,15 @@ class AnyShape:
         heap: Heap | None,
         instead: Callable[[Tensors], Tensors] | None = None,
     ) -> None:
-        """Run on the views of a slot; fills the outputs, or says in the heap what they lack.
-
-        Args:
-            instead: runs in place of the session, if given.
-
-        Raises:
-            PreconditionFailed: the session does not run at these shapes.
-        """
+        """Run as ``results``, on the views of a slot; open outputs go to the heap."""
         inputs, outputs = slot
         if instead is None and heap is None and all(map(Tensor.numel, outputs.values())):
             self.session.run_into(inputs, outputs)
             return
-        results = (instead or self.session.run)(inputs)
+        results = self.results(program, inputs, instead)
         for name, spec in self.outputs(program).items():
-            _check_shape(name, results[name], spec)
             if spec.is_static:
                 outputs[name].copy_(results[name])
             else:
                 assert heap is not None, "a layout with open extents has a heap"
                 heap.add_output(array_of(results[name].contiguous()), outputs[name])
-
-
-def _check_shape(name: str, result: Tensor, spec: TensorType) -> None:
-    if not spec.takes(result.shape):
-        raise PreconditionFailed(
-            f"output {name!r} is {list(result.shape)}, and not {list(spec.shape)} as its import "
-            "says"
-        )

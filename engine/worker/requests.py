@@ -169,7 +169,7 @@ class RequestHandlers:
         layout = session.layout(program)
         slot = inputs, outputs = self._slots.of(number, request.offset, layout, program)
         heap = self._slots.heap(request.offset, layout) if layout.has_heap else None
-        if request.is_finite or _are_finite(layout.size_bytes, inputs):
+        if request.is_finite or are_finite(layout.size_bytes, inputs):
             session.run(program, slot, heap)
         else:
             session.run(program, slot, heap, partial(interpret, *self._models.static(program)))
@@ -310,7 +310,7 @@ def begin_run(
 
     With ``is_finite``, the inputs are known to hold neither NaN nor infinity.
     """
-    if not (is_finite or not ready.needs_finite or _are_finite(ready.layout.size_bytes, inputs)):
+    if not (is_finite or not ready.needs_finite or are_finite(ready.layout.size_bytes, inputs)):
         return FinishedRun(backend.interpret(ready.program, inputs, no_pause))
     if ready.session is not None:
         try:
@@ -334,7 +334,8 @@ def _put(results: Tensors, outputs: Mapping[str, Tensor], size_bytes: int) -> No
                 outputs[name].copy_(tensor)
 
 
-def _are_finite(size_bytes: int, tensors: Tensors) -> bool:
+def are_finite(size_bytes: int, tensors: Tensors) -> bool:
+    """Whether no element is NaN or infinite; tensors of ``size_bytes`` in all."""
     with on_one_thread(size_bytes):
         return all(map(_is_finite, tensors.values()))
 

@@ -4,70 +4,28 @@
          └────> the session for any shape                              nothing is prepared
          └──there is none, or it does not run──> own executable, prepared while the request waits
 
-A class gets an executable of its own beside its requests when that would have paid by now:
-
-    seconds spent in the session  *  part of them to be saved  >=  seconds of a preparation
-
-Both are means over the classes that were prepared, without the requests that went first. Both ways
-then take turns on the requests of the class, so that both see the machine as it is, until one is
-chosen. What is kept is bounded in bytes, for all models of a device together
-(``braid.server.devices.shape_memory``).
+When an executable is prepared beside, and which way serves then, is decided in
+``braid.core.shape_uses``. What is kept is bounded in bytes, for all models of a device together
+(``braid.core.shape_memory``).
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import dataclass, field
-from statistics import median
 from typing import Any
 
 from braid.core.background import log_unexpected
 from braid.core.errors import BraidError, Unavailable
 from braid.core.inputs import ShapeClass
 from braid.core.program import PlanToRun
+from braid.core.shape_uses import Key, ShapeUses
 from braid.core.tensor import TensorType, outputs_at
 from braid.server.devices.device import Device
 from braid.server.devices.executables import Executable
 
 log = logging.getLogger("braid.replica")
-
-MAX_USES = 512
-"""Classes, each with a batch size, whose use is remembered."""
-
-TRIALS = 5
-"""Runs of both ways, in turns, whose medians decide between them."""
-
-MARGIN = 0.05
-"""Part of the session's time that an own executable has to save at least, as it takes memory."""
-
-SAVED, LEAST_SAVED, PREPARATION_S = 0.3, 0.02, 0.2
-"""First guesses; and the least part that is assumed, so that what never paid is tried again."""
-
-LEARNING = 0.3
-
-Key = tuple[ShapeClass, int]
-"""Class and batch size."""
-
-
-@dataclass(slots=True)
-class _Use:
-    """Use of one class at one batch size."""
-
-    session: Executable | None  # at these shapes; None: it does not run them
-    spent_s: float = 0.0  # in the session
-    session_s: list[float] = field(default_factory=list)  # of runs since there is an executable
-    own_s: list[float] = field(default_factory=list)
-    is_own_faster: bool | None = None  # None: not known yet
-
-    @property
-    def is_owns_turn(self) -> bool:
-        """Whether its own executable, if that is ready, runs it next."""
-        if self.session is None or self.is_own_faster is not None:
-            return self.session is None or self.is_own_faster is True
-        return len(self.own_s) <= len(self.session_s)
 
 
 class OtherShapes:
@@ -96,9 +54,8 @@ class OtherShapes:
         self._session: Executable | None = None  # at the shapes that it was tried with
         self._is_shut = False
         self._own: dict[Key, asyncio.Task[Executable]] = {}
-        self._uses: OrderedDict[Key, _Use] = OrderedDict()
+        self._uses = ShapeUses[Executable](self._session_at)
         self._releasing: set[asyncio.Task[None]] = set()
-        self._saved, self._preparation_s = SAVED, PREPARATION_S
         self._heap_part = 0.0  # of a run, by the bytes of its inputs; as much as was seen
 
     @property
@@ -133,7 +90,7 @@ class OtherShapes:
 
     def ready(self, key: Key) -> Executable | None:
         """Return what runs a batch now; None: it has to be prepared."""
-        use, own = self._use(key), self._ready_own(key)
+        use, own = self._uses.of(key), self._ready_own(key)
         if own is not None and use.is_owns_turn:
             self._memory.used(self, key)
             return own
@@ -149,49 +106,35 @@ class OtherShapes:
 
     def ran(self, key: Key, ready: Executable, seconds: float) -> None:
         """Learn from a run; has an own executable prepared beside if that would have paid."""
-        use, own = self._use(key), self._ready_own(key)
+        use, own = self._uses.of(key), self._ready_own(key)
         if ready is use.session:
             use.spent_s += seconds
             if ready.heap_bytes:
                 part = ready.heap_bytes / max(1, _input_bytes(ready))
                 self._heap_part = max(self._heap_part, part)
-            pays = use.spent_s * self._saved >= self._preparation_s
-            is_open = use.is_own_faster is None and key not in self._own
-            if pays and is_open and not self._memory.is_preparing:
+            is_free = key not in self._own and not self._memory.is_preparing
+            if is_free and self._uses.pays(use):
                 self._prepare_beside(key)
-        if own is not None and use.is_own_faster is None and ready in (own, use.session):
-            (use.own_s if ready is own else use.session_s).append(seconds)
-            if min(len(use.own_s), len(use.session_s)) >= TRIALS:
-                self._judge(key, use)
+        if own is not None and ready in (own, use.session):
+            self._uses.tried(use, seconds, is_own=ready is own)
+            if use.is_own_faster is False:
+                self._memory.forget(self, key)
+                self.drop(key)
 
     def refuse(self, key: Key, error: BraidError) -> None:
         """Run a class no more in the session, which did not run what its own executable did."""
         facts = {"digest": self._to_run(*key).program.digest, "reason": str(error)}
         log.warning("a shape runs under its own plan only", extra=facts)
-        self._use(key).session = None
+        self._uses.of(key).session = None
 
     def drop(self, key: Key) -> None:
         """Release an own executable, as its memory is needed or it is not the faster one."""
         ready = self._own.pop(key).result()
-        if (use := self._uses.get(key)) is not None:
-            use.spent_s = 0.0  # it has to pay again
-            use.own_s.clear()
-            use.session_s.clear()
-            if use.is_own_faster:
-                use.is_own_faster = None
+        self._uses.dropped(key)
         self.dropped += 1
         releasing = asyncio.create_task(self._retire(ready))
         self._releasing.add(releasing)
         releasing.add_done_callback(self._releasing.discard)
-
-    def _use(self, key: Key) -> _Use:
-        use = self._uses.get(key)
-        if use is None:
-            use = self._uses[key] = _Use(self._session_at(key))
-            if len(self._uses) > MAX_USES:
-                self._uses.popitem(last=False)
-        self._uses.move_to_end(key)
-        return use
 
     def _session_at(self, key: Key) -> Executable | None:
         if self._session is None or any(0 in spec.shape for _, spec in key[0].inputs):
@@ -222,7 +165,7 @@ class OtherShapes:
         except BaseException:
             del self._own[key]
             raise
-        self._preparation_s += LEARNING * (ready.work_s - self._preparation_s)
+        self._uses.prepared(ready.work_s)
         self.prepared += 1
         self._memory.keep(self, key, ready.size_bytes)  # nothing may come between this and its end
         return ready
@@ -235,16 +178,7 @@ class OtherShapes:
         self._memory.is_preparing = False
         error = None if task.cancelled() else task.exception()
         if error is not None and not isinstance(error, Unavailable):  # once is enough
-            self._use(key).is_own_faster = False
-
-    def _judge(self, key: Key, use: _Use) -> None:
-        """Decide which way serves a class from now on."""
-        saved = 1 - median(use.own_s) / median(use.session_s)
-        use.is_own_faster = saved >= MARGIN
-        self._saved = max(LEAST_SAVED, self._saved + LEARNING * (saved - self._saved))
-        if not use.is_own_faster:
-            self._memory.forget(self, key)
-            self.drop(key)
+            self._uses.of(key).is_own_faster = False
 
 
 def _input_bytes(ready: Executable) -> int:

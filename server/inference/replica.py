@@ -190,10 +190,10 @@ class ModelReplica:
 
     async def _open_any_shape(self, schedule: Schedule) -> None:
         """Have other shapes answered by ONNX Runtime, unless it failed or erred in a schedule."""
-        contender = schedule.in_fp32(ONNXRUNTIME)
-        if contender is None or not self._takes_any_shape:
+        was_right = schedule.was_right_in(ONNXRUNTIME)
+        if was_right is None or not self._takes_any_shape:
             return
-        if contender.remark or contender.latency_us is None:
+        if not was_right:
             await self.other_shapes.shut()
         if not self.other_shapes.may_open:
             return

@@ -111,4 +111,13 @@ def lstm() -> AnyLength:
     return _of_floats(nodes, weights, shape, tensors(y=["length", 1, "batch", 4]))
 
 
-ALL = (masked_attention, convolution_over_time, pooling, batch_statistics, argmax, lstm)
+def positives() -> AnyLength:
+    """Where elements are positive: how many there are follows the content."""
+    nodes = [node("Relu", ["x"], ["p"]), node("NonZero", ["p"], ["y"])]
+    return _of_floats(nodes, {}, ("length", 4), tensors(TensorProto.INT64, y=[2, "positives"]))
+
+
+ALL = (
+    *(masked_attention, convolution_over_time, pooling, batch_statistics, argmax, lstm),
+    positives,
+)

@@ -23,11 +23,11 @@ from braid.core.pieces import Work, joined
 from braid.core.plan import StreamPlan
 from braid.core.program import PlanToRun
 from braid.core.schedule import SEQUENTIAL, Schedule, ScheduleKey
+from braid.core.shape_memory import ShapeMemory
 from braid.core.tensor import BATCH, TensorType
 from braid.engine.importer.host.report import BatchAxes, Report, Verified
 from braid.engine.link.shared_memory import Arena, slot_layout
 from braid.server.devices.executables import Executable, WhenUnwanted
-from braid.server.devices.shape_memory import ShapeMemory
 from braid.server.inference.batching.batcher import Batcher
 from braid.server.inference.batching.execution import DeviceExecution
 from braid.server.inference.replica import ModelReplica

@@ -18,11 +18,11 @@ from braid.core.errors import (
 from braid.core.inputs import ShapeClass
 from braid.core.program import PlanToRun, ProgramKey
 from braid.core.runtimes import ONNXRUNTIME
+from braid.core.shape_memory import ShapeMemory
 from braid.core.tensor import TensorType
 from braid.engine.link.shared_memory import slot_layout
 from braid.server.devices.device import Device
 from braid.server.devices.executables import Executable
-from braid.server.devices.shape_memory import ShapeMemory
 from braid.server.inference.other_shapes import OtherShapes
 from tests.server.inference.batching import settle
 
@@ -152,7 +152,8 @@ async def test_an_executable_that_is_not_faster_is_dropped_for_good() -> None:
         shapes.ran(at, ready, 100.1 if ready is own else 100.0)
         await settle()
 
-    assert ready.to_run.any_shape
+    assert (last := shapes.ready(at)) is not None
+    assert last.to_run.any_shape
     assert device.released == [own.number]
     assert (shapes.prepared, shapes.dropped) == (1, 1)
     for _ in range(50):

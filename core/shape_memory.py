@@ -1,6 +1,6 @@
 """Memory of what was prepared for shapes as they came, of all models of one device.
 
-    replica ──keep(key, bytes)──> ShapeMemory ──> what has to go, of whoever holds the most
+    model ──keep(key, bytes)──> ShapeMemory ──> what has to go, of whoever holds the most
 
 Bounded in bytes, whatever their number. The holder with the most gives up what it used least
 recently, so a model that gets ever new shapes drops its own once it holds more than the others,
@@ -12,6 +12,12 @@ from __future__ import annotations
 from collections import Counter, OrderedDict
 from collections.abc import Hashable
 from typing import Any, Protocol
+
+PART = 8
+"""Part of a device's memory for what is prepared for shapes as they come: one in so many."""
+
+MEMORY_BYTES = 8 << 30
+"""Memory of a device without a limit of its own, as far as that part is concerned."""
 
 LEAST_BYTES = 64 << 10
 """Size of an executable whose memory is not known, or less."""
@@ -25,13 +31,18 @@ class Holder(Protocol):
 
 
 class ShapeMemory:
-    """Bytes by holder and key. Belongs to the event loop."""
+    """Bytes by holder and key. Belongs to one thread."""
 
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
         self.is_preparing = False  # beside requests: one executable at a time
         self._kept: dict[Holder, OrderedDict[Hashable, int]] = {}
         self._held: Counter[Holder] = Counter()
+
+    @staticmethod
+    def part_of(memory_bytes: int) -> ShapeMemory:
+        """Return that of a device; 0: it has no limit."""
+        return ShapeMemory((memory_bytes or MEMORY_BYTES) // PART)
 
     @property
     def held_bytes(self) -> int:

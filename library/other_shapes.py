@@ -1,0 +1,162 @@
+"""What runs a network in shapes that it was not compiled for.
+
+    call ──> own executable of its class, if that is measured to be faster
+       └───> the session for any shape                               nothing is prepared
+       └──there is none, or it does not run──> own executable, prepared in the call
+
+As in a server (``braid.server.inference.other_shapes``), but nothing happens beside the calls: the
+call that makes an executable pay prepares it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from functools import partial
+from time import perf_counter
+
+from torch import Tensor
+
+from braid.core.errors import (
+    BraidError,
+    DeviceOutOfMemory,
+    InvalidArtefact,
+    PreconditionFailed,
+    Unavailable,
+)
+from braid.core.program import ProgramKey
+from braid.core.runtimes import ONNXRUNTIME
+from braid.core.shape_uses import Key, ShapeUses
+from braid.engine.passes.specialise import interpret
+from braid.engine.worker.any_shape import AnyShape
+from braid.engine.worker.models import seeded_inputs
+from braid.engine.worker.requests import are_finite
+from braid.library.compiled import Compiled
+from braid.library.device_thread import DeviceThread
+from braid.library.executables import Executable
+
+log = logging.getLogger("braid.library")
+
+
+class OtherShapes:
+    """The session and the executables of one network. Used in the device thread only."""
+
+    def __init__(self, device: DeviceThread, compiled: Compiled) -> None:
+        """There is no session yet."""
+        self.prepared = self.dropped = 0
+        self.takes_rows = False  # all of a call at once, as the session does
+        self._device = device
+        self._compiled = compiled
+        self._session: AnyShape | None = None
+        self._own: dict[Key, Executable] = {}
+        self._uses = ShapeUses[ProgramKey](self._program_at)
+
+    def open(self) -> None:
+        """Open a session if ONNX Runtime was right in the schedules, and takes the model."""
+        imported, models = self._compiled.imported, self._device.models
+        schedules = self._compiled.schedules.values()
+        verdicts = {schedule.was_right_in(ONNXRUNTIME) for schedule in schedules}
+        was_right = True in verdicts and False not in verdicts
+        if not was_right or not models.model(imported.digest).takes_any_shape:
+            return
+        try:
+            self._session = models.open_any_shape(ONNXRUNTIME, imported.program(1))
+        except (DeviceOutOfMemory, PreconditionFailed, InvalidArtefact) as error:
+            facts = {"digest": imported.digest, "reason": str(error)}
+            log.warning("new shapes are prepared in calls", extra=facts)
+            return
+        batch = imported.report.batch
+        if batch is not None and not batch.alone:
+            self.takes_rows = self._takes(imported.program(2))
+
+    def _takes(self, program: ProgramKey) -> bool:
+        assert self._session is not None
+        models = self._device.models
+        graph, _ = models.static(program)
+        try:
+            self._session.trial(program, seeded_inputs(graph, models.content(program), 0))
+        except PreconditionFailed:  # the file says one row
+            return False
+        return True
+
+    def close(self) -> None:
+        self._session = None
+        self._device.shape_memory.forget_all(self)
+        for executable in self._own.values():
+            self._device.release(executable)
+        self._own.clear()
+
+    def run(self, key: Key, given: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """Run all inputs of a class; the outputs may be overwritten by the next run.
+
+        Raises:
+            InvalidRequest: the model cannot run at these shapes, or on these values.
+        """
+        use = self._uses.of(key)
+        if use.session is None or (key in self._own and use.is_owns_turn):
+            return self._run_own(key, given)
+        try:
+            return self._run_session(key, use.session, given)
+        except PreconditionFailed as error:
+            results = self._run_own(key, given)
+            facts = {"digest": use.session.digest, "reason": str(error)}
+            log.warning("a shape runs under its own plan only", extra=facts)
+            use.session = None
+            return results
+
+    def drop(self, key: Key) -> None:
+        """Release an own executable, as its memory is needed or it is not the faster one."""
+        self._device.release(self._own.pop(key))
+        self._uses.dropped(key)
+        self.dropped += 1
+
+    def _program_at(self, key: Key) -> ProgramKey | None:
+        if self._session is None or any(0 in spec.shape for _, spec in key[0].inputs):
+            return None
+        return self._compiled.to_run(*key).program
+
+    def _run_session(
+        self, key: Key, program: ProgramKey, given: Mapping[str, Tensor]
+    ) -> Mapping[str, Tensor]:
+        """Run a class in the session; then prepares an executable if that would have paid."""
+        assert self._session is not None, "no class has a session without it"
+        began_s, instead = perf_counter(), None
+        if not are_finite(sum(tensor.nbytes for tensor in given.values()), given):
+            instead = partial(interpret, *self._device.models.static(program))
+        results = self._session.results(program, given, instead)
+        seconds, use = perf_counter() - began_s, self._uses.of(key)
+        use.spent_s += seconds
+        if key in self._own:
+            self._tried(key, seconds, is_own=False)
+        elif self._uses.pays(use):
+            try:
+                self._prepare(key)
+            except BraidError as error:  # the call is answered
+                if not isinstance(error, Unavailable):  # once is enough
+                    use.is_own_faster = False
+        return results
+
+    def _run_own(self, key: Key, given: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        own = self._own.get(key) or self._prepare(key)
+        self._device.shape_memory.used(self, key)
+        began_s = perf_counter()
+        inputs = {name: given[name] for name in own.ready.program.graph.inputs}
+        results = own.run(self._device.backend, inputs, own.spare)
+        self._tried(key, perf_counter() - began_s, is_own=True)
+        return results
+
+    def _tried(self, key: Key, seconds: float, *, is_own: bool) -> None:
+        use = self._uses.of(key)
+        self._uses.tried(use, seconds, is_own=is_own)
+        if use.is_own_faster is False:
+            self._device.shape_memory.forget(self, key)
+            self.drop(key)
+
+    def _prepare(self, key: Key) -> Executable:
+        began_s = perf_counter()
+        own = self._own[key] = self._device.prepare(self._compiled.to_run(*key))
+        self._uses.prepared(perf_counter() - began_s)
+        self.prepared += 1
+        size_bytes = self._device.models.size_bytes(own.ready)
+        self._device.shape_memory.keep(self, key, size_bytes)
+        return own
