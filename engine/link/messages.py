@@ -73,13 +73,14 @@ class ModelMemory:
     """Memory of a model in a worker, in bytes, when its latest executable was prepared.
 
     Weights are counted once in each layout that kernels want. What another runtime allocates for a
-    whole model is not known.
+    whole model is not known: each of its sessions counts as the model's file.
     """
 
     host_weights: int = 0
     gpu_weights: int = 0
     activations: int = 0  # of a run of that executable; 0: not known
     gpu_reserved: int | None = None  # by the whole worker; None: no memory of its own
+    sessions: int = 0  # of other runtimes, on the device, about
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,6 +71,7 @@ class LoadedModel:
     weights: Mapping[str, Tensor]
     packed: PackedWeights = field(default_factory=PackedWeights)
     file_digest: str = ""  # of the file for other runtimes; "" if there is none
+    file_bytes: int = 0
     programs: dict[tuple[ProgramKey, DevicePart | None], Program] = field(default_factory=dict)
     content: Mapping[str, Any] = field(default_factory=dict)  # of inputs, that it takes
     takes_any_shape: bool = False
@@ -123,11 +124,13 @@ class ModelTable:
         """Read an artefact; does nothing if the model is loaded already."""
         if digest not in self._models:
             loaded = in_thread(lambda: load_artefact(artefact), self._pause)
+            file = artefact / MODEL_FILE
             self._models[digest] = LoadedModel(
                 artefact,
                 loaded.graph,
                 loaded.weights,
                 file_digest=loaded.report.files.get(MODEL_FILE, ""),
+                file_bytes=file.stat().st_size if file.is_file() else 0,
                 content=loaded.report.content,
                 takes_any_shape=bool(loaded.report.static_inputs)
                 or has_open_extents(loaded.graph.inputs),
@@ -342,11 +345,14 @@ class ModelTable:
 
     def memory(self, digest: str, latest: ReadyExecutable | None = None) -> ModelMemory:
         """Memory of a model, of which ``latest`` was just prepared."""
-        sizes = storage_bytes(self.model(digest).tensors(self._pause))
+        model = self.model(digest)
+        sizes = storage_bytes(model.tensors(self._pause))
         gpu_weights = sizes.pop("cuda", 0)
         activations = 0 if latest is None else latest.prepared.activation_bytes or 0
         reserved = self._backend.reserved_bytes()
-        return ModelMemory(sum(sizes.values()), gpu_weights, activations, reserved)
+        sessions = sum(of == digest for _, of, *_ in self._sessions)
+        in_sessions = sessions * model.file_bytes
+        return ModelMemory(sum(sizes.values()), gpu_weights, activations, reserved, in_sessions)
 
     def size_bytes(self, ready: ReadyExecutable) -> int:
         """Bytes that the release of an executable gives back, about.

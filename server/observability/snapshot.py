@@ -191,7 +191,7 @@ def _memory(snapshot: Snapshot, measured: _Measured) -> Iterator[Metric]:
     )
     yield _family(
         "braid_model_memory_bytes",
-        "Memory of a version in a device's worker, without other runtimes' own",
+        "Memory of a version in a device's worker; sessions of other runtimes as its file is large",
         ("model", "version", "device", "kind", "memory"),
         _model_sizes(snapshot),
     )
@@ -227,6 +227,8 @@ def _model_sizes(snapshot: Snapshot) -> Iterator[tuple[tuple[str, ...], float]]:
             if held.gpu_weights:
                 yield (*labels, "weights", "gpu"), held.gpu_weights
             yield (*labels, "activations", where), held.activations
+            if held.sessions:
+                yield (*labels, "sessions", where), held.sessions
 
 
 def _shapes(snapshot: Snapshot) -> Iterator[Metric]:

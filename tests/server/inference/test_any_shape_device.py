@@ -20,6 +20,7 @@ from braid.compiler.options import ModelOptions
 from braid.core.errors import InvalidRequest, Unavailable
 from braid.core.inputs import GivenTensor
 from braid.core.plan import sequential_plan
+from braid.core.program import PlanToRun
 from braid.core.runtimes import ONNXRUNTIME
 from braid.core.schedule import SEQUENTIAL, Contender, Provenance, Schedule
 from braid.engine.importer.host.report import MODEL_FILE, file_digest
@@ -220,3 +221,23 @@ async def test_outputs_that_outgrow_their_first_room_are_whole(
         for length in (3, 20_000, 5, 30_000):
             await under.check(model.inputs(random, 3, length))
         assert under.replica.other_shapes.prepared == 0
+
+
+async def test_a_session_counts_as_the_models_file_however_many_use_it(
+    device: Device, tmp_path: Path
+) -> None:
+    model = masked_attention()
+    size_bytes = model.model.ByteSize()
+    async with served(device, model, tmp_path, RAN) as under:
+        digest = under.replica.digest
+        assert device.model_memory[digest].sessions == size_bytes
+
+        fixed = PlanToRun(under.replica.program(1), runtime=ONNXRUNTIME)
+        ready = await device.prepare(fixed)
+        assert device.model_memory[digest].sessions == size_bytes
+        await device.release(ready)
+
+
+async def test_without_a_session_none_is_counted(device: Device, tmp_path: Path) -> None:
+    async with served(device, masked_attention(), tmp_path, ERRED) as under:
+        assert device.model_memory[under.replica.digest].sessions == 0

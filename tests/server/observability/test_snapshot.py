@@ -117,7 +117,7 @@ def test_workers_are_told_apart_and_one_that_ended_has_no_series() -> None:
 
 def test_memory_of_models_is_exported_for_versions_that_answer() -> None:
     held = {
-        LENET.sha256: ModelMemory(100, 0, 20),
+        LENET.sha256: ModelMemory(100, 0, 20, sessions=50),
         LOADING.sha256: ModelMemory(1, 300, 40, gpu_reserved=1000),
     }
 
@@ -128,6 +128,7 @@ def test_memory_of_models_is_exported_for_versions_that_answer() -> None:
     assert memory == {
         f"braid_model_memory_bytes{{{labels % 'weights'}}} 100.0",
         f"braid_model_memory_bytes{{{labels % 'activations'}}} 20.0",
+        f"braid_model_memory_bytes{{{labels % 'sessions'}}} 50.0",
     }
 
 
