@@ -72,11 +72,11 @@ class Churn:
     contender: str
     asked: int
     answered: int = 0
-    errors: Counter[str] = field(default_factory=Counter)
+    errors: Mapping[str, int] = field(default_factory=dict)
     seconds: float = 0.0
     memory_mib: list[tuple[int, float]] = field(default_factory=list)  # after that many shapes
     neighbour_p99_us: dict[str, float] = field(default_factory=dict)  # alone, repeated, new
-    neighbour_errors: Counter[str] = field(default_factory=Counter)
+    neighbour_errors: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def growth(self) -> float:
@@ -216,6 +216,7 @@ def _churn(
     count = len(requests.shapes)
     row = Churn(stand.name, count)
     few = list(Requests(requests.case, requests.shapes[:REPEATED], 0).messages())
+    errors: Counter[str] = Counter()
 
     def look(position: int) -> None:
         if (position + 1) % max(1, count // MARKS) == 0:
@@ -226,7 +227,7 @@ def _churn(
     with neighbour.asking(stand) as repeated:
         until = time.perf_counter() + quiet_s
         while (left_s := until - time.perf_counter()) > 0:
-            row.errors += send(stand.target, few, 1, left_s, set()).errors
+            errors += send(stand.target, few, 1, left_s, set()).errors
     stand.settle(pace.settle_s)
     row.memory_mib.append((0, stand.server.memory_mib()))
     with neighbour.asking(stand) as new:
@@ -236,10 +237,12 @@ def _churn(
     row.answered, row.seconds = len(sent.latency_us), sent.seconds
     row.memory_mib.append((row.answered, stand.server.memory_mib()))
     requests.check(sent, oracle)
-    row.errors += sent.errors
-    for name, samples in (("alone", alone), ("repeated", repeated), ("new", new)):
-        row.neighbour_p99_us[name] = percentile(samples.latency_us, 99)
-        row.neighbour_errors += samples.errors
+    row.errors = dict(errors + sent.errors)
+    states = {"alone": alone, "repeated": repeated, "new": new}
+    row.neighbour_p99_us = {
+        name: percentile(samples.latency_us, 99) for name, samples in states.items()
+    }
+    row.neighbour_errors = dict(alone.errors + repeated.errors + new.errors)
     return row
 
 

@@ -69,6 +69,7 @@ def test_new_and_cheap_shapes_all_differ(name: str) -> None:
         assert all(extent in axis.extents for extent, axis in zip(extents, case.axes, strict=True))
 
 
+@pytest.mark.ci
 def test_answers_that_are_wrong_fail_the_benchmark_and_show_whose_they_are(
     servers: Path, tmp_path: Path
 ) -> None:
