@@ -7,11 +7,13 @@ weights; ``--transformers`` names a folder that has the package if the environme
 from __future__ import annotations
 
 import argparse
+import json
 import logging
 import sys
 import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -112,19 +114,22 @@ def _example(name: str) -> tuple[dict[str, Tensor], dict[str, dict[int, str]]]:
     return feeds, dict.fromkeys(feeds, open_axes)
 
 
-def save_sentences(encoder: nn.Module, folder: Path) -> None:
+def save_sentences(encoder: Any, folder: Path) -> None:
     """Write an encoder for sentence-transformers, with a tokenizer that takes word ``wN`` as N."""
     import tokenizers  # type: ignore[import-not-found]
-    import transformers
 
-    words = {f"w{number}": number for number in range(encoder.config.vocab_size)}
-    plain = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="w0"))
-    plain.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
-    tokenizer = transformers.PreTrainedTokenizerFast(
-        tokenizer_object=plain, pad_token="w0", unk_token="w0", model_max_length=512
-    )
-    tokenizer.save_pretrained(folder)
     encoder.save_pretrained(folder)
+    words = {f"w{number}": number for number in range(encoder.config.vocab_size)}
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="w0"))
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+    tokenizer.save(str(folder / "tokenizer.json"))
+    facts = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "pad_token": "w0",
+        "unk_token": "w0",
+        "model_max_length": encoder.config.max_position_embeddings,
+    }
+    (folder / "tokenizer_config.json").write_text(json.dumps(facts))
 
 
 def write(name: str, file: Path) -> None:

@@ -4,14 +4,17 @@ Its model is the folder beside the ONNX file. A text is the words that ids stand
 tokenizer gives the same ids.
 """
 
+from __future__ import annotations
+
 import argparse
 import asyncio
+import os
 from pathlib import Path
+from typing import Any
 
 import grpc
 import numpy as np
 import torch
-from infinity_emb import AsyncEmbeddingEngine, EngineArgs
 from tritonclient.grpc import service_pb2 as pb
 from tritonclient.grpc import service_pb2_grpc
 
@@ -19,7 +22,7 @@ from tritonclient.grpc import service_pb2_grpc
 class Servicer(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[misc]
     """Answers ModelInfer with embeddings of norm 1."""
 
-    def __init__(self, engine: AsyncEmbeddingEngine) -> None:
+    def __init__(self, engine: Any) -> None:
         self.engine = engine
 
     async def ModelInfer(self, request: pb.ModelInferRequest, context: object) -> object:
@@ -40,6 +43,9 @@ async def main() -> None:
     for name in ("--model", "--name", "--port", "--threads", "--batch-sizes", "--folder"):
         parser.add_argument(name, required=True)
     given = parser.parse_args()
+    os.environ |= {"HF_HUB_OFFLINE": "1", "DO_NOT_TRACK": "1"}  # read by the imports
+    from infinity_emb import AsyncEmbeddingEngine, EngineArgs
+
     torch.set_num_threads(int(given.threads))
     settings = EngineArgs(
         model_name_or_path=str(Path(given.model).with_suffix("")),
@@ -50,7 +56,8 @@ async def main() -> None:
         bettertransformer=False,
         lengths_via_tokenize=False,
     )
-    async with AsyncEmbeddingEngine.from_args(settings) as engine:
+    engine = AsyncEmbeddingEngine.from_args(settings)
+    async with engine:
         server = grpc.aio.server(options=[("grpc.max_receive_message_length", -1)])
         service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(Servicer(engine), server)
         server.add_insecure_port(f"127.0.0.1:{given.port}")
