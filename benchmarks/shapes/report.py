@@ -12,8 +12,6 @@ from benchmarks.shapes.phases import Churn, First, Turn
 FLAT = 1.1
 """Growth of memory from a quarter of the shapes to the end that passes as none."""
 
-_COLUMNS = ("p50_us", "p99_us", "requests_per_s")
-
 
 @dataclass(slots=True)
 class Measured:
@@ -31,10 +29,14 @@ class Measured:
     @property
     def is_bad(self) -> bool:
         """Whether a request failed or was answered wrongly, or a server that matters ended."""
-        rows = (*self.first, *self.turns, *self.churn)
+        errors = [
+            *(first.errors for first in self.first),
+            *(turn.errors for turn in self.turns),
+            *(row.errors for row in self.churn),
+            *(row.neighbour_errors for row in self.churn),
+        ]
         grown = self.is_stress and any(row.growth > FLAT for row in self.churn)
-        failed = any(row.errors for row in rows) or any(row.neighbour_errors for row in self.churn)
-        return bool(grown or failed or self.ended or BRAID in self.left_out)
+        return bool(grown or any(errors) or self.ended or BRAID in self.left_out)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +58,15 @@ def cells(turns: Sequence[Turn]) -> list[Cell]:
         rounds.setdefault((turn.distribution, turn.clients, turn.contender), []).append(turn)
     return [
         Cell(
-            *key,
-            *(median(getattr(turn, column) for turn in same) for column in _COLUMNS),
+            distribution=distribution,
+            clients=clients,
+            contender=contender,
+            p50_us=median(turn.p50_us for turn in same),
+            p99_us=median(turn.p99_us for turn in same),
+            requests_per_s=median(turn.requests_per_s for turn in same),
             errors=sum(sum(turn.errors.values()) for turn in same),
         )
-        for key, same in rounds.items()
+        for (distribution, clients, contender), same in rounds.items()
     ]
 
 
@@ -70,7 +76,8 @@ def text(measured: Measured) -> str:
 
 def _lines(measured: Measured) -> Iterator[str]:
     for contender, reason in (measured.left_out | measured.ended).items():
-        yield f"  {contender} is left out: {reason.strip().splitlines()[-1]}"
+        lines = reason.strip().splitlines()
+        yield f"  {contender} is left out: {' ... '.join(dict.fromkeys([lines[0], lines[-1]]))}"
     if measured.first:
         yield f"  {'first request of a shape':34} first ms  repeated ms  ratio  p90  worst  shapes"
     for first in measured.first:

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import NodeProto, TensorProto
 
-from tests.models.kinds import F, L, model, node
+from tests.models.kinds import Declared, F, L, model, node
 
 Feed = dict[str, NDArray[Any]]
 Inputs = Callable[[int, int, np.random.Generator], Feed]
@@ -147,7 +147,7 @@ def _masked_mean(draw: _Draw) -> OpenLength:
         node("Div", ["sum", "count"], ["mean"]),
         node("MatMul", ["mean", "w"], ["y"]),
     ]
-    inputs = {"x": (F, ["b", "t", draw.width]), "mask": (L, ["b", "t"])}
+    inputs: Declared = {"x": (F, ["b", "t", draw.width]), "mask": (L, ["b", "t"])}
     constants = {"last": [2], "axis": [1], "w": draw.weights(draw.width, 5)}
     made = model(nodes, inputs, {"y": (F, ["b", 5])}, constants)
     return OpenLength(made, _masked(_steps(draw.width)))
