@@ -55,6 +55,7 @@ _USUAL = {
     "shapes_limit": 600.0,
     "settle": 20.0,
     "batch_sizes": [1, 2, 4, 8],
+    "register": [],
     "neighbour": "squeezenet",
     "neighbour_rate": 10.0,
     "neighbour_seconds": 20.0,
@@ -72,6 +73,7 @@ _QUICK = {
     "shapes_limit": 5.0,
     "settle": 2.0,
     "batch_sizes": [1, 4],
+    "register": ["--planner=sequential"],
     "neighbour": "identity",
     "neighbour_rate": 20.0,
     "neighbour_seconds": 1.0,
@@ -186,7 +188,6 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--register",
         action="append",
-        default=[],
         metavar="OPTION",
         help="an option more of `braid register`: --register=--precision=bf16",
     )

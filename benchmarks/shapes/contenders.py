@@ -102,7 +102,12 @@ def _stand(
     if name == BRAID:
         with Client(server.address) as client:
             client.register(
-                neighbour.name, neighbour.file, batch_sizes=[1], wait=True, timeout_s=START_S
+                neighbour.name,
+                neighbour.file,
+                batch_sizes=[1],
+                planner="sequential",
+                wait=True,
+                timeout_s=START_S,
             )
         return Stand(name, hosting.model, server, server.address, start_s)
     beside = Hosting(neighbour.file, neighbour.name, hosting.threads, (1,))

@@ -7,12 +7,15 @@ import shutil
 from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import pytest
 
 from benchmarks.peers.hosting.contract import SERVERS
 from benchmarks.shapes.__main__ import main
 from benchmarks.shapes.models import CASES, DISTRIBUTIONS, LOG_NORMAL, UNIFORM
+from benchmarks.shapes.phases import Churn
+from benchmarks.shapes.report import Measured
 
 ANSWERED = "(array.tobytes())"
 
@@ -32,7 +35,7 @@ def servers(tmp_path: Path) -> Path:
     return folder
 
 
-def quick(tmp_path: Path, servers: Path, *more: str) -> tuple[int, dict[str, object]]:
+def quick(tmp_path: Path, servers: Path, *more: str) -> tuple[int, dict[str, Any]]:
     """Run the command; returns its exit status and what it wrote of the model."""
     file = tmp_path / "report.json"
     folders = ["--servers", str(servers), "--model-files", str(tmp_path / "models")]
@@ -80,9 +83,7 @@ def test_answers_that_are_wrong_fail_the_benchmark_and_show_whose_they_are(
     assert status == 1
     errors: dict[str, int] = {}
     for kind in ("first", "turns", "churn"):
-        rows = report[kind]
-        assert isinstance(rows, list)
-        for row in rows:
+        for row in report[kind]:
             errors.setdefault(row["contender"], 0)
             errors[row["contender"]] += row["errors"].get("WRONG_ANSWER", 0)
     assert errors["thirty_lines_ort"] == 0
@@ -99,9 +100,6 @@ def test_braid_and_thirty_lines_are_measured_in_every_phase(
     assert report["left_out"] == report["ended"] == {}
     both = {"braid", "thirty_lines_ort"}
     first, cells, churn = (report[kind] for kind in ("first", "cells", "churn"))
-    assert isinstance(first, list)
-    assert isinstance(cells, list)
-    assert isinstance(churn, list)
     assert {row["contender"] for row in first} == both
     assert all(row["shapes"] == 6 for row in first)
     loads = {(cell["contender"], cell["distribution"], cell["clients"]) for cell in cells}
@@ -111,6 +109,29 @@ def test_braid_and_thirty_lines_are_measured_in_every_phase(
         assert [shapes for shapes, _ in row["memory_mib"]] == [0, *range(2, 41, 2), 40]
         assert set(row["neighbour_p99_us"]) == {"alone", "repeated", "new"}
     assert "ever new shapes" in capfd.readouterr().out
+
+
+@pytest.mark.ci
+def test_churn_is_measured_alone(servers: Path, tmp_path: Path) -> None:
+    status, report = quick(
+        tmp_path, servers, "--contenders", "thirty_lines_ort", "--churn", "60", "--limit", "1"
+    )
+
+    assert status == 0
+    assert report["first"] == report["turns"] == []
+    (row,) = report["churn"]
+    assert row["asked"] == row["answered"] == 60
+
+
+@pytest.mark.parametrize(("last_mib", "is_bad"), [(105.0, False), (115.0, True)])
+def test_memory_that_grows_after_a_quarter_of_the_shapes_fails_churn(
+    last_mib: float, is_bad: bool
+) -> None:
+    memory_mib = [(0, 50.0), (25, 100.0), (50, 100.0), (100, last_mib)]
+    row = Churn("braid", asked=100, answered=100, memory_mib=memory_mib)
+
+    assert Measured("tiny", is_stress=True, churn=[row]).is_bad == is_bad
+    assert not Measured("tiny", churn=[row]).is_bad
 
 
 @pytest.mark.skipif(find_spec("transformers") is not None, reason="transformers is installed")
