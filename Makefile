@@ -182,13 +182,14 @@ gpu-dry: $(DRY_RUNTIME)
 	TRITON_CACHE_DIR=$(DRY_OUT)/triton TORCHINDUCTOR_CACHE_DIR=$(DRY_OUT)/inductor \
 	$(CUDA_VENV)/bin/python -m pytest -W default -p no:cacheprovider $(DRY)
 
+# What a machine with a GPU has, and what is carried there, Braid itself in PYTHONPATH only.
 # === takes no local version, such as a CPU build that pip knows of.
-$(CUDA_VENV)/.ready: pyproject.toml setup.py constraints.txt
+$(CUDA_VENV)/.ready: constraints.txt tests/gpu-packages.txt
 	test -x $(CUDA_VENV)/bin/python || $(PYTHON) -m venv $(CUDA_VENV)
 	$(CUDA_VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
-		"torch===$$(sed -n 's/^torch==//p' constraints.txt)" -e '.[server]' \
-		hypothesis psutil pytest pytest-asyncio pytest-timeout trustme
-	$(CUDA_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -e client
+		"torch===$$(sed -n 's/^torch==//p' constraints.txt)" onnx onnxruntime numpy safetensors ml-dtypes \
+		prometheus-client rich pytest pytest-timeout hypothesis
+	$(CUDA_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r tests/gpu-packages.txt
 	touch $@
 
 # The headers of NVIDIA's wheels, and of Triton's, which has the crt/ that they leave out.
