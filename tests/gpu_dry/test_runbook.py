@@ -83,6 +83,7 @@ def test_contenders_are_measured(part: tuple[str, Path, str]) -> None:
         cases = json.loads(file.read_text())["cases"]
         assert any(case["gpu_ms"] for case in cases)
         for case in cases:
-            assert {who: why for who, why in case["failed"].items() if "too long" not in why} == {}
+            failed = case["failed"].values()
+            assert [why for why in failed if not re.search("too long|no answer within", why)] == []
             plans = [name for name in case["notes"] if name.startswith("braid ")]
             assert [case["notes"][name]["eager_because"] for name in plans] == [""] * len(plans)

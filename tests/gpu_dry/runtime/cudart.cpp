@@ -507,17 +507,14 @@ API cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode)
 API cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t*, size_t* count) {
     return *count = as<Graph>(graph)->operations.size(), cudaSuccess;
 }
-API cudaError_t cudaGraphInstantiate(cudaGraphExec_t* executable, cudaGraph_t graph, unsigned long long) {
+API cudaError_t cudaGraphInstantiateWithFlags(
+    cudaGraphExec_t* executable, cudaGraph_t graph, unsigned long long) {
     LOCKED;
     if (cudaError_t error = unsafe()) return error;
     executables++;
     latest_graph = *as<Graph>(graph);
     *executable = reinterpret_cast<cudaGraphExec_t>(new Graph(latest_graph));
     return cudaSuccess;
-}
-API cudaError_t cudaGraphInstantiateWithFlags(
-    cudaGraphExec_t* executable, cudaGraph_t graph, unsigned long long flags) {
-    return cudaGraphInstantiate(executable, graph, flags);
 }
 API cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
     LOCKED;
@@ -541,35 +538,10 @@ API cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t stream)
 
 // Kernels
 
-struct Launch {
-    dim3 grid, block;
-    size_t shared_bytes;
-    void* stream;
-};
-static thread_local std::vector<Launch> configured;
-
-API void** __cudaRegisterFatBinary(void*) {
-    static void* handle[4];
-    return handle;
-}
-API void __cudaRegisterFatBinaryEnd(void**) {}
-API void __cudaUnregisterFatBinary(void**) {}
-API char __cudaInitModule(void**) { return 1; }
-API void __cudaRegisterVar(void**, char*, char*, const char*, int, size_t, int, int) {}
 API void __cudaRegisterFunction(
     void**, const char* host, char*, const char* name, int, uint3*, uint3*, dim3*, dim3*, int*) {
     LOCKED;
     kernel_names[host] = name;
-}
-API unsigned __cudaPushCallConfiguration(dim3 grid, dim3 block, size_t shared_bytes, void* stream) {
-    return configured.push_back({grid, block, shared_bytes, stream}), 0;
-}
-API cudaError_t __cudaPopCallConfiguration(dim3* grid, dim3* block, size_t* shared_bytes, void* stream) {
-    Launch launch = configured.back();
-    configured.pop_back();
-    *grid = launch.grid, *block = launch.block, *shared_bytes = launch.shared_bytes;
-    *static_cast<void**>(stream) = launch.stream;
-    return cudaSuccess;
 }
 API cudaError_t __cudaGetKernel(cudaKernel_t* kernel, const void* host) {
     return *kernel = reinterpret_cast<cudaKernel_t>(const_cast<void*>(host)), cudaSuccess;
