@@ -74,9 +74,10 @@ class Cudnn:
     def descriptor(self, kind: str, **attributes: Value | Sequence[Value]) -> Descriptor:
         descriptor = self.unfinished(kind)
         for name, value in attributes.items():
-            values = list(value) if isinstance(value, list | tuple) else [value]
+            values: list[Any] = [*value] if isinstance(value, list | tuple) else [value]
+            c_type: Any = ctypes.c_int
             if isinstance(first := values[0], str):
-                type_name, c_type = ENUMERATIONS[first.partition("_")[0]], ctypes.c_int
+                type_name = ENUMERATIONS[first.partition("_")[0]]
                 values = [self.numbers[value] for value in values]
             else:
                 type_name, c_type = C_TYPES[type(first)]

@@ -23,7 +23,7 @@ def engines() -> dict[tuple[str, ...], tuple[int, bool]]:
     """By type, layout, fusion and shape: how many engines, and whether one could be built."""
     real = {name: value for name, value in os.environ.items() if not name.startswith("LD_")}
     script = Path(cudnn_engines.__file__)
-    command = [sys.executable, script, CUDNN, script.with_name("h100.json")]
+    command: list[str | Path] = [sys.executable, script, CUDNN, script.with_name("h100.json")]
     done = subprocess.run(command, env=real, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     rows = map(json.loads, done.stdout.splitlines())

@@ -16,7 +16,7 @@ from benchmarks.cuda.agenda import CNNS
 from benchmarks.cuda.session import PARTS
 from tests import ROOT
 
-MINUTES = float(os.environ.get("DRY_MINUTES", "30"))
+MINUTES = float(os.environ.get("DRY_MINUTES", "15"))
 """Of a part: this machine plans on CPUs that others may use, and measures launches one by one."""
 
 Recipes = Callable[[Sequence[str]], Path]
@@ -71,7 +71,8 @@ def test_questions_are_answered_to_the_end(part: tuple[str, Path, str]) -> None:
 
 
 def test_the_question_that_is_in_no_part_is_answered(tmp_path: Path) -> None:
-    printed = run("cuda_questions", "--only", "5", "--seconds", str(MINUTES * 60), "--out", tmp_path)
+    seconds = f"{60 * MINUTES:.0f}"
+    printed = run("cuda_questions", "--only", "5", "--seconds", seconds, "--out", tmp_path)
     assert check_answers(tmp_path) == 1, printed
 
 
