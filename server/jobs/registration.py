@@ -16,7 +16,7 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from time import monotonic
+from time import monotonic, time
 
 from braid.compiler.cache import ResultCache
 from braid.compiler.compile import compile
@@ -47,7 +47,7 @@ from braid.core.errors import (
     InvalidArtefact,
     TakenOver,
 )
-from braid.core.schedule import Schedule, ScheduleKey
+from braid.core.schedule import Provisional, Schedule, ScheduleKey
 from braid.server.jobs.interfaces import CheckImported, ServingDevice
 from braid.server.jobs.services import JobServices
 from braid.server.store.files import is_sound
@@ -97,6 +97,7 @@ async def register_model(
             progress = BatchSizeProgress(report, _label(device, batch_size, services), forecast)
             try:
                 target = _Target(model, imported, device, batch_size, samples)
+                before = await services.store.call(services.store.find_schedule, target.key)
                 schedule = await _schedule(target, services, progress)
             except DiskFailure as error:  # nothing that follows could be stored either
                 failures.append(f"{progress.label} and later: {error}")
@@ -108,9 +109,11 @@ async def register_model(
             except Exception as error:
                 failures.append(f"{progress.label}: {reason(error, model.name, batch_size)}")
             else:
-                remarks += [f"{progress.label}: {remark}" for remark in remarks_of(schedule)]
                 if imported.larger_sizes:
-                    await _find_larger_sizes(target, schedule, services, progress)
+                    doubt = await _find_larger_sizes(target, schedule, services, progress)
+                    if doubt and schedule.provenance.provisional is None:
+                        schedule = await _look_again(target, before, schedule, doubt, services)
+                remarks += [f"{progress.label}: {remark}" for remark in remarks_of(schedule)]
             progress.finished()
         return RegistrationOutcome(tuple(failures), tuple(remarks))
 
@@ -372,10 +375,11 @@ async def _make(
 
 async def _find_larger_sizes(
     target: _Target, first: Schedule, services: JobServices, progress: BatchSizeProgress
-) -> None:
+) -> str:
     """Let larger batch sizes serve that pay; ``first`` is the schedule of one row.
 
-    A failure only ends the search: the model is scheduled without them.
+    Returns why still larger ones may pay, too; empty: they do not. A failure only ends the search:
+    the model is scheduled without them.
     """
     imported, store = target.imported, services.store
 
@@ -398,6 +402,22 @@ async def _find_larger_sizes(
     except BraidError as error:
         facts = {"model": target.model.name, "reason": str(error)}
         log.warning("no larger batch sizes were found", extra=facts)
+        return ""
+    return sizes.doubt
+
+
+async def _look_again(
+    target: _Target, before: Schedule | None, first: Schedule, doubt: str, services: JobServices
+) -> Schedule:
+    """Let a job in idle time look for larger sizes, by making the schedule of one row again."""
+    was = None if before is None else before.provenance.provisional
+    tries = 1 + (0 if was is None else was.tries)
+    why = Provisional(doubt, tries, at_unix=time(), is_compared=True)
+    async with services.making_schedule(target.key.id, lambda: None) as owned:
+        schedule = first.found_provisional(why)
+        await owned.store.call(owned.store.put_schedule, schedule)
+        await promote(target.model, target.device, schedule, owned, owned.retry())
+    return schedule
 
 
 async def _use_stored(
