@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from time import monotonic, time
@@ -48,9 +49,10 @@ from braid.core.errors import (
     TakenOver,
 )
 from braid.core.schedule import Provisional, Schedule, ScheduleKey
+from braid.engine.importer.host.report import artefact_key, read_report_of
 from braid.server.jobs.interfaces import CheckImported, ServingDevice
 from braid.server.jobs.services import JobServices
-from braid.server.store.files import is_sound
+from braid.server.store.files import StoreFolder, is_sound
 from braid.server.store.records import ModelStatus, ModelVersion
 
 log = logging.getLogger("braid.jobs")
@@ -84,8 +86,9 @@ async def register_model(
     Raises:
         BraidError: the model does not serve; the message is for the user.
     """
-    async with services.keeping(model.sha256):
-        imported = await _import(model, services, report)
+    async with AsyncExitStack() as kept:
+        await kept.enter_async_context(services.keeping(model.sha256))
+        model, imported = await _import(model, services, report, kept)
         check(imported)
         samples = await _samples(imported, services)  # which may not fit the model
         refusals = await _serve_sequentially(model, imported, services, report)
@@ -131,8 +134,8 @@ async def serve_again(
         BraidError: the artefact, or each of the devices, refuses.
     """
     devices = services.devices if devices is None else devices
-    async with services.keeping(model.sha256):
-        await services.files.fetch_artefact(model.sha256)
+    async with services.keeping(model.artefact):
+        await services.files.fetch_artefact(model.artefact)
         imported = await _read(model, services)
         retry = services.retry()
         refusals = await _serve_on(devices, model, imported, services, lambda device: retry)
@@ -148,14 +151,23 @@ async def serve_again(
 
 
 async def _import(
-    model: ModelVersion, services: JobServices, report: ReportProgress
-) -> ImportedModel:
-    """Make the artefact, unless a sound one exists; the job is queued until the import begins."""
+    model: ModelVersion, services: JobServices, report: ReportProgress, kept: AsyncExitStack
+) -> tuple[ModelVersion, ImportedModel]:
+    """Make the artefact, unless a sound one exists; the job is queued until the import begins.
+
+    Returns the version with the key of its artefact. It is kept loaded while ``kept`` is open.
+    """
     folder = services.store.folder
     retry = services.retry(lambda what: _report_import(report, 0.0, what))
     async with services.import_turns.of(model.sha256):
         await retry(lambda: _fetch(model, services))
-        if not await retry(lambda: asyncio.to_thread(is_sound, folder, model.sha256)):
+        if await asyncio.to_thread(_are_samples_untried, model, folder):
+            model = replace(model, artefact=artefact_key(model.sha256, model.options.samples))
+            await retry(lambda: _fetch(model, services))
+        if model.artefact != model.sha256:
+            await kept.enter_async_context(services.keeping(model.artefact))
+        sound = partial(is_sound, folder, model.artefact, model.sha256)
+        if not await retry(lambda: asyncio.to_thread(sound)):
             for device in services.devices:
                 device.bench.wake()
 
@@ -170,29 +182,44 @@ async def _import(
             await retry(
                 lambda: services.import_model(
                     folder.upload(model.sha256),
-                    folder.artefact(model.sha256),
+                    folder.artefact(model.artefact),
                     on_progress,
                     dict(model.options.input_shapes) or None,
                     samples,
                 ),
                 most_tries=IMPORT_TRIES,
             )
-        await retry(lambda: services.files.keep_artefact(model.sha256))
+        await retry(lambda: services.files.keep_artefact(model.artefact))
     await services.store.call(services.store.discard_upload, model.sha256, is_imported=True)
-    return await _read(model, services)
+    return model, await _read(model, services)
+
+
+def _are_samples_untried(model: ModelVersion, folder: StoreFolder) -> bool:
+    """True if an artefact exists whose import tried nothing, and not these samples. Blocks.
+
+    It may serve other versions, and is not changed under them.
+    """
+    samples = model.options.samples
+    if not samples or not folder.has_artefact(model.artefact):
+        return False
+    try:
+        report = read_report_of(folder.artefact(model.artefact), model.artefact)
+    except InvalidArtefact:  # it is made again, with the samples
+        return False
+    return not report.verified.batches and report.samples != samples
 
 
 async def _fetch(model: ModelVersion, services: JobServices) -> None:
     """Bring the artefact of a model into the folder, else the upload that it is made from."""
     files, folder = services.files, services.store.folder
     try:
-        await files.fetch_artefact(model.sha256)
+        await files.fetch_artefact(model.artefact)
     except DamagedArtefact:
         await files.fetch_upload(model.sha256)
         if not folder.upload(model.sha256).is_file():
             raise
     else:
-        if not folder.has_artefact(model.sha256):
+        if not folder.has_artefact(model.artefact):
             await files.fetch_upload(model.sha256)
 
 
@@ -201,8 +228,8 @@ def _report_import(report: ReportProgress, progress: float, detail: str) -> None
 
 
 async def _read(model: ModelVersion, services: JobServices) -> ImportedModel:
-    artefact = services.store.folder.artefact(model.sha256)
-    read = partial(read_imported, model.sha256, model.options, artefact)
+    artefact = services.store.folder.artefact(model.artefact)
+    read = partial(read_imported, model.artefact, model.options, artefact)
     return await services.retry()(lambda: asyncio.to_thread(read))
 
 
@@ -239,7 +266,7 @@ async def _serve_sequentially(
     async with services.load_turn:
         refusals = await _serve_on(services.devices, model, imported, services, retry)
         serving = replace(model, state=ModelStatus.SERVING, message="")
-        keep = partial(services.files.keep_artefact, model.sha256)
+        keep = partial(services.files.keep_artefact, model.artefact)
         try:
             await services.files.stored_with(
                 partial(services.retry(), keep), partial(store.call, store.serves, serving)

@@ -96,12 +96,16 @@ class ModelVersion:
 
     name: str
     version: int  # from 1, never used again for this name
-    sha256: str  # of the uploaded file; names its artefact
+    sha256: str  # of the uploaded file
     size_bytes: int
     options: ModelOptions
     state: ModelStatus = ModelStatus.LOADING
     message: str = ""  # why it FAILED, or SERVES without a schedule
     created_unix: float = 0.0
+    artefact: str = ""  # its key, if its samples gave it one of its own; else ``sha256``
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "artefact", self.artefact or self.sha256)
 
     def is_same(self, other: ModelVersion) -> bool:
         """True if another record is of the same version, bytes and options."""

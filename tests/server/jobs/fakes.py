@@ -79,7 +79,14 @@ def template(batch: int | str = "batch", extent: int | str = 8) -> OpGraph:
 
 
 def write_artefact(
-    folder: Path, sha256: str, graph: OpGraph, *, batched: bool = True, narrow_type: str = ""
+    folder: Path,
+    sha256: str,
+    graph: OpGraph,
+    *,
+    batched: bool = True,
+    narrow_type: str = "",
+    tried: Sequence[int] = (1,),
+    samples: str = "",
 ) -> None:
     """What the importer leaves behind, as far as the front end reads it."""
     text = json.dumps(graph_to_json(graph)).encode()
@@ -93,9 +100,10 @@ def write_artefact(
         example_shapes={"x": (1, 8)},
         static_values={},
         warnings=(),
-        verified=Verified("fake", (1,), 0.0, 1e-4),
+        verified=Verified("fake", tuple(tried), 0.0, 1e-4),
         files={"graph.json": hashlib.sha256(text).hexdigest()},
         narrow_type=narrow_type,
+        samples=samples,
     )
     folder.mkdir()
     (folder / "report.json").write_text(json.dumps(report_to_json(report)))
@@ -127,6 +135,7 @@ class FakeImporter:
         self.graph = template()
         self.batched = True
         self.narrow_type = ""
+        self.needs_samples = False  # takes no content that it makes up
         self.error: Exception | None = None
         self.samples: Path | None = None  # of the last import
         self.gate: asyncio.Event | None = None
@@ -142,9 +151,11 @@ class FakeImporter:
     ) -> None:
         self.samples = samples
         async with self.places.reserve(1):
-            await self._import(upload, artefact, on_progress)
+            await self._import(upload, artefact, on_progress, samples)
 
-    async def _import(self, upload: Path, artefact: Path, on_progress: OnProgress) -> None:
+    async def _import(
+        self, upload: Path, artefact: Path, on_progress: OnProgress, samples: Path | None
+    ) -> None:
         self.imports += 1
         assert await asyncio.to_thread(upload.is_file)
         on_progress(0.5, "lowering")
@@ -152,8 +163,15 @@ class FakeImporter:
             await self.gate.wait()
         if self.error is not None:
             raise self.error
-        narrow = self.narrow_type
-        write_artefact(artefact, upload.name, self.graph, batched=self.batched, narrow_type=narrow)
+        write_artefact(
+            artefact,
+            upload.name,
+            self.graph,
+            batched=self.batched,
+            narrow_type=self.narrow_type,
+            tried=() if self.needs_samples and samples is None else (1,),
+            samples=samples.name if samples else "",
+        )
 
 
 class FakeDevice:
