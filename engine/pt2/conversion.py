@@ -126,8 +126,9 @@ def write_onnx(
             converted = _converted(program.run_decompositions(dict(DECOMPOSED)))
     _mask_by_infinity(converted.model.graph)
     _give_names(converted.model.graph, inputs, outputs)
-    weights = converted.model.graph.initializers.values()
-    if sum(weight.const_value.nbytes for weight in weights) > MOST_INSIDE_BYTES:
+    initializers = converted.model.graph.initializers.values()
+    weights = [tensor for value in initializers if (tensor := value.const_value) is not None]
+    if sum(tensor.nbytes for tensor in weights) > MOST_INSIDE_BYTES:
         converted.save(file, external_data=True)
     else:
         _save(converted.model, file)
@@ -140,17 +141,21 @@ def _save(model: onnx_ir.Model, file: Path) -> None:
     A message of protobuf with the weights takes their size once more, and three times more while it
     is serialised (upb).
     """
-    weights = [weight.const_value for weight in model.graph.initializers.values()]
-    names = list(model.graph.initializers)
-    model.graph.initializers.clear()
+    weights: list[onnx_ir.TensorProtocol] = []
+    names = []
+    for name, value in list(model.graph.initializers.items()):
+        if value.const_value is not None:
+            names.append(name)
+            weights.append(value.const_value)
+            del model.graph.initializers[name]
     message = onnx_ir.to_proto(model)
     graph = message.graph.SerializeToString()
     message.ClearField("graph")
     heads = []
     for name, weight in zip(names, weights, strict=True):
-        head = onnx.TensorProto(name=name, data_type=weight.dtype, dims=weight.shape.numpy())
+        tensor = onnx.TensorProto(name=name, data_type=weight.dtype, dims=weight.shape.numpy())
         data = _field(onnx.TensorProto, "raw_data", weight.nbytes)
-        inside = head.SerializeToString() + data
+        inside = tensor.SerializeToString() + data
         size_bytes = len(inside) + weight.nbytes
         heads.append(_field(onnx.GraphProto, "initializer", size_bytes) + inside)
     size_bytes = len(graph) + sum(map(len, heads)) + sum(weight.nbytes for weight in weights)
