@@ -162,7 +162,8 @@ async def _import(
     async with services.import_turns.of(model.sha256):
         await retry(lambda: _fetch(model, services))
         if await asyncio.to_thread(_are_samples_untried, model, folder):
-            model = replace(model, artefact=artefact_key(model.sha256, model.options.samples))
+            own = artefact_key(model.sha256, model.options.samples)
+            model = replace(model, own_artefact=own)
             await retry(lambda: _fetch(model, services))
         if model.artefact != model.sha256:
             await kept.enter_async_context(services.keeping(model.artefact))

@@ -102,10 +102,12 @@ class ModelVersion:
     state: ModelStatus = ModelStatus.LOADING
     message: str = ""  # why it FAILED, or SERVES without a schedule
     created_unix: float = 0.0
-    artefact: str = ""  # its key, if its samples gave it one of its own; else ``sha256``
+    own_artefact: str = ""  # key of the artefact, if its samples gave it one of its own
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "artefact", self.artefact or self.sha256)
+    @property
+    def artefact(self) -> str:
+        """Key of the artefact that serves."""
+        return self.own_artefact or self.sha256
 
     def is_same(self, other: ModelVersion) -> bool:
         """True if another record is of the same version, bytes and options."""

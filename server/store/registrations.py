@@ -207,11 +207,9 @@ class Registrations:
         if model is None or (model.sha256, model.options) != (received.sha256, options):
             self._quota.check_models(len(models_table.present(connection)))
             sha256, size_bytes = received.sha256, received.size_bytes
-            imported = [row.artefact for row in versions if row.sha256 == sha256]
-            artefact = imported[-1] if imported and received.path is None else ""
-            model = models_table.add(
-                connection, name, sha256, size_bytes, options, version, artefact
-            )
+            imported = [row.own_artefact for row in versions if row.sha256 == sha256]
+            own = imported[-1] if imported and received.path is None else ""
+            model = models_table.add(connection, name, sha256, size_bytes, options, version, own)
         last = self._last_job(connection, model, device_keys)
         if last is not None and self._still_answers(connection, model, *last, device_keys):
             return Registration(model, last[0], is_new_job=False)

@@ -14,7 +14,7 @@ from braid.server.store.records import ModelStatus, ModelVersion
 from braid.server.store.tables.dialects import put_row
 from braid.server.store.tables.schema import models
 
-_FIELDS = [name for name in ModelVersion.__slots__ if name != "artefact"]
+_FIELDS = [name for name in ModelVersion.__slots__ if name != "own_artefact"]
 
 # Made once: SQLAlchemy takes longer to make and to recognise a statement than SQLite to run it.
 _PRESENT = (
@@ -32,11 +32,11 @@ def add(
     size_bytes: int,
     options: ModelOptions,
     version: int | None = None,
-    artefact: str = "",
+    own_artefact: str = "",
 ) -> ModelVersion:
     """Add a version: ``version``, or one above every version that the name ever had.
 
-    ``artefact`` is the key of one that was made; empty: of one that is to be made.
+    ``own_artefact`` is the key of one that an import with samples made before.
 
     Raises:
         PreconditionFailed: the name had ``version`` before, for something else.
@@ -48,9 +48,10 @@ def add(
             f"never changes; send it as version {max(taken) + 1}"
         )
     number = version or max(taken, default=0) + 1
-    at = time.time()
     model = ModelVersion(
-        name, number, sha256, size_bytes, options, created_unix=at, artefact=artefact
+        *(name, number, sha256, size_bytes, options),
+        created_unix=time.time(),
+        own_artefact=own_artefact,
     )
     connection.execute(insert(models).values(_to_row(model)))
     return model
@@ -123,7 +124,7 @@ def artefacts(connection: Connection) -> set[str]:
 
 def _to_row(model: ModelVersion) -> dict[str, Any]:
     fields = {name: getattr(model, name) for name in _FIELDS}
-    own = {"artefact": model.artefact} if model.artefact != model.sha256 else {}
+    own = {"artefact": model.own_artefact} if model.own_artefact else {}
     return fields | {"options": {**model.options.to_json(), **own}, "state": model.state.value}
 
 
@@ -135,4 +136,4 @@ def samples(connection: Connection) -> set[str]:
 def _from_row(row: Row[Any]) -> ModelVersion:
     fields = {name: getattr(row, name) for name in _FIELDS}
     fields |= {"options": options_from_json(row.options), "state": ModelStatus(row.state)}
-    return ModelVersion(**fields, artefact=row.options.get("artefact", ""))
+    return ModelVersion(**fields, own_artefact=row.options.get("artefact", ""))
