@@ -12,9 +12,10 @@ import pytest
 
 from braid.compiler.options import ModelOptions
 from braid.core.errors import InvalidRequest
+from braid.engine.importer.host.samples import digest_of
 from braid.scheduler.options import PlannerSettings
 from braid.server.jobs.registration import serve_again
-from braid.server.store.records import JobStatus, Registration
+from braid.server.store.records import JobStatus, ReceivedUpload, Registration
 from braid.server.store.sample_upload import SampleUpload
 from tests.server.jobs.fakes import Server
 from tests.server.jobs.watching import registered, until_ended
@@ -96,6 +97,25 @@ async def test_a_file_whose_import_tried_nothing_is_imported_again_with_samples(
         assert folder.has_artefact(plain.sha256)
     finally:
         await again.stop()
+
+
+async def test_a_version_of_an_earlier_store_serves_on_untried_where_its_file_is_gone(
+    server: Server,
+) -> None:
+    server.importer.needs_samples = True
+    await registered(server)
+    plain = server.store.find_model("lenet", 1)
+    digest = digest_of({"x": ROWS})
+    np.savez(server.store.folder.root / "samples.npz", x=ROWS)
+    (server.store.folder.root / "samples.npz").rename(server.store.folder.sample_file(digest))
+    options = replace(plain.options, samples=digest)
+
+    received = ReceivedUpload(None, plain.sha256, plain.size_bytes)
+    made = await server.runner.register("lenet", received, options)
+
+    assert (await until_ended(server, made.job.id))[-1].state is JobStatus.READY
+    assert server.importer.imports == 1
+    assert server.store.find_model("lenet", 2).artefact == plain.sha256
 
 
 async def test_a_file_whose_import_tried_something_is_not_imported_again_with_samples(
