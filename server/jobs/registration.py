@@ -162,9 +162,11 @@ async def _import(
     async with services.import_turns.of(model.sha256):
         await retry(lambda: _fetch(model, services))
         if await asyncio.to_thread(_are_samples_untried, model, folder):
-            own = artefact_key(model.sha256, model.options.samples)
-            model = replace(model, own_artefact=own)
-            await retry(lambda: _fetch(model, services))
+            key = artefact_key(model.sha256, model.options.samples)
+            own = replace(model, own_artefact=key)
+            await retry(lambda: _fetch(own, services))
+            if folder.has_artefact(key) or folder.upload(model.sha256).is_file():
+                model = own  # else it was imported before, when samples gave no artefact of its own
         if model.artefact != model.sha256:
             await kept.enter_async_context(services.keeping(model.artefact))
         sound = partial(is_sound, folder, model.artefact, model.sha256)
