@@ -30,7 +30,7 @@ from braid.engine.importer.host.samples import Arrays, check_fit
 class ImportedModel:
     """What an import left in an artefact folder, and what it is compiled for."""
 
-    digest: str  # SHA-256 of the uploaded file, hex
+    digest: str  # key of the artefact, usually SHA-256 of the uploaded file, hex
     options: ModelOptions
     artefact: Path
     graph: OpGraph  # the template: the batch and open extents are symbols
@@ -133,7 +133,7 @@ class ImportedModel:
                         )
         options = self.options
         return ScheduleKey(
-            model_digest=self.digest,
+            model_digest=self.report.sha256,
             device_key=device_key,
             batch_size=batch_size,
             precision=options.precision,

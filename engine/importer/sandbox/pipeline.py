@@ -25,7 +25,7 @@ from braid.engine.importer.artefact import write_artefact
 from braid.engine.importer.host.messages import OnProgress
 from braid.engine.importer.host.report import BatchAxes, Report, Verified, file_digest
 from braid.engine.importer.host.request import ImportRequest
-from braid.engine.importer.host.samples import Arrays, read_samples
+from braid.engine.importer.host.samples import Arrays, digest_of, read_samples
 from braid.engine.importer.upload.batch_axis import (
     guess_batch,
     repair_reshapes,
@@ -96,6 +96,7 @@ def import_upload(source: UploadedModel, request: ImportRequest, on_progress: On
         study = replace(study, warnings=(*study.warnings, guessed))
     on_progress(0.9, "writing the artefact")
     report = _report(study, reference, request.upload, source)
+    report = replace(report, samples=digest_of(samples) if samples else "")
     template = with_output_specs(study.subject, study.batch)
     write_artefact(request.artefact, template, study.subject.weights, report, source.file)
 
@@ -237,7 +238,7 @@ def _studied_whole(
     example = Example(next(shape_candidates(plain, shapes)), {})
     subject = Subject(plain, weights, example, request.limits.memory_bytes)
     checked = Checked(0.0, TOLERANCE, TOLERANCE)
-    how = "" if samples else " (samples are tried at an import: unregister the model first)"
+    how = "" if samples else " (register it with samples of what it takes)"
     warnings = remark, f"not verified{how}: {untried}"[:1000]
     return Study(subject, None, checked, warnings, is_verified=False), reference
 
