@@ -1,0 +1,329 @@
+"""Walk over a model at two extents of an axis, to show that padding is exact by construction.
+
+    the model at length L ─┐
+    the model at length P ─┴─> each operator by its rule (rules.py) ──> outputs, or NotShown
+
+A rule says of an operator, whatever its operands hold: if they are at the positions of the request
+what they are without padding, so are its results. Operators without a rule may read nothing that
+has the axis. Extents are numbers to a model, too: what is computed from them may only be affine, so
+that what holds at L and P holds at all extents.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from braid.core.errors import BraidError
+from braid.core.graph import Operator
+from braid.core.padding import MASK
+from braid.engine.importer.padding.facts import (
+    FIRST,
+    OUT,
+    DoesNotRun,
+    Fact,
+    NotShown,
+    constant,
+    regions,
+)
+from braid.engine.importer.padding.fills import (
+    FINITE,
+    FIRM,
+    ONE,
+    WILD,
+    ZERO,
+    elementwise,
+    is_elementwise,
+)
+from braid.engine.importer.padding.rules import RULES, Site, by_elements
+from braid.engine.ops.dtypes import torch_dtype
+from braid.engine.ops.evaluation import attempt
+from braid.engine.ops.kinds import EPILOGUE, OpDef, epilogue_steps
+from braid.engine.passes.specialise import Trace
+
+ANYTHING = "anything"
+"""Way of an input whose padding does not matter."""
+
+_MOST_ELEMENTS = 1 << 22  # of constants that are evaluated for their content
+
+_MOVES = frozenset(
+    {
+        *("braid.gather", "aten.select", "braid.slice", "aten.cat", "braid.squeeze"),
+        *("braid.unsqueeze", "braid.reshape", "braid.flatten", "braid.cast", "braid.identity"),
+        *("braid.expand", "aten.permute", "braid.constant_of_shape", "braid.range"),
+        *("aten.add", "aten.sub", "aten.neg", "braid.full_like"),
+    }
+)
+"""Kinds that make sums of extents and constants, of sums of extents and constants."""
+
+_TAKES_EXTENTS: Mapping[str, Collection[str]] = {
+    "braid.reshape": ("shape",),
+    "braid.expand": ("shape",),
+    "braid.slice": ("ends",),
+    "braid.range": ("limit",),
+    "braid.constant_of_shape": ("shape",),
+}
+"""Attributes that may be made of extents: what they do to shapes is looked at."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """Result of a walk that shows that padding is exact."""
+
+    outputs: Mapping[str, int]  # output -> dimension of the axis
+    is_firm: bool  # whatever the content: no score is hidden by a number that another could reach
+
+
+class Walk:
+    """One model at two extents, and the facts of its values."""
+
+    def __init__(self, short: Trace, long: Trace) -> None:
+        """Take the same model at two extents of one axis.
+
+        Raises:
+            NotShown: other operators run at the other extent.
+        """
+        if [_outline(o) for o in short.operators] != [_outline(o) for o in long.operators]:
+            raise NotShown("other operators run at other extents")
+        self._short, self._long = short, long
+        self._contents: dict[str, tuple[Tensor, Tensor]] = {}
+        self._weights: dict[str, Fact] = {}
+        self._facts: dict[str, Fact | NotShown] = {}
+        self._weakest = FIRM
+
+    def run(self, ways: Mapping[str, str]) -> Shown:
+        """Take all operators.
+
+        Args:
+            ways: of all inputs: ``ANYTHING``, or what follows the request's content.
+
+        Raises:
+            NotShown: an output, or which operators run, may depend on padding.
+        """
+        self._weakest = FIRM
+        self._facts = {name: self._input(name, way) for name, way in ways.items()}
+        for before, after in zip(self._short.operators, self._long.operators, strict=True):
+            results = self._after(before, after)
+            self._facts.update(zip(after.outputs, results, strict=False))
+        for value in self._long.conditions:
+            if self._fact(value).follows:
+                raise NotShown("extents decide which operators run")
+        outputs = {n: self._dimension(n, value) for n, value in self._long.outputs.items()}
+        dimensions = {name: dimension for name, dimension in outputs.items() if dimension >= 0}
+        return Shown(dimensions, self._weakest <= FIRM)
+
+    def _dimension(self, output: str, value: str) -> int:
+        fact = self._fact(value)
+        if fact.follows:
+            raise NotShown(f"output {output!r} is made of extents")
+        if len(fact.axes) > 1:
+            raise NotShown(f"output {output!r} has the axis twice")
+        return fact.axes[0] if fact.axes else -1
+
+    def _input(self, name: str, way: str) -> Fact:
+        axes = self._axes(name)
+        outside, first = FINITE if way == ANYTHING else ZERO, ONE if way == MASK else FINITE
+        fills = {}
+        for places in regions(axes):
+            kinds = set(places.values())
+            fills[tuple(places.values())] = (
+                outside if OUT in kinds else first if kinds == {FIRST} else FINITE
+            )
+        return Fact(axes, fills)
+
+    def _axes(self, name: str) -> tuple[int, ...]:
+        """Dimensions of a value that follow the axis.
+
+        Raises:
+            NotShown: its rank does.
+        """
+        shapes = self._short.specs[name].shape, self._long.specs[name].shape
+        if len(shapes[0]) != len(shapes[1]):
+            raise NotShown("ranks follow the extents")
+        return tuple(i for i, (a, b) in enumerate(zip(*shapes, strict=True)) if a != b)
+
+    def _fact(self, name: str) -> Fact:
+        fact = self._facts.get(name) or self._weights.get(name)
+        if fact is None:
+            contents = self._content(name)
+            assert contents is not None, f"{name!r} is neither an input, a result nor a weight"
+            fact = self._weights[name] = constant(contents[1], self._axes(name))
+        if isinstance(fact, NotShown):
+            raise fact
+        return fact
+
+    def _content(self, name: str) -> tuple[Tensor, Tensor] | None:
+        """A constant at both extents."""
+        if name not in self._contents:
+            short, long = self._short.contents.get(name), self._long.contents.get(name)
+            if short is None or long is None:
+                return None
+            self._contents[name] = short, long
+        return self._contents[name]
+
+    def _after(self, before: Operator, after: Operator) -> list[Fact | NotShown]:
+        """Facts of an operator's results."""
+        try:
+            axes = [self._axes(name) for name in after.outputs]
+            if after.kind in ("braid.shape", "braid.size"):
+                return [self._constant(name, ()) for name in after.outputs]
+            facts = [self._fact(name) if name else None for name in after.inputs]
+            hosts = {key: self._fact(value) for key, value in after.host.items()}
+            follows = self._follows(before, after, facts, hosts)
+            site = self._site(before, after, facts, axes)
+            results = self._by_rule(site)
+            self._evaluate(before, after)
+            return [
+                self._constant(name, fact.axes, follows=follows) if self._content(name) else fact
+                for name, fact in zip(after.outputs, results, strict=True)
+            ]
+        except NotShown as reason:
+            return [reason] * len(after.outputs)
+
+    def _constant(self, name: str, axes: tuple[int, ...], *, follows: bool = True) -> Fact:
+        contents = self._content(name)
+        assert contents is not None, "its caller has looked"
+        short, long = contents
+        prefix = long
+        for axis in axes:
+            prefix = prefix.narrow(axis, 0, short.shape[axis])
+        is_same = prefix.shape == short.shape and torch.equal(
+            prefix.nan_to_num(), short.nan_to_num()
+        )
+        if not is_same and not follows:
+            raise NotShown(f"{name!r} holds other numbers at other extents")
+        return constant(long, axes, follows=not is_same)
+
+    def _follows(
+        self,
+        before: Operator,
+        after: Operator,
+        facts: list[Fact | None],
+        hosts: Mapping[str, Fact],
+    ) -> bool:
+        """Whether an operator computes with extents, as it may.
+
+        Raises:
+            NotShown: it may not.
+        """
+        for key, fact in hosts.items():
+            taken = key in _TAKES_EXTENTS.get(after.kind, ())
+            if fact.follows and not taken:
+                raise NotShown(f"{_named(after)} computes with an extent ({key})")
+        odd = [fact for fact in facts if fact is not None and fact.follows]
+        if not odd or (after.kind == "braid.range" and len(odd) == 1):
+            return False
+        others = [fact for fact in facts if fact is not None and not fact.follows]
+        if any(fact.content is None for fact in others) or EPILOGUE in after.attributes:
+            raise NotShown(f"{_named(after)} computes with an extent")
+        if after.kind in _MOVES and not (after.kind == "braid.gather" and odd[0] is not facts[0]):
+            return True
+        if after.kind in ("aten.mul", "braid.affine") and len(odd) == 1:
+            return True
+        if after.kind == "aten.where" and odd[0] is not facts[0]:
+            return True
+        if after.kind == "aten.eq" and all(_is_negative(fact) for fact in others) and others:
+            return True  # compares extents with the -1 of a Reshape
+        raise NotShown(f"{_named(after)} computes with an extent")
+
+    def _by_rule(self, site: Site) -> list[Fact]:
+        operator = site.operator
+        rule = by_elements if is_elementwise(operator.kind) else RULES.get(operator.kind)
+        carried = any(fact is not None and fact.axes for fact in site.facts)
+        if not carried and not any(site.axes):
+            results = [_plain(site)] * len(operator.outputs)
+        elif rule is None:
+            raise NotShown(f"{_named(operator)}: nothing shows what it does along the axis")
+        else:
+            results = rule(site)
+        if len(results) < len(operator.outputs):
+            raise NotShown(f"{_named(operator)} has more results than is known of")
+        for fact, axes in zip(results, site.axes, strict=False):
+            if fact.axes != axes:
+                raise NotShown(f"{_named(operator)} makes another shape of the axis")
+        self._weakest = max(self._weakest, site.weakest)
+        results = results[: len(operator.outputs)]
+        if steps := epilogue_steps(operator.attributes.get(EPILOGUE)):
+            results[0] = self._with_epilogue(results[0], steps, operator)
+        return results
+
+    def _with_epilogue(
+        self, fact: Fact, steps: list[tuple[OpDef, dict[str, Any]]], operator: Operator
+    ) -> Fact:
+        dtype = torch_dtype(self._long.specs[operator.outputs[0]].dtype)
+        for definition, attributes in steps:
+            step = Operator(operator.name, definition.kind, ("x",), ("y",), attributes)
+            fills = {
+                region: elementwise(step, [fill], [dtype]) for region, fill in fact.fills.items()
+            }
+            fact = replace(fact, fills=fills)
+        return fact
+
+    def _site(
+        self,
+        before: Operator,
+        after: Operator,
+        facts: list[Fact | None],
+        axes: list[tuple[int, ...]],
+    ) -> Site:
+        return Site(
+            after,
+            before,
+            facts,
+            shapes=_shapes(self._long, after.inputs),
+            shorts=_shapes(self._short, after.inputs),
+            results=_shapes(self._long, after.outputs),
+            short_results=_shapes(self._short, after.outputs),
+            axes=axes,
+            dtypes=self._dtypes(after),
+        )
+
+    def _dtypes(self, operator: Operator) -> list[torch.dtype | None]:
+        specs = [self._long.specs[name] if name else None for name in operator.inputs]
+        return [None if spec is None else torch_dtype(spec.dtype) for spec in specs]
+
+    def _evaluate(self, before: Operator, after: Operator) -> None:
+        """Find the content of results of constants, which specialising leaves if they are large."""
+        if all(name in self._contents or self._content(name) for name in after.outputs):
+            return
+        pairs = [self._content(name) if name else (None, None) for name in after.inputs]
+        sizes = [self._long.specs[name].elements for name in after.outputs]
+        if None in pairs or sum(sizes) > _MOST_ELEMENTS:
+            return
+        try:
+            short = attempt(replace(before, host={}), [pair[0] for pair in pairs if pair], "cpu")
+            long = attempt(replace(after, host={}), [pair[1] for pair in pairs if pair], "cpu")
+        except BraidError as error:
+            raise DoesNotRun(f"{_named(after)}: {error}") from error
+        for name, *both in zip(after.outputs, short, long, strict=False):
+            self._contents[name] = both[0], both[1]
+
+
+def _shapes(trace: Trace, names: Iterable[str]) -> list[tuple[int, ...]]:
+    specs = (trace.specs[name].shape if name else () for name in names)
+    return [tuple(int(dim) for dim in shape) for shape in specs]
+
+
+def _outline(operator: Operator) -> tuple[object, ...]:
+    return operator.name, operator.kind, operator.inputs, operator.outputs
+
+
+def _named(operator: Operator) -> str:
+    return f"operator {operator.name!r} ({operator.kind})"
+
+
+def _is_negative(fact: Fact) -> bool:
+    return fact.content is not None and bool((fact.content < 0).all())
+
+
+def _plain(site: Site) -> Fact:
+    """A result that does not have the axis, of operands that do not either."""
+    if is_elementwise(site.operator.kind):
+        (fact,) = by_elements(site)
+        return fact
+    is_finite = all(fact.all.is_finite for fact in site.facts if fact is not None)
+    return Fact((), {(): FINITE if is_finite else WILD})
