@@ -111,7 +111,7 @@ def _padded(tensor: GivenTensor, how: PaddedInput, to: int) -> GivenTensor:
     for end in range(step, outer * step + 1, step) if step else ():
         last = data[end - inner : end] if how.way == REPEAT else bytes(inner)
         parts += data[end - step : end], bytes(last) * missing
-    shape = tensor.shape[: how.dimension] + (to,) + tensor.shape[how.dimension + 1 :]
+    shape = (*tensor.shape[: how.dimension], to, *tensor.shape[how.dimension + 1 :])
     return replace(tensor, shape=shape, data=b"".join(parts))
 
 

@@ -42,17 +42,28 @@ WEIGHTS: Mapping[str, Any] = {
     "bias": real(8),
     "taps": real(8, 8, 3),
     "tap": real(8, 8, 1),
-    **{"lstm_w": real(1, 32, 8), "lstm_r": real(1, 32, 8)},
+    "lstm_w": real(1, 32, 8),
+    "lstm_r": real(1, 32, 8),
     **{
         name: np.array(number) for name, number in (("zero", 0), ("one", 1), ("two", 2), ("pad", 1))
     },
     **{f"i{n}": np.array([n]) for n in (0, 1, 2)},
-    **{"before": np.array([-1]), "far": np.array([-(2**62)]), "limit": np.array(64)},
-    **{"minus": np.array(-1), "hundred": np.float32(100), "thousands": np.float32(9000)},
-    **{"halves": np.array([0, 0, 2, 4]), "whole": np.array([0, 0, 8])},
-    **{"lowest": np.float32(LOWEST), "low": np.float32(-10000), "weak": np.float32(-5)},
-    **{"eight": np.array(8), "minus_eight": np.array(-8)},
-    **{"nothing": np.float32(0), "unit": np.float32(1), "tiny": np.float32(1e-9)},
+    "before": np.array([-1]),
+    "far": np.array([-(2**62)]),
+    "limit": np.array(64),
+    "minus": np.array(-1),
+    "hundred": np.float32(100),
+    "thousands": np.float32(9000),
+    "halves": np.array([0, 0, 2, 4]),
+    "whole": np.array([0, 0, 8]),
+    "lowest": np.float32(LOWEST),
+    "low": np.float32(-10000),
+    "weak": np.float32(-5),
+    "eight": np.array(8),
+    "minus_eight": np.array(-8),
+    "nothing": np.float32(0),
+    "unit": np.float32(1),
+    "tiny": np.float32(1e-9),
     "count": np.array([2]),
     "flat": np.array([-1, 48]),
     "gemm": real(48, 4),
@@ -132,7 +143,8 @@ INEXACT: Mapping[str, tuple[str, str, str]] = {
     "largest two": ("y, at = TopK <axis: int = 1> (x, count)", X, "float[b, t, 8] y"),
     "largest": ("y = ReduceMax <axes: ints = [1], keepdims: int = 0> (x)", X, ONE),
     "largest of ids": (
-        "e = Gather (words, ids) y = ReduceMax <axes: ints = [1], keepdims: int = 0> (e)", IDS, ONE),
+        "e = Gather (words, ids) y = ReduceMax <axes: ints = [1], keepdims: int = 0> (e)",
+        IDS, ONE),
     "max pooling": (
         "t = Transpose <perm: ints = [0, 2, 1]> (x) p = GlobalMaxPool (t) y = Squeeze (p, i2)",
         X, ONE),
@@ -178,7 +190,8 @@ INEXACT: Mapping[str, tuple[str, str, str]] = {
     "behind the end": (
         "first = Slice (x, i0, i1, i1) y = Concat <axis: int = 1> (x, first)", X,
         "float[b, t, 8] y"),
-    "only one length": ("f = Flatten (x) r = Reshape (f, flat) y = MatMul (r, gemm)", X, "float[b, 4] y"),
+    "only one length": (
+        "f = Flatten (x) r = Reshape (f, flat) y = MatMul (r, gemm)", X, "float[b, 4] y"),
     "window of the future": (
         CAUSAL.replace("Less (rows, columns)", "Less (shifted, columns)").replace(
             "future =", "shifted = Add (rows, one) future =")
@@ -210,7 +223,8 @@ EXACT: Mapping[str, tuple[str, str, str]] = {
     "attention with a chosen mask": (
         ATTEND + "hide = Equal (mask, zero) wide = Unsqueeze (hide, i1) "
         "scores = Where (wide, lowest, raw)" + ANSWER, XM, ROWS),
-    "causal attention": (CAUSAL + ATTEND + "scores = Where (future, lowest, raw)" + ANSWER, X, ROWS),
+    "causal attention": (
+        CAUSAL + ATTEND + "scores = Where (future, lowest, raw)" + ANSWER, X, ROWS),
     "causal attention with a mask": (
         CAUSAL + ATTEND + "hide = Equal (mask, zero) wide = Unsqueeze (hide, i1) "
         "either = Or (future, wide) scores = Where (either, lowest, raw)" + ANSWER, XM, ROWS),
@@ -219,18 +233,21 @@ EXACT: Mapping[str, tuple[str, str, str]] = {
         + ATTENTION.replace("MatMul (x,", "MatMul (xp,").replace("Add (x,", "Add (xp,").replace(
             "q =", "xp = Add (x, p) q ="), IM, ROWS),
     "positions counted from tokens": (
-        EMBEDDED + "same = Equal (ids, pad) other = Not (same) counted = Cast <to: int = 7> (other) "
+        EMBEDDED + "same = Equal (ids, pad) other = Not (same) "
+        "counted = Cast <to: int = 7> (other) "
         "sums = CumSum (counted, one) at = Mul (sums, counted) p = Gather (places, at) "
         + ATTENTION.replace("MatMul (x,", "MatMul (xp,").replace("Add (x,", "Add (xp,").replace(
             "q =", "xp = Add (x, p) q ="), IM, ROWS),
     "relative positions": (
-        CAUSAL + "gap = Sub (rows, columns) most = Min (gap, eight) least = Max (most, minus_eight) "
+        CAUSAL + "gap = Sub (rows, columns) most = Min (gap, eight) "
+        "least = Max (most, minus_eight) "
         "at = Add (least, eight) b1 = Gather (near, at) bias2 = Squeeze (b1, i2) "
         + ATTENTION.replace("raw =", "bare =").replace("wide =", "raw = Add (bare, bias2) wide ="),
         XM, ROWS),
     "masked mean": (
         ATTENTION.replace("y = Layer", "z = Layer")
-        + "w2 = Unsqueeze (kept, i2) zm = Mul (z, w2) total = ReduceSum <keepdims: int = 0> (zm, i1) "
+        + "w2 = Unsqueeze (kept, i2) zm = Mul (z, w2) "
+        "total = ReduceSum <keepdims: int = 0> (zm, i1) "
         "n = ReduceSum <keepdims: int = 0> (w2, i1) n1 = Max (n, tiny) y = Div (total, n1)",
         XM, ONE),
     "masked maximum": (
