@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from braid.core.inputs import GivenTensor
 from braid.core.strings import Strings
@@ -57,6 +57,8 @@ class PaddedAxis:
     error: float  # the largest of the trials, relative to the largest element of an output
     shown_by: str  # BY_CONSTRUCTION or BY_TRIAL; "": not exact
     reason: str  # why it is not exact; "" if it is
+    tried: Mapping[str, float] = field(default_factory=dict)
+    # of an axis that is not exact: way -> the largest error of trials in which all inputs go so
 
     def text(self) -> str:
         if not self.exact:

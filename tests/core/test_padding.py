@@ -15,7 +15,7 @@ AXIS = PaddedAxis("s", True, {"x": PaddedInput(1, ZEROS)}, {"y": 1}, 512, 0.0, "
 RNG = np.random.default_rng(0)
 
 
-def given(name: str, array: np.ndarray, dtype: str = "FP32") -> GivenTensor:  # type: ignore[type-arg]
+def given(name: str, array: np.ndarray, dtype: str = "FP32") -> GivenTensor:
     return GivenTensor(name, dtype, array.shape, memoryview(array.tobytes()))
 
 

@@ -6,7 +6,7 @@ mask 0 ──1 - x──> POINT 1 ──x * -3.4e38──> POINT -3.4e38 ──s
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -225,7 +225,7 @@ def _cast(fills: Sequence[Fill], attributes: Attributes) -> Fill | None:
     return fills[0] if stays and not fills[0].is_finite else None
 
 
-def _absorbing(point: float) -> Any:
+def _absorbing(point: float) -> Callable[[Sequence[Fill], Attributes], Fill | None]:
     def fold(fills: Sequence[Fill], _: Attributes) -> Fill | None:
         if any(fill.kind is Kind.POINT and bool(fill.value) == bool(point) for fill in fills):
             return Fill(Kind.POINT, point)
@@ -253,7 +253,7 @@ def _clamp(fills: Sequence[Fill], attributes: Attributes) -> Fill | None:
     return _maximum([fills[0], fill_of(torch.tensor([float(low)]))], {})
 
 
-_SPECIAL: Mapping[str, Any] = {
+_SPECIAL: Mapping[str, Callable[[Sequence[Fill], Attributes], Fill | None]] = {
     "aten.where": _where,
     "aten.add": _add,
     "aten.sub": _sub,

@@ -9,6 +9,7 @@ only confirm what the walk shows.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -18,11 +19,19 @@ import torch
 from torch import Tensor
 
 from braid.core.errors import InvalidRequest
-from braid.core.padding import BY_CONSTRUCTION, BY_TRIAL, MASK, ZEROS, PaddedAxis, PaddedInput
+from braid.core.padding import (
+    BY_CONSTRUCTION,
+    BY_TRIAL,
+    MASK,
+    REPEAT,
+    ZEROS,
+    PaddedAxis,
+    PaddedInput,
+)
 from braid.core.tensor import BATCH, BYTES, TensorType
 from braid.engine.importer.host.report import BatchAxes
 from braid.engine.importer.padding.facts import DoesNotRun, NotShown
-from braid.engine.importer.padding.walk import ANYTHING, Shown, Walk
+from braid.engine.importer.padding.walk import ANYTHING, Shown, Walk, followed_dimensions
 from braid.engine.importer.verification.compare import Disagreement, compare
 from braid.engine.importer.verification.reference import ReferenceFailed, ReferenceModel
 from braid.engine.importer.verification.verify import Subject
@@ -34,6 +43,7 @@ _TRIALS = ((1, 2), (5, 6), (3, 16), (11, 32), (1, 48), (30, 64), (60, 128))  # l
 _FEWEST_ERRORS = 6
 _CONTENTS = 3  # that run at the longest extent
 _TRIAL_SECONDS = 4.0
+_RUN_SECONDS = 4.0  # of one run
 _LARGE = 32.0  # times what padding may hold, where it should not matter
 
 
@@ -69,16 +79,42 @@ def _padded_axis(
             raise NotShown("strings are not padded")
         up_to, least, shown = _shown(refused, subject, batch)
     except NotShown as reason:
-        return replace(refused, reason=str(reason)[:300])
+        refused = replace(refused, reason=str(reason)[:300])
+        return _with_trials(refused, subject, batch, reference)
     ways |= {name: replace(ways[name], way=MASK) for name in ways if least[name] == MASK}
     how = BY_CONSTRUCTION if shown.is_firm else BY_TRIAL
     padded = PaddedAxis(symbol, True, ways, shown.outputs, up_to, 0.0, how, "")
-    trials = _Trials(padded, least, subject, batch, reference)
+    trials = _Trials(padded, least, subject, batch, reference, subject.tolerance)
     try:
-        padded = trials.shortened()
+        padded = trials.shortened(_CONTENTS)
         return replace(padded, error=replace(trials, padded=padded).error())
     except (Disagreement, ReferenceFailed) as error:
-        return replace(refused, reason=f"a trial disagrees: {error}"[:300])
+        refused = replace(refused, reason=f"a trial disagrees: {error}"[:300])
+        return _with_trials(refused, subject, batch, reference)
+
+
+def _with_trials(
+    refused: PaddedAxis, subject: Subject, batch: BatchAxes | None, reference: ReferenceModel
+) -> PaddedAxis:
+    """The verdict with errors of trials, for who asks for padding though nothing shows it."""
+    tried = dict[str, float]()
+    for extents, traced in _traces(refused, subject, batch):
+        try:
+            outputs = followed_dimensions(*traced, extents)
+        except NotShown:
+            break
+        refused = replace(refused, outputs=outputs, up_to=extents[1])
+        for way in (ZEROS, REPEAT):
+            inputs = {n: PaddedInput(part.dimension, way) for n, part in refused.inputs.items()}
+            least = dict.fromkeys(subject.template.inputs, way)
+            asked = replace(refused, inputs=inputs)
+            trials = _Trials(asked, least, subject, batch, reference, math.inf)
+            with suppress(Disagreement, ReferenceFailed):
+                refused = replace(refused, up_to=trials.shortened(1).up_to)
+                error = replace(trials, padded=replace(asked, up_to=refused.up_to)).error()
+                tried |= {way: error} if math.isfinite(error) else {}
+        break
+    return replace(refused, tried=tried)
 
 
 def _shown(
@@ -90,9 +126,9 @@ def _shown(
         NotShown: none does.
     """
     reason = NotShown("the model runs at no two extents that were tried")
-    for long, traced in _traces(axis, subject, batch):
+    for extents, traced in _traces(axis, subject, batch):
         try:
-            return long, *_least(Walk(*traced), subject.template.inputs)
+            return extents[1], *_least(Walk(*traced, extents), subject.template.inputs)
         except DoesNotRun as error:
             reason = error
     raise reason
@@ -100,8 +136,8 @@ def _shown(
 
 def _traces(
     axis: PaddedAxis, subject: Subject, batch: BatchAxes | None
-) -> Iterator[tuple[int, tuple[Trace, Trace]]]:
-    """Extents at which the model runs, the longest first; traces at a shorter one and there."""
+) -> Iterator[tuple[tuple[int, int], tuple[Trace, Trace]]]:
+    """Pairs of extents at which the model runs, the longest first, with their traces."""
     rows = 2 if batch is not None and not batch.alone else 1
 
     def at(extent: int) -> Trace | None:
@@ -116,7 +152,7 @@ def _traces(
             continue
         for short in (extent for extent in _SHORT if extent < long):
             if (before := at(short)) is not None:
-                yield long, (before, after)
+                yield (short, long), (before, after)
                 break
 
 
@@ -168,24 +204,34 @@ class _Trials:
     subject: Subject
     batch: BatchAxes | None
     reference: ReferenceModel
+    tolerance: float
 
-    def shortened(self) -> PaddedAxis:
-        """The verdict up to the longest extent at which a short request runs when it is padded.
+    def shortened(self, contents: int) -> PaddedAxis:
+        """The verdict up to the longest extent at which short requests run when they are padded.
 
-        A table of positions may be shorter, and padding counted as positions.
+        A table of positions may be shorter, and padding counted as positions. Where a run would
+        take long, longer extents are not tried.
 
         Raises:
             ReferenceFailed: there is none.
         """
-        failure = ReferenceFailed("it was not run")
-        for extent in (extent for extent in _LONG if extent <= self.padded.up_to):
+        failure, longest, seconds = ReferenceFailed("it was not run"), 0, 0.0
+        for extent in reversed([extent for extent in _LONG if extent <= self.padded.up_to]):
+            if longest and 4 * seconds > _RUN_SECONDS:  # attention is quadratic
+                break
+            begun = time.monotonic()
             try:
-                for row in self._rows(extent, _CONTENTS, seed=0):
+                for row in self._rows(extent, contents, seed=0):
                     self.reference.run(self._filled(row, min(3, extent), factor=0))
-                return replace(self.padded, up_to=extent)
             except ReferenceFailed as error:
                 failure = error
-        raise failure
+                if longest:
+                    break
+            else:
+                longest, seconds = extent, (time.monotonic() - begun) / contents
+        if not longest:
+            raise failure
+        return replace(self.padded, up_to=longest)
 
     def error(self) -> float:
         """The largest error.
@@ -234,7 +280,7 @@ class _Trials:
         for factor in (0.0, 1.0, _LARGE):
             filled = [self._filled(row, length, factor) for row, length in pairs]
             for expected, outputs, length in zip(alone, self._run(filled), lengths, strict=True):
-                yield compare(expected, self._cut(outputs, length), self.subject.tolerance)
+                yield compare(expected, self._cut(outputs, length), self.tolerance)
 
     def _run(self, rows: Sequence[Mapping[str, Tensor]]) -> list[Mapping[str, Tensor]]:
         """Outputs of each row: of one run of all, where the reference takes that.
@@ -280,7 +326,10 @@ class _Trials:
             filled[name] = row[name].clone()
             extent = row[name].shape[part.dimension]
             rest = filled[name].narrow(part.dimension, length, extent - length)
-            if factor == 0 or self.least[name] != ANYTHING:
+            if part.way == REPEAT:
+                last = filled[name].narrow(part.dimension, length - 1, 1)
+                rest.copy_(last.expand_as(rest))
+            elif factor == 0 or self.least[name] != ANYTHING:
                 rest.zero_()
             elif rest.is_floating_point():
                 rest.mul_(factor)

@@ -377,7 +377,8 @@ def _expand(site: Site) -> list[Fact]:
 
 def _slice(site: Site) -> list[Fact]:
     x, shape, result = site.operand(0), site.shapes[0], site.results[0]
-    now, then = site.attributes, site.before.attributes
+    now: Mapping[str, Any] = site.attributes
+    then: Mapping[str, Any] = site.before.attributes
     starts, ends, old = now["starts"], now["ends"], then["starts"]
     axes = now.get("axes") or list(range(len(starts)))
     steps = now.get("steps") or [1] * len(starts)

@@ -81,7 +81,7 @@ class Shown:
 class Walk:
     """One model at two extents, and the facts of its values."""
 
-    def __init__(self, short: Trace, long: Trace) -> None:
+    def __init__(self, short: Trace, long: Trace, extents: tuple[int, int]) -> None:
         """Take the same model at two extents of one axis.
 
         Raises:
@@ -89,7 +89,7 @@ class Walk:
         """
         if [_outline(o) for o in short.operators] != [_outline(o) for o in long.operators]:
             raise NotShown("other operators run at other extents")
-        self._short, self._long = short, long
+        self._short, self._long, self._extents = short, long, extents
         self._contents: dict[str, tuple[Tensor, Tensor]] = {}
         self._weights: dict[str, Fact] = {}
         self._facts: dict[str, Fact | NotShown] = {}
@@ -112,17 +112,11 @@ class Walk:
         for value in self._long.conditions:
             if self._fact(value).follows:
                 raise NotShown("extents decide which operators run")
-        outputs = {n: self._dimension(n, value) for n, value in self._long.outputs.items()}
-        dimensions = {name: dimension for name, dimension in outputs.items() if dimension >= 0}
-        return Shown(dimensions, self._weakest <= FIRM)
-
-    def _dimension(self, output: str, value: str) -> int:
-        fact = self._fact(value)
-        if fact.follows:
-            raise NotShown(f"output {output!r} is made of extents")
-        if len(fact.axes) > 1:
-            raise NotShown(f"output {output!r} has the axis twice")
-        return fact.axes[0] if fact.axes else -1
+        for name, value in self._long.outputs.items():
+            if self._fact(value).follows:
+                raise NotShown(f"output {name!r} is made of extents")
+        outputs = followed_dimensions(self._short, self._long, self._extents)
+        return Shown(outputs, self._weakest <= FIRM)
 
     def _input(self, name: str, way: str) -> Fact:
         axes = self._axes(name)
@@ -136,15 +130,7 @@ class Walk:
         return Fact(axes, fills)
 
     def _axes(self, name: str) -> tuple[int, ...]:
-        """Dimensions of a value that follow the axis.
-
-        Raises:
-            NotShown: its rank does.
-        """
-        shapes = self._short.specs[name].shape, self._long.specs[name].shape
-        if len(shapes[0]) != len(shapes[1]):
-            raise NotShown("ranks follow the extents")
-        return tuple(i for i, (a, b) in enumerate(zip(*shapes, strict=True)) if a != b)
+        return _differing(self._short, self._long, name)
 
     def _fact(self, name: str) -> Fact:
         fact = self._facts.get(name) or self._weights.get(name)
@@ -306,6 +292,38 @@ class Walk:
 def _shapes(trace: Trace, names: Iterable[str]) -> list[tuple[int, ...]]:
     specs = (trace.specs[name].shape if name else () for name in names)
     return [tuple(int(dim) for dim in shape) for shape in specs]
+
+
+def _differing(short: Trace, long: Trace, value: str) -> tuple[int, ...]:
+    """Dimensions of a value that follow the axis.
+
+    Raises:
+        NotShown: its rank does.
+    """
+    shapes = short.specs[value].shape, long.specs[value].shape
+    if len(shapes[0]) != len(shapes[1]):
+        raise NotShown("ranks follow the extents")
+    return tuple(i for i, (a, b) in enumerate(zip(*shapes, strict=True)) if a != b)
+
+
+def followed_dimensions(short: Trace, long: Trace, extents: tuple[int, int]) -> dict[str, int]:
+    """Dimension along the axis of each output that has it.
+
+    Raises:
+        NotShown: an output has it twice, or another number of positions than the inputs.
+    """
+    dimensions = {}
+    for name, value in long.outputs.items():
+        axes = _differing(short, long, value)
+        if len(axes) > 1:
+            raise NotShown(f"output {name!r} has the axis twice")
+        if (
+            axes
+            and (short.specs[value].shape[axes[0]], long.specs[value].shape[axes[0]]) != extents
+        ):
+            raise NotShown(f"output {name!r} has other extents than the inputs")
+        dimensions |= {name: axes[0]} if axes else {}
+    return dimensions
 
 
 def _outline(operator: Operator) -> tuple[object, ...]:

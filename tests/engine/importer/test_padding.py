@@ -50,6 +50,8 @@ WEIGHTS: Mapping[str, Any] = {
     **{f"i{n}": np.array([n]) for n in (0, 1, 2)},
     "before": np.array([-1]),
     "far": np.array([-(2**62)]),
+    "after": np.array([2**62]),
+    "lead": real(1, 1, 8),
     "limit": np.array(64),
     "minus": np.array(-1),
     "hundred": np.float32(100),
@@ -190,6 +192,9 @@ INEXACT: Mapping[str, tuple[str, str, str]] = {
     "behind the end": (
         "first = Slice (x, i0, i1, i1) y = Concat <axis: int = 1> (x, first)", X,
         "float[b, t, 8] y"),
+    "one position fewer": ("y = Slice (x, i1, after, i1)", X, "float[b, t, 8] y"),
+    "one position more": ("y = Concat <axis: int = 1> (lead, x)", "float[1, s, 8] x",
+                          "float[1, t, 8] y"),
     "only one length": (
         "f = Flatten (x) r = Reshape (f, flat) y = MatMul (r, gemm)", X, "float[b, 4] y"),
     "window of the future": (
@@ -363,6 +368,17 @@ def test_the_reason_names_the_operator(tmp_path: Path) -> None:
     axis = axis_of(drawn(*INEXACT["convolution over time"]), tmp_path)
 
     assert "convolution" in axis.reason
+
+
+def test_errors_of_axes_that_are_not_exact_are_measured(tmp_path: Path) -> None:
+    """Who asks for padding all the same hears what it costs."""
+    mean = axis_of(drawn(*INEXACT["mean over the axis"]), tmp_path)
+    largest = axis_of(drawn(*INEXACT["largest"]), tmp_path)
+
+    assert mean.tried["zeros"] > 0.1
+    assert mean.tried["repeat"] > 0.01
+    assert largest.tried["zeros"] > 0.01
+    assert largest.tried["repeat"] == 0  # true, though construction does not show it
 
 
 def test_the_report_of_an_import_says_it(tmp_path: Path) -> None:
