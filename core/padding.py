@@ -12,6 +12,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from braid.core.errors import InvalidRequest
 from braid.core.inputs import GivenTensor
 from braid.core.strings import Strings
 from braid.core.tensor import DTYPE_BYTES, TensorType
@@ -26,6 +27,8 @@ WAYS = (ZEROS, MASK, REPEAT)
 
 BY_CONSTRUCTION = "construction"
 BY_TRIAL = "trial"
+BY_REQUEST = "request"
+"""A registration asked for it, and trials agreed."""
 
 _ONES: Mapping[str, bytes] = {
     "BF16": b"\x80\x3f",
@@ -55,7 +58,7 @@ class PaddedAxis:
     outputs: Mapping[str, int]  # output -> dimension to cut; the others do not have the axis
     up_to: int  # extents that were looked at
     error: float  # the largest of the trials, relative to the largest element of an output
-    shown_by: str  # BY_CONSTRUCTION or BY_TRIAL; "": not exact
+    shown_by: str  # BY_CONSTRUCTION, BY_TRIAL or BY_REQUEST; "": not exact
     reason: str  # why it is not exact; "" if it is
     tried: Mapping[str, float] = field(default_factory=dict)
     # of an axis that is not exact: way -> the largest error of trials in which all inputs go so
@@ -68,6 +71,48 @@ class PaddedAxis:
             f"{self.axis}: padding is exact up to {self.up_to} ({ways}; by {self.shown_by}, "
             f"error {self.error:.1e})"
         )
+
+
+def as_asked(
+    axes: Sequence[PaddedAxis], ways: Mapping[str, str], tolerance: float, *, is_forbidden: bool
+) -> tuple[PaddedAxis, ...]:
+    """Return the verdicts of an import as a registration changes them.
+
+    Args:
+        axes: of the import.
+        ways: axis -> how all inputs are padded along it, though nothing shows that to be exact.
+        tolerance: of the trials of such padding.
+        is_forbidden: nothing is padded.
+
+    Raises:
+        InvalidRequest: there is no such axis, or trials were not within the tolerance.
+    """
+    if is_forbidden:
+        why = "forbidden at registration"
+        return tuple(replace(axis, exact=False, shown_by="", reason=why) for axis in axes)
+    if unknown := sorted(ways.keys() - {axis.axis for axis in axes}):
+        there = ", ".join(axis.axis for axis in axes) or "none"
+        raise InvalidRequest(
+            f"pad names {', '.join(unknown)}; axes looked at in the import: {there}"
+        )
+    return tuple(_as_asked(axis, ways.get(axis.axis), tolerance) for axis in axes)
+
+
+def _as_asked(axis: PaddedAxis, way: str | None, tolerance: float) -> PaddedAxis:
+    if way is None or (axis.exact and way == ZEROS):
+        return axis
+    if axis.exact:
+        raise InvalidRequest(
+            f"{axis.axis!r} is padded by {ZEROS}, which is exact; ask for no other"
+        )
+    error = axis.tried.get(way)
+    if error is None or error > tolerance:
+        found = "ran in no trial" if error is None else f"has an error of {error:.2g} in trials"
+        raise InvalidRequest(
+            f"padding {axis.axis!r} by {way} {found} (at most {tolerance:g}); {axis.reason}"
+        )
+    inputs = {name: replace(part, way=way) for name, part in axis.inputs.items()}
+    return replace(axis, exact=True, inputs=inputs, error=error, shown_by=BY_REQUEST, reason="")
 
 
 def takes(inputs: Sequence[GivenTensor], axis: PaddedAxis) -> bool:

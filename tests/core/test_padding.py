@@ -7,8 +7,20 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from braid.core.errors import InvalidRequest
 from braid.core.inputs import GivenTensor
-from braid.core.padding import MASK, REPEAT, ZEROS, PaddedAxis, PaddedInput, cut, pad, takes
+from braid.core.padding import (
+    BY_REQUEST,
+    MASK,
+    REPEAT,
+    ZEROS,
+    PaddedAxis,
+    PaddedInput,
+    as_asked,
+    cut,
+    pad,
+    takes,
+)
 from braid.core.tensor import TensorType
 
 AXIS = PaddedAxis("s", True, {"x": PaddedInput(1, ZEROS)}, {"y": 1}, 512, 0.0, "construction", "")
@@ -75,3 +87,49 @@ def test_a_mask_of_another_number_than_one_is_not_taken() -> None:
     axis = replace(AXIS, inputs={"mask": PaddedInput(1, MASK)})
 
     assert not takes([given("mask", np.array([[2, 1]]), "INT64")], axis)
+
+
+# What a registration asks for
+
+REFUSED = replace(
+    AXIS, exact=False, shown_by="", reason="Mean is over the axis", tried={"zeros": 0.2}
+)
+
+
+def asked(axis: PaddedAxis, ways: dict[str, str], *, is_forbidden: bool = False) -> PaddedAxis:
+    (changed,) = as_asked([axis], ways, 1e-4, is_forbidden=is_forbidden)
+    return changed
+
+
+def test_nothing_is_padded_where_it_is_forbidden() -> None:
+    axis = asked(AXIS, {}, is_forbidden=True)
+
+    assert not axis.exact
+    assert "forbidden" in axis.text()
+
+
+def test_padding_that_trials_confirm_may_be_asked_for() -> None:
+    axis = asked(replace(REFUSED, tried={"repeat": 1e-6, "zeros": 1.0}), {"s": "repeat"})
+
+    assert axis.exact
+    assert axis.inputs == {"x": PaddedInput(1, REPEAT)}
+    assert axis.error == 1e-6
+    assert axis.shown_by == BY_REQUEST
+
+
+@pytest.mark.parametrize(
+    ("axis", "ways", "said"),
+    [
+        (REFUSED, {"s": "zeros"}, "error of 0.2 .*Mean is over the axis"),
+        (REFUSED, {"s": "repeat"}, "ran in no trial"),
+        (REFUSED, {"t": "zeros"}, "pad names t; axes looked at in the import: s"),
+        (AXIS, {"s": "repeat"}, "padded by zeros, which is exact"),
+    ],
+)
+def test_other_padding_is_refused(axis: PaddedAxis, ways: dict[str, str], said: str) -> None:
+    with pytest.raises(InvalidRequest, match=said):
+        asked(axis, ways)
+
+
+def test_zeros_may_be_asked_for_where_they_are_exact() -> None:
+    assert asked(AXIS, {"s": "zeros"}) == AXIS

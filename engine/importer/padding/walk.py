@@ -312,7 +312,7 @@ def followed_dimensions(short: Trace, long: Trace, extents: tuple[int, int]) -> 
     Raises:
         NotShown: an output has it twice, or another number of positions than the inputs.
     """
-    dimensions = {}
+    dimensions = dict[str, int]()
     for name, value in long.outputs.items():
         axes = _differing(short, long, value)
         if len(axes) > 1:
