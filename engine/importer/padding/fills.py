@@ -219,6 +219,14 @@ def _weighted(fills: Sequence[Fill], attributes: Attributes) -> Fill | None:
     return None if None in scaled else _add([fill for fill in scaled if fill], {})
 
 
+def _pow(fills: Sequence[Fill], attributes: Attributes) -> Fill | None:
+    exponent = attributes.get("value") if len(fills) == 1 else fills[1].value
+    is_point = len(fills) == 1 or fills[1].kind is Kind.POINT
+    if is_point and fills[0].is_finite and exponent in (0, 1, 2, 3, 4):
+        return FINITE
+    return None
+
+
 def _cast(fills: Sequence[Fill], attributes: Attributes) -> Fill | None:
     """To a narrower float, what is hidden stays so, or becomes -inf."""
     stays = fills[0].is_tame and str(attributes["dtype"]) in ("FP16", "BF16", "FP32", "FP64")
@@ -262,6 +270,7 @@ _SPECIAL: Mapping[str, Callable[[Sequence[Fill], Attributes], Fill | None]] = {
     "braid.affine": _affine,
     WEIGHTED_SUM: _weighted,
     "braid.cast": _cast,
+    "braid.pow": _pow,
     "aten.logical_and": _absorbing(0.0),
     "aten.logical_or": _absorbing(1.0),
     "aten.isnan": _is_nan,

@@ -60,7 +60,17 @@ def padded_axes(
     template = subject.template
     symbols = {dim for spec in template.inputs.values() for dim in spec.shape}
     wanted = sorted(dim for dim in symbols if isinstance(dim, str) and dim != BATCH)
-    return tuple(_padded_axis(symbol, subject, batch, reference) for symbol in wanted)
+    return tuple(_found_or_refused(symbol, subject, batch, reference) for symbol in wanted)
+
+
+def _found_or_refused(
+    symbol: str, subject: Subject, batch: BatchAxes | None, reference: ReferenceModel
+) -> PaddedAxis:
+    """The verdict; want of memory while it is looked for ends no import."""
+    try:
+        return _padded_axis(symbol, subject, batch, reference)
+    except MemoryError:
+        return PaddedAxis(symbol, False, {}, {}, 0, 0.0, "", "its trials take too much memory")
 
 
 def _padded_axis(
@@ -70,13 +80,9 @@ def _padded_axis(
     places = {n: [i for i, dim in enumerate(s.shape) if dim == symbol] for n, s in inputs.items()}
     ways = {name: PaddedInput(found[0], ZEROS) for name, found in places.items() if found}
     refused = PaddedAxis(symbol, False, ways, {}, 0, 0.0, "", "")
+    if why := _why_not(subject, places):
+        return replace(refused, reason=why)
     try:
-        if static_inputs(subject.template):
-            raise NotShown("the content of inputs decides shapes")
-        if any(len(found) > 1 for found in places.values()):
-            raise NotShown("an input has the axis twice")
-        if any(inputs[name].dtype == BYTES for name in ways):
-            raise NotShown("strings are not padded")
         up_to, least, shown = _shown(refused, subject, batch)
     except NotShown as reason:
         refused = replace(refused, reason=str(reason)[:300])
@@ -91,6 +97,19 @@ def _padded_axis(
     except (Disagreement, ReferenceFailed) as error:
         refused = replace(refused, reason=f"a trial disagrees: {error}"[:300])
         return _with_trials(refused, subject, batch, reference)
+
+
+def _why_not(subject: Subject, places: Mapping[str, Sequence[int]]) -> str:
+    """Why an axis is not looked at; "" if it is. ``places``: of each input, where it has it."""
+    if static_inputs(subject.template):
+        return "the content of inputs decides shapes"
+    if subject.example.samples:
+        return "the model takes no content that is made up for other extents"
+    if any(len(found) > 1 for found in places.values()):
+        return "an input has the axis twice"
+    if any(places[n] and spec.dtype == BYTES for n, spec in subject.template.inputs.items()):
+        return "strings are not padded"
+    return ""
 
 
 def _with_trials(
@@ -311,6 +330,8 @@ class _Trials:
 
     def _cut(self, outputs: Mapping[str, Tensor], length: int) -> dict[str, Tensor]:
         places = self.padded.outputs
+        if any(outputs[name].shape[at] < length for name, at in places.items()):
+            raise Disagreement("an output does not follow the extents of the inputs")
         return {
             name: x.narrow(places[name], 0, length) if name in places else x
             for name, x in outputs.items()

@@ -587,7 +587,7 @@ def _attention(site: Site) -> list[Fact]:
     def hidden(place: Place) -> bool:
         if options.get("causal"):
             return True
-        if mask is None or length not in k.axes:
+        if mask is None or 3 - shift not in mask.axes:
             return False
         is_bool = site.dtypes[3] is torch.bool
         at = {2 - shift: place}

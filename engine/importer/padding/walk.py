@@ -169,6 +169,9 @@ class Walk:
             ]
         except NotShown as reason:
             return [reason] * len(after.outputs)
+        except (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError) as error:
+            unusual = NotShown(f"{_named(after)} is used in an unusual way ({error})")
+            return [unusual] * len(after.outputs)
 
     def _constant(self, name: str, axes: tuple[int, ...], *, follows: bool = True) -> Fact:
         contents = self._content(name)
@@ -198,7 +201,7 @@ class Walk:
         """
         for key, fact in hosts.items():
             taken = key in _TAKES_EXTENTS.get(after.kind, ())
-            if fact.follows and not taken:
+            if (fact.follows and not taken) or fact.axes:
                 raise NotShown(f"{_named(after)} computes with an extent ({key})")
         odd = [fact for fact in facts if fact is not None and fact.follows]
         if not odd or (after.kind == "braid.range" and len(odd) == 1):
