@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 import torch
@@ -53,6 +53,8 @@ class Fact:
     fills: Mapping[Region, Fill]
     content: Tensor | None = None  # where it is constant: at the padded extent
     follows: bool = False  # numbers made of extents: not the same without padding
+    blocks: Mapping[int, int] = field(default_factory=dict)
+    # of a dimension that a view joined with outer ones: how often the axis lies in it
 
     def at(self, places: Mapping[int, Place]) -> Fill:
         """Fill of a region, given the place along each of its dimensions (default: IN)."""

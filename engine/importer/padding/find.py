@@ -39,6 +39,7 @@ from braid.engine.passes.specialise import Trace, static_inputs, trace
 
 _LONG = (512, 256, 128, 64, 32, 16, 8, 4)  # extents to walk at, the first at which it runs
 _SHORT = (13, 5, 3, 8, 4, 2, 16, 32)
+_EVEN = 16  # extents from here on are doubled for another one: some models want multiples
 _TRIALS = ((1, 2), (5, 6), (3, 16), (11, 32), (1, 48), (30, 64), (60, 128))  # lengths and extents
 _FEWEST_ERRORS = 6
 _CONTENTS = 3  # that run at the longest extent
@@ -119,7 +120,7 @@ def _with_trials(
     tried = dict[str, float]()
     for extents, traced in _traces(refused, subject, batch):
         try:
-            outputs = followed_dimensions(*traced, extents)
+            outputs = followed_dimensions(*traced[:2], extents)
         except NotShown:
             break
         refused = replace(refused, outputs=outputs, up_to=extents[1])
@@ -147,7 +148,7 @@ def _shown(
     reason = NotShown("the model runs at no two extents that were tried")
     for extents, traced in _traces(axis, subject, batch):
         try:
-            return extents[1], *_least(Walk(*traced, extents), subject.template.inputs)
+            return extents[1], *_least(Walk(traced, extents), subject.template.inputs)
         except DoesNotRun as error:
             reason = error
     raise reason
@@ -155,39 +156,45 @@ def _shown(
 
 def _traces(
     axis: PaddedAxis, subject: Subject, batch: BatchAxes | None
-) -> Iterator[tuple[tuple[int, int], tuple[Trace, Trace]]]:
-    """Pairs of extents at which the model runs, the longest first, with their traces."""
-    rows = 2 if batch is not None and not batch.alone else 1
+) -> Iterator[tuple[tuple[int, int], tuple[Trace, Trace, Trace]]]:
+    """Pairs of extents at which the model runs, the longest first, with their traces.
 
-    def at(extent: int) -> Trace | None:
-        specs = _specs(axis, subject, extent, rows if batch is not None else None)
+    The third trace is at the longer extent with another batch, and others of the other open axes.
+    """
+    others = _other_extents(axis, subject, batch)
+
+    def at(extent: int, choice: int) -> Trace | None:
+        extents = {symbol: some[choice] for symbol, some in others.items()}
+        bound = {**extents, axis.axis: extent}
+        specs = {name: spec.bind(bound) for name, spec in subject.template.inputs.items()}
         try:
             return trace(subject.template, subject.weights, specs)
         except InvalidRequest:
             return None
 
     for long in _LONG:
-        if (after := at(long)) is None:
+        after, beside = at(long, 0), at(long, 1)
+        if after is None or beside is None:
             continue
         for short in (extent for extent in _SHORT if extent < long):
-            if (before := at(short)) is not None:
-                yield (short, long), (before, after)
+            if (before := at(short, 0)) is not None:
+                yield (short, long), (before, after, beside)
                 break
 
 
-def _specs(
-    axis: PaddedAxis, subject: Subject, extent: int, rows: int | None
-) -> dict[str, TensorType]:
-    """The example's specs with another extent, and other rows unless None."""
-    specs = {}
-    for name, spec in subject.example.specs.items():
-        shape = list(spec.shape)
-        if rows is not None:
-            shape[0] = rows
-        if name in axis.inputs:
-            shape[axis.inputs[name].dimension] = extent
-        specs[name] = TensorType(spec.dtype, tuple(shape))
-    return specs
+def _other_extents(
+    axis: PaddedAxis, subject: Subject, batch: BatchAxes | None
+) -> dict[str, tuple[int, int]]:
+    """Two extents of each other open axis, none of them 1 where a request may have several."""
+    others = {}
+    for name, spec in subject.template.inputs.items():
+        for dim, extent in zip(spec.shape, subject.example.specs[name].shape, strict=True):
+            if isinstance(dim, str) and dim != axis.axis:
+                first = max(2, int(extent))
+                others[dim] = (first, first + 1 if first < _EVEN else 2 * first)
+    if batch is not None and batch.alone:
+        others[BATCH] = (1, 1)
+    return others
 
 
 def _least(walk: Walk, inputs: Collection[str]) -> tuple[Mapping[str, str], Shown]:
@@ -277,7 +284,12 @@ class _Trials:
 
     def _rows(self, extent: int, count: int, seed: int) -> list[dict[str, Tensor]]:
         """Random rows at an extent; their masks begin with a one."""
-        specs = _specs(self.padded, self.subject, extent, None)
+        specs = {}
+        for name, spec in self.subject.example.specs.items():
+            shape = list(spec.shape)
+            if name in self.padded.inputs:
+                shape[self.padded.inputs[name].dimension] = extent
+            specs[name] = TensorType(spec.dtype, tuple(shape))
         kind = replace(self.subject.example, specs=specs)
         rows = [kind.draw(None, seed=10 * seed + index) for index in range(count)]
         for index, row in enumerate(rows):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -110,7 +110,18 @@ def by_elements(site: Site) -> list[Fact]:
     }
     if wanted != set(site.axes[0]):
         raise site.refuse("makes another shape of the axis")
-    return [_result(site, fill_at)]
+    blocks = {
+        axis: {
+            fact.blocks.get(axis - rank + len(shape), 1)
+            for fact, shape in zip(site.facts, site.shapes, strict=True)
+            if fact is not None and axis - rank + len(shape) in fact.axes
+        }
+        for axis in site.axes[0]
+    }
+    if any(len(counts) > 1 for counts in blocks.values()):
+        raise site.refuse("joins the axis with another one")
+    joined = {axis: max(counts) for axis, counts in blocks.items() if max(counts) > 1}
+    return [replace(_result(site, fill_at), blocks=joined)]
 
 
 def _alone(operator: Operator) -> Operator:
@@ -138,12 +149,14 @@ def _linear(site: Site) -> list[Fact]:
     if site.operand(1).axes or (site.has(2) and site.operand(2).axes):
         raise site.refuse("has weights that follow the axis")
     weights = [site.operand(i).all for i in (1, 2) if site.has(i)]
+    if site.has(3) and site.operand(3).blocks != x.blocks:
+        raise site.refuse("joins the axis with another one")
 
     def fill_at(places: Places) -> Fill:
         summand = [site.operand(3).at(places)] if site.has(3) else []
         return _smooth(x.at(places), *weights, *summand)
 
-    return [_result(site, fill_at)]
+    return [replace(_result(site, fill_at), blocks=x.blocks)]
 
 
 def _matmul(site: Site) -> list[Fact]:
@@ -212,7 +225,7 @@ def _over_last(site: Site) -> list[Fact]:
         _untouched(site, axis)
     if any(site.operand(i).axes for i in range(1, len(site.facts)) if site.has(i)):
         raise site.refuse("has weights that follow the axis")
-    return [_result(site, lambda places: _smooth(x.at(places)))]
+    return [replace(_result(site, lambda places: _smooth(x.at(places))), blocks=x.blocks)]
 
 
 def _batch_norm(site: Site) -> list[Fact]:
@@ -316,10 +329,11 @@ def _permute(site: Site) -> list[Fact]:
 
 
 def _reshape(site: Site) -> list[Fact]:
-    """Any reshape that leaves the axis a dimension of its own, or the outermost part of one."""
+    """A reshape of which the axis becomes a dimension, or the first or last part of one."""
     x = site.operand(0)
     before, after = site.shapes[0], site.results[0]
     pairs, parts = dict[int, int](), set[int]()  # dimension of the result -> of x
+    blocks = dict[int, int]()
     for ins, outs in _groups(before, after):
         sizes = (
             [site.shorts[0][axis] for axis in ins],
@@ -331,11 +345,16 @@ def _reshape(site: Site) -> list[Fact]:
             raise site.refuse("joins the axis with another one")
         if not sources:
             continue
-        outer = [before[a] for a in ins if a < sources[0]] + [
-            after[a] for a in outs if a < targets[0]
-        ]
-        if len(sources) > 1 or any(extent != 1 for extent in outer):
+        if len(sources) > 1:
             raise site.refuse("joins the axis with another one")
+        count = x.blocks.get(sources[0], 1) * math.prod(before[a] for a in ins if a < sources[0])
+        outer = math.prod(after[a] for a in outs if a < targets[0])
+        inner = [before[a] for a in ins if a > sources[0]] + [
+            after[a] for a in outs if a > targets[0]
+        ]
+        if count % outer or ((count, outer) != (1, 1) and any(extent != 1 for extent in inner)):
+            raise site.refuse("joins the axis with another one")
+        blocks |= {targets[0]: count // outer} if count > outer else {}
         pairs[targets[0]] = sources[0]
         parts |= {targets[0]} if any(after[a] != 1 for a in outs if a > targets[0]) else set()
     if set(pairs) != set(site.axes[0]) or set(pairs.values()) != set(x.axes):
@@ -345,7 +364,7 @@ def _reshape(site: Site) -> list[Fact]:
         at = {pairs[axis]: IN if axis in parts and p is FIRST else p for axis, p in places.items()}
         return x.at(at)
 
-    return [_result(site, fill_at)]
+    return [replace(_result(site, fill_at), blocks=blocks)]
 
 
 def _groups(before: Sequence[int], after: Sequence[int]) -> list[tuple[list[int], list[int]]]:
@@ -623,6 +642,14 @@ def _rotary(site: Site) -> list[Fact]:
     fills = [fact.all for fact in tables]
     return [_result(site, lambda p: _smooth(x.at(p), *fills))]
 
+
+TAKES_BLOCKS = frozenset(
+    {
+        *("aten.linear", "braid.linear_add", "aten.layer_norm", "braid.rms_norm"),
+        *("braid.reshape", "braid.flatten", "braid.squeeze", "braid.unsqueeze"),
+    }
+)
+"""Kinds, besides elementwise ones, whose rules know of an axis that is joined with outer ones."""
 
 RULES: Mapping[str, Rule] = {
     "aten.linear": _linear,

@@ -1,12 +1,13 @@
 """Walk over a model at two extents of an axis, to show that padding is exact by construction.
 
-    the model at length L ─┐
-    the model at length P ─┴─> each operator by its rule (rules.py) ──> outputs, or NotShown
+    the model at length L ────────────────┐
+    the model at length P ────────────────┼─> each operator by its rule (rules.py)
+    at P, other extents of its other axes ┘         ──> outputs, or NotShown
 
 A rule says of an operator, whatever its operands hold: if they are at the positions of the request
 what they are without padding, so are its results. Operators without a rule may read nothing that
 has the axis. Extents are numbers to a model, too: what is computed from them may only be affine, so
-that what holds at L and P holds at all extents.
+that what holds at L and P holds at all extents, and at all of the other axes.
 """
 
 from __future__ import annotations
@@ -39,11 +40,13 @@ from braid.engine.importer.padding.fills import (
     elementwise,
     is_elementwise,
 )
-from braid.engine.importer.padding.rules import RULES, Site, by_elements
+from braid.engine.importer.padding.rules import RULES, TAKES_BLOCKS, Site, by_elements
 from braid.engine.ops.dtypes import torch_dtype
 from braid.engine.ops.evaluation import attempt
 from braid.engine.ops.kinds import EPILOGUE, OpDef, epilogue_steps
 from braid.engine.passes.specialise import Trace
+
+Contents = tuple[Tensor, ...]  # of a value, one for each trace
 
 ANYTHING = "anything"
 """Way of an input whose padding does not matter."""
@@ -81,16 +84,19 @@ class Shown:
 class Walk:
     """One model at two extents, and the facts of its values."""
 
-    def __init__(self, short: Trace, long: Trace, extents: tuple[int, int]) -> None:
-        """Take the same model at two extents of one axis.
+    def __init__(self, traces: tuple[Trace, Trace, Trace], extents: tuple[int, int]) -> None:
+        """Take the same model at two extents of one axis, and at the second beside other axes.
 
         Raises:
             NotShown: other operators run at the other extent.
         """
-        if [_outline(o) for o in short.operators] != [_outline(o) for o in long.operators]:
+        outlines = [[_outline(operator) for operator in some.operators] for some in traces]
+        if outlines[0] != outlines[1] or outlines[0] != outlines[2]:
             raise NotShown("other operators run at other extents")
-        self._short, self._long, self._extents = short, long, extents
-        self._contents: dict[str, tuple[Tensor, Tensor]] = {}
+        self._traces = traces
+        self._short, self._long, _ = traces
+        self._extents = extents
+        self._contents: dict[str, Contents] = {}
         self._weights: dict[str, Fact] = {}
         self._facts: dict[str, Fact | NotShown] = {}
         self._weakest = FIRM
@@ -106,15 +112,16 @@ class Walk:
         """
         self._weakest = FIRM
         self._facts = {name: self._input(name, way) for name, way in ways.items()}
-        for before, after in zip(self._short.operators, self._long.operators, strict=True):
-            results = self._after(before, after)
-            self._facts.update(zip(after.outputs, results, strict=False))
+        for operators in zip(*(some.operators for some in self._traces), strict=True):
+            results = self._after(*operators)
+            self._facts.update(zip(operators[1].outputs, results, strict=False))
         for value in self._long.conditions:
             if self._fact(value).follows:
                 raise NotShown("extents decide which operators run")
         for name, value in self._long.outputs.items():
-            if self._fact(value).follows:
-                raise NotShown(f"output {name!r} is made of extents")
+            fact = self._fact(value)
+            if fact.follows or fact.blocks:
+                raise NotShown(f"output {name!r} is made of extents, or joins them")
         outputs = followed_dimensions(self._short, self._long, self._extents)
         return Shown(outputs, self._weakest <= FIRM)
 
@@ -142,16 +149,16 @@ class Walk:
             raise fact
         return fact
 
-    def _content(self, name: str) -> tuple[Tensor, Tensor] | None:
-        """A constant at both extents."""
+    def _content(self, name: str) -> Contents | None:
+        """A constant in each of the traces."""
         if name not in self._contents:
-            short, long = self._short.contents.get(name), self._long.contents.get(name)
-            if short is None or long is None:
+            contents = [some.contents[name] for some in self._traces if name in some.contents]
+            if len(contents) < len(self._traces):
                 return None
-            self._contents[name] = short, long
+            self._contents[name] = tuple(contents)
         return self._contents[name]
 
-    def _after(self, before: Operator, after: Operator) -> list[Fact | NotShown]:
+    def _after(self, before: Operator, after: Operator, beside: Operator) -> list[Fact | NotShown]:
         """Facts of an operator's results."""
         try:
             axes = [self._axes(name) for name in after.outputs]
@@ -162,9 +169,13 @@ class Walk:
             follows = self._follows(before, after, facts, hosts)
             site = self._site(before, after, facts, axes)
             results = self._by_rule(site)
-            self._evaluate(before, after)
+            self._evaluate(before, after, beside)
+            if follows and any(fact.blocks for fact in results):
+                raise NotShown(f"{_named(after)} computes with an extent")
             return [
-                self._constant(name, fact.axes, follows=follows) if self._content(name) else fact
+                self._constant(name, fact.axes, follows=follows)
+                if self._content(name) and not fact.blocks
+                else fact
                 for name, fact in zip(after.outputs, results, strict=True)
             ]
         except NotShown as reason:
@@ -176,13 +187,8 @@ class Walk:
     def _constant(self, name: str, axes: tuple[int, ...], *, follows: bool = True) -> Fact:
         contents = self._content(name)
         assert contents is not None, "its caller has looked"
-        short, long = contents
-        prefix = long
-        for axis in axes:
-            prefix = prefix.narrow(axis, 0, short.shape[axis])
-        is_same = prefix.shape == short.shape and torch.equal(
-            prefix.nan_to_num(), short.nan_to_num()
-        )
+        long = contents[1]
+        is_same = all(_begin_alike(other, long) for other in contents)
         if not is_same and not follows:
             raise NotShown(f"{name!r} holds other numbers at other extents")
         return constant(long, axes, follows=not is_same)
@@ -223,8 +229,11 @@ class Walk:
         operator = site.operator
         rule = by_elements if is_elementwise(operator.kind) else RULES.get(operator.kind)
         carried = any(fact is not None and fact.axes for fact in site.facts)
+        has_blocks = any(fact is not None and fact.blocks for fact in site.facts)
         if not carried and not any(site.axes):
             results = [_plain(site)] * len(operator.outputs)
+        elif rule is not by_elements and operator.kind not in TAKES_BLOCKS and has_blocks:
+            raise NotShown(f"{_named(operator)}: the axis is joined with another one")
         elif rule is None:
             raise NotShown(f"{_named(operator)}: nothing shows what it does along the axis")
         else:
@@ -275,21 +284,33 @@ class Walk:
         specs = [self._long.specs[name] if name else None for name in operator.inputs]
         return [None if spec is None else torch_dtype(spec.dtype) for spec in specs]
 
-    def _evaluate(self, before: Operator, after: Operator) -> None:
+    def _evaluate(self, *operators: Operator) -> None:
         """Find the content of results of constants, which specialising leaves if they are large."""
+        after = operators[1]
         if all(name in self._contents or self._content(name) for name in after.outputs):
             return
-        pairs = [self._content(name) if name else (None, None) for name in after.inputs]
+        given = [self._content(name) if name else (None,) * 3 for name in after.inputs]
         sizes = [self._long.specs[name].elements for name in after.outputs]
-        if None in pairs or sum(sizes) > _MOST_ELEMENTS:
+        if None in given or sum(sizes) > _MOST_ELEMENTS:
             return
-        try:
-            short = attempt(replace(before, host={}), [pair[0] for pair in pairs if pair], "cpu")
-            long = attempt(replace(after, host={}), [pair[1] for pair in pairs if pair], "cpu")
-        except BraidError as error:
-            raise DoesNotRun(f"{_named(after)}: {error}") from error
-        for name, *both in zip(after.outputs, short, long, strict=False):
-            self._contents[name] = both[0], both[1]
+        results = []
+        for place, operator in enumerate(operators):
+            operands = [contents[place] for contents in given if contents is not None]
+            try:
+                results.append(attempt(replace(operator, host={}), operands, "cpu"))
+            except BraidError as error:
+                raise DoesNotRun(f"{_named(after)}: {error}") from error
+        for name, *contents in zip(after.outputs, *results, strict=False):
+            self._contents[name] = tuple(contents)
+
+
+def _begin_alike(content: Tensor, other: Tensor) -> bool:
+    """Whether two tensors are equal as far as both extend."""
+    if content.dim() != other.dim():
+        return False
+    for axis, extents in enumerate(zip(content.shape, other.shape, strict=True)):
+        content, other = (x.narrow(axis, 0, min(extents)) for x in (content, other))
+    return torch.equal(content.nan_to_num(), other.nan_to_num())
 
 
 def _shapes(trace: Trace, names: Iterable[str]) -> list[tuple[int, ...]]:

@@ -56,6 +56,7 @@ WEIGHTS: Mapping[str, Any] = {
     "minus": np.array(-1),
     "hundred": np.float32(100),
     "thousands": np.float32(9000),
+    "joined": np.array([-1, 8]),
     "halves": np.array([0, 0, 2, 4]),
     "whole": np.array([0, 0, 8]),
     "lowest": np.float32(LOWEST),
@@ -192,6 +193,24 @@ INEXACT: Mapping[str, tuple[str, str, str]] = {
     "behind the end": (
         "first = Slice (x, i0, i1, i1) y = Concat <axis: int = 1> (x, first)", X,
         "float[b, t, 8] y"),
+    "softmax of batch and length as one": (
+        "xf = Reshape (x, joined) o = Softmax <axis: int = 0> (xf) shape = Shape (x) "
+        "y = Reshape (o, shape)", X, ROWS),
+    "maximum of batch and length as one": (
+        "xf = Reshape (x, joined) o = ReduceMax <axes: ints = [0]> (xf) y = Add (x, o)", X, ROWS),
+    "sum of batch and length as one": (
+        "xf = Reshape (x, joined) o = CumSum (xf, zero) shape = Shape (x) "
+        "y = Reshape (o, shape)", X, ROWS),
+    "length and batch as one": (
+        "t = Transpose <perm: ints = [1, 0, 2]> (x) xf = Reshape (t, joined) shape = Shape (x) "
+        "y = Reshape (xf, shape)", X, ROWS),
+    "other in large batches": (
+        "shape = Shape (x) rows = Gather (shape, zero) large = Greater (rows, limit) "
+        "m = ReduceMax <axes: ints = [1]> (x) y = Where (large, m, x)", X, ROWS),
+    "a mean in large batches": (
+        ATTEND + "shape = Shape (x) rows = Gather (shape, zero) size = Cast <to: int = 1> (rows) "
+        + MASKED + " strength = Sub (size, hundred) high = Mul (wide, strength) penalty = Mul (high, hundred) "
+        "scores = Add (raw, penalty)" + ANSWER, XM, ROWS),
     "one position fewer": ("y = Slice (x, i1, after, i1)", X, "float[b, t, 8] y"),
     "one position more": ("y = Concat <axis: int = 1> (lead, x)", "float[1, s, 8] x",
                           "float[1, t, 8] y"),
@@ -264,6 +283,12 @@ EXACT: Mapping[str, tuple[str, str, str]] = {
     "running sum": ("y = CumSum (x, one)", X, ROWS),
     "running sum of zeros from the end": ("y = CumSum <reverse: int = 1> (x, one)", X, ROWS),
     "sum of zeros": ("y = ReduceSum <keepdims: int = 0> (x, i1)", X, ONE),
+    "batch and length as one": (
+        ATTENTION.replace(
+            "q = MatMul (x, wq)",
+            "xf = Reshape (x, joined) qf = MatMul (xf, wq) qb = Add (qf, bias) "
+            "shape = Shape (x) q = Reshape (qb, shape)",
+        ), XM, ROWS),
     "heads": (
         ATTENTION.replace(
             "q = MatMul (x, wq)",
