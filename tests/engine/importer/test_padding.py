@@ -209,8 +209,8 @@ INEXACT: Mapping[str, tuple[str, str, str]] = {
         "m = ReduceMax <axes: ints = [1]> (x) y = Where (large, m, x)", X, ROWS),
     "a mean in large batches": (
         ATTEND + "shape = Shape (x) rows = Gather (shape, zero) size = Cast <to: int = 1> (rows) "
-        + MASKED + " strength = Sub (size, hundred) high = Mul (wide, strength) penalty = Mul (high, hundred) "
-        "scores = Add (raw, penalty)" + ANSWER, XM, ROWS),
+        + MASKED + " strength = Sub (size, hundred) high = Mul (wide, strength) "
+        "penalty = Mul (high, hundred) scores = Add (raw, penalty)" + ANSWER, XM, ROWS),
     "one position fewer": ("y = Slice (x, i1, after, i1)", X, "float[b, t, 8] y"),
     "one position more": ("y = Concat <axis: int = 1> (lead, x)", "float[1, s, 8] x",
                           "float[1, t, 8] y"),
