@@ -3,7 +3,8 @@
 callers ──call──> queue ──> device thread ──> plans on pinned threads (engine/cpu)
 
 OpenMP gives each calling thread a team of its own; so all runs of a device come from one thread,
-one after the other, whichever threads call. Networks on the same cores share it.
+one after the other, whichever threads call. Networks on the same cores share it. A caller gives up
+the team that its own torch operators made: beside it the device's would sleep at every barrier.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import torch
 from braid.core.errors import PreconditionFailed
 from braid.engine.device import Backend
 from braid.engine.link.options import WorkerOptions
+from braid.engine.runtime.threads import end_team
 from braid.engine.worker.models import ModelTable
 from braid.engine.worker.process.assembly import cpu_backend
 
@@ -68,6 +70,7 @@ class DeviceThread:
         """
         if os.getpid() != self._pid:
             raise PreconditionFailed("a network cannot be used after a fork; compile or load it")
+        end_team()
         call = _Call(work)
         self._calls.put(call)
         call.done.acquire()

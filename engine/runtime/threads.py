@@ -17,10 +17,12 @@ States of a ``PinnedTeam``: waiting (on a queue) ──work──> running ─�
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from queue import SimpleQueue
 
 import torch
@@ -48,6 +50,23 @@ def make_pinned_team(cpus: Sequence[int]) -> None:
         os.sched_setaffinity(0, {cpus[0]})
         for thread, cpu in zip(threads, cpus[1:], strict=False):
             os.sched_setaffinity(thread, {cpu})
+
+
+def end_team() -> None:
+    """End the OpenMP team of the calling thread; its next parallel region makes another.
+
+    libgomp counts the threads of all teams. Where they are more than the cores, even asleep, every
+    team of the process sleeps at each barrier in place of spinning: MnasNet took 4.1 ms, not 1.8.
+    """
+    pause = _pause_openmp()
+    if pause is not None:
+        pause(1)  # omp_pause_soft; within a parallel region it changes nothing
+
+
+@cache
+def _pause_openmp() -> Callable[[int], int] | None:
+    """``omp_pause_resource_all`` of the OpenMP that torch uses; None before OpenMP 5.0."""
+    return getattr(ctypes.CDLL(torch._C.__file__), "omp_pause_resource_all", None)
 
 
 SMALL_BYTES = 8 << 20

@@ -220,3 +220,25 @@ def test_a_server_on_the_same_store_runs_the_same_plans_with_the_same_outputs(
                 assert np.array_equal(answer.outputs["y"], net(padded)[:count])
     finally:
         server.end()
+
+
+def test_a_call_ends_the_openmp_team_of_its_caller(net: braid.Network) -> None:
+    """Beside it the threads of the network would sleep at each of their barriers."""
+
+    def threads() -> set[int]:
+        return {thread.id for thread in psutil.Process().threads()}
+
+    def call() -> tuple[set[int], set[int]]:
+        net(rows(1))
+        before = threads()
+        torch.set_num_threads(2)
+        torch.ones(1 << 22).add_(1)
+        team = threads() - before
+        net(rows(1))
+        return team, team & threads()
+
+    with ThreadPoolExecutor(1) as caller:
+        team, left = caller.submit(call).result()
+
+    assert len(team) == 1
+    assert not left
