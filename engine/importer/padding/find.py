@@ -42,9 +42,10 @@ _SHORT = (13, 5, 3, 8, 4, 2, 16, 32)
 _EVEN = 16  # extents from here on are doubled for another one: some models want multiples
 _TRIALS = ((1, 2), (5, 6), (3, 16), (11, 32), (1, 48), (30, 64), (60, 128))  # lengths and extents
 _FEWEST_ERRORS = 6
-_CONTENTS = 3  # that run at the longest extent
-_TRIAL_SECONDS = 4.0
-_RUN_SECONDS = 4.0  # of one run
+_CONTENTS = 2  # that run at the longest extent
+_USUAL = 64  # extent at which a run is timed
+_TRIAL_SECONDS = 3.0
+_RUN_SECONDS = 8.0  # of one run, as estimated
 _LARGE = 32.0  # times what padding may hold, where it should not matter
 
 
@@ -241,23 +242,35 @@ class _Trials:
         Raises:
             ReferenceFailed: there is none.
         """
-        failure, longest, seconds = ReferenceFailed("it was not run"), 0, 0.0
-        for extent in reversed([extent for extent in _LONG if extent <= self.padded.up_to]):
-            if longest and 4 * seconds > _RUN_SECONDS:  # attention is quadratic
-                break
-            begun = time.monotonic()
+        extents = [extent for extent in _LONG if extent <= self.padded.up_to]
+        usual = sorted(extents, key=lambda extent: (extent > _USUAL, abs(extent - _USUAL)))
+        failure = ReferenceFailed("it was not run")
+        for base in usual:
             try:
-                for row in self._rows(extent, contents, seed=0):
-                    self.reference.run(self._filled(row, min(3, extent), factor=0))
+                seconds = self._seconds(base, 1)
             except ReferenceFailed as error:
                 failure = error
-                if longest:
-                    break
-            else:
-                longest, seconds = extent, (time.monotonic() - begun) / contents
-        if not longest:
-            raise failure
-        return replace(self.padded, up_to=longest)
+                continue
+            for extent in extents:
+                if extent > base and seconds * (extent / base) ** 1.5 > _RUN_SECONDS:
+                    continue
+                with suppress(ReferenceFailed):
+                    self._seconds(extent, contents)
+                    return replace(self.padded, up_to=extent)
+            break
+        raise failure
+
+    def _seconds(self, extent: int, contents: int) -> float:
+        """Time that a run of a short, padded request takes.
+
+        Raises:
+            ReferenceFailed: one does not run.
+        """
+        rows = self._rows(extent, contents, seed=0)
+        begun = time.monotonic()
+        for row in rows:
+            self.reference.run(self._filled(row, min(3, extent), factor=0))
+        return (time.monotonic() - begun) / contents
 
     def error(self) -> float:
         """The largest error.

@@ -18,7 +18,7 @@ import pytest
 from braid.core.inputs import GivenTensor
 from braid.core.padding import BY_CONSTRUCTION, BY_TRIAL, MASK, PaddedAxis, cut, pad, takes
 from braid.core.tensor import TensorType
-from braid.engine.importer.host.report import read_report
+from braid.engine.importer.host.report import read_report, report_from_json, report_to_json
 from braid.engine.importer.padding.find import padded_axes
 from braid.engine.importer.verification.reference import open_reference
 from tests.engine.importer.running import import_here
@@ -417,3 +417,13 @@ def test_the_report_of_an_import_says_it(tmp_path: Path) -> None:
     assert axis.axis == "s"
     assert axis.outputs == {}
     assert axis.error <= report.verified.tolerance
+
+
+def test_a_report_of_an_earlier_version_says_nothing_of_padding(tmp_path: Path) -> None:
+    upload = tmp_path / "upload"
+    upload.write_bytes(drawn(*EXACT["rows of their own"]).SerializeToString())
+    document = report_to_json(read_report(import_here(upload, tmp_path / "artefact")))
+
+    del document["padding"]
+
+    assert report_from_json(document).padding == ()
