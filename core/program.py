@@ -67,6 +67,7 @@ class PlanToRun:
     plan_id: str = SEQUENTIAL  # as Infer answers
     runtime: str = ""  # of RUNTIMES: runs the model, and the plan only if that cannot
     side_by_side: int = 1  # runs at once, each on its part of the device's threads
+    any_shape: bool = False  # in ``runtime``, and each run says its program; this one is tried
 
 
 @dataclass(frozen=True, slots=True)

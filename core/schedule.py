@@ -19,7 +19,7 @@ from braid.core.errors import InvalidArtefact
 from braid.core.json_form import from_stored_json, to_json
 from braid.core.measurement import SideBySideRuns, Speed, is_latency
 from braid.core.plan import StreamPlan, plan_from_json, plan_to_json, runs_in_sequence
-from braid.core.precision import INT8
+from braid.core.precision import FP32, INT8
 from braid.core.quantisation import Quantisation
 from braid.core.runtimes import ONNXRUNTIME, RUNTIMES
 
@@ -255,6 +255,11 @@ class Schedule:
     def runtime(self) -> str:
         """Runtime that runs the model, of RUNTIMES; ``plan`` runs where it cannot. Or empty."""
         return self.planner if self.planner in RUNTIMES else ""
+
+    def in_fp32(self, runtime: str) -> Contender | None:
+        """Candidate that ran the whole model in ``runtime`` in FP32; None: it took no part."""
+        named = (candidate for candidate in self.provenance.candidates if candidate.name == runtime)
+        return next((candidate for candidate in named if candidate.precision in ("", FP32)), None)
 
     @property
     def serving_us(self) -> float | None:

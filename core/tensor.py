@@ -87,10 +87,35 @@ class TensorType:
         return f"{self.dtype}[{', '.join(map(str, self.shape))}]"
 
 
+def has_open_extents(inputs: Mapping[str, TensorType]) -> bool:
+    """Return whether an extent other than the number of rows is a symbol."""
+    dims = {dim for spec in inputs.values() for dim in spec.shape}
+    return any(isinstance(dim, str) and dim != BATCH for dim in dims)
+
+
+def outputs_at(
+    inputs: Mapping[str, TensorType],
+    outputs: Mapping[str, TensorType],
+    given: Mapping[str, TensorType],
+) -> dict[str, TensorType]:
+    """Return specs of a model's outputs where its inputs are as ``given``.
+
+    Extents that no input names stay open.
+    """
+    extents = {
+        dim: extent
+        for name, spec in inputs.items()
+        for dim, extent in zip(spec.shape, given[name].shape, strict=True)
+        if isinstance(dim, str) and isinstance(extent, int)
+    }
+    return {name: spec.bind(extents) for name, spec in outputs.items()}
+
+
 def guess_text(guessed: Mapping[str, int]) -> str:
     """Say what schedules are made for where extents were guessed, and what other shapes get."""
     extents = ", ".join(f"{name}={extent}" for name, extent in guessed.items())
     return (
         f"scheduled for {extents}, guessed as the file leaves it open (register with --input-shape "
-        "to say another); other shapes are answered by the sequential plan, prepared at first sight"
+        "to say another); other shapes are answered by ONNX Runtime where it was right, or by the "
+        "sequential plan, prepared at first sight"
     )

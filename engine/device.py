@@ -199,11 +199,19 @@ class Backend(StageTimer, Protocol):
         """Runtimes of braid.core.runtimes that can run whole models here."""
 
     def open_whole(
-        self, runtime: str, artefact: Path, digest: str, callers: int = 1, precision: str = FP32
+        self,
+        runtime: str,
+        artefact: Path,
+        digest: str,
+        callers: int = 1,
+        precision: str = FP32,
+        *,
+        any_shape: bool = False,
     ) -> Whole:
         """The model file that an artefact keeps, in another runtime; runs in a thread of its own.
 
         ``callers`` threads run it at once, each on one of the device's threads if several.
+        ``any_shape``: shapes without end may come, so nothing is kept for each of them.
 
         Raises:
             PreconditionFailed: there is no file, or the runtime refuses it on this device.

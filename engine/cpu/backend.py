@@ -162,7 +162,14 @@ class CpuBackend:
         return (ONNXRUNTIME, OPENVINO) if openvino_library.is_installed() else (ONNXRUNTIME,)
 
     def open_whole(
-        self, runtime: str, artefact: Path, digest: str, callers: int = 1, precision: str = FP32
+        self,
+        runtime: str,
+        artefact: Path,
+        digest: str,
+        callers: int = 1,
+        precision: str = FP32,
+        *,
+        any_shape: bool = False,
     ) -> Whole:
         threads, cpus = self.threads, self._executor.cpus
         if not runtimes_in(precision, [runtime]):
@@ -170,7 +177,8 @@ class CpuBackend:
         if runtime == OPENVINO:
             on = OpenVinoPlace(threads, cpus, self._device_cpus, callers)
             return OpenVinoModel(artefact, digest, on, precision)
-        return OnnxSession(artefact, digest, threads, cpus, spins=not self._cpu_quota)
+        spins = not self._cpu_quota
+        return OnnxSession(artefact, digest, threads, cpus, spins=spins, any_shape=any_shape)
 
     def profile(self, unit: Operator, graph: OpGraph) -> UnitProfile:
         return estimated_profile(unit, graph)

@@ -170,12 +170,20 @@ class CudaBackend:
         return (ONNXRUNTIME,)
 
     def open_whole(
-        self, runtime: str, artefact: Path, digest: str, callers: int = 1, precision: str = FP32
+        self,
+        runtime: str,
+        artefact: Path,
+        digest: str,
+        callers: int = 1,
+        precision: str = FP32,
+        *,
+        any_shape: bool = False,
     ) -> OnnxSession:
         """Open a session on the GPU, in full FP32."""
         if precision != FP32:
             raise PreconditionFailed(f"{RUNTIMES[runtime]} does not compute in {precision}")
-        return OnnxSession(artefact, digest, self._host_threads, provider=CUDA_PROVIDER)
+        threads = self._host_threads
+        return OnnxSession(artefact, digest, threads, provider=CUDA_PROVIDER, any_shape=any_shape)
 
     def profile(self, unit: Operator, graph: OpGraph) -> UnitProfile:
         """Estimate a unit's use of the device by the rates of a data centre's GPU."""

@@ -3,6 +3,7 @@
     frame = 4-byte little-endian length, then a message (messages.py):
               { ...                                    a JSON object
               1 │ call │ executable │ slot's offset │ whether its inputs are finite
+                         (as JSON where the run is of an executable for any shape)
               2 │ call │ microseconds                  the answer to it
 
 1 is a call to run an executable; numbers have 8 bytes, a bool has one. Both are records of fixed
@@ -31,7 +32,11 @@ MAX_FRAME_BYTES = 256 << 20  # a graph of 10^5 operators is about 30 MB
 
 
 def encode(message: Message) -> bytes:
-    if type(message) is WorkerCall and type(run := message.request) is RunExecutable:
+    if (
+        type(message) is WorkerCall
+        and type(run := message.request) is RunExecutable
+        and run.program is None
+    ):
         body_bytes = _RUN.size - _LENGTH.size
         words = message.number, run.number, run.offset, run.is_finite
         return _RUN.pack(body_bytes, _RUN_KIND, *words)

@@ -91,6 +91,8 @@ class ExecutableReady:
     needs_finite: bool = False  # whether its runs depend on inputs being finite
     heap_bytes: int = 0  # of its outputs, about, beside what the inputs' strings take
     memory: ModelMemory = ModelMemory()
+    size_bytes: int = 0  # that its release gives back, about
+    work_s: float = 0.0  # seconds that it took to make, without requests in between
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,6 +206,7 @@ class RunExecutable(WorkerRequest[RunDone]):
     number: int
     offset: int
     is_finite: bool = False  # no input is NaN or infinite; False: not known
+    program: ProgramKey | None = None  # what is run, if the executable takes any shape
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,6 +69,7 @@ class OnnxSession:
         provider: Provider = CPU_PROVIDER,
         *,
         spins: bool = True,
+        any_shape: bool = False,
     ) -> None:
         """Open the model that an artefact keeps.
 
@@ -79,6 +80,7 @@ class OnnxSession:
             cpus: the core of each one; empty leaves them to the kernel.
             provider: what it runs on.
             spins: whether threads spin while a run lasts and they have no work.
+            any_shape: keep no memory pattern, which ONNX Runtime does for every shape, for ever.
 
         Raises:
             PreconditionFailed: the artefact keeps no model file, or ONNX Runtime refuses it or
@@ -91,8 +93,10 @@ class OnnxSession:
             raise PreconditionFailed(f"this ONNX Runtime is built without {provider[0]}")
         with opened_file(artefact, digest) as path:
             try:
+                options = _options(onnxruntime, threads, cpus, spins)
+                options.enable_mem_pattern = not any_shape
                 self._session = onnxruntime.InferenceSession(
-                    str(path), _options(onnxruntime, threads, cpus, spins), providers=[provider]
+                    str(path), options, providers=[provider]
                 )
             except Exception as error:  # its exceptions share no base but this
                 raise PreconditionFailed(
@@ -165,8 +169,8 @@ class OnnxSession:
         return bound
 
 
-def _options(onnxruntime: object, threads: int, cpus: Sequence[int], spins: bool) -> object:
-    options = onnxruntime.SessionOptions()  # type: ignore[attr-defined]
+def _options(onnxruntime: Any, threads: int, cpus: Sequence[int], spins: bool) -> Any:
+    options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
     options.log_severity_level = 4

@@ -43,6 +43,8 @@ RESOLUTION_NS = max(1, ceil(get_clock_info("perf_counter").resolution * 1e9))
 class YieldToRequests:
     """Yields to nothing: for work that no request waits behind."""
 
+    yielded_s: float = 0.0  # of all answers so far
+
     @property
     def arrivals(self) -> int | None:
         """Descriptor that can be read when a request has arrived; None: none ever arrives."""

@@ -259,10 +259,14 @@ class Worker(YieldToRequests):
         while self.receive(LINGER_MS) and monotonic() < until:
             pass
         self._went_on_at = monotonic()
+        self.yielded_s += self._went_on_at - began
         return True
 
     def answer(self) -> bool:
-        return self.receive(0)
+        began = monotonic()
+        any_came = self.receive(0)
+        self.yielded_s += monotonic() - began
+        return any_came
 
     def __call__(self) -> bool:
         """Let inference go first, between two steps of other work."""

@@ -27,7 +27,7 @@ from braid.core.precision import FP32, INT8
 from braid.core.program import PlanToRun, ProgramKey
 from braid.core.quantisation import Quantisation
 from braid.core.runtimes import ONNXRUNTIME
-from braid.core.tensor import TensorType
+from braid.core.tensor import TensorType, has_open_extents
 from braid.engine.device import Backend, DevicePart, Prepared, Whole
 from braid.engine.importer.artefact import load_artefact
 from braid.engine.importer.host.report import MODEL_FILE
@@ -46,12 +46,20 @@ from braid.engine.program.model_file import opened_file
 from braid.engine.program.onnxruntime_session import check_division
 from braid.engine.program.program import Program
 from braid.engine.runtime.yielding import YieldToRequests, in_thread, no_pause
-from braid.engine.worker.tensor_memory import storage_bytes
+from braid.engine.worker.any_shape import AnyShape, check_any_division
+from braid.engine.worker.tensor_memory import storage_bytes, storage_of
 
 log = logging.getLogger("braid.worker")
 
 _SessionKey = tuple[str, str, range | None, int, str]
 """Runtime, digest, threads of a place (None: all), threads that call it at once, precision."""
+
+
+UNIT_BYTES = 16 << 10
+"""Memory of an executable beside its tensors, for each unit, about: kernels' code, Python."""
+
+PROGRAMS_A_STEP = 32
+"""Programs whose tensors are counted before requests go first again."""
 
 
 @dataclass(slots=True)
@@ -65,14 +73,21 @@ class LoadedModel:
     file_digest: str = ""  # of the file for other runtimes; "" if there is none
     programs: dict[tuple[ProgramKey, DevicePart | None], Program] = field(default_factory=dict)
     content: Mapping[str, Any] = field(default_factory=dict)  # of inputs, that it takes
+    takes_any_shape: bool = False
     loose: tuple[OpGraph, Mapping[str, Tensor]] | None = None  # for tensors without elements
 
-    def tensors(self) -> Iterator[Tensor]:
-        """Weights in all layouts, and constants of programs; some come more than once."""
+    def shared(self) -> Iterator[Tensor]:
+        """Weights in all layouts."""
         yield from self.weights.values()
         yield from self.packed.tensors()
-        for program in self.programs.values():
+
+    def tensors(self, pause: YieldToRequests) -> Iterator[Tensor]:
+        """Weights in all layouts, and constants of programs; some come more than once."""
+        yield from self.shared()
+        for at, program in enumerate(self.programs.values()):
             yield from program.constants().values()
+            if at % PROGRAMS_A_STEP == PROGRAMS_A_STEP - 1:
+                pause()
 
 
 @dataclass(slots=True, eq=False)
@@ -101,6 +116,7 @@ class ModelTable:
         self._pause = pause
         self._models: dict[str, LoadedModel] = {}
         self._executables: dict[int, Sequence[ReadyExecutable]] = {}  # one for each place
+        self._any_shape: dict[int, AnyShape] = {}  # by number, as executables
         self._sessions: WeakValueDictionary[_SessionKey, Whole] = WeakValueDictionary()
 
     def load(self, digest: str, artefact: Path) -> None:
@@ -113,6 +129,8 @@ class ModelTable:
                 loaded.weights,
                 file_digest=loaded.report.files.get(MODEL_FILE, ""),
                 content=loaded.report.content,
+                takes_any_shape=bool(loaded.report.static_inputs)
+                or has_open_extents(loaded.graph.inputs),
             )
 
     def unload(self, digest: str) -> None:
@@ -121,6 +139,8 @@ class ModelTable:
         for number in numbers:
             for ready in self._executables.pop(number):
                 ready.prepared.release()
+        for number in [n for n, session in self._any_shape.items() if session.digest == digest]:
+            del self._any_shape[number]
 
     def model(self, digest: str) -> LoadedModel:
         """Find a loaded model.
@@ -160,7 +180,8 @@ class ModelTable:
             backend = self._backend if place is None else place.backend
             session = in_thread(
                 lambda: backend.open_whole(
-                    runtime, model.artefact, model.file_digest, callers, precision
+                    *(runtime, model.artefact, model.file_digest, callers, precision),
+                    any_shape=model.takes_any_shape,
                 ),
                 self._pause,
             )
@@ -269,6 +290,30 @@ class ModelTable:
         prepared = self.ready(program, to_run.plan, place)
         return ReadyExecutable(key.digest, program, prepared, layout, session, place)
 
+    def open_any_shape(self, runtime: str, program: ProgramKey) -> AnyShape:
+        """Open a model for runs at any of its shapes; ``program`` is one that it can run.
+
+        Raises:
+            PreconditionFailed: no runtime has the model, or a request could end the process there.
+        """
+        template = self.model(program.digest).template
+        if runtime == ONNXRUNTIME:
+            check_any_division(template, *self.static(program))
+        return AnyShape(program.digest, template, self.session(runtime, program.digest))
+
+    def keep_any_shape(self, number: int, session: AnyShape) -> None:
+        self._any_shape[number] = session
+
+    def any_shape(self, number: int) -> AnyShape:
+        """Find what runs any shape.
+
+        Raises:
+            PreconditionFailed: no such number.
+        """
+        if number not in self._any_shape:
+            raise PreconditionFailed(f"executable {number} is not prepared on this device")
+        return self._any_shape[number]
+
     def _session(self, to_run: PlanToRun, place: DevicePart | None) -> Whole | None:
         """Open a model in another runtime; None if that fails, since the plan can run."""
         digest, precision = to_run.program.digest, to_run.program.precision
@@ -295,16 +340,29 @@ class ModelTable:
         backend = self._backend if place is None else place.backend
         return backend.prepare(program, plan, self._pause)
 
-    def memory(self, latest: ReadyExecutable) -> ModelMemory:
-        """Memory of the model of an executable that was just prepared."""
-        sizes = storage_bytes(self._models[latest.digest].tensors())
+    def memory(self, digest: str, latest: ReadyExecutable | None = None) -> ModelMemory:
+        """Memory of a model, of which ``latest`` was just prepared."""
+        sizes = storage_bytes(self.model(digest).tensors(self._pause))
         gpu_weights = sizes.pop("cuda", 0)
-        activations = latest.prepared.activation_bytes or 0
+        activations = 0 if latest is None else latest.prepared.activation_bytes or 0
         reserved = self._backend.reserved_bytes()
         return ModelMemory(sum(sizes.values()), gpu_weights, activations, reserved)
 
+    def size_bytes(self, ready: ReadyExecutable) -> int:
+        """Bytes that the release of an executable gives back, about.
+
+        On a CPU all executables share the memory of activations.
+        """
+        shared = set(map(storage_of, self.model(ready.digest).shared()))
+        constants = ready.program.constants().values()
+        own = storage_bytes(tensor for tensor in constants if storage_of(tensor) not in shared)
+        on_gpu = self._backend.reserved_bytes() is not None
+        activations = ready.prepared.activation_bytes or 0 if on_gpu else 0
+        return len(ready.program.units) * UNIT_BYTES + sum(own.values()) + activations
+
     def release(self, number: int) -> None:
         """Forget an executable, and its program if no other plan uses it."""
+        self._any_shape.pop(number, None)
         copies = self._executables.pop(number, ())
         used = {id(ready.program) for others in self._executables.values() for ready in others}
         for copy in copies:

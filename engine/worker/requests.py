@@ -8,14 +8,16 @@ import mmap
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from time import perf_counter_ns
+from time import monotonic, perf_counter_ns
 from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
 from braid.core.errors import InvalidRequest, PreconditionFailed
+from braid.core.program import ProgramKey
 from braid.engine.device import Backend, FinishedRun, PendingRun, Tensors
 from braid.engine.link.messages import (
     Acknowledged,
@@ -34,6 +36,7 @@ from braid.engine.link.messages import (
 from braid.engine.link.shared_memory import Field, SlotLayout
 from braid.engine.ops.dtypes import torch_dtype
 from braid.engine.ops.whole import KIND, output_specs
+from braid.engine.passes.specialise import interpret
 from braid.engine.runtime.threads import on_one_thread
 from braid.engine.runtime.yielding import (
     NetClock,
@@ -64,11 +67,14 @@ class SlotViews:
 
     def __init__(self, arena: mmap.mmap) -> None:
         self._arena = arena
-        self._kept: dict[tuple[int, int], Views] = {}  # by executable and offset
+        self._kept: dict[tuple[int, int, ProgramKey | None], Views] = {}
+        """By executable, offset, and what an executable for any shape runs."""
 
-    def of(self, number: int, offset: int, layout: SlotLayout) -> Views:
+    def of(
+        self, number: int, offset: int, layout: SlotLayout, program: ProgramKey | None = None
+    ) -> Views:
         """Inputs and outputs of executable ``number`` in the slot at ``offset``."""
-        key = (number, offset)
+        key = (number, offset, program)
         if key not in self._kept:
             if len(self._kept) > MAX_KEPT:
                 self._kept.clear()
@@ -98,6 +104,17 @@ class SlotViews:
             return torch.empty(shape, dtype=dtype)
         flat = torch.frombuffer(self._arena, dtype=dtype, count=count, offset=offset + field.offset)
         return flat.reshape(shape)
+
+
+class WorkClock:
+    """Seconds of work since it was made, without those of requests in between."""
+
+    def __init__(self, pause: YieldToRequests) -> None:
+        self._pause = pause
+        self._began_s = monotonic() - pause.yielded_s
+
+    def work_s(self) -> float:
+        return monotonic() - self._pause.yielded_s - self._began_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +149,8 @@ class RequestHandlers:
     def begin(self, request: RunExecutable) -> RunUnderway:
         began_ns = perf_counter_ns()
         number = request.number
+        if request.program is not None:
+            return self._run_at_any_shape(request, request.program, began_ns)
         (ready,) = self._models.executables(number)
         inputs, outputs = self._slots.of(number, request.offset, ready.layout)
         if ready.layout.has_heap:
@@ -141,6 +160,20 @@ class RequestHandlers:
         else:
             pending = begin_run(self._backend, ready, inputs, outputs, request.is_finite)
         return RunUnderway(number, began_ns, pending, outputs, ready.layout.size_bytes)
+
+    def _run_at_any_shape(
+        self, request: RunExecutable, program: ProgramKey, began_ns: int
+    ) -> RunUnderway:
+        number = request.number
+        session = self._models.any_shape(number)
+        layout = session.layout(program)
+        slot = inputs, outputs = self._slots.of(number, request.offset, layout, program)
+        heap = self._slots.heap(request.offset, layout) if layout.has_heap else None
+        if request.is_finite or _are_finite(layout.size_bytes, inputs):
+            session.run(program, slot, heap)
+        else:
+            session.run(program, slot, heap, partial(interpret, *self._models.static(program)))
+        return RunUnderway(number, began_ns, FinishedRun(outputs), outputs, layout.size_bytes)
 
     def finish(self, run: RunUnderway) -> RunDone:
         """Wait for a run and put its outputs into its slot.
@@ -153,6 +186,8 @@ class RequestHandlers:
 
     def places(self, request: RunExecutable) -> Sequence[ReadyExecutable]:
         """Executables of a run that goes on one place of the device; none if it needs all of it."""
+        if request.program is not None:
+            return ()
         copies = self._models.executables(request.number)
         return copies if copies[0].place is not None else ()
 
@@ -183,6 +218,9 @@ class RequestHandlers:
     def prepare(self, request: PrepareExecutable) -> ExecutableReady:
         """Make an executable, and run it once to warm up."""
         to_run, key = request.to_run, request.to_run.program
+        if to_run.any_shape:
+            return self._open_any_shape(request)
+        clock = WorkClock(self._pause)
         graph = self._models.program(key).graph
         inputs = seeded_inputs(graph, self._models.content(key), 0)
         places = self._models.places(to_run.side_by_side)
@@ -191,8 +229,25 @@ class RequestHandlers:
         run_s = max(self._warm_up(ready, inputs) for ready in copies)
         needs_finite = any(ready.needs_finite for ready in copies)
         room = heap_bytes(graph, copies[0].layout)
-        memory = self._models.memory(copies[0])
-        return ExecutableReady(output_specs(graph), run_s, needs_finite, room, memory)
+        memory = self._models.memory(key.digest, copies[0])
+        size_bytes = self._models.size_bytes(copies[0])
+        outputs = output_specs(graph)
+        return ExecutableReady(
+            *(outputs, run_s, needs_finite, room, memory, size_bytes), clock.work_s()
+        )
+
+    def _open_any_shape(self, request: PrepareExecutable) -> ExecutableReady:
+        """Open a model in another runtime for any of its shapes, and run it at one of them."""
+        key = request.to_run.program
+        session = self._models.open_any_shape(request.to_run.runtime, key)
+        graph, _ = self._models.static(key)
+        inputs = seeded_inputs(graph, self._models.content(key), 0)
+        pause, began_ns = NetClock(self._pause), perf_counter_ns()
+        room = in_thread(lambda: session.trial(key, inputs), pause)
+        run_s = pause.net_time(began_ns, perf_counter_ns()).us / 1e6
+        self._models.keep_any_shape(request.number, session)
+        memory = self._models.memory(key.digest)
+        return ExecutableReady(session.outputs(key), run_s, True, room, memory)
 
     def _warm_up(self, ready: ReadyExecutable, inputs: Mapping[str, Tensor]) -> float:
         """Run for the first time; returns its seconds."""
@@ -255,7 +310,7 @@ def begin_run(
 
     With ``is_finite``, the inputs are known to hold neither NaN nor infinity.
     """
-    if not (is_finite or not ready.needs_finite or _are_finite(ready, inputs)):
+    if not (is_finite or not ready.needs_finite or _are_finite(ready.layout.size_bytes, inputs)):
         return FinishedRun(backend.interpret(ready.program, inputs, no_pause))
     if ready.session is not None:
         try:
@@ -279,8 +334,8 @@ def _put(results: Tensors, outputs: Mapping[str, Tensor], size_bytes: int) -> No
                 outputs[name].copy_(tensor)
 
 
-def _are_finite(ready: ReadyExecutable, tensors: Tensors) -> bool:
-    with on_one_thread(ready.layout.size_bytes):
+def _are_finite(size_bytes: int, tensors: Tensors) -> bool:
+    with on_one_thread(size_bytes):
         return all(map(_is_finite, tensors.values()))
 
 

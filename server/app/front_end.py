@@ -230,7 +230,7 @@ class FrontEnd:
             [
                 ShapeCounts(
                     *(replica.name, str(replica.version), replica.device.name),
-                    *(replica.shapes_prepared, replica.shapes_dropped),
+                    *(replica.other_shapes.prepared, replica.other_shapes.dropped),
                 )
                 for replica in self.models.serving.all_replicas()
             ],

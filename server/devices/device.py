@@ -21,6 +21,7 @@ from braid.compiler.bench import MakeMeasuringHost, measuring_host
 from braid.core.errors import DamagedArtefact, InvalidArtefact, Unavailable
 from braid.core.graph import OpGraph
 from braid.core.program import PlanToRun, ProgramKey
+from braid.core.tensor import TensorType
 from braid.engine.link.messages import (
     DescribeProgram,
     DeviceDescription,
@@ -35,10 +36,17 @@ from braid.engine.link.shared_memory import Arena
 from braid.engine.link.supervisor import LinkEvents, LinkState, WorkerLink
 from braid.engine.link.worker_process import OnProgress
 from braid.server.devices.executables import Executable, Executables, RunLimits, WhenUnwanted
+from braid.server.devices.shape_memory import ShapeMemory
 
 log = logging.getLogger("braid.device")
 
 R = TypeVar("R")
+
+SHAPE_PART = 8
+"""Part of a worker's memory for what is prepared for shapes as they come: one in so many."""
+
+MEMORY_BYTES = 8 << 30
+"""Memory of a worker without a limit of its own, as far as that part is concerned."""
 
 MakeLink = Callable[[str, WorkerOptions, Arena, LinkEvents], WorkerLink]
 
@@ -81,6 +89,8 @@ class Device:
         )
         self.link = make_link(name, options, self.arena, link_events)
         self._executables = Executables(self.link, run_limits or RunLimits())
+        memory_bytes = options.memory_bytes or MEMORY_BYTES
+        self.shape_memory = ShapeMemory(memory_bytes // SHAPE_PART)
         self._models: dict[str, Path] = {}  # artefacts by digest
         self._users: Counter[str] = Counter()  # replicas and jobs, by digest of their model
         self.bench = make_host(self.link, self.arena, self._loaded)
@@ -236,6 +246,12 @@ class Device:
             WorkerRestarting: the worker is not up.
         """
         return await self._executables.prepare(to_run)
+
+    def at_shapes(
+        self, ready: Executable, program: ProgramKey, outputs: Mapping[str, TensorType]
+    ) -> Executable:
+        """Return an executable for any shape at those of ``program``; the worker is not asked."""
+        return self._executables.at_shapes(ready, program, outputs)
 
     async def release(self, ready: Executable) -> None:
         """Forget an executable that no batch uses any more."""

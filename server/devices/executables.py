@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from braid.core.errors import DeviceOutOfMemory, RunStopped, Unavailable
-from braid.core.program import PlanToRun
+from braid.core.errors import DeviceOutOfMemory, PreconditionFailed, RunStopped, Unavailable
+from braid.core.program import PlanToRun, ProgramKey
+from braid.core.tensor import TensorType
 from braid.engine.link.messages import (
     ModelMemory,
     PrepareExecutable,
@@ -72,6 +73,9 @@ class Executable:
     bound: RunBound = field(default_factory=RunBound, repr=False)  # of one run
     needs_finite: bool = False  # whether its runs depend on inputs being finite
     heap_bytes: int = 0  # of its outputs, beside what the inputs' strings take; as much as was seen
+    run_s: float = 0.0  # seconds of its first run
+    size_bytes: int = 0  # that its release gives back, about
+    work_s: float = 0.0  # seconds that it took to make
 
     @property
     def digest(self) -> str:
@@ -111,10 +115,28 @@ class Executables:
             raise
         layout = slot_layout(to_run.program.specs, answer.outputs)
         bound = self._limits.bound(answer.run_s)
-        ready = Executable(number, to_run, layout, bound, answer.needs_finite, answer.heap_bytes)
+        ready = Executable(
+            *(number, to_run, layout, bound, answer.needs_finite, answer.heap_bytes),
+            *(answer.run_s, answer.size_bytes, answer.work_s),
+        )
         self._by_number[number] = ready
         self._count(ready.digest, answer.memory)
         return ready
+
+    def at_shapes(
+        self, ready: Executable, program: ProgramKey, outputs: Mapping[str, TensorType]
+    ) -> Executable:
+        """As ``Device.at_shapes``. Attention takes time by the square of a length, so limits do."""
+        layout = slot_layout(program.specs, outputs)
+        growth = max(1.0, _input_bytes(layout) / max(1, _input_bytes(ready.layout)))
+        run_s = min(ready.run_s * growth**2, self._limits.cap_s / LEAST_FACTOR)
+        return replace(
+            ready,
+            to_run=replace(ready.to_run, program=program),
+            layout=layout,
+            bound=self._limits.bound(run_s),
+            heap_bytes=int(ready.heap_bytes * growth),
+        )
 
     def _count(self, digest: str, memory: ModelMemory) -> None:
         """Remember a model's memory, with the activations of its largest executable."""
@@ -138,7 +160,8 @@ class Executables:
         self, ready: Executable, offset: int, when_unwanted: WhenUnwanted, *, is_finite: bool
     ) -> Awaitable[RunDone]:
         """Run one batch as ``Device.run`` does."""
-        request = RunExecutable(ready.number, offset, is_finite)
+        program = ready.to_run.program if ready.to_run.any_shape else None
+        request = RunExecutable(ready.number, offset, is_finite, program)
         if ready.number in self._without_room:
             return self._prepare_and_run(ready, request, when_unwanted)
         return self._run(ready, request, when_unwanted)
@@ -153,7 +176,7 @@ class Executables:
     async def _prepare_and_run(
         self, ready: Executable, request: RunExecutable, when_unwanted: WhenUnwanted
     ) -> RunDone:
-        await self._link.call(ready.request)
+        await self._link.call(self._by_number[ready.number].request)
         self._without_room.discard(ready.number)
         return await self._run(ready, request, when_unwanted)
 
@@ -164,12 +187,19 @@ class Executables:
         for ready in executables.values():
             try:
                 await self._link.startup_call(ready.request)
-            except (DeviceOutOfMemory, RunStopped) as error:  # others may fit, and this one later
+            except (DeviceOutOfMemory, RunStopped, PreconditionFailed) as error:
+                if isinstance(error, PreconditionFailed) and not ready.to_run.any_shape:
+                    raise
+                # others may fit, and this one later
                 facts = {"device": self._link.name, "reason": str(error)}
                 log.error("a plan has no room", extra=facts)
                 self._without_room.add(ready.number)
         for number in executables.keys() - self._by_number.keys():  # released meanwhile
             await self._link.startup_call(ReleaseExecutable(number))
+
+
+def _input_bytes(layout: SlotLayout) -> int:
+    return sum(place.size_bytes for place in layout.inputs.values())
 
 
 def _ignore(answer: asyncio.Future[Any]) -> None:

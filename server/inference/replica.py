@@ -1,12 +1,12 @@
 """One version of a model that answers requests, and the executables that run them.
 
     ModelReplica
-      └── executables: (shape class, batch size) ──> Executable (sequential, or a schedule's plan)
+      ├── scheduled: batch size ──> Executable (sequential, or a schedule's plan)
+      └── all else: (shape class, batch size) ──> Executable                     (other_shapes.py)
 
 A *shape class* is everything about a request's inputs that an executable is specialised to,
 except the number of rows: extents, and the content of static inputs. Only requests of one class
-share a batch. The class that was profiled has its executables ready; those of other classes are
-made on demand, sequential, and the least recently used ones are dropped.
+share a batch. The class that was profiled has its executables ready.
 """
 
 from __future__ import annotations
@@ -18,26 +18,24 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from braid.compiler.imported_model import ImportedModel
-from braid.core.background import log_unexpected
-from braid.core.errors import DeviceOutOfMemory, PreconditionFailed
+from braid.core.errors import DeviceOutOfMemory, InvalidArtefact, PreconditionFailed
 from braid.core.inputs import ShapeClass
 from braid.core.program import (
     PlanToRun,
     ProgramKey,
     as_scheduled,
 )
+from braid.core.runtimes import ONNXRUNTIME
 from braid.core.schedule import Schedule, ScheduleKey
-from braid.core.tensor import TensorType
+from braid.core.tensor import TensorType, has_open_extents
 from braid.server.devices.device import Device
 from braid.server.devices.executables import Executable
 from braid.server.inference.latencies import LatencyTable
+from braid.server.inference.other_shapes import OtherShapes
 from braid.server.store.records import ModelVersion
 from braid.server.store.serving_config import BatchPolicy
 
 log = logging.getLogger("braid.replica")
-
-MAX_ON_DEMAND = 32
-"""Executables kept for shape classes that were not profiled."""
 
 MAX_TABLES = 64
 """Shape classes whose latencies are remembered."""
@@ -105,9 +103,9 @@ class ModelReplica:
         self._latencies: OrderedDict[ShapeClass, LatencyTable] = OrderedDict()
         self._profiled: dict[tuple[ShapeClass, int], Executable] = {}
         self._beside: dict[int, tuple[int, Executable]] = {}  # by size: side by side, if it pays
-        self._on_demand: OrderedDict[tuple[ShapeClass, int], asyncio.Task[Executable]]
-        self._on_demand = OrderedDict()
-        self.shapes_prepared = self.shapes_dropped = 0  # on demand, each with its batch size
+        specs = graph.inputs, self.output_specs
+        self.other_shapes = OtherShapes(device, specs, self._to_run, self._retire)
+        self._takes_any_shape = bool(report.static_inputs) or has_open_extents(graph.inputs)
         self._in_use: dict[Executable, int] = {}  # by batches being formed or running
         self._retired: set[Executable] = set()  # replaced, but still in use
         self._releasing: asyncio.Task[None] | None = None
@@ -117,10 +115,9 @@ class ModelReplica:
     async def close(self) -> None:
         """Release the executables and the model. No batch uses them any more."""
         self._is_closed = True
-        results = await asyncio.gather(*self._on_demand.values(), return_exceptions=True)
-        on_demand = [result for result in results if isinstance(result, Executable)]
+        others = await self.other_shapes.close()
         beside = [ready for _, ready in self._beside.values()]
-        executables = {*self._profiled.values(), *beside, *self._retired, *on_demand}
+        executables = {*self._profiled.values(), *beside, *self._retired, *others}
         await self.device.let_go(self.digest, executables)
 
     def latencies(self, shape_class: ShapeClass) -> LatencyTable:
@@ -161,6 +158,8 @@ class ModelReplica:
         if old is not None:
             await self._retire(old)
         await self._use_beside(batch_size, schedule)
+        if schedule is not None:
+            await self._open_any_shape(schedule)
 
     async def _use_beside(self, batch_size: int, schedule: Schedule | None) -> None:
         """Let batches of one size run side by side as a schedule says, or not any more."""
@@ -190,6 +189,23 @@ class ModelReplica:
         self._beside[batch_size] = runs.count, ready
         table.expect(batch_size, runs.latency_us / 1e6, runs.count)
 
+    async def _open_any_shape(self, schedule: Schedule) -> None:
+        """Have other shapes answered by ONNX Runtime, unless it failed or erred in a schedule."""
+        contender = schedule.in_fp32(ONNXRUNTIME)
+        if contender is None or not self._takes_any_shape:
+            return
+        if contender.remark or contender.latency_us is None:
+            await self.other_shapes.shut()
+        if not self.other_shapes.may_open:
+            return
+        program = self._to_run(self.profiled, self.batch_sizes[0]).program
+        to_run = PlanToRun(program, plan_id=ONNXRUNTIME, runtime=ONNXRUNTIME, any_shape=True)
+        try:
+            await self.other_shapes.open(to_run)
+        except (DeviceOutOfMemory, PreconditionFailed, InvalidArtefact) as error:
+            facts = {"model": self.name, "version": self.version, "reason": str(error)}
+            log.warning("new shapes are prepared in requests", extra=facts)
+
     def answer_bytes(
         self, shape_class: ShapeClass, rows: int, outputs: Sequence[str]
     ) -> int | None:
@@ -205,7 +221,7 @@ class ModelReplica:
         return None
 
     def ready(self, shape_class: ShapeClass, batch_size: int, beside: int = 1) -> Executable | None:
-        """Return the executable for batches of one size; None: not made yet.
+        """Return the executable for batches of one size; None: it has to be prepared.
 
         With ``beside``, the one of so many batches side by side, as long as there is one.
         """
@@ -215,10 +231,7 @@ class ModelReplica:
                 return on_places
         if ready := self._profiled.get((shape_class, batch_size)):
             return ready
-        task = self._on_demand.get((shape_class, batch_size))
-        if task is None or not task.done() or task.cancelled() or task.exception():
-            return None
-        return task.result()
+        return self.other_shapes.ready((shape_class, batch_size))
 
     async def executable(
         self, shape_class: ShapeClass, batch_size: int, beside: int = 1
@@ -228,22 +241,16 @@ class ModelReplica:
         Raises:
             InvalidRequest: the model cannot run at these shapes.
         """
-        key = (shape_class, batch_size)
-        if key in self._profiled and (ready := self.ready(shape_class, batch_size, beside)):
-            return ready
-        task = self._on_demand.get(key)
-        if task is None or (task.done() and (task.cancelled() or task.exception())):
-            task = asyncio.create_task(self.device.prepare(self._to_run(shape_class, batch_size)))
-            task.add_done_callback(log_unexpected)
-            task.add_done_callback(self._count_prepared)
-            self._on_demand[key] = task
-            await self._drop_least_used()
-        self._on_demand.move_to_end(key)
-        return await asyncio.shield(task)
+        ready = self.ready(shape_class, batch_size, beside)
+        return ready or await self.other_shapes.own((shape_class, batch_size))
 
-    def _count_prepared(self, task: asyncio.Task[Executable]) -> None:
-        if not task.cancelled() and task.exception() is None:
-            self.shapes_prepared += 1
+    def ran(
+        self, shape_class: ShapeClass, batch_size: int, ready: Executable, seconds: float
+    ) -> None:
+        """Learn what a batch took on the device."""
+        key = (shape_class, batch_size)
+        if key not in self._profiled and ready.to_run.side_by_side == 1:
+            self.other_shapes.ran(key, ready, seconds)
 
     def _to_run(
         self, shape_class: ShapeClass, batch_size: int, schedule: Schedule | None = None
@@ -264,15 +271,6 @@ class ModelReplica:
     def program(self, batch_size: int, schedule: Schedule | None = None) -> ProgramKey:
         """Return the program that batches of the profiled class run; None: as without schedule."""
         return self._to_run(self.profiled, batch_size, schedule).program
-
-    async def _drop_least_used(self) -> None:
-        """Keep the number of executables on demand in bounds; those being made stay."""
-        ended = [key for key, task in self._on_demand.items() if task.done()]
-        for key in ended[: max(0, len(self._on_demand) - MAX_ON_DEMAND)]:
-            task = self._on_demand.pop(key)
-            if not task.cancelled() and task.exception() is None:
-                self.shapes_dropped += 1
-                await self._retire(task.result())
 
     async def _retire(self, ready: Executable) -> None:
         """Release an executable now, or when the last batch that uses it has ended."""

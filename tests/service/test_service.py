@@ -184,9 +184,27 @@ def test_preparing_a_shape_is_told_apart_from_waiting(
     assert told["request_prepare_seconds_sum"] == pytest.approx(first.prepare_us / 1e6)
     assert told["request_prepare_seconds_count"] == told["shapes_prepared_total"] == 1
     assert (told["shapes_kept"], told["shapes_dropped_total"]) == (1, 0)
-    assert kept + dropped == 1 + len(lengths)
-    assert dropped > 0
+    assert (kept, dropped) == (1 + len(lengths), 0)
     assert all(f"mean {phase}" in page for phase in ("queue", "preparing", "compute"))
+
+
+@pytest.mark.ci
+def test_a_shape_that_is_new_is_answered_at_once_where_onnxruntime_was_right(
+    shared: ServerProcess, tmp_path: Path
+) -> None:
+    labels = {"model": "at_once", "device": "cpu"}
+    with shared.client() as client:
+        client.register("at_once", open_length(tmp_path / "open.onnx"), batch_sizes=[1], wait=True)
+        try:
+            for length in range(30, 60):
+                x = np.random.default_rng(length).standard_normal((1, length)).astype(np.float32)
+                answer = client.infer("at_once", {"x": x})
+                np.testing.assert_array_equal(answer.outputs["y"], 2 * x)
+                assert answer.plan_id == "onnxruntime"
+                assert answer.timing.prepare_us == 0
+            assert shared.metric("braid_shapes_prepared_total", **labels) == 0
+        finally:
+            client.delete("at_once")
 
 
 def test_guessed_extents_stand_wherever_a_model_is_shown(
@@ -217,7 +235,7 @@ def test_guessed_extents_stand_wherever_a_model_is_shown(
     assert f"tried at length={extent}, as the file leaves that open" in listed["warnings"]
     for text in (registered, table, page):
         assert f"scheduled for length={extent}, guessed" in text
-        assert "other shapes are answered by the sequential plan" in text
+        assert "other shapes are answered by ONNX Runtime where it was right" in text
     assert asked.version == "2"
     assert asked.guessed_extents == {}
 

@@ -13,7 +13,8 @@ from functools import partial
 from time import monotonic, perf_counter_ns
 from typing import Any, Protocol
 
-from braid.core.errors import DeviceOutOfMemory
+from braid.core.errors import DeviceOutOfMemory, PreconditionFailed
+from braid.core.inputs import ShapeClass
 from braid.core.pieces import in_steps
 from braid.server.devices.device import Device
 from braid.server.devices.duty_cycle import DutyCycle
@@ -74,6 +75,10 @@ class _Sent:
     prepare_ns: int
     answer: Coroutine[Any, Any, int] | None = None  # None: nothing was left to run
 
+    @property
+    def shape_class(self) -> ShapeClass:
+        return self.pieces[0].request.shape_class
+
 
 class DeviceExecution:
     """Runs batches on one device. Belongs to the event loop."""
@@ -108,12 +113,24 @@ class DeviceExecution:
         return self._finish(self._send(model, ready, offset, pieces, size))
 
     async def _wait_and_run(
-        self, model: ModelReplica, pieces: Sequence[Piece], size: int, beside: int
+        self,
+        model: ModelReplica,
+        pieces: Sequence[Piece],
+        size: int,
+        beside: int,
+        *,
+        of_class: bool = False,
     ) -> BatchResult:
-        """Wait for the executable, for a slot and for a pause to end; then run."""
-        began_ns, wanted = perf_counter_ns(), (pieces[0].request.shape_class, size, beside)
-        is_new = model.ready(*wanted) is None
-        ready = await model.executable(*wanted)
+        """Wait for the executable, for a slot and for a pause to end; then run.
+
+        With ``of_class``, the executable of the shape class, and not one for any shape.
+        """
+        began_ns, wanted = perf_counter_ns(), (pieces[0].request.shape_class, size)
+        is_new = of_class or model.ready(*wanted, beside) is None
+        if of_class:
+            ready = await model.other_shapes.own(wanted)
+        else:
+            ready = await model.executable(*wanted, beside)
         prepare_ns = perf_counter_ns() - began_ns if is_new else 0
         model.begin_use(ready)
         offset = None
@@ -129,12 +146,18 @@ class DeviceExecution:
     async def _finish(self, sent: _Sent) -> BatchResult:
         """Bring the results of a batch; it runs again if its outputs need a larger heap.
 
-        How large they are is known only when they are computed, if that follows the content.
+        How large they are is known only when they are computed, if that follows the content. It
+        also runs again, as its shape class would have alone, if what is for any shape refuses it.
         """
-        result = await self._ended(sent)
-        if result is not None:
-            return result
-        return await self._wait_and_run(sent.model, sent.pieces, sent.size, beside=1)
+        model, again = sent.model, (sent.model, sent.pieces, sent.size, 1)
+        try:
+            result = await self._ended(sent)
+        except PreconditionFailed as error:
+            if not sent.ready.to_run.any_shape:
+                raise
+            result = await self._wait_and_run(*again, of_class=True)
+            model.other_shapes.refuse((sent.shape_class, sent.size), error)
+        return result or await self._wait_and_run(*again)
 
     def _send(
         self,
@@ -187,6 +210,7 @@ class DeviceExecution:
                 if lacking_bytes := heap.lacking_bytes:
                     sent.ready.heap_bytes += lacking_bytes + lacking_bytes // HEAP_MARGIN
                     return None
+            model.ran(sent.shape_class, sent.size, sent.ready, compute_us / 1e6)
             outcomes = []
             for draft in drafts:
                 if not draft.piece.ticket.has_ended:

@@ -36,8 +36,9 @@ def artefact(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def table(artefact: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModelTable]:
-    report = SimpleNamespace(files={MODEL_FILE: file_digest(artefact / MODEL_FILE)}, content={})
-    loaded = SimpleNamespace(graph=None, weights={}, report=report)
+    files = {MODEL_FILE: file_digest(artefact / MODEL_FILE)}
+    report = SimpleNamespace(files=files, content={}, static_inputs=())
+    loaded = SimpleNamespace(graph=SimpleNamespace(inputs={}), weights={}, report=report)
     monkeypatch.setattr("braid.engine.worker.models.load_artefact", lambda _: loaded)
     executor = CpuExecutor(threads=2)
     yield ModelTable(CpuBackend(executor))

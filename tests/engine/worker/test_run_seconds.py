@@ -47,7 +47,8 @@ def test_requests_in_the_middle_of_the_first_run_do_not_raise_the_bound_of_other
         places=lambda _: (None,),
         executable_of=lambda *_: ready,
         prepare=lambda *_: None,
-        memory=lambda _: ModelMemory(),
+        memory=lambda *_: ModelMemory(),
+        size_bytes=lambda _: 0,
     )
     asked = PrepareExecutable(1, PlanToRun(ProgramKey("d", ())))
     requests, nothing = SlowRequests(), cast(Any, None)

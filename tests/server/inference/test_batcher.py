@@ -27,9 +27,10 @@ from braid.core.tensor import BATCH, TensorType
 from braid.engine.importer.host.report import BatchAxes, Report, Verified
 from braid.engine.link.shared_memory import Arena, slot_layout
 from braid.server.devices.executables import Executable, WhenUnwanted
+from braid.server.devices.shape_memory import ShapeMemory
 from braid.server.inference.batching.batcher import Batcher
 from braid.server.inference.batching.execution import DeviceExecution
-from braid.server.inference.replica import MAX_ON_DEMAND, ModelReplica
+from braid.server.inference.replica import ModelReplica
 from braid.server.inference.requests import (
     GivenRequest,
     InferenceResult,
@@ -42,6 +43,7 @@ from braid.server.store.serving_config import BatchPolicy
 from tests.server.inference.batching import Watcher, settle
 
 WIDTH = 3
+SIZE_BYTES = 1 << 20  # of an executable
 
 
 class FakeDevice:
@@ -59,6 +61,7 @@ class FakeDevice:
         self.unwanted: list[int] = []  # batches, by their number
         self.asked = 0  # how often
         self._number = 0
+        self.shape_memory = ShapeMemory(10 * SIZE_BYTES)
 
     @property
     def prepared(self) -> int:
@@ -71,7 +74,7 @@ class FakeDevice:
         rows, width = inputs["x"].shape
         outputs = {"y": TensorType("FP32", (rows, width)), "t": TensorType("FP32", (width, rows))}
         layout = slot_layout(inputs, outputs)
-        return Executable(self._number, to_run, layout)
+        return Executable(self._number, to_run, layout, size_bytes=SIZE_BYTES)
 
     def keep(self, digest: str) -> None: ...
 
@@ -456,7 +459,7 @@ async def test_a_swap_changes_the_plan_between_batches_and_frees_the_old_one(
 
 async def test_executables_for_other_shapes_are_kept_in_bounds(device: FakeDevice) -> None:
     service = Service(device, (1,))
-    widths = range(1, MAX_ON_DEMAND + 6)
+    widths = range(1, 16)
 
     for width in widths:
         await service.infer(np.zeros((1, width), np.float32))

@@ -18,6 +18,7 @@ import pytest
 
 from braid.core.errors import ModelImportError, ModelNotFound, PreconditionFailed
 from braid.server.devices.pool import Devices
+from braid.server.devices.shape_memory import ShapeMemory
 from braid.server.jobs.runner import JobRunner
 from braid.server.models.loading import ModelLoader
 from braid.server.models.policies import VersionPolicies
@@ -32,6 +33,8 @@ SETTLED = 100  # turns of the event loop and the store's thread, more than a cha
 
 class KeepingDevice(FakeDevice):
     """Prepares anything."""
+
+    shape_memory = ShapeMemory(1 << 20)
 
     def keep(self, digest: str) -> None:
         self.kept[digest] += 1

@@ -1,0 +1,66 @@
+"""Memory of what was prepared for shapes as they came, of all models of one device.
+
+    replica ──keep(key, bytes)──> ShapeMemory ──> what has to go, of whoever holds the most
+
+Bounded in bytes, whatever their number. The holder with the most gives up what it used least
+recently, so a model that gets ever new shapes drops its own once it holds more than the others,
+and never those of a model that holds less.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from collections.abc import Hashable
+from typing import Any, Protocol
+
+LEAST_BYTES = 64 << 10
+"""Size of an executable whose memory is not known, or less."""
+
+
+class Holder(Protocol):
+    """Holds executables by keys of its own."""
+
+    def drop(self, key: Any, /) -> None:
+        """Release an executable; it is not counted any more."""
+
+
+class ShapeMemory:
+    """Bytes by holder and key. Belongs to the event loop."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        self.limit_bytes = limit_bytes
+        self.is_preparing = False  # beside requests: one executable at a time
+        self._kept: dict[Holder, OrderedDict[Hashable, int]] = {}
+        self._held: Counter[Holder] = Counter()
+
+    @property
+    def held_bytes(self) -> int:
+        return self._held.total()
+
+    def keep(self, holder: Holder, key: Hashable, size_bytes: int) -> None:
+        """Count an executable, and have others dropped until all fit; this one always stays."""
+        size_bytes = max(size_bytes, LEAST_BYTES)
+        self._kept.setdefault(holder, OrderedDict())[key] = size_bytes
+        self._held[holder] += size_bytes
+        while self.held_bytes > self.limit_bytes:
+            largest = max(self._held, key=self._held.__getitem__)
+            oldest = next(iter(self._kept[largest]))
+            if (largest, oldest) == (holder, key):
+                break
+            self.forget(largest, oldest)
+            largest.drop(oldest)
+
+    def used(self, holder: Holder, key: Hashable) -> None:
+        if key in self._kept.get(holder, ()):
+            self._kept[holder].move_to_end(key)
+
+    def forget(self, holder: Holder, key: Hashable) -> None:
+        """Count an executable no more; does nothing if it is not counted."""
+        of_holder = self._kept.get(holder, OrderedDict())
+        self._held[holder] -= of_holder.pop(key, 0)
+        if not of_holder:
+            self.forget_all(holder)
+
+    def forget_all(self, holder: Holder) -> None:
+        self._kept.pop(holder, None)
+        self._held.pop(holder, None)

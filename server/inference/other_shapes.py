@@ -1,0 +1,241 @@
+"""What answers a replica's requests in shapes that no schedule was made for.
+
+    request ──> own executable of its class, if that is measured to be faster
+         └────> the session for any shape                              nothing is prepared
+         └──there is none, or it does not run──> own executable, prepared while the request waits
+
+A class gets an executable of its own beside its requests when that would have paid by now:
+
+    seconds spent in the session  *  part of them to be saved  >=  seconds of a preparation
+
+Both are means over the classes that were prepared, without the requests that went first. Both ways
+are then measured as they serve, and the slower one is not used any more. What is kept is bounded in
+bytes, for all models of a device together (``braid.server.devices.shape_memory``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import OrderedDict, deque
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any
+
+from braid.core.background import log_unexpected
+from braid.core.errors import BraidError, Unavailable
+from braid.core.inputs import ShapeClass
+from braid.core.program import PlanToRun
+from braid.core.tensor import TensorType, outputs_at
+from braid.server.devices.device import Device
+from braid.server.devices.executables import Executable
+
+log = logging.getLogger("braid.replica")
+
+MAX_USES = 512
+"""Classes, each with a batch size, whose use is remembered."""
+
+TRIALS = 5
+"""Latest runs of a way whose median counts; after so many the own executable is judged."""
+
+SAVED, LEAST_SAVED, PREPARATION_S = 0.3, 0.02, 0.2
+"""First guesses; and the least part that is assumed, so that what never paid is tried again."""
+
+LEARNING = 0.3
+
+Key = tuple[ShapeClass, int]
+"""Class and batch size."""
+
+
+@dataclass(slots=True)
+class _Use:
+    """Use of one class at one batch size."""
+
+    session: Executable | None  # at these shapes; None: it does not run them
+    spent_s: float = 0.0  # in the session
+    session_s: deque[float] = field(default_factory=lambda: deque(maxlen=TRIALS))
+    own_s: deque[float] = field(default_factory=lambda: deque(maxlen=TRIALS))
+    is_own_faster: bool | None = None  # None: not known yet
+
+
+class OtherShapes:
+    """Executables of one replica beside those of its schedules. Belongs to the event loop."""
+
+    def __init__(
+        self,
+        device: Device,
+        specs: tuple[Mapping[str, TensorType], Mapping[str, TensorType]],
+        to_run: Callable[[ShapeClass, int], PlanToRun],
+        retire: Callable[[Executable], Coroutine[Any, Any, None]],
+    ) -> None:
+        """There is no session yet.
+
+        Args:
+            specs: of the model's inputs and outputs, with symbols.
+            to_run: the sequential plan of a class at a batch size.
+            retire: releases an executable, when the last batch that uses it has ended.
+        """
+        self.prepared = self.dropped = 0
+        self._device = device
+        self._memory = device.shape_memory
+        self._inputs, self._outputs = specs
+        self._to_run = to_run
+        self._retire = retire
+        self._session: Executable | None = None  # at the shapes that it was tried with
+        self._is_shut = False
+        self._own: dict[Key, asyncio.Task[Executable]] = {}
+        self._uses: OrderedDict[Key, _Use] = OrderedDict()
+        self._releasing: set[asyncio.Task[None]] = set()
+        self._saved, self._preparation_s = SAVED, PREPARATION_S
+        self._heap_part = 0.0  # of a run, by the bytes of its inputs; as much as was seen
+
+    @property
+    def may_open(self) -> bool:
+        return self._session is None and not self._is_shut
+
+    async def open(self, to_run: PlanToRun) -> None:
+        """Have the device open a session for any shape.
+
+        Raises:
+            PreconditionFailed: there is no runtime that takes the model so.
+            DeviceOutOfMemory: there is no room for it.
+        """
+        self._session = await self._device.prepare(to_run)
+        self._uses.clear()
+
+    async def shut(self) -> None:
+        """Use no session from now on; a run under way is repeated by an executable of its class."""
+        session, self._session, self._is_shut = self._session, None, True
+        self._uses.clear()
+        if session is not None:
+            await self._retire(session)
+
+    async def close(self) -> list[Executable]:
+        """Return all executables, which no batch uses any more."""
+        results = await asyncio.gather(
+            *self._own.values(), *self._releasing, return_exceptions=True
+        )
+        self._memory.forget_all(self)
+        own = [result for result in results if isinstance(result, Executable)]
+        return own if self._session is None else [*own, self._session]
+
+    def ready(self, key: Key) -> Executable | None:
+        """Return what runs a batch now; None: it has to be prepared."""
+        use, own = self._use(key), self._ready_own(key)
+        if own is not None and (use.session is None or use.is_own_faster is not False):
+            self._memory.used(self, key)
+            return own
+        return use.session
+
+    async def own(self, key: Key) -> Executable:
+        """Return the own executable of a class, prepared now if there is none.
+
+        Raises:
+            InvalidRequest: the model cannot run at these shapes.
+        """
+        return await asyncio.shield(self._prepared(key))
+
+    def ran(self, key: Key, ready: Executable, seconds: float) -> None:
+        """Learn from a run; has an own executable prepared beside if that would have paid."""
+        use = self._use(key)
+        if ready is use.session:
+            use.spent_s += seconds
+            use.session_s.append(seconds)
+            if ready.heap_bytes:
+                part = ready.heap_bytes / max(1, _input_bytes(ready))
+                self._heap_part = max(self._heap_part, part)
+            pays = use.spent_s * self._saved >= self._preparation_s
+            is_open = use.is_own_faster is None and key not in self._own
+            if pays and is_open and not self._memory.is_preparing:
+                self._prepare_beside(key)
+        elif ready is self._ready_own(key):
+            use.own_s.append(seconds)
+            if use.is_own_faster is None and use.session_s and len(use.own_s) == TRIALS:
+                self._judge(key, use)
+
+    def refuse(self, key: Key, error: BraidError) -> None:
+        """Run a class no more in the session, which did not run what its own executable did."""
+        facts = {"digest": self._to_run(*key).program.digest, "reason": str(error)}
+        log.warning("a shape runs under its own plan only", extra=facts)
+        self._use(key).session = None
+
+    def drop(self, key: Key) -> None:
+        """Release an own executable, as its memory is needed or it is not the faster one."""
+        ready = self._own.pop(key).result()
+        if (use := self._uses.get(key)) is not None:
+            use.spent_s = 0.0  # it has to pay again
+            use.own_s.clear()
+            if use.is_own_faster:
+                use.is_own_faster = None
+        self.dropped += 1
+        releasing = asyncio.create_task(self._retire(ready))
+        self._releasing.add(releasing)
+        releasing.add_done_callback(self._releasing.discard)
+
+    def _use(self, key: Key) -> _Use:
+        use = self._uses.get(key)
+        if use is None:
+            use = self._uses[key] = _Use(self._session_at(key))
+            if len(self._uses) > MAX_USES:
+                self._uses.popitem(last=False)
+        self._uses.move_to_end(key)
+        return use
+
+    def _session_at(self, key: Key) -> Executable | None:
+        if self._session is None or any(0 in spec.shape for _, spec in key[0].inputs):
+            return None
+        program = self._to_run(*key).program
+        outputs = outputs_at(self._inputs, self._outputs, program.specs)
+        ready = self._device.at_shapes(self._session, program, outputs)
+        ready.heap_bytes = max(ready.heap_bytes, int(self._heap_part * _input_bytes(ready)))
+        return ready
+
+    def _ready_own(self, key: Key) -> Executable | None:
+        task = self._own.get(key)
+        if task is None or not task.done() or task.cancelled() or task.exception():
+            return None
+        return task.result()
+
+    def _prepared(self, key: Key) -> asyncio.Task[Executable]:
+        task = self._own.get(key)
+        if task is None or (task.done() and (task.cancelled() or task.exception())):
+            task = self._own[key] = asyncio.create_task(self._prepare(key))
+            task.add_done_callback(log_unexpected)
+        self._memory.used(self, key)
+        return task
+
+    async def _prepare(self, key: Key) -> Executable:
+        try:
+            ready = await self._device.prepare(self._to_run(*key))
+        except BaseException:
+            del self._own[key]
+            raise
+        self._preparation_s += LEARNING * (ready.work_s - self._preparation_s)
+        self.prepared += 1
+        self._memory.keep(self, key, ready.size_bytes)  # nothing may come between this and its end
+        return ready
+
+    def _prepare_beside(self, key: Key) -> None:
+        self._memory.is_preparing = True
+        self._prepared(key).add_done_callback(lambda task: self._prepared_beside(key, task))
+
+    def _prepared_beside(self, key: Key, task: asyncio.Task[Executable]) -> None:
+        self._memory.is_preparing = False
+        error = None if task.cancelled() else task.exception()
+        if error is not None and not isinstance(error, Unavailable):  # once is enough
+            self._use(key).is_own_faster = False
+
+    def _judge(self, key: Key, use: _Use) -> None:
+        """Decide by the latest runs which way serves a class from now on."""
+        own_s, session_s = median(use.own_s), median(use.session_s)
+        use.is_own_faster = own_s < session_s
+        saved = self._saved + LEARNING * (1 - own_s / session_s - self._saved)
+        self._saved = max(LEAST_SAVED, saved)
+        if not use.is_own_faster:
+            self._memory.forget(self, key)
+            self.drop(key)
+
+
+def _input_bytes(ready: Executable) -> int:
+    return sum(place.size_bytes for place in ready.layout.inputs.values())

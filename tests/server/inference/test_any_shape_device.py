@@ -1,0 +1,222 @@
+"""Requests of any length through a real worker, against ONNX Runtime on the same request alone."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+import pytest
+import pytest_asyncio
+
+from braid.compiler.imported_model import read_imported
+from braid.compiler.options import ModelOptions
+from braid.core.errors import InvalidRequest, Unavailable
+from braid.core.inputs import GivenTensor
+from braid.core.plan import sequential_plan
+from braid.core.runtimes import ONNXRUNTIME
+from braid.core.schedule import SEQUENTIAL, Contender, Provenance, Schedule
+from braid.engine.importer.host.report import MODEL_FILE, file_digest
+from braid.engine.link.options import WorkerOptions
+from braid.server.devices.device import Device
+from braid.server.inference.batching.batcher import Batcher
+from braid.server.inference.batching.execution import DeviceExecution
+from braid.server.inference.replica import ModelReplica
+from braid.server.inference.requests import CheckedRequest, GivenRequest, check_request
+from braid.server.store.records import ModelVersion
+from tests.engine.importer.running import import_here
+from tests.models.of_any_length import ALL, WORDS, AnyLength, Array, masked_attention
+from tests.server.inference.batching import Watcher
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+OPTIONS = WorkerOptions(2, 1 << 26, 1 << 20, 1, keep_spare=False)
+TOLERANCE = 1e-4
+DTYPES = {"float32": "FP32", "int64": "INT64"}
+
+RAN = Contender(ONNXRUNTIME, latency_us=1.0)
+FAILED = Contender(ONNXRUNTIME, remark="the process ended")
+ERRED = Contender(ONNXRUNTIME, latency_us=1.0, max_rel_error=1.0, remark="outputs differ")
+
+
+@dataclass(frozen=True)
+class Served:
+    """A model that answers on a device."""
+
+    replica: ModelReplica
+    batcher: Batcher
+    reference: onnxruntime.InferenceSession
+
+    def request(self, inputs: Mapping[str, Array]) -> CheckedRequest:
+        given = [
+            GivenTensor(name, DTYPES[array.dtype.name], array.shape, array.tobytes())
+            for name, array in inputs.items()
+        ]
+        return check_request(self.replica, GivenRequest("", given, ()))
+
+    async def infer(self, inputs: Mapping[str, Array]) -> tuple[dict[str, Array], str]:
+        """Outputs, and the plan that ran."""
+        answer = await self.batcher.submit(self.replica, self.request(inputs), Watcher())
+        types = {dtype: name for name, dtype in DTYPES.items()}
+        outputs = {
+            name: np.frombuffer(bytes(tensor.data), types[tensor.dtype]).reshape(tensor.shape)
+            for name, tensor in answer.outputs.items()
+        }
+        return outputs, answer.plan_id
+
+    async def check(self, inputs: Mapping[str, Array]) -> str:
+        """Compare the answer with ONNX Runtime's; returns the plan that ran."""
+        outputs, plan_id = await self.infer(inputs)
+        wanted = self.reference.run(None, dict(inputs))
+        for port, expected in zip(self.reference.get_outputs(), wanted, strict=True):
+            got = outputs[port.name]
+            assert got.shape == expected.shape
+            largest = np.abs(expected[np.isfinite(expected)]).max(initial=1e-6)
+            np.testing.assert_allclose(got, expected, rtol=0, atol=TOLERANCE * largest)
+        return plan_id
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def device() -> AsyncIterator[Device]:
+    device = Device("cpu", OPTIONS)
+    await device.start()
+    yield device
+    await device.close()
+
+
+@asynccontextmanager
+async def served(
+    device: Device, of: AnyLength, folder: Path, *candidates: Contender, keeps_file: bool = True
+) -> AsyncIterator[Served]:
+    """The model under the schedule of a registration that compared these candidates."""
+    upload = folder / "model.onnx"
+    upload.write_bytes(of.model.SerializeToString())
+    digest = file_digest(upload)
+    imported = read_imported(digest, ModelOptions((1, 4)), import_here(upload, folder / "artefact"))
+    version = ModelVersion("m", 1, digest, 1, imported.options)
+    replica = ModelReplica(version, imported, device)
+    await device.load(digest, imported.artefact)
+    if not keeps_file:
+        (imported.artefact / MODEL_FILE).unlink()
+    for size in imported.batch_sizes:
+        graph = await device.describe(imported.program(size))
+        names = tuple(operator.name for operator in graph.operators)
+        key = imported.schedule_key(device.device_key, size)
+        compared = Provenance(measured_us=1.0, sequential_us=1.0, candidates=candidates)
+        plan = sequential_plan(len(names))
+        await replica.use_plan(size, Schedule(key, SEQUENTIAL, plan, (), names, compared))
+    batcher = Batcher(DeviceExecution(device))
+    yield Served(replica, batcher, onnxruntime.InferenceSession(str(upload)))
+    await batcher.drain()
+    await replica.close()
+
+
+@pytest.mark.parametrize("of", ALL, ids=lambda of: of.__name__)
+async def test_requests_of_any_length_equal_the_reference_and_nothing_is_prepared(
+    device: Device, tmp_path: Path, of: Callable[[], AnyLength]
+) -> None:
+    random, model = np.random.default_rng(0), of()
+    async with served(device, model, tmp_path, RAN) as under:
+        plans = set()
+        for _ in range(60):
+            length, rows = random.integers(3, 200), random.integers(1, 6)
+            plans.add(await under.check(model.inputs(random, int(rows), int(length))))
+
+        assert ONNXRUNTIME in plans
+        assert under.replica.other_shapes.prepared == 0
+
+
+async def test_an_executable_of_a_shape_answers_as_the_session_does(
+    device: Device, tmp_path: Path
+) -> None:
+    random, model = np.random.default_rng(1), masked_attention()
+    async with served(device, model, tmp_path, RAN) as under:
+        inputs = model.inputs(random, 1, 37)
+        first = await under.check(inputs)
+        await under.replica.other_shapes.own((under.request(inputs).shape_class, 1))
+
+        assert (first, await under.check(inputs)) == (ONNXRUNTIME, SEQUENTIAL)
+
+
+async def test_nan_and_infinity_come_out_as_the_reference_has_them(
+    device: Device, tmp_path: Path
+) -> None:
+    (of,) = (model for model in ALL if model.__name__ == "convolution_over_time")
+    async with served(device, of(), tmp_path, RAN) as under:
+        x = np.ones((2, 4, 31), np.float32)
+        x[0, 1, 5], x[1, 2, 20] = np.nan, np.inf
+
+        assert await under.check({"x": x}) == ONNXRUNTIME
+
+
+async def test_a_length_of_zero_is_answered(device: Device, tmp_path: Path) -> None:
+    model = masked_attention()
+    async with served(device, model, tmp_path, RAN) as under:
+        none = np.zeros((2, 0), np.int64)
+
+        await under.check({"ids": none, "mask": none})
+
+        assert under.replica.other_shapes.prepared == 1
+
+
+async def test_a_bad_value_is_the_callers_and_later_requests_go_on(
+    device: Device, tmp_path: Path
+) -> None:
+    random, model = np.random.default_rng(2), masked_attention()
+    async with served(device, model, tmp_path, RAN) as under:
+        inputs = model.inputs(random, 1, 41)
+        with pytest.raises(InvalidRequest, match="index 16"):
+            await under.infer({**inputs, "ids": np.full((1, 41), WORDS)})
+
+        await under.check(inputs)
+        assert await under.check(model.inputs(random, 1, 42)) == ONNXRUNTIME
+
+
+async def test_a_new_worker_answers_any_shape_as_the_one_before(
+    device: Device, tmp_path: Path
+) -> None:
+    random, model = np.random.default_rng(5), masked_attention()
+    async with served(device, model, tmp_path, RAN) as under:
+        os.kill(device.pids["serving"], signal.SIGKILL)
+
+        async with asyncio.timeout(120):
+            plan_id = ""
+            while not plan_id:
+                with suppress(Unavailable):
+                    plan_id = await under.check(model.inputs(random, 1, 51))
+                await asyncio.sleep(0.05)
+        assert plan_id == ONNXRUNTIME
+        assert under.replica.other_shapes.prepared == 0
+
+
+@pytest.mark.parametrize(
+    ("candidates", "keeps_file"),
+    [((), True), ((ERRED,), True), ((FAILED,), True), ((RAN,), False)],
+    ids=["not compared", "refused", "failed", "without a file"],
+)
+async def test_without_a_runtime_that_was_right_shapes_are_prepared_as_they_come(
+    device: Device, tmp_path: Path, candidates: tuple[Contender, ...], keeps_file: bool
+) -> None:
+    random, model = np.random.default_rng(3), masked_attention()
+    async with served(device, model, tmp_path, *candidates, keeps_file=keeps_file) as under:
+        plans = {await under.check(model.inputs(random, 1, length)) for length in (11, 12, 11)}
+
+        assert plans == {SEQUENTIAL}
+        assert under.replica.other_shapes.prepared == 2
+
+
+async def test_outputs_that_outgrow_their_first_room_are_whole(
+    device: Device, tmp_path: Path
+) -> None:
+    (of,) = (model for model in ALL if model.__name__ == "convolution_over_time")
+    model, random = of(), np.random.default_rng(4)
+    async with served(device, model, tmp_path, RAN) as under:
+        for length in (3, 20_000, 5, 30_000):
+            await under.check(model.inputs(random, 3, length))
+        assert under.replica.other_shapes.prepared == 0

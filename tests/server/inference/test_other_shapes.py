@@ -1,0 +1,299 @@
+"""What answers shapes that were not scheduled: the rule, on a device that is not there."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import cast
+
+import pytest
+
+from braid.core.errors import (
+    BraidError,
+    DeviceOutOfMemory,
+    PreconditionFailed,
+    WorkerRestarting,
+)
+from braid.core.inputs import ShapeClass
+from braid.core.program import PlanToRun, ProgramKey
+from braid.core.runtimes import ONNXRUNTIME
+from braid.core.tensor import TensorType
+from braid.engine.link.shared_memory import slot_layout
+from braid.server.devices.device import Device
+from braid.server.devices.executables import Executable
+from braid.server.devices.shape_memory import ShapeMemory
+from braid.server.inference.other_shapes import OtherShapes
+from tests.server.inference.batching import settle
+
+MIB = 1 << 20
+X, Y = TensorType("FP32", ("batch", "length")), TensorType("FP32", ("batch", "length", 2))
+
+
+class FakeDevice:
+    """Prepares what is asked for; what it makes for a class has ``size_bytes``."""
+
+    def __init__(self, limit_bytes: int = 100 * MIB, size_bytes: int = MIB) -> None:
+        self.shape_memory = ShapeMemory(limit_bytes)
+        self.size_bytes = size_bytes
+        self.prepared: list[PlanToRun] = []
+        self.released: list[int] = []
+        self.asked = 0
+        self.error: BraidError | None = None
+        self.gate = asyncio.Event()
+        self.gate.set()
+
+    async def prepare(self, to_run: PlanToRun) -> Executable:
+        self.asked += 1
+        await self.gate.wait()
+        if self.error is not None:
+            raise self.error
+        self.prepared.append(to_run)
+        layout = slot_layout(to_run.program.specs, {})
+        return Executable(len(self.prepared), to_run, layout, size_bytes=self.size_bytes)
+
+    def at_shapes(
+        self, ready: Executable, program: ProgramKey, outputs: Mapping[str, TensorType]
+    ) -> Executable:
+        layout = slot_layout(program.specs, outputs)
+        return replace(ready, to_run=replace(ready.to_run, program=program), layout=layout)
+
+    async def release(self, ready: Executable) -> None:
+        self.released.append(ready.number)
+
+
+def key(length: int, size: int = 1) -> tuple[ShapeClass, int]:
+    return ShapeClass((("x", TensorType("FP32", (1, length))),)), size
+
+
+def to_run(shape_class: ShapeClass, size: int) -> PlanToRun:
+    ((name, spec),) = shape_class.inputs
+    return PlanToRun(ProgramKey("d", ((name, TensorType("FP32", (size, *spec.shape[1:]))),)))
+
+
+def shapes_on(device: FakeDevice) -> OtherShapes:
+    specs = {"x": X}, {"y": Y}
+    return OtherShapes(cast(Device, device), specs, to_run, device.release)
+
+
+async def with_session(device: FakeDevice) -> OtherShapes:
+    shapes = shapes_on(device)
+    tried = replace(to_run(*key(8)), runtime=ONNXRUNTIME, any_shape=True)
+    await shapes.open(tried)
+    device.prepared.clear()
+    return shapes
+
+
+async def run(shapes: OtherShapes, at: tuple[ShapeClass, int], seconds: float) -> Executable:
+    """A batch that takes so long in the session, and half of it otherwise."""
+    ready = shapes.ready(at)
+    assert ready is not None
+    shapes.ran(at, ready, seconds if ready.to_run.any_shape else seconds / 2)
+    await settle()
+    return ready
+
+
+async def test_a_new_shape_is_answered_by_the_session_and_nothing_is_prepared() -> None:
+    device = FakeDevice()
+    shapes = await with_session(device)
+
+    lengths = range(1, 40)
+    ready = [await run(shapes, key(length, 2), 0.01) for length in lengths]
+
+    assert device.prepared == []
+    assert shapes.prepared == 0
+    for length, executable in zip(lengths, ready, strict=True):
+        assert executable.layout.inputs["x"].shape == (2, length)
+        assert executable.layout.outputs["y"].shape == (2, length, 2)
+
+
+async def test_a_shape_that_comes_often_gets_an_executable_beside_its_requests() -> None:
+    device = FakeDevice()
+    shapes = await with_session(device)
+    device.gate.clear()
+
+    for _ in range(200):
+        assert (await run(shapes, key(5), 0.01)).to_run.any_shape
+    device.gate.set()
+    await settle()
+    ran = [await run(shapes, key(5), 0.01) for _ in range(20)]
+
+    assert shapes.prepared == 1
+    assert not any(executable.to_run.any_shape for executable in ran)
+
+
+async def test_one_executable_at_a_time_is_prepared_beside() -> None:
+    device = FakeDevice()
+    one, other = await with_session(device), await with_session(device)
+    device.gate.clear()
+    for shapes in (one, other):
+        await run(shapes, key(5), 100.0)
+
+    device.gate.set()
+    await settle()
+
+    assert len(device.prepared) == 1
+    await run(other, key(5), 1.0)
+    assert len(device.prepared) == 2
+
+
+async def test_an_executable_that_is_not_faster_is_dropped_for_good() -> None:
+    device = FakeDevice()
+    shapes, at = await with_session(device), key(5)
+    await run(shapes, at, 100.0)
+    own = shapes.ready(at)
+    assert own is not None
+    assert not own.to_run.any_shape
+
+    while (ready := shapes.ready(at)) is own:
+        shapes.ran(at, own, 100.1)
+        await settle()
+
+    assert ready is not None
+    assert ready.to_run.any_shape
+    assert device.released == [own.number]
+    assert (shapes.prepared, shapes.dropped) == (1, 1)
+    for _ in range(50):
+        await run(shapes, at, 100.0)
+    assert shapes.prepared == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "tries"), [(DeviceOutOfMemory("full"), 1), (WorkerRestarting("died"), 50)]
+)
+async def test_a_preparation_beside_that_fails_is_tried_again_if_that_may_help(
+    error: BraidError, tries: int
+) -> None:
+    device = FakeDevice()
+    shapes = await with_session(device)
+    device.error = error
+
+    for _ in range(50):
+        assert (await run(shapes, key(5), 100.0)).to_run.any_shape
+
+    assert device.asked == 1 + tries
+    assert shapes.prepared == 0
+
+
+async def test_what_was_dropped_for_others_is_prepared_again_once_it_comes_often() -> None:
+    device = FakeDevice(limit_bytes=MIB)
+    shapes = await with_session(device)
+    for length in (5, 6, 5):
+        for _ in range(20):
+            ready = await run(shapes, key(length), 100.0)
+        assert not ready.to_run.any_shape
+
+    assert (shapes.prepared, shapes.dropped) == (3, 2)
+
+
+async def test_a_shape_that_the_session_refused_is_left_to_its_own_executable() -> None:
+    device = FakeDevice()
+    shapes, at = await with_session(device), key(5)
+    own = await shapes.own(at)
+
+    shapes.refuse(at, PreconditionFailed("no"))
+
+    assert shapes.ready(at) is own
+    assert (await run(shapes, key(6), 0.01)).to_run.any_shape
+
+
+async def test_a_session_that_is_shut_is_given_back_and_not_opened_again() -> None:
+    device = FakeDevice()
+    shapes = await with_session(device)
+    assert not shapes.may_open
+
+    await shapes.shut()
+
+    assert shapes.ready(key(3)) is None
+    assert not shapes.may_open
+    assert len(device.released) == 1
+
+
+@pytest.mark.parametrize("length", [0, 3])
+async def test_without_a_session_and_without_elements_a_shape_is_prepared(length: int) -> None:
+    device = FakeDevice()
+    shapes = await with_session(device) if length == 0 else shapes_on(device)
+
+    assert shapes.ready(key(length)) is None
+    first = await shapes.own(key(length))
+
+    assert shapes.ready(key(length)) is first
+    assert shapes.prepared == 1
+
+
+async def test_a_preparation_that_fails_is_tried_again_by_the_next_request() -> None:
+    device = FakeDevice()
+    shapes = shapes_on(device)
+    device.error = WorkerRestarting("died")
+    with pytest.raises(WorkerRestarting):
+        await shapes.own(key(3))
+    device.error = None
+
+    await shapes.own(key(3))
+
+    assert shapes.prepared == 1
+
+
+async def test_what_is_kept_is_bounded_in_bytes_and_the_least_recently_used_goes() -> None:
+    device = FakeDevice(limit_bytes=10 * MIB, size_bytes=3 * MIB)
+    shapes = shapes_on(device)
+    for length in (1, 2, 3):
+        await shapes.own(key(length))
+    shapes.ready(key(1))  # used again
+
+    await shapes.own(key(4))
+    await settle()
+
+    assert device.released == [2]
+    assert (shapes.prepared, shapes.dropped) == (4, 1)
+    assert device.shape_memory.held_bytes == 9 * MIB
+
+
+async def test_a_model_that_gets_ever_new_shapes_drops_none_of_its_neighbour() -> None:
+    device = FakeDevice(limit_bytes=10 * MIB)
+    neighbour, churning = shapes_on(device), shapes_on(device)
+    kept = [await neighbour.own(key(length)) for length in (1, 2, 3)]
+
+    for length in range(100):
+        await churning.own(key(length))
+    await settle()
+
+    assert [neighbour.ready(key(length)) for length in (1, 2, 3)] == kept
+    assert (neighbour.dropped, churning.dropped) == (0, 93)
+    assert device.shape_memory.held_bytes <= 10 * MIB
+
+
+async def test_a_model_that_held_everything_makes_room_for_another() -> None:
+    device = FakeDevice(limit_bytes=10 * MIB)
+    first, second = shapes_on(device), shapes_on(device)
+    for length in range(10):
+        await first.own(key(length))
+
+    for length in range(10):
+        await second.own(key(length))
+    await settle()
+
+    assert (first.dropped, second.dropped) == (5, 5)
+
+
+async def test_what_is_larger_than_the_bound_serves_alone() -> None:
+    device = FakeDevice(limit_bytes=MIB, size_bytes=5 * MIB)
+    shapes = shapes_on(device)
+    for length in (1, 2):
+        await shapes.own(key(length))
+    await settle()
+
+    assert shapes.ready(key(2)) is not None
+    assert device.released == [1]
+
+
+async def test_closing_gives_back_every_executable_and_all_bytes() -> None:
+    device = FakeDevice()
+    shapes = await with_session(device)
+    own = await shapes.own(key(3))
+
+    executables = await shapes.close()
+
+    assert own in executables
+    assert len(executables) == 2
+    assert device.shape_memory.held_bytes == 0
