@@ -40,7 +40,8 @@ from braid.engine.importer.padding.fills import (
     elementwise,
     is_elementwise,
 )
-from braid.engine.importer.padding.rules import RULES, TAKES_BLOCKS, Site, by_elements
+from braid.engine.importer.padding.rules import RULES, TAKES_BLOCKS
+from braid.engine.importer.padding.site import Site, by_elements
 from braid.engine.ops.dtypes import torch_dtype
 from braid.engine.ops.evaluation import attempt
 from braid.engine.ops.kinds import EPILOGUE, OpDef, epilogue_steps
