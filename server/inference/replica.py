@@ -28,6 +28,7 @@ from braid.core.program import (
 from braid.core.runtimes import ONNXRUNTIME
 from braid.core.schedule import Schedule, ScheduleKey
 from braid.core.tensor import TensorType, has_open_extents
+from braid.engine.importer.host.report import CONVERTED
 from braid.server.devices.device import Device
 from braid.server.devices.executables import Executable
 from braid.server.inference.latencies import LatencyTable
@@ -105,6 +106,11 @@ class ModelReplica:
         self._beside: dict[int, tuple[int, Executable]] = {}  # by size: side by side, if it pays
         specs = graph.inputs, self.output_specs
         self.other_shapes = OtherShapes(device, specs, self._to_run, self._retire)
+        self._is_onnxruntime_right = (  # in the import, which ran this file itself
+            report.verified.reference.startswith(f"{ONNXRUNTIME} ")
+            and not report.narrow_type
+            and report.source != CONVERTED
+        )
         self._takes_any_shape = bool(report.static_inputs) or has_open_extents(graph.inputs)
         self._in_use: dict[Executable, int] = {}  # by batches being formed or running
         self._retired: set[Executable] = set()  # replaced, but still in use
@@ -190,13 +196,16 @@ class ModelReplica:
         table.expect(batch_size, runs.latency_us / 1e6, runs.count)
 
     async def _open_any_shape(self, schedule: Schedule) -> None:
-        """Have other shapes answered by ONNX Runtime, unless it failed or erred in a schedule."""
+        """Have other shapes answered by ONNX Runtime, unless it failed or erred in a schedule.
+
+        Of a schedule without it, as ``planner`` may ask for, the import decides.
+        """
         contender = schedule.in_fp32(ONNXRUNTIME)
-        if contender is None or not self._takes_any_shape:
+        if contender is None and not self._is_onnxruntime_right:
             return
-        if contender.remark or contender.latency_us is None:
+        if contender is not None and (contender.remark or contender.latency_us is None):
             await self.other_shapes.shut()
-        if not self.other_shapes.may_open:
+        if not self._takes_any_shape or not self.other_shapes.may_open:
             return
         program = self._to_run(self.profiled, self.batch_sizes[0]).program
         to_run = PlanToRun(program, plan_id=ONNXRUNTIME, runtime=ONNXRUNTIME, any_shape=True)
