@@ -12,6 +12,7 @@ from pathlib import Path
 from braid.compiler.options import MAX_BATCH_SIZE, ModelOptions
 from braid.core.errors import DamagedArtefact, InvalidArtefact, InvalidRequest
 from braid.core.graph import OpGraph
+from braid.core.padding import PaddedAxis, as_asked
 from braid.core.precision import AUTO, FP32
 from braid.core.program import ProgramKey, StaticContent, static_content
 from braid.core.schedule import ScheduleKey
@@ -75,6 +76,17 @@ class ImportedModel:
             for dim, extent in zip(self.graph.inputs[name].shape, spec.shape, strict=True)
             if isinstance(dim, str) and dim != BATCH and dim not in given_dims
         }
+
+    @property
+    def padding(self) -> tuple[PaddedAxis, ...]:
+        """Whether requests may be padded, for each open axis.
+
+        Raises:
+            InvalidRequest: the registration asks for padding that is not exact.
+        """
+        options, report = self.options, self.report
+        tolerance = report.verified.tolerance
+        return as_asked(report.padding, options.pad, tolerance, is_forbidden=options.no_pad)
 
     @property
     def is_planned(self) -> bool:

@@ -74,7 +74,7 @@ class ModelReplica:
         """Count as a user of the loaded model; there are no executables yet.
 
         Raises:
-            InvalidRequest: a shape given at registration does not fit the model.
+            InvalidRequest: a shape or padding given at registration does not fit the model.
         """
         graph, report = imported.graph, imported.report
         self.model = model
@@ -85,6 +85,7 @@ class ModelReplica:
         self.outputs = tuple(graph.outputs)
         self.output_specs = {name: graph.spec(value) for name, value in graph.outputs.items()}
         self.warnings = report.warnings
+        self.padding = imported.padding
         self.guessed: Mapping[str, int] = imported.guessed
         self.batched = report.batch is not None
         self.output_axes: Mapping[str, int | None] = report.batch.outputs if report.batch else {}

@@ -21,6 +21,7 @@ from typing import Any
 from braid.core.errors import InvalidArtefact
 from braid.core.graph import OpGraph, load_graph
 from braid.core.json_form import MalformedJson, from_stored_json, to_json
+from braid.core.padding import PaddedAxis
 from braid.core.regular_file import open_file, read_file
 from braid.core.shortage import unreadable
 
@@ -79,6 +80,7 @@ class Report:
     narrow_type: str = ""  # FP16 or BF16, if the file computes in it; its tolerance follows
     content: Mapping[str, Any] = field(default_factory=dict)  # of inputs, that the model takes
     samples: str = ""  # digest of those that the import was given
+    padding: tuple[PaddedAxis, ...] = ()  # one for each open axis; (): not looked at
 
 
 def report_from_json(document: Any) -> Report:
@@ -95,6 +97,7 @@ def report_from_json(document: Any) -> Report:
         body["batch"] = {"alone": False, **batch}  # earlier versions did not write it
     body.setdefault("narrow_type", "")  # nor this
     body.setdefault("samples", "")  # nor this
+    body.setdefault("padding", [])
     try:
         return from_stored_json(Report, body)
     except MalformedJson as error:
