@@ -12,7 +12,8 @@ may be refused like any other; then the model goes on in FP32. Where it errs too
 ill-conditioned model rounding moves the outputs), it gives way to any that does not, and those that
 err no more than it does may serve.
 
-By measurements in doubt (``PlanMeasurement.doubt``) nothing is chosen: the sequential plan serves.
+By measurements in doubt (``PlanMeasurement.doubt``) a plan serves for the time being of which even
+the slowest run took less than the fastest one of the sequential plan; otherwise that one serves.
 """
 
 from __future__ import annotations
@@ -31,6 +32,9 @@ from braid.scheduler.planners import Planned
 
 LEAST_GAIN = 0.005
 """Relative gain that a plan must have over a simpler one."""
+
+LEAST_RUNS = 3
+"""Runs of a plan and of the sequential one, by which in doubt the plan may be faster."""
 
 NOISE_MARGIN = 0.01
 """Relative difference of two medians of the same plan, for plans without turns in common."""
@@ -84,7 +88,7 @@ class PlanChoice:
     chosen: int  # the contender that the schedule is about
     fallback: int  # its plan, or the one that runs if another runtime cannot
     reason: str = ""  # why the sequential plan serves instead; empty if the chosen one does
-    doubt: str = ""  # why nothing was decided; empty: the chosen one was
+    doubt: str = ""  # why it serves for the time being only; empty: it was decided
 
 
 def choose_plan(
@@ -110,27 +114,38 @@ def choose_plan(
     doubt = measurements[0].doubt
     if precision != FP32 and contenders[0].remark:
         return PlanChoice(contenders, 0, 0, _too_coarse(contenders[0], precision), doubt)
+    fit = fit_to_serve(contenders, measurements)
     if not choose:
         last = len(contenders) - 1  # sequential itself, if that is what the planner found
-        reason = _refusal(contenders[last], doubt) if last else _refusal_of_errors(contenders[0])
+        gains = not last or (last in fit if doubt else _gains(contenders[last].speed))
+        reason = _refusal(contenders[last], doubt, gains=gains)
         is_better = precision != FP32 or (on_chosen_kernels and not contenders[0].remark)
         if reason and is_better:  # the sequential plan is right, and better than what serves
             return PlanChoice(contenders, 0, 0, doubt=doubt)
         return PlanChoice(contenders, last, last, reason, doubt)
-    if doubt:
-        return PlanChoice(contenders, 0, 0, doubt=doubt)
-    fit = fit_to_serve(contenders)
     if contenders[0].remark:
         within = [i for i in fit if (contenders[i].max_rel_error or 0.0) <= tolerance]
         fit = within or fit
     planned = [index for index in fit if index < len(plans.planned)] or [0]
     simple = plans.complexities
     chosen, fallback = (best_of(simple, contenders, measurements, some) for some in (fit, planned))
-    return PlanChoice(contenders, chosen, fallback)
+    return PlanChoice(contenders, chosen, fallback, doubt=doubt)
 
 
-def fit_to_serve(contenders: Sequence[Contender]) -> list[int]:
-    """Indices of the baseline, and of the others that are right and stayed to the end."""
+def fit_to_serve(
+    contenders: Sequence[Contender], measurements: Sequence[PlanMeasurement]
+) -> list[int]:
+    """Indices of the baseline, and of the others that are right and stayed to the end.
+
+    In doubt those of all that are right and faster than the baseline in every run; the baseline if
+    none is.
+    """
+    if measurements[0].doubt:
+        return [
+            index
+            for index, contender in enumerate(contenders)
+            if not contender.remark and _always_took_less(measurements[index], measurements[0])
+        ] or [0]
     longest = max(contender.runs for contender in contenders)
     return [
         index
@@ -212,9 +227,9 @@ def _too_coarse(sequential: Contender, precision: str) -> str:
     )
 
 
-def _refusal(asked: Contender, doubt: str) -> str:
+def _refusal(asked: Contender, doubt: str, *, gains: bool) -> str:
     """Reason why the plan of the only planner may not serve; empty if it may."""
-    if asked.remark or _gains(asked.speed):
+    if asked.remark or gains:
         return _refusal_of_errors(asked)
     if doubt:
         return f"the sequential plan goes on serving: nothing is decided yet, {doubt}"
@@ -243,19 +258,19 @@ def best_of(
         measurements: in the same order.
         fit: indices of those that may serve.
     """
-
-    def order(index: int) -> tuple[float, float]:
-        contender = contenders[index]
-        return -(contender.speedup or 0.0), contender.latency_us or math.inf
-
     if 0 not in fit:
         return min(fit, key=lambda index: contenders[index].latency_us or math.inf)
     faster = [index for index in fit if index == 0 or _gains(contenders[index].speed)]
-    fastest = min(faster[1:] or faster, key=order)
+    fastest = min(faster[1:] or faster, key=lambda index: by_speed(contenders[index]))
     as_fast = [i for i in faster[1:] if not _is_faster(measurements[fastest], measurements[i])] or [
         fastest
     ]
-    return min(as_fast, key=lambda index: (complexities[index], *order(index)))
+    return min(as_fast, key=lambda index: (complexities[index], *by_speed(contenders[index])))
+
+
+def by_speed(contender: Contender) -> tuple[float, float]:
+    """Sorts the fastest first: by turns beside the sequential plan, then by the median."""
+    return -(contender.speedup or 0.0), contender.latency_us or math.inf
 
 
 def _gains(speed: Speed | None) -> bool:
@@ -268,6 +283,12 @@ def _is_faster(one: PlanMeasurement, other: PlanMeasurement) -> bool:
     if one.turns_us and len(one.turns_us) == len(other.turns_us):
         return _gains(speed_beside(one.turns_us, other.turns_us))
     return (other.latency_us or math.inf) > (one.latency_us or math.inf) * (1.0 + NOISE_MARGIN)
+
+
+def _always_took_less(one: PlanMeasurement, other: PlanMeasurement) -> bool:
+    """True if the slowest run of ``one`` took less than the fastest one of ``other``."""
+    enough = min(one.runs, other.runs) >= LEAST_RUNS
+    return enough and max(one.range_us, default=math.inf) < min(other.range_us, default=0.0)
 
 
 def _waits(plan: StreamPlan) -> float:

@@ -17,6 +17,7 @@ from braid.compiler.choose_plan import (
     ComparedPlans,
     PlanChoice,
     best_of,
+    by_speed,
     contenders_of,
     fit_to_serve,
 )
@@ -51,19 +52,17 @@ def choose_precision(
         for field, span, limit in zip(fields, spans, tolerances, strict=True)
     ]
     contenders: list[Contender] = [contender for part in parts for contender in part]
-    if doubt := measurements[0].doubt:
-        return PrecisionChoice(PlanChoice(tuple(contenders), 0, 0, doubt=doubt), 0, 0)
     refused = {index for span in spans[1:] if contenders[span.start].remark for index in span}
-    fit = [index for index in fit_to_serve(contenders) if index not in refused]
+    fit = [index for index in fit_to_serve(contenders, measurements) if index not in refused]
     simple = [
         (rank, complexity) for rank, field in enumerate(fields) for complexity in field.complexities
     ]
-    chosen = best_of(simple, contenders, measurements, fit)
+    chosen = best_of(simple, contenders, measurements, fit or [0])
     rank = next(rank for rank, span in enumerate(spans) if chosen in span)
     fallback = chosen
     if chosen - spans[rank].start >= len(fields[rank].planned):
         fallback = _fastest_own(fields[rank], spans[rank], contenders, fit)
-    choice = PlanChoice(tuple(contenders), chosen, fallback)
+    choice = PlanChoice(tuple(contenders), chosen, fallback, doubt=measurements[0].doubt)
     return PrecisionChoice(choice, rank, fallback - spans[rank].start)
 
 
@@ -81,4 +80,4 @@ def _fastest_own(
 ) -> int:
     """Index of the fastest plan of a precision; of its sequential plan, if no other is fit."""
     planned = [index for index in fit if index in span[: len(field.planned)]]
-    return max(planned, key=lambda index: contenders[index].speedup or 0.0, default=span.start)
+    return min(planned, key=lambda index: by_speed(contenders[index]), default=span.start)

@@ -12,11 +12,14 @@ from pathlib import Path
 from braid.compiler.options import MAX_BATCH_SIZE, ModelOptions
 from braid.core.errors import DamagedArtefact, InvalidArtefact, InvalidRequest
 from braid.core.graph import OpGraph
+from braid.core.padding import PaddedAxis, as_asked
 from braid.core.precision import AUTO, FP32
 from braid.core.program import ProgramKey, StaticContent, static_content
+from braid.core.runtimes import ONNXRUNTIME
 from braid.core.schedule import ScheduleKey
 from braid.core.tensor import BATCH, BYTES, TensorType
 from braid.engine.importer.host.report import (
+    CONVERTED,
     MODEL_FILE,
     Report,
     check_file,
@@ -30,7 +33,7 @@ from braid.engine.importer.host.samples import Arrays, check_fit
 class ImportedModel:
     """What an import left in an artefact folder, and what it is compiled for."""
 
-    digest: str  # SHA-256 of the uploaded file, hex
+    digest: str  # key of the artefact, usually SHA-256 of the uploaded file, hex
     options: ModelOptions
     artefact: Path
     graph: OpGraph  # the template: the batch and open extents are symbols
@@ -54,6 +57,13 @@ class ImportedModel:
         return batch is not None and not batch.alone
 
     @property
+    def is_onnxruntime_right(self) -> bool:
+        """Whether the import compared with ONNX Runtime, on the file itself and in its types."""
+        report = self.report
+        is_reference = report.verified.reference.startswith(f"{ONNXRUNTIME} ")
+        return is_reference and not report.narrow_type and report.source != CONVERTED
+
+    @property
     def static(self) -> StaticContent:
         """Content of the static inputs that the model was checked with."""
         return static_content(self.report.static_values, self.graph.inputs)
@@ -75,6 +85,17 @@ class ImportedModel:
             for dim, extent in zip(self.graph.inputs[name].shape, spec.shape, strict=True)
             if isinstance(dim, str) and dim != BATCH and dim not in given_dims
         }
+
+    @property
+    def padding(self) -> tuple[PaddedAxis, ...]:
+        """Whether requests may be padded, for each open axis.
+
+        Raises:
+            InvalidRequest: the registration asks for padding that is not exact.
+        """
+        options, report = self.options, self.report
+        tolerance = report.verified.tolerance
+        return as_asked(report.padding, options.pad, tolerance, is_forbidden=options.no_pad)
 
     @property
     def is_planned(self) -> bool:
@@ -133,7 +154,7 @@ class ImportedModel:
                         )
         options = self.options
         return ScheduleKey(
-            model_digest=self.digest,
+            model_digest=self.report.sha256,
             device_key=device_key,
             batch_size=batch_size,
             precision=options.precision,

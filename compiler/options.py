@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from braid.core.errors import InvalidRequest
+from braid.core.padding import REPEAT, ZEROS
 from braid.core.precision import FP32, check_precision
 from braid.scheduler.options import PlannerSettings
 
@@ -29,6 +30,8 @@ class ModelOptions:
     # None: as far as is usual for the precision.
     accepted_error: float | None = None
     samples: str = ""  # digest of the inputs that errors are measured on; empty: seeded ones
+    pad: Mapping[str, str] = field(default_factory=dict)  # axis -> way, where nothing shows it
+    no_pad: bool = False  # requests are never padded
 
     def __post_init__(self) -> None:
         check_precision(self.precision)
@@ -37,6 +40,11 @@ class ModelOptions:
                 "the accepted error is relative to the largest element of an output: above 0, "
                 f"at most 1, not {self.accepted_error}"
             )
+        if self.no_pad and self.pad:
+            raise InvalidRequest("padding is either asked for or forbidden, not both")
+        for axis, way in self.pad.items():
+            if way not in (ZEROS, REPEAT):
+                raise InvalidRequest(f"pad[{axis!r}] is {way[:50]!r}; there are {ZEROS}, {REPEAT}")
         sizes = tuple(sorted(set(self.batch_sizes)))
         if sizes and (sizes[0] < 1 or sizes[-1] > MAX_BATCH_SIZE):
             raise InvalidRequest(f"batch sizes lie between 1 and {MAX_BATCH_SIZE}")
@@ -61,6 +69,10 @@ class ModelOptions:
             document["accepted_error"] = self.accepted_error
         if self.samples:
             document["samples"] = self.samples
+        if self.pad:
+            document["pad"] = dict(self.pad)
+        if self.no_pad:
+            document["no_pad"] = True
         return document
 
 
@@ -72,4 +84,6 @@ def options_from_json(document: Mapping[str, Any]) -> ModelOptions:
         document.get("precision", FP32),
         document.get("accepted_error"),
         document.get("samples", ""),
+        document.get("pad", {}),
+        document.get("no_pad", False),
     )

@@ -2,6 +2,9 @@
 
 before ──compared, or of an earlier version──┐
 made now ──settled, or compared────> serves <┘ unless something was decided now
+
+In doubt a plan may have been faster than the sequential one in every run. It serves for the time
+being, also where the next comparison says nothing.
 """
 
 from __future__ import annotations
@@ -24,20 +27,24 @@ LEAST_IDLE = 0.75
 
 
 def better_founded(before: Schedule | None, new: Schedule, made_in_s: float) -> Schedule:
-    """Return what was made now, unless nothing was decided and the one before was compared.
+    """Return what was made now, unless the one before rests on more. That one stays provisional.
 
-    That one stays provisional. ``made_in_s`` is how long it took to make.
+    ``made_in_s`` is how long it took to make.
     """
     now = new.provenance.provisional
     if now is None:
         return new
     was = None if before is None else before.provenance.provisional
     now = replace(now, tries=now.tries + (0 if was is None else was.tries), made_in_s=made_in_s)
-    if before is None:
+    if before is None or _certainty(new) >= _certainty(before):
         return new.found_provisional(now)
-    if now.is_compared or (was is not None and not was.is_compared):
-        return new.found_provisional(now)
-    return before.found_provisional(replace(now, is_compared=True))
+    return before.found_provisional(replace(now, is_compared=not before.is_undecided))
+
+
+def _certainty(schedule: Schedule) -> int:
+    if not schedule.is_undecided:
+        return 2
+    return 0 if schedule.serves_sequentially else 1
 
 
 async def cores_are_idle(

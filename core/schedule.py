@@ -339,8 +339,11 @@ class Schedule:
     def best_other(self) -> Rival | None:
         """Fastest candidate of the other runtimes, of which Braid's own plans are one.
 
-        None: there is none that could serve, or it is not recorded.
+        None: there is none that could serve, or it is not recorded, or no round counted in which
+        they were compared.
         """
+        if self.is_undecided:
+            return None
         provenance, serving = self.provenance, self.chosen
         if not provenance.promoted:
             serving = next((x for x in provenance.candidates if x.name == SEQUENTIAL), None)

@@ -52,12 +52,16 @@ class OtherShapes:
         self._uses = ShapeUses[ProgramKey](self._program_at)
 
     def open(self) -> None:
-        """Open a session if ONNX Runtime was right in the schedules, and takes the model."""
+        """Open a session if ONNX Runtime was right in the schedules, or in the import without them.
+
+        None where it does not take the model.
+        """
         imported, models = self._compiled.imported, self._device.models
         schedules = self._compiled.schedules.values()
         verdicts = {schedule.was_right_in(ONNXRUNTIME) for schedule in schedules}
-        was_right = True in verdicts and False not in verdicts
-        if not was_right or not models.model(imported.digest).takes_any_shape:
+        is_right = True in verdicts or imported.is_onnxruntime_right
+        is_right = is_right and False not in verdicts
+        if not is_right or not models.model(imported.digest).takes_any_shape:
             return
         try:
             self._session = models.open_any_shape(ONNXRUNTIME, imported.program(1))

@@ -115,12 +115,15 @@ class Benchmark:
                     await self._plan(case, artefact)
                     self._write()
         except TimeoutError:
-            case.failed[BRAID] = "making and planning it took too long"
+            if self._budget.left_s:
+                case.failed[BRAID] = "making and planning it took too long"
         except Exception as error:  # the next network may fare better
             case.failed[BRAID] = f"{type(error).__name__}: {error}"
             if not isinstance(error, BraidError):
                 traceback.print_exc()
         await asyncio.to_thread(measure, case, self._setting(step, case))
+        if not self._budget.left_s and not self._is_known(step):
+            self.left_out.append(str(step))
         print_case(case)
 
     def _case(self, step: Step) -> CudaCase:

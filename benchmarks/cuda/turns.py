@@ -42,7 +42,10 @@ class Setting:
 
 
 def measure(case: CudaCase, setting: Setting) -> None:
-    """Fill in the samples of one case; contenders that fail are noted and left out."""
+    """Fill in the samples of one case; contenders that fail are noted and left out.
+
+    Those that the end of the budget found unready are left out only: nothing is wrong with them.
+    """
     with _started(case, setting) as turns:
         if not turns:
             return
@@ -99,8 +102,9 @@ def _started(case: CudaCase, setting: Setting) -> Iterator[list[Turn]]:
             try:
                 turns += _ready(case, process, setting.budget.at_most(PATIENCE_S[process.name]))
             except (RuntimeError, ValueError) as error:
-                case.failed[process.name] = str(error)
-                print(f"  {process.name} does not run: {error}", file=sys.stderr)
+                if setting.budget.left_s:
+                    case.failed[process.name] = str(error)
+                    print(f"  {process.name} does not run: {error}", file=sys.stderr)
                 process.end()
         yield turns
 

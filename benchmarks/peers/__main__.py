@@ -99,7 +99,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, _end)
     try:
         for contender in [] if options.report else options.peers:
-            python_of(contender)
+            if any(map(contender.serves, options.models)):
+                python_of(contender)
     except SetupFailed as error:
         print(error, file=sys.stderr)
         return 1

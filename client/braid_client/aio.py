@@ -135,6 +135,8 @@ class AsyncClient(Connection):
         precision: str = "",
         accepted_error: float | None = None,
         samples: Samples | None = None,
+        pad: Mapping[str, str] | None = None,
+        no_pad: bool = False,
         wait: bool = False,
         on_progress: Callable[[Job], object] | None = None,
         on_upload: OnUpload | None = None,
@@ -142,7 +144,7 @@ class AsyncClient(Connection):
     ) -> Job:
         """Upload an ONNX model, to be imported, scheduled and served; see ``Client.register``."""
         header = register_header(
-            name, batch_sizes, planner, input_shapes, precision, accepted_error
+            name, batch_sizes, planner, input_shapes, precision, accepted_error, pad, no_pad
         )
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         job = accepted_job(

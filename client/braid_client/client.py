@@ -162,6 +162,8 @@ class Client(Connection):
         precision: str = "",
         accepted_error: float | None = None,
         samples: Samples | None = None,
+        pad: Mapping[str, str] | None = None,
+        no_pad: bool = False,
         wait: bool = False,
         on_progress: Callable[[Job], object] | None = None,
         on_upload: OnUpload | None = None,
@@ -184,6 +186,9 @@ class Client(Connection):
                 arrays by name, the first dimension counting samples, or an .npz file of them;
                 None: errors are of seeded inputs. An import tries them where the model takes
                 nothing that it can make up.
+            pad: axes along which requests may be padded though the import did not show that to be
+                exact: "zeros" or "repeat" by name. The job fails if trials disagree.
+            no_pad: requests are never padded.
             wait: return only when the job has ended; ``timeout_s`` then bounds that too.
             on_progress: called with each state of the job, if ``wait``.
             on_upload: called, in another thread, with the bytes sent and the bytes in all.
@@ -194,7 +199,7 @@ class Client(Connection):
             JobFailed: ``wait``, and the job ended otherwise than READY or UNSCHEDULED.
         """
         header = register_header(
-            name, batch_sizes, planner, input_shapes, precision, accepted_error
+            name, batch_sizes, planner, input_shapes, precision, accepted_error, pad, no_pad
         )
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         job = accepted_job(self._upload(header, model, sample_bytes(samples), on_upload, timeout_s))

@@ -165,6 +165,29 @@ class ScheduleSummary:
 
 
 @dataclass(frozen=True, slots=True)
+class PaddedAxis:
+    """Whether requests may be padded along an axis that they choose, as the import found."""
+
+    axis: str
+    exact: bool
+    inputs: Mapping[str, str]  # of inputs that have the axis: "zeros", "mask" or "repeat"
+    up_to: int  # largest extent that was looked at
+    error: float  # the largest of trials, relative to the largest element of an output
+    shown_by: str  # "construction", "trial" or "request"; empty: not exact
+    reason: str  # why it is not exact
+    tried: Mapping[str, float]  # of an axis that is not exact: way -> error in trials
+
+    def __str__(self) -> str:
+        if not self.exact:
+            return f"{self.axis}: not padded: {self.reason}"
+        ways = ", ".join(f"{name} by {way}" for name, way in self.inputs.items())
+        return (
+            f"{self.axis}: padding is exact up to {self.up_to} ({ways}; by {self.shown_by}, "
+            f"error {self.error:.1e})"
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class Model:
     """One version of a model."""
 
@@ -182,6 +205,7 @@ class Model:
     created_unix: float
     # Extents that schedules are made for, where file and registration leave them open.
     guessed_extents: Mapping[str, int] = field(default_factory=dict)
+    padding: tuple[PaddedAxis, ...] = ()  # one for each axis that requests choose
 
     def _repr_html_(self) -> str:
         return notebook.model_html(self)
@@ -295,8 +319,14 @@ def model_from_wire(message: admin_pb2.Model) -> Model:
             "schedules": tuple(map(_summary_from_wire, message.schedules)),
             "warnings": tuple(message.warnings),
             "guessed_extents": dict(message.guessed_extents),
+            "padding": tuple(map(_padding_from_wire, message.padding)),
         }
     )
+
+
+def _padding_from_wire(message: admin_pb2.PaddedAxis) -> PaddedAxis:
+    maps = {"inputs": dict(message.inputs), "tried": dict(message.tried)}
+    return PaddedAxis(**_same(message, PaddedAxis) | maps)
 
 
 def register_header(
@@ -306,6 +336,8 @@ def register_header(
     input_shapes: Mapping[str, Sequence[int]] | None,
     precision: str = "",
     accepted_error: float | None = None,
+    pad: Mapping[str, str] | None = None,
+    no_pad: bool = False,
 ) -> admin_pb2.RegisterModelHeader:
     options = PlannerOptions(planner) if isinstance(planner, str) else planner
     return admin_pb2.RegisterModelHeader(
@@ -322,6 +354,8 @@ def register_header(
         },
         precision=precision,
         accepted_error=accepted_error or 0.0,
+        pad=pad or {},
+        no_pad=no_pad,
     )
 
 

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -89,8 +90,7 @@ def write_artefact(
     if _RESERVED in weights:
         raise ModelImportError(f"the model names a tensor {_RESERVED!r}; give it another name")
     folder.mkdir()
-    copies = {name: tensor.contiguous().clone() for name, tensor in weights.items()}
-    save_file(copies, folder / WEIGHTS_FILE)
+    save_file(_apart(weights), folder / WEIGHTS_FILE)
     (folder / GRAPH_FILE).write_text(json.dumps(graph_to_json(graph), allow_nan=False))
     names = [GRAPH_FILE, WEIGHTS_FILE]
     if model is not None:
@@ -101,6 +101,18 @@ def write_artefact(
     for name in (*names, REPORT_FILE):
         _sync_file(folder / name)
     sync_folder(folder)
+
+
+def _apart(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Weights without holes, no two of which share memory; only those that do are copied."""
+    taken: set[int] = set()
+    apart = {}
+    for name, tensor in weights.items():
+        place = tensor.untyped_storage().data_ptr()
+        is_alone = tensor.is_contiguous() and place not in taken
+        taken.add(place)
+        apart[name] = tensor if is_alone else tensor.clone(memory_format=torch.contiguous_format)
+    return apart
 
 
 def _keep(file: Path, kept: Path) -> None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -106,6 +107,35 @@ def specialise(
     return walk.result()
 
 
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """Operators that a specialisation took, in order, with those it evaluated on the host.
+
+    Their attributes hold what ``host`` named, and branches are chosen.
+    """
+
+    operators: tuple[Operator, ...]
+    conditions: tuple[str, ...]  # values that chose branches
+    contents: Mapping[str, Tensor]  # of weights, and of values evaluated on the host
+    specs: Mapping[str, TensorType]
+    outputs: Mapping[str, str]  # name the caller sees -> value
+
+
+def trace(
+    template: OpGraph, weights: Mapping[str, Tensor], inputs: Mapping[str, TensorType]
+) -> Trace:
+    """Return what ``specialise`` does with these input shapes.
+
+    Raises:
+        InvalidRequest: as ``specialise``.
+    """
+    _check_inputs(template, inputs)
+    walk = _Walk(template, weights, inputs, {}, no_pause)
+    with torch.no_grad():
+        walk.run(template.operators, {})
+    return walk.trace()
+
+
 def _check_inputs(template: OpGraph, inputs: Mapping[str, TensorType]) -> None:
     """Refuse inputs that are missing, not static, or unlike the template's declarations."""
     if set(inputs) != set(template.inputs):
@@ -150,6 +180,8 @@ class _Walk:
         self._made_by: dict[str, int] = {}  # value -> index in _kept
         self._host_budget = HOST_ELEMENTS
         self._scope: dict[str, str] = {}
+        self._taken: list[Operator] = []
+        self._conditions: list[str] = []
 
     def run(self, operators: Iterable[Operator], scope: dict[str, str]) -> None:
         """Take operators in order; ``scope`` maps renamed and aliased values."""
@@ -168,7 +200,9 @@ class _Walk:
                 attributes: dict[str, Literal] = dict(operator.attributes)
                 for key, value in host.items():
                     attributes[key] = self._content(value, operator).tolist()
-                self._take(Operator(operator.name, operator.kind, inputs, outputs, attributes))
+                name, kind = operator.name, operator.kind
+                self._taken.append(Operator(name, kind, inputs, outputs, attributes, host))
+                self._take(Operator(name, kind, inputs, outputs, attributes))
 
     def _fresh(self, value: str, scope: dict[str, str]) -> str:
         """Return a name for a new value: its own, unless another branch has used that."""
@@ -184,6 +218,7 @@ class _Walk:
         content = self._content(condition, operator)
         if content.numel() != 1:
             raise InvalidRequest(f"the condition of {operator.name!r} is not a single value")
+        self._conditions.append(condition)
         branch: Branch = operator.branches[0 if content.item() else 1]
         inner = dict(scope)
         self.run(branch.operators, inner)
@@ -269,6 +304,15 @@ class _Walk:
             outputs = self._evaluated(operator)
             self._contents.update(zip(operator.outputs, outputs, strict=False))
         return self._contents[value] if value in self._contents else self._weight(value)
+
+    def trace(self) -> Trace:
+        return Trace(
+            tuple(self._taken),
+            tuple(self._conditions),
+            {**self._weights, **self._contents},
+            {name: spec_of(tensor) for name, tensor in self._meta.items()},
+            {n: self._scope.get(value, value) for n, value in self._template.outputs.items()},
+        )
 
     def result(self) -> tuple[OpGraph, dict[str, Tensor]]:
         """The operators that the outputs need, and the constants those read."""

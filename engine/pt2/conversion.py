@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import onnx
 import onnx_ir
 import torch
 from torch import Tensor
@@ -24,6 +25,9 @@ from torch.utils import _pytree
 from braid.core.errors import ModelImportError, UnsupportedOperators
 from braid.engine.pt2.document import OPERATORS_PAGE, Program
 from braid.engine.runtime.memory import raise_out_of_memory
+
+MOST_INSIDE_BYTES = 1536 << 20
+"""Weights of an ONNX file above which they lie in a file of their own: protobuf takes 2 GB."""
 
 _OVERLOAD = re.compile(r"OpOverload\(op='([\w.]+)', overload='(\w+)'\)")
 
@@ -122,8 +126,59 @@ def write_onnx(
             converted = _converted(program.run_decompositions(dict(DECOMPOSED)))
     _mask_by_infinity(converted.model.graph)
     _give_names(converted.model.graph, inputs, outputs)
-    converted.save(file)
+    initializers = converted.model.graph.initializers.values()
+    weights = [tensor for value in initializers if (tensor := value.const_value) is not None]
+    if sum(tensor.nbytes for tensor in weights) > MOST_INSIDE_BYTES:
+        converted.save(file, external_data=True)
+    else:
+        _save(converted.model, file)
     return frozenset(part.name for part in file.parent.glob(f"{file.name}.*"))
+
+
+def _save(model: onnx_ir.Model, file: Path) -> None:
+    """Write a model and its weights, one after the other; takes the weights out of it.
+
+    A message of protobuf with the weights takes their size once more, and three times more while it
+    is serialised (upb).
+    """
+    weights: list[onnx_ir.TensorProtocol] = []
+    names = []
+    for name, value in list(model.graph.initializers.items()):
+        if value.const_value is not None:
+            names.append(name)
+            weights.append(value.const_value)
+            del model.graph.initializers[name]
+    message = onnx_ir.to_proto(model)
+    graph = message.graph.SerializeToString()
+    message.ClearField("graph")
+    heads = []
+    for name, weight in zip(names, weights, strict=True):
+        tensor = onnx.TensorProto(name=name, data_type=weight.dtype, dims=weight.shape.numpy())
+        data = _field(onnx.TensorProto, "raw_data", weight.nbytes)
+        inside = tensor.SerializeToString() + data
+        size_bytes = len(inside) + weight.nbytes
+        heads.append(_field(onnx.GraphProto, "initializer", size_bytes) + inside)
+    size_bytes = len(graph) + sum(map(len, heads)) + sum(weight.nbytes for weight in weights)
+    with file.open("wb") as out:
+        out.write(message.SerializeToString())
+        out.write(_field(onnx.ModelProto, "graph", size_bytes) + graph)
+        for head, weight in zip(heads, weights, strict=True):
+            out.write(head)
+            out.write(weight.tobytes())
+
+
+def _field(message: Any, name: str, size_bytes: int) -> bytes:
+    """What stands before the bytes of a field in protobuf's encoding: its number and size."""
+    number = message.DESCRIPTOR.fields_by_name[name].number
+    return _varint(number << 3 | 2) + _varint(size_bytes)
+
+
+def _varint(value: int) -> bytes:
+    digits = []
+    while value > 0x7F:
+        digits.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes([*digits, value])
 
 
 def _converted(program: torch.export.ExportedProgram) -> torch.onnx.ONNXProgram:

@@ -289,8 +289,9 @@ def _samples_us(contender: TimedContender) -> list[float]:
 
 def _doubtful(contender: TimedContender, doubt: str) -> PlanMeasurement:
     """What was seen of a contender in a comparison that decides nothing."""
-    everything = [*contender.samples_us.values(), *chain.from_iterable(contender.final_turns_us)]
-    timing = reduce_samples(samples) if (samples := everything or contender.lost_us) else None
+    counted = [*contender.samples_us.values(), *chain.from_iterable(contender.final_turns_us)]
+    timing = reduce_samples(samples) if (samples := counted or contender.lost_us) else None
+    everything = [*counted, *contender.lost_us]
     return PlanMeasurement(
         latency_us=timing.latency_us if timing else None,
         spread=timing.spread if timing else None,
@@ -301,6 +302,7 @@ def _doubtful(contender: TimedContender, doubt: str) -> PlanMeasurement:
         activation_bytes=None if contender.problem else contender.activation_bytes(),
         top_agreement=contender.agreed / contender.compared if contender.compared else None,
         doubt=doubt,
+        range_us=(min(everything), max(everything)) if everything else (),
     )
 
 

@@ -1,4 +1,7 @@
-"""A server as a process: runs until SIGTERM or SIGINT, then ends without losing a request."""
+"""A server as a process: runs until it is told to stop, then ends without losing a request.
+
+SIGTERM, SIGINT and SIGHUP (its terminal was closed) tell it so; SIGHUP not under ``nohup``.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +40,7 @@ def run(settings: Settings, make_host: MakeMeasuringHost = measuring_host) -> No
 
 
 async def serve(settings: Settings, make_host: MakeMeasuringHost = measuring_host) -> NoReturn:
-    """Run a server until SIGTERM or SIGINT, then end the process.
+    """Run a server until a signal tells it to stop, then end the process.
 
     Raises:
         StartupError: one line that says what to change.
@@ -48,8 +51,9 @@ async def serve(settings: Settings, make_host: MakeMeasuringHost = measuring_hos
     front = FrontEnd(settings, make_host)
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stopping.set)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        if (number, signal.getsignal(number)) != (signal.SIGHUP, signal.SIG_IGN):
+            loop.add_signal_handler(number, stopping.set)
     try:
         if await ends_before(stopping, front.start()):
             workers = (device.link.options for device in front.devices.all)

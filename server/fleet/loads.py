@@ -115,7 +115,7 @@ class Loads:
                 await serve_again(row, self.services)
         except (DamagedArtefact, InvalidArtefact) as error:
             folder = self.services.store.folder  # the next try fetches it again
-            await asyncio.to_thread(folder.remove_artefact, row.sha256)
+            await asyncio.to_thread(folder.remove_artefact, row.artefact)
             self._failed(row, error)
         except BraidError as error:
             self._failed(row, error)

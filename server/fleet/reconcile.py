@@ -150,7 +150,7 @@ class Reconciler:
 
     async def _follow(self, name: str) -> bool:
         """Make one name as the database says; False: a load has to be tried again."""
-        had = {model.sha256 for model in self._models.records().get(name, {}).values()}
+        had = {model.artefact for model in self._models.records().get(name, {}).values()}
         while True:
             recorded = self._models.records().get(name, {})
             wanted = await self._read(name)
@@ -168,7 +168,7 @@ class Reconciler:
         config = wanted.configs.get(name, DEFAULT)
         if self._models.config(name) != config:
             self._models.configure(name, config)
-        await self._discard(had - {row.sha256 for row in rows.values()})
+        await self._discard(had - {row.artefact for row in rows.values()})
         others = [row for row in rows.values() if not self._differences.is_own(row)]
         is_delayed = any(map(self._differences.is_delayed, others))
         for row in others:
@@ -180,11 +180,11 @@ class Reconciler:
             self._differences.answers(row) for row in others if row.state is ModelStatus.SERVING
         )
 
-    async def _discard(self, digests: set[str]) -> None:
+    async def _discard(self, keys: set[str]) -> None:
         """Remove artefacts from this node that no version has or answers with."""
         store = self._services.store
-        for sha256 in digests - {replica.digest for replica in self._models.all_served()}:
-            await store.call(store.discard_artefact, sha256)
+        for key in keys - {replica.digest for replica in self._models.all_served()}:
+            await store.call(store.discard_artefact, key)
 
     async def _apply(self, row: ModelVersion, wanted: WantedState) -> None:
         """Record a version as it is stored; end its replicas, or let its schedules serve."""

@@ -174,7 +174,7 @@ class SameSpeed:
         while turn.locked():
             await asyncio.sleep(BUSY_S)
             await self._services.quiet()
-        async with turn, self._services.keeping(taken.model.sha256):
+        async with turn, self._services.keeping(taken.model.artefact):
             replica = self._replica(taken)
             if replica is None:
                 return ()

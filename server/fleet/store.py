@@ -220,7 +220,7 @@ class FleetStore(Store):
         held = objects.hold(connection, f"uploads/{upload}")
         if not held and self.folder.upload(upload).is_file():
             raise FilesGone
-        objects.hold(connection, f"artefacts/{upload}")  # of bytes that were imported before
+        objects.hold(connection, f"artefacts/{model.artefact}")  # of bytes imported before
         held = not samples or objects.hold(connection, f"samples/{samples}")
         if not held and self.folder.sample_file(samples).is_file():
             raise FilesGone
@@ -232,7 +232,7 @@ class FleetStore(Store):
     def _has_artefact(self, connection: Connection, model: ModelVersion) -> bool:
         if not self._needs_objects:
             return super()._has_artefact(connection, model)
-        return objects.hold(connection, f"artefacts/{model.sha256}")
+        return objects.hold(connection, f"artefacts/{model.artefact}")
 
 
 def _check(fences: tuple[Lease, ...], connection: Connection) -> None:

@@ -73,7 +73,7 @@ class ModelReplica:
         """Count as a user of the loaded model; there are no executables yet.
 
         Raises:
-            InvalidRequest: a shape given at registration does not fit the model.
+            InvalidRequest: a shape or padding given at registration does not fit the model.
         """
         graph, report = imported.graph, imported.report
         self.model = model
@@ -84,6 +84,7 @@ class ModelReplica:
         self.outputs = tuple(graph.outputs)
         self.output_specs = {name: graph.spec(value) for name, value in graph.outputs.items()}
         self.warnings = report.warnings
+        self.padding = imported.padding
         self.guessed: Mapping[str, int] = imported.guessed
         self.batched = report.batch is not None
         self.output_axes: Mapping[str, int | None] = report.batch.outputs if report.batch else {}
@@ -104,6 +105,7 @@ class ModelReplica:
         self._beside: dict[int, tuple[int, Executable]] = {}  # by size: side by side, if it pays
         specs = graph.inputs, self.output_specs
         self.other_shapes = OtherShapes(device, specs, self._to_run, self._retire)
+        self._is_onnxruntime_right = imported.is_onnxruntime_right
         self._takes_any_shape = bool(report.static_inputs) or has_open_extents(graph.inputs)
         self._in_use: dict[Executable, int] = {}  # by batches being formed or running
         self._retired: set[Executable] = set()  # replaced, but still in use
@@ -189,13 +191,16 @@ class ModelReplica:
         table.expect(batch_size, runs.latency_us / 1e6, runs.count)
 
     async def _open_any_shape(self, schedule: Schedule) -> None:
-        """Have other shapes answered by ONNX Runtime, unless it failed or erred in a schedule."""
+        """Have other shapes answered by ONNX Runtime, unless it failed or erred in a schedule.
+
+        Of a schedule without it, as ``planner`` may ask for, the import decides.
+        """
         was_right = schedule.was_right_in(ONNXRUNTIME)
-        if was_right is None or not self._takes_any_shape:
+        if was_right is None and not self._is_onnxruntime_right:
             return
-        if not was_right:
+        if was_right is False:
             await self.other_shapes.shut()
-        if not self.other_shapes.may_open:
+        if not self._takes_any_shape or not self.other_shapes.may_open:
             return
         program = self._to_run(self.profiled, self.batch_sizes[0]).program
         to_run = PlanToRun(program, plan_id=ONNXRUNTIME, runtime=ONNXRUNTIME, any_shape=True)

@@ -59,7 +59,7 @@ class JobEnds:
             model = await self._stored(live, job)
             await live.store.call(live.store.discard_upload, live.model.sha256)
             if self._services.models.give_up(live.model):
-                await live.store.call(live.store.discard_artefact, live.model.sha256)
+                await live.store.call(live.store.discard_artefact, live.model.artefact)
             if model is not None:
                 self._services.models.register(model)
         except TakenOver:

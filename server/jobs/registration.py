@@ -14,9 +14,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from functools import partial
-from time import monotonic
+from time import monotonic, time
 
 from braid.compiler.cache import ResultCache
 from braid.compiler.compile import compile
@@ -47,10 +48,11 @@ from braid.core.errors import (
     InvalidArtefact,
     TakenOver,
 )
-from braid.core.schedule import Schedule, ScheduleKey
+from braid.core.schedule import Provisional, Schedule, ScheduleKey
+from braid.engine.importer.host.report import artefact_key, read_report_of
 from braid.server.jobs.interfaces import CheckImported, ServingDevice
 from braid.server.jobs.services import JobServices
-from braid.server.store.files import is_sound
+from braid.server.store.files import StoreFolder, is_sound
 from braid.server.store.records import ModelStatus, ModelVersion
 
 log = logging.getLogger("braid.jobs")
@@ -84,8 +86,9 @@ async def register_model(
     Raises:
         BraidError: the model does not serve; the message is for the user.
     """
-    async with services.keeping(model.sha256):
-        imported = await _import(model, services, report)
+    async with AsyncExitStack() as kept:
+        await kept.enter_async_context(services.keeping(model.sha256))
+        model, imported = await _import(model, services, report, kept)
         check(imported)
         samples = await _samples(imported, services)  # which may not fit the model
         refusals = await _serve_sequentially(model, imported, services, report)
@@ -97,6 +100,7 @@ async def register_model(
             progress = BatchSizeProgress(report, _label(device, batch_size, services), forecast)
             try:
                 target = _Target(model, imported, device, batch_size, samples)
+                before = await services.store.call(services.store.find_schedule, target.key)
                 schedule = await _schedule(target, services, progress)
             except DiskFailure as error:  # nothing that follows could be stored either
                 failures.append(f"{progress.label} and later: {error}")
@@ -108,9 +112,11 @@ async def register_model(
             except Exception as error:
                 failures.append(f"{progress.label}: {reason(error, model.name, batch_size)}")
             else:
-                remarks += [f"{progress.label}: {remark}" for remark in remarks_of(schedule)]
                 if imported.larger_sizes:
-                    await _find_larger_sizes(target, schedule, services, progress)
+                    doubt = await _find_larger_sizes(target, schedule, services, progress)
+                    if doubt and schedule.provenance.provisional is None:
+                        schedule = await _look_again(target, before, schedule, doubt, services)
+                remarks += [f"{progress.label}: {remark}" for remark in remarks_of(schedule)]
             progress.finished()
         return RegistrationOutcome(tuple(failures), tuple(remarks))
 
@@ -128,8 +134,8 @@ async def serve_again(
         BraidError: the artefact, or each of the devices, refuses.
     """
     devices = services.devices if devices is None else devices
-    async with services.keeping(model.sha256):
-        await services.files.fetch_artefact(model.sha256)
+    async with services.keeping(model.artefact):
+        await services.files.fetch_artefact(model.artefact)
         imported = await _read(model, services)
         retry = services.retry()
         refusals = await _serve_on(devices, model, imported, services, lambda device: retry)
@@ -145,14 +151,26 @@ async def serve_again(
 
 
 async def _import(
-    model: ModelVersion, services: JobServices, report: ReportProgress
-) -> ImportedModel:
-    """Make the artefact, unless a sound one exists; the job is queued until the import begins."""
+    model: ModelVersion, services: JobServices, report: ReportProgress, kept: AsyncExitStack
+) -> tuple[ModelVersion, ImportedModel]:
+    """Make the artefact, unless a sound one exists; the job is queued until the import begins.
+
+    Returns the version with the key of its artefact. It is kept loaded while ``kept`` is open.
+    """
     folder = services.store.folder
     retry = services.retry(lambda what: _report_import(report, 0.0, what))
     async with services.import_turns.of(model.sha256):
         await retry(lambda: _fetch(model, services))
-        if not await retry(lambda: asyncio.to_thread(is_sound, folder, model.sha256)):
+        if await asyncio.to_thread(_are_samples_untried, model, folder):
+            key = artefact_key(model.sha256, model.options.samples)
+            own = replace(model, own_artefact=key)
+            await retry(lambda: _fetch(own, services))
+            if folder.has_artefact(key) or folder.upload(model.sha256).is_file():
+                model = own  # else it was imported before, when samples gave no artefact of its own
+        if model.artefact != model.sha256:
+            await kept.enter_async_context(services.keeping(model.artefact))
+        sound = partial(is_sound, folder, model.artefact, model.sha256)
+        if not await retry(lambda: asyncio.to_thread(sound)):
             for device in services.devices:
                 device.bench.wake()
 
@@ -167,29 +185,44 @@ async def _import(
             await retry(
                 lambda: services.import_model(
                     folder.upload(model.sha256),
-                    folder.artefact(model.sha256),
+                    folder.artefact(model.artefact),
                     on_progress,
                     dict(model.options.input_shapes) or None,
                     samples,
                 ),
                 most_tries=IMPORT_TRIES,
             )
-        await retry(lambda: services.files.keep_artefact(model.sha256))
+        await retry(lambda: services.files.keep_artefact(model.artefact))
     await services.store.call(services.store.discard_upload, model.sha256, is_imported=True)
-    return await _read(model, services)
+    return model, await _read(model, services)
+
+
+def _are_samples_untried(model: ModelVersion, folder: StoreFolder) -> bool:
+    """True if an artefact exists whose import tried nothing, and not these samples. Blocks.
+
+    It may serve other versions, and is not changed under them.
+    """
+    samples = model.options.samples
+    if not samples or not folder.has_artefact(model.artefact):
+        return False
+    try:
+        report = read_report_of(folder.artefact(model.artefact), model.artefact)
+    except InvalidArtefact:  # it is made again, with the samples
+        return False
+    return not report.verified.batches and report.samples != samples
 
 
 async def _fetch(model: ModelVersion, services: JobServices) -> None:
     """Bring the artefact of a model into the folder, else the upload that it is made from."""
     files, folder = services.files, services.store.folder
     try:
-        await files.fetch_artefact(model.sha256)
+        await files.fetch_artefact(model.artefact)
     except DamagedArtefact:
         await files.fetch_upload(model.sha256)
         if not folder.upload(model.sha256).is_file():
             raise
     else:
-        if not folder.has_artefact(model.sha256):
+        if not folder.has_artefact(model.artefact):
             await files.fetch_upload(model.sha256)
 
 
@@ -198,8 +231,8 @@ def _report_import(report: ReportProgress, progress: float, detail: str) -> None
 
 
 async def _read(model: ModelVersion, services: JobServices) -> ImportedModel:
-    artefact = services.store.folder.artefact(model.sha256)
-    read = partial(read_imported, model.sha256, model.options, artefact)
+    artefact = services.store.folder.artefact(model.artefact)
+    read = partial(read_imported, model.artefact, model.options, artefact)
     return await services.retry()(lambda: asyncio.to_thread(read))
 
 
@@ -236,7 +269,7 @@ async def _serve_sequentially(
     async with services.load_turn:
         refusals = await _serve_on(services.devices, model, imported, services, retry)
         serving = replace(model, state=ModelStatus.SERVING, message="")
-        keep = partial(services.files.keep_artefact, model.sha256)
+        keep = partial(services.files.keep_artefact, model.artefact)
         try:
             await services.files.stored_with(
                 partial(services.retry(), keep), partial(store.call, store.serves, serving)
@@ -372,10 +405,11 @@ async def _make(
 
 async def _find_larger_sizes(
     target: _Target, first: Schedule, services: JobServices, progress: BatchSizeProgress
-) -> None:
+) -> str:
     """Let larger batch sizes serve that pay; ``first`` is the schedule of one row.
 
-    A failure only ends the search: the model is scheduled without them.
+    Returns why still larger ones may pay, too; empty: they do not. A failure only ends the search:
+    the model is scheduled without them.
     """
     imported, store = target.imported, services.store
 
@@ -398,6 +432,22 @@ async def _find_larger_sizes(
     except BraidError as error:
         facts = {"model": target.model.name, "reason": str(error)}
         log.warning("no larger batch sizes were found", extra=facts)
+        return ""
+    return sizes.doubt
+
+
+async def _look_again(
+    target: _Target, before: Schedule | None, first: Schedule, doubt: str, services: JobServices
+) -> Schedule:
+    """Let a job in idle time look for larger sizes, by making the schedule of one row again."""
+    was = None if before is None else before.provenance.provisional
+    tries = 1 + (0 if was is None else was.tries)
+    why = Provisional(doubt, tries, at_unix=time(), is_compared=True)
+    async with services.making_schedule(target.key.id, lambda: None) as owned:
+        schedule = first.found_provisional(why)
+        await owned.store.call(owned.store.put_schedule, schedule)
+        await promote(target.model, target.device, schedule, owned, owned.retry())
+    return schedule
 
 
 async def _use_stored(

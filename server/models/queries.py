@@ -140,15 +140,15 @@ class ModelQueries:
         return graph
 
     async def _ask_device(self, model: ModelVersion, placed: Placed) -> OpGraph:
-        artefact = self._store.folder.artefact(model.sha256)
+        artefact = self._store.folder.artefact(model.artefact)
         on = self._named(placed.device)
-        async with on.keeping(model.sha256):
-            with self._files.in_use(model.sha256):
-                await self._files.fetch_artefact(model.sha256)
+        async with on.keeping(model.artefact):
+            with self._files.in_use(model.artefact):
+                await self._files.fetch_artefact(model.artefact)
                 imported = await asyncio.to_thread(
-                    read_imported, model.sha256, model.options, artefact
+                    read_imported, model.artefact, model.options, artefact
                 )
-            await on.load(model.sha256, artefact)
+            await on.load(model.artefact, artefact)
             schedule = placed.schedule
             usual = imported.program(schedule.key.batch_size)
             return await on.describe(as_scheduled(usual, schedule))

@@ -112,7 +112,7 @@ class Restore:
         damage = error if isinstance(error, DamagedArtefact) else DamagedArtefact(str(error))
         if self._is_shared:
             folder = self._services.store.folder
-            await asyncio.to_thread(folder.remove_artefact, model.sha256)
+            await asyncio.to_thread(folder.remove_artefact, model.artefact)
             self._models.restored(model, damage)
             return
         await self._change(model, ModelStatus.DAMAGED, str(damage))

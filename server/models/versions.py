@@ -196,12 +196,12 @@ class KnownModels:
         return {name: dict(entry.versions) for name, entry in self._names.items()}
 
     def names_of(self, digest: str) -> str:
-        """Versions whose file has a digest, in one text: "a version 1, b version 2"."""
+        """Versions whose artefact has a key, in one text: "a version 1, b version 2"."""
         return ", ".join(
             f"{name} version {number}"
             for name, entry in self._names.items()
             for number, model in entry.versions.items()
-            if model.sha256 == digest
+            if model.artefact == digest
         )
 
     def record(self, name: str, version: int) -> ModelVersion | None:

@@ -218,7 +218,7 @@ def _devices(snapshot: Snapshot) -> Iterator[Metric]:
 def _model_sizes(snapshot: Snapshot) -> Iterator[tuple[tuple[str, ...], float]]:
     for model, answers in snapshot.versions:
         for device in snapshot.devices if answers else ():
-            held = device.models.get(model.sha256)
+            held = device.models.get(model.artefact)
             if held is None:
                 continue
             labels = model.name, str(model.version), device.name

@@ -123,10 +123,11 @@ class Placing:
                     await self._until_serving(registration, model.sha256)
                     break
         if model.state is not ModelStatus.UNLOADED:
-            artefact = self._store.folder.artefact(model.sha256)
-            with self._files.in_use(model.sha256):
-                await self._files.fetch_artefact(model.sha256)
-                check(await asyncio.to_thread(read_imported, model.sha256, model.options, artefact))
+            key = model.artefact
+            artefact = self._store.folder.artefact(key)
+            with self._files.in_use(key):
+                await self._files.fetch_artefact(key)
+                check(await asyncio.to_thread(read_imported, key, model.options, artefact))
 
     async def _until_serving(self, registration: Registration, digest: str) -> None:
         """Wait until these bytes serve; they may have been unloaded again by then.

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from braid.compiler.options import ModelOptions
+from braid.core.padding import PaddedAxis
 from braid.core.precision import FP32
 from braid.core.schedule import SEQUENTIAL, Schedule
 from braid.core.tensor import TensorType
@@ -34,6 +35,8 @@ def options_from_wire(header: wire.RegisterModelHeader) -> ModelOptions:
         input_shapes={name: tuple(shape.dims) for name, shape in header.input_shapes.items()},
         precision=header.precision or FP32,
         accepted_error=header.accepted_error or None,
+        pad=dict(header.pad),
+        no_pad=header.no_pad,
     )
 
 
@@ -92,7 +95,21 @@ def model_to_wire(
         message.batched = served.batched
         message.warnings.extend(served.warnings)
         message.guessed_extents.update(served.guessed)
+        message.padding.extend(map(_padding_to_wire, served.padding))
     return message
+
+
+def _padding_to_wire(axis: PaddedAxis) -> wire.PaddedAxis:
+    return wire.PaddedAxis(
+        axis=axis.axis,
+        exact=axis.exact,
+        inputs={name: part.way for name, part in axis.inputs.items()},
+        up_to=axis.up_to,
+        error=axis.error,
+        shown_by=axis.shown_by,
+        reason=axis.reason,
+        tried=axis.tried,
+    )
 
 
 _BATCHING = (

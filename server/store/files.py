@@ -212,20 +212,22 @@ def _take_lock(path: Path, what: Path) -> Descriptor:
     return lock
 
 
-def is_sound(folder: StoreFolder, sha256: str) -> bool:
+def is_sound(folder: StoreFolder, key: str, sha256: str) -> bool:
     """True if an import is done and nothing of it was lost; removes a damaged artefact.
+
+    ``key`` is the artefact's, ``sha256`` the upload's.
 
     Raises:
         DamagedArtefact: it is damaged or gone, and there is no upload to make another from.
         SystemShortage: it cannot be looked at for now.
     """
     try:
-        check_files(folder.artefact(sha256), sha256)
+        check_files(folder.artefact(key), key)
     except InvalidArtefact as error:
         if not folder.upload(sha256).is_file():
             raise DamagedArtefact(str(error)) from error
-        if folder.has_artefact(sha256):
+        if folder.has_artefact(key):
             log.warning("a damaged artefact is imported again", extra={"reason": str(error)})
-        folder.remove_artefact(sha256)
+        folder.remove_artefact(key)
         return False
     return True

@@ -96,12 +96,18 @@ class ModelVersion:
 
     name: str
     version: int  # from 1, never used again for this name
-    sha256: str  # of the uploaded file; names its artefact
+    sha256: str  # of the uploaded file
     size_bytes: int
     options: ModelOptions
     state: ModelStatus = ModelStatus.LOADING
     message: str = ""  # why it FAILED, or SERVES without a schedule
     created_unix: float = 0.0
+    own_artefact: str = ""  # key of the artefact, if its samples gave it one of its own
+
+    @property
+    def artefact(self) -> str:
+        """Key of the artefact that serves."""
+        return self.own_artefact or self.sha256
 
     def is_same(self, other: ModelVersion) -> bool:
         """True if another record is of the same version, bytes and options."""

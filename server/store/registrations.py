@@ -185,7 +185,7 @@ class Registrations:
         """Keep what servers share of an artefact, which a row of this transaction needs."""
 
     def _has_artefact(self, connection: Connection, model: ModelVersion) -> bool:
-        return self.folder.has_artefact(model.sha256)
+        return self.folder.has_artefact(model.artefact)
 
     def _register(
         self,
@@ -207,7 +207,9 @@ class Registrations:
         if model is None or (model.sha256, model.options) != (received.sha256, options):
             self._quota.check_models(len(models_table.present(connection)))
             sha256, size_bytes = received.sha256, received.size_bytes
-            model = models_table.add(connection, name, sha256, size_bytes, options, version)
+            imported = [row.own_artefact for row in versions if row.sha256 == sha256]
+            own = imported[-1] if imported and received.path is None else ""
+            model = models_table.add(connection, name, sha256, size_bytes, options, version, own)
         last = self._last_job(connection, model, device_keys)
         if last is not None and self._still_answers(connection, model, *last, device_keys):
             return Registration(model, last[0], is_new_job=False)
@@ -246,11 +248,11 @@ class Registrations:
         if is_imported or not still_needed:
             self._remove(lambda: self.folder.remove(self.folder.upload(sha256)))
 
-    def discard_artefact(self, sha256: str) -> None:
+    def discard_artefact(self, key: str) -> None:
         """Remove an artefact that no version has, and no job is about to give one."""
-        needed = self._transactions.read(models_table.digests, stored_only=True)
-        if sha256 not in needed and sha256 not in self._replacing.values():
-            self._remove(lambda: self.folder.remove_artefact(sha256))
+        needed = self._transactions.read(models_table.artefacts, stored_only=True)
+        if key not in needed and key not in self._replacing.values():
+            self._remove(lambda: self.folder.remove_artefact(key))
 
     def _discard_samples(self, digest: str) -> None:
         needed = self._transactions.read(models_table.samples, stored_only=True)

@@ -264,16 +264,17 @@ class Store(Registrations):
 
         def serve(connection: Connection) -> str | None:
             self._hold_artefact(connection, model)
+            digests.remember(connection, [model.artefact])
             stored = models_table.find(connection, model.name, model.version)
             if stored is None:
                 return None
             models_table.serves(connection, model)
             if stored.state is ModelStatus.LOADING:
                 serving.retire_beside(connection, model)
-            return stored.sha256
+            return stored.artefact
 
         before = self._transactions.write(serve, "models")
-        if before not in (None, model.sha256):
+        if before not in (None, model.artefact):
             self.discard_artefact(before)
 
     def versions(self, name: str) -> list[ModelVersion]:
@@ -290,15 +291,16 @@ class Store(Registrations):
             ModelNotFound, VersionNotFound: there is none.
         """
 
-        def delete(connection: Connection) -> tuple[ModelVersion, set[str]]:
+        def delete(connection: Connection) -> tuple[ModelVersion, list[ModelVersion]]:
             model = models_table.get(connection, name, version)
             models_table.mark_deleted(connection, name, version)
             placed.forget(connection, name, version)
-            return model, models_table.digests(connection)
+            return model, models_table.present(connection)
 
-        model, needed = self._transactions.write(delete, "models")
-        if model.sha256 not in needed:
-            self._remove(lambda: self.folder.remove_artefact(model.sha256))
+        model, others = self._transactions.write(delete, "models")
+        if model.artefact not in {other.artefact for other in others}:
+            self._remove(lambda: self.folder.remove_artefact(model.artefact))
+        if model.sha256 not in {other.sha256 for other in others}:
             self._remove(lambda: self.folder.remove(self.folder.upload(model.sha256)))
         self._discard_samples(model.options.samples)
 
@@ -500,7 +502,8 @@ def _needed_files(connection: Connection) -> tuple[set[str], set[str], set[str]]
     """Digests of uploads that jobs wait for, of artefacts and of samples."""
     present = models_table.present(connection)
     samples = {model.options.samples for model in present} - {""}
-    return (jobs_table.uploads_waited_for(connection), {model.sha256 for model in present}, samples)
+    artefacts = {model.artefact for model in present}
+    return jobs_table.uploads_waited_for(connection), artefacts, samples
 
 
 def _reschedule(connection: Connection, device_keys: str) -> None:

@@ -184,6 +184,16 @@ def test_contenders_that_fail_are_noted_and_the_others_go_on(tmp_path: Path) -> 
     assert seen.failed["braid b"] == "out of memory"
 
 
+def test_contenders_that_there_was_no_time_for_have_not_failed(tmp_path: Path) -> None:
+    unready = CudaCase("squeezenet", 1)
+    commands = {EAGER: [sys.executable, "-c", "import time; time.sleep(600)"]}
+
+    measure(unready, Setting(Budget(0.5), commands, tmp_path, turn_s=0.002))
+
+    assert not unready.failed
+    assert not unready.gpu_ms
+
+
 LEFT_RUNNING = "import subprocess; subprocess.Popen(['sleep', '600']); print('ready', flush=True)"
 
 

@@ -95,6 +95,27 @@ def test_register_answers_with_the_job_and_how_to_follow_it(
     assert "WatchJob" not in server.calls
 
 
+@pytest.mark.parametrize(
+    ("options", "pad", "no_pad"),
+    [
+        (["--pad", "s=zeros", "--pad", "a=b=repeat"], {"s": "zeros", "a=b": "repeat"}, False),
+        (["--no-pad"], {}, True),
+    ],
+)
+def test_padding_is_asked_for_or_forbidden(
+    braid: Braid,
+    server: FakeServer,
+    model_file: Path,
+    options: list[str],
+    pad: dict[str, str],
+    no_pad: bool,
+) -> None:
+    braid("register", "net", model_file, *options)
+
+    header = server.uploads[0].header
+    assert (dict(header.pad), header.no_pad) == (pad, no_pad)
+
+
 def test_samples_go_with_the_model(braid: Braid, server: FakeServer, model_file: Path) -> None:
     samples = model_file.with_name("samples.npz")
     samples.write_bytes(b"rows" * (1 << 19))

@@ -61,6 +61,8 @@ def test_the_header_says_how_to_schedule(braid: Any, server: FakeServer) -> None
         batch_sizes=[1, 4],
         planner=PlannerOptions("ios", max_group_ops=2, max_groups=5),
         input_shapes={"x": (1, 3, 48, 320)},
+        pad={"height": "repeat"},
+        no_pad=True,
     )
 
     header = server.uploads[0].header
@@ -69,6 +71,7 @@ def test_the_header_says_how_to_schedule(braid: Any, server: FakeServer) -> None
     assert (header.planner.name, header.planner.max_group_ops) == ("ios", 2)
     assert header.planner.max_groups == 5
     assert list(header.input_shapes["x"].dims) == [1, 3, 48, 320]
+    assert (dict(header.pad), header.no_pad) == ({"height": "repeat"}, True)
 
 
 def test_the_upload_reports_its_progress(braid: Any) -> None:

@@ -8,6 +8,7 @@ from statistics import median
 import pytest
 
 from braid.compiler.choose_plan import ComparedPlans, PlanChoice, choose_plan
+from braid.compiler.choose_precision import choose_precision
 from braid.core.measurement import PlanMeasurement
 from braid.core.plan import Launch, StreamPlan, sequential_plan
 from braid.core.runtimes import ONNXRUNTIME, OPENVINO
@@ -97,6 +98,54 @@ def test_of_two_runtimes_the_faster_one_serves() -> None:
 
         assert choice.contenders[choice.chosen].name == best
         assert choice.contenders[choice.fallback].name == "lios"
+
+
+def doubted(*range_us: float, runs: int = 9, error: float = 0.0) -> PlanMeasurement:
+    middle_us = median(range_us)
+    return PlanMeasurement(middle_us, 0.5, runs, (), error, error, doubt="busy", range_us=range_us)
+
+
+def test_in_doubt_the_best_of_those_faster_in_every_run_serves() -> None:
+    sequential, no_less = doubted(60, 200), doubted(6, 60)
+    half, best = doubted(20, 59), doubted(6, 30)
+
+    assert chosen(sequential, no_less, half, best) == ("onnxruntime", "greedy")
+    assert chosen(sequential, half, best, no_less) == ("greedy", "greedy")
+    assert chosen(sequential, no_less, no_less, best) == ("onnxruntime", "sequential")
+    assert chosen(sequential, no_less, no_less, no_less) == ("sequential", "sequential")
+    assert chosen(sequential, doubted(6, 9, runs=2), half, best)[1] == "greedy", "by chance"
+    assert chosen(doubted(60, 60, runs=2), half, half, best)[0] == "sequential"
+    assert chosen(sequential, half, half, doubted(6, 9, error=0.3))[0] == "lios"
+    failed = PlanMeasurement(None, problem="no file", doubt="busy")
+    assert chosen(sequential, failed, half, failed)[0] == "greedy"
+
+
+def test_in_doubt_one_planner_alone_serves_if_it_is_faster_in_every_run() -> None:
+    field = ComparedPlans.of([Planned("lios", JOINED, ())], 3)
+
+    faster = choose_plan(field, [doubted(60, 90), doubted(20, 59)], 1e-4, choose=False)
+    unknown = choose_plan(field, [doubted(60, 90), doubted(20, 61)], 1e-4, choose=False)
+    wrong = choose_plan(field, [doubted(60, 90), doubted(2, 3, error=0.3)], 1e-4, choose=False)
+
+    assert (faster.chosen, faster.reason, faster.doubt) == (1, "", "busy")
+    assert "nothing is decided yet, busy" in unknown.reason
+    assert "is allowed" in wrong.reason
+
+
+def test_in_doubt_a_narrower_precision_serves_if_it_is_faster_in_every_run_and_right() -> None:
+    plans = ComparedPlans.of([], 3, [ONNXRUNTIME])
+    slow, fast = doubted(60, 90), doubted(6, 9)
+    wrong = doubted(2, 3, error=0.3)
+
+    def precision(*measured: PlanMeasurement) -> tuple[int, int, int]:
+        choice = choose_precision([plans, plans], measured, [1e-4, 1e-2])
+        assert choice.choice.doubt == "busy"
+        return choice.precision, choice.choice.chosen, choice.plan
+
+    assert precision(slow, slow, slow, fast) == (1, 3, 0)
+    assert precision(slow, slow, fast, slow) == (1, 2, 0)
+    assert precision(slow, fast, wrong, wrong) == (0, 1, 0)
+    assert precision(slow, slow, wrong, fast) == (0, 0, 0), "its plan runs if the runtime cannot"
 
 
 def test_never_slower_than_sequential() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -20,6 +21,7 @@ collect_ignore_glob = [] if device.is_loaded else ["test_*.py"]
 
 @pytest.fixture(autouse=True)
 def inference() -> Iterator[None]:
+    gc.collect()  # what earlier tests left in cycles would be freed amid this one
     with torch.inference_mode():
         yield
 

@@ -2,36 +2,39 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
+import sys
 from itertools import product
+from pathlib import Path
 
 import pytest
+import torch
 
-from tests.gpu_dry.__main__ import ENGINES, HERE
+from tests.gpu_dry import cudnn_engines
+from tests.gpu_dry.cudnn_engines import FUSIONS, LAYOUTS, PRECISIONS, SHAPES
 
-FUSIONS = ("conv", "conv-relu", "conv-add-relu")
+CUDNN = Path(torch.__file__).parents[1] / "nvidia/cudnn"
 
 
 @pytest.fixture(scope="module")
 def engines() -> dict[tuple[str, ...], tuple[int, bool]]:
     """By type, layout, fusion and shape: how many engines, and whether one could be built."""
     real = {name: value for name, value in os.environ.items() if not name.startswith("LD_")}
-    command = [ENGINES, HERE / "h100.json"]
+    script = Path(cudnn_engines.__file__)
+    command: list[str | Path] = [sys.executable, script, CUDNN, script.with_name("h100.json")]
     done = subprocess.run(command, env=real, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    rows = [line.split("\t") for line in done.stdout.splitlines()]
-    return {tuple(row[:4]): (int(row[4]), row[5] == "1") for row in rows}
+    rows = map(json.loads, done.stdout.splitlines())
+    return {tuple(question): (count, is_built) for *question, count, is_built in rows}
 
 
-@pytest.mark.parametrize("precision", ["fp32", "tf32", "fp16", "bf16"])
+@pytest.mark.parametrize("precision", PRECISIONS)
 def test_fused_convolutions_have_engines_in_every_precision_and_layout(
     engines: dict[tuple[str, ...], tuple[int, bool]], precision: str
 ) -> None:
-    shapes = {key[3] for key in engines}
-    assert len(shapes) == 6
-
-    for key in product([precision], ["nchw", "nhwc"], FUSIONS, shapes):
+    for key in product([precision], LAYOUTS, FUSIONS, SHAPES):
         count, is_built = engines[key]
         assert count > 0, key
         assert is_built, key

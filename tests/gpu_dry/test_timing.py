@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.cuda import peers
-from benchmarks.cuda.agenda import GRAPH, REDUCE_OVERHEAD
+from benchmarks.cuda.agenda import GRAPH, MAX_AUTOTUNE, REDUCE_OVERHEAD
 from benchmarks.cuda.ours import OurPlan
 from braid.engine.cuda.executor import CudaExecutor
 from braid.engine.cuda.on_gpu import OnGpu
@@ -46,7 +46,7 @@ def check_peer(name: str) -> None:
     assert operations == ["replay"]
 
 
-@pytest.mark.parametrize("name", [GRAPH, REDUCE_OVERHEAD])
+@pytest.mark.parametrize("name", [GRAPH, REDUCE_OVERHEAD, MAX_AUTOTUNE])
 def test_the_timed_run_of_a_peer_is_one_replay(name: str) -> None:
     check_peer(name)
 

@@ -56,12 +56,18 @@ def network(
     folder: Path,
     *candidates: Contender,
     options: WorkerOptions = OPTIONS,
+    reference: str = "onnxruntime 1.31.0",
 ) -> Iterator[Checked]:
-    """A network whose schedules compared these candidates, and run sequentially."""
+    """A network whose schedules compared these candidates, and run sequentially.
+
+    Its import compared it with ``reference``.
+    """
     upload = folder / "model.onnx"
     upload.write_bytes(model.SerializeToString())
     digest = file_digest(upload)
     imported = read_imported(digest, ModelOptions((1, 4)), import_here(upload, folder / "artefact"))
+    verified = replace(imported.report.verified, reference=reference)
+    imported = replace(imported, report=replace(imported.report, verified=verified))
     compared = Provenance(promoted=False, candidates=candidates)
     schedules = {
         size: Schedule(
@@ -112,16 +118,26 @@ def test_a_shape_that_comes_often_gets_an_executable_with_the_same_outputs(tmp_p
         assert checked.net.other_shapes.prepared == 1
 
 
-@pytest.mark.parametrize("candidates", [(), (FAILED,)], ids=["not compared", "failed"])
-def test_without_a_runtime_that_was_right_shapes_are_prepared_as_they_come(
-    candidates: tuple[Contender, ...], tmp_path: Path
-) -> None:
+def test_without_a_runtime_that_was_right_shapes_are_prepared_as_they_come(tmp_path: Path) -> None:
     random, model = np.random.default_rng(3), masked_attention()
-    with network(model.model, tmp_path, *candidates) as checked:
+    with network(model.model, tmp_path, FAILED) as checked:
         for length in (11, 12, 11):
             checked.check(model.inputs(random, 3, length))
 
         assert checked.net.other_shapes.prepared == 2
+
+
+@pytest.mark.parametrize(
+    ("reference", "prepared"), [("onnxruntime 1.31.0", 0), ("onnx 1.20.0 reference", 1)]
+)
+def test_of_schedules_without_the_runtime_the_import_decides(
+    reference: str, prepared: int, tmp_path: Path
+) -> None:
+    random, model = np.random.default_rng(3), masked_attention()
+    with network(model.model, tmp_path, reference=reference) as checked:
+        checked.check(model.inputs(random, 1, 11))
+
+        assert checked.net.other_shapes.prepared == prepared
 
 
 @pytest.mark.parametrize("count", [1, 3, 9])
@@ -157,7 +173,7 @@ def test_no_rows_and_a_length_of_zero_are_answered(tmp_path: Path) -> None:
 def test_executables_are_bounded_in_bytes_and_give_their_programs_back(tmp_path: Path) -> None:
     random, model = np.random.default_rng(5), pooling()
     least = replace(OPTIONS, threads=1, memory_bytes=3 * PART * LEAST_BYTES)
-    with network(model.model, tmp_path, options=least) as checked:
+    with network(model.model, tmp_path, FAILED, options=least) as checked:
         for length in (*range(3, 20), 4, 3):
             checked.check(model.inputs(random, 1, length))
 

@@ -54,6 +54,7 @@ def assert_nothing_is_left(folder: Path) -> None:
     [
         pytest.param(signal.SIGINT, marks=pytest.mark.ci),
         pytest.param(signal.SIGTERM, marks=pytest.mark.slow),
+        pytest.param(signal.SIGHUP, marks=pytest.mark.slow),
     ],
 )
 def test_an_interrupt_cleans_up_and_no_other_server_is_touched(

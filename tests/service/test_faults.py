@@ -180,14 +180,22 @@ def test_a_restarted_server_serves_the_same_plans_and_measures_nothing(
     assert server.metric("braid_stage_measurements_total") == 0
 
 
-def test_sigterm_loses_no_accepted_request(server: ServerProcess, models: dict[str, Path]) -> None:
+@pytest.mark.parametrize(
+    "number", [signal.SIGTERM, pytest.param(signal.SIGHUP, marks=pytest.mark.ci)]
+)
+def test_a_signal_to_stop_loses_no_accepted_request(
+    server: ServerProcess, models: dict[str, Path], number: signal.Signals
+) -> None:
     server.start().import_ahead(models["cnn"])
     with server.client() as client:
         client.register("cnn", models["cnn"], batch_sizes=[1, 4], planner="sequential", wait=True)
     load = Load(server.address, clients=4)
     load.until("OK", 20)
 
-    server.terminate()
+    if number == signal.SIGHUP:  # a terminal that is closed sends it to all of its processes
+        os.killpg(server.process.pid, number)
+    else:
+        server.terminate()
     assert server.process.wait(timeout=120) == 0
     load.until("UNAVAILABLE", 4)
     outcomes = load.stop()

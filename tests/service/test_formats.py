@@ -41,7 +41,6 @@ def test_samples_say_what_a_model_takes_that_an_import_cannot_guess(
     with shared.client() as client:
         client.register("table", path, planner="sequential", wait=True)
         untried = client.model("table")
-        client.delete("table")
         client.register(
             *("table", path), planner="sequential", batch_sizes=[4], samples=samples, wait=True
         )
@@ -52,7 +51,7 @@ def test_samples_say_what_a_model_takes_that_an_import_cannot_guess(
         with pytest.raises(JobFailed, match="is int32, the model takes int64"):
             client.register("narrow", path, samples=narrow, wait=True)
 
-    assert any("unregister the model first" in text for text in untried.warnings)
+    assert any("register it with samples" in text for text in untried.warnings)
     assert not any("not verified" in text for text in tried.warnings)
     assert [plan.samples for plan in tried.schedules] == [6]
     np.testing.assert_allclose(result.outputs["y"], expected, rtol=1e-5, atol=1e-6)

@@ -240,6 +240,38 @@ def test_guessed_extents_stand_wherever_a_model_is_shown(
     assert asked.guessed_extents == {}
 
 
+def test_padding_stands_wherever_a_model_is_shown(
+    shared: ServerProcess, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model, at = str(open_length(tmp_path / "padded.onnx")), ("--address", shared.address)
+    register = ["register", "padded", model, "--planner", "sequential", "--wait", *at]
+
+    def said(*arguments: str) -> str:
+        assert main(list(arguments)) == 0
+        return capsys.readouterr().out
+
+    with shared.client() as client:
+        try:
+            registered, table = said(*register), said("models", *at)
+            (listed,) = (
+                m for m in json.loads(said("models", "--json", *at)) if m["name"] == "padded"
+            )
+            page = shared.http("/console/models/padded")
+            said(*register, "--no-pad")
+            (forbidden,) = client.model("padded").padding
+            assert main([*register, "--pad", "length=repeat"]) == 1
+        finally:
+            client.delete("padded")
+
+    for text in (registered, table, page):
+        assert "length: padding is exact up to 512" in text
+    (axis,) = listed["padding"]
+    assert (axis["axis"], axis["exact"], axis["inputs"]) == ("length", True, {"x": "zeros"})
+    assert axis["error"] == 0
+    assert not forbidden.exact
+    assert "which is exact; ask for no other" in capsys.readouterr().err
+
+
 def test_the_same_bytes_again_measure_nothing(shared: ServerProcess, models: Models) -> None:
     measured = shared.metric("braid_stage_measurements_total")
 

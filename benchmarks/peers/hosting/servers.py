@@ -43,8 +43,10 @@ class Server:
         self._log = log
         self.started = time.perf_counter()  # seconds
 
-    def await_line(self, *words: str) -> str:
+    def await_line(self, *words: str, limit_s: float = START_S) -> str:
         """Wait until the program has printed a line that is one of ``words``; returns the first.
+
+        ``limit_s`` seconds count from its start.
 
         Raises:
             ChildFailed: it ended, or did not print one in time; with its last messages.
@@ -53,7 +55,7 @@ class Server:
             lines = self._log.read_text(errors="replace").splitlines()
             if matching := [line for line in lines if line in words]:
                 return matching[0]
-            late = time.perf_counter() - self.started > START_S
+            late = time.perf_counter() - self.started > limit_s
             if late or self._process.poll() is not None:
                 raise ChildFailed(self.failure(f"printed none of {' '.join(words)}"))
             time.sleep(_POLL_S)

@@ -18,7 +18,7 @@ from tritonclient.grpc import service_pb2
 from benchmarks.peers.load.tensors import DATATYPES, Question
 
 MODEL_INFER = "/inference.GRPCInferenceService/ModelInfer"
-_CHANNEL_OPTIONS = (
+CHANNEL_OPTIONS = (
     # Channels of one process otherwise share a connection; clients of their own do not.
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.initial_reconnect_backoff_ms", 100),
@@ -55,7 +55,7 @@ def connected(target: Target, questions: Sequence[Question]) -> Iterator[Call]:
         CallFailed: there is no connection in time.
     """
     if target.transport == "grpc":
-        with grpc.insecure_channel(target.address, options=_CHANNEL_OPTIONS) as channel:
+        with grpc.insecure_channel(target.address, options=CHANNEL_OPTIONS) as channel:
             try:
                 grpc.channel_ready_future(channel).result(target.timeout_s)
             except grpc.FutureTimeoutError as error:
@@ -74,7 +74,7 @@ def connected(target: Target, questions: Sequence[Question]) -> Iterator[Call]:
 
 def _grpc_call(channel: grpc.Channel, target: Target, questions: Sequence[Question]) -> Call:
     infer: Callable[..., bytes] = channel.unary_unary(MODEL_INFER)
-    messages = [_message(target.model, question) for question in questions]
+    messages = [message(target.model, question) for question in questions]
 
     def call(number: int) -> Check:
         number %= len(messages)
@@ -82,12 +82,12 @@ def _grpc_call(channel: grpc.Channel, target: Target, questions: Sequence[Questi
             answer = infer(messages[number], timeout=target.timeout_s)
         except grpc.RpcError as error:
             raise CallFailed(error.code().name) from error
-        return lambda: _is_right(questions[number], answer)
+        return lambda: is_right(questions[number], answer)
 
     return call
 
 
-def _message(model: str, question: Question) -> bytes:
+def message(model: str, question: Question) -> bytes:
     request = service_pb2.ModelInferRequest(model_name=model)
     for name, array in question.inputs.items():
         request.inputs.add(name=name, datatype=DATATYPES[array.dtype], shape=array.shape)
@@ -95,7 +95,7 @@ def _message(model: str, question: Question) -> bytes:
     return bytes(request.SerializeToString())
 
 
-def _is_right(question: Question, answer: bytes) -> bool:
+def is_right(question: Question, answer: bytes) -> bool:
     response = service_pb2.ModelInferResponse.FromString(answer)
     names = [output.name for output in response.outputs]
     if response.raw_output_contents:

@@ -20,7 +20,7 @@ class RegisterModelRequest(_message.Message):
     def __init__(self, header: _Optional[_Union[RegisterModelHeader, _Mapping]] = ..., chunk: _Optional[bytes] = ..., footer: _Optional[_Union[RegisterModelFooter, _Mapping]] = ..., samples: _Optional[bytes] = ...) -> None: ...
 
 class RegisterModelHeader(_message.Message):
-    __slots__ = ("name", "format", "batch_sizes", "planner", "input_shapes", "precision", "accepted_error")
+    __slots__ = ("name", "format", "batch_sizes", "planner", "input_shapes", "precision", "accepted_error", "pad", "no_pad")
     class Format(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         FORMAT_UNSPECIFIED: _ClassVar[RegisterModelHeader.Format]
@@ -34,6 +34,13 @@ class RegisterModelHeader(_message.Message):
         key: str
         value: Shape
         def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[Shape, _Mapping]] = ...) -> None: ...
+    class PadEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
     NAME_FIELD_NUMBER: _ClassVar[int]
     FORMAT_FIELD_NUMBER: _ClassVar[int]
     BATCH_SIZES_FIELD_NUMBER: _ClassVar[int]
@@ -41,6 +48,8 @@ class RegisterModelHeader(_message.Message):
     INPUT_SHAPES_FIELD_NUMBER: _ClassVar[int]
     PRECISION_FIELD_NUMBER: _ClassVar[int]
     ACCEPTED_ERROR_FIELD_NUMBER: _ClassVar[int]
+    PAD_FIELD_NUMBER: _ClassVar[int]
+    NO_PAD_FIELD_NUMBER: _ClassVar[int]
     name: str
     format: RegisterModelHeader.Format
     batch_sizes: _containers.RepeatedScalarFieldContainer[int]
@@ -48,7 +57,9 @@ class RegisterModelHeader(_message.Message):
     input_shapes: _containers.MessageMap[str, Shape]
     precision: str
     accepted_error: float
-    def __init__(self, name: _Optional[str] = ..., format: _Optional[_Union[RegisterModelHeader.Format, str]] = ..., batch_sizes: _Optional[_Iterable[int]] = ..., planner: _Optional[_Union[PlannerOptions, _Mapping]] = ..., input_shapes: _Optional[_Mapping[str, Shape]] = ..., precision: _Optional[str] = ..., accepted_error: _Optional[float] = ...) -> None: ...
+    pad: _containers.ScalarMap[str, str]
+    no_pad: bool
+    def __init__(self, name: _Optional[str] = ..., format: _Optional[_Union[RegisterModelHeader.Format, str]] = ..., batch_sizes: _Optional[_Iterable[int]] = ..., planner: _Optional[_Union[PlannerOptions, _Mapping]] = ..., input_shapes: _Optional[_Mapping[str, Shape]] = ..., precision: _Optional[str] = ..., accepted_error: _Optional[float] = ..., pad: _Optional[_Mapping[str, str]] = ..., no_pad: bool = ...) -> None: ...
 
 class Shape(_message.Message):
     __slots__ = ("dims",)
@@ -181,7 +192,7 @@ class Extent(_message.Message):
     def __init__(self, fixed: _Optional[int] = ..., symbol: _Optional[str] = ...) -> None: ...
 
 class Model(_message.Message):
-    __slots__ = ("name", "version", "state", "message", "sha256", "size_bytes", "inputs", "outputs", "batched", "schedules", "warnings", "created_unix", "guessed_extents")
+    __slots__ = ("name", "version", "state", "message", "sha256", "size_bytes", "inputs", "outputs", "batched", "schedules", "warnings", "created_unix", "guessed_extents", "padding")
     class State(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         STATE_UNSPECIFIED: _ClassVar[Model.State]
@@ -216,6 +227,7 @@ class Model(_message.Message):
     WARNINGS_FIELD_NUMBER: _ClassVar[int]
     CREATED_UNIX_FIELD_NUMBER: _ClassVar[int]
     GUESSED_EXTENTS_FIELD_NUMBER: _ClassVar[int]
+    PADDING_FIELD_NUMBER: _ClassVar[int]
     name: str
     version: str
     state: Model.State
@@ -229,7 +241,42 @@ class Model(_message.Message):
     warnings: _containers.RepeatedScalarFieldContainer[str]
     created_unix: float
     guessed_extents: _containers.ScalarMap[str, int]
-    def __init__(self, name: _Optional[str] = ..., version: _Optional[str] = ..., state: _Optional[_Union[Model.State, str]] = ..., message: _Optional[str] = ..., sha256: _Optional[str] = ..., size_bytes: _Optional[int] = ..., inputs: _Optional[_Iterable[_Union[TensorSpec, _Mapping]]] = ..., outputs: _Optional[_Iterable[_Union[TensorSpec, _Mapping]]] = ..., batched: bool = ..., schedules: _Optional[_Iterable[_Union[ScheduleSummary, _Mapping]]] = ..., warnings: _Optional[_Iterable[str]] = ..., created_unix: _Optional[float] = ..., guessed_extents: _Optional[_Mapping[str, int]] = ...) -> None: ...
+    padding: _containers.RepeatedCompositeFieldContainer[PaddedAxis]
+    def __init__(self, name: _Optional[str] = ..., version: _Optional[str] = ..., state: _Optional[_Union[Model.State, str]] = ..., message: _Optional[str] = ..., sha256: _Optional[str] = ..., size_bytes: _Optional[int] = ..., inputs: _Optional[_Iterable[_Union[TensorSpec, _Mapping]]] = ..., outputs: _Optional[_Iterable[_Union[TensorSpec, _Mapping]]] = ..., batched: bool = ..., schedules: _Optional[_Iterable[_Union[ScheduleSummary, _Mapping]]] = ..., warnings: _Optional[_Iterable[str]] = ..., created_unix: _Optional[float] = ..., guessed_extents: _Optional[_Mapping[str, int]] = ..., padding: _Optional[_Iterable[_Union[PaddedAxis, _Mapping]]] = ...) -> None: ...
+
+class PaddedAxis(_message.Message):
+    __slots__ = ("axis", "exact", "inputs", "up_to", "error", "shown_by", "reason", "tried")
+    class InputsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    class TriedEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: float
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
+    AXIS_FIELD_NUMBER: _ClassVar[int]
+    EXACT_FIELD_NUMBER: _ClassVar[int]
+    INPUTS_FIELD_NUMBER: _ClassVar[int]
+    UP_TO_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    SHOWN_BY_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    TRIED_FIELD_NUMBER: _ClassVar[int]
+    axis: str
+    exact: bool
+    inputs: _containers.ScalarMap[str, str]
+    up_to: int
+    error: float
+    shown_by: str
+    reason: str
+    tried: _containers.ScalarMap[str, float]
+    def __init__(self, axis: _Optional[str] = ..., exact: bool = ..., inputs: _Optional[_Mapping[str, str]] = ..., up_to: _Optional[int] = ..., error: _Optional[float] = ..., shown_by: _Optional[str] = ..., reason: _Optional[str] = ..., tried: _Optional[_Mapping[str, float]] = ...) -> None: ...
 
 class ScheduleSummary(_message.Message):
     __slots__ = ("plan_id", "device", "batch_size", "planner", "stages", "groups", "measured_us", "sequential_us", "speedup", "promoted", "precision", "max_rel_error", "speedup_least", "speedup_most", "spread", "sequential_spread", "side_by_side", "samples", "top_agreement", "provisional", "best_other", "best_other_ratio")

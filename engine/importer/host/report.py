@@ -1,6 +1,6 @@
 """The artefact folder as the front end reads it: report and graph, no torch.
 
-<store>/artefacts/<sha256 of the upload>/
+<store>/artefacts/<sha256 of the upload>/         or <artefact_key(upload, samples)>/
     graph.json            the template; its operators are the schedule units
     weights.safetensors   its constants, by value name
     model.onnx            the upload, where ONNX Runtime ran it in the verification
@@ -21,6 +21,7 @@ from typing import Any
 from braid.core.errors import InvalidArtefact
 from braid.core.graph import OpGraph, load_graph
 from braid.core.json_form import MalformedJson, from_stored_json, to_json
+from braid.core.padding import PaddedAxis
 from braid.core.regular_file import open_file, read_file
 from braid.core.shortage import unreadable
 
@@ -78,6 +79,8 @@ class Report:
     files: Mapping[str, str] = field(default_factory=dict)  # file name -> SHA-256
     narrow_type: str = ""  # FP16 or BF16, if the file computes in it; its tolerance follows
     content: Mapping[str, Any] = field(default_factory=dict)  # of inputs, that the model takes
+    samples: str = ""  # digest of those that the import was given
+    padding: tuple[PaddedAxis, ...] = ()  # one for each open axis; (): not looked at
 
 
 def report_from_json(document: Any) -> Report:
@@ -93,6 +96,8 @@ def report_from_json(document: Any) -> Report:
     if isinstance(batch := body.get("batch"), dict):
         body["batch"] = {"alone": False, **batch}  # earlier versions did not write it
     body.setdefault("narrow_type", "")  # nor this
+    body.setdefault("samples", "")  # nor this
+    body.setdefault("padding", [])
     try:
         return from_stored_json(Report, body)
     except MalformedJson as error:
@@ -144,26 +149,31 @@ def verify_files(artefact: Path, report: Report) -> None:
         check_file(artefact, report, name)
 
 
-def read_report_of(artefact: Path, sha256: str) -> Report:
-    """Read ``report.json`` of the artefact of an upload.
+def artefact_key(sha256: str, samples: str) -> str:
+    """Key of the artefact of an upload that an import without these samples tried nothing of."""
+    return hashlib.sha256(f"{sha256} {samples}".encode()).hexdigest()
+
+
+def read_report_of(artefact: Path, key: str) -> Report:
+    """Read ``report.json`` of the artefact of an upload, or of an upload with samples.
 
     Raises:
         InvalidArtefact: it is missing, too large, changed, malformed or of another upload.
     """
     report = read_report(artefact)
-    if report.sha256 != sha256:
+    if key not in (report.sha256, artefact_key(report.sha256, report.samples)):
         raise InvalidArtefact(f"{REPORT_FILE} is of another upload")
     return report
 
 
-def check_files(artefact: Path, sha256: str) -> None:
-    """Check that the artefact of an upload is as the import left it. Reads all of it.
+def check_files(artefact: Path, key: str) -> None:
+    """Check that the artefact with a key is as the import left it. Reads all of it.
 
     Raises:
         InvalidArtefact: a file is missing, changed, or of another upload.
         SystemShortage: they cannot be read for now.
     """
-    report = read_report_of(artefact, sha256)
+    report = read_report_of(artefact, key)
     for name in {GRAPH_FILE, *report.files}:
         check_file(artefact, report, name)
 

@@ -1,7 +1,8 @@
 """One upload, from bytes to artefact; runs inside the confined process.
 
 source ─> lower ─> passes ─> example ─> verify at batch 1
-                                              └─> guess the batch ─> verify at 1, 3, 5 ─> write
+                                              └─> guess the batch ─> verify at 1, 3, 5
+                                                              where padding is exact ─> write
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ from braid.engine.importer.artefact import write_artefact
 from braid.engine.importer.host.messages import OnProgress
 from braid.engine.importer.host.report import BatchAxes, Report, Verified, file_digest
 from braid.engine.importer.host.request import ImportRequest
-from braid.engine.importer.host.samples import Arrays, read_samples
+from braid.engine.importer.host.samples import Arrays, digest_of, read_samples
+from braid.engine.importer.padding.find import padded_axes
 from braid.engine.importer.upload.batch_axis import (
     guess_batch,
     repair_reshapes,
@@ -94,8 +96,11 @@ def import_upload(source: UploadedModel, request: ImportRequest, on_progress: On
     given = with_shapes_of(samples, study.subject.template.inputs, request.example_shapes)
     if guessed := _guessed(study.subject, given):
         study = replace(study, warnings=(*study.warnings, guessed))
+    on_progress(0.85, "looking where padding is exact")
+    padding = padded_axes(study.subject, study.batch, reference) if study.is_verified else ()
     on_progress(0.9, "writing the artefact")
     report = _report(study, reference, request.upload, source)
+    report = replace(report, samples=digest_of(samples) if samples else "", padding=padding)
     template = with_output_specs(study.subject, study.batch)
     write_artefact(request.artefact, template, study.subject.weights, report, source.file)
 
@@ -237,7 +242,7 @@ def _studied_whole(
     example = Example(next(shape_candidates(plain, shapes)), {})
     subject = Subject(plain, weights, example, request.limits.memory_bytes)
     checked = Checked(0.0, TOLERANCE, TOLERANCE)
-    how = "" if samples else " (samples are tried at an import: unregister the model first)"
+    how = "" if samples else " (register it with samples of what it takes)"
     warnings = remark, f"not verified{how}: {untried}"[:1000]
     return Study(subject, None, checked, warnings, is_verified=False), reference
 

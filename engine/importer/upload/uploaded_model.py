@@ -89,25 +89,48 @@ def open_upload(upload: Path, work: Path) -> UploadedModel:
         return Pt2Upload(archive, work)
     from braid.engine.importer.upload.onnx_bundle import unpack_bundle
 
-    return OnnxUpload(*unpack_bundle(archive, work), file=upload)
+    data = frozenset(archive.names) - {archive.model}
+    return OnnxUpload(*unpack_bundle(archive, work), file=upload, data=data)
 
 
 class OnnxUpload:
-    """An ONNX model; its reference is ONNX Runtime on the file as it was uploaded."""
+    """An ONNX model; its reference is ONNX Runtime on the file as it was uploaded.
+
+    Its weights are in memory until they are lowered, and are read again where it is served whole.
+    """
 
     kind = "onnx"
 
-    def __init__(self, model: ModelProto, path: Path, *, file: Path | None) -> None:
-        """``file``: that the artefact keeps for other runtimes; also a zip, with its data."""
-        self._model = model
+    def __init__(
+        self,
+        model: ModelProto,
+        path: Path,
+        *,
+        file: Path | None,
+        data: frozenset[str] = frozenset(),
+    ) -> None:
+        """Keep a model that was read from a path.
+
+        Args:
+            model: with all its weights.
+            path: where it lies.
+            file: that the artefact keeps for other runtimes; also a zip, with its data.
+            data: names of the files beside it with weights.
+        """
+        from braid.engine.importer.upload.model_strings import words_of
+
+        self._model: ModelProto | None = model
+        self._head = type(model)(opset_import=model.opset_import)
+        self._words = words_of(model)
         self._path = path
+        self._data = data
         self.file = file
 
     @property
     def opset(self) -> int:
         from braid.engine.onnx.lowering import opset_of
 
-        return opset_of(self._model)
+        return opset_of(self._head)
 
     def lowered(self) -> tuple[OpGraph, Mapping[str, Tensor], str]:
         """Lower through the table.
@@ -117,11 +140,23 @@ class OnnxUpload:
         comparison with the reference decides.
         """
         from braid.engine.importer.upload.onnx_file import complaint
+
+        template, weights = self.in_parts()
+        against = complaint(self._path)
+        return template, weights, f"not valid ONNX: {against}" if against else ""
+
+    def in_parts(self) -> tuple[OpGraph, Mapping[str, Tensor]]:
+        """Lower without a word against what lowers.
+
+        Raises:
+            ModelImportError: it cannot be lowered.
+        """
+        from braid.engine.importer.upload.onnx_file import complaint
         from braid.engine.onnx.lowering import lower
         from braid.engine.onnx.prepare import prepare
 
         try:
-            template, weights = lower(prepare(self._model))
+            template, weights = lower(prepare(self._whole_model()))
         except ModelImportError:
             raise
         except Exception as error:
@@ -130,21 +165,27 @@ class OnnxUpload:
             if not reason:
                 raise
             raise ModelImportError(f"the model is not valid ONNX: {reason}") from error
-        against = complaint(self._path)
-        return template, weights, f"not valid ONNX: {against}" if against else ""
+        self._model = None
+        return template, weights
+
+    def _whole_model(self) -> ModelProto:
+        from braid.engine.importer.upload.onnx_bundle import read_with_data
+
+        if self._model is None:
+            self._model = read_with_data(self._path, self._data)
+        return self._model
 
     def whole(
         self, reasons: tuple[str, ...], given: Mapping[str, tuple[int, ...]], samples: Arrays
     ) -> tuple[OpGraph, Mapping[str, Tensor], str]:
         from braid.engine.importer.upload.whole_model import as_one_unit
 
-        return as_one_unit(self._model, reasons, self.reference, given, samples)
+        return as_one_unit(self._whole_model(), reasons, self.reference, given, samples)
 
     def reference(self) -> ReferenceModel:
-        from braid.engine.importer.upload.model_strings import words_of
         from braid.engine.importer.verification.reference import open_reference
 
-        return open_reference(self._path, words_of(self._model))
+        return open_reference(self._path, self._words)
 
 
 class Pt2Upload:
@@ -170,7 +211,8 @@ class Pt2Upload:
         inputs, results = self._outline.inputs, self._outline.outputs
         self._renamed = {f"{name}/result" if name in inputs else name: name for name in results}
         data = write_onnx(self._program, inputs, list(self._renamed), path)
-        self._onnx = OnnxUpload(read_with_data(path, data), path, file=None if data else path)
+        file = None if data else path
+        self._onnx = OnnxUpload(read_with_data(path, data), path, file=file, data=data)
         self.file = None if set(inputs) & set(results) else self._onnx.file
 
     @property
@@ -181,7 +223,7 @@ class Pt2Upload:
         from braid.engine.pt2.document import OPERATORS_PAGE
 
         try:
-            template, weights, _ = self._onnx.lowered()
+            template, weights = self._onnx.in_parts()  # what torch.onnx writes needs no checker
         except UnsupportedOperators as refusal:
             raise UnsupportedOperators(refusal.reasons, OPERATORS_PAGE) from refusal
         outputs = {self._renamed[name]: value for name, value in template.outputs.items()}

@@ -41,7 +41,8 @@ def serve(arguments: argparse.Namespace, extend: Callable[[Worker], None]) -> No
         limit_memory(options.memory_bytes)
     log_as_lines()
     keep_freed_memory()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the front end's business
+    for number in (signal.SIGINT, signal.SIGHUP):  # the terminal is the front end's business
+        signal.signal(number, signal.SIG_IGN)
     work = CurrentWork()
     answer_status(socket.socket(fileno=arguments.control_fd), work)
     channel = BlockingChannel(socket.socket(fileno=arguments.link_fd))

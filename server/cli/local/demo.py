@@ -79,8 +79,8 @@ def add_parser(subparsers: Subparsers) -> None:
 def run(args: argparse.Namespace) -> int:
     started = time.monotonic()
     with ExitStack() as stack:
-        before = signal.signal(signal.SIGTERM, _as_interrupt)
-        stack.callback(signal.signal, signal.SIGTERM, before)
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            stack.callback(signal.signal, number, signal.signal(number, _as_interrupt))
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="braid-demo-")))
         _heading("Exporting the networks as ONNX, starting a server")
         command = python_command(EXPORT, *args.networks, "--out", str(folder))

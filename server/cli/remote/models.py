@@ -35,6 +35,8 @@ def run(args: argparse.Namespace) -> int:
         for model in models:
             if model.guessed_extents:
                 print(f"{model.name} version {model.version}: {guess_text(model.guessed_extents)}")
+            for axis in model.padding:
+                print(f"{model.name} version {model.version}: {axis}")
     return 0
 
 

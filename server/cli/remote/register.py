@@ -48,6 +48,17 @@ def add_parser(subparsers: Subparsers) -> None:
         default=[],
         help="whole shape, batch as 1, of an input with other open extents; repeat for each",
     )
+    padding = parser.add_mutually_exclusive_group()
+    padding.add_argument(
+        "--pad",
+        metavar="AXIS=WAY",
+        type=padded_axis,
+        action="append",
+        default=[],
+        help="pad requests along an axis by zeros or repeat (of the last position), though the "
+        "import does not show that to be exact; fails if its trials disagree",
+    )
+    padding.add_argument("--no-pad", action="store_true", help="never pad requests")
     _add_precision(parser)
     parser.add_argument("--wait", action="store_true", help="until scheduled, showing progress")
     parser.add_argument("--json", action="store_true", help="the job, with --wait as it ended")
@@ -110,6 +121,13 @@ def input_shape(text: str) -> tuple[str, tuple[int, ...]]:
     return name, extents(shape)
 
 
+def padded_axis(text: str) -> tuple[str, str]:
+    name, equals, way = text.rpartition("=")
+    if not equals or not name or way not in ("zeros", "repeat"):
+        raise argparse.ArgumentTypeError(f"not AXIS=zeros or AXIS=repeat: {text!r}")
+    return name, way
+
+
 def extents(text: str) -> tuple[int, ...]:
     try:
         return tuple(int(part) for part in text.split(","))
@@ -129,6 +147,8 @@ def run(args: argparse.Namespace) -> int:
                 precision=args.precision,
                 accepted_error=args.accept_error,
                 samples=args.samples,
+                pad=dict(args.pad),
+                no_pad=args.no_pad,
                 on_upload=progress.upload,
             )
         except KeyboardInterrupt:
@@ -186,6 +206,8 @@ def watch(client: Client, job: Job, args: argparse.Namespace, progress: JobProgr
     print_schedules(model)
     if model.guessed_extents:
         print(guess_text(model.guessed_extents))
+    for axis in model.padding:
+        print(axis)
     return status
 
 

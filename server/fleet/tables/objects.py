@@ -201,7 +201,7 @@ def _kept(connection: Connection) -> set[str]:
 
 def _needed(connection: Connection) -> set[str]:
     """Names that the rows of models and jobs need: uploads until their job has ended."""
-    names = {f"artefacts/{digest}" for digest in models_table.digests(connection)}
+    names = {f"artefacts/{key}" for key in models_table.artefacts(connection)}
     names |= {f"uploads/{digest}" for digest in jobs_table.uploads_waited_for(connection)}
     return names | {f"samples/{digest}" for digest in models_table.samples(connection)}
 

@@ -118,7 +118,7 @@ def config_of(model: ModelReplica) -> Any:
         described.dynamic_batching.preferred_batch_size.extend(model.batch_sizes)
         described.dynamic_batching.priority_levels = PRIORITY_LEVELS
         described.dynamic_batching.default_priority_level = DEFAULT_PRIORITY
-    described.parameters["sha256"].string_value = model.digest
+    described.parameters["sha256"].string_value = model.model.sha256
     return described
 
 

@@ -14,7 +14,7 @@ from braid.server.store.records import ModelStatus, ModelVersion
 from braid.server.store.tables.dialects import put_row
 from braid.server.store.tables.schema import models
 
-_FIELDS = ModelVersion.__slots__
+_FIELDS = [name for name in ModelVersion.__slots__ if name != "own_artefact"]
 
 # Made once: SQLAlchemy takes longer to make and to recognise a statement than SQLite to run it.
 _PRESENT = (
@@ -23,7 +23,6 @@ _PRESENT = (
 _VERSIONS = _PRESENT.where(models.c.name == bindparam("model"))
 _THIS = (models.c.name == bindparam("model"), models.c.version == bindparam("number"))
 _CHANGE = update(models).where(*_THIS, models.c.deleted_unix.is_(None))
-_DIGESTS = select(models.c.sha256).where(models.c.deleted_unix.is_(None))
 
 
 def add(
@@ -33,8 +32,11 @@ def add(
     size_bytes: int,
     options: ModelOptions,
     version: int | None = None,
+    own_artefact: str = "",
 ) -> ModelVersion:
     """Add a version: ``version``, or one above every version that the name ever had.
+
+    ``own_artefact`` is the key of one that an import with samples made before.
 
     Raises:
         PreconditionFailed: the name had ``version`` before, for something else.
@@ -46,7 +48,11 @@ def add(
             f"never changes; send it as version {max(taken) + 1}"
         )
     number = version or max(taken, default=0) + 1
-    model = ModelVersion(name, number, sha256, size_bytes, options, created_unix=time.time())
+    model = ModelVersion(
+        *(name, number, sha256, size_bytes, options),
+        created_unix=time.time(),
+        own_artefact=own_artefact,
+    )
     connection.execute(insert(models).values(_to_row(model)))
     return model
 
@@ -111,14 +117,15 @@ def mark_deleted(connection: Connection, name: str, version: int) -> None:
     )
 
 
-def digests(connection: Connection) -> set[str]:
-    """SHA-256 of every version that is not deleted: the artefacts that are needed."""
-    return set(connection.scalars(_DIGESTS))
+def artefacts(connection: Connection) -> set[str]:
+    """Keys of the artefacts that are needed: those of every version that is not deleted."""
+    return {model.artefact for model in present(connection)}
 
 
 def _to_row(model: ModelVersion) -> dict[str, Any]:
     fields = {name: getattr(model, name) for name in _FIELDS}
-    return fields | {"options": model.options.to_json(), "state": model.state.value}
+    own = {"artefact": model.own_artefact} if model.own_artefact else {}
+    return fields | {"options": {**model.options.to_json(), **own}, "state": model.state.value}
 
 
 def samples(connection: Connection) -> set[str]:
@@ -129,4 +136,4 @@ def samples(connection: Connection) -> set[str]:
 def _from_row(row: Row[Any]) -> ModelVersion:
     fields = {name: getattr(row, name) for name in _FIELDS}
     fields |= {"options": options_from_json(row.options), "state": ModelStatus(row.state)}
-    return ModelVersion(**fields)
+    return ModelVersion(**fields, own_artefact=row.options.get("artefact", ""))

@@ -55,7 +55,7 @@ models = Table(
     Column("version", Integer, primary_key=True, autoincrement=False),
     Column("sha256", String(64), nullable=False, index=True),
     Column("size_bytes", BigInteger, nullable=False),
-    Column("options", JSON, nullable=False),  # records.ModelOptions
+    Column("options", JSON, nullable=False),  # records.ModelOptions; and "artefact", its own key
     Column("state", String(16), nullable=False),  # records.ModelStatus
     Column("message", SaidText, nullable=False, default=""),
     Column("created_unix", Float, nullable=False),

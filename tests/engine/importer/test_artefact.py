@@ -15,9 +15,11 @@ from braid.engine.importer.host.report import (
     BatchAxes,
     Report,
     Verified,
+    artefact_key,
     file_digest,
     read_graph,
     read_report,
+    read_report_of,
     verify_files,
 )
 from braid.engine.ops.dtypes import TORCH_DTYPES, spec_of
@@ -37,9 +39,10 @@ REPORT = Report(
 
 
 def written(folder: Path) -> tuple[Path, dict[str, torch.Tensor]]:
-    """One constant of every element type, one of them a transposed view."""
+    """One constant of every element type, a transposed view, and some that share memory."""
     weights = {name: torch.ones(2, 3).to(dtype) for name, dtype in TORCH_DTYPES.items()}
     weights["view"] = torch.arange(6.0).reshape(2, 3).t()
+    weights["tied"], weights["part"] = weights["FP32"], weights["FP32"][1:]
     graph = OpGraph(
         name="drawn",
         inputs={"x": TensorType("FP32", ("batch", 4))},
@@ -85,6 +88,17 @@ def test_a_missing_file_is_an_invalid_artefact(name: str, tmp_path: Path) -> Non
 
     with pytest.raises(InvalidArtefact, match=name):
         load_artefact(folder)
+
+
+def test_an_artefact_is_known_by_its_upload_or_by_that_and_its_samples(tmp_path: Path) -> None:
+    report = dataclasses.replace(REPORT, samples="5" * 64)
+    write_artefact(tmp_path / "made", OpGraph("empty", {}, {}, {}, ()), {}, report)
+
+    assert read_report_of(tmp_path / "made", REPORT.sha256).samples == "5" * 64
+    assert read_report_of(tmp_path / "made", artefact_key(REPORT.sha256, "5" * 64))
+    for key in (artefact_key(REPORT.sha256, "6" * 64), "5" * 64):
+        with pytest.raises(InvalidArtefact, match="another upload"):
+            read_report_of(tmp_path / "made", key)
 
 
 def test_the_upload_is_kept_and_must_be_what_was_uploaded(tmp_path: Path) -> None:

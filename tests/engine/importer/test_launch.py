@@ -7,17 +7,21 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import onnx
 import psutil
 import pytest
+import torch
 from onnx import helper
+from torch import Tensor, nn
 
 from braid.core.errors import ImportLimitExceeded, ModelImportError
 from braid.engine.importer.host.launch import WORK_PREFIX, how_killed, import_model
 from braid.engine.importer.host.process import SpareImporter
-from braid.engine.importer.host.report import read_report
+from braid.engine.importer.host.report import MODEL_FILE, read_report
 from braid.engine.importer.host.request import GIB, ImportLimits
 from braid.engine.processes.child import is_more, oom_kills
 from tests.engine.importer.running import imported, importers, left_in, map_much_with_torch
+from tests.engine.pt2.programs import save
 from tests.models.bad_onnx import KEEPS, loop_body, slow
 from tests.models.graphs import model
 
@@ -102,6 +106,36 @@ async def test_the_memory_limit_does_not_count_what_libraries_map(
     await import_model(upload, artefact, limits, lambda *_: None, spare=spare)
 
     assert read_report(artefact).size_bytes == len(RELU)
+
+
+class _Deep(nn.Module):
+    """x [1, 1024] through 16 square layers: 64 MiB of weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(1024, 1024) for _ in range(16))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = torch.relu(layer(x))
+        return x
+
+
+@pytest.mark.ci
+async def test_an_importer_keeps_few_copies_of_weights(tmp_path: Path) -> None:
+    file = save(_Deep(), (torch.ones(1, 1024),), tmp_path / "deep.pt2", open_batch=False)
+
+    # It needs 500 MiB, and needed 775 with what protobuf takes to serialise them all at once.
+    limits = ImportLimits(memory_bytes=640 << 20)
+    await import_model(file, tmp_path / "artefact", limits, lambda *_: None, None, None)
+
+    report = read_report(tmp_path / "artefact")
+    assert report.verified.batches
+    converted = onnx.load(tmp_path / "artefact" / MODEL_FILE)
+    onnx.checker.check_model(converted, full_check=True)
+    kept = {tensor.name: tensor for tensor in converted.graph.initializer}
+    for name, tensor in torch.export.load(file).state_dict.items():
+        np.testing.assert_array_equal(onnx.numpy_helper.to_array(kept[name]), tensor.detach())
 
 
 @pytest.mark.ci

@@ -122,6 +122,7 @@ def test_rounds_between_bursts_of_other_work_decide_as_on_a_quiet_machine(every:
     assert [result.doubt for result in found] == ["", ""]
     assert [result.latency_us for result in found] == [result.latency_us for result in calm]
     assert {round(ratio, 6) for ratio in found[1].ratios} == {1.2}
+    assert found[1].range_us == ()
     assert len(found[1].ratios) == len(calm[1].ratios)
 
 
@@ -147,6 +148,7 @@ def test_finals_that_do_not_count_leave_the_comparison_in_doubt() -> None:
     assert result.doubt
     assert result.ratios == ()
     assert result.latency_us == 50_000, "of the rounds that counted"
+    assert result.range_us == (50_000, 550_000), "of all rounds"
 
 
 def test_runs_that_the_host_took_the_cores_from_do_not_count() -> None:

@@ -106,7 +106,7 @@ bool noting = false;
 std::string notes;
 cudaError_t lost = cudaSuccess;  // the sticky error, once there is one
 size_t capacity = DEVICE_BYTES, used = 0;
-long operations = 0, replays = 0, strays = 0, graphs = 0, executables = 0, streams = 0, events = 0;
+long strays = 0, graphs = 0, executables = 0, streams = 0, events = 0;
 unsigned long long next_capture = 1;
 thread_local cudaError_t last_error = cudaSuccess;
 thread_local cudaStreamCaptureMode thread_mode = cudaStreamCaptureModeGlobal;
@@ -171,7 +171,6 @@ cudaError_t put(cudaStream_t handle, const std::string& what) {
     }
     if (cudaError_t error = implicit(stream)) return error;
     for (auto& [id, capture] : captures) strays += is_own(capture);
-    operations++;
     stream->clock_us += OPERATION_US;
     if (noting) notes += what + "\n";
     return cudaSuccess;
@@ -221,7 +220,6 @@ API cudaError_t cudaSetDevice(int device) {
     return device == 0 ? cudaSuccess : failed(cudaErrorInvalidDevice);
 }
 ANSWERS(cudaDriverGetVersion, (int* version), *version = CUDART_VERSION)
-ANSWERS(cudaRuntimeGetVersion, (int* version), *version = CUDART_VERSION)
 ANSWERS(cudaDeviceGetPCIBusId, (char* text, int size, int), snprintf(text, size, "0000:01:00.0"))
 ANSWERS(cudaDeviceGetStreamPriorityRange, (int* least, int* greatest), *least = 0, *greatest = -5)
 ANSWERS(cudaDeviceCanAccessPeer, (int* can, int, int), *can = 0)
@@ -269,37 +267,13 @@ API cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int
     return *value = entry == values.end() ? 0 : entry->second, cudaSuccess;
 }
 
-// Errors
+// Errors; their texts are the real library's
 
 API cudaError_t cudaGetLastError() {
     cudaError_t error = std::exchange(last_error, cudaSuccess);
     return lost ? lost : error;
 }
 API cudaError_t cudaPeekAtLastError() { return lost ? lost : last_error; }
-API const char* cudaGetErrorName(cudaError_t error) {
-    static thread_local char text[32];
-    return snprintf(text, sizeof text, "cudaError %d", error), text;
-}
-API const char* cudaGetErrorString(cudaError_t error) {
-    static const std::map<int, const char*> texts = {
-        {cudaErrorMemoryAllocation, "out of memory"},
-        {cudaErrorIllegalAddress, "an illegal memory access was encountered"},
-        {cudaErrorStreamCaptureUnsupported, "operation not permitted when stream is capturing"},
-        {cudaErrorStreamCaptureInvalidated, "operation failed due to a previous error during capture"},
-        {cudaErrorStreamCaptureMerge, "operation would result in a merge of separate capture sequences"},
-        {cudaErrorStreamCaptureUnmatched, "capture was not ended in the same stream as it began"},
-        {cudaErrorStreamCaptureUnjoined, "capturing stream has unjoined work"},
-        {cudaErrorStreamCaptureIsolation, "dependency created on uncaptured work in another stream"},
-        {cudaErrorStreamCaptureImplicit,
-         "operation would make the legacy stream depend on a capturing blocking stream"},
-        {cudaErrorCapturedEvent,
-         "operation not permitted on an event last recorded in a capturing stream"},
-        {cudaErrorStreamCaptureWrongThread,
-         "attempt to terminate a thread-local capture sequence from another thread"},
-    };
-    auto entry = texts.find(error);
-    return entry == texts.end() ? "not supported in software" : entry->second;
-}
 
 // Memory
 
@@ -533,17 +507,14 @@ API cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode)
 API cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t*, size_t* count) {
     return *count = as<Graph>(graph)->operations.size(), cudaSuccess;
 }
-API cudaError_t cudaGraphInstantiate(cudaGraphExec_t* executable, cudaGraph_t graph, unsigned long long) {
+API cudaError_t cudaGraphInstantiateWithFlags(
+    cudaGraphExec_t* executable, cudaGraph_t graph, unsigned long long) {
     LOCKED;
     if (cudaError_t error = unsafe()) return error;
     executables++;
     latest_graph = *as<Graph>(graph);
     *executable = reinterpret_cast<cudaGraphExec_t>(new Graph(latest_graph));
     return cudaSuccess;
-}
-API cudaError_t cudaGraphInstantiateWithFlags(
-    cudaGraphExec_t* executable, cudaGraph_t graph, unsigned long long flags) {
-    return cudaGraphInstantiate(executable, graph, flags);
 }
 API cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
     LOCKED;
@@ -561,42 +532,16 @@ API cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t stream)
     look_for_sticky_file();
     if (cudaError_t error = put(stream, "replay")) return error;
     if (stream_of(stream)->capture) return cudaSuccess;
-    replays++;
     stream_of(stream)->clock_us += as<Graph>(executable)->duration_us();
     return cudaSuccess;
 }
 
 // Kernels
 
-struct Launch {
-    dim3 grid, block;
-    size_t shared_bytes;
-    void* stream;
-};
-static thread_local std::vector<Launch> configured;
-
-API void** __cudaRegisterFatBinary(void*) {
-    static void* handle[4];
-    return handle;
-}
-API void __cudaRegisterFatBinaryEnd(void**) {}
-API void __cudaUnregisterFatBinary(void**) {}
-API char __cudaInitModule(void**) { return 1; }
-API void __cudaRegisterVar(void**, char*, char*, const char*, int, size_t, int, int) {}
 API void __cudaRegisterFunction(
     void**, const char* host, char*, const char* name, int, uint3*, uint3*, dim3*, dim3*, int*) {
     LOCKED;
     kernel_names[host] = name;
-}
-API unsigned __cudaPushCallConfiguration(dim3 grid, dim3 block, size_t shared_bytes, void* stream) {
-    return configured.push_back({grid, block, shared_bytes, stream}), 0;
-}
-API cudaError_t __cudaPopCallConfiguration(dim3* grid, dim3* block, size_t* shared_bytes, void* stream) {
-    Launch launch = configured.back();
-    configured.pop_back();
-    *grid = launch.grid, *block = launch.block, *shared_bytes = launch.shared_bytes;
-    *static_cast<void**>(stream) = launch.stream;
-    return cudaSuccess;
 }
 API cudaError_t __cudaGetKernel(cudaKernel_t* kernel, const void* host) {
     return *kernel = reinterpret_cast<cudaKernel_t>(const_cast<void*>(host)), cudaSuccess;
@@ -638,7 +583,6 @@ API cudaError_t cudaGetDriverEntryPointByVersion(
 // What tests and the other libraries ask
 
 API int dry_put(void* stream, const char* what) { return put(static_cast<cudaStream_t>(stream), what); }
-API void dry_lose(int error) { lost = static_cast<cudaError_t>(error); }
 API void dry_capacity(size_t bytes) { capacity = bytes ? bytes : DEVICE_BYTES; }
 
 // Operations in the capture of this thread so far; -1 outside of captures.
@@ -676,9 +620,8 @@ API const char* dry_counts() {
     static char text[512];
     snprintf(text, sizeof text,
              "{\"used_bytes\": %zu, \"blocks\": %zu, \"pinned\": %zu, \"captures\": %zu, \"graphs\": %ld,"
-             " \"executables\": %ld, \"streams\": %ld, \"events\": %ld, \"operations\": %ld,"
-             " \"replays\": %ld, \"strays\": %ld}",
+             " \"executables\": %ld, \"streams\": %ld, \"events\": %ld, \"strays\": %ld}",
              used, device_memory.size(), host_memory.size(), captures.size(), graphs, executables,
-             streams, events, operations, replays, strays);
+             streams, events, strays);
     return text;
 }

@@ -53,8 +53,6 @@ LAUNCHES(cublasSdot_v2)
 
 // cuBLASLt
 
-MAKES(cublasLtCreate)
-FREES(cublasLtDestroy)
 MAKES(cublasLtMatmulDescCreate)
 FREES(cublasLtMatmulDescDestroy)
 SUCCEEDS(cublasLtMatmulDescSetAttribute)
@@ -79,9 +77,6 @@ API int cublasLtMatmul(
 API cudnnStatus_t cudnnCreate(cudnnHandle_t* handle) {
     *handle = reinterpret_cast<cudnnHandle_t>(new Handle);
     return CUDNN_STATUS_SUCCESS;
-}
-API cudnnStatus_t cudnnDestroy(cudnnHandle_t handle) {
-    return delete reinterpret_cast<Handle*>(handle), CUDNN_STATUS_SUCCESS;
 }
 API cudnnStatus_t cudnnSetStream(cudnnHandle_t handle, cudaStream_t stream) {
     return reinterpret_cast<Handle*>(handle)->stream = stream, CUDNN_STATUS_SUCCESS;

@@ -7,7 +7,7 @@ import os
 import signal
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -93,13 +93,23 @@ async def device() -> AsyncIterator[Device]:
 
 @asynccontextmanager
 async def served(
-    device: Device, of: AnyLength, folder: Path, *candidates: Contender, keeps_file: bool = True
+    device: Device,
+    of: AnyLength,
+    folder: Path,
+    *candidates: Contender,
+    keeps_file: bool = True,
+    reference: str = "onnxruntime 1.31.0",
 ) -> AsyncIterator[Served]:
-    """The model under the schedule of a registration that compared these candidates."""
+    """The model under the schedule of a registration that compared these candidates.
+
+    Its import compared it with ``reference``.
+    """
     upload = folder / "model.onnx"
     upload.write_bytes(of.model.SerializeToString())
     digest = file_digest(upload)
     imported = read_imported(digest, ModelOptions((1, 4)), import_here(upload, folder / "artefact"))
+    verified = replace(imported.report.verified, reference=reference)
+    imported = replace(imported, report=replace(imported.report, verified=verified))
     version = ModelVersion("m", 1, digest, 1, imported.options)
     replica = ModelReplica(version, imported, device)
     await device.load(digest, imported.artefact)
@@ -198,8 +208,8 @@ async def test_a_new_worker_answers_any_shape_as_the_one_before(
 
 @pytest.mark.parametrize(
     ("candidates", "keeps_file"),
-    [((), True), ((ERRED,), True), ((FAILED,), True), ((RAN,), False)],
-    ids=["not compared", "refused", "failed", "without a file"],
+    [((ERRED,), True), ((FAILED,), True), ((RAN,), False)],
+    ids=["refused", "failed", "without a file"],
 )
 async def test_without_a_runtime_that_was_right_shapes_are_prepared_as_they_come(
     device: Device, tmp_path: Path, candidates: tuple[Contender, ...], keeps_file: bool
@@ -210,6 +220,18 @@ async def test_without_a_runtime_that_was_right_shapes_are_prepared_as_they_come
 
         assert plans == {SEQUENTIAL}
         assert under.replica.other_shapes.prepared == 2
+
+
+@pytest.mark.parametrize(
+    ("reference", "answers"),
+    [("onnxruntime 1.31.0", ONNXRUNTIME), ("onnx 1.20.0 reference", SEQUENTIAL)],
+)
+async def test_of_a_schedule_without_the_runtime_the_import_decides(
+    device: Device, tmp_path: Path, reference: str, answers: str
+) -> None:
+    random, model = np.random.default_rng(3), masked_attention()
+    async with served(device, model, tmp_path, reference=reference) as under:
+        assert await under.check(model.inputs(random, 1, 11)) == answers
 
 
 async def test_outputs_that_outgrow_their_first_room_are_whole(

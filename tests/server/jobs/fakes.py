@@ -79,7 +79,14 @@ def template(batch: int | str = "batch", extent: int | str = 8) -> OpGraph:
 
 
 def write_artefact(
-    folder: Path, sha256: str, graph: OpGraph, *, batched: bool = True, narrow_type: str = ""
+    folder: Path,
+    sha256: str,
+    graph: OpGraph,
+    *,
+    batched: bool = True,
+    narrow_type: str = "",
+    tried: Sequence[int] = (1,),
+    samples: str = "",
 ) -> None:
     """What the importer leaves behind, as far as the front end reads it."""
     text = json.dumps(graph_to_json(graph)).encode()
@@ -93,9 +100,10 @@ def write_artefact(
         example_shapes={"x": (1, 8)},
         static_values={},
         warnings=(),
-        verified=Verified("fake", (1,), 0.0, 1e-4),
+        verified=Verified("fake", tuple(tried), 0.0, 1e-4),
         files={"graph.json": hashlib.sha256(text).hexdigest()},
         narrow_type=narrow_type,
+        samples=samples,
     )
     folder.mkdir()
     (folder / "report.json").write_text(json.dumps(report_to_json(report)))
@@ -127,6 +135,7 @@ class FakeImporter:
         self.graph = template()
         self.batched = True
         self.narrow_type = ""
+        self.needs_samples = False  # takes no content that it makes up
         self.error: Exception | None = None
         self.samples: Path | None = None  # of the last import
         self.gate: asyncio.Event | None = None
@@ -142,9 +151,11 @@ class FakeImporter:
     ) -> None:
         self.samples = samples
         async with self.places.reserve(1):
-            await self._import(upload, artefact, on_progress)
+            await self._import(upload, artefact, on_progress, samples)
 
-    async def _import(self, upload: Path, artefact: Path, on_progress: OnProgress) -> None:
+    async def _import(
+        self, upload: Path, artefact: Path, on_progress: OnProgress, samples: Path | None
+    ) -> None:
         self.imports += 1
         assert await asyncio.to_thread(upload.is_file)
         on_progress(0.5, "lowering")
@@ -152,8 +163,15 @@ class FakeImporter:
             await self.gate.wait()
         if self.error is not None:
             raise self.error
-        narrow = self.narrow_type
-        write_artefact(artefact, upload.name, self.graph, batched=self.batched, narrow_type=narrow)
+        write_artefact(
+            artefact,
+            upload.name,
+            self.graph,
+            batched=self.batched,
+            narrow_type=self.narrow_type,
+            tried=() if self.needs_samples and samples is None else (1,),
+            samples=samples.name if samples else "",
+        )
 
 
 class FakeDevice:
@@ -189,7 +207,8 @@ class FakeDevice:
         self.samples = ""  # that the latest comparison was given
         self.in_runtime = PlanMeasurement(None, problem="there is no session")
         self.measuring = 0
-        self.doubt = ""  # why comparisons decide nothing
+        self.doubt = ""  # why comparisons decide nothing ...
+        self.doubt_by_size: Mapping[int, str] = {}  # ... of a batch size
         self.is_disturbed: Callable[[Stage], bool] = lambda _: False
         self.kernels_are_disturbed = False
         self.quantisation = Quantisation({"x": (-1.0, 1.0)}, ("b",), "whole range", 1e-3, 1, 2)
@@ -280,8 +299,10 @@ class FakeDevice:
         self.samples = samples
         on_progress(0.5)
         found = [measured for field in fields for measured in self._in_turns(field)]
-        if self.doubt:
-            return [replace(each, ratios=(), turns_us=(), doubt=self.doubt) for each in found]
+        rows = fields[0].program.specs["x"].shape[0]
+        assert isinstance(rows, int)
+        if doubt := self.doubt_by_size.get(rows, self.doubt):
+            return [replace(each, ratios=(), turns_us=(), doubt=doubt) for each in found]
         return found
 
     def _in_turns(self, field: PlansToCompare) -> list[PlanMeasurement]:

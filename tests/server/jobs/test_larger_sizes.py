@@ -100,6 +100,59 @@ async def test_a_busy_machine_finds_no_larger_sizes(server: Server) -> None:
     assert [size for size, _ in server.observer.chosen] == [1]
 
 
+async def test_sizes_whose_figures_say_nothing_are_looked_for_again_when_the_machine_is_idle(
+    server: Server,
+) -> None:
+    server.device.sequential_us = PAYS_TO_16
+    server.device.doubt_by_size = {16: "busy", 32: "busy", 64: "busy"}
+
+    job = await registered(server, sizes=())
+
+    assert sizes_that_serve(server) == [1, 2]
+    assert job.message.startswith("batch size 1: ios serves; provisional")
+    assert "of larger batch sizes busy" in job.message
+    for tries in (1, 2):
+        provisional = server.models.plans["lenet", 1, 1].provenance.provisional
+        assert provisional is not None
+        assert (provisional.tries, provisional.is_compared) == (tries, True)
+        again = await server.runner.compare_again("lenet", 1, lambda provisional: True)
+        assert again is not None
+        await until_ended(server, again.id)
+    assert sizes_that_serve(server) == [1, 2]
+    server.device.doubt_by_size = {}
+    again = await server.runner.compare_again("lenet", 1, lambda provisional: True)
+    assert again is not None
+    assert (await until_ended(server, again.id))[-1].message == ""
+    assert sizes_that_serve(server) == [1, 2, 16]
+    assert server.models.plans["lenet", 1, 1].provenance.provisional is None
+
+
+async def test_on_a_busy_machine_no_other_size_is_looked_for_where_sizes_were_given(
+    server: Server,
+) -> None:
+    server.device.sequential_us = PAYS_TO_16
+    server.device.doubt_by_size = {16: "busy"}
+
+    job = await registered(server, sizes=(1,))
+
+    assert job.message == ""
+
+
+async def test_larger_sizes_are_looked_for_once_the_schedule_of_one_row_is_settled(
+    server: Server,
+) -> None:
+    server.device.sequential_us = PAYS_TO_16
+    server.device.doubt = "busy"
+    await registered(server, sizes=())
+    server.device.doubt = ""
+
+    again = await server.runner.compare_again("lenet", 1, lambda provisional: True)
+    assert again is not None
+    await until_ended(server, again.id)
+
+    assert sizes_that_serve(server) == [1, 2, 16]
+
+
 @pytest.fixture
 def imported(tmp_path: Path) -> ImportedModel:
     write_artefact(tmp_path / "artefact", "0" * 64, template())

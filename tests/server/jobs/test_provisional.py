@@ -136,6 +136,54 @@ async def test_a_noisy_comparison_promotes_no_plan_and_says_so(
     assert server.store.find_model("lenet", 1).state is ModelStatus.SERVING
 
 
+ALWAYS_FASTER = PlanMeasurement(7.0, 0.9, 10, (), 1e-6, 1e-6, range_us=(6.0, 59.9))
+
+
+async def test_a_runtime_that_is_faster_in_every_run_serves_until_it_can_be_compared(
+    server: Server,
+) -> None:
+    server.device.doubt = BUSY
+    slow = PlanMeasurement(115.0, 0.5, 10, (), 1e-6, 1e-6, range_us=(60.0, 200.0))
+    server.device.sequential = server.device.others = slow
+    server.device.in_runtime = ALWAYS_FASTER
+
+    job = await registered(server, planner=PlannerSettings("portfolio"))
+
+    schedule = stored(server)
+    assert server.models.plans["lenet", 1, 1] == schedule
+    assert (schedule.runtime, schedule.serving_us, schedule.speed) == (ONNXRUNTIME, 7.0, None)
+    assert schedule.provenance.provisional is not None
+    assert not schedule.provenance.provisional.is_compared
+    assert job.message.startswith(
+        "batch size 1: onnxruntime serves, as its slowest run took less than the fastest one of "
+        "the sequential plan; provisional"
+    )
+    assert schedule.best_other is None, "their rounds did not count"
+    server.device.doubt = ""
+    server.device.in_runtime = PlanMeasurement(130.0, 0.01, 10, (0.9,) * 9, 1e-6, 1e-6)
+    async with in_idle_time(server, Machine()):
+        await until(lambda: is_settled(server))
+    assert not stored(server).runtime
+    assert stored(server).best_other is not None
+
+
+async def test_one_that_was_faster_in_every_run_serves_on_if_the_next_ones_tell_nothing(
+    server: Server,
+) -> None:
+    server.device.doubt = BUSY
+    server.device.sequential = replace(server.device.sequential, range_us=(60.0, 200.0))
+    server.device.in_runtime = ALWAYS_FASTER
+    await registered(server, planner=PlannerSettings("portfolio"))
+    server.device.in_runtime = replace(ALWAYS_FASTER, range_us=(6.0, 60.1))
+
+    await until_ended(server, (await server.runner.schedule_again("lenet", 1)).id)
+
+    schedule = stored(server)
+    assert schedule.runtime == ONNXRUNTIME
+    assert schedule.is_undecided
+    assert tries(server) == 1, "it was asked for again, so counting begins again"
+
+
 async def test_in_another_precision_a_noisy_comparison_leaves_its_sequential_plan(
     server: Server,
 ) -> None:

@@ -12,11 +12,13 @@ import pytest
 
 from braid.compiler.options import ModelOptions
 from braid.core.errors import InvalidRequest
+from braid.engine.importer.host.samples import digest_of
 from braid.scheduler.options import PlannerSettings
-from braid.server.store.records import JobStatus, Registration
+from braid.server.jobs.registration import serve_again
+from braid.server.store.records import JobStatus, ReceivedUpload, Registration
 from braid.server.store.sample_upload import SampleUpload
 from tests.server.jobs.fakes import Server
-from tests.server.jobs.watching import until_ended
+from tests.server.jobs.watching import registered, until_ended
 
 ROWS = np.ones((3, 8), np.float32)
 
@@ -60,6 +62,72 @@ async def test_errors_are_measured_on_samples_until_the_last_version_with_them_i
     assert file.is_file(), "the other model has the same samples"
     await server.store.call(server.store.delete_model, "other", 1)
     assert not file.exists()
+
+
+async def test_a_file_whose_import_tried_nothing_is_imported_again_with_samples(
+    server: Server,
+) -> None:
+    server.importer.needs_samples = True
+    await registered(server)
+    plain = server.store.find_model("lenet", 1)
+    made = await with_samples(server, ROWS)
+    other = await with_samples(server, ROWS, name="other")
+    jobs = [(await until_ended(server, each.job.id))[-1] for each in (made, other)]
+
+    assert [job.state for job in jobs] == [JobStatus.READY] * 2
+    assert server.importer.imports == 2, "both have the same samples"
+    rows = {key: server.store.find_model(*key) for key in (("lenet", 2), ("other", 1))}
+    (own,) = {row.artefact for row in rows.values()}
+    assert own not in (plain.artefact, plain.sha256)
+    assert plain.artefact == plain.sha256 == rows["other", 1].sha256
+    assert not server.store.schedules_for(plain.sha256, plain.options, "fake-cpu")
+    assert server.store.schedules_for(plain.sha256, made.model.options, "fake-cpu")
+    assert not (await with_samples(server, ROWS)).is_new_job
+
+    again = await server.restarted()
+    try:
+        for row in again.store.models():
+            await serve_again(row, again.services)
+        assert set(again.device.loads) == {own, plain.sha256}
+        folder = again.store.folder
+        again.store.delete_model("lenet", 2)
+        assert folder.has_artefact(own)
+        again.store.delete_model("other", 1)
+        assert not folder.has_artefact(own)
+        assert folder.has_artefact(plain.sha256)
+    finally:
+        await again.stop()
+
+
+async def test_a_version_of_an_earlier_store_serves_on_untried_where_its_file_is_gone(
+    server: Server,
+) -> None:
+    server.importer.needs_samples = True
+    await registered(server)
+    plain = server.store.find_model("lenet", 1)
+    digest = digest_of({"x": ROWS})
+    np.savez(server.store.folder.root / "samples.npz", x=ROWS)
+    (server.store.folder.root / "samples.npz").rename(server.store.folder.sample_file(digest))
+    options = replace(plain.options, samples=digest)
+
+    received = ReceivedUpload(None, plain.sha256, plain.size_bytes)
+    made = await server.runner.register("lenet", received, options)
+
+    assert (await until_ended(server, made.job.id))[-1].state is JobStatus.READY
+    assert server.importer.imports == 1
+    assert server.store.find_model("lenet", 2).artefact == plain.sha256
+
+
+async def test_a_file_whose_import_tried_something_is_not_imported_again_with_samples(
+    server: Server,
+) -> None:
+    await registered(server)
+    made = await with_samples(server, ROWS)
+
+    await until_ended(server, made.job.id)
+
+    assert server.importer.imports == 1
+    assert server.store.find_model("lenet", 2).artefact == made.model.sha256
 
 
 async def test_samples_survive_a_restart_and_what_no_version_has_does_not(server: Server) -> None:

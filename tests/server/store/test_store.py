@@ -218,6 +218,8 @@ def test_registering_again_after_a_failure_tries_the_same_version_again(
         ModelOptions(input_shapes={"x": (1, 3, 48, 320)}),
         ModelOptions(precision="tf32"),
         ModelOptions(precision="fp16", accepted_error=0.02),
+        ModelOptions(pad={"length": "repeat"}),
+        ModelOptions(no_pad=True),
     ],
 )
 def test_other_options_are_another_version(store: Store, options: ModelOptions) -> None:

@@ -9,12 +9,14 @@ import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from braid_client import JobFailed, PlannerOptions
 from tests.models.small import small_cnn
 from tests.service.console.browser import Browser, address
+from tests.service.console.test_registering import run_model, set_fields
 from tests.service.server_process import ServerProcess
 from tests.service.test_failed_newest import unknown_operator
 
@@ -22,6 +24,9 @@ pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("no_complaints")]
 
 AXE = Path(sys.prefix) / "node_modules/axe-core/axe.min.js"
 NAME = "a-model-whose-name-has-" + "many-" * 15 + "words"
+needs_axe = pytest.mark.skipif(
+    not AXE.exists(), reason="needs axe-core: npm install --prefix .venv axe-core"
+)
 SHOWS = [(width, dark) for width in (1440, 390) for dark in (False, True)]
 
 
@@ -68,23 +73,44 @@ def test_no_page_scrolls_sideways(pages: list[str], browser: Browser, width: int
         assert browser.run("document.documentElement.scrollWidth") <= width, page
 
 
+@needs_axe
 def test_axe_finds_nothing_serious(pages: list[str], browser: Browser, width: int) -> None:
-    if not AXE.exists():
-        pytest.skip("needs axe-core: npm install --prefix .venv axe-core")
     for page in pages:
         browser.open(page)
-        browser.run(f"{AXE.read_text()};0")
-        found = browser.run(FINDINGS)
-        assert [each for each in found if each[1] in ("serious", "critical")] == [], page
+        assert serious(browser) == [], page
+
+
+@needs_axe
+def test_axe_finds_nothing_serious_in_the_open_form_that_runs_a_model_nor_in_its_answer(
+    pages: list[str], browser: Browser, width: int
+) -> None:
+    browser.open(next(page for page in pages if page.endswith(NAME)))
+    browser.run("document.querySelectorAll('details').forEach(part => part.open = true)")
+    for source in ("image", "json", "numbers"):
+        set_fields(browser, "#try-form", source=source)
+        assert serious(browser) == [], source
+        assert browser.run("document.documentElement.scrollWidth") <= width, source
+    run_model(browser)
+    assert serious(browser) == []
+    set_fields(browser, "#try-form", source="json", json="no list")
+    browser.run("document.querySelector('#try-form button').click()")
+    browser.until("!document.querySelector('#try-problem').hidden")
+    assert serious(browser) == []
+
+
+def serious(browser: Browser) -> list[Any]:
+    """What axe finds in the page as it is now."""
+    browser.run(f"{AXE.read_text()};0")
+    found = browser.run(FINDINGS)
+    return [finding for finding in found if finding[1] in ("serious", "critical")]
 
 
 FINDINGS = """axe.run({resultTypes: ["violations"]}).then(result => result.violations.map(
   each => [each.id, each.impact, ...each.nodes.map(node => node.html.slice(0, 200))]))"""
 
 
+@needs_axe
 def test_axe_is_asked_in_earnest(pages: list[str], browser: Browser) -> None:
-    if not AXE.exists():
-        pytest.skip("needs axe-core: npm install --prefix .venv axe-core")
     browser.open(pages[0])
     browser.run(f"{AXE.read_text()};document.querySelector('main').innerHTML += '<input>'")
     assert any(impact == "critical" for _, impact, *_ in browser.run(FINDINGS))

@@ -20,14 +20,15 @@ def main() -> int:
     parser.add_argument("--model", type=Path, required=True)
     for name in ("--name", "--port", "--threads", "--batch-sizes", "--folder"):
         parser.add_argument(name, required=True)
+    parser.add_argument("--register", action="append", default=[], help="an option more of that")
     given = parser.parse_args()
     serve = ["--grpc-port", given.port, "--http-port", "0", "--threads", given.threads]
     server = subprocess.Popen([*BRAID, "serve", "--store", f"{given.folder}/store", *serve])
     _wait_until_listening(int(given.port), server)
     print("UP", flush=True)
     register = ["--batch-sizes", given.batch_sizes, "--planner", "portfolio", "--wait"]
-    address = f"127.0.0.1:{given.port}"
-    command = [*BRAID, "register", given.name, str(given.model), *register, "--address", address]
+    register += [*given.register, "--address", f"127.0.0.1:{given.port}"]
+    command = [*BRAID, "register", given.name, str(given.model), *register]
     if (status := subprocess.run(command).returncode) not in (0, 3):
         return status
     print("READY", flush=True)

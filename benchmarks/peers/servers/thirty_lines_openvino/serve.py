@@ -28,8 +28,9 @@ class Servicer(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[m
         }
         core = openvino.Core()
         network = core.read_model(model)
-        batch_of_one = {port: [1, *port.partial_shape[1:]] for port in network.inputs}
-        network.reshape({port.any_name: shape for port, shape in batch_of_one.items()})
+        rows = {port.any_name: list(port.partial_shape)[1:] for port in network.inputs}
+        if all(extent.is_static for row in rows.values() for extent in row):  # else all stay open
+            network.reshape({name: [1, *row] for name, row in rows.items()})
         self.compiled = core.compile_model(network, "CPU", settings)
         self.outputs = [output.any_name for output in self.compiled.outputs]
         self.free: asyncio.Queue[openvino.InferRequest] = asyncio.Queue()

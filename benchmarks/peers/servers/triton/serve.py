@@ -36,6 +36,11 @@ def lay_out(given: argparse.Namespace, folder: Path) -> None:
         (backend / part.name).symlink_to(part)
 
 
+def dims(shape: "list[int | str]") -> list[int]:
+    """Extents after the batch, -1 for open ones."""
+    return [extent if isinstance(extent, int) else -1 for extent in shape[1:]]
+
+
 def configuration(given: argparse.Namespace) -> dict[str, object]:
     """The model's configuration, in the place of a ``config.pbtxt``."""
     session = onnxruntime.InferenceSession(given.model)
@@ -52,7 +57,7 @@ def configuration(given: argparse.Namespace) -> dict[str, object]:
         "max_batch_size": largest,
         **{
             key: [
-                {"name": port.name, "data_type": DATATYPES[port.type], "dims": port.shape[1:]}
+                {"name": port.name, "data_type": DATATYPES[port.type], "dims": dims(port.shape)}
                 for port in ports
             ]
             for key, ports in (("input", session.get_inputs()), ("output", session.get_outputs()))
