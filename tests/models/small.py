@@ -46,11 +46,10 @@ def embedding(path: Path) -> Path:
     return save(graph([node], inputs, outputs, {"table": table}, "embedding"), path)
 
 
-def open_length(path: Path) -> Path:
-    """x FP32 [batch, length] -> 2 x: each length is a shape of its own."""
-    node = helper.make_node("Add", ["x", "x"], ["y"])
-    made = graph([node], tensors(x=["batch", "length"]), tensors(y=["batch", "length"]))
-    return save(made, path)
+def open_length(path: Path, element: int = TensorProto.FLOAT) -> Path:
+    """x [batch, length] -> 2 x: each length is a shape of its own."""
+    node, shape = helper.make_node("Add", ["x", "x"], ["y"]), ["batch", "length"]
+    return save(graph([node], tensors(element, x=shape), tensors(element, y=shape)), path)
 
 
 def by_values(path: Path) -> Path:
