@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from braid.compiler.imported_model import ImportedModel
 from braid.core.errors import DeviceOutOfMemory, InvalidArtefact, PreconditionFailed
 from braid.core.inputs import ShapeClass
+from braid.core.padding import PaddedAxis
 from braid.core.program import (
     PlanToRun,
     ProgramKey,
@@ -27,10 +28,12 @@ from braid.core.program import (
 )
 from braid.core.runtimes import ONNXRUNTIME
 from braid.core.schedule import Schedule, ScheduleKey
-from braid.core.tensor import TensorType, has_open_extents
+from braid.core.tensor import BATCH, BYTES, TensorType, has_open_extents, outputs_at
+from braid.engine.importer.host.report import BatchAxes
 from braid.server.devices.device import Device
 from braid.server.devices.executables import Executable
 from braid.server.inference.latencies import LatencyTable
+from braid.server.inference.lengths import Lengths
 from braid.server.inference.other_shapes import OtherShapes
 from braid.server.store.records import ModelVersion
 from braid.server.store.serving_config import BatchPolicy
@@ -38,7 +41,7 @@ from braid.server.store.serving_config import BatchPolicy
 log = logging.getLogger("braid.replica")
 
 MAX_TABLES = 64
-"""Shape classes whose latencies are remembered."""
+"""Lanes whose latencies are remembered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,11 +99,12 @@ class ModelReplica:
             tuple((name, self.one_row(spec)) for name, spec in imported.inputs(1).items()),
             imported.static,
         )
+        self.lengths = Lengths(self._padded_in_batches(report.batch), self.profiled)
         self.schedule_keys = _schedule_keys(imported, device.device_key, imported.batch_sizes)
         self.larger_keys = _schedule_keys(imported, device.device_key, imported.larger_sizes)
         self.chosen: dict[int, ScheduleMark] = {}  # by batch size: the schedule that was given last
         self.seen_shapes: dict[Hashable, tuple[ShapeClass, int]] = {}  # of requests that were right
-        self._latencies: OrderedDict[ShapeClass, LatencyTable] = OrderedDict()
+        self._latencies: OrderedDict[Hashable, LatencyTable] = OrderedDict()  # by lane
         self._profiled: dict[tuple[ShapeClass, int], Executable] = {}
         self._beside: dict[int, tuple[int, Executable]] = {}  # by size: side by side, if it pays
         specs = graph.inputs, self.output_specs
@@ -113,6 +117,15 @@ class ModelReplica:
         self._is_closed = False
         device.keep(self.digest)
 
+    def _padded_in_batches(self, batch: BatchAxes | None) -> Sequence[PaddedAxis]:
+        """Axes along which requests of other lengths may be padded to share a batch."""
+        outputs = outputs_at(self.inputs, self.output_specs, dict(self.profiled.inputs))
+        is_text = any(spec.dtype == BYTES for spec in (*self.inputs.values(), *outputs.values()))
+        is_open = any(not spec.bind({BATCH: 1}).is_static for spec in outputs.values())
+        if batch is None or batch.alone or self.static_inputs or is_text or is_open:
+            return ()
+        return self.padding
+
     async def close(self) -> None:
         """Release the executables and the model. No batch uses them any more."""
         self._is_closed = True
@@ -121,13 +134,13 @@ class ModelReplica:
         executables = {*self._profiled.values(), *beside, *self._retired, *others}
         await self.device.let_go(self.digest, executables)
 
-    def latencies(self, shape_class: ShapeClass) -> LatencyTable:
-        table = self._latencies.get(shape_class)
+    def latencies(self, lane: Hashable) -> LatencyTable:
+        table = self._latencies.get(lane)
         if table is None:
-            table = self._latencies[shape_class] = LatencyTable(self.batch_sizes)
+            table = self._latencies[lane] = LatencyTable(self.batch_sizes)
             if len(self._latencies) > MAX_TABLES:
                 self._latencies.popitem(last=False)
-        self._latencies.move_to_end(shape_class)
+        self._latencies.move_to_end(lane)
         return table
 
     def expect(self, batch_size: int, latency_us: float) -> None:

@@ -13,13 +13,15 @@ from typing import Any
 
 import numpy as np
 
-from braid.core.inputs import Content
+from braid.core.inputs import Content, ShapeClass
+from braid.core.padding import REPEAT, PaddedAxis, cut
 from braid.core.pieces import PIECE_BYTES, Work, finished, joined
 from braid.core.strings import Strings, elements_of, length_prefixed
-from braid.core.tensor import BYTES, DTYPE_BYTES
+from braid.core.tensor import BYTES, DTYPE_BYTES, TensorType
 from braid.engine.link.shared_memory import Field
 from braid.server.devices.executables import Executable
 from braid.server.inference.batching.queues import Piece
+from braid.server.inference.lengths import length_of
 from braid.server.inference.replica import ModelReplica
 from braid.server.inference.requests import (
     CheckedRequest,
@@ -45,7 +47,8 @@ class BatchRun:
     batch_size: int
     rows: int
     sent_ns: int
-    prepare_ns: int = 0  # until what runs it was prepared, before it was sent
+    prepare_ns: int  # until what runs it was prepared, before it was sent
+    shape_class: ShapeClass  # the longest of the pieces' along each axis
 
 
 def with_rows(pieces: Sequence[Piece]) -> Iterator[tuple[int, Piece]]:
@@ -55,10 +58,17 @@ def with_rows(pieces: Sequence[Piece]) -> Iterator[tuple[int, Piece]]:
         first += piece.rows
 
 
-def write_rows(memory: memoryview, offset: int, ready: Executable, pieces: Sequence[Piece]) -> bool:
+def write_rows(
+    memory: memoryview,
+    offset: int,
+    ready: Executable,
+    pieces: Sequence[Piece],
+    axes: Sequence[PaddedAxis] = (),
+) -> bool:
     """Copy every piece's rows into the slot; rows of padding are zeroed, of integers repeated.
 
-    Returns True if all inputs are known to be finite. Looked at only if the executable needs that.
+    Shorter ones are padded along ``axes``. Returns True if all inputs are known to be finite, which
+    is looked at only if the executable needs that.
     """
     if ready.layout.has_heap:
         _write_mixed_rows(memory, offset, ready, pieces)
@@ -68,7 +78,7 @@ def write_rows(memory: memoryview, offset: int, ready: Executable, pieces: Seque
         start = offset + place.offset
         end = start + place.size_bytes
         for piece in pieces:
-            size = _write_piece(memory[start:end], piece, piece.request.inputs[name])
+            size = _write_longer(memory[start:end], piece, name, place, axes)
             is_finite = is_finite and _is_finite(memory[start : start + size], place.spec.dtype)
             start += size
         if "INT" in place.spec.dtype:
@@ -76,6 +86,34 @@ def write_rows(memory: memoryview, offset: int, ready: Executable, pieces: Seque
         else:
             memory[start:end] = bytes(end - start)
     return is_finite
+
+
+def _write_longer(
+    memory: memoryview, piece: Piece, name: str, place: Field, axes: Sequence[PaddedAxis]
+) -> int:
+    """Do as ``_write_piece``, padded along the axes to what the slot has."""
+    data = piece.request.inputs[name]
+    shape = _row_shape(piece, name) if axes else place.shape[1:]
+    if shape == place.shape[1:]:
+        return _write_piece(memory, piece, data)
+    assert isinstance(data, bytes | memoryview), "what is stored elsewhere is not padded"
+    item, wanted = DTYPE_BYTES[place.spec.dtype], (piece.rows, *place.shape[1:])
+    size = math.prod(wanted) * item
+    given = np.frombuffer(data, f"V{item}").reshape(piece.request.rows, *shape)
+    rows = np.frombuffer(memory[:size], f"V{item}").reshape(wanted)
+    memory[:size] = bytes(size)
+    rows[tuple(map(slice, (piece.rows, *shape)))] = given[piece.first_row :][: piece.rows]
+    for axis in axes:
+        part = axis.inputs.get(name)
+        if part is not None and part.way == REPEAT:
+            along, length = np.moveaxis(rows, part.dimension, 0), shape[part.dimension - 1]
+            along[length:] = along[length - 1]
+    return size
+
+
+def _row_shape(piece: Piece, name: str) -> tuple[int, ...]:
+    spec = next(spec for other, spec in piece.request.shape_class.inputs if other == name)
+    return tuple(map(int, spec.shape[1:]))
 
 
 def _repeat_last_row(memory: memoryview, start: int, end: int, place: Field) -> None:
@@ -160,7 +198,7 @@ def draft_of(
 ) -> Draft:
     """Prepare the outcome of a piece, as far as it does not depend on what the outputs contain."""
     request = piece.request
-    if any(_needs_copy(model, run, name, piece.rows) for name in request.outputs):
+    if any(_needs_copy(model, run, name, piece) for name in request.outputs):
         return Draft(piece, row)
     outputs = finished(_outputs(memory, model, run, piece, row))
     return Draft(piece, row, outputs, _prepared_reply(model, piece, outputs))
@@ -211,21 +249,41 @@ def _prepared_reply(
 def _outputs(
     memory: memoryview, model: ModelReplica, run: BatchRun, piece: Piece, row: int
 ) -> Work[dict[str, OutputTensor]]:
-    places, axes, cut = run.ready.layout.outputs, model.output_axes, {}
+    places, axes, outputs = run.ready.layout.outputs, model.output_axes, {}
     for name in piece.request.outputs:
         axis = axes.get(name)
-        cut[name] = yield from _cut(memory, run, places[name], axis, row, piece.rows)
+        whole = yield from _cut(memory, run, places[name], axis, row, piece.rows)
+        outputs[name] = _shortened(model, piece, run, name, whole)
         if piece.request.is_empty and axis is not None:
-            shape = cut[name].shape
+            shape = outputs[name].shape
             none_of = (*shape[:axis], 0, *shape[axis + 1 :])
-            cut[name] = OutputTensor(cut[name].dtype, none_of, b"")
-    return cut
+            outputs[name] = OutputTensor(outputs[name].dtype, none_of, b"")
+    return outputs
 
 
-def _needs_copy(model: ModelReplica, run: BatchRun, name: str, rows: int) -> bool:
-    """True if ``rows`` rows of an output do not lie together in the slot, or are in the heap."""
+def _shortened(
+    model: ModelReplica, piece: Piece, run: BatchRun, name: str, output: OutputTensor
+) -> OutputTensor:
+    """Return an output without what follows padding; its rows are those of the piece."""
+    own = piece.request.shape_class
+    if own == run.shape_class:
+        return output
+    for axis in model.lengths.axes:
+        if name in axis.outputs and length_of(own, axis) < length_of(run.shape_class, axis):
+            specs = {name: (TensorType(output.dtype, output.shape), output.data)}
+            spec, data = cut(specs, axis, length_of(own, axis))[name]
+            output = OutputTensor(spec.dtype, tuple(map(int, spec.shape)), data)
+    return output
+
+
+def _needs_copy(model: ModelReplica, run: BatchRun, name: str, piece: Piece) -> bool:
+    """True if a piece's rows of an output do not lie together in the slot, or are in the heap."""
     axis, place = model.output_axes.get(name), run.ready.layout.outputs[name]
-    shape = place.shape
+    shape, rows = place.shape, piece.rows
+    if piece.request.shape_class != run.shape_class and any(
+        name in axis.outputs for axis in model.lengths.axes
+    ):
+        return True
     if place.spec.dtype == BYTES or not place.spec.is_static:
         return True
     return bool(axis) and rows != shape[axis or 0]

@@ -97,7 +97,7 @@ class DeviceLoad:
             self._check_wait(queue, request)
         if queue.is_empty:
             return
-        lane = queue.lane(request.shape_class)
+        lane = queue.lane(request)
         over = queue.rows + request.rows - policy.max_rows
         if queue.requests >= policy.max_requests or over > 0:
             raise self.full(queue, lane, max(1, over))
@@ -137,7 +137,7 @@ class DeviceLoad:
 
     def _check_wait(self, queue: ModelQueue, request: CheckedRequest) -> None:
         """Refuse a request that would wait longer than the policy allows."""
-        lane, longest_s = queue.lane(request.shape_class), queue.model.policy.max_queue_s
+        lane, longest_s = queue.lane(request), queue.model.policy.max_queue_s
         before = lane.rows_before(request.priority)
         wait_s = self.clearing_s(queue.model, lane.table, before)
         if wait_s > longest_s:

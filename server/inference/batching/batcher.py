@@ -151,9 +151,9 @@ class Batcher:
     def expected_s(self, model: ModelReplica, request: CheckedRequest) -> float:
         """Return the expected seconds until a request that came now would be answered."""
         queue = self._queues.get(model)
-        lane = None if queue is None or queue.is_empty else queue.lane(request.shape_class)
+        lane = None if queue is None or queue.is_empty else queue.lane(request)
         before = 0 if lane is None else lane.rows_before(request.priority)
-        table = model.latencies(request.shape_class)
+        table = model.latencies(model.lengths.lane_of(request))
         return self._load(self._clock.now()).clearing_s(model, table, before + request.rows)
 
     def backlog_s(self) -> float:
@@ -219,7 +219,7 @@ class Batcher:
         if self._in_flight or any(not queue.is_empty for queue in self._queues.values()):
             return False
         lane, rows, now = (
-            queue.lane(ticket.request.shape_class),
+            queue.lane(ticket.request),
             ticket.rows_left,
             self._clock.now(),
         )

@@ -58,7 +58,7 @@ class Execution(Protocol):
     def run(
         self, model: ModelReplica, pieces: Sequence[Piece], size: int, beside: int = 1
     ) -> Running:
-        """Run pieces of one shape class as a batch of ``size`` rows, one of ``beside`` at once."""
+        """Run pieces of one lane as a batch of ``size`` rows, one of ``beside`` at once."""
 
 
 @dataclass(slots=True)
@@ -73,11 +73,12 @@ class _Sent:
     size: int
     sent_ns: int
     prepare_ns: int
+    shape_class: ShapeClass  # the longest of the pieces' along each axis
     answer: Coroutine[Any, Any, int] | None = None  # None: nothing was left to run
 
-    @property
-    def shape_class(self) -> ShapeClass:
-        return self.pieces[0].request.shape_class
+
+def _joined(model: ModelReplica, pieces: Sequence[Piece]) -> ShapeClass:
+    return model.lengths.joined({piece.request.shape_class for piece in pieces})
 
 
 class DeviceExecution:
@@ -91,7 +92,7 @@ class DeviceExecution:
     def run(
         self, model: ModelReplica, pieces: Sequence[Piece], size: int, beside: int = 1
     ) -> Running:
-        """Run pieces of one shape class as a batch of ``size`` rows, one of ``beside`` at once.
+        """Run pieces of one lane as a batch of ``size`` rows, one of ``beside`` at once.
 
         The device is asked before this returns if nothing has to be waited for: then no task and no
         turn of the event loop lies between a request and its run. What ended before is left out;
@@ -100,7 +101,8 @@ class DeviceExecution:
         Raises:
             BraidError: (now, or by what is returned) the whole batch failed.
         """
-        ready = model.ready(pieces[0].request.shape_class, size, beside)
+        shape_class = _joined(model, pieces)
+        ready = model.ready(shape_class, size, beside)
         if ready is None:
             return self._wait_and_run(model, pieces, size, beside)
         offset = self._device.arena.allocate(slot_bytes(ready, pieces))
@@ -110,7 +112,7 @@ class DeviceExecution:
         if not self._duty_cycle.begin_now():
             self._free(model, ready, offset)
             return self._wait_and_run(model, pieces, size, beside)
-        return self._finish(self._send(model, ready, offset, pieces, size))
+        return self._finish(self._send(model, ready, offset, pieces, size, shape_class))
 
     async def _wait_and_run(
         self,
@@ -125,7 +127,7 @@ class DeviceExecution:
 
         With ``of_class``, the executable of the shape class, and not one for any shape.
         """
-        began_ns, wanted = perf_counter_ns(), (pieces[0].request.shape_class, size)
+        began_ns, wanted = perf_counter_ns(), (_joined(model, pieces), size)
         is_new = of_class or model.ready(*wanted, beside) is None
         if of_class:
             ready = await model.other_shapes.own(wanted)
@@ -140,7 +142,7 @@ class DeviceExecution:
         except BaseException:
             self._free(model, ready, offset)
             raise
-        sent = self._send(model, ready, offset, pieces, size, prepare_ns)
+        sent = self._send(model, ready, offset, pieces, size, wanted[0], prepare_ns)
         return await self._finish(sent)
 
     async def _finish(self, sent: _Sent) -> BatchResult:
@@ -166,6 +168,7 @@ class DeviceExecution:
         offset: int,
         pieces: Sequence[Piece],
         size: int,
+        shape_class: ShapeClass,
         prepare_ns: int = 0,
     ) -> _Sent:
         """Write the rows into the slot and ask the device; frees the slot if that fails."""
@@ -173,9 +176,12 @@ class DeviceExecution:
         try:
             pieces = still_wanted(pieces, monotonic())
             rows = sum(piece.rows for piece in pieces)
-            sent = _Sent(model, ready, offset, pieces, rows, size, sent_ns, prepare_ns)
+            times_ns = sent_ns, prepare_ns
+            sent = _Sent(model, ready, offset, pieces, rows, size, *times_ns, shape_class)
             if rows:
-                is_finite = write_rows(self._device.arena.view, offset, ready, pieces)
+                is_finite = write_rows(
+                    self._device.arena.view, offset, ready, pieces, model.lengths.axes
+                )
                 unwanted = partial(when_all_ended, pieces)
                 sent.answer = self._device.run(ready, offset, unwanted, is_finite=is_finite)
         except BaseException:
@@ -196,7 +202,10 @@ class DeviceExecution:
             model, memory = sent.model, self._device.arena.view
             size = sent.size if model.batched else 1
             times_ns = sent.sent_ns, sent.prepare_ns
-            run = BatchRun(sent.ready, sent.offset, size, sent.rows, *times_ns)
+            run = BatchRun(
+                *(sent.ready, sent.offset, size, sent.rows, *times_ns),
+                shape_class=sent.shape_class,
+            )
             try:
                 drafts = [
                     draft_of(memory, model, run, piece, row)

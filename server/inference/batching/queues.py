@@ -4,24 +4,23 @@
                   └─take──> Piece ──batch──> InferenceResult ───┘
 
     ModelQueue
-      └── lanes: shape class ──> priority ──> tickets in order of arrival
+      └── lanes: shape class, or near lengths ──> priority ──> tickets in order of arrival
 
 A ticket ends exactly once: by its result, an error, its deadline, or its caller going away. Only
-requests of one shape class share a batch, so each class is a lane of its own. The lane that holds
-the first ticket goes first.
+requests of one lane share a batch: of one shape class, or of lengths near each other where padding
+is exact (``lengths``). The lane that holds the first ticket goes first.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Protocol
 
 from braid.core.errors import DeadlineExceeded
-from braid.core.inputs import ShapeClass
 from braid.server.inference.batching.batch_sizes import ArrivalRate, CompletionPlan
 from braid.server.inference.latencies import LatencyTable
 from braid.server.inference.replica import ModelReplica
@@ -128,7 +127,7 @@ def still_wanted(pieces: Sequence[Piece], now: float) -> list[Piece]:
 
 
 MAX_IDLE_LANES = 64
-"""Shape classes of one model that are kept without anything waiting."""
+"""Lanes of one model that are kept without anything waiting."""
 
 
 class BatchObserver(Protocol):
@@ -150,7 +149,7 @@ class Level:
 
 
 class Lane:
-    """Waiting tickets of one shape class, and the latencies of its batches."""
+    """Waiting tickets that may share batches, and the latencies of these."""
 
     def __init__(self, table: LatencyTable) -> None:
         self.table = table
@@ -212,26 +211,27 @@ class ModelQueue:
         self.requests = 0  # none of whose rows has been taken yet
         self.used_s = 0.0  # device time by share: the queue with the least goes first
         self._numbers = count()
-        self._places: dict[Ticket, tuple[int, ShapeClass]] = {}
-        self._lanes: OrderedDict[ShapeClass, Lane] = OrderedDict()
+        self._places: dict[Ticket, tuple[int, Lane]] = {}
+        self._lanes: OrderedDict[Hashable, Lane] = OrderedDict()
 
     @property
     def is_empty(self) -> bool:
         return not self._places
 
-    def lane(self, shape_class: ShapeClass) -> Lane:
-        """Return the lane of a shape class, with its latency table."""
-        lane = self._lanes.get(shape_class)
+    def lane(self, request: CheckedRequest) -> Lane:
+        """Return the lane of a request, with its latency table."""
+        key = self.model.lengths.lane_of(request)
+        lane = self._lanes.get(key)
         if lane is None:
             self._forget_idle_lanes()
-            lane = self._lanes[shape_class] = Lane(self.model.latencies(shape_class))
-        self._lanes.move_to_end(shape_class)
+            lane = self._lanes[key] = Lane(self.model.latencies(key))
+        self._lanes.move_to_end(key)
         return lane
 
     def add(self, ticket: Ticket) -> None:
-        number, shape_class = next(self._numbers), ticket.request.shape_class
-        self.lane(shape_class).add(number, ticket)
-        self._places[ticket] = (number, shape_class)
+        number, lane = next(self._numbers), self.lane(ticket.request)
+        lane.add(number, ticket)
+        self._places[ticket] = (number, lane)
         self.rows += ticket.rows_left
         self.requests += 1
 
@@ -240,8 +240,8 @@ class ModelQueue:
         place = self._places.pop(ticket, None)
         if place is None:
             return False
-        number, shape_class = place
-        self._lanes[shape_class].remove(number, ticket)
+        number, lane = place
+        lane.remove(number, ticket)
         self.rows -= ticket.rows_left
         self.requests -= ticket.next_row == 0
         return True
@@ -284,6 +284,6 @@ class ModelQueue:
         return self._lanes.values()
 
     def _forget_idle_lanes(self) -> None:
-        idle = [shape_class for shape_class, lane in self._lanes.items() if not lane.rows]
-        for shape_class in idle[: max(0, len(idle) - MAX_IDLE_LANES)]:
-            del self._lanes[shape_class]
+        idle = [key for key, lane in self._lanes.items() if not lane.rows]
+        for key in idle[: max(0, len(idle) - MAX_IDLE_LANES)]:
+            del self._lanes[key]

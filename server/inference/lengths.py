@@ -1,0 +1,125 @@
+"""Requests of different lengths in one batch, where padding is exact (``braid.core.padding``).
+
+    request [1, 53] ──┐
+    request [1, 61] ──┼─ lane of lengths up to 64 ──> batch [3, 61] ──> outputs, each cut
+    request [1, 58] ──┘
+
+Lengths that lie near each other share a lane, and with it what its batches are seen to take. A
+batch is as long as the longest request in it, so one that runs alone is not padded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from braid.core.inputs import Content, GivenTensor, ShapeClass
+from braid.core.padding import PaddedAxis, takes
+from braid.core.tensor import TensorType
+
+LEAST_STEP = 8
+"""Lengths of a lane differ by less than this, or than a quarter of the power of two below them."""
+
+MAX_LANES = 512
+"""Shape classes whose lane is remembered."""
+
+
+class Request(Protocol):
+    """Request as far as its lane depends on it."""
+
+    @property
+    def shape_class(self) -> ShapeClass: ...
+
+    @property
+    def rows(self) -> int: ...
+
+    @property
+    def inputs(self) -> Mapping[str, Content]: ...
+
+    @property
+    def is_empty(self) -> bool: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Near:
+    """Lane of all classes that are no longer than this one, and nearly as long."""
+
+    longest: ShapeClass
+
+
+def longest_near(length: int) -> int:
+    """Return the greatest length that shares a lane with ``length``, which is one at least."""
+    step = max(LEAST_STEP, 1 << max(0, length.bit_length() - 3))
+    return -(-length // step) * step
+
+
+class Lengths:
+    """Lanes of one model by its open axes."""
+
+    def __init__(self, padding: Sequence[PaddedAxis], scheduled: ShapeClass) -> None:
+        """``scheduled``: the class that has schedules, which keeps a lane of its own."""
+        self.axes = tuple(axis for axis in padding if axis.exact)
+        self._scheduled = scheduled
+        self._lanes: dict[ShapeClass, tuple[Hashable, tuple[PaddedAxis, ...]]] = {}
+
+    def lane_of(self, request: Request) -> Hashable:
+        """Return what requests must have in common to share batches."""
+        shape_class = request.shape_class
+        if not self.axes:
+            return shape_class
+        lane = self._lanes.get(shape_class)
+        if lane is None:
+            if len(self._lanes) >= MAX_LANES:
+                self._lanes.clear()
+            lane = self._lanes[shape_class] = self._lane(shape_class)
+        near, axes = lane
+        return near if _can_be_padded(request, axes) else shape_class
+
+    def _lane(self, shape_class: ShapeClass) -> tuple[Hashable, tuple[PaddedAxis, ...]]:
+        axes = tuple(axis for axis in self.axes if 0 < length_of(shape_class, axis) <= axis.up_to)
+        if not axes or shape_class == self._scheduled or shape_class.static:
+            return shape_class, ()
+        longest = shape_class
+        for axis in axes:
+            near = min(longest_near(length_of(shape_class, axis)), axis.up_to)
+            longest = _at(longest, axis, near)
+        return Near(longest), axes
+
+    def joined(self, classes: Collection[ShapeClass]) -> ShapeClass:
+        """Return the class of a batch of requests of one lane: the longest along each axis."""
+        first = next(iter(classes))
+        if len(classes) == 1:
+            return first
+        for axis in self.axes:
+            first = _at(first, axis, max(length_of(one, axis) for one in classes))
+        return first
+
+
+def _can_be_padded(request: Request, axes: Sequence[PaddedAxis]) -> bool:
+    given = [
+        GivenTensor(name, spec.dtype, (request.rows, *map(int, spec.shape[1:])), data)
+        for name, spec in request.shape_class.inputs
+        if isinstance(data := request.inputs[name], bytes | memoryview)
+    ]
+    if request.is_empty or len(given) < len(request.inputs):
+        return False
+    return all(takes(given, axis) for axis in axes)
+
+
+def length_of(shape_class: ShapeClass, axis: PaddedAxis) -> int:
+    """Return the extent of a class along an axis."""
+    specs = dict(shape_class.inputs)
+    name, part = next(iter(axis.inputs.items()))
+    return int(specs[name].shape[part.dimension])
+
+
+def _at(shape_class: ShapeClass, axis: PaddedAxis, length: int) -> ShapeClass:
+    def longer(name: str, spec: TensorType) -> TensorType:
+        if name not in axis.inputs:
+            return spec
+        at = axis.inputs[name].dimension
+        return TensorType(spec.dtype, (*spec.shape[:at], length, *spec.shape[at + 1 :]))
+
+    inputs = tuple((name, longer(name, spec)) for name, spec in shape_class.inputs)
+    return ShapeClass(inputs, shape_class.static)
