@@ -59,6 +59,10 @@ class OtherShapes:
         self._heap_part = 0.0  # of a run, by the bytes of its inputs; as much as was seen
 
     @property
+    def has_session(self) -> bool:
+        return self._session is not None
+
+    @property
     def may_open(self) -> bool:
         return self._session is None and not self._is_shut
 

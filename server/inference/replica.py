@@ -33,7 +33,7 @@ from braid.engine.importer.host.report import BatchAxes
 from braid.server.devices.device import Device
 from braid.server.devices.executables import Executable
 from braid.server.inference.latencies import LatencyTable
-from braid.server.inference.lengths import Lengths
+from braid.server.inference.lengths import Lengths, Request
 from braid.server.inference.other_shapes import OtherShapes
 from braid.server.store.records import ModelVersion
 from braid.server.store.serving_config import BatchPolicy
@@ -133,6 +133,12 @@ class ModelReplica:
         beside = [ready for _, ready in self._beside.values()]
         executables = {*self._profiled.values(), *beside, *self._retired, *others}
         await self.device.let_go(self.digest, executables)
+
+    def lane_of(self, request: Request) -> Hashable:
+        """Return what requests must have in common to share batches."""
+        if not self.other_shapes.has_session:  # each length of a batch would have to be prepared
+            return request.shape_class
+        return self.lengths.lane_of(request)
 
     def latencies(self, lane: Hashable) -> LatencyTable:
         table = self._latencies.get(lane)

@@ -153,7 +153,7 @@ class Batcher:
         queue = self._queues.get(model)
         lane = None if queue is None or queue.is_empty else queue.lane(request)
         before = 0 if lane is None else lane.rows_before(request.priority)
-        table = model.latencies(model.lengths.lane_of(request))
+        table = model.latencies(model.lane_of(request))
         return self._load(self._clock.now()).clearing_s(model, table, before + request.rows)
 
     def backlog_s(self) -> float:

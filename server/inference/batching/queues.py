@@ -220,7 +220,7 @@ class ModelQueue:
 
     def lane(self, request: CheckedRequest) -> Lane:
         """Return the lane of a request, with its latency table."""
-        key = self.model.lengths.lane_of(request)
+        key = self.model.lane_of(request)
         lane = self._lanes.get(key)
         if lane is None:
             self._forget_idle_lanes()
