@@ -55,11 +55,11 @@ def longest_near(length: int) -> int:
 
 
 class Lengths:
-    """Lanes of one model by its open axes."""
+    """Lanes of one model by an open axis. Of several, the first: padding two at once is not shown."""
 
     def __init__(self, padding: Sequence[PaddedAxis], scheduled: ShapeClass) -> None:
         """``scheduled``: the class that has schedules, which keeps a lane of its own."""
-        self.axes = tuple(axis for axis in padding if axis.exact)
+        self.axes = tuple(axis for axis in padding if axis.exact)[:1]
         self._scheduled = scheduled
         self._lanes: dict[ShapeClass, tuple[Hashable, tuple[PaddedAxis, ...]]] = {}
 

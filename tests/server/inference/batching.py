@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Hashable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from itertools import count
@@ -100,7 +100,10 @@ class FakeModel:
         for size, seconds in self.beside_s.items():
             self._table.expect(size, seconds, PARTS)
 
-    def latencies(self, shape_class: ShapeClass) -> LatencyTable:
+    def lane_of(self, request: CheckedRequest) -> Hashable:
+        return request.shape_class
+
+    def latencies(self, lane: Hashable) -> LatencyTable:
         return self._table
 
 

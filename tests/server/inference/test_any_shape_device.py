@@ -32,7 +32,7 @@ from braid.server.inference.replica import ModelReplica
 from braid.server.inference.requests import CheckedRequest, GivenRequest, check_request
 from braid.server.store.records import ModelVersion
 from tests.engine.importer.running import import_here
-from tests.models.of_any_length import ALL, WORDS, AnyLength, Array, masked_attention
+from tests.models.of_any_length import ALL, WORDS, AnyLength, Array, masked_attention, pooling
 from tests.server.inference.batching import Watcher
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -263,3 +263,39 @@ async def test_a_session_counts_as_the_models_file_however_many_use_it(
 async def test_without_a_session_none_is_counted(device: Device, tmp_path: Path) -> None:
     async with served(device, masked_attention(), tmp_path, ERRED) as under:
         assert device.model_memory[under.replica.digest].sessions == 0
+
+
+@pytest.mark.parametrize("of", ALL, ids=lambda of: of.__name__)
+async def test_requests_of_many_lengths_at_once_equal_the_reference(
+    device: Device, tmp_path: Path, of: Callable[[], AnyLength]
+) -> None:
+    random, model = np.random.default_rng(5), of()
+    async with served(device, model, tmp_path, RAN) as under, asyncio.TaskGroup() as requests:
+        for _ in range(60):
+            rows, length = int(random.integers(1, 4)), int(random.integers(1, 60))
+            requests.create_task(under.check(model.inputs(random, rows, length)))
+
+
+async def test_near_lengths_share_batches_only_where_padding_is_exact(
+    device: Device, tmp_path: Path
+) -> None:
+    for of, shared in ((masked_attention, True), (pooling, False)):
+        random, model = np.random.default_rng(6), of()
+        (tmp_path / of.__name__).mkdir()
+        async with served(device, model, tmp_path / of.__name__, RAN) as under:
+            inputs = [model.inputs(random, 1, length) for length in range(41, 49)]
+            results = await asyncio.gather(
+                *(under.batcher.submit(under.replica, under.request(x), Watcher()) for x in inputs)
+            )
+            assert (max(result.batch_rows for result in results) > 1) == shared
+
+
+async def test_a_request_whose_mask_hides_its_first_word_is_not_padded(
+    device: Device, tmp_path: Path
+) -> None:
+    random, model = np.random.default_rng(7), masked_attention()
+    async with served(device, model, tmp_path, RAN) as under, asyncio.TaskGroup() as requests:
+        for length in (*range(9, 16), *range(9, 16)):
+            inputs = dict(model.inputs(random, 1, length))
+            inputs["mask"] = np.zeros_like(inputs["mask"])  # attention spreads over all its words
+            requests.create_task(under.check(inputs))
