@@ -55,7 +55,7 @@ def longest_near(length: int) -> int:
 
 
 class Lengths:
-    """Lanes of one model by an open axis. Of several, the first: padding two at once is not shown."""
+    """Lanes of one model by an open axis; of several the first, as two at once were not tried."""
 
     def __init__(self, padding: Sequence[PaddedAxis], scheduled: ShapeClass) -> None:
         """``scheduled``: the class that has schedules, which keeps a lane of its own."""
