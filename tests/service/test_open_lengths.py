@@ -79,7 +79,7 @@ def test_requests_of_any_length_are_answered_as_each_alone(
 
 def register(client: Client, drawn: Mapping[str, OpenLength]) -> list[Subject]:
     jobs = [
-        client.register(name, model.model, batch_sizes=[1], planner="sequential")
+        client.register(name, model.model, batch_sizes=[1, 4], planner="sequential")
         for name, model in drawn.items()
     ]
     for job in jobs:
