@@ -36,6 +36,9 @@ settings.load_profile("any speed")
 # some tests press Ctrl-C.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+# ``nohup`` ignores SIGHUP in the same way. A handler is not inherited, so that children end by it.
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, lambda *_: None)
 
 
 SHARED = ("shared: ServerProcess", "target: Target")

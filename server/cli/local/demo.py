@@ -80,7 +80,9 @@ def run(args: argparse.Namespace) -> int:
     started = time.monotonic()
     with ExitStack() as stack:
         for number in (signal.SIGTERM, signal.SIGHUP):
-            stack.callback(signal.signal, number, signal.signal(number, _as_interrupt))
+            if (before := signal.getsignal(number)) is not signal.SIG_IGN:  # as under ``nohup``
+                stack.callback(signal.signal, number, before)
+                signal.signal(number, _as_interrupt)
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="braid-demo-")))
         _heading("Exporting the networks as ONNX, starting a server")
         command = python_command(EXPORT, *args.networks, "--out", str(folder))
