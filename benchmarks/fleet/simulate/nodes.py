@@ -7,7 +7,7 @@ ask ──> Batcher (server/inference/batching) ──> SleepingDevice ──> a
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -58,7 +58,10 @@ class SimulatedModel:
         for size in self.batch_sizes:
             self._table.expect(size, device.expected_s(size))
 
-    def latencies(self, shape_class: ShapeClass) -> LatencyTable:
+    def lane_of(self, request: CheckedRequest) -> Hashable:
+        return request.shape_class
+
+    def latencies(self, lane: Hashable) -> LatencyTable:
         return self._table
 
 
