@@ -10,6 +10,7 @@ costs no call, no graph and no kernels.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -36,13 +37,14 @@ def check_any_division(template: OpGraph, graph: OpGraph, constants: Mapping[str
                 )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class AnyShape:
     """A session, ready for any shape of its model."""
 
     digest: str
     template: OpGraph
     session: Whole
+    binds: bool = True  # outputs; a file may declare other extents than its outputs have
 
     def outputs(self, program: ProgramKey) -> dict[str, TensorType]:
         """Specs of the outputs at a program's shapes; extents that no input names are open."""
@@ -91,10 +93,14 @@ class AnyShape:
     ) -> None:
         """Run as ``results``, on the views of a slot; open outputs go to the heap."""
         inputs, outputs = slot
-        if instead is None and heap is None and all(map(Tensor.numel, outputs.values())):
-            self.session.run_into(inputs, outputs)
-            return
+        can_bind = instead is None and heap is None and all(map(Tensor.numel, outputs.values()))
+        is_bound = can_bind and self.binds
+        if is_bound:
+            with suppress(PreconditionFailed):
+                self.session.run_into(inputs, outputs)
+                return
         results = self.results(program, inputs, instead)
+        self.binds = self.binds and not is_bound  # it runs without
         for name, spec in self.outputs(program).items():
             if spec.is_static:
                 outputs[name].copy_(results[name])

@@ -299,3 +299,14 @@ async def test_a_request_whose_mask_hides_its_first_word_is_not_padded(
             inputs = dict(model.inputs(random, 1, length))
             inputs["mask"] = np.zeros_like(inputs["mask"])  # attention spreads over all its words
             requests.create_task(under.check(inputs))
+
+
+async def test_a_file_may_declare_another_length_than_its_output_has(
+    device: Device, tmp_path: Path
+) -> None:
+    random, model = np.random.default_rng(8), masked_attention()
+    model.model.graph.output[0].type.tensor_type.shape.dim[1].dim_value = 16  # as exporters do
+    async with served(device, model, tmp_path, RAN) as under:
+        plans = {await under.check(model.inputs(random, 1, length)) for length in (11, 12, 13)}
+        assert plans == {ONNXRUNTIME}
+        assert under.replica.other_shapes.prepared == 0
