@@ -105,7 +105,8 @@ class OnnxSession:
         if self._session.get_providers()[0] != provider[0]:  # it said so, and took the CPU
             raise PreconditionFailed(f"ONNX Runtime cannot use {provider[0]} here")
         self._outputs = [output.name for output in self._session.get_outputs()]
-        self._on_cpu = provider[0] == CPU_PROVIDER[0]
+        # What is bound for a device is copied there when it is bound, not later.
+        self._binds = provider[0] == CPU_PROVIDER[0]
         self._bound: dict[Any, Any] = {}  # by addresses and shapes
 
     def run(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -140,10 +141,26 @@ class OnnxSession:
             PreconditionFailed: the model does not run at these shapes.
             RunStopped: the run was to end.
         """
-        if not self._on_cpu:  # what is bound is copied to its device when it is bound, not later
-            for name, tensor in self.run(inputs).items():
-                outputs[name].copy_(tensor)
-            return
+        if self._binds:
+            try:
+                self._run_bound(inputs, outputs)
+            except PreconditionFailed:  # as where a file declares other extents than outputs have
+                self._run_and_copy(inputs, outputs)
+                self._binds = False
+        else:
+            self._run_and_copy(inputs, outputs)
+
+    def _run_and_copy(self, inputs: Mapping[str, Tensor], outputs: Mapping[str, Tensor]) -> None:
+        for name, tensor in self.run(inputs).items():
+            place = outputs[name]
+            if tensor.shape != place.shape:
+                raise PreconditionFailed(
+                    f"ONNX Runtime cannot run it: output {name!r} is {list(tensor.shape)}, and "
+                    f"not {list(place.shape)}"
+                )
+            place.copy_(tensor)
+
+    def _run_bound(self, inputs: Mapping[str, Tensor], outputs: Mapping[str, Tensor]) -> None:
         tensors = (*inputs.values(), *outputs.values())
         key = tuple([(tensor.data_ptr(), tensor.shape) for tensor in tensors])
         with stoppable_session_run() as options:

@@ -10,20 +10,22 @@ costs no call, no graph and no kernels.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from torch import Tensor
 
 from braid.core.errors import PreconditionFailed
 from braid.core.graph import OpGraph
 from braid.core.program import ProgramKey
-from braid.core.tensor import TensorType, outputs_at
+from braid.core.tensor import outputs_at
 from braid.engine.device import Tensors, Whole
 from braid.engine.link.shared_memory import SlotLayout, slot_layout
 from braid.engine.ops.dtypes import array_of
 from braid.engine.program.onnxruntime_session import check_division
 from braid.engine.worker.heap_runs import Heap
+
+MAX_LAYOUTS = 512
+"""Programs whose slots are remembered."""
 
 
 def check_any_division(template: OpGraph, graph: OpGraph, constants: Mapping[str, Tensor]) -> None:
@@ -37,23 +39,26 @@ def check_any_division(template: OpGraph, graph: OpGraph, constants: Mapping[str
                 )
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False)
 class AnyShape:
     """A session, ready for any shape of its model."""
 
     digest: str
     template: OpGraph
     session: Whole
-    binds: bool = True  # outputs; a file may declare other extents than its outputs have
-
-    def outputs(self, program: ProgramKey) -> dict[str, TensorType]:
-        """Specs of the outputs at a program's shapes; extents that no input names are open."""
-        template = self.template
-        specs = {name: template.spec(value) for name, value in template.outputs.items()}
-        return outputs_at(template.inputs, specs, program.specs)
+    _layouts: dict[ProgramKey, SlotLayout] = field(default_factory=dict)
 
     def layout(self, program: ProgramKey) -> SlotLayout:
-        return slot_layout(program.specs, self.outputs(program))
+        """Slot of a program; extents of outputs that no input names are open."""
+        layout = self._layouts.get(program)
+        if layout is None:
+            template = self.template
+            specs = {name: template.spec(value) for name, value in template.outputs.items()}
+            outputs = outputs_at(template.inputs, specs, program.specs)
+            if len(self._layouts) >= MAX_LAYOUTS:
+                self._layouts.clear()
+            layout = self._layouts[program] = slot_layout(program.specs, outputs)
+        return layout
 
     def results(
         self,
@@ -71,18 +76,18 @@ class AnyShape:
                 the import says.
         """
         results = (instead or self.session.run)(inputs)
-        for name, spec in self.outputs(program).items():
-            if not spec.takes(results[name].shape):
+        for name, place in self.layout(program).outputs.items():
+            if not place.spec.takes(results[name].shape):
                 raise PreconditionFailed(
                     f"output {name!r} is {list(results[name].shape)}, and not "
-                    f"{list(spec.shape)} as its import says"
+                    f"{list(place.spec.shape)} as its import says"
                 )
         return results
 
     def trial(self, program: ProgramKey, inputs: Tensors) -> int:
         """Run once, as ``results``; returns the bytes of outputs whose extents no input names."""
-        results, outputs = self.results(program, inputs), self.outputs(program)
-        return sum(results[name].nbytes for name, spec in outputs.items() if not spec.is_static)
+        results, places = self.results(program, inputs), self.layout(program).outputs.items()
+        return sum(results[name].nbytes for name, place in places if not place.spec.is_static)
 
     def run(
         self,
@@ -93,16 +98,12 @@ class AnyShape:
     ) -> None:
         """Run as ``results``, on the views of a slot; open outputs go to the heap."""
         inputs, outputs = slot
-        can_bind = instead is None and heap is None and all(map(Tensor.numel, outputs.values()))
-        is_bound = can_bind and self.binds
-        if is_bound:
-            with suppress(PreconditionFailed):
-                self.session.run_into(inputs, outputs)
-                return
+        if instead is None and heap is None and all(map(Tensor.numel, outputs.values())):
+            self.session.run_into(inputs, outputs)
+            return
         results = self.results(program, inputs, instead)
-        self.binds = self.binds and not is_bound  # it runs without
-        for name, spec in self.outputs(program).items():
-            if spec.is_static:
+        for name, place in self.layout(program).outputs.items():
+            if place.spec.is_static:
                 outputs[name].copy_(results[name])
             else:
                 assert heap is not None, "a layout with open extents has a heap"

@@ -247,7 +247,8 @@ class RequestHandlers:
         run_s = pause.net_time(began_ns, perf_counter_ns()).us / 1e6
         self._models.keep_any_shape(request.number, session)
         memory = self._models.memory(key.digest)
-        return ExecutableReady(session.outputs(key), run_s, True, room, memory)
+        outputs = {name: place.spec for name, place in session.layout(key).outputs.items()}
+        return ExecutableReady(outputs, run_s, True, room, memory)
 
     def _warm_up(self, ready: ReadyExecutable, inputs: Mapping[str, Tensor]) -> float:
         """Run for the first time; returns its seconds."""

@@ -74,7 +74,7 @@ class Lengths:
                 self._lanes.clear()
             lane = self._lanes[shape_class] = self._lane(shape_class)
         near, axes = lane
-        return near if _can_be_padded(request, axes) else shape_class
+        return near if axes and _can_be_padded(request, axes) else shape_class
 
     def _lane(self, shape_class: ShapeClass) -> tuple[Hashable, tuple[PaddedAxis, ...]]:
         axes = tuple(axis for axis in self.axes if 0 < length_of(shape_class, axis) <= axis.up_to)

@@ -109,7 +109,8 @@ def test_a_frame_over_the_limit_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    "body", [b"", b"\x01", b"\x01" + bytes(24), b"\x02" + bytes(15), b"\x03", b"[]"]
+    "body",
+    [b"", b"\x01", b"\x01" + bytes(24), b"\x01" + bytes(26), b"\x02" + bytes(15), b"\x03", b"[]"],
 )
 def test_a_frame_that_is_no_message_is_refused(body: bytes) -> None:
     with pytest.raises(ValueError, match=r"Expecting value|is none of"):

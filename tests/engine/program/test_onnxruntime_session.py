@@ -72,6 +72,22 @@ def test_outputs_are_written_in_place_also_when_the_place_is_used_again(artefact
         session.run_into({"x": x}, {name: each[:1] for name, each in place.items()})
 
 
+def test_outputs_are_written_where_the_file_declares_other_extents(tmp_path: Path) -> None:
+    """torch's exporter declares the extents of its example for some outputs."""
+    node = helper.make_node("Add", ["x", "x"], ["y"])
+    declared = graph([node], tensors(x=["n", "length"]), tensors(y=["n", 16]))
+    path = save(declared, tmp_path / MODEL_FILE)
+    session = OnnxSession(tmp_path, file_digest(path), 1)
+
+    for length in (16, 23, 24):
+        x = torch.arange(2.0 * length).reshape(2, length)
+        place = {"y": torch.empty(2, length)}
+        session.run_into({"x": x}, place)
+        assert torch.equal(place["y"], 2 * x)
+    with pytest.raises(PreconditionFailed, match="cannot run"):
+        session.run_into({"x": x}, {"y": torch.empty(1, 24)})
+
+
 #   x BF16 ──> Cast(FP32) ──> Add(x) ──> Cast(BF16) ──> y      ONNX Runtime adds no BF16 on a CPU
 def test_bf16_goes_in_and_out_also_in_place(tmp_path: Path) -> None:
     cast = partial(helper.make_node, "Cast")
@@ -163,7 +179,7 @@ def test_another_device_gets_its_inputs_anew_for_each_run(artefact: Path) -> Non
     session = OnnxSession(artefact, file_digest(artefact / MODEL_FILE), 1)
     x = torch.zeros(1, 3, 16, 16)
     place = {name: torch.empty_like(each) for name, each in session.run({"x": x}).items()}
-    session._on_cpu = False
+    session._binds = False
 
     for value in (1.0, 2.0):
         session.run_into({"x": x.fill_(value)}, place)
