@@ -59,59 +59,50 @@ class Lengths:
 
     def __init__(self, padding: Sequence[PaddedAxis], scheduled: ShapeClass) -> None:
         """``scheduled``: the class that has schedules, which keeps a lane of its own."""
-        self.axes = tuple(axis for axis in padding if axis.exact)[:1]
+        self.axis = next((axis for axis in padding if axis.exact), None)
         self._scheduled = scheduled
-        self._lanes: dict[ShapeClass, tuple[Hashable, tuple[PaddedAxis, ...]]] = {}
+        self._near: dict[ShapeClass, Near | None] = {}  # None: it is not padded
 
     def lane_of(self, request: Request) -> Hashable:
         """Return what requests must have in common to share batches."""
         shape_class = request.shape_class
-        if not self.axes:
+        if self.axis is None:
             return shape_class
-        lane = self._lanes.get(shape_class)
-        if lane is None:
-            if len(self._lanes) >= MAX_LANES:
-                self._lanes.clear()
-            lane = self._lanes[shape_class] = self._lane(shape_class)
-        near, axes = lane
-        return near if axes and _can_be_padded(request, axes) else shape_class
+        if shape_class not in self._near:
+            if len(self._near) >= MAX_LANES:
+                self._near.clear()
+            self._near[shape_class] = self._lane(shape_class, self.axis)
+        near = self._near[shape_class]
+        return near if near is not None and _can_be_padded(request, self.axis) else shape_class
 
-    def _lane(self, shape_class: ShapeClass) -> tuple[Hashable, tuple[PaddedAxis, ...]]:
-        axes = tuple(axis for axis in self.axes if 0 < length_of(shape_class, axis) <= axis.up_to)
-        if not axes or shape_class == self._scheduled or shape_class.static:
-            return shape_class, ()
-        longest = shape_class
-        for axis in axes:
-            near = min(longest_near(length_of(shape_class, axis)), axis.up_to)
-            longest = _at(longest, axis, near)
-        return Near(longest), axes
+    def _lane(self, shape_class: ShapeClass, axis: PaddedAxis) -> Near | None:
+        length = length_of(shape_class, axis)
+        if shape_class == self._scheduled or not 0 < length <= axis.up_to:
+            return None
+        return Near(_at(shape_class, axis, longest_near(length)))
 
     def joined(self, classes: Collection[ShapeClass]) -> ShapeClass:
-        """Return the class of a batch of requests of one lane: the longest along each axis."""
-        first = next(iter(classes))
-        if len(classes) == 1:
-            return first
-        for axis in self.axes:
-            first = _at(first, axis, max(length_of(one, axis) for one in classes))
-        return first
+        """Return the class of a batch of requests of one lane, as long as the longest of them."""
+        axis = self.axis
+        return max(classes, key=lambda one: length_of(one, axis) if axis else 0)
 
 
-def _can_be_padded(request: Request, axes: Sequence[PaddedAxis]) -> bool:
+def _can_be_padded(request: Request, axis: PaddedAxis) -> bool:
     given = [
         GivenTensor(name, spec.dtype, (request.rows, *map(int, spec.shape[1:])), data)
         for name, spec in request.shape_class.inputs
         if isinstance(data := request.inputs[name], bytes | memoryview)
     ]
-    if request.is_empty or len(given) < len(request.inputs):
-        return False
-    return all(takes(given, axis) for axis in axes)
+    return not request.is_empty and len(given) == len(request.inputs) and takes(given, axis)
 
 
 def length_of(shape_class: ShapeClass, axis: PaddedAxis) -> int:
     """Return the extent of a class along an axis."""
-    specs = dict(shape_class.inputs)
-    name, part = next(iter(axis.inputs.items()))
-    return int(specs[name].shape[part.dimension])
+    return next(
+        int(spec.shape[axis.inputs[name].dimension])
+        for name, spec in shape_class.inputs
+        if name in axis.inputs
+    )
 
 
 def _at(shape_class: ShapeClass, axis: PaddedAxis, length: int) -> ShapeClass:

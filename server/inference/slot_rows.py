@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from braid.core.inputs import Content, ShapeClass
-from braid.core.padding import REPEAT, PaddedAxis, cut
+from braid.core.inputs import Content, GivenTensor, ShapeClass
+from braid.core.padding import PaddedAxis, cut, pad
 from braid.core.pieces import PIECE_BYTES, Work, finished, joined
 from braid.core.strings import Strings, elements_of, length_prefixed
 from braid.core.tensor import BYTES, DTYPE_BYTES, TensorType
@@ -63,11 +63,11 @@ def write_rows(
     offset: int,
     ready: Executable,
     pieces: Sequence[Piece],
-    axes: Sequence[PaddedAxis] = (),
+    axis: PaddedAxis | None = None,
 ) -> bool:
     """Copy every piece's rows into the slot; rows of padding are zeroed, of integers repeated.
 
-    Shorter ones are padded along ``axes``. Returns True if all inputs are known to be finite, which
+    Shorter ones are padded along ``axis``. Returns True if all inputs are known to be finite, which
     is looked at only if the executable needs that.
     """
     if ready.layout.has_heap:
@@ -78,7 +78,7 @@ def write_rows(
         start = offset + place.offset
         end = start + place.size_bytes
         for piece in pieces:
-            size = _write_longer(memory[start:end], piece, name, place, axes)
+            size = _write_longer(memory[start:end], piece, name, place, axis)
             is_finite = is_finite and _is_finite(memory[start : start + size], place.spec.dtype)
             start += size
         if "INT" in place.spec.dtype:
@@ -89,31 +89,24 @@ def write_rows(
 
 
 def _write_longer(
-    memory: memoryview, piece: Piece, name: str, place: Field, axes: Sequence[PaddedAxis]
+    memory: memoryview, piece: Piece, name: str, place: Field, axis: PaddedAxis | None
 ) -> int:
-    """Do as ``_write_piece``, padded along the axes to what the slot has."""
+    """Do as ``_write_piece``, padded along the axis to what the slot has."""
     data = piece.request.inputs[name]
-    shape = _row_shape(piece, name) if axes else place.shape[1:]
-    if shape == place.shape[1:]:
+    if axis is None or name not in axis.inputs:
+        return _write_piece(memory, piece, data)
+    dimension, shape_class = axis.inputs[name].dimension, piece.request.shape_class
+    if length_of(shape_class, axis) == place.shape[dimension]:
         return _write_piece(memory, piece, data)
     assert isinstance(data, bytes | memoryview), "what is stored elsewhere is not padded"
-    item, wanted = DTYPE_BYTES[place.spec.dtype], (piece.rows, *place.shape[1:])
-    size = math.prod(wanted) * item
-    given = np.frombuffer(data, f"V{item}").reshape(piece.request.rows, *shape)
-    rows = np.frombuffer(memory[:size], f"V{item}").reshape(wanted)
-    memory[:size] = bytes(size)
-    rows[tuple(map(slice, (piece.rows, *shape)))] = given[piece.first_row :][: piece.rows]
-    for axis in axes:
-        part = axis.inputs.get(name)
-        if part is not None and part.way == REPEAT:
-            along, length = np.moveaxis(rows, part.dimension, 0), shape[part.dimension - 1]
-            along[length:] = along[length - 1]
-    return size
-
-
-def _row_shape(piece: Piece, name: str) -> tuple[int, ...]:
-    spec = next(spec for other, spec in piece.request.shape_class.inputs if other == name)
-    return tuple(map(int, spec.shape[1:]))
+    spec = dict(shape_class.inputs)[name]
+    row = len(data) // piece.request.rows
+    rows = memoryview(data)[piece.first_row * row :][: piece.rows * row]
+    given = GivenTensor(name, spec.dtype, (piece.rows, *map(int, spec.shape[1:])), rows)
+    (padded,) = pad([given], axis, place.shape[dimension])
+    assert isinstance(padded.data, bytes)
+    memory[: len(padded.data)] = padded.data
+    return len(padded.data)
 
 
 def _repeat_last_row(memory: memoryview, start: int, end: int, place: Field) -> None:
@@ -265,24 +258,20 @@ def _shortened(
     model: ModelReplica, piece: Piece, run: BatchRun, name: str, output: OutputTensor
 ) -> OutputTensor:
     """Return an output without what follows padding; its rows are those of the piece."""
-    own = piece.request.shape_class
-    if own == run.shape_class:
+    axis, own = model.lengths.axis, piece.request.shape_class
+    if axis is None or own == run.shape_class or name not in axis.outputs:
         return output
-    for axis in model.lengths.axes:
-        if name in axis.outputs and length_of(own, axis) < length_of(run.shape_class, axis):
-            specs = {name: (TensorType(output.dtype, output.shape), output.data)}
-            spec, data = cut(specs, axis, length_of(own, axis))[name]
-            output = OutputTensor(spec.dtype, tuple(map(int, spec.shape)), data)
-    return output
+    specs = {name: (TensorType(output.dtype, output.shape), output.data)}
+    spec, data = cut(specs, axis, length_of(own, axis))[name]
+    return OutputTensor(spec.dtype, tuple(map(int, spec.shape)), data)
 
 
 def _needs_copy(model: ModelReplica, run: BatchRun, name: str, piece: Piece) -> bool:
     """True if a piece's rows of an output do not lie together in the slot, or are in the heap."""
     axis, place = model.output_axes.get(name), run.ready.layout.outputs[name]
     shape, rows = place.shape, piece.rows
-    if piece.request.shape_class != run.shape_class and any(
-        name in axis.outputs for axis in model.lengths.axes
-    ):
+    padded = model.lengths.axis
+    if padded and name in padded.outputs and piece.request.shape_class != run.shape_class:
         return True
     if place.spec.dtype == BYTES or not place.spec.is_static:
         return True
