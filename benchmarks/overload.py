@@ -180,7 +180,7 @@ def _module(process: psutil.Process) -> str:
 def served(
     model: Path, batch_sizes: Sequence[int], folder: Path, threads: int
 ) -> Iterator[tuple[str, Memory]]:
-    settings = {"BRAID_MAX_QUEUE_REQUESTS": str(QUEUE_REQUESTS), "BRAID_SPARE_WORKER": "false"}
+    settings = {"BRAID_MAX_QUEUE_REQUESTS": str(QUEUE_REQUESTS)}
     with braid_server(folder / "store", {"--threads": threads}, settings) as server:
         server.client.register(
             "net", model, batch_sizes=batch_sizes, planner="sequential", wait=True, timeout_s=300

@@ -88,7 +88,7 @@ async def find_plans(
 
     Kernels are chosen as a registration does; their latencies are kept beside ``folder``.
     """
-    device = Device("cpu", WorkerOptions(threads, _GIB, 2 * _GIB, 7, keep_spare=False))
+    device = Device("cpu", WorkerOptions(threads, _GIB, 2 * _GIB, 7))
     results = ResultFiles(folder.parent / "store")
     try:
         await device.start()

@@ -111,7 +111,7 @@ async def measure(
 
 async def run(args: argparse.Namespace, folder: Path) -> None:
     environment, results = describe("torch", "onednn-cpu-gomp"), {}
-    device = Device("cpu", WorkerOptions(args.threads, _GIB, 2 * _GIB, 7, keep_spare=False))
+    device = Device("cpu", WorkerOptions(args.threads, _GIB, 2 * _GIB, 7))
     await device.start()
     try:
         for network in args.networks.split(","):

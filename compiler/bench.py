@@ -65,9 +65,6 @@ class MeasuringHost(Protocol):
             WorkerRestarting: no worker is up, it died, or it does not start.
         """
 
-    def prepare(self) -> None:
-        """Start ahead what a registration will need, while nothing is measured."""
-
     def wake(self) -> None:
         """Prepare for calls that will come soon."""
 
@@ -98,9 +95,6 @@ class ServingProcess(MeasuringHost):
         """Send a request to the worker that serves; the model is loaded there."""
         return await self._link.call(request, on_progress)
 
-    def prepare(self) -> None:
-        """Do nothing: the worker is up."""
-
     def wake(self) -> None:
         """Do nothing: the worker is up."""
 
@@ -115,10 +109,7 @@ class MeasuringProcess(MeasuringHost):
     """A worker process that exists while a device is measured. Belongs to the event loop.
 
     none ──wake, call──> running ──idle for ``idle_seconds``, close──> none
-      └─prepare─> fresh ──call──┘  └──dies: open calls fail with WorkerRestarting──> none
-
-    With ``keep_ready`` a fresh process, which has measured nothing, stays until it is needed, and
-    ``prepare`` puts one in the place of a used one: what models leave in memory goes with that.
+                                   └──dies: open calls fail with WorkerRestarting──> none
     """
 
     searches = True
@@ -130,7 +121,6 @@ class MeasuringProcess(MeasuringHost):
         arena: Arena,
         artefact_of: ArtefactOf,
         idle_seconds: float = IDLE_SECONDS,
-        keep_ready: bool = False,
     ) -> None:
         """Start nothing yet.
 
@@ -139,18 +129,15 @@ class MeasuringProcess(MeasuringHost):
             arena: shared memory that every worker is given; no tensor crosses it here.
             artefact_of: finds the artefact of a model that the device has loaded.
             idle_seconds: time without a call after which the process is ended.
-            keep_ready: whether a process is started ahead of the calls.
         """
         self._name = name
         self._options = options
         self._arena = arena
         self._artefact_of = artefact_of
         self._idle_seconds = idle_seconds
-        self._keep_ready = keep_ready
         self._changing = asyncio.Lock()  # held to start, load and end
         self._process: WorkerProcess | None = None
         self._loaded: set[str] = set()
-        self._is_fresh = True  # the process was not called yet
         self._open_calls = 0
         self._is_closed = False
         self._ending: asyncio.TimerHandle | None = None
@@ -180,26 +167,13 @@ class MeasuringProcess(MeasuringHost):
         self._open_calls += 1
         try:
             process = await self._with_model(request.program.digest)
-            self._is_fresh = False
             return await process.send(request, on_progress)
         finally:
             self._open_calls -= 1
             self._end_when_idle()
 
-    def prepare(self) -> None:
-        """Begin to have a fresh worker for the next registration, if one is kept ready."""
-        if self._keep_ready and not self._is_closed:
-            self._background.start(self._refresh())
-
-    async def _refresh(self) -> None:
-        async with self._changing:
-            if not self._open_calls:
-                if not self._is_fresh:
-                    await self._end_now()
-                await self._started()
-
     def wake(self) -> None:
-        """Begin to start the worker, which takes a second or two."""
+        """Begin to start the worker."""
         self._background.start(self._start())
         self._end_when_idle()
 
@@ -246,7 +220,7 @@ class MeasuringProcess(MeasuringHost):
                 process = await WorkerProcess.start(self._options, self._arena)
             except OSError as error:
                 raise WorkerRestarting(f"no process to measure in: {error}") from error
-            self._process, self._loaded, self._is_fresh = process, set(), True
+            self._process, self._loaded = process, set()
             log.info("bench of %s: worker %d", self._name, process.pid)
             self._background.start(self._watch(process))
             if self._is_closed:  # by now; ``close`` waits for the lock
@@ -293,7 +267,7 @@ class MeasuringProcess(MeasuringHost):
 
     async def _end(self) -> None:
         async with self._changing:
-            if not self._is_closed and (self._open_calls or (self._keep_ready and self._is_fresh)):
+            if not self._is_closed and self._open_calls:
                 return
             await self._end_now()
 
@@ -314,6 +288,4 @@ def measuring_host(link: WorkerLink, arena: Arena, artefact_of: ArtefactOf) -> M
         step_s=PATIENCE * limits.step_s,
     )
     options = replace(link.options, module=MODULE, gives_way=True, watch=patient)
-    return MeasuringProcess(
-        link.name, options, arena, artefact_of, keep_ready=options.keep_spare_bench
-    )
+    return MeasuringProcess(link.name, options, arena, artefact_of)

@@ -24,12 +24,12 @@ from braid.compiler.planner_messages import (
     decode,
     encode,
 )
-from braid.core.child_process import child_environment
 from braid.core.errors import BraidError, Unavailable
 from braid.core.graph import OpGraph
 from braid.core.measurement import DeviceFacts
 from braid.engine.processes.child import ChildEnd, ChildProcess, Streams
 from braid.engine.processes.child_time import DidNothing, TookTooLong, wait_for_child
+from braid.engine.processes.environment import library_environment
 from braid.scheduler.options import PlannerSettings
 from braid.scheduler.planners import Planned
 
@@ -125,7 +125,7 @@ class PlannerProcess:
             return await ChildProcess.start(
                 self.module,
                 f"--memory-bytes={self.memory_bytes}",
-                environment=child_environment() | {"PYTHONIOENCODING": "utf-8"},
+                environment=library_environment(),
                 streams=Streams.LINES,
             )
         except OSError as error:  # no process, memory or descriptor is left for now

@@ -29,8 +29,8 @@ from braid.compiler.planner_messages import (
     encode,
 )
 from braid.compiler.planning import find_plans
-from braid.core.child_process import end_with_parent
 from braid.core.errors import BraidError
+from braid.engine.runtime.memory import mapped_bytes
 from braid.engine.runtime.priority import process_gives_way
 
 
@@ -86,10 +86,11 @@ def main() -> None:
     """Read one request from stdin, answer it on stdout."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--memory-bytes", type=int, required=True)
-    parser.add_argument("--parent", type=int, required=True, help="process id; ends with it")
     options = parser.parse_args()
-    end_with_parent(options.parent)
-    limit, (_, most) = options.memory_bytes, resource.getrlimit(resource.RLIMIT_AS)
+    limit = mapped_bytes() + options.memory_bytes
+    _, most = resource.getrlimit(resource.RLIMIT_AS)
+    for stream in (sys.stdin, sys.stdout):
+        stream.reconfigure(encoding="utf-8")
     # The reader first: a thread that finds no memory to start in is waited for without end.
     conversation = Conversation(sys.stdin, sys.stdout)
     resource.setrlimit(resource.RLIMIT_AS, (limit, most))

@@ -1,6 +1,6 @@
 """The bench of a CPU as a process: a device worker that searches, too.
 
-    python -m braid.compiler.process ──> loop of engine/worker, with one more request
+    fork server ──> braid.compiler.process ──> loop of engine/worker, with one more request
 
     SearchPlans ──> SearchThread ──question──> latencies that are known, or measured here
                          │                          └── SearchProgress: a batch, now and then
@@ -38,7 +38,7 @@ from braid.engine.runtime.priority import process_gives_way
 from braid.engine.worker.process.main import arguments_of_worker, serve_link
 from braid.scheduler.options import PlannerSettings
 
-if TYPE_CHECKING:  # it loads torch
+if TYPE_CHECKING:
     from braid.engine.worker.loop import Worker
     from braid.engine.worker.measuring.measurements import Task
 
@@ -50,7 +50,7 @@ def main() -> None:
     """Serve one link until it closes."""
     arguments = arguments_of_worker()
     options = json.loads(arguments.options)
-    if options.get("gives_way"):  # from before torch is loaded
+    if options.get("gives_way"):
         process_gives_way()
     # Before threads are pinned: the search may run on any core of the device.
     cores = options.get("cores") or os.sched_getaffinity(0)

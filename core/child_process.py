@@ -1,6 +1,6 @@
 """Child processes of the server: command line, environment, and end with their parent.
 
-    server ──child_environment──> device workers, benches, planners ──end_with_parent──> gone
+    server ──child_environment──> fork server ──> device workers, benches ──end_with_parent──> gone
     braid demo ──> a server, an exporter                     (each: python -P -m MODULE ...)
 
 A child runs uploaded models, in libraries that have bugs. The server's environment may hold tokens
@@ -60,6 +60,11 @@ def end_with_parent(parent: int) -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # it ended before the line above
         os._exit(1)
+
+
+def outlive_thread_of_parent() -> None:
+    """Undo ``end_with_parent``: for a process that notices the end of its parent by itself."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, 0)
 
 
 def python_program() -> Path:

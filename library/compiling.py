@@ -22,6 +22,7 @@ from braid.core.errors import InvalidRequest
 from braid.core.precision import FP32
 from braid.core.regular_file import open_file
 from braid.engine.importer.host.samples import Arrays, samples_file
+from braid.engine.processes.fork_server import ForkServer
 from braid.library.network import Network
 from braid.library.pipeline import GivenFile, compile_file
 from braid.scheduler.options import PORTFOLIO, PlannerSettings
@@ -105,15 +106,17 @@ def compile(  # like torch's
             file.stat()  # raises here, not in a thread
         report = _report(on_progress)
         given = GivenFile(file, options, _sample_bytes(samples))
-        compiled = _in_a_thread(lambda: compile_file(given, settings, report))
+        try:
+            compiled = _in_a_thread(lambda: compile_file(given, settings, report))
+        finally:
+            ForkServer.end_unless_used()
     return Network(name, compiled)
 
 
 def _settings(device: str, store: Path) -> Settings:
     if device.partition(":")[0] != "cpu":
         raise InvalidRequest(f"device {device!r}: braid.compile computes on cpu devices only")
-    given = {"devices": device, "store": store, "spare_worker": False, "spare_importer": False}
-    return load_settings(given)
+    return load_settings({"devices": device, "store": store})
 
 
 def _sample_bytes(samples: Samples | None) -> bytes:

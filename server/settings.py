@@ -143,18 +143,6 @@ class Settings(FleetSettings):
     # and write them to. Any object that the server's user may open: for trusted clients only.
     system_shared_memory: bool = False
 
-    # A second, idle worker process for each device, which takes over at once when the first one
-    # dies; costs the memory of a process with torch loaded, none of a GPU's.
-    spare_worker: bool = True
-
-    # An idle importer process with its libraries loaded, which takes the next upload: that serves
-    # some seconds earlier. Costs the memory of a process with torch loaded.
-    spare_importer: bool = True
-
-    # An idle process to measure in, for each CPU device, so that a registration need not wait until
-    # one has started: a small model is scheduled some seconds earlier. Costs the same.
-    spare_bench: bool = True
-
     # Activations kept on a device while its stages are measured; beyond it they are made up.
     profiling_memory_bytes: ByteSize = Field(default=ByteSize(2 * GIB), ge=MIB)
 

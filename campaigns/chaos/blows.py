@@ -27,9 +27,10 @@ _MODULES = {
     "braid.engine.worker.process.main": "worker",
     "braid.compiler.process": "bench",
     "braid.engine.importer.sandbox": "importer",
+    "braid.engine.processes.fork_server": "fork server",
 }
 
-_WEIGHTS = {"worker": 8, "bench": 8, "importer": 2, FRONT_END: 2}
+_WEIGHTS = {"worker": 8, "bench": 8, "importer": 2, "fork server": 2, FRONT_END: 2}
 """How often a kind is struck, as far as it runs."""
 
 ANSWERING_SHARE = 0.7
@@ -43,7 +44,7 @@ STARVED_S, TURN_S = 5.0, 0.2  # a starved process runs for a twentieth of each t
 
 
 def by_kind(server: ServerProcess) -> Mapping[str, list[psutil.Process]]:
-    """All processes of a running server; a worker and its spare are of one kind."""
+    """All processes of a running server; children have the kind of their module."""
     processes = defaultdict(list)
     processes[FRONT_END].append(psutil.Process(server.process.pid))
     for process in server.children:

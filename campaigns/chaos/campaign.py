@@ -37,8 +37,6 @@ RESTART_SECONDS = 8.0
 
 _SETTINGS = {
     "BRAID_LOG_LEVEL": "INFO",
-    "BRAID_SPARE_IMPORTER": "true",
-    "BRAID_SPARE_BENCH": "true",
     "BRAID_PIN_THREADS": "false",  # also on machines that do other things
     "BRAID_TIMING_REPEATS": "1",  # many registrations, whatever plan wins
 }

@@ -19,8 +19,8 @@ from campaigns.chaos.blows import FRONT_END, by_kind
 from campaigns.chaos.surroundings import Surroundings
 from tests.service.server_process import ServerProcess
 
-USUAL = {FRONT_END: 1, "worker": 2, "bench": 1, "importer": 1}
-"""Processes of a calm server with spares, at most."""
+USUAL = {FRONT_END: 1, "fork server": 1, "worker": 1, "bench": 1}
+"""Processes of a calm server, at most."""
 
 MORE_DESCRIPTORS = 24
 """Descriptors that a process may have beyond those it had when it was calm first."""

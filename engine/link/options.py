@@ -34,9 +34,7 @@ class WorkerOptions:
     cpu_quota: float = 0.0  # CPUs that a quota leaves the device; its threads then never spin
     start_timeout_s: float = 60.0  # without CPU time, from one answer to the next, until it is up
     max_backoff_s: float = 5.0
-    keep_spare: bool = True
     gives_way: bool = False  # to another process that serves requests on the same cores
-    keep_spare_bench: bool = False  # a process that measures is started before it is needed
     watch: WatchLimits = WatchLimits()
     memory_bytes: int = 0  # that it may allocate; 0: as much as there is
     module: str = "braid.engine.worker.process.main"

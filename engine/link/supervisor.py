@@ -1,11 +1,7 @@
 """The front end's link to a device: keeps one worker process in service.
 
-    STARTING ──facts arrive, on_start done──> UP ──process ends──> DOWN ──spare or new──> STARTING
+    STARTING ──facts arrive, on_start done──> UP ──process ends──> DOWN ──a pause──> STARTING
         └──────────────────── close ──────────────────────┴──> CLOSED
-
-Starting a worker takes seconds, nearly all of them importing torch. So a *spare* is kept: a second
-worker, started and told nothing. When the first one dies the spare takes its place within the
-time that it takes to tell it what the other one knew.
 
 Loads no torch. Every call ends exactly once: with its answer, with the error the worker sent, or
 with WorkerRestarting when the process died first.
@@ -69,7 +65,7 @@ class LinkEvents:
 
 
 class WorkerLink:
-    """The worker in service and its spare. Belongs to one event loop."""
+    """The worker in service. Belongs to one event loop."""
 
     def __init__(
         self, name: str, options: WorkerOptions, arena: Arena, events: LinkEvents | None = None
@@ -82,7 +78,6 @@ class WorkerLink:
         """Known once the worker was up."""
         self._arena = arena
         self._worker: WorkerProcess | None = None
-        self._spare: asyncio.Task[WorkerProcess] | None = None
         self._supervisor: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -102,9 +97,6 @@ class WorkerLink:
             self._supervisor.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._supervisor
-        if self._spare is not None:
-            with contextlib.suppress(BraidError, OSError):  # it could not be started
-                await (await self._spare).end()
         if self._worker is not None:
             await self._worker.end()
 
@@ -146,15 +138,9 @@ class WorkerLink:
         return up and self._worker is not None and not self._worker.is_silent
 
     @property
-    def pids(self) -> dict[str, int]:
-        """Process ids of the worker in service and of its spare, as far as they run."""
-        spare = self._spare if self._spare is not None and self._spare.done() else None
-        is_ready = spare is not None and not spare.cancelled() and spare.exception() is None
-        workers = {
-            "serving": self._worker,
-            "spare": spare.result() if spare is not None and is_ready else None,
-        }
-        return {role: worker.pid for role, worker in workers.items() if worker and worker.is_alive}
+    def pid(self) -> int | None:
+        """Process id of the worker in service; None: none runs."""
+        return self._worker.pid if self._worker is not None and self._worker.is_alive else None
 
     async def startup_call(self, request: WorkerRequest[R]) -> R:
         """As ``call``, for use by ``on_start`` only, before the worker is up."""
@@ -163,10 +149,10 @@ class WorkerLink:
         return await self._worker.answer_while_starting(request, self.options.start_timeout_s)
 
     async def _bring_up(self) -> None:
-        """Put the spare, or else a new worker, into service."""
+        """Put a new worker into service."""
         self._set(LinkState.STARTING)
         began = monotonic()
-        worker = self._worker = await self._take_spare()
+        worker = self._worker = await WorkerProcess.start(self.options, self._arena)
         worker.on_silence = lambda: self._events.on_state(self.state)
         try:
             self.device = await self.startup_call(DescribeDevice())
@@ -179,16 +165,6 @@ class WorkerLink:
             raise WorkerFault(f"the worker of {self.name} did not start: {error}") from error
         self._set(LinkState.UP)
         log.info("worker %d of %s up after %.2f s", worker.pid, self.name, monotonic() - began)
-        if self.options.keep_spare:
-            self._spare = asyncio.create_task(WorkerProcess.start(self.options, self._arena))
-
-    async def _take_spare(self) -> WorkerProcess:
-        spare, self._spare = self._spare, None
-        if spare is not None:
-            worker = await spare
-            if worker.is_linked:
-                return worker
-        return await WorkerProcess.start(self.options, self._arena)
 
     async def _supervise(self) -> None:
         """Replace the worker whenever it ends; those that end soon start further apart."""

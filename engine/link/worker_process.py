@@ -18,7 +18,6 @@ from time import monotonic
 from typing import Any, NamedTuple, Self, TypeVar, cast
 
 from braid.core.background import to_the_end
-from braid.core.child_process import child_environment
 from braid.core.descriptors import connect
 from braid.core.errors import RunStopped, RunTooLong, WorkerRestarting
 from braid.core.json_form import to_json
@@ -42,7 +41,7 @@ from braid.engine.link.shared_memory import Arena
 from braid.engine.link.watch import TICK_S, RunBound, Watch
 from braid.engine.processes.child import ChildProcess, Streams
 from braid.engine.processes.child_time import DidNothing, TookTooLong, wait_for_child
-from braid.engine.processes.environment import cpu_environment, cuda_environment
+from braid.engine.processes.environment import cuda_environment, library_environment
 
 OnProgress = Callable[[Any], None]
 """Told how far a long call is, now and then: the fraction done; of a search, a SearchProgress."""
@@ -80,20 +79,21 @@ class WorkerProcess(asyncio.Protocol):
 
     @classmethod
     async def start(cls, options: WorkerOptions, arena: Arena) -> Self:
-        """Spawn a worker; calls may be sent at once and are answered when it is up."""
+        """Fork a worker; calls may be sent at once and are answered when it is up."""
         ours, theirs = socket.socketpair()
         watching, watched = socket.socketpair()
         with theirs, watched:
-            given = theirs.fileno(), watched.fileno(), arena.fileno()
+            given = {
+                "link-fd": theirs.fileno(),
+                "control-fd": watched.fileno(),
+                "arena-fd": arena.fileno(),
+            }
             child = await ChildProcess.start(
                 options.module,
-                f"--link-fd={given[0]}",
-                f"--control-fd={given[1]}",
-                f"--arena-fd={given[2]}",
                 f"--options={json.dumps(to_json(options))}",
                 environment=_environment(options),
                 streams=Streams.LOGGED,
-                pass_fds=given,
+                given=given,
             )
         started = cls(child, options.watch)
         control = _Control(started._heard)
@@ -114,11 +114,6 @@ class WorkerProcess(asyncio.Protocol):
     def is_alive(self) -> bool:
         """Whether the process is not known to have ended."""
         return self._child.is_alive
-
-    @property
-    def is_linked(self) -> bool:
-        """Whether the process is alive and its link is open."""
-        return self.is_alive and self._transport is not None and not self._transport.is_closing()
 
     @property
     def is_silent(self) -> bool:
@@ -305,6 +300,5 @@ class _Control(asyncio.Protocol):
 
 
 def _environment(options: WorkerOptions) -> dict[str, str]:
-    if options.gpu is None:
-        return cpu_environment(child_environment(), spins=not options.cpu_quota)
-    return cuda_environment(options.gpu, child_environment())
+    environment = library_environment()
+    return environment if options.gpu is None else cuda_environment(options.gpu, environment)

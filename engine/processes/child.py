@@ -3,37 +3,38 @@
     device worker, measuring process    engine/link/worker_process.py       frames on sockets, logs
     importer                            engine/importer/host/launch.py      lines on a socket
     planner                             compiler/planner.py                 lines on stdin, stdout
-        └──> ChildProcess ──> python -P -m MODULE --parent=PID ...
+        └──> ChildProcess ──> fork_server.py ──> runs MODULE as ``python -m`` does
 
 A child leads a session of its own, so that a signal from a terminal does not reach it and it is
-killed with all that it started. It is told the id of its parent, and ends with it (see
-``core.child_process.end_with_parent``).
+killed with all that it started. It ends with its parent.
 """
 
 from __future__ import annotations
 
 import asyncio
 import enum
+import errno
 import os
 import re
 import signal
-from asyncio.subprocess import DEVNULL, PIPE, STDOUT
+import socket
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from braid.core.background import to_the_end
-from braid.core.child_process import python_command, python_environment
+from braid.core.descriptors import connect
+from braid.engine.processes.child_time import DidNothing, TookTooLong, wait_for_child
+from braid.engine.processes.fork_server import ForkServer
 from braid.engine.processes.log_lines import relay
 
 MAX_LINE_BYTES = 256 << 20  # all the stages of a large graph in one question
 TAIL_BYTES = 8 << 10
 LAST_WORDS_S = 1.0
-
-DESCRIPTORS_TO_START = 12
-"""At least as many as a start takes for a moment; for three streams uvloop takes ten."""
+START_SECONDS = 60.0  # in which the fork server has to run, if nothing is forked
 
 _COUNTERS = Path("/proc/vmstat")
 
@@ -41,10 +42,9 @@ _COUNTERS = Path("/proc/vmstat")
 class Streams(enum.Enum):
     """Stdin, stdout and stderr of a child."""
 
-    INHERITED = (DEVNULL, None, None)  # its output goes where the parent's goes
-    KEPT = (DEVNULL, PIPE, STDOUT)  # the end of its output is kept
-    LOGGED = (DEVNULL, PIPE, PIPE)  # its output is logged, see log_lines.py
-    LINES = (PIPE, PIPE, PIPE)  # stdin and stdout carry lines; the end of stderr is kept
+    KEPT = enum.auto()  # no stdin; the end of its output is kept
+    LOGGED = enum.auto()  # no stdin; its output is logged, see log_lines.py
+    LINES = enum.auto()  # stdin and stdout carry lines; the end of stderr is kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,21 +71,48 @@ class ChildEnd:
         return f"it was killed by {self.signal_name}{' for want of memory' if short else ''}"
 
 
+class Stream(asyncio.StreamReaderProtocol):
+    """A connected socket whose other end a child has; one that was killed has closed it."""
+
+    def __init__(self, limit: int = 1 << 16) -> None:
+        self.reader = asyncio.StreamReader(limit=limit)
+        super().__init__(self.reader)
+        self.writer: asyncio.StreamWriter
+
+    @classmethod
+    async def open(cls, opened: ExitStack, limit: int = 1 << 16) -> tuple[Self, socket.socket]:
+        """Return a stream, which is closed if ``opened`` is, and the child's end of it."""
+        ours, theirs = socket.socketpair()
+        with ExitStack() as failing:
+            failing.callback(theirs.close)
+            transport, stream = await connect(lambda: cls(limit), ours)
+            failing.pop_all()
+        opened.callback(transport.close)
+        loop = asyncio.get_running_loop()
+        stream.writer = asyncio.StreamWriter(transport, stream, stream.reader, loop)
+        return stream, theirs
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(None)
+
+
 class ChildProcess:
     """A running child, or one that has ended. Belongs to one event loop.
 
     As an async context manager it kills the child on the way out and waits for its end.
     """
 
-    def __init__(self, process: asyncio.subprocess.Process, streams: Streams) -> None:
-        self._process = process
+    def __init__(self, forked: _Forked, opened: Sequence[Stream], streams: Streams) -> None:
+        self.pid = forked.pid
+        self._forked = forked
+        self._opened = opened
         self._tail = bytearray()
         self._oom_kills = oom_kills()  # before
-        kept = {Streams.KEPT: process.stdout, Streams.LINES: process.stderr}.get(streams)
-        logged = (process.stdout, process.stderr) if streams is Streams.LOGGED else ()
+        logged, kept = (opened, None) if streams is Streams.LOGGED else ((), opened[-1])
         self._relaying = [
-            asyncio.create_task(relay(stream, process.pid)) for stream in logged if stream
+            asyncio.create_task(relay(stream.reader, self.pid)) for stream in logged
         ]
+        self._status = asyncio.create_task(self._until_reported())
         self._end = asyncio.create_task(self._until_end(kept))
 
     @classmethod
@@ -94,72 +121,54 @@ class ChildProcess:
         module: str,
         *arguments: str,
         environment: Mapping[str, str],
-        streams: Streams = Streams.INHERITED,
-        pass_fds: Sequence[int] = (),
+        streams: Streams = Streams.KEPT,
+        given: Mapping[str, int] | None = None,
         folder: Path | None = None,
     ) -> Self:
-        """Run ``python -m module --parent=PID *arguments``.
+        """Run ``python -m module *arguments``, with this process's libraries loaded already.
 
         Args:
-            module: by its full name; its first act is to end with its parent.
-            environment: all that the child is told; see ``core.child_process``.
+            module: by its full name.
+            environment: all that the child is told, beside what libraries read when they load;
+                see ``core.child_process``.
             streams: what its standard streams are.
-            pass_fds: descriptors that it inherits, under the same numbers.
+            given: descriptors that it inherits; ``--NAME=NUMBER`` tells the number of each there.
             folder: its working folder; None: this process's.
 
         Raises:
             OSError: no process, memory or descriptor is left.
         """
-        stdin, stdout, stderr = streams.value
-        _check_descriptors()
-        process = await asyncio.create_subprocess_exec(
-            *python_command(module, f"--parent={os.getpid()}", *arguments),
-            pass_fds=pass_fds,
-            cwd=folder,
-            env=python_environment(environment),
-            start_new_session=True,
-            stdin=stdin,
-            stdout=stdout,
-            stderr=stderr,
-            limit=MAX_LINE_BYTES if streams is Streams.LINES else 1 << 16,
-        )
-        return cls(process, streams)
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
+        inherited = [f"--{name}={number}" for number, name in enumerate(given or {}, start=3)]
+        request = {
+            "module": module,
+            "arguments": [*inherited, *arguments],
+            "environment": dict(environment),
+            "folder": str(folder or Path.cwd()),
+            "cores": sorted(os.sched_getaffinity(0)),
+        }
+        with ExitStack() as theirs, ExitStack() as ours:
+            opened, descriptors = await _open(streams, ours, theirs)
+            forked = await _fork(request, [*descriptors, *(given or {}).values()])
+            ours.pop_all()
+        return cls(forked, opened, streams)
 
     @property
     def is_alive(self) -> bool:
         """Whether the process has not ended, as far as is known."""
-        return self._process.returncode is None
-
-    def count_from_now(self) -> None:
-        """Forget that memory was short before now: the child was idle."""
-        self._oom_kills = oom_kills()
-
-    @property
-    def has_ended(self) -> bool:
-        """Whether the kernel says that the process has ended; ``is_alive`` learns it later."""
-        look = os.WEXITED | os.WNOHANG | os.WNOWAIT
-        try:
-            return not self.is_alive or os.waitid(os.P_PID, self.pid, look) is not None
-        except ChildProcessError:  # its status was collected, and is on its way
-            return True
+        return not self._status.done()
 
     async def send(self, line: bytes) -> None:
         """Write a line to the child's stdin; a dead child is noticed by ``receive``."""
-        assert self._process.stdin is not None
-        if self._process.stdin.is_closing():
+        writer = self._opened[0].writer
+        if writer.is_closing():
             return
         with suppress(ConnectionError):
-            self._process.stdin.write(line)
-            await self._process.stdin.drain()
+            writer.write(line)
+            await writer.drain()
 
     async def receive(self) -> bytes:
         """Return the next line of the child's stdout, or b"" once it has ended."""
-        assert self._process.stdout is not None
-        line = await self._process.stdout.readline()
+        line = await self._opened[0].reader.readline()
         return line if line.endswith(b"\n") else b""
 
     async def wait(self) -> ChildEnd:
@@ -171,14 +180,14 @@ class ChildProcess:
 
     def kill(self) -> None:
         """Kill the child and what it started, unless it is known to have ended."""
-        if not self._end.done():
+        if self.is_alive:
             self._kill_group()
 
     async def end(self, grace_s: float = 0.0) -> ChildEnd:
         """Terminate the child, kill it after ``grace_s`` seconds; 0: kill it at once."""
-        if grace_s:
+        if grace_s and self.is_alive:
             with suppress(ProcessLookupError):
-                self._process.terminate()
+                os.kill(self.pid, signal.SIGTERM)
             await asyncio.wait([self._end], timeout=grace_s)
         self.kill()
         return await self.wait()
@@ -189,38 +198,108 @@ class ChildProcess:
     async def __aexit__(self, *_: object) -> None:
         await to_the_end(self.end())
 
-    async def _until_end(self, kept: asyncio.StreamReader | None) -> ChildEnd:
+    async def _until_reported(self) -> int:
+        """Wait for the report of the child's end, which takes with it what it started."""
+        line = await self._forked.report.reader.readline()
+        self._forked.server.release()
+        if line:
+            return int(line)
+        self._kill_group()  # the fork server was killed, and the child with it
+        return -signal.SIGKILL
+
+    async def _until_end(self, kept: Stream | None) -> ChildEnd:
         """Keep the end of what the child prints until it has ended."""
-        while kept is not None and (chunk := await kept.read(4096)):
-            self._tail += chunk
-            del self._tail[:-TAIL_BYTES]
-        status = await self._process.wait()
-        self._kill_group()  # what it started
-        if self._relaying:  # its last words come before the log says that it ended
-            _, left = await asyncio.wait(self._relaying, timeout=LAST_WORDS_S)
-            for relaying in left:
-                relaying.cancel()
+        try:
+            while kept is not None and (chunk := await kept.reader.read(4096)):
+                self._tail += chunk
+                del self._tail[:-TAIL_BYTES]
+            status = await self._status
+            if self._relaying:  # its last words come before the log says that it ended
+                _, left = await asyncio.wait(self._relaying, timeout=LAST_WORDS_S)
+                for relaying in left:
+                    relaying.cancel()
+        finally:
+            for stream in (self._forked.report, *self._opened):
+                stream.writer.close()
         short = is_more(self._oom_kills, oom_kills())
         return ChildEnd(status, self._tail.decode(errors="replace"), short)
 
     def _kill_group(self) -> None:
-        with suppress(ProcessLookupError, PermissionError):  # nothing is left of the group
-            os.killpg(self._process.pid, signal.SIGKILL)
+        for kill in (os.killpg, os.kill):  # it may not lead a group yet
+            with suppress(ProcessLookupError, PermissionError):  # nothing is left
+                kill(self.pid, signal.SIGKILL)
 
 
-def _check_descriptors() -> None:
-    """Raise OSError unless enough descriptors are free to start a child.
+async def _open(
+    streams: Streams, ours: ExitStack, theirs: ExitStack
+) -> tuple[list[Stream], list[int]]:
+    """Open the ends of a child's streams, here and there; returns those here, and 0 to 2 there."""
+    limits = {
+        Streams.KEPT: [1 << 16],
+        Streams.LOGGED: [1 << 16, 1 << 16],
+        Streams.LINES: [MAX_LINE_BYTES, 1 << 16],
+    }
+    opened, descriptors = list[Stream](), list[int]()
+    for limit in limits[streams]:
+        stream, end = await Stream.open(ours, limit)
+        opened.append(stream)
+        descriptors.append(theirs.enter_context(end).fileno())
+    first, last = descriptors[0], descriptors[-1]
+    if streams is Streams.LINES:
+        return opened, [first, first, last]
+    nothing = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+    theirs.callback(os.close, nothing)
+    return opened, [nothing, first, last]
 
-    A start that runs out of them halfway loses up to six for good in uvloop, which may then raise
-    an error without a number, or complain when it forgets the process.
+
+@dataclass(frozen=True, slots=True)
+class _Forked:
+    """A child that was forked, which is killed if its report is closed here."""
+
+    server: ForkServer
+    report: Stream
+    pid: int
+
+
+async def _fork(request: Mapping[str, Any], descriptors: Sequence[int]) -> _Forked:
+    """Fork a child; where the fork server has ended, another one does.
+
+    Raises:
+        OSError: no process, memory or descriptor is left.
     """
-    descriptors: list[int] = []
     try:
-        while len(descriptors) < DESCRIPTORS_TO_START:
-            descriptors.append(os.open(os.devnull, os.O_RDONLY))
-    finally:
-        for descriptor in descriptors:
-            os.close(descriptor)
+        return await _ask(ForkServer.running(), request, descriptors)
+    except ConnectionError:
+        return await _ask(ForkServer.running(), request, descriptors)
+
+
+async def _ask(
+    server: ForkServer, request: Mapping[str, Any], descriptors: Sequence[int]
+) -> _Forked:
+    """Ask a fork server for a child.
+
+    Raises:
+        ConnectionError: the server has ended, or has no descriptors left.
+        OSError: it cannot fork, or does not run.
+    """
+    with ExitStack() as opened:
+        report, reported = await Stream.open(opened)
+        with reported:
+            server.ask(request, [reported.fileno(), *descriptors])
+        opened.callback(server.release)
+        answer = asyncio.ensure_future(report.reader.readline())
+        opened.callback(answer.cancel)
+        try:
+            await wait_for_child(answer, server.pid, START_SECONDS, cpu_seconds=inf)
+        except (DidNothing, TookTooLong) as error:
+            server.kill()
+            raise TimeoutError(errno.ETIMEDOUT, "the fork server does not run") from error
+        if not (line := answer.result()):
+            raise ConnectionResetError(errno.ECONNRESET, "the fork server ended")
+        if (pid := int(line)) < 0:
+            raise OSError(-pid, os.strerror(-pid))
+        opened.pop_all()
+        return _Forked(server, report, pid)
 
 
 def oom_kills(counters: Path = _COUNTERS) -> int | None:

@@ -1,15 +1,38 @@
-"""Environment variables that a worker's libraries read when they load. Loads no torch."""
+"""Environment variables that the libraries of children read. Loads no torch."""
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping
+from functools import cache
+
+from braid.core.allowance import cpu_allowance
+from braid.core.child_process import child_environment, python_environment
 
 CUDA_DEFAULTS = {
     "CUDA_DEVICE_ORDER": "PCI_BUS_ID",  # as nvidia-smi counts
     "CUDA_DEVICE_MAX_CONNECTIONS": "32",  # with fewer, eager work holds up the replay of graphs
 }
 """Variables that CUDA reads once, at its start; those that the operator has set win."""
+
+
+LIBRARY_DEFAULTS = {
+    "ORT_DISABLE_TELEMETRY": "1",  # ONNX Runtime would report on use, in a thread of its own
+    "OPENBLAS_NUM_THREADS": "1",  # NumPy's; it starts its threads when it loads
+}
+"""Variables without which importing a library starts threads; those that are set win."""
+
+
+def library_environment() -> dict[str, str]:
+    """Environment in which this process's children load their libraries, and workers run."""
+    environment = cpu_environment(child_environment(), spins=_may_spin())
+    return python_environment({**LIBRARY_DEFAULTS, **environment})
+
+
+@cache  # this process gives cores away later
+def _may_spin() -> bool:
+    return math.isinf(cpu_allowance().quota)
 
 
 def cpu_environment(

@@ -17,7 +17,9 @@ from __future__ import annotations
 
 import ctypes
 import re
+import resource
 import sys
+from pathlib import Path
 
 _SIGNS = (
     "allocate memory",  # torch, ONNX Runtime's arena, the system
@@ -72,6 +74,12 @@ def raise_out_of_memory(error: Exception) -> None:
     """
     if is_out_of_memory(error):
         raise MemoryError(str(error)) from error
+
+
+def mapped_bytes() -> int:
+    """Address space of this process, as RLIMIT_AS counts it."""
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    return pages * resource.getpagesize()
 
 
 _M_TRIM_THRESHOLD = -1  # <malloc.h>

@@ -219,8 +219,7 @@ class _Statistics:
 
 
 class _OfThread(threading.local):
-    def __init__(self) -> None:
-        self.statistics = _Statistics()  # goes with its thread
+    statistics: _Statistics | None = None  # opened at the first use; goes with its thread
 
 
 _own = _OfThread()
@@ -228,6 +227,8 @@ _own = _OfThread()
 
 def waited_for_core_ns() -> int:
     """Nanoseconds that the calling thread has been ready to run and waited; 0 if unknown."""
+    if _own.statistics is None:
+        _own.statistics = _Statistics()
     return _own.statistics.waited_ns()
 
 

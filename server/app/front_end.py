@@ -20,7 +20,6 @@ from prometheus_client import CollectorRegistry
 from braid.compiler.bench import MakeMeasuringHost, measuring_host
 from braid.core.background import BackgroundTasks
 from braid.core.errors import BraidError, DamagedArtefact
-from braid.engine.importer.host.process import SpareImporter
 from braid.engine.link.options import WorkerEnd
 from braid.engine.processes.log_lines import LOGGER
 from braid.server.app.interfaces import SERVICES, Answering, Interfaces
@@ -89,7 +88,6 @@ class FrontEnd:
                 self._worker_changed, self._worker_ended, self.drift.ran, self._model_lost
             )
             self.devices = Devices(settings, events, make_host)
-            self._spare_importer = SpareImporter()
             health = Health(SERVICES)
             self._readiness = Readiness(health, self.devices, settings.ready_models)
             made_from = MadeFrom(
@@ -100,7 +98,6 @@ class FrontEnd:
                 self._files,
                 self.devices,
                 self.drift,
-                self._spare_importer,
             )
             self.models = make_model_parts(made_from, self._readiness.model_answers)
             self._repository = make_repository(made_from, self.models, self._readiness.changed)
@@ -190,7 +187,6 @@ class FrontEnd:
         await self.models.runner.stop()
         if self._fleet is not None:
             await self._fleet.leave()
-        await self._spare_importer.close()
         await self._interfaces.stop_http()
         await self.devices.close()
         logging.getLogger(LOGGER).removeFilter(self._worker_logs)

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 from braid.compiler.planner import PlannerProcess, SearchLimits
 from braid.core.cpu_times import read_cpu_times
 from braid.engine.importer.host.launch import import_model
-from braid.engine.importer.host.process import SpareImporter
 from braid.server.devices.pool import Devices
 from braid.server.jobs.imports import Imports
 from braid.server.jobs.provisional_schedules import ProvisionalSchedules
@@ -53,7 +52,6 @@ class MadeFrom:
     files: Files
     devices: Devices
     drift: DriftWatch
-    importer: SpareImporter
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,22 +102,13 @@ def _cores_of(devices: Devices) -> set[int]:
 def _job_services(
     made_from: MadeFrom, serving: ServingModels, provisional: ProvisionalSchedules
 ) -> JobServices:
-    settings, metrics, importer = made_from.settings, made_from.metrics, made_from.importer
+    settings, metrics = made_from.settings, made_from.metrics
     devices, fleet = made_from.devices, made_from.fleet
-    imports = partial(import_model, spare=importer)
-
-    def prepare_job() -> None:
-        if settings.spare_importer:
-            importer.prepare()
-        for device in devices.all:
-            device.bench.prepare()
-
     return JobServices(
         store=made_from.store,
         files=made_from.files,
         registry=Registry() if fleet is None else fleet.registry,
-        import_model=Imports(imports, settings.import_limits, settings.import_together_bytes),
-        prepare_job=prepare_job,
+        import_model=Imports(import_model, settings.import_limits, settings.import_together_bytes),
         quiet=serving.quiet,
         devices=devices.all,
         planner=PlannerProcess(settings.planner_memory_bytes, settings.planner_search_seconds),

@@ -116,9 +116,9 @@ class Device:
 
     @property
     def pids(self) -> dict[str, int]:
-        """Process ids by what the process does: ``serving``, ``spare``, ``bench``."""
-        bench = self.bench.pid
-        return {**self.link.pids, **({} if bench is None else {"bench": bench})}
+        """Process ids by what the process does: ``serving``, ``bench``."""
+        pids = {"serving": self.link.pid, "bench": self.bench.pid}
+        return {role: pid for role, pid in pids.items() if pid is not None}
 
     @property
     def model_memory(self) -> Mapping[str, ModelMemory]:

@@ -62,8 +62,6 @@ def worker_options(
         start_timeout_s=start_s,
         memory_bytes=worker_memory_bytes(settings) if on_cpu else 0,
         watch=watch_limits(settings, on_cpu=on_cpu),
-        keep_spare=settings.spare_worker,
-        keep_spare_bench=settings.spare_bench,
     )
 
 

@@ -65,9 +65,8 @@ class JobRunner:
         self._files = services.files
         self._registry = services.registry
         self.live = LiveJobs(services.observer)
-        self.running = RunningJobs(services, self.live, self._prepare_job)
+        self.running = RunningJobs(services, self.live)
         self._views = JobViews(services, self.live)
-        self._preparing: asyncio.Task[None] | None = None
         self._started = asyncio.Event()  # or it is known that it will not be
         self._is_started = False
         self._registering = asyncio.Lock()  # while rows are stored whose task is not there yet
@@ -85,7 +84,6 @@ class JobRunner:
         self._is_started = True
         self._started.set()
         await self._registry.take_jobs()
-        self._prepare_job()
 
     async def _queue_again(self) -> None:
         """Queue all jobs that have not ended: there is no other server that works on them."""
@@ -119,9 +117,6 @@ class JobRunner:
         self.release_watchers()
         self._is_stopping = True
         await self.running.stop()
-        if self._preparing is not None:
-            self._preparing.cancel()
-            await asyncio.gather(self._preparing, return_exceptions=True)
 
     def release_watchers(self) -> None:
         """End every watch with Draining, so that no watcher holds up a shutdown.
@@ -402,15 +397,3 @@ class JobRunner:
         for job_id in doomed:
             with suppress(PreconditionFailed):  # it ended by itself just now
                 await self.cancel(job_id)
-
-    def _prepare_job(self) -> None:
-        """Prepare the next registration once requests leave it cores, while nothing is measured."""
-        if self._preparing is None and not self._is_stopping:
-            self._preparing = asyncio.create_task(self._prepare_when_quiet(), name="prepare-job")
-            self._preparing.add_done_callback(log_failure)
-
-    async def _prepare_when_quiet(self) -> None:
-        await self._services.quiet()
-        self._preparing = None
-        if not len(self.live) and not self._is_stopping:
-            self._services.prepare_job()

@@ -41,14 +41,10 @@ SAVE_SECONDS = 1.0  # progress inside one state is stored this often at most
 class RunningJobs:
     """Runs jobs, each in a task. Belongs to one event loop."""
 
-    def __init__(
-        self, services: JobServices, live: LiveJobs, one_ended: Callable[[], None]
-    ) -> None:
-        """Run nothing yet; ``one_ended`` is told after each end."""
+    def __init__(self, services: JobServices, live: LiveJobs) -> None:
         self._services = services
         self._store = services.store
         self._live = live
-        self._one_ended = one_ended
         self._registry = services.registry
         self._ends = JobEnds(services)
         self._is_stopping = False
@@ -100,7 +96,6 @@ class RunningJobs:
         self._live.count(before.state, state)
         live.publish(job)
         self._live.remove(live)
-        self._one_ended()
         self._ends.store_later()
 
     # What the registry tells.

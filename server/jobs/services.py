@@ -35,8 +35,7 @@ class JobServices:
     on_schedule: Sequence[OnSchedule]  # told after a schedule serves
     tolerance: float  # of outputs in FP32, relative to the largest element
     limits: SearchLimits = DEFAULT_LIMITS
-    prepare_job: Callable[[], None] = lambda: None  # called when no job is under way ...
-    quiet: Callable[[], Awaitable[object]] = lambda: asyncio.sleep(0)  # ... and this has returned
+    quiet: Callable[[], Awaitable[object]] = lambda: asyncio.sleep(0)  # returns once no device runs
     files: Files = field(default_factory=Files)  # that other servers use, too
     side_by_side: bool = True  # whether registrations measure runs side by side, which then serve
     registry: Registry = field(default_factory=Registry)  # which server does what

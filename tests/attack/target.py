@@ -107,7 +107,6 @@ class Target:
             BRAID_IMPORT_CPU_SECONDS="60",
             BRAID_IMPORT_RUN_SECONDS="10",
             BRAID_UPLOAD_IDLE_SECONDS="20",
-            BRAID_SPARE_WORKER="false",
         ).start(grpc_port)
         target = cls(server, canaries)
         try:

@@ -133,55 +133,6 @@ async def test_it_is_started_ahead_by_whoever_will_need_it() -> None:
         assert pid_of(await bench.call(stage_of("a"))) == woken
 
 
-async def test_one_that_is_kept_ready_stays_and_serves_the_first_call() -> None:
-    async with opened(idle_seconds=0.05, keep_ready=True) as bench:
-        bench.prepare()
-        await runs(bench, yes=True)
-        ready = bench.pid
-        bench.wake()
-        await asyncio.sleep(0.2)
-
-        assert bench.pid == ready
-        assert pid_of(await bench.call(stage_of("a"))) == ready
-
-
-async def test_a_fresh_one_takes_the_place_of_one_that_has_measured() -> None:
-    async with opened(keep_ready=True) as bench:
-        used = pid_of(await bench.call(stage_of("a")))
-        bench.prepare()
-
-        await ends(used)
-        await runs(bench, yes=True)
-        fresh = await bench.call(stage_of("a"))
-        assert pid_of(fresh) != used
-        assert seen_by(fresh) == ["DescribeDevice", "LoadModel", "MeasureStage"]
-
-
-async def test_one_that_is_called_is_not_replaced() -> None:
-    async with opened(keep_ready=True) as bench:
-        call = asyncio.create_task(bench.call(stage_of("a")))
-        bench.prepare()
-        used = pid_of(await call)
-
-        assert pid_of(await bench.call(stage_of("a"))) == used
-
-
-async def test_one_that_has_measured_ends_when_it_is_idle_and_starts_nothing_by_itself() -> None:
-    async with opened(idle_seconds=0.05, keep_ready=True) as bench:
-        await ends(pid_of(await bench.call(stage_of("a"))))
-        await asyncio.sleep(0.1)
-
-        assert bench.pid is None
-
-
-async def test_none_is_started_ahead_unless_that_is_wanted() -> None:
-    async with opened() as bench:
-        bench.prepare()
-        await asyncio.sleep(0.05)
-
-        assert bench.pid is None
-
-
 async def test_its_death_fails_the_calls_that_are_open_and_the_next_one_starts_another(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

@@ -183,7 +183,7 @@ async def test_a_real_bench_plans_by_what_it_measures_and_measures_nothing_twice
     upload = small_cnn(tmp_path / "cnn.onnx")
     digest = file_digest(upload)
     import_here(upload, tmp_path / "artefact")
-    options = WorkerOptions(2, 64 << 20, 64 << 20, 3, keep_spare=False)
+    options = WorkerOptions(2, 64 << 20, 64 << 20, 3)
     device = Device("cpu", options)
     program = ProgramKey(digest, (("x", TensorType("FP32", (2, 3, 16, 16))),))
     settings = PlannerSettings("ios")

@@ -90,9 +90,6 @@ class Machine:
         environment = {
             **os.environ,
             "BRAID_LOG_LEVEL": "DEBUG",
-            "BRAID_SPARE_IMPORTER": "false",
-            "BRAID_SPARE_BENCH": "false",
-            "BRAID_SPARE_WORKER": "false",
             "BRAID_COMPARE_AGAIN": "false",  # jobs of the tests' own only, however busy it is
             "BRAID_SIDE_BY_SIDE": "false",
             "BRAID_PIN_THREADS": "false",  # all machines share the cores

@@ -28,7 +28,7 @@ def shared(
 ) -> Iterator[ServerProcess]:
     """A server with every model of ``models`` registered, batch sizes 1 and 4."""
     store = tmp_path_factory.mktemp("shared") / "store"
-    server = ServerProcess(store, command=BRAID, BRAID_SPARE_WORKER="true").start()
+    server = ServerProcess(store, command=BRAID).start()
     with serving(server, models):
         yield server
 

@@ -58,9 +58,6 @@ class ServerProcess:
         self.log_path = store.with_name(f"{store.name}.log")
         usual = {
             "BRAID_LOG_LEVEL": "DEBUG",
-            "BRAID_SPARE_IMPORTER": "false",
-            "BRAID_SPARE_BENCH": "false",
-            "BRAID_SPARE_WORKER": "false",
             "BRAID_COMPARE_AGAIN": "false",  # jobs of the tests' own only, however busy it is
         }
         self._environment = {**os.environ, **usual, **environment}

@@ -21,7 +21,6 @@ def test_a_server_closes_each_descriptor_once(tmp_path: Path) -> None:
     closed = ClosedTwice(tmp_path)
     server = ServerProcess(
         tmp_path / "store",
-        BRAID_SPARE_IMPORTER="true",
         LD_PRELOAD=closed.environment["LD_PRELOAD"],
         CLOSED_TWICE=closed.environment["CLOSED_TWICE"],
     )

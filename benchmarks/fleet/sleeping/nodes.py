@@ -57,7 +57,6 @@ def _server(store: Path) -> ServerProcess:
         command=_COMMAND,
         PYTHONPATH=os.pathsep.join([str(REPOSITORY), os.environ.get("PYTHONPATH", "")]),
         BRAID_LOG_LEVEL="INFO",
-        BRAID_SPARE_WORKER="false",
         BRAID_PIN_THREADS="false",
         BRAID_THREADS="1",
     )

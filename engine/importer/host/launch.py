@@ -33,7 +33,7 @@ from braid.engine.importer.host.messages import (
     Progress,
     decode,
 )
-from braid.engine.importer.host.process import ImporterProcess, SpareImporter
+from braid.engine.importer.host.process import ImporterProcess
 from braid.engine.importer.host.report import read_report, sync_folder, verify_files
 from braid.engine.importer.host.request import ImportLimits, ImportRequest, limit_exceeded
 from braid.engine.processes.child import ChildEnd, ChildProcess
@@ -67,8 +67,6 @@ async def import_model(
     on_progress: OnProgress,
     example_shapes: Mapping[str, tuple[int, ...]] | None = None,
     samples: Path | None = None,
-    *,
-    spare: SpareImporter | None = None,
 ) -> None:
     """Import an uploaded file into the folder ``artefact``.
 
@@ -79,7 +77,6 @@ async def import_model(
         on_progress: called with a fraction in [0, 1] and the present step.
         example_shapes: shapes to verify at, by input, for models with open extents.
         samples: file of inputs that the model takes, tried where no made-up content runs.
-        spare: holds a process that was started ahead, perhaps.
 
     Raises:
         UnsupportedOperators: naming all of them.
@@ -94,7 +91,7 @@ async def import_model(
         with _work_folder(artefact.parent) as folder:
             written = folder / "artefact"
             request = ImportRequest(upload, written, limits, example_shapes or {}, samples)
-            await _import(request, on_progress, spare)
+            await _import(request, on_progress)
             await to_the_end(asyncio.to_thread(_accept, written, artefact))
     except (OSError, DiskFailure) as error:
         if failure := disk_failure(error, artefact.parent) or shortage(error):
@@ -113,15 +110,13 @@ def _work_folder(parent: Path) -> Iterator[Path]:
         remove_folder(folder, temp.cleanup)
 
 
-async def _import(
-    request: ImportRequest, on_progress: OnProgress, spare: SpareImporter | None
-) -> None:
+async def _import(request: ImportRequest, on_progress: OnProgress) -> None:
     """Write the artefact of a request in an importer process.
 
     Raises:
         DiskFailure, ModelImportError: why there is none.
     """
-    async with _process(request, spare) as (child, reports):
+    async with _process(request) as (child, reports):
         last = await _conversation(child, reports, request.limits, on_progress)
     match last:
         case Failed(error):
@@ -138,11 +133,10 @@ class ImporterCrashed(ModelImportError):
 
 @asynccontextmanager
 async def _process(
-    request: ImportRequest, spare: SpareImporter | None
+    request: ImportRequest,
 ) -> AsyncIterator[tuple[ChildProcess, asyncio.StreamReader]]:
     """Ask an importer, which reports to the reader; on the way out, wait for its killed group."""
-    process = await spare.take() if spare is not None else None
-    process = process or await ImporterProcess.start()
+    process = await ImporterProcess.start()
     try:
         process.ask(request)
         yield process.child, process.reports

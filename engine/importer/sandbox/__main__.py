@@ -1,19 +1,18 @@
-"""The importer process, ``python -m braid.engine.importer.sandbox``: imports one upload.
+"""The importer process: imports one upload.
 
-    rights given up ─> torch ─> request ─> folder ─> other libraries ─> limits ─> file ─> import
+    rights given up ─> request ─> folder ─> limits ─> file ─> import
 
-The libraries are loaded without network or other programs. No byte of the file is read before the
-process is confined to its folder, with one thread until then, and its limits are set; as all
-libraries are loaded by then, the limit of memory counts what the import takes and not how much
-address space a build of torch needs. Request and reports pass through one socket; what libraries
-print goes to standard output, which the server keeps the end of.
+Its libraries were loaded before it was forked. No byte of the file is read before the process is
+confined to its folder, with one thread until then, and its limits are set; the limit of memory
+counts what the import takes and not how much address space a build of torch needs. Request and
+reports pass through one socket; what libraries print goes to standard output, which the server
+keeps the end of.
 """
 
 from __future__ import annotations
 
 import argparse
 import errno
-import gc
 import json
 import os
 import tempfile
@@ -28,6 +27,7 @@ from braid.engine.importer.host.messages import Done, Failed, Message, OnProgres
 from braid.engine.importer.host.request import ImportLimits, ImportRequest, limit_exceeded
 from braid.engine.importer.sandbox.confinement import give_up_rights, set_limits
 from braid.engine.importer.sandbox.landlock import keep_to
+from braid.engine.importer.sandbox.pipeline import import_upload
 from braid.engine.importer.sandbox.run_limit import bound_trials
 from braid.engine.importer.upload.uploaded_model import open_upload
 from braid.engine.runtime.memory import is_out_of_memory
@@ -36,12 +36,8 @@ from braid.engine.runtime.memory import is_out_of_memory
 def main() -> None:
     parser = argparse.ArgumentParser(prog="braid.engine.importer.sandbox")
     parser.add_argument("--link-fd", type=int, required=True)
-    parser.add_argument("--parent", type=int, required=True)
-    arguments = parser.parse_args()
-    link: int = arguments.link_fd
-    give_up_rights(arguments.parent)
-    gc.disable()  # collections are a seventh of the CPU time that loading takes
-    _load_torch()
+    link: int = parser.parse_args().link_fd
+    give_up_rights()
     request = _receive(link)
     keep_to(request.artefact.parent, filter(None, [request.upload, request.samples]))
     try:
@@ -53,16 +49,6 @@ def main() -> None:
         os._exit(1)
     _send(link, Done())
     os._exit(0)  # the libraries' threads and destructors have nothing left to do
-
-
-def _load_torch() -> None:
-    """Load the library that takes longest, and starts no thread."""
-    import torch
-
-    from braid.engine.ops.meta_kernels import leave_compiler_out
-
-    leave_compiler_out()
-    torch.relu(torch.empty(1, device="meta"))  # loads what torch keeps until such a tensor is used
 
 
 def _receive(link: int) -> ImportRequest:
@@ -93,10 +79,6 @@ def _linked(upload: Path, name: Path) -> Path:
 
 def _import(request: ImportRequest, on_progress: OnProgress) -> None:
     on_progress(0.0, "reading the model")
-    from braid.engine.importer.sandbox.pipeline import import_upload  # loads onnx, onnxruntime
-
-    gc.freeze()
-    gc.enable()
     set_limits(request.limits)
     bound_trials(request.limits.run_seconds, request.upload.stat().st_size)
     source = open_upload(request.upload, request.artefact.parent)

@@ -4,7 +4,7 @@
     limits       memory, CPU time, sizes of files, the wall clock
 
 They hold for all threads of the process and cannot be raised again. They are set by the process
-itself: a ``preexec_fn`` in a server with threads may deadlock.
+itself.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from math import ceil
 from pathlib import Path
 from time import process_time
 
-from braid.core.child_process import end_with_parent
 from braid.engine.importer.host.request import ImportLimits
 from braid.engine.importer.sandbox.landlock import keep_to
 from braid.engine.importer.sandbox.seccomp import forbid_calls
+from braid.engine.runtime.memory import mapped_bytes
 from braid.engine.runtime.priority import process_gives_way
 
 _ALARM_GRACE_S = 10.0  # the server's own wall clock acts first and says so
@@ -29,22 +29,21 @@ _CAPSET = {"x86_64": 126, "aarch64": 91}  # number of the system call
 _CAPABILITIES_3, _KEPT = 0x20080522, 1 << 1  # CAP_DAC_OVERRIDE: files of other users, in a volume
 
 
-def confine(limits: ImportLimits, parent: int, work: Path) -> None:
+def confine(limits: ImportLimits, work: Path) -> None:
     """Give up rights, keep to the folder ``work`` and set limits."""
-    give_up_rights(parent)
+    give_up_rights()
     keep_to(work)
     set_limits(limits)
 
 
-def give_up_rights(parent: int) -> None:
-    """Forbid network and other programs, which fail with EPERM; end with the process ``parent``.
+def give_up_rights() -> None:
+    """Forbid network and other programs, which fail with EPERM.
 
     Of root's privileges only access to files of other users is kept, where ``keep_to`` allows it.
     """
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     process_gives_way()
     os.umask(0o077)
-    end_with_parent(parent)
     _drop_capabilities()
     forbid_calls()
 
@@ -67,7 +66,7 @@ def set_limits(limits: ImportLimits) -> None:
     File size: writes fail with EFBIG (Python ignores SIGXFSZ).
     """
     cpu_seconds = ceil(limits.cpu_seconds + process_time())
-    address_space = _mapped_bytes() + limits.memory_bytes
+    address_space = mapped_bytes() + limits.memory_bytes
     for what, soft, hard in (
         (resource.RLIMIT_AS, address_space, address_space),
         (resource.RLIMIT_CPU, cpu_seconds, cpu_seconds + 5),
@@ -79,9 +78,3 @@ def set_limits(limits: ImportLimits) -> None:
             soft, hard = min(soft, highest), min(hard, highest)
         resource.setrlimit(what, (soft, hard))
     signal.setitimer(signal.ITIMER_REAL, limits.wall_seconds + _ALARM_GRACE_S)
-
-
-def _mapped_bytes() -> int:
-    """Address space of this process, as RLIMIT_AS counts it."""
-    pages = int(Path("/proc/self/statm").read_text().split()[0])
-    return pages * resource.getpagesize()

@@ -16,7 +16,6 @@ from torch import Tensor, nn
 
 from braid.core.errors import ImportLimitExceeded, ModelImportError
 from braid.engine.importer.host.launch import WORK_PREFIX, how_killed, import_model
-from braid.engine.importer.host.process import SpareImporter
 from braid.engine.importer.host.report import MODEL_FILE, read_report
 from braid.engine.importer.host.request import GIB, ImportLimits
 from braid.engine.processes.child import is_more, oom_kills
@@ -92,18 +91,14 @@ async def test_an_import_without_memory_says_which_setting_to_raise(tmp_path: Pa
     assert left_in(tmp_path) == []
 
 
-@pytest.mark.parametrize("is_spare", [False, pytest.param(True, marks=pytest.mark.ci)])
 async def test_the_memory_limit_does_not_count_what_libraries_map(
-    is_spare: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", str(map_much_with_torch(tmp_path, 3 * GIB)))
     upload, artefact = tmp_path / "upload", tmp_path / "artefact"
     upload.write_bytes(RELU)
-    limits, spare = ImportLimits(memory_bytes=GIB), SpareImporter()
-    if is_spare:
-        spare.prepare()
 
-    await import_model(upload, artefact, limits, lambda *_: None, spare=spare)
+    await import_model(upload, artefact, ImportLimits(memory_bytes=GIB), lambda *_: None)
 
     assert read_report(artefact).size_bytes == len(RELU)
 
@@ -127,7 +122,7 @@ async def test_an_importer_keeps_few_copies_of_weights(tmp_path: Path) -> None:
 
     # It needs 500 MiB, and needed 775 with what protobuf takes to serialise them all at once.
     limits = ImportLimits(memory_bytes=640 << 20)
-    await import_model(file, tmp_path / "artefact", limits, lambda *_: None, None, None)
+    await import_model(file, tmp_path / "artefact", limits, lambda *_: None)
 
     report = read_report(tmp_path / "artefact")
     assert report.verified.batches

@@ -103,7 +103,7 @@ async def test_a_run_without_requests_costs_the_worker_if_it_does_not_end(began:
 
 
 async def test_a_step_of_other_work_that_does_not_end_costs_the_worker() -> None:
-    async with opened(replace(OPTIONS, keep_spare=False)) as (link, changes):
+    async with opened(OPTIONS) as (link, changes):
         measured = link.call(FindFacts(ProgramKey("d", ())))
         await fails(measured, RunTooLong, "one step of its work did not end")
         await changes.until(link, is_up=False)

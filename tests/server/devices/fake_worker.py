@@ -24,7 +24,7 @@ from braid.engine.link.options import WorkerOptions
 from braid.engine.link.supervisor import LinkState
 from braid.engine.link.watch import RunBound
 
-OPTIONS = WorkerOptions(1, 1 << 16, 1 << 16, 1, keep_spare=False)
+OPTIONS = WorkerOptions(1, 1 << 16, 1 << 16, 1)
 
 
 class FakeWorker:

@@ -21,7 +21,7 @@ from braid.server.devices.executables import Executable
 from tests.engine.importer.running import import_here
 from tests.models.small import small_cnn
 
-OPTIONS = WorkerOptions(2, 64 << 20, 64 << 20, 3, keep_spare=False)
+OPTIONS = WorkerOptions(2, 64 << 20, 64 << 20, 3)
 INPUTS = {"x": TensorType("FP32", (2, 3, 16, 16))}
 
 

@@ -22,7 +22,7 @@ from tests.engine.link.test_hung_worker import pid_of
 
 TIMEOUT_S = 200.0
 OPTIONS = WorkerOptions(
-    1, 1 << 16, 0, 1, module="tests.engine.link.losing_worker", keep_spare=False
+    1, 1 << 16, 0, 1, module="tests.engine.link.losing_worker"
 )
 
 

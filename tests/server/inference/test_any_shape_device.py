@@ -37,7 +37,7 @@ from tests.server.inference.batching import Watcher
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-OPTIONS = WorkerOptions(2, 1 << 26, 1 << 20, 1, keep_spare=False)
+OPTIONS = WorkerOptions(2, 1 << 26, 1 << 20, 1)
 TOLERANCE = 1e-4
 DTYPES = {"float32": "FP32", "int64": "INT64"}
 

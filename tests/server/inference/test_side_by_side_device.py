@@ -49,7 +49,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 Array = np.ndarray[Any, Any]
 FOUND = SideBySideRuns(2, "", 1.0, Speed(1.2, 1.1, 1.3))
 SHAPE = (1, CHANNELS, EXTENT, EXTENT)
-OPTIONS = WorkerOptions(2, 1 << 22, 1 << 20, 1, keep_spare=False)
+OPTIONS = WorkerOptions(2, 1 << 22, 1 << 20, 1)
 STUCK = replace(OPTIONS, module="tests.server.inference.stuck_worker")
 
 

@@ -105,7 +105,7 @@ def test_workers_are_told_apart_and_one_that_ended_has_no_series() -> None:
     os.waitpid(gone, 0)
 
     lines = scraped(
-        devices=[device(pids={"serving": os.getpid(), "spare": gone}, limit_bytes=5, gpu_bytes=7)]
+        devices=[device(pids={"serving": os.getpid(), "bench": gone}, limit_bytes=5, gpu_bytes=7)]
     )
 
     memory = [line for line in lines if line.startswith("braid_worker_memory_bytes{")]
