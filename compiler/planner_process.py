@@ -89,8 +89,6 @@ def main() -> None:
     options = parser.parse_args()
     limit = mapped_bytes() + options.memory_bytes
     _, most = resource.getrlimit(resource.RLIMIT_AS)
-    for stream in (sys.stdin, sys.stdout):
-        stream.reconfigure(encoding="utf-8")
     # The reader first: a thread that finds no memory to start in is waited for without end.
     conversation = Conversation(sys.stdin, sys.stdout)
     resource.setrlimit(resource.RLIMIT_AS, (limit, most))

@@ -28,7 +28,7 @@ from typing import Any, Self
 from braid.core.background import to_the_end
 from braid.core.descriptors import connect
 from braid.engine.processes.child_time import DidNothing, TookTooLong, wait_for_child
-from braid.engine.processes.fork_server import ForkServer
+from braid.engine.processes.fork_server import ENDED, ForkServer
 from braid.engine.processes.log_lines import relay
 
 MAX_LINE_BYTES = 256 << 20  # all the stages of a large graph in one question
@@ -295,7 +295,7 @@ async def _ask(
             server.kill()
             raise TimeoutError(errno.ETIMEDOUT, "the fork server does not run") from error
         if not (line := answer.result()):
-            raise ConnectionResetError(errno.ECONNRESET, "the fork server ended")
+            raise ConnectionResetError(errno.ECONNRESET, ENDED)
         if (pid := int(line)) < 0:
             raise OSError(-pid, os.strerror(-pid))
         opened.pop_all()

@@ -55,6 +55,7 @@ PRELOADED = (
 MOST_BYTES = 64 << 10  # of a request
 MOST_DESCRIPTORS = 16
 SEND_SECONDS = 10.0
+ENDED = "the fork server ended; what it printed says why"
 
 
 class ForkServer:
@@ -141,9 +142,12 @@ class ForkServer:
         """
         rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))]
         with self._lock:
-            if self._requests.fileno() < 0:
-                raise ConnectionResetError(errno.ECONNRESET, "the fork server ends")
-            self._requests.sendmsg([json.dumps(request).encode()], rights)
+            try:
+                self._requests.sendmsg([json.dumps(request).encode()], rights)
+            except OSError as error:
+                if isinstance(error, ConnectionError) or error.errno == errno.EBADF:
+                    raise ConnectionResetError(errno.ECONNRESET, ENDED) from None
+                raise
             self._children += 1
 
     def release(self) -> None:
@@ -186,6 +190,9 @@ class _Child:
         end_with_parent(server)
         os.setsid()
         _place(self.descriptors)
+        sys.stdin = open(0, encoding="utf-8", closefd=False)
+        sys.stdout = open(1, "w", encoding="utf-8", closefd=False)
+        sys.stderr = open(2, "w", 1, "utf-8", "backslashreplace", closefd=False)
         os.environ.clear()
         os.environ.update(self.environment)
         os.chdir(self.folder)

@@ -268,7 +268,7 @@ def main() -> None:
     """Confine this process, make all tries, and print how they ended."""
     place = Place(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]))
     _become(int(sys.argv[4]))
-    confine(LIMITS, os.getppid(), place.work)
+    confine(LIMITS, place.work)
     ends = {name: attempt(what, place) for name, (what, _) in TRIES.items()}
     print(json.dumps(ends), flush=True)
 

@@ -52,11 +52,11 @@ def seen_by(answer: object) -> list[str]:
 
 @asynccontextmanager
 async def opened(
-    idle_seconds: float = 60.0, *, keep_ready: bool = False, **options: Any
+    idle_seconds: float = 60.0, **options: Any
 ) -> AsyncIterator[MeasuringProcess]:
     arena = Arena(1 << 16)
     worker = replace(OPTIONS, **options)
-    bench = MeasuringProcess("cpu", worker, arena, Path, idle_seconds, keep_ready=keep_ready)
+    bench = MeasuringProcess("cpu", worker, arena, Path, idle_seconds)
     try:
         yield bench
     finally:

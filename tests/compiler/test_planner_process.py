@@ -76,7 +76,7 @@ def children() -> list[psutil.Process]:
     """Planner processes of this process; other tests may keep a server running."""
     return [
         child
-        for child in psutil.Process().children()
+        for child in psutil.Process().children(recursive=True)
         if child.status() != psutil.STATUS_ZOMBIE
         and any("planner_process" in part for part in child.cmdline())
     ]
@@ -212,7 +212,7 @@ async def test_a_server_that_is_gone_ends_the_process() -> None:
     reading, writing = os.pipe()
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-P", "-m", "braid.compiler.planner_process"),
-        *("--memory-bytes=4000000000", f"--parent={os.getpid()}"),
+        "--memory-bytes=4000000000",
         stdin=reading,
     )
     os.close(reading)

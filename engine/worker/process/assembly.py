@@ -6,7 +6,6 @@ import argparse
 import json
 import mmap
 import os
-import select
 import signal
 import socket
 from collections.abc import Callable
@@ -48,7 +47,7 @@ def serve(arguments: argparse.Namespace, extend: Callable[[Worker], None]) -> No
     channel = BlockingChannel(socket.socket(fileno=arguments.link_fd))
     arena = mmap.mmap(arguments.arena_fd, 0)  # all of it
     try:
-        backend = cpu_backend(options) if options.gpu is None else _cuda(options, channel)
+        backend = cpu_backend(options) if options.gpu is None else _cuda(options)
     except BraidError as error:
         for message in channel.receive() or ():
             if isinstance(message, WorkerCall):
@@ -78,9 +77,8 @@ def cpu_backend(options: WorkerOptions) -> Backend:
     return CpuBackend(executor, options.activation_bytes, timer, cpu_quota=options.cpu_quota)
 
 
-def _cuda(options: WorkerOptions, channel: BlockingChannel) -> Backend:
-    """Open the only GPU that this process sees, once a call comes: a spare has no CUDA context."""
-    select.select([channel], [], [])
+def _cuda(options: WorkerOptions) -> Backend:
+    """Open the only GPU that this process sees."""
     torch.set_num_threads(options.threads)
     from braid.engine.cuda.opening import open_backend  # Inductor comes along, which takes a second
 

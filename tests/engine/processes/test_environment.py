@@ -6,7 +6,7 @@ import pytest
 
 from braid.engine.link.options import LOST_EXIT_CODE, EndReason, WorkerEnd
 from braid.engine.processes.child import ChildEnd
-from braid.engine.processes.environment import cuda_environment
+from braid.engine.processes.environment import cpu_environment, cuda_environment
 
 
 @pytest.mark.parametrize(
@@ -26,6 +26,11 @@ def test_a_worker_sees_one_gpu_of_those_that_the_server_sees(
     ours = {"PATH": "/bin"} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
 
     assert cuda_environment(gpu, ours)["CUDA_VISIBLE_DEVICES"] == chosen
+
+
+def test_threads_of_openmp_spin_briefly_and_not_where_a_quota_would_pay_for_it() -> None:
+    assert cpu_environment({}, spins=True)["GOMP_SPINCOUNT"] == "10000"
+    assert cpu_environment({}, spins=False)["GOMP_SPINCOUNT"] == "0"
 
 
 def test_graphs_get_32_connections_unless_the_operator_said_otherwise() -> None:

@@ -60,7 +60,7 @@ async def test_the_server_runs_one_thread_and_no_library_holds_a_descriptor() ->
 
 
 def _waits(process: psutil.Process) -> bool:
-    return Path(f"/proc/{process.pid}/wchan").read_text().startswith(("do_sys_poll", "do_poll"))
+    return Path(f"/proc/{process.pid}/wchan").read_text().startswith("poll_schedule")
 
 
 async def test_a_child_has_what_it_was_told_and_nothing_else(tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ import math
 import pytest
 
 from braid.core.allowance import CpuAllowance
-from braid.engine.link import worker_process
 from braid.server.device_names import parse_device
 from braid.server.devices.worker_options import worker_options
 from braid.server.settings import Settings
@@ -20,7 +19,6 @@ def test_without_a_quota_each_core_has_a_thread_that_may_spin() -> None:
     options = worker_options(Settings(), parse_device("cpu"), FREE)
 
     assert (options.threads, options.pin_threads, options.cpu_quota) == (64, True, 0.0)
-    assert worker_process._environment(options)["GOMP_SPINCOUNT"] == "10000"
 
 
 def test_under_a_quota_few_threads_sleep_on_any_core() -> None:
@@ -28,7 +26,6 @@ def test_under_a_quota_few_threads_sleep_on_any_core() -> None:
 
     assert (options.threads, options.pin_threads, options.cpu_quota) == (4, False, 4.5)
     assert options.cores == CORES
-    assert worker_process._environment(options)["GOMP_SPINCOUNT"] == "0"
 
 
 def test_devices_of_a_cpu_divide_the_quota_by_their_cores() -> None:

@@ -84,15 +84,13 @@ INPUTS = np.random.default_rng(0).standard_normal((16, *SHAPE)).astype(np.float3
 
 @dataclass(frozen=True)
 class Started:
-    """A device that runs, and the child processes that were there before it."""
+    """A device that runs."""
 
     device: Device
-    others: set[psutil.Process]
 
     @property
     def worker(self) -> psutil.Process:
-        (worker,) = {*psutil.Process().children()} - self.others
-        return worker
+        return psutil.Process(self.device.pids["serving"])
 
 
 @dataclass(frozen=True)
@@ -119,10 +117,10 @@ class Served:
 async def started(
     options: WorkerOptions, run_limits: RunLimits | None = None
 ) -> AsyncIterator[Started]:
-    device, others = Device("cpu", options, run_limits=run_limits), {*psutil.Process().children()}
+    device = Device("cpu", options, run_limits=run_limits)
     await device.start()
     try:
-        yield Started(device, others)
+        yield Started(device)
     finally:
         gc.collect()  # tracebacks of calls that failed hold views of the arena
         await device.close()
