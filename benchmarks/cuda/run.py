@@ -219,9 +219,7 @@ def _digest(artefact: Path) -> str:
 
 async def _benchmark(args: argparse.Namespace, work: Path) -> Sequence[CudaCase]:
     threads = min(4, len(os.sched_getaffinity(0)))
-    options = WorkerOptions(
-        threads, _GIB, 2 * _GIB, 7, gpu=0, start_timeout_s=120.0
-    )
+    options = WorkerOptions(threads, _GIB, 2 * _GIB, 7, gpu=0, start_timeout_s=120.0)
     benchmark = Benchmark(args, Device("cuda:0", options), work)
     await benchmark.run()
     return benchmark.cases

@@ -109,9 +109,7 @@ class ChildProcess:
         self._tail = bytearray()
         self._oom_kills = oom_kills()  # before
         logged, kept = (opened, None) if streams is Streams.LOGGED else ((), opened[-1])
-        self._relaying = [
-            asyncio.create_task(relay(stream.reader, self.pid)) for stream in logged
-        ]
+        self._relaying = [asyncio.create_task(relay(stream.reader, self.pid)) for stream in logged]
         self._status = asyncio.create_task(self._until_reported())
         self._end = asyncio.create_task(self._until_end(kept))
 

@@ -9,9 +9,9 @@ server starts no thread, opens no device and is told no secret: what it holds, a
 It ends with the process that started it, whatever thread did, and the kernel kills its children
 with it. So a child belongs to the thread of its parent that never ends.
 
-What libraries read when they load is the same for all children (``environment.library_environment``); the
-rest of a child's environment is set after the fork. Children share the layout of addresses and the
-seed of hashes (docs/decisions/0065-fork-server.md).
+What libraries read when they load is the same for all children (``library_environment``); the rest
+of a child's environment is set after the fork. Children share the layout of addresses and the seed
+of hashes (docs/decisions/0065-fork-server.md).
 """
 
 from __future__ import annotations
@@ -190,9 +190,9 @@ class _Child:
         end_with_parent(server)
         os.setsid()
         _place(self.descriptors)
-        sys.stdin = open(0, encoding="utf-8", closefd=False)
-        sys.stdout = open(1, "w", encoding="utf-8", closefd=False)
-        sys.stderr = open(2, "w", 1, "utf-8", "backslashreplace", closefd=False)
+        sys.stdin = os.fdopen(0, encoding="utf-8", closefd=False)
+        sys.stdout = os.fdopen(1, "w", encoding="utf-8", closefd=False)
+        sys.stderr = os.fdopen(2, "w", 1, "utf-8", "backslashreplace", closefd=False)
         os.environ.clear()
         os.environ.update(self.environment)
         os.chdir(self.folder)
@@ -229,10 +229,11 @@ class _Server:
                 elif descriptor in self._reports:  # its other end is closed
                     os.kill(self._reports.pop(descriptor), signal.SIGKILL)
                     self._poll.unregister(descriptor)
-                elif descriptor == self._requests.fileno():
-                    if (child := self._receive()) is not None and self._fork(child):
-                        self._requests.detach()
-                        return child
+                elif descriptor != self._requests.fileno():
+                    continue  # of a child whose end was seen in this turn
+                elif (child := self._receive()) is not None and self._fork(child):
+                    self._requests.detach()
+                    return child
             if self._requests.fileno() < 0 and not self._running:
                 os._exit(0)
 

@@ -27,7 +27,7 @@ from braid.compiler.device import check_offered
 from braid.compiler.options import ModelOptions
 from braid.compiler.progress import UNKNOWN
 from braid.compiler.samples import check_samples
-from braid.core.background import log_failure, though_callers_leave
+from braid.core.background import though_callers_leave
 from braid.core.errors import (
     DiskFailure,
     Draining,

@@ -72,9 +72,7 @@ async def test_hostile_code_in_an_importer_is_confined(
     secret, new, code, token = tmp_path / "secret", tmp_path / "new", tmp_path / "code", "t" * 40
     secret.write_text("kept")
     (code / "onnx").mkdir(parents=True)
-    hostile = HOSTILE.format(
-        secret=str(secret), new=str(new), parent=os.getpid(), token=token[:-1]
-    )
+    hostile = HOSTILE.format(secret=str(secret), new=str(new), parent=os.getpid(), token=token[:-1])
     (code / "onnx" / "__init__.py").write_text(STAND_IN.format(hostile=hostile))
     monkeypatch.setenv("PYTHONPATH", str(code))
     monkeypatch.setenv("BRAID_TOKEN", token)

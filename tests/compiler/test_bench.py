@@ -51,9 +51,7 @@ def seen_by(answer: object) -> list[str]:
 
 
 @asynccontextmanager
-async def opened(
-    idle_seconds: float = 60.0, **options: Any
-) -> AsyncIterator[MeasuringProcess]:
+async def opened(idle_seconds: float = 60.0, **options: Any) -> AsyncIterator[MeasuringProcess]:
     arena = Arena(1 << 16)
     worker = replace(OPTIONS, **options)
     bench = MeasuringProcess("cpu", worker, arena, Path, idle_seconds)

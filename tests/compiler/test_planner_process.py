@@ -21,6 +21,7 @@ from braid.core.measurement import DeviceFacts, StageOverheads, UnitProfile
 from braid.core.plan import sequential_plan, verify_plan
 from braid.core.schedule import Stage
 from braid.core.tensor import TensorType
+from braid.engine.processes.fork_server import ForkServer
 from braid.scheduler.cost import OperatorLatencies
 from braid.scheduler.options import PlannerSettings
 from braid.scheduler.planners import plan
@@ -159,10 +160,10 @@ async def test_a_process_that_stands_still_may_be_tried_again() -> None:
 async def test_a_process_that_cannot_be_started_may_be_tried_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def refuse(*_: object, **__: object) -> None:
+    def refuse(*_: object) -> None:
         raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
 
-    monkeypatch.setattr(asyncio, "create_subprocess_exec", refuse)
+    monkeypatch.setattr(ForkServer, "ask", refuse)
 
     with pytest.raises(PlannerInterrupted, match="Resource temporarily unavailable"):
         await planner()(DIAMOND, IOS, FACTS, FakeDevice().measure)

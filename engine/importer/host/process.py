@@ -1,6 +1,6 @@
 """An importer process: forked for one request, and asked once.
 
-    start ──ask(request)──> reports ──end──> gone with all that it started      one socket pair
+start ──ask(request)──> reports ──end──> gone with all that it started      one socket pair
 """
 
 from __future__ import annotations

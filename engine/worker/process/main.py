@@ -1,6 +1,6 @@
 """Entry point of a device worker process, started by the server.
 
-    fork server ──> braid.engine.worker.process.main ──> assembly.serve
+fork server ──> braid.engine.worker.process.main ──> assembly.serve
 """
 
 from __future__ import annotations

@@ -21,9 +21,7 @@ from tests.engine.link.losing_worker import LEAVE, NO_ROOM_FOR
 from tests.engine.link.test_hung_worker import pid_of
 
 TIMEOUT_S = 200.0
-OPTIONS = WorkerOptions(
-    1, 1 << 16, 0, 1, module="tests.engine.link.losing_worker"
-)
+OPTIONS = WorkerOptions(1, 1 << 16, 0, 1, module="tests.engine.link.losing_worker")
 
 
 @asynccontextmanager

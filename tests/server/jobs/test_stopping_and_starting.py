@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,9 +12,8 @@ from braid.core.errors import (
     Draining,
 )
 from braid.server.jobs.registration import serve_again
-from braid.server.jobs.runner import JobRunner
 from braid.server.store.records import JobStatus
-from tests.server.jobs.fakes import Server, a_moment
+from tests.server.jobs.fakes import Server
 from tests.server.jobs.watching import reach, registered, until_ended
 from tests.server.store.earlier import put_into_rows, rows_in
 
