@@ -17,7 +17,6 @@ from braid.compiler.bench import MakeMeasuringHost, measuring_host
 from braid.core.background import ends_before
 from braid.core.errors import BraidError
 from braid.core.own_threads import OwnThreads
-from braid.engine.processes.fork_server import ForkServer
 from braid.engine.runtime.memory import keep_freed_memory
 from braid.server.app.front_end import FrontEnd
 from braid.server.devices.cores import leave_cores_to_devices, pinned_cores
@@ -33,7 +32,6 @@ log = logging.getLogger("braid.frontend")
 def run(settings: Settings, make_host: MakeMeasuringHost = measuring_host) -> None:
     """Run a server in this process until it is told to stop, which ends the process."""
     keep_freed_memory()
-    ForkServer.running()  # loads libraries from now on
     configure_logging(settings.log_level, settings.log_format)
     for name, similar in unknown_variables().items():
         log.warning("a variable is not known", extra={"variable": name, "similar": similar or None})

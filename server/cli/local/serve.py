@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from braid.core.errors import InvalidRequest, StartupError
+from braid.engine.processes.fork_server import ForkServer
 from braid.server.cli.connection import Subparsers
 from braid.server.store.records import check_model_name
 
@@ -85,6 +86,7 @@ def model_to_serve(text: str) -> str:
 
 def run(args: argparse.Namespace, run_server: Callable[[Settings], None] | None = None) -> int:
     """Run a server until it has drained; ``run_server`` replaces the product's composition."""
+    ForkServer.running()  # loads its libraries while this process loads its own
     # Imported here: no other subcommand needs what the server is made of.
     gc.disable()  # collections are a seventh of the CPU time that loading takes
     from braid.server.app import process
