@@ -16,6 +16,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from braid.core.child_process import end_with_parent
 from braid.core.errors import ModelImportError
 from braid.engine.importer.artefact import load_artefact
 from braid.engine.importer.host.request import GIB, ImportLimits, ImportRequest
@@ -88,7 +89,8 @@ def _child(folder: Path) -> None:
         os.dup2(devnull, 1)
         os.dup2(devnull, 2)
         os.chdir(folder)
-        confine(LIMITS, os.getppid(), folder)
+        end_with_parent(os.getppid())
+        confine(LIMITS, folder)
         code, note = _import(folder)
     except ModelImportError as error:
         code, note = _REFUSED, str(error)
