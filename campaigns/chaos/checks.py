@@ -19,7 +19,7 @@ from campaigns.chaos.blows import FRONT_END, by_kind
 from campaigns.chaos.surroundings import Surroundings
 from tests.service.server_process import ServerProcess
 
-USUAL = {FRONT_END: 1, "fork server": 1, "worker": 1, "bench": 1}
+USUAL = {FRONT_END: 1, "fork server": 1, "worker": 1, "bench": 1, "importer": 0}
 """Processes of a calm server, at most."""
 
 MORE_DESCRIPTORS = 24
