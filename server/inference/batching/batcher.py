@@ -262,12 +262,15 @@ class Batcher:
     def _way(self, queue: ModelQueue, now: float) -> Way:
         """Return how the next batch of a queue should run."""
         lane = queue.next_lane()
-        gap_s, rows, requests = queue.arrivals.gap_s(now), lane.rows, lane.requests
+        lanes = queue.side_by_side(lane)
+        rows, requests = sum(at.rows for at in lanes), sum(at.requests for at in lanes)
         request_rows, is_alone = -(-rows // requests), requests == 1
+        gap_s = queue.arrivals.gap_s(now)
+        most = lane.rows if len(lanes) > 1 else None
         if not (self._in_flight and lane.table.beside):
-            return lane.plan.best_way(rows, gap_s, request_rows, is_alone=is_alone)
+            return lane.plan.best_way(rows, gap_s, request_rows, is_alone=is_alone, most=most)
         return lane.plan.best_way_on(
-            self._time.free_s(), rows, gap_s, request_rows, is_alone=is_alone
+            self._time.free_s(), rows, gap_s, request_rows, is_alone=is_alone, most=most
         )
 
     def _send(self, queue: ModelQueue, way: Way, now: float) -> None:
