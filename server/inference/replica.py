@@ -16,6 +16,7 @@ import logging
 from collections import OrderedDict
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from weakref import WeakSet
 
 from braid.compiler.imported_model import ImportedModel
 from braid.core.background import log_unexpected
@@ -108,6 +109,7 @@ class ModelReplica:
         self.seen_shapes: dict[Hashable, tuple[ShapeClass, int]] = {}  # of requests that were right
         self._latencies: OrderedDict[Hashable, LatencyTable] = OrderedDict()  # by lane
         self._shape_times = ShapeTimes()
+        self._shape_tables = WeakSet[ShapeLatencies]()  # of lanes that are in use, too
         self._profiled: dict[tuple[ShapeClass, int], Executable] = {}
         self._beside: dict[int, tuple[int, Executable]] = {}  # by size: side by side, if it pays
         specs = graph.inputs, self.output_specs
@@ -158,7 +160,9 @@ class ModelReplica:
     def _new_table(self, lane: Hashable) -> LatencyTable:
         if lane == self.profiled:
             return LatencyTable(self.batch_sizes)
-        return ShapeLatencies(self.batch_sizes, self._shape_times, elements_of(lane))
+        table = ShapeLatencies(self.batch_sizes, self._shape_times, elements_of(lane))
+        self._shape_tables.add(table)
+        return table
 
     def expect(self, batch_size: int, latency_us: float) -> None:
         """Expect this latency of a batch of the profiled class until batches show another.
@@ -247,9 +251,8 @@ class ModelReplica:
         """Let batches without schedules be formed as what is for any shape can run them."""
         times = self._shape_times
         times.is_any_size, times.beside = is_any_size, beside
-        for table in self._latencies.values():
-            if isinstance(table, ShapeLatencies):
-                table.adopt()
+        for table in self._shape_tables:
+            table.adopt()
 
     async def _open_beside(self) -> None:
         """Have other shapes answered side by side as well, one on each thread of the device."""

@@ -142,6 +142,7 @@ class CompletionPlan:
             free_s: seconds until each of the device's equal parts is free, ascending.
             rows: as for ``best_way``, and so the others.
         """
+        self._refresh()
         best = self.best_way(rows, gap_s, request_rows, is_alone=is_alone, most=most)
         if free_s[0] == free_s[-1]:
             return best

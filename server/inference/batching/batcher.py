@@ -237,7 +237,7 @@ class Batcher:
             return inf  # as above
         if lane.rows >= lane.table.sizes[-1]:
             return now
-        busy_until = self._time.free_at(way.beside) - 2 * self._runner.handover_s
+        busy_until = self._time.free_at(way.beside) - self._runner.lead_s
         if self._in_flight and busy_until > now:
             return busy_until
         if way.beside > 1:
@@ -285,7 +285,7 @@ class Batcher:
     ) -> None:
         size, beside = lane.table.way_for(sum(piece.rows for piece in pieces), beside)
         self._used_s = max(self._used_s, queue.used_s)
-        expected_s, idle = lane.table.seconds(size, beside), not self._in_flight
+        expected_s, idle = lane.table.seconds(size, beside), self._time.is_free(beside)
         batch = Batch(queue, lane, pieces, size, expected_s, now, was_idle=idle, beside=beside)
         self._time.sent(batch)
         queue.used_s += batch.share_of(expected_s)
