@@ -20,7 +20,7 @@ from time import perf_counter
 from typing import Any
 
 from braid.core.background import log_unexpected
-from braid.core.errors import BraidError, Unavailable
+from braid.core.errors import BraidError, InvalidRequest, Unavailable
 from braid.core.inputs import ShapeClass
 from braid.core.program import PlanToRun
 from braid.core.shape_uses import MAX_USES, SAVED, Key, ShapeUses
@@ -61,6 +61,7 @@ class OtherShapes:
         self._beside: dict[Key, Executable] = {}  # the same, at the shapes of each class
         self._is_shut = False
         self._own: dict[Key, asyncio.Task[Executable]] = {}
+        self._impossible: dict[Key, str] = {}  # why the model cannot run at these shapes
         self._uses = ShapeUses[Executable](self._session_at)
         self._releasing: set[asyncio.Task[None]] = set()
         self._heap_part = 0.0  # of a run, by the bytes of its inputs; as much as was seen
@@ -142,6 +143,8 @@ class OtherShapes:
         Raises:
             InvalidRequest: the model cannot run at these shapes.
         """
+        if (reason := self._impossible.get(key)) is not None:
+            raise InvalidRequest(reason)
         return await asyncio.shield(self._prepared(key))
 
     def ran(self, key: Key, ready: Executable, seconds: float) -> None:
@@ -213,6 +216,12 @@ class OtherShapes:
     async def _prepare(self, key: Key) -> Executable:
         try:
             ready = await self._device.prepare(self._to_run(*key))
+        except InvalidRequest as error:
+            if len(self._impossible) >= MAX_USES:
+                self._impossible.clear()
+            self._impossible[key] = str(error)
+            del self._own[key]
+            raise
         except BaseException:
             del self._own[key]
             raise

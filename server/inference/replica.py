@@ -254,7 +254,7 @@ class ModelReplica:
         for table in self._shape_tables:
             table.adopt()
 
-    async def _open_beside(self) -> None:
+    async def open_beside(self) -> None:
         """Have other shapes answered side by side as well, one on each thread of the device."""
         count = self.device.threads
         try:
@@ -316,7 +316,7 @@ class ModelReplica:
         if not is_crowded or self._opening_beside is not None or self.device.threads == 1:
             return
         if self.policy.side_by_side and self.other_shapes.pays_beside(seconds):
-            self._opening_beside = asyncio.create_task(self._open_beside())
+            self._opening_beside = asyncio.create_task(self.open_beside())
             self._opening_beside.add_done_callback(log_unexpected)
 
     def _to_run(
