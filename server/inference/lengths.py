@@ -98,10 +98,13 @@ def _can_be_padded(request: Request, axis: PaddedAxis) -> bool:
 
 
 def elements_of(lane: Hashable) -> int:
-    """Return the elements of one row of all inputs, of a class or of the longest of near ones."""
+    """Return the elements of one row of all inputs, of a class or of the longest of near ones.
+
+    It is one at least.
+    """
     shape_class = lane.longest if isinstance(lane, Near) else lane
     assert isinstance(shape_class, ShapeClass)
-    return sum(math.prod(map(int, spec.shape[1:])) for _, spec in shape_class.inputs)
+    return max(1, sum(math.prod(map(int, spec.shape)) for _, spec in shape_class.inputs))
 
 
 def length_of(shape_class: ShapeClass, axis: PaddedAxis) -> int:
