@@ -60,6 +60,9 @@ log = logging.getLogger("braid.worker")
 Views: TypeAlias = tuple[dict[str, Tensor], dict[str, Tensor]]
 """Inputs and outputs by name."""
 
+Copies: TypeAlias = Sequence[ReadyExecutable] | Sequence[AnyShape]
+"""What runs on one of several places, one for each."""
+
 MAX_KEPT = 4096
 
 
@@ -193,7 +196,7 @@ class RequestHandlers:
         began_ns, self._free_ns = max(run.began_ns, self._free_ns), perf_counter_ns()
         return RunDone((self._free_ns - began_ns) // 1000)
 
-    def places(self, request: RunExecutable) -> Sequence[ReadyExecutable] | Sequence[AnyShape]:
+    def places(self, request: RunExecutable) -> Copies:
         """Executables of a run that goes on one place of the device; none if it needs all of it."""
         program = request.program
         if program is None:
@@ -208,9 +211,7 @@ class RequestHandlers:
         is_finite = are_finite(sessions[0].layout(program).size_bytes, inputs)
         return sessions if is_finite else ()  # else it is interpreted, by the loop's thread
 
-    def run_on_place(
-        self, copies: Sequence[ReadyExecutable] | Sequence[AnyShape], request: RunExecutable
-    ) -> Callable[[Any], RunDone]:
+    def run_on_place(self, copies: Copies, request: RunExecutable) -> Callable[[Any], RunDone]:
         """Return the run of one of ``copies`` on its place, for the place's thread."""
         if request.program is not None:
             program, (session, *_) = request.program, copies
