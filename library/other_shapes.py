@@ -70,6 +70,8 @@ class OtherShapes:
             facts = {"digest": imported.digest, "reason": str(error)}
             log.warning("new shapes are prepared in calls", extra=facts)
             return
+        parts = [s.part_saved_from(ONNXRUNTIME) for s in self._compiled.schedules.values()]
+        self._uses.expect_saved(next((part for part in parts if part is not None), None))
         batch = imported.report.batch
         if batch is not None and not batch.alone:
             self.takes_rows = self._takes(imported.program(2))

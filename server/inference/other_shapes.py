@@ -74,8 +74,12 @@ class OtherShapes:
     def may_open(self) -> bool:
         return self._session is None and not self._is_shut
 
-    async def open(self, to_run: PlanToRun) -> None:
+    async def open(self, to_run: PlanToRun, part_saved: float | None = None) -> None:
         """Have the device open a session for any shape.
+
+        Args:
+            to_run: says the runtime, and a shape that it can run.
+            part_saved: of its seconds, that executables are expected to save.
 
         Raises:
             PreconditionFailed: there is no runtime that takes the model so.
@@ -85,6 +89,7 @@ class OtherShapes:
         self._session = await self._device.prepare(to_run)
         self._open_s = perf_counter() - begun
         self._uses.clear()
+        self._uses.expect_saved(part_saved)
 
     def pays_beside(self, seconds: float) -> bool:
         """Count a run in the session while another waited; whether side by side would have paid.

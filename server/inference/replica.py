@@ -240,7 +240,7 @@ class ModelReplica:
         program = self._to_run(self.profiled, self.batch_sizes[0]).program
         to_run = PlanToRun(program, plan_id=ONNXRUNTIME, runtime=ONNXRUNTIME, any_shape=True)
         try:
-            await self.other_shapes.open(to_run)
+            await self.other_shapes.open(to_run, schedule.part_saved_from(ONNXRUNTIME))
         except (DeviceOutOfMemory, PreconditionFailed, InvalidArtefact) as error:
             facts = {"model": self.name, "version": self.version, "reason": str(error)}
             log.warning("new shapes are prepared in requests", extra=facts)

@@ -77,10 +77,10 @@ def shapes_on(device: FakeDevice) -> OtherShapes:
     return OtherShapes(cast(Device, device), specs, to_run, device.release)
 
 
-async def with_session(device: FakeDevice) -> OtherShapes:
+async def with_session(device: FakeDevice, part_saved: float | None = None) -> OtherShapes:
     shapes = shapes_on(device)
     tried = replace(to_run(*key(8)), runtime=ONNXRUNTIME, any_shape=True)
-    await shapes.open(tried)
+    await shapes.open(tried, part_saved)
     device.prepared.clear()
     return shapes
 
@@ -122,6 +122,19 @@ async def test_a_shape_that_comes_often_gets_an_executable_beside_its_requests()
     assert shapes.prepared == 1
     are_of_session = [executable.to_run.any_shape for executable in ran]
     assert are_of_session == [False, True] * 5 + [False] * 20
+
+
+async def test_the_more_a_schedule_saved_the_sooner_a_shape_gets_an_executable() -> None:
+    runs = []
+    for part_saved in (0.8, 0.1, -0.5):
+        device = FakeDevice()
+        shapes = await with_session(device, part_saved)
+        runs.append(0)
+        while not device.prepared:
+            await run(shapes, key(5), 0.125)
+            runs[-1] += 1
+
+    assert runs == [2, 16, 80]
 
 
 async def test_one_executable_at_a_time_is_prepared_beside() -> None:
