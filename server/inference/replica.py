@@ -261,7 +261,7 @@ class ModelReplica:
             await self.other_shapes.open_beside(count)
         except BraidError as error:
             facts = {"model": self.name, "version": self.version, "reason": str(error)}
-            log.warning("other shapes do not run side by side", extra=facts)
+            log.info("other shapes do not run side by side", extra=facts)
         else:
             if self.other_shapes.has_session:
                 self._has_ways(is_any_size=self.batched, beside=count)
