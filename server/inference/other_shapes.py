@@ -23,7 +23,7 @@ from braid.core.background import log_unexpected
 from braid.core.errors import BraidError, InvalidRequest, Unavailable
 from braid.core.inputs import ShapeClass
 from braid.core.program import PlanToRun
-from braid.core.shape_uses import MAX_USES, SAVED, Key, ShapeUses
+from braid.core.shape_uses import MAX_USES, Key, ShapeUses
 from braid.core.tensor import TensorType, outputs_at
 from braid.server.devices.device import Device
 from braid.server.devices.executables import Executable
@@ -92,12 +92,12 @@ class OtherShapes:
         self._uses.expect_saved(part_saved)
 
     def pays_beside(self, seconds: float) -> bool:
-        """Count a run in the session while another waited; whether side by side would have paid.
+        """Count a run in the session while another waited; whether one side by side is worth it.
 
-        As with an executable of a class: what would have been saved by now is what it costs.
+        It is once such runs have taken as long as opening the session did.
         """
         self._crowded_s += seconds
-        return self._session is not None and self._crowded_s * SAVED >= self._open_s
+        return self._session is not None and self._crowded_s >= self._open_s
 
     async def open_beside(self, count: int) -> None:
         """Have the device open a session for ``count`` runs side by side, each on its part.
