@@ -15,10 +15,12 @@ from typing import TYPE_CHECKING
 
 from braid.compiler.planner import PlannerProcess, SearchLimits
 from braid.core.cpu_times import read_cpu_times
+from braid.core.schedule import Schedule
 from braid.engine.importer.host.launch import import_model
 from braid.engine.importer.host.process import SpareImporter
 from braid.server.devices.pool import Devices
 from braid.server.jobs.imports import Imports
+from braid.server.jobs.interfaces import OnSchedule
 from braid.server.jobs.provisional_schedules import ProvisionalSchedules
 from braid.server.jobs.registry import Registry
 from braid.server.jobs.runner import JobRunner
@@ -35,6 +37,7 @@ from braid.server.repository.model_sync import ModelSync
 from braid.server.repository.placing import Placing
 from braid.server.repository.repository import ModelRepository
 from braid.server.settings import Settings
+from braid.server.store.records import ModelVersion
 from braid.server.store.shared_files import Files
 from braid.server.store.store import Store
 
@@ -114,6 +117,15 @@ def _job_services(
         for device in devices.all:
             device.bench.prepare()
 
+    def of_main_shape(tell: OnSchedule) -> OnSchedule:
+        """Series and drift are of the main shape: they are told apart by batch size."""
+
+        def told(model: ModelVersion, device: str, schedule: Schedule) -> None:
+            if schedule.key.shapes in (*serving.scheduled_shapes(model), schedule.key.shapes)[:1]:
+                tell(model, device, schedule)
+
+        return told
+
     return JobServices(
         store=made_from.store,
         files=made_from.files,
@@ -127,8 +139,8 @@ def _job_services(
         models=serving,
         observer=metrics.jobs,
         on_schedule=(
-            metrics.schedules.schedule_chosen,
-            made_from.drift.schedule_chosen,
+            of_main_shape(metrics.schedules.schedule_chosen),
+            of_main_shape(made_from.drift.schedule_chosen),
             provisional.schedule_chosen,
         ),
         tolerance=settings.tolerance,

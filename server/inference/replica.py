@@ -1,12 +1,13 @@
 """One version of a model that answers requests, and the executables that run them.
 
     ModelReplica
-      ├── scheduled: batch size ──> Executable (sequential, or a schedule's plan)
+      ├── scheduled: (shape class, batch size) ──> Executable of a schedule's plan
       └── all else: (shape class, batch size) ──> Executable                     (other_shapes.py)
 
 A *shape class* is everything about a request's inputs that an executable is specialised to,
 except the number of rows: extents, and the content of static inputs. Only requests of one class
-share a batch. The class that was profiled has its executables ready.
+share a batch. The main class that is scheduled has its executables ready, first sequential ones;
+others have them once a schedule of theirs serves.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from braid.compiler.imported_model import ImportedModel
@@ -95,18 +96,16 @@ class ModelReplica:
         self.device = device
         self.batch_sizes = imported.batch_sizes  # to form, in rows, ascending; more may come
         self.policy = BatchPolicy()
-        self.profiled = ShapeClass(  # that its schedules are made for, at any batch size
-            tuple((name, self.one_row(spec)) for name, spec in imported.inputs(1).items()),
-            imported.static,
-        )
+        self._imported = imported
+        shapes = self._take_shapes()
+        self.profiled = self.scheduled[shapes[0].shapes_text]  # the main class
         self.lengths = Lengths(self._padded_in_batches(report.batch), self.profiled)
-        self.schedule_keys = _schedule_keys(imported, device.device_key, imported.batch_sizes)
-        self.larger_keys = _schedule_keys(imported, device.device_key, imported.larger_sizes)
-        self.chosen: dict[int, ScheduleMark] = {}  # by batch size: the schedule that was given last
+        self.chosen: dict[ScheduleKey, ScheduleMark] = {}  # the schedules that were given last
         self.seen_shapes: dict[Hashable, tuple[ShapeClass, int]] = {}  # of requests that were right
         self._latencies: OrderedDict[Hashable, LatencyTable] = OrderedDict()  # by lane
         self._profiled: dict[tuple[ShapeClass, int], Executable] = {}
-        self._beside: dict[int, tuple[int, Executable]] = {}  # by size: side by side, if it pays
+        # Side by side, if it pays: how many, and what runs each.
+        self._beside: dict[tuple[ShapeClass, int], tuple[int, Executable]] = {}
         specs = graph.inputs, self.output_specs
         self.other_shapes = OtherShapes(device, specs, self._to_run, self._retire)
         self._is_onnxruntime_right = imported.is_onnxruntime_right
@@ -116,6 +115,24 @@ class ModelReplica:
         self._releasing: asyncio.Task[None] | None = None
         self._is_closed = False
         device.keep(self.digest)
+
+    def _take_shapes(self) -> Sequence[ImportedModel]:
+        """Take the shapes that the model is scheduled for, the main one first.
+
+        Raises:
+            InvalidRequest: there are no such shapes.
+        """
+        shapes, device_key = self._imported.at_shapes(), self.device.device_key
+        self.scheduled = {one.shapes_text: self._class_of(one) for one in shapes}  # by the text
+        self.schedule_keys = _keys(shapes, device_key, lambda one: one.batch_sizes)
+        self.larger_keys = _keys(shapes, device_key, lambda one: one.larger_sizes)
+        return shapes
+
+    def _class_of(self, imported: ImportedModel) -> ShapeClass:
+        inputs = imported.inputs(1).items()
+        return ShapeClass(
+            tuple((name, self.one_row(spec)) for name, spec in inputs), imported.static
+        )
 
     def _padded_in_batches(self, batch: BatchAxes | None) -> Sequence[PaddedAxis]:
         """Axes along which requests of other lengths may be padded to share a batch."""
@@ -149,8 +166,10 @@ class ModelReplica:
         self._latencies.move_to_end(lane)
         return table
 
-    def expect(self, batch_size: int, latency_us: float) -> None:
-        """Expect this latency of a batch of the profiled class until batches show another.
+    def expect(self, batch_size: int, latency_us: float, of: ShapeClass | None = None) -> None:
+        """Expect this latency of a batch of a scheduled class until batches show another.
+
+        None: of the main one.
 
         From now on batches of this size are formed, of every class.
         """
@@ -158,17 +177,23 @@ class ModelReplica:
             self.batch_sizes = tuple(sorted((*self.batch_sizes, batch_size)))
             for table in self._latencies.values():
                 table.add(batch_size)
-        self.latencies(self.profiled).expect(batch_size, latency_us / 1e6)
+        self.latencies(of or self.profiled).expect(batch_size, latency_us / 1e6)
+
+    def is_main(self, schedule: Schedule) -> bool:
+        return self.scheduled.get(schedule.key.shapes) == self.profiled
 
     def one_row(self, spec: TensorType) -> TensorType:
         return TensorType(spec.dtype, (1, *spec.shape[1:])) if self.batched else spec
 
-    async def use_plan(self, batch_size: int, schedule: Schedule | None = None) -> None:
-        """Prepare a plan and swap it in: batches of the profiled class formed from now on use it.
+    async def use_plan(
+        self, batch_size: int, schedule: Schedule | None = None, of: ShapeClass | None = None
+    ) -> None:
+        """Prepare a plan and swap it in: batches of a scheduled class formed from now on use it.
 
-        Without a schedule, the sequential plan, which computes in FP32.
+        Without a schedule, the sequential plan, which computes in FP32. ``of``: None means the
+        main class.
         """
-        key = (self.profiled, batch_size)
+        key = (of or self.profiled, batch_size)
         ready = await self.device.prepare(self._to_run(*key, schedule))
         if self._is_closed:
             await self.device.release(ready)
@@ -177,21 +202,22 @@ class ModelReplica:
         self._profiled[key] = ready
         if old is not None:
             await self._retire(old)
-        await self._use_beside(batch_size, schedule)
+        await self._use_beside(key, schedule)
         if schedule is not None:
             await self._open_any_shape(schedule)
 
-    async def _use_beside(self, batch_size: int, schedule: Schedule | None) -> None:
+    async def _use_beside(self, key: tuple[ShapeClass, int], schedule: Schedule | None) -> None:
         """Let batches of one size run side by side as a schedule says, or not any more."""
         runs = None if schedule is None else schedule.provenance.side_by_side
-        table, old = self.latencies(self.profiled), self._beside.pop(batch_size, None)
+        shape_class, batch_size = key
+        table, old = self.latencies(shape_class), self._beside.pop(key, None)
         table.forget_beside(batch_size)
         if old is not None:
             await self._retire(old[1])
         if schedule is None or runs is None or not runs.pays or not self.policy.side_by_side:
             return
         to_run = replace(
-            self._to_run(self.profiled, batch_size, schedule),
+            self._to_run(shape_class, batch_size, schedule),
             plan=None,
             plan_id=schedule.side_by_side_id,
             runtime=runs.runtime,
@@ -206,7 +232,7 @@ class ModelReplica:
         if self._is_closed:
             await self.device.release(ready)
             return
-        self._beside[batch_size] = runs.count, ready
+        self._beside[key] = runs.count, ready
         table.expect(batch_size, runs.latency_us / 1e6, runs.count)
 
     async def _open_any_shape(self, schedule: Schedule) -> None:
@@ -248,8 +274,8 @@ class ModelReplica:
 
         With ``beside``, the one of so many batches side by side, as long as there is one.
         """
-        if beside > 1 and shape_class == self.profiled:
-            count, on_places = self._beside.get(batch_size, (1, None))
+        if beside > 1:
+            count, on_places = self._beside.get((shape_class, batch_size), (1, None))
             if count == beside and on_places is not None:
                 return on_places
         if ready := self._profiled.get((shape_class, batch_size)):
@@ -291,9 +317,11 @@ class ModelReplica:
         program = as_scheduled(program, schedule)
         return PlanToRun(program, schedule.plan, schedule.plan_id, schedule.runtime)
 
-    def program(self, batch_size: int, schedule: Schedule | None = None) -> ProgramKey:
-        """Return the program that batches of the profiled class run; None: as without schedule."""
-        return self._to_run(self.profiled, batch_size, schedule).program
+    def program(
+        self, batch_size: int, schedule: Schedule | None = None, of: ShapeClass | None = None
+    ) -> ProgramKey:
+        """Return the program that batches of a scheduled class run; None: as without schedule."""
+        return self._to_run(of or self.profiled, batch_size, schedule).program
 
     async def _retire(self, ready: Executable) -> None:
         """Release an executable now, or when the last batch that uses it has ended."""
@@ -315,10 +343,15 @@ class ModelReplica:
                 self._releasing = asyncio.create_task(self.device.release(ready))
 
 
-def _schedule_keys(
-    imported: ImportedModel, device_key: str, sizes: Sequence[int]
-) -> dict[int, ScheduleKey]:
-    """Keys of the schedules that a version can have on a device, by batch size."""
-    if not imported.is_planned:
-        return {}
-    return {size: imported.schedule_key(device_key, size) for size in sizes}
+def _keys(
+    shapes: Sequence[ImportedModel],
+    device_key: str,
+    sizes: Callable[[ImportedModel], Sequence[int]],
+) -> tuple[ScheduleKey, ...]:
+    """Keys of the schedules that a version can have on a device, those of the main shape first."""
+    return tuple(
+        one.schedule_key(device_key, size)
+        for one in shapes
+        if one.is_planned
+        for size in sizes(one)
+    )

@@ -26,7 +26,7 @@ from braid.compiler.provisional import (
 )
 from braid.core.cpu_times import CpuTimes, read_cpu_times
 from braid.core.errors import BraidError, NotFound
-from braid.core.schedule import Provisional, Schedule
+from braid.core.schedule import Provisional, Schedule, ScheduleKey
 from braid.server.store.records import JobRecord, JobStatus, ModelVersion
 
 log = logging.getLogger("braid.jobs")
@@ -52,9 +52,9 @@ class Runner(Protocol):
 
 @dataclass(slots=True)
 class _Waiting:
-    """Provisional schedules of a version, by device and batch size."""
+    """Provisional schedules of a version, by device and key."""
 
-    schedules: dict[tuple[str, int], Provisional] = field(default_factory=dict)
+    schedules: dict[tuple[str, ScheduleKey], Provisional] = field(default_factory=dict)
     tries: int = 0  # by this process
     not_before: float = 0.0  # unix
 
@@ -89,7 +89,7 @@ class ProvisionalSchedules:
 
     def schedule_chosen(self, model: ModelVersion, device: str, schedule: Schedule) -> None:
         """Take a schedule that serves from now on, or whose sequential plan does."""
-        place, key = (model.name, model.version), (device, schedule.key.batch_size)
+        place, key = (model.name, model.version), (device, schedule.key)
         provisional = schedule.provenance.provisional
         if provisional is not None:
             self._waiting.setdefault(place, _Waiting()).schedules[key] = provisional

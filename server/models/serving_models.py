@@ -10,7 +10,7 @@ the newest one that answers is the default.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from braid.compiler.imported_model import ImportedModel
@@ -156,6 +156,12 @@ class ServingModels(KnownModels):
         """Replicas of one version, or None if it does not answer."""
         return self._entry(name).served.get(version)
 
+    def scheduled_shapes(self, model: ModelVersion) -> Sequence[str]:
+        """Shapes that a version is scheduled for, the main one first; none: it does not answer."""
+        replicas = self.served_version(model.name, model.version)
+        is_same = replicas is not None and replicas.any.model.is_same(model)
+        return tuple(replicas.any.scheduled) if replicas is not None and is_same else ()
+
     def answers_with(self, replicas: Replicas, served: ModelReplica) -> bool:
         """True if requests still go to these replicas of a version; ``served`` is one of them."""
         return (
@@ -269,19 +275,24 @@ class ServingModels(KnownModels):
             raise PreconditionFailed(
                 f"{model.name} version {model.version} does not serve on {device}",
             )
-        batch_size = schedule.key.batch_size
-        await served.use_plan(batch_size, schedule)
-        served.chosen[batch_size] = ScheduleMark.of(schedule)
+        batch_size, of = schedule.key.batch_size, served.scheduled.get(schedule.key.shapes)
+        if of is None:
+            raise PreconditionFailed(
+                f"{model.name} version {model.version} is not scheduled for {schedule.key.shapes} "
+                "any more"
+            )
+        await served.use_plan(batch_size, schedule, of)
+        served.chosen[schedule.key] = ScheduleMark.of(schedule)
         if latency_us := schedule.provenance.measured_us:
-            served.expect(batch_size, latency_us)
+            served.expect(batch_size, latency_us, of)
 
     def expect_sequential(self, model: ModelVersion, device: str, schedule: Schedule) -> None:
         served = self._on(model.name, model.version, device)
         latency_us = schedule.provenance.sequential_us
         if served is None or not served.model.is_same(model):
             return
-        served.chosen[schedule.key.batch_size] = ScheduleMark.of(schedule)
-        if latency_us:
+        served.chosen[schedule.key] = ScheduleMark.of(schedule)
+        if latency_us and served.is_main(schedule):
             served.expect(schedule.key.batch_size, latency_us)
 
     def _on(self, name: str, version: int, device: str) -> ModelReplica | None:

@@ -37,6 +37,11 @@ def options_from_wire(header: wire.RegisterModelHeader) -> ModelOptions:
         accepted_error=header.accepted_error or None,
         pad=dict(header.pad),
         no_pad=header.no_pad,
+        more_shapes=tuple(
+            {name: tuple(shape.dims) for name, shape in more.shapes.items()}
+            for more in header.more_input_shapes
+        ),
+        lengths=header.lengths,
     )
 
 
@@ -185,6 +190,7 @@ def _summary(placed: Placed) -> wire.ScheduleSummary:
         provisional=provenance.provisional.reason if provenance.provisional else "",
         best_other=best.name if best else "",
         best_other_ratio=best.ratio if best else 0.0,
+        shapes=schedule.key.shapes,
     )
 
 

@@ -99,6 +99,7 @@ async def served(
     *candidates: Contender,
     keeps_file: bool = True,
     reference: str = "onnxruntime 1.31.0",
+    options: ModelOptions | None = None,
 ) -> AsyncIterator[Served]:
     """The model under the schedule of a registration that compared these candidates.
 
@@ -107,7 +108,8 @@ async def served(
     upload = folder / "model.onnx"
     upload.write_bytes(of.model.SerializeToString())
     digest = file_digest(upload)
-    imported = read_imported(digest, ModelOptions((1, 4)), import_here(upload, folder / "artefact"))
+    options = options or ModelOptions((1, 4))
+    imported = read_imported(digest, options, import_here(upload, folder / "artefact"))
     verified = replace(imported.report.verified, reference=reference)
     imported = replace(imported, report=replace(imported.report, verified=verified))
     version = ModelVersion("m", 1, digest, 1, imported.options)
@@ -115,13 +117,15 @@ async def served(
     await device.load(digest, imported.artefact)
     if not keeps_file:
         (imported.artefact / MODEL_FILE).unlink()
-    for size in imported.batch_sizes:
-        graph = await device.describe(imported.program(size))
-        names = tuple(operator.name for operator in graph.operators)
-        key = imported.schedule_key(device.device_key, size)
-        compared = Provenance(measured_us=1.0, sequential_us=1.0, candidates=candidates)
-        plan = sequential_plan(len(names))
-        await replica.use_plan(size, Schedule(key, SEQUENTIAL, plan, (), names, compared))
+    for at_shape in imported.at_shapes():
+        for size in at_shape.batch_sizes:
+            graph = await device.describe(at_shape.program(size))
+            names = tuple(operator.name for operator in graph.operators)
+            key = at_shape.schedule_key(device.device_key, size)
+            compared = Provenance(measured_us=1.0, sequential_us=1.0, candidates=candidates)
+            plan = sequential_plan(len(names))
+            schedule = Schedule(key, SEQUENTIAL, plan, (), names, compared)
+            await replica.use_plan(size, schedule, replica.scheduled[key.shapes])
     batcher = Batcher(DeviceExecution(device))
     yield Served(replica, batcher, onnxruntime.InferenceSession(str(upload)))
     await batcher.drain()
@@ -309,4 +313,18 @@ async def test_a_file_may_declare_another_length_than_its_output_has(
     async with served(device, model, tmp_path, RAN) as under:
         plans = {await under.check(model.inputs(random, 1, length)) for length in (11, 12, 13)}
         assert plans == {ONNXRUNTIME}
+        assert under.replica.other_shapes.prepared == 0
+
+
+async def test_each_of_several_scheduled_shapes_runs_its_own_plan(
+    device: Device, tmp_path: Path
+) -> None:
+    random, model = np.random.default_rng(9), pooling()
+    (port,) = model.inputs(random, 1, 8)
+    shapes = [{port: model.inputs(random, 1, length)[port].shape} for length in (8, 24, 40)]
+    options = ModelOptions((1, 4), input_shapes=shapes[0], more_shapes=tuple(shapes[1:]))
+    async with served(device, model, tmp_path, RAN, options=options) as under:
+        for rows in (1, 3, 5):
+            plans = [await under.check(model.inputs(random, rows, n)) for n in (8, 24, 40, 32)]
+            assert [plan.partition("-")[0] for plan in plans] == [*[SEQUENTIAL] * 3, ONNXRUNTIME]
         assert under.replica.other_shapes.prepared == 0

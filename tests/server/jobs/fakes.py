@@ -368,6 +368,9 @@ class FakeServingModels:
     def was_not_restored(self, model: ModelVersion) -> bool:
         return model.name in self.not_restored
 
+    def scheduled_shapes(self, model: ModelVersion) -> tuple[str, ...]:
+        return ()
+
     def register(self, model: ModelVersion) -> None:
         self.known[model.name, model.version] = model
 
