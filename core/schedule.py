@@ -263,6 +263,13 @@ class Schedule:
                 return not candidate.remark and candidate.latency_us is not None
         return None
 
+    def latency_in(self, runtime: str) -> float | None:
+        """Latency of the whole model in ``runtime`` in FP32, same comparison; None: not known."""
+        for candidate in self.provenance.candidates:
+            if candidate.name == runtime and candidate.precision in ("", FP32):
+                return candidate.latency_us
+        return None
+
     @property
     def serving_us(self) -> float | None:
         """Measured latency of what serves; None: it is not known."""

@@ -33,6 +33,7 @@ from braid.core.tensor import BATCH, BYTES, TensorType, has_open_extents, output
 from braid.engine.importer.host.report import BatchAxes
 from braid.server.devices.device import Device
 from braid.server.devices.executables import Executable
+from braid.server.inference.buckets import Buckets
 from braid.server.inference.latencies import LatencyTable
 from braid.server.inference.lengths import Lengths, Request
 from braid.server.inference.other_shapes import OtherShapes
@@ -100,6 +101,7 @@ class ModelReplica:
         shapes = self._take_shapes()
         self.profiled = self.scheduled[shapes[0].shapes_text]  # the main class
         self.lengths = Lengths(self._padded_in_batches(report.batch), self.profiled)
+        self.buckets = Buckets(self.lengths.axis)
         self.chosen: dict[ScheduleKey, ScheduleMark] = {}  # the schedules that were given last
         self.seen_shapes: dict[Hashable, tuple[ShapeClass, int]] = {}  # of requests that were right
         self._latencies: OrderedDict[Hashable, LatencyTable] = OrderedDict()  # by lane
@@ -153,7 +155,10 @@ class ModelReplica:
 
     def lane_of(self, request: Request) -> Hashable:
         """Return what requests must have in common to share batches."""
-        if not self.other_shapes.has_session:  # each length of a batch would have to be prepared
+        has_session = self.other_shapes.has_session
+        if (bucket := self.buckets.of(request, has_session=has_session)) is not None:
+            return bucket
+        if not has_session:  # each length of a batch would have to be prepared
             return request.shape_class
         return self.lengths.lane_of(request)
 
@@ -203,6 +208,9 @@ class ModelReplica:
         if old is not None:
             await self._retire(old)
         await self._use_beside(key, schedule)
+        if schedule is not None and batch_size == self.batch_sizes[0]:
+            self.buckets.schedule_serves(key[0], schedule)
+            self.lengths.keep_apart({shape_class for shape_class, _ in self._profiled})
         if schedule is not None:
             await self._open_any_shape(schedule)
 
@@ -300,6 +308,8 @@ class ModelReplica:
         key = (shape_class, batch_size)
         if key not in self._profiled and ready.to_run.side_by_side == 1:
             self.other_shapes.ran(key, ready, seconds)
+            if batch_size == self.batch_sizes[0]:
+                self.buckets.ran(shape_class, seconds)
 
     def _to_run(
         self, shape_class: ShapeClass, batch_size: int, schedule: Schedule | None = None

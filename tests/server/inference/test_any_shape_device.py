@@ -32,7 +32,15 @@ from braid.server.inference.replica import ModelReplica
 from braid.server.inference.requests import CheckedRequest, GivenRequest, check_request
 from braid.server.store.records import ModelVersion
 from tests.engine.importer.running import import_here
-from tests.models.of_any_length import ALL, WORDS, AnyLength, Array, masked_attention, pooling
+from tests.models.of_any_length import (
+    ALL,
+    WORDS,
+    AnyLength,
+    Array,
+    batch_statistics,
+    masked_attention,
+    pooling,
+)
 from tests.server.inference.batching import Watcher
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -328,3 +336,44 @@ async def test_each_of_several_scheduled_shapes_runs_its_own_plan(
             plans = [await under.check(model.inputs(random, rows, n)) for n in (8, 24, 40, 32)]
             assert [plan.partition("-")[0] for plan in plans] == [*[SEQUENTIAL] * 3, ONNXRUNTIME]
         assert under.replica.other_shapes.prepared == 0
+
+
+SLOW = Contender(ONNXRUNTIME, latency_us=1e6)
+
+
+@pytest.mark.parametrize("of", ALL, ids=lambda of: of.__name__)
+async def test_requests_padded_to_scheduled_lengths_equal_the_reference(
+    device: Device, tmp_path: Path, of: Callable[[], AnyLength]
+) -> None:
+    random, model = np.random.default_rng(10), of()
+    options = ModelOptions((1, 4), lengths="8,24,48")
+    try:
+        async with served(device, model, tmp_path, SLOW, options=options) as under:
+            is_padded = of is not batch_statistics  # else its rows are not each on their own
+            for length in (8, 5, 24, 9, 47, 60):
+                ran = await under.check(model.inputs(random, 1, length))
+                is_planned = length in (8, 24, 48) or (is_padded and length < 48)
+                assert ran.startswith(SEQUENTIAL if is_planned else ONNXRUNTIME)
+            assert under.replica.other_shapes.prepared == 0
+            async with asyncio.TaskGroup() as requests:
+                for _ in range(60):
+                    rows, length = int(random.integers(1, 4)), int(random.integers(1, 60))
+                    inputs = dict(model.inputs(random, rows, length))
+                    if "mask" in inputs and random.random() < 0.2:
+                        inputs["mask"] = np.zeros_like(inputs["mask"])  # is not padded
+                    requests.create_task(under.check(inputs))
+    except InvalidRequest as error:  # padding is not exact
+        assert "not padded" in str(error)  # noqa: PT017
+        assert of is not masked_attention
+
+
+async def test_lengths_of_one_bucket_share_batches(device: Device, tmp_path: Path) -> None:
+    random, model = np.random.default_rng(11), masked_attention()
+    options = ModelOptions((1, 4), lengths="48")
+    async with served(device, model, tmp_path, SLOW, options=options) as under:
+        inputs = [model.inputs(random, 1, length) for length in range(3, 48, 4)]
+        results = await asyncio.gather(
+            *(under.batcher.submit(under.replica, under.request(x), Watcher()) for x in inputs)
+        )
+        assert max(result.batch_rows for result in results) > 1
+        assert {result.plan_id.partition("-")[0] for result in results} == {SEQUENTIAL}
