@@ -6,7 +6,6 @@ artefact folder ──read_imported──> ImportedModel ──> compile (progra
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -46,6 +45,7 @@ class ImportedModel:
     artefact: Path
     graph: OpGraph  # the template: the batch and open extents are symbols
     report: Report
+    chosen_lengths: tuple[int, ...] = ()  # where they follow from requests
 
     @property
     def batch_sizes(self) -> tuple[int, ...]:
@@ -120,23 +120,21 @@ class ImportedModel:
         is_auto = self.options.lengths == AUTO_LENGTHS and not self.options.samples
         return exact[0] if is_auto and len(exact) == 1 else None
 
-    def at_shapes(self, chosen: Sequence[int] = ()) -> tuple[ImportedModel, ...]:
+    def at_shapes(self) -> tuple[ImportedModel, ...]:
         """Return the model at each shape that it is scheduled for, the main one first.
-
-        Args:
-            chosen: lengths, where they follow from requests.
 
         Raises:
             InvalidRequest: there is no axis for the lengths asked for, one is out of its range, two
                 shapes are equal, or there are too many.
         """
         options = self.options
-        if not (options.more_shapes or options.given_lengths or chosen):
+        if not (options.more_shapes or options.given_lengths or self.chosen_lengths):
             return (self,)
         shapes = [self._at(shapes) for shapes in (options.input_shapes, *options.more_shapes)]
         if len({one.shapes_text for one in shapes}) < len(shapes):
             raise InvalidRequest("two of the input shapes are equal; give each of them once")
-        lengths, axis = chosen, self.auto_axis
+        axis = self.auto_axis
+        lengths = tuple(one for one in self.chosen_lengths if axis and one <= axis.up_to)
         if options.given_lengths:
             lengths, axis = options.given_lengths, self._axis_of_lengths()
         if axis is not None and lengths:
@@ -191,7 +189,7 @@ class ImportedModel:
     def _at(self, shapes: Shapes) -> ImportedModel:
         options = self.options
         one = replace(options, input_shapes=shapes, more_shapes=(), lengths=NO_LENGTHS)
-        return replace(self, options=one)
+        return replace(self, options=one, chosen_lengths=())
 
     @property
     def is_planned(self) -> bool:

@@ -150,6 +150,7 @@ class FrontEnd:
         self._background.start(self.drift.run())
         if self.settings.compare_again:
             self._background.start(self.models.provisional.run())
+            self._background.start(self.models.lengths.run())
         limit = self.settings.max_upload_bytes
         await preload(self.settings.preload, self.store, self.models.runner, limit)
         await self._serve_repository()

@@ -26,6 +26,7 @@ from braid.server.jobs.registry import Registry
 from braid.server.jobs.runner import JobRunner
 from braid.server.jobs.services import JobServices
 from braid.server.limits import batch_policy, store_database
+from braid.server.models.length_choices import LengthChoices
 from braid.server.models.loading import ModelLoader
 from braid.server.models.policies import VersionPolicies
 from braid.server.models.queries import ModelQueries
@@ -70,6 +71,7 @@ class ModelParts:
     queries: ModelQueries
     restore: Restore
     provisional: ProvisionalSchedules
+    lengths: LengthChoices
 
 
 def make_model_parts(made_from: MadeFrom, on_answers: Callable[[str, bool], None]) -> ModelParts:
@@ -83,9 +85,11 @@ def make_model_parts(made_from: MadeFrom, on_answers: Callable[[str, bool], None
     serving = ServingModels(
         made_from.devices, made_from.metrics, batch_policy(settings), on_answers, version_serves
     )
+    cpu_times = partial(read_cpu_times, _cores_of(made_from.devices))
     provisional = ProvisionalSchedules(
-        lambda: runner, serving.quiet, partial(read_cpu_times, _cores_of(made_from.devices))
+        lambda: runner, serving.quiet, cpu_times, is_scheduled=serving.is_scheduled
     )
+    lengths = LengthChoices(store, serving.all_replicas, lambda: runner, serving.quiet, cpu_times)
     services = _job_services(made_from, serving, provisional)
     runner = JobRunner(services)
     catch_up = None if fleet is None else fleet.catch_up
@@ -96,7 +100,7 @@ def make_model_parts(made_from: MadeFrom, on_answers: Callable[[str, bool], None
     database = store_database(settings)
     if fleet is not None and database is not None:
         fleet.follow(database, services, serving, loader.turns)
-    return ModelParts(serving, runner, loader, policies, queries, restore, provisional)
+    return ModelParts(serving, runner, loader, policies, queries, restore, provisional, lengths)
 
 
 def _cores_of(devices: Devices) -> set[int]:

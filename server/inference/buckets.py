@@ -9,6 +9,7 @@ shape, together with requests that have that length.
 
 from __future__ import annotations
 
+from collections import Counter
 from itertools import pairwise
 
 from braid.core.inputs import ShapeClass
@@ -86,8 +87,9 @@ class LengthCosts:
     def is_cheaper(self, length: int, scheduled: int) -> bool:
         """Whether a scheduled length takes less than a shorter one does unpadded."""
         unpadded_s, planned_s = self.unpadded_s(length), self.planned_s(scheduled)
-        is_known = scheduled in self._ratios and unpadded_s is not None and planned_s is not None
-        return is_known and planned_s < unpadded_s
+        if unpadded_s is None or planned_s is None:
+            return False
+        return scheduled in self._ratios and planned_s < unpadded_s
 
 
 def _between(seconds: dict[int, float], length: int) -> float | None:
@@ -115,6 +117,19 @@ class Buckets:
         self._scheduled: set[ShapeClass] = set()  # those whose schedule serves
         self._next: dict[ShapeClass, ShapeClass | None] = {}
         self._asked = 0
+        self._rows = Counter[int]()
+
+    def count(self, shape_class: ShapeClass, rows: int) -> None:
+        """Count rows that were answered, by their length."""
+        if self._axis is not None:
+            length = length_of(shape_class, self._axis)
+            if 0 < length <= self._axis.up_to:
+                self._rows[min(bin_of(length), self._axis.up_to)] += rows
+
+    def take_rows(self) -> Counter[int]:
+        """Return the rows by length that were counted since this was asked last."""
+        rows, self._rows = self._rows, Counter()
+        return rows
 
     def schedule_serves(self, shape_class: ShapeClass, schedule: Schedule) -> None:
         """Take a scheduled class, by the schedule of its smallest batch size."""

@@ -34,8 +34,9 @@ from braid.engine.importer.host.report import BatchAxes
 from braid.server.devices.device import Device
 from braid.server.devices.executables import Executable
 from braid.server.inference.buckets import Buckets
+from braid.server.inference.choose_lengths import MOST_CHOSEN
 from braid.server.inference.latencies import LatencyTable
-from braid.server.inference.lengths import Lengths, Request
+from braid.server.inference.lengths import Lengths, Request, length_of
 from braid.server.inference.other_shapes import OtherShapes
 from braid.server.store.records import ModelVersion
 from braid.server.store.serving_config import BatchPolicy
@@ -184,6 +185,48 @@ class ModelReplica:
                 table.add(batch_size)
         self.latencies(of or self.profiled).expect(batch_size, latency_us / 1e6)
 
+    @property
+    def follows_lengths(self) -> bool:
+        """Whether lengths to schedule are chosen by those of its requests."""
+        return self._imported.auto_axis is not None and self.lengths.axis is not None
+
+    @property
+    def given_lengths(self) -> tuple[int, ...]:
+        """Scheduled lengths that do not follow from requests."""
+        axis, chosen = self.lengths.axis, self._imported.chosen_lengths
+        every = {length_of(one, axis) for one in self.scheduled.values()} if axis else set()
+        return tuple(sorted(every - {*chosen}))
+
+    @property
+    def most_lengths(self) -> int:
+        """Lengths that may be chosen: their plans have as much memory as other shapes have."""
+        size_bytes = max((ready.size_bytes for ready in self._profiled.values()), default=0)
+        limit_bytes = self.device.shape_memory.limit_bytes
+        return min(MOST_CHOSEN, limit_bytes // max(1, size_bytes))
+
+    async def use_lengths(self, chosen: tuple[int, ...]) -> None:
+        """Take the lengths that were chosen; plans of those that are not any more go."""
+        if chosen == self._imported.chosen_lengths or not self.follows_lengths:
+            return
+        self._imported = replace(self._imported, chosen_lengths=chosen)
+        before = {*self.scheduled.values()}
+        self._take_shapes()
+        for shape_class in before - {*self.scheduled.values()}:
+            self.buckets.drop(shape_class)
+            await self._drop_plans(shape_class)
+        for key in [key for key in self.chosen if key.shapes not in self.scheduled]:
+            del self.chosen[key]
+
+    async def _drop_plans(self, shape_class: ShapeClass) -> None:
+        sizes = [size for of, size in self._profiled if of == shape_class]
+        gone = [self._profiled.pop((shape_class, size)) for size in sizes]
+        beside = [self._beside.pop((shape_class, size), None) for size in sizes]
+        gone += [entry[1] for entry in beside if entry is not None]
+        self.lengths.keep_apart({shape_class for shape_class, _ in self._profiled})
+        self._latencies.pop(shape_class, None)
+        for ready in gone:
+            await self._retire(ready)
+
     def is_main(self, schedule: Schedule) -> bool:
         return self.scheduled.get(schedule.key.shapes) == self.profiled
 
@@ -200,7 +243,7 @@ class ModelReplica:
         """
         key = (of or self.profiled, batch_size)
         ready = await self.device.prepare(self._to_run(*key, schedule))
-        if self._is_closed:
+        if self._is_closed or key[0] not in self.scheduled.values():
             await self.device.release(ready)
             return
         old = self._profiled.get(key)

@@ -69,6 +69,7 @@ class ProvisionalSchedules:
         cpu_times: Callable[[], CpuTimes] = read_cpu_times,
         clock: Callable[[], float] = time.time,
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
+        is_scheduled: Callable[[str, int, ScheduleKey], bool] = lambda name, version, key: True,
     ) -> None:
         """Wait for nothing yet.
 
@@ -78,12 +79,14 @@ class ProvisionalSchedules:
             cpu_times: of the devices' cores.
             clock: seconds since 1970, by which schedules say when they were found provisional.
             sleep: waits for some seconds.
+            is_scheduled: whether a version still has the shape of a schedule.
         """
         self._runner = runner
         self._quiet = quiet
         self._cpu_times = cpu_times
         self._clock = clock
         self._sleep = sleep
+        self._is_scheduled = is_scheduled
         self._waiting: dict[Place, _Waiting] = {}
         self._told = asyncio.Event()
 
@@ -125,6 +128,14 @@ class ProvisionalSchedules:
         """Run a job for a version to its end; the next one comes later, whatever its end."""
         waiting, (name, version) = self._waiting.get(place), place
         if waiting is None:  # settled meanwhile
+            return
+        waiting.schedules = {
+            (device, key): provisional
+            for (device, key), provisional in waiting.schedules.items()
+            if self._is_scheduled(name, version, key)
+        }
+        if not waiting.schedules:  # other lengths were chosen
+            del self._waiting[place]
             return
         waiting.tries += 1
         waiting.not_before = self._clock() + pause_s(waiting.tries)

@@ -236,7 +236,9 @@ def _report_import(report: ReportProgress, progress: float, detail: str) -> None
 async def _read(model: ModelVersion, services: JobServices) -> ImportedModel:
     artefact = services.store.folder.artefact(model.artefact)
     read = partial(read_imported, model.artefact, model.options, artefact)
-    return await services.retry()(lambda: asyncio.to_thread(read))
+    imported = await services.retry()(lambda: asyncio.to_thread(read))
+    seen = await services.store.call(services.store.find_lengths, model)
+    return replace(imported, chosen_lengths=seen.chosen)
 
 
 async def _samples(imported: ImportedModel, services: JobServices) -> GivenSamples:

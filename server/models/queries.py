@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from braid.compiler.imported_model import read_imported
 from braid.core.errors import DiskFailure, NotFound, ScheduleNotFound
@@ -168,5 +168,7 @@ class ModelQueries:
                 )
             await on.load(model.artefact, artefact)
             schedule = placed.schedule
+            seen = await self._store.call(self._store.find_lengths, model)
+            imported = replace(imported, chosen_lengths=seen.chosen)
             usual = imported.at(schedule.key.shapes).program(schedule.key.batch_size)
             return await on.describe(as_scheduled(usual, schedule))

@@ -22,7 +22,7 @@ from braid.core.errors import (
     NotFound,
     PreconditionFailed,
 )
-from braid.core.schedule import Schedule
+from braid.core.schedule import Schedule, ScheduleKey
 from braid.server.devices.pool import Devices
 from braid.server.inference.batching.admission import Quarantine
 from braid.server.inference.batching.batcher import Batcher
@@ -162,6 +162,11 @@ class ServingModels(KnownModels):
         is_same = replicas is not None and replicas.any.model.is_same(model)
         return tuple(replicas.any.scheduled) if replicas is not None and is_same else ()
 
+    def is_scheduled(self, name: str, version: int, key: ScheduleKey) -> bool:
+        """Return whether a version that answers has the shape of a schedule, or does not answer."""
+        replicas = self.served_version(name, version)
+        return replicas is None or key.shapes in replicas.any.scheduled
+
     def answers_with(self, replicas: Replicas, served: ModelReplica) -> bool:
         """True if requests still go to these replicas of a version; ``served`` is one of them."""
         return (
@@ -201,8 +206,9 @@ class ServingModels(KnownModels):
     async def serve(self, model: ModelVersion, imported: ImportedModel, device: str) -> None:
         """Let a version whose model is loaded on a device answer there.
 
-        Does nothing if it does already. It begins with the sequential plan. What the version served
-        before finishes its accepted requests, on all devices, and goes.
+        If it does already, it only takes the lengths that were chosen. It begins with the
+        sequential plan. What the version served before finishes its accepted requests, on all
+        devices, and goes.
 
         Raises:
             InvalidRequest: it cannot run at the shapes it was registered for.
@@ -210,6 +216,8 @@ class ServingModels(KnownModels):
             PreconditionFailed: it was deleted or replaced meanwhile.
         """
         if not self._lacks(model, device):
+            if (served := self._on(model.name, model.version, device)) is not None:
+                await served.use_lengths(imported.chosen_lengths)
             return
         served = await self._replica(model, imported, device)
         if not self._lacks(model, device):  # another job was faster

@@ -222,6 +222,8 @@ class DeviceExecution:
                     sent.ready.heap_bytes += lacking_bytes + lacking_bytes // HEAP_MARGIN
                     return None
             model.ran(sent.shape_class, sent.size, sent.ready, compute_us / 1e6)
+            for piece in sent.pieces:
+                model.buckets.count(piece.request.shape_class, piece.rows)
             outcomes = []
             for draft in drafts:
                 if not draft.piece.ticket.has_ended:
