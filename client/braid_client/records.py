@@ -192,6 +192,21 @@ class PaddedAxis:
 
 
 @dataclass(frozen=True, slots=True)
+class Lengths:
+    """Lengths of requests along the axis that they are padded along, and those with schedules."""
+
+    axis: str
+    rows: Mapping[int, int]  # that were answered, by length; long ones in steps
+    scheduled: tuple[int, ...]
+    chosen: tuple[int, ...]  # of those: the ones that follow from the rows
+
+    def __str__(self) -> str:
+        scheduled = ", ".join(map(str, self.scheduled)) or "none"
+        chosen = f"; {', '.join(map(str, self.chosen))} by the requests" if self.chosen else ""
+        return f"{self.axis}: scheduled lengths: {scheduled}{chosen}"
+
+
+@dataclass(frozen=True, slots=True)
 class Model:
     """One version of a model."""
 
@@ -210,6 +225,7 @@ class Model:
     # Extents that schedules are made for, where file and registration leave them open.
     guessed_extents: Mapping[str, int] = field(default_factory=dict)
     padding: tuple[PaddedAxis, ...] = ()  # one for each axis that requests choose
+    lengths: Lengths | None = None  # None: requests are not padded
 
     def _repr_html_(self) -> str:
         return notebook.model_html(self)
@@ -324,6 +340,7 @@ def model_from_wire(message: admin_pb2.Model) -> Model:
             "warnings": tuple(message.warnings),
             "guessed_extents": dict(message.guessed_extents),
             "padding": tuple(map(_padding_from_wire, message.padding)),
+            "lengths": _lengths_from_wire(message),
         }
     )
 
@@ -331,6 +348,13 @@ def model_from_wire(message: admin_pb2.Model) -> Model:
 def _padding_from_wire(message: admin_pb2.PaddedAxis) -> PaddedAxis:
     maps = {"inputs": dict(message.inputs), "tried": dict(message.tried)}
     return PaddedAxis(**_same(message, PaddedAxis) | maps)
+
+
+def _lengths_from_wire(message: admin_pb2.Model) -> Lengths | None:
+    if not message.HasField("lengths"):
+        return None
+    of = message.lengths
+    return Lengths(of.axis, dict(sorted(of.rows.items())), tuple(of.scheduled), tuple(of.chosen))
 
 
 def register_header(

@@ -232,6 +232,7 @@ class FrontEnd:
                 ShapeCounts(
                     *(replica.name, str(replica.version), replica.device.name),
                     *(replica.other_shapes.prepared, replica.other_shapes.dropped),
+                    *(len(replica.scheduled_lengths), replica.buckets.padded),
                 )
                 for replica in self.models.serving.all_replicas()
             ],

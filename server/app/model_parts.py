@@ -125,7 +125,7 @@ def _job_services(
         """Series and drift are of the main shape: they are told apart by batch size."""
 
         def told(model: ModelVersion, device: str, schedule: Schedule) -> None:
-            if schedule.key.shapes in (*serving.scheduled_shapes(model), schedule.key.shapes)[:1]:
+            if serving.is_main(model, schedule):
                 tell(model, device, schedule)
 
         return told

@@ -117,18 +117,21 @@ class Buckets:
         self._scheduled: set[ShapeClass] = set()  # those whose schedule serves
         self._next: dict[ShapeClass, ShapeClass | None] = {}
         self._asked = 0
-        self._rows = Counter[int]()
+        self.rows = Counter[int]()  # that were answered since ``take_rows``, by length
+        self.padded = 0  # rows of them that ran in a scheduled length, since the beginning
 
-    def count(self, shape_class: ShapeClass, rows: int) -> None:
-        """Count rows that were answered, by their length."""
+    def count(self, shape_class: ShapeClass, rows: int, ran: ShapeClass) -> None:
+        """Count rows that were answered, and the class that they ran in."""
         if self._axis is not None:
             length = length_of(shape_class, self._axis)
             if 0 < length <= self._axis.up_to:
-                self._rows[min(bin_of(length), self._axis.up_to)] += rows
+                self.rows[min(bin_of(length), self._axis.up_to)] += rows
+            if shape_class != ran and ran in self._scheduled:
+                self.padded += rows
 
     def take_rows(self) -> Counter[int]:
         """Return the rows by length that were counted since this was asked last."""
-        rows, self._rows = self._rows, Counter()
+        rows, self.rows = self.rows, Counter()
         return rows
 
     def schedule_serves(self, shape_class: ShapeClass, schedule: Schedule) -> None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -38,7 +38,7 @@ from braid.server.inference.choose_lengths import MOST_CHOSEN
 from braid.server.inference.latencies import LatencyTable
 from braid.server.inference.lengths import Lengths, Request, length_of
 from braid.server.inference.other_shapes import OtherShapes
-from braid.server.store.records import ModelVersion
+from braid.server.store.records import ModelVersion, SeenLengths
 from braid.server.store.serving_config import BatchPolicy
 
 log = logging.getLogger("braid.replica")
@@ -103,6 +103,7 @@ class ModelReplica:
         self.profiled = self.scheduled[shapes[0].shapes_text]  # the main class
         self.lengths = Lengths(self._padded_in_batches(report.batch), self.profiled)
         self.buckets = Buckets(self.lengths.axis)
+        self.seen_lengths = SeenLengths(chosen=imported.chosen_lengths)  # as stored last
         self.chosen: dict[ScheduleKey, ScheduleMark] = {}  # the schedules that were given last
         self.seen_shapes: dict[Hashable, tuple[ShapeClass, int]] = {}  # of requests that were right
         self._latencies: OrderedDict[Hashable, LatencyTable] = OrderedDict()  # by lane
@@ -193,9 +194,18 @@ class ModelReplica:
     @property
     def given_lengths(self) -> tuple[int, ...]:
         """Scheduled lengths that do not follow from requests."""
-        axis, chosen = self.lengths.axis, self._imported.chosen_lengths
-        every = {length_of(one, axis) for one in self.scheduled.values()} if axis else set()
-        return tuple(sorted(every - {*chosen}))
+        return tuple(sorted({*self.scheduled_lengths} - {*self._imported.chosen_lengths}))
+
+    @property
+    def scheduled_lengths(self) -> tuple[int, ...]:
+        """Lengths of its axis that it is scheduled for, ascending."""
+        axis, shapes = self.lengths.axis, self.scheduled.values()
+        return tuple(sorted({length_of(one, axis) for one in shapes})) if axis else ()
+
+    @property
+    def rows_by_length(self) -> dict[int, int]:
+        """Rows that were answered, by length, also those that are not stored yet."""
+        return dict(sorted((Counter(self.seen_lengths.rows) + self.buckets.rows).items()))
 
     @property
     def most_lengths(self) -> int:

@@ -96,6 +96,7 @@ class LengthChoices:
             else:
                 self.seen[place] = await store.call(store.find_lengths, model)
             for replica in replicas:
+                replica.seen_lengths = self.seen[place]
                 await replica.use_lengths(self.seen[place].chosen)
 
     async def choose(self) -> None:

@@ -162,6 +162,10 @@ class ServingModels(KnownModels):
         is_same = replicas is not None and replicas.any.model.is_same(model)
         return tuple(replicas.any.scheduled) if replicas is not None and is_same else ()
 
+    def is_main(self, model: ModelVersion, schedule: Schedule) -> bool:
+        """Return whether a schedule is of a version's main shape, as far as that is known."""
+        return schedule.key.shapes in (*self.scheduled_shapes(model), schedule.key.shapes)[:1]
+
     def is_scheduled(self, name: str, version: int, key: ScheduleKey) -> bool:
         """Return whether a version that answers has the shape of a schedule, or does not answer."""
         replicas = self.served_version(name, version)

@@ -101,6 +101,15 @@ def model_to_wire(
         message.warnings.extend(served.warnings)
         message.guessed_extents.update(served.guessed)
         message.padding.extend(map(_padding_to_wire, served.padding))
+        if served.lengths.axis is not None:
+            message.lengths.CopyFrom(
+                wire.Lengths(
+                    axis=served.lengths.axis.axis,
+                    rows=served.rows_by_length,
+                    scheduled=served.scheduled_lengths,
+                    chosen=served.seen_lengths.chosen,
+                )
+            )
     return message
 
 

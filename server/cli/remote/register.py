@@ -223,20 +223,23 @@ def watch(client: Client, job: Job, args: argparse.Namespace, progress: JobProgr
     print_schedules(model)
     if model.guessed_extents:
         print(guess_text(model.guessed_extents))
-    for axis in model.padding:
+    for axis in (*model.padding, *filter(None, [model.lengths])):
         print(axis)
     return status
 
 
 def print_schedules(model: Model) -> None:
     """Print a registration's schedules, one line a batch size (docs/concepts.md, "Speed-up")."""
+    several = len({plan.shapes for plan in model.schedules}) > 1
     print_table(
         (
+            *(("shapes",) if several else ()),
             *("batch", "device", "precision", "sequential (spread)", "scheduled (spread)"),
             *("speed-up", "beside the best other runtime", "error", "stages", "groups", "plan"),
         ),
         (
             (
+                *((plan.shapes,) if several else ()),
                 plan.batch_size,
                 plan.device,
                 plan.precision,
