@@ -167,7 +167,8 @@ class ModelReplica:
     def latencies(self, lane: Hashable) -> LatencyTable:
         table = self._latencies.get(lane)
         if table is None:
-            table = self._latencies[lane] = LatencyTable(self.batch_sizes)
+            sizes = [size for of, size in self._profiled if of == lane and of != self.profiled]
+            table = self._latencies[lane] = LatencyTable(sizes or self.batch_sizes)
             if len(self._latencies) > MAX_TABLES:
                 self._latencies.popitem(last=False)
         self._latencies.move_to_end(lane)
@@ -176,14 +177,15 @@ class ModelReplica:
     def expect(self, batch_size: int, latency_us: float, of: ShapeClass | None = None) -> None:
         """Expect this latency of a batch of a scheduled class until batches show another.
 
-        None: of the main one.
-
-        From now on batches of this size are formed, of every class.
+        None: of the main one. Then batches of this size are formed from now on, of that class and
+        of all that have no schedules.
         """
-        if batch_size not in self.batch_sizes:
+        if of in (None, self.profiled) and batch_size not in self.batch_sizes:
             self.batch_sizes = tuple(sorted((*self.batch_sizes, batch_size)))
-            for table in self._latencies.values():
-                table.add(batch_size)
+            others = {shape_class for shape_class, _ in self._profiled} - {self.profiled}
+            for lane, table in self._latencies.items():
+                if lane not in others:
+                    table.add(batch_size)
         self.latencies(of or self.profiled).expect(batch_size, latency_us / 1e6)
 
     @property
@@ -258,6 +260,8 @@ class ModelReplica:
             return
         old = self._profiled.get(key)
         self._profiled[key] = ready
+        if key[0] != self.profiled:
+            self.latencies(key[0]).add(batch_size)
         if old is not None:
             await self._retire(old)
         await self._use_beside(key, schedule)

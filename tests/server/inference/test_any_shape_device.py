@@ -377,3 +377,19 @@ async def test_lengths_of_one_bucket_share_batches(device: Device, tmp_path: Pat
         )
         assert max(result.batch_rows for result in results) > 1
         assert {result.plan_id.partition("-")[0] for result in results} == {SEQUENTIAL}
+
+
+async def test_a_size_that_pays_at_one_shape_is_formed_there_only(
+    device: Device, tmp_path: Path
+) -> None:
+    options = ModelOptions((1, 4), lengths="8,24")
+    async with served(device, masked_attention(), tmp_path, RAN, options=options) as under:
+        replica = under.replica
+        main, other = replica.scheduled.values()
+        await replica.use_plan(16, of=other)
+        replica.expect(8, 10.0)
+
+        unscheduled = under.request(masked_attention().inputs(np.random.default_rng(1), 1, 5))
+        assert replica.latencies(main).sizes == (1, 4, 8)
+        assert replica.latencies(other).sizes == (1, 4, 16)
+        assert replica.latencies(unscheduled.shape_class).sizes == (1, 4, 8)
