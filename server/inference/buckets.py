@@ -9,8 +9,9 @@ shape, together with requests that have that length.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
-from itertools import pairwise
+from collections.abc import Mapping, Sequence
 
 from braid.core.inputs import ShapeClass
 from braid.core.padding import PaddedAxis
@@ -30,6 +31,12 @@ MAX_CLASSES = 512
 LEARNING, OUTLIER = 0.2, 4.0
 """Weight of the latest run, of which no more counts than so many times what was expected."""
 
+REDRAWN = 32
+"""Runs after which what was learned counts, unless they are of a new length."""
+
+LEAST_SAVED = 0.02
+"""Part of a request's time that padding must save."""
+
 FINE = 32
 """Lengths below are told apart; of longer ones, 16 between a power of two and the next."""
 
@@ -40,6 +47,47 @@ def bin_of(length: int) -> int:
     return -(-length // step) * step
 
 
+class Curve:
+    """Values by length, between those that are known."""
+
+    def __init__(self, points: Mapping[int, float], *, rises: bool = False) -> None:
+        """With ``rises``, noise in which a longer one takes less is averaged out."""
+        self._lengths = sorted(points)
+        self._values = [points[length] for length in self._lengths]
+        if rises:
+            self._values = _rising(self._values)
+
+    def at(self, length: int) -> float | None:
+        """Interpolate or extrapolate; of one known length, in proportion. None: none is known."""
+        lengths, values = self._lengths, self._values
+        if len(lengths) < 2:
+            return values[0] * length / lengths[0] if lengths else None
+        right = min(max(bisect_left(lengths, length), 1), len(lengths) - 1)
+        low, high = lengths[right - 1], lengths[right]
+        slope = (values[right] - values[right - 1]) / (high - low)
+        value = values[right - 1] + slope * (length - low)
+        return max(value, values[0] * length / low) if length < low else value
+
+    def within(self, length: int) -> float | None:
+        """Interpolate; beyond the known lengths the nearest of them counts."""
+        if not self._lengths:
+            return None
+        near = min(max(length, self._lengths[0]), self._lengths[-1])
+        return self._values[0] if len(self._lengths) == 1 else self.at(near)
+
+
+def _rising(values: Sequence[float]) -> list[float]:
+    """Return the nearest values, by least squares, that never fall (pool adjacent violators)."""
+    pools: list[tuple[float, int]] = []  # mean, and how many
+    for value in values:
+        mean, count = value, 1
+        while pools and pools[-1][0] > mean:
+            before, size = pools.pop()
+            mean, count = (mean * count + before * size) / (count + size), count + size
+        pools.append((mean, count))
+    return [mean for mean, count in pools for _ in range(count)]
+
+
 class LengthCosts:
     """Expected seconds of the smallest batch by length: unpadded, and by a schedule's plan."""
 
@@ -47,6 +95,8 @@ class LengthCosts:
         self._ratios: dict[int, float] = {}  # length -> plan's latency over the session's
         self._compared_s: dict[int, float] = {}  # length -> the session's, in that comparison
         self._observed_s: dict[int, float] = {}  # bin -> of runs unpadded
+        self._since = 0  # runs since the curves are from
+        self._unpadded, self._ratio = Curve({}), Curve({})
 
     def compared(self, length: int, schedule: Schedule) -> None:
         """Learn from the comparison that a schedule rests on."""
@@ -55,57 +105,46 @@ class LengthCosts:
         if plan_us and session_us:
             self._ratios[length] = plan_us / session_us
             self._compared_s[length] = session_us / 1e6
+            self._draw()
 
     def forget(self, length: int) -> None:
         self._ratios.pop(length, None)
         self._compared_s.pop(length, None)
+        self._draw()
 
     def observe(self, length: int, seconds: float) -> None:
         """Learn from a run, unpadded."""
         at = bin_of(length)
+        is_new = at not in self._observed_s
         old = self._observed_s.setdefault(at, seconds)
         self._observed_s[at] = old + LEARNING * (min(seconds, OUTLIER * old) - old)
+        self._since += 1
+        if is_new or self._since >= REDRAWN:
+            self._draw()
+
+    def _draw(self) -> None:
+        is_observed = len(self._observed_s) > 1
+        self._unpadded = Curve(self._observed_s if is_observed else self._compared_s, rises=True)
+        self._ratio, self._since = Curve(self._ratios), 0
 
     def unpadded_s(self, length: int) -> float | None:
         """Expected seconds of a length without padding, relative to others; None: not known.
 
         As observed, once two lengths were; until then as in the comparisons of schedules.
         """
-        is_observed = len(self._observed_s) > 1
-        return _between(self._observed_s if is_observed else self._compared_s, length)
+        return self._unpadded.at(length)
 
     def planned_s(self, length: int) -> float | None:
         """Expected seconds of a length if it had, or has, a schedule; None: not known."""
-        unpadded_s = self.unpadded_s(length)
-        if unpadded_s is None or not self._ratios:
-            return None
-        low, high = min(self._ratios), max(self._ratios)
-        ratio = _between(self._ratios, min(max(length, low), high))
-        assert ratio is not None
-        return unpadded_s * ratio
+        unpadded_s, ratio = self.unpadded_s(length), self._ratio.within(length)
+        return None if unpadded_s is None or ratio is None else unpadded_s * ratio
 
     def is_cheaper(self, length: int, scheduled: int) -> bool:
         """Whether a scheduled length takes less than a shorter one does unpadded."""
         unpadded_s, planned_s = self.unpadded_s(length), self.planned_s(scheduled)
         if unpadded_s is None or planned_s is None:
             return False
-        return scheduled in self._ratios and planned_s < unpadded_s
-
-
-def _between(seconds: dict[int, float], length: int) -> float | None:
-    """Interpolate between the two nearest lengths; of one length, in proportion."""
-    if length in seconds or not seconds:
-        return seconds.get(length)
-    lengths = sorted(seconds)
-    if len(lengths) == 1:
-        return seconds[lengths[0]] * length / lengths[0]
-    low, high = next(
-        (pair for pair in pairwise(lengths) if length < pair[1]), (lengths[-2], lengths[-1])
-    )
-    slope = (seconds[high] - seconds[low]) / (high - low)
-    nearest = seconds[low if length < low else high if length > high else low]
-    value = seconds[low] + slope * (length - low)
-    return value if low <= length <= high else max(value, nearest * min(1.0, length / low))
+        return scheduled in self._ratios and planned_s < (1 - LEAST_SAVED) * unpadded_s
 
 
 class Buckets:

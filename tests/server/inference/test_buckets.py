@@ -129,10 +129,9 @@ def test_a_class_that_was_dropped_takes_none() -> None:
 def test_costs_between_measured_lengths_lie_between_them() -> None:
     drawn = random.Random(1)
     for _ in range(200):
-        costs = LengthCosts()
-        points = {
-            drawn.randrange(1, 500): drawn.uniform(1, 9) for _ in range(drawn.randrange(1, 5))
-        }
+        costs, count = LengthCosts(), drawn.randrange(1, 6)
+        lengths = sorted(drawn.sample(range(1, 500), count))
+        points = dict(zip(lengths, sorted(drawn.uniform(1, 9) for _ in lengths), strict=True))
         for length, session_us in points.items():
             costs.compared(length, schedule(session_us / 2, session_us))
         for length in range(1, 600):
@@ -145,6 +144,27 @@ def test_costs_between_measured_lengths_lie_between_them() -> None:
             if below and above:
                 ends = sorted((points[below] * 1e-6, points[above] * 1e-6))
                 assert ends[0] * 0.999 <= seconds <= ends[1] * 1.001
+
+
+def test_noise_never_makes_a_plan_that_is_no_faster_take_padded_requests() -> None:
+    drawn = random.Random(2)
+    for _ in range(50):
+        among = buckets((64, 640, 640), (200, 2000, 2000))
+        for _ in range(100):
+            length = drawn.randrange(1, 200)
+            among.ran(Asked(length).shape_class, length * drawn.uniform(0.2, 3))
+        costs = [among.costs.unpadded_s(length) or 0.0 for length in range(1, 260)]
+
+        assert {bucket_of(among, Asked(length)) for length in range(1, 200)} == {None}
+        assert costs == pytest.approx(sorted(costs))
+
+
+def test_costs_are_the_nearest_that_rise() -> None:
+    costs = LengthCosts()
+    for length, seconds in ((1, 1.0), (2, 5.0), (3, 3.0), (4, 4.0), (5, 9.0), (6, 8.0)):
+        costs.observe(length, seconds)
+
+    assert [costs.unpadded_s(length) for length in range(1, 7)] == [1.0, 4.0, 4.0, 4.0, 8.5, 8.5]
 
 
 def test_bins_are_few_and_hardly_longer_than_their_lengths() -> None:
