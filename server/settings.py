@@ -203,7 +203,8 @@ class Settings(FleetSettings):
     drift_seconds: float = Field(default=600.0, gt=0)
     reprofile_on_drift: bool = False
 
-    # Schedules that rest on figures of a busy machine are made again in idle time, by themselves.
+    # Schedules that rest on figures of a busy machine are made again in idle time, by themselves;
+    # and lengths to schedule are chosen by those of requests.
     compare_again: bool = True
 
     # Triton's nv_inference_* names beside Braid's own metrics.

@@ -150,6 +150,7 @@ class FrontEnd:
         self._background.start(self.drift.run())
         if self.settings.compare_again:
             self._background.start(self.models.provisional.run())
+            self._background.start(self.models.lengths.run())
         limit = self.settings.max_upload_bytes
         await preload(self.settings.preload, self.store, self.models.runner, limit)
         await self._serve_repository()
@@ -231,6 +232,7 @@ class FrontEnd:
                 ShapeCounts(
                     *(replica.name, str(replica.version), replica.device.name),
                     *(replica.other_shapes.prepared, replica.other_shapes.dropped),
+                    *(len(replica.scheduled_lengths), replica.buckets.padded),
                 )
                 for replica in self.models.serving.all_replicas()
             ],

@@ -15,15 +15,18 @@ from typing import TYPE_CHECKING
 
 from braid.compiler.planner import PlannerProcess, SearchLimits
 from braid.core.cpu_times import read_cpu_times
+from braid.core.schedule import Schedule
 from braid.engine.importer.host.launch import import_model
 from braid.engine.importer.host.process import SpareImporter
 from braid.server.devices.pool import Devices
 from braid.server.jobs.imports import Imports
+from braid.server.jobs.interfaces import OnSchedule
 from braid.server.jobs.provisional_schedules import ProvisionalSchedules
 from braid.server.jobs.registry import Registry
 from braid.server.jobs.runner import JobRunner
 from braid.server.jobs.services import JobServices
 from braid.server.limits import batch_policy, store_database
+from braid.server.models.length_choices import LengthChoices
 from braid.server.models.loading import ModelLoader
 from braid.server.models.policies import VersionPolicies
 from braid.server.models.queries import ModelQueries
@@ -35,6 +38,7 @@ from braid.server.repository.model_sync import ModelSync
 from braid.server.repository.placing import Placing
 from braid.server.repository.repository import ModelRepository
 from braid.server.settings import Settings
+from braid.server.store.records import ModelVersion
 from braid.server.store.shared_files import Files
 from braid.server.store.store import Store
 
@@ -67,6 +71,7 @@ class ModelParts:
     queries: ModelQueries
     restore: Restore
     provisional: ProvisionalSchedules
+    lengths: LengthChoices
 
 
 def make_model_parts(made_from: MadeFrom, on_answers: Callable[[str, bool], None]) -> ModelParts:
@@ -80,9 +85,11 @@ def make_model_parts(made_from: MadeFrom, on_answers: Callable[[str, bool], None
     serving = ServingModels(
         made_from.devices, made_from.metrics, batch_policy(settings), on_answers, version_serves
     )
+    cpu_times = partial(read_cpu_times, _cores_of(made_from.devices))
     provisional = ProvisionalSchedules(
-        lambda: runner, serving.quiet, partial(read_cpu_times, _cores_of(made_from.devices))
+        lambda: runner, serving.quiet, cpu_times, is_scheduled=serving.is_scheduled
     )
+    lengths = LengthChoices(store, serving.all_replicas, lambda: runner, serving.quiet, cpu_times)
     services = _job_services(made_from, serving, provisional)
     runner = JobRunner(services)
     catch_up = None if fleet is None else fleet.catch_up
@@ -93,7 +100,7 @@ def make_model_parts(made_from: MadeFrom, on_answers: Callable[[str, bool], None
     database = store_database(settings)
     if fleet is not None and database is not None:
         fleet.follow(database, services, serving, loader.turns)
-    return ModelParts(serving, runner, loader, policies, queries, restore, provisional)
+    return ModelParts(serving, runner, loader, policies, queries, restore, provisional, lengths)
 
 
 def _cores_of(devices: Devices) -> set[int]:
@@ -114,6 +121,15 @@ def _job_services(
         for device in devices.all:
             device.bench.prepare()
 
+    def of_main_shape(tell: OnSchedule) -> OnSchedule:
+        """Series and drift are of the main shape: they are told apart by batch size."""
+
+        def told(model: ModelVersion, device: str, schedule: Schedule) -> None:
+            if serving.is_main(model, schedule):
+                tell(model, device, schedule)
+
+        return told
+
     return JobServices(
         store=made_from.store,
         files=made_from.files,
@@ -127,8 +143,8 @@ def _job_services(
         models=serving,
         observer=metrics.jobs,
         on_schedule=(
-            metrics.schedules.schedule_chosen,
-            made_from.drift.schedule_chosen,
+            of_main_shape(metrics.schedules.schedule_chosen),
+            of_main_shape(made_from.drift.schedule_chosen),
             provisional.schedule_chosen,
         ),
         tolerance=settings.tolerance,

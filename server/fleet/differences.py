@@ -31,7 +31,6 @@ class StoredSchedule(NamedTuple):
     """Schedule in the database of a model that answers here."""
 
     replica: ModelReplica
-    batch_size: int
     key: ScheduleKey
     stored_at: float
 
@@ -45,8 +44,10 @@ class Differences:
         self._loads = loads
         self.waits_for_jobs = False
         """A version is not as wanted that a job of this node works on."""
-        # By replica and batch size: when the schedule was stored that was looked at last.
-        self._stored_at: WeakKeyDictionary[ModelReplica, dict[int, float]] = WeakKeyDictionary()
+        # By replica and key: when the schedule was stored that was looked at last.
+        self._stored_at: WeakKeyDictionary[ModelReplica, dict[ScheduleKey, float]] = (
+            WeakKeyDictionary()
+        )
 
     async def differing(
         self, recorded: Mapping[str, Mapping[int, ModelVersion]], wanted: WantedState
@@ -113,7 +114,7 @@ class Differences:
     def lacks_schedules(self, row: ModelVersion, wanted: WantedState) -> bool:
         """True if a version answers on a device of a type that it has no schedule for."""
         replicas = self._replicas(row) if self.answers(row) else ()
-        ids = {key.id for replica in replicas for key in replica.schedule_keys.values()}
+        ids = {key.id for replica in replicas for key in replica.schedule_keys}
         return not ids <= wanted.schedules.keys()
 
     def is_own(self, row: ModelVersion) -> bool:
@@ -128,11 +129,11 @@ class Differences:
         """Yield each stored schedule of a version that was not looked at yet."""
         for replica in self._replicas(row):
             stored_before = self._stored_at.get(replica, {})
-            for size, key in (replica.schedule_keys | replica.larger_keys).items():
+            for key in (*replica.schedule_keys, *replica.larger_keys):
                 stored_at = wanted.schedules.get(key.id)
-                if stored_at is not None and stored_before.get(size) != stored_at:
-                    yield StoredSchedule(replica, size, key, stored_at)
+                if stored_at is not None and stored_before.get(key) != stored_at:
+                    yield StoredSchedule(replica, key, stored_at)
 
     def seen(self, stored: StoredSchedule) -> None:
         """Leave out a schedule from now on, until another one takes its place."""
-        self._stored_at.setdefault(stored.replica, {})[stored.batch_size] = stored.stored_at
+        self._stored_at.setdefault(stored.replica, {})[stored.key] = stored.stored_at

@@ -10,7 +10,7 @@ the newest one that answers is the default.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from braid.compiler.imported_model import ImportedModel
@@ -22,7 +22,7 @@ from braid.core.errors import (
     NotFound,
     PreconditionFailed,
 )
-from braid.core.schedule import Schedule
+from braid.core.schedule import Schedule, ScheduleKey
 from braid.server.devices.pool import Devices
 from braid.server.inference.batching.admission import Quarantine
 from braid.server.inference.batching.batcher import Batcher
@@ -156,6 +156,21 @@ class ServingModels(KnownModels):
         """Replicas of one version, or None if it does not answer."""
         return self._entry(name).served.get(version)
 
+    def scheduled_shapes(self, model: ModelVersion) -> Sequence[str]:
+        """Shapes that a version is scheduled for, the main one first; none: it does not answer."""
+        replicas = self.served_version(model.name, model.version)
+        is_same = replicas is not None and replicas.any.model.is_same(model)
+        return tuple(replicas.any.scheduled) if replicas is not None and is_same else ()
+
+    def is_main(self, model: ModelVersion, schedule: Schedule) -> bool:
+        """Return whether a schedule is of a version's main shape, as far as that is known."""
+        return schedule.key.shapes in (*self.scheduled_shapes(model), schedule.key.shapes)[:1]
+
+    def is_scheduled(self, name: str, version: int, key: ScheduleKey) -> bool:
+        """Return whether a version that answers has the shape of a schedule, or does not answer."""
+        replicas = self.served_version(name, version)
+        return replicas is None or key.shapes in replicas.any.scheduled
+
     def answers_with(self, replicas: Replicas, served: ModelReplica) -> bool:
         """True if requests still go to these replicas of a version; ``served`` is one of them."""
         return (
@@ -195,8 +210,9 @@ class ServingModels(KnownModels):
     async def serve(self, model: ModelVersion, imported: ImportedModel, device: str) -> None:
         """Let a version whose model is loaded on a device answer there.
 
-        Does nothing if it does already. It begins with the sequential plan. What the version served
-        before finishes its accepted requests, on all devices, and goes.
+        If it does already, it only takes the lengths that were chosen. It begins with the
+        sequential plan. What the version served before finishes its accepted requests, on all
+        devices, and goes.
 
         Raises:
             InvalidRequest: it cannot run at the shapes it was registered for.
@@ -204,6 +220,8 @@ class ServingModels(KnownModels):
             PreconditionFailed: it was deleted or replaced meanwhile.
         """
         if not self._lacks(model, device):
+            if (served := self._on(model.name, model.version, device)) is not None:
+                await served.use_lengths(imported.chosen_lengths)
             return
         served = await self._replica(model, imported, device)
         if not self._lacks(model, device):  # another job was faster
@@ -269,19 +287,24 @@ class ServingModels(KnownModels):
             raise PreconditionFailed(
                 f"{model.name} version {model.version} does not serve on {device}",
             )
-        batch_size = schedule.key.batch_size
-        await served.use_plan(batch_size, schedule)
-        served.chosen[batch_size] = ScheduleMark.of(schedule)
+        batch_size, of = schedule.key.batch_size, served.scheduled.get(schedule.key.shapes)
+        if of is None:
+            raise PreconditionFailed(
+                f"{model.name} version {model.version} is not scheduled for {schedule.key.shapes} "
+                "any more"
+            )
+        await served.use_plan(batch_size, schedule, of)
+        served.chosen[schedule.key] = ScheduleMark.of(schedule)
         if latency_us := schedule.provenance.measured_us:
-            served.expect(batch_size, latency_us)
+            served.expect(batch_size, latency_us, of)
 
     def expect_sequential(self, model: ModelVersion, device: str, schedule: Schedule) -> None:
         served = self._on(model.name, model.version, device)
         latency_us = schedule.provenance.sequential_us
         if served is None or not served.model.is_same(model):
             return
-        served.chosen[schedule.key.batch_size] = ScheduleMark.of(schedule)
-        if latency_us:
+        served.chosen[schedule.key] = ScheduleMark.of(schedule)
+        if latency_us and served.is_main(schedule):
             served.expect(schedule.key.batch_size, latency_us)
 
     def _on(self, name: str, version: int, device: str) -> ModelReplica | None:

@@ -65,6 +65,8 @@ class ShapeCounts:
     device: str
     prepared: int
     dropped: int  # of those, as too many others were used since
+    lengths: int = 0  # that have schedules, of the axis that requests are padded along
+    padded_rows: int = 0  # that ran in one of them
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,10 +244,17 @@ def _shapes(snapshot: Snapshot) -> Iterator[Metric]:
     dropped = CounterMetricFamily(
         "braid_shapes_dropped", "Prepared shapes dropped for others", labels=labels
     )
+    lengths = [(at, shape.lengths) for at, shape in counts]
+    text = "Scheduled lengths of the axis that requests are padded along"
+    yield _family("braid_lengths_scheduled", text, labels, lengths)
+    padded = CounterMetricFamily(
+        "braid_rows_padded", "Rows that ran padded in a scheduled length", labels=labels
+    )
     for at, shape in counts:
         prepared.add_metric(at, shape.prepared)
         dropped.add_metric(at, shape.dropped)
-    yield from (prepared, dropped)
+        padded.add_metric(at, shape.padded_rows)
+    yield from (prepared, dropped, padded)
 
 
 def _family(

@@ -37,6 +37,11 @@ def options_from_wire(header: wire.RegisterModelHeader) -> ModelOptions:
         accepted_error=header.accepted_error or None,
         pad=dict(header.pad),
         no_pad=header.no_pad,
+        more_shapes=tuple(
+            {name: tuple(shape.dims) for name, shape in more.shapes.items()}
+            for more in header.more_input_shapes
+        ),
+        lengths=header.lengths,
     )
 
 
@@ -96,6 +101,15 @@ def model_to_wire(
         message.warnings.extend(served.warnings)
         message.guessed_extents.update(served.guessed)
         message.padding.extend(map(_padding_to_wire, served.padding))
+        if served.lengths.axis is not None:
+            message.lengths.CopyFrom(
+                wire.Lengths(
+                    axis=served.lengths.axis.axis,
+                    rows=served.rows_by_length,
+                    scheduled=served.scheduled_lengths,
+                    chosen=served.seen_lengths.chosen,
+                )
+            )
     return message
 
 
@@ -185,6 +199,7 @@ def _summary(placed: Placed) -> wire.ScheduleSummary:
         provisional=provenance.provisional.reason if provenance.provisional else "",
         best_other=best.name if best else "",
         best_other_ratio=best.ratio if best else 0.0,
+        shapes=schedule.key.shapes,
     )
 
 

@@ -20,7 +20,7 @@ class RegisterModelRequest(_message.Message):
     def __init__(self, header: _Optional[_Union[RegisterModelHeader, _Mapping]] = ..., chunk: _Optional[bytes] = ..., footer: _Optional[_Union[RegisterModelFooter, _Mapping]] = ..., samples: _Optional[bytes] = ...) -> None: ...
 
 class RegisterModelHeader(_message.Message):
-    __slots__ = ("name", "format", "batch_sizes", "planner", "input_shapes", "precision", "accepted_error", "pad", "no_pad")
+    __slots__ = ("name", "format", "batch_sizes", "planner", "input_shapes", "precision", "accepted_error", "pad", "no_pad", "more_input_shapes", "lengths")
     class Format(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         FORMAT_UNSPECIFIED: _ClassVar[RegisterModelHeader.Format]
@@ -50,6 +50,8 @@ class RegisterModelHeader(_message.Message):
     ACCEPTED_ERROR_FIELD_NUMBER: _ClassVar[int]
     PAD_FIELD_NUMBER: _ClassVar[int]
     NO_PAD_FIELD_NUMBER: _ClassVar[int]
+    MORE_INPUT_SHAPES_FIELD_NUMBER: _ClassVar[int]
+    LENGTHS_FIELD_NUMBER: _ClassVar[int]
     name: str
     format: RegisterModelHeader.Format
     batch_sizes: _containers.RepeatedScalarFieldContainer[int]
@@ -59,13 +61,28 @@ class RegisterModelHeader(_message.Message):
     accepted_error: float
     pad: _containers.ScalarMap[str, str]
     no_pad: bool
-    def __init__(self, name: _Optional[str] = ..., format: _Optional[_Union[RegisterModelHeader.Format, str]] = ..., batch_sizes: _Optional[_Iterable[int]] = ..., planner: _Optional[_Union[PlannerOptions, _Mapping]] = ..., input_shapes: _Optional[_Mapping[str, Shape]] = ..., precision: _Optional[str] = ..., accepted_error: _Optional[float] = ..., pad: _Optional[_Mapping[str, str]] = ..., no_pad: bool = ...) -> None: ...
+    more_input_shapes: _containers.RepeatedCompositeFieldContainer[InputShapes]
+    lengths: str
+    def __init__(self, name: _Optional[str] = ..., format: _Optional[_Union[RegisterModelHeader.Format, str]] = ..., batch_sizes: _Optional[_Iterable[int]] = ..., planner: _Optional[_Union[PlannerOptions, _Mapping]] = ..., input_shapes: _Optional[_Mapping[str, Shape]] = ..., precision: _Optional[str] = ..., accepted_error: _Optional[float] = ..., pad: _Optional[_Mapping[str, str]] = ..., no_pad: bool = ..., more_input_shapes: _Optional[_Iterable[_Union[InputShapes, _Mapping]]] = ..., lengths: _Optional[str] = ...) -> None: ...
 
 class Shape(_message.Message):
     __slots__ = ("dims",)
     DIMS_FIELD_NUMBER: _ClassVar[int]
     dims: _containers.RepeatedScalarFieldContainer[int]
     def __init__(self, dims: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class InputShapes(_message.Message):
+    __slots__ = ("shapes",)
+    class ShapesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: Shape
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[Shape, _Mapping]] = ...) -> None: ...
+    SHAPES_FIELD_NUMBER: _ClassVar[int]
+    shapes: _containers.MessageMap[str, Shape]
+    def __init__(self, shapes: _Optional[_Mapping[str, Shape]] = ...) -> None: ...
 
 class PlannerOptions(_message.Message):
     __slots__ = ("name", "max_group_ops", "max_groups")
@@ -192,7 +209,7 @@ class Extent(_message.Message):
     def __init__(self, fixed: _Optional[int] = ..., symbol: _Optional[str] = ...) -> None: ...
 
 class Model(_message.Message):
-    __slots__ = ("name", "version", "state", "message", "sha256", "size_bytes", "inputs", "outputs", "batched", "schedules", "warnings", "created_unix", "guessed_extents", "padding")
+    __slots__ = ("name", "version", "state", "message", "sha256", "size_bytes", "inputs", "outputs", "batched", "schedules", "warnings", "created_unix", "guessed_extents", "padding", "lengths")
     class State(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         STATE_UNSPECIFIED: _ClassVar[Model.State]
@@ -228,6 +245,7 @@ class Model(_message.Message):
     CREATED_UNIX_FIELD_NUMBER: _ClassVar[int]
     GUESSED_EXTENTS_FIELD_NUMBER: _ClassVar[int]
     PADDING_FIELD_NUMBER: _ClassVar[int]
+    LENGTHS_FIELD_NUMBER: _ClassVar[int]
     name: str
     version: str
     state: Model.State
@@ -242,7 +260,27 @@ class Model(_message.Message):
     created_unix: float
     guessed_extents: _containers.ScalarMap[str, int]
     padding: _containers.RepeatedCompositeFieldContainer[PaddedAxis]
-    def __init__(self, name: _Optional[str] = ..., version: _Optional[str] = ..., state: _Optional[_Union[Model.State, str]] = ..., message: _Optional[str] = ..., sha256: _Optional[str] = ..., size_bytes: _Optional[int] = ..., inputs: _Optional[_Iterable[_Union[TensorSpec, _Mapping]]] = ..., outputs: _Optional[_Iterable[_Union[TensorSpec, _Mapping]]] = ..., batched: bool = ..., schedules: _Optional[_Iterable[_Union[ScheduleSummary, _Mapping]]] = ..., warnings: _Optional[_Iterable[str]] = ..., created_unix: _Optional[float] = ..., guessed_extents: _Optional[_Mapping[str, int]] = ..., padding: _Optional[_Iterable[_Union[PaddedAxis, _Mapping]]] = ...) -> None: ...
+    lengths: Lengths
+    def __init__(self, name: _Optional[str] = ..., version: _Optional[str] = ..., state: _Optional[_Union[Model.State, str]] = ..., message: _Optional[str] = ..., sha256: _Optional[str] = ..., size_bytes: _Optional[int] = ..., inputs: _Optional[_Iterable[_Union[TensorSpec, _Mapping]]] = ..., outputs: _Optional[_Iterable[_Union[TensorSpec, _Mapping]]] = ..., batched: bool = ..., schedules: _Optional[_Iterable[_Union[ScheduleSummary, _Mapping]]] = ..., warnings: _Optional[_Iterable[str]] = ..., created_unix: _Optional[float] = ..., guessed_extents: _Optional[_Mapping[str, int]] = ..., padding: _Optional[_Iterable[_Union[PaddedAxis, _Mapping]]] = ..., lengths: _Optional[_Union[Lengths, _Mapping]] = ...) -> None: ...
+
+class Lengths(_message.Message):
+    __slots__ = ("axis", "rows", "scheduled", "chosen")
+    class RowsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: int
+        value: int
+        def __init__(self, key: _Optional[int] = ..., value: _Optional[int] = ...) -> None: ...
+    AXIS_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    SCHEDULED_FIELD_NUMBER: _ClassVar[int]
+    CHOSEN_FIELD_NUMBER: _ClassVar[int]
+    axis: str
+    rows: _containers.ScalarMap[int, int]
+    scheduled: _containers.RepeatedScalarFieldContainer[int]
+    chosen: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, axis: _Optional[str] = ..., rows: _Optional[_Mapping[int, int]] = ..., scheduled: _Optional[_Iterable[int]] = ..., chosen: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class PaddedAxis(_message.Message):
     __slots__ = ("axis", "exact", "inputs", "up_to", "error", "shown_by", "reason", "tried")
@@ -279,7 +317,7 @@ class PaddedAxis(_message.Message):
     def __init__(self, axis: _Optional[str] = ..., exact: bool = ..., inputs: _Optional[_Mapping[str, str]] = ..., up_to: _Optional[int] = ..., error: _Optional[float] = ..., shown_by: _Optional[str] = ..., reason: _Optional[str] = ..., tried: _Optional[_Mapping[str, float]] = ...) -> None: ...
 
 class ScheduleSummary(_message.Message):
-    __slots__ = ("plan_id", "device", "batch_size", "planner", "stages", "groups", "measured_us", "sequential_us", "speedup", "promoted", "precision", "max_rel_error", "speedup_least", "speedup_most", "spread", "sequential_spread", "side_by_side", "samples", "top_agreement", "provisional", "best_other", "best_other_ratio")
+    __slots__ = ("plan_id", "device", "batch_size", "planner", "stages", "groups", "measured_us", "sequential_us", "speedup", "promoted", "precision", "max_rel_error", "speedup_least", "speedup_most", "spread", "sequential_spread", "side_by_side", "samples", "top_agreement", "provisional", "best_other", "best_other_ratio", "shapes")
     PLAN_ID_FIELD_NUMBER: _ClassVar[int]
     DEVICE_FIELD_NUMBER: _ClassVar[int]
     BATCH_SIZE_FIELD_NUMBER: _ClassVar[int]
@@ -302,6 +340,7 @@ class ScheduleSummary(_message.Message):
     PROVISIONAL_FIELD_NUMBER: _ClassVar[int]
     BEST_OTHER_FIELD_NUMBER: _ClassVar[int]
     BEST_OTHER_RATIO_FIELD_NUMBER: _ClassVar[int]
+    SHAPES_FIELD_NUMBER: _ClassVar[int]
     plan_id: str
     device: str
     batch_size: int
@@ -324,7 +363,8 @@ class ScheduleSummary(_message.Message):
     provisional: str
     best_other: str
     best_other_ratio: float
-    def __init__(self, plan_id: _Optional[str] = ..., device: _Optional[str] = ..., batch_size: _Optional[int] = ..., planner: _Optional[str] = ..., stages: _Optional[int] = ..., groups: _Optional[int] = ..., measured_us: _Optional[float] = ..., sequential_us: _Optional[float] = ..., speedup: _Optional[float] = ..., promoted: bool = ..., precision: _Optional[str] = ..., max_rel_error: _Optional[float] = ..., speedup_least: _Optional[float] = ..., speedup_most: _Optional[float] = ..., spread: _Optional[float] = ..., sequential_spread: _Optional[float] = ..., side_by_side: _Optional[_Union[SideBySide, _Mapping]] = ..., samples: _Optional[int] = ..., top_agreement: _Optional[float] = ..., provisional: _Optional[str] = ..., best_other: _Optional[str] = ..., best_other_ratio: _Optional[float] = ...) -> None: ...
+    shapes: str
+    def __init__(self, plan_id: _Optional[str] = ..., device: _Optional[str] = ..., batch_size: _Optional[int] = ..., planner: _Optional[str] = ..., stages: _Optional[int] = ..., groups: _Optional[int] = ..., measured_us: _Optional[float] = ..., sequential_us: _Optional[float] = ..., speedup: _Optional[float] = ..., promoted: bool = ..., precision: _Optional[str] = ..., max_rel_error: _Optional[float] = ..., speedup_least: _Optional[float] = ..., speedup_most: _Optional[float] = ..., spread: _Optional[float] = ..., sequential_spread: _Optional[float] = ..., side_by_side: _Optional[_Union[SideBySide, _Mapping]] = ..., samples: _Optional[int] = ..., top_agreement: _Optional[float] = ..., provisional: _Optional[str] = ..., best_other: _Optional[str] = ..., best_other_ratio: _Optional[float] = ..., shapes: _Optional[str] = ...) -> None: ...
 
 class SideBySide(_message.Message):
     __slots__ = ("plan_id", "count", "planner", "latency_us", "gain", "gain_least", "gain_most")
@@ -424,16 +464,18 @@ class Batching(_message.Message):
     def __init__(self, max_wait_ms: _Optional[float] = ..., split_requests: bool = ..., max_queue_requests: _Optional[int] = ..., max_queue_rows: _Optional[int] = ..., share: _Optional[float] = ..., max_queue_ms: _Optional[float] = ...) -> None: ...
 
 class GetScheduleRequest(_message.Message):
-    __slots__ = ("model", "version", "device", "batch_size")
+    __slots__ = ("model", "version", "device", "batch_size", "shapes")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     DEVICE_FIELD_NUMBER: _ClassVar[int]
     BATCH_SIZE_FIELD_NUMBER: _ClassVar[int]
+    SHAPES_FIELD_NUMBER: _ClassVar[int]
     model: str
     version: str
     device: str
     batch_size: int
-    def __init__(self, model: _Optional[str] = ..., version: _Optional[str] = ..., device: _Optional[str] = ..., batch_size: _Optional[int] = ...) -> None: ...
+    shapes: str
+    def __init__(self, model: _Optional[str] = ..., version: _Optional[str] = ..., device: _Optional[str] = ..., batch_size: _Optional[int] = ..., shapes: _Optional[str] = ...) -> None: ...
 
 class GetScheduleResponse(_message.Message):
     __slots__ = ("plan_id", "schedule_json", "graph_json")
