@@ -20,7 +20,7 @@ MIB = 2**20
 FRONT_END_BYTES = 192 * MIB
 
 LEAST_WORKER_BYTES = 768 * MIB
-"""Libraries take 300 MiB. With 512 the interpreter itself ran out of memory on SqueezeNet (5 MB)."""
+"""Libraries take 300 MiB. With 512, SqueezeNet (5 MB) left the interpreter without memory."""
 
 LEAST_IMPORT_BYTES = 1024 * MIB
 
@@ -53,9 +53,9 @@ def memory_parts(budget_bytes: int, cpu_devices: int) -> dict[str, ByteSize]:
     least = sum(counts[name] * least for name, (least, _, _) in _PARTS.items()) + FRONT_END_BYTES
     if budget_bytes < least:
         raise ValueError(
-            f"BRAID_MEMORY_BYTES is {_text(budget_bytes)} (0: 80 % of what the machine or container "
-            f"may use); {_text(least)} are needed for the server, a worker, a process that measures "
-            "and one that imports: give the container more, or name fewer devices"
+            f"BRAID_MEMORY_BYTES is {_text(budget_bytes)} (0: 80 % of what the machine or the "
+            f"container may use); {_text(least)} are needed for the server, a worker, a process "
+            "that measures and one that imports: give the container more, or name fewer devices"
         )
     rest, parts = budget_bytes - least, {}
     for name, (bytes_least, sixteenths, most) in _PARTS.items():

@@ -105,6 +105,11 @@ class Settings(FleetSettings):
     # Limits of memory below that are 0 are parts of it, which add up to it.
     memory_bytes: ByteSize = Field(default=ByteSize(0), ge=0)
 
+    # A model on demand is unloaded when no request named it for so long. A request for a model that
+    # is not in memory waits until it is loaded, for so many seconds at most.
+    idle_seconds: float = Field(default=600.0, gt=0)
+    load_wait_seconds: float = Field(default=60.0, gt=0)
+
     # What one caller may send.
     max_upload_bytes: ByteSize = Field(default=ByteSize(2 * GIB), ge=1)
     max_samples_bytes: ByteSize = Field(default=ByteSize(64 * MIB), ge=1)

@@ -137,6 +137,7 @@ class AsyncClient(Connection):
         samples: Samples | None = None,
         pad: Mapping[str, str] | None = None,
         no_pad: bool = False,
+        residency: str | None = None,
         wait: bool = False,
         on_progress: Callable[[Job], object] | None = None,
         on_upload: OnUpload | None = None,
@@ -144,7 +145,8 @@ class AsyncClient(Connection):
     ) -> Job:
         """Upload an ONNX model, to be imported, scheduled and served; see ``Client.register``."""
         header = register_header(
-            name, batch_sizes, planner, input_shapes, precision, accepted_error, pad, no_pad
+            *(name, batch_sizes, planner, input_shapes, precision, accepted_error, pad, no_pad),
+            residency,
         )
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         job = accepted_job(

@@ -164,6 +164,7 @@ class Client(Connection):
         samples: Samples | None = None,
         pad: Mapping[str, str] | None = None,
         no_pad: bool = False,
+        residency: str | None = None,
         wait: bool = False,
         on_progress: Callable[[Job], object] | None = None,
         on_upload: OnUpload | None = None,
@@ -189,6 +190,8 @@ class Client(Connection):
             pad: axes along which requests may be padded though the import did not show that to be
                 exact: "zeros" or "repeat" by name. The job fails if trials disagree.
             no_pad: requests are never padded.
+            residency: "pinned", "resident" or "on-demand", for all versions of the name; None: as
+                it was. ``set_serving`` changes it, and what goes with it.
             wait: return only when the job has ended; ``timeout_s`` then bounds that too.
             on_progress: called with each state of the job, if ``wait``.
             on_upload: called, in another thread, with the bytes sent and the bytes in all.
@@ -199,7 +202,8 @@ class Client(Connection):
             JobFailed: ``wait``, and the job ended otherwise than READY or UNSCHEDULED.
         """
         header = register_header(
-            name, batch_sizes, planner, input_shapes, precision, accepted_error, pad, no_pad
+            *(name, batch_sizes, planner, input_shapes, precision, accepted_error, pad, no_pad),
+            residency,
         )
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         job = accepted_job(self._upload(header, model, sample_bytes(samples), on_upload, timeout_s))

@@ -338,6 +338,7 @@ def register_header(
     accepted_error: float | None = None,
     pad: Mapping[str, str] | None = None,
     no_pad: bool = False,
+    residency: str | None = None,
 ) -> admin_pb2.RegisterModelHeader:
     options = PlannerOptions(planner) if isinstance(planner, str) else planner
     return admin_pb2.RegisterModelHeader(
@@ -356,6 +357,7 @@ def register_header(
         accepted_error=accepted_error or 0.0,
         pad=pad or {},
         no_pad=no_pad,
+        residency=None if residency is None else admin_pb2.Residency(kind=residency),
     )
 
 

@@ -43,6 +43,8 @@ from braid.server.ports.ready_line import ModelToTry, ready_facts
 from braid.server.repository.repository import watch
 from braid.server.servicers.health import Health
 from braid.server.settings import Settings
+from braid.server.store.records import ModelVersion
+from braid.server.store.serving_config import PINNED
 from braid.server.store.shared_files import Files
 from braid.server.store.store import Store
 
@@ -141,12 +143,14 @@ class FrontEnd:
         await self.models.policies.restore()
         await self.models.restore.know()
         await self._interfaces.listen()
-        await self.models.restore.serve()
+        await self.models.restore.serve(self._is_awaited)
         if self._fleet is not None:
             await self._fleet.join(self.models.runner.device_keys, self._interfaces.grpc_port)
         await self.models.runner.start()
         if self._fleet is not None:
             self._fleet.start()
+        self._background.start(self.models.restore.serve())
+        self._background.start(self.models.residency.run())
         self._background.start(self.drift.run())
         if self.settings.compare_again:
             self._background.start(self.models.provisional.run())
@@ -156,6 +160,15 @@ class FrontEnd:
         gc.collect()
         gc.freeze()  # what is here stays: full collections need not look at it again and again
         self._readiness.take_requests()
+
+    def _is_awaited(self, model: ModelVersion) -> bool:
+        """True if the server is ready only once a model of the store is loaded."""
+        settings = self.settings
+        return (
+            settings.model_repository is not None
+            or model.name in settings.ready_models
+            or self.models.serving.config(model.name).residency.kind == PINNED
+        )
 
     async def _serve_repository(self) -> None:
         """Serve what the model repository holds, and follow it from then on."""
@@ -183,6 +196,7 @@ class FrontEnd:
             log.error("requests are cut off: BRAID_DRAIN_SECONDS is over")
         await asyncio.sleep(LINGER_SECONDS)
         self._background.cancel()
+        await self.models.residency.keep_order()
         if self._fleet is not None:
             await self._fleet.stop()
         if self._repository is not None:
@@ -234,6 +248,7 @@ class FrontEnd:
                 )
                 for replica in self.models.serving.all_replicas()
             ],
+            {(replica.name, replica.version) for replica in self.models.serving.all_served()},
         )
 
     def _plan_drifted(self, plan: PlanLabels, ratio: float) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic
@@ -75,6 +75,7 @@ class Snapshot:
     versions: Sequence[tuple[ModelVersion, bool]] = ()  # each with whether it answers
     devices: Sequence[DeviceSnapshot] = ()
     shapes: Sequence[ShapeCounts] = ()
+    loaded: Collection[tuple[str, int]] = ()  # versions in memory, by name and number
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +168,12 @@ def _models(snapshot: Snapshot) -> Iterator[Metric]:
         "1 while a version answers requests; versions that failed have no series",
         ("model", "version"),
         [((name, version), answers) for name, version, _, answers in alive],
+    )
+    yield _family(
+        "braid_model_loaded",
+        "1 while a version is in memory; a request for another one that is ready loads it",
+        ("model", "version"),
+        [((name, at), (name, int(at)) in snapshot.loaded) for name, at, *_ in alive],
     )
     yield _family(
         "braid_model_state",

@@ -21,6 +21,7 @@ from braid.server.servicers.admin_messages import (
     model_to_wire,
     node_to_wire,
     options_from_wire,
+    residency_from_wire,
     serving_from_wire,
     serving_to_wire,
 )
@@ -63,6 +64,9 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
             async with self._uploads.file(parts, caller_of(context)) as received:
                 if received.samples is not None:
                     options = replace(options, samples=received.samples.digest)
+                if header.HasField("residency"):
+                    residency = residency_from_wire(header.residency)
+                    await self._policies.set_residency(header.name, residency)
                 registration = await self._runner.register(header.name, received, options)
                 return wire.RegisterModelResponse(
                     job_id=registration.job.id,

@@ -14,7 +14,13 @@ from braid.scheduler.options import PlannerSettings
 from braid.server.inference.replica import ModelReplica
 from braid.server.models.queries import Placed, provisional_text
 from braid.server.store.records import JobRecord, ModelStatus, ModelVersion, ShownNode
-from braid.server.store.serving_config import Batching, ServingConfig, VersionPolicy
+from braid.server.store.serving_config import (
+    RESIDENT,
+    Batching,
+    Residency,
+    ServingConfig,
+    VersionPolicy,
+)
 from braid_client.wire import admin_pb2 as wire
 
 
@@ -118,6 +124,11 @@ _BATCHING = (
 )  # fmt: skip
 
 
+def residency_from_wire(given: wire.Residency) -> Residency:
+    idle_s = given.idle_seconds if given.HasField("idle_seconds") else None
+    return Residency(given.kind or RESIDENT, idle_s, given.refuses)
+
+
 def serving_from_wire(message: wire.ServingConfig) -> ServingConfig:
     """Read how a model is to serve.
 
@@ -130,6 +141,7 @@ def serving_from_wire(message: wire.ServingConfig) -> ServingConfig:
         VersionPolicy(message.versions.latest or None, tuple(message.versions.specific)),
         dict(message.labels),
         Batching(**batching),
+        residency_from_wire(message.residency),
     )
 
 
@@ -142,6 +154,11 @@ def serving_to_wire(model: str, config: ServingConfig) -> wire.ServingConfig:
         ),
         labels=config.labels,
         batching=wire.Batching(**{k: v for k, v in batching.items() if v is not None}),
+        residency=wire.Residency(
+            kind=config.residency.kind,
+            idle_seconds=config.residency.idle_s,
+            refuses=config.residency.refuses,
+        ),
     )
 
 
