@@ -19,8 +19,8 @@ MIB = 2**20
 
 FRONT_END_BYTES = 192 * MIB
 
-LEAST_WORKER_BYTES = 768 * MIB
-"""Libraries take 300 MiB. With 512, SqueezeNet (5 MB) left the interpreter without memory."""
+LEAST_WORKER_BYTES = 512 * MIB
+"""Libraries take 300 MiB; with this much, SqueezeNet (5 MB) is scheduled for one row."""
 
 LEAST_IMPORT_BYTES = 1024 * MIB
 
