@@ -23,6 +23,7 @@ from braid.core.errors import BraidError, DamagedArtefact
 from braid.engine.importer.host.process import SpareImporter
 from braid.engine.link.options import WorkerEnd
 from braid.engine.processes.log_lines import LOGGER
+from braid.engine.runtime.memory import IDLE_SECONDS, give_back_freed_memory
 from braid.server.app.interfaces import SERVICES, Answering, Interfaces
 from braid.server.app.model_parts import MadeFrom, make_model_parts, make_repository
 from braid.server.app.readiness import Readiness
@@ -151,6 +152,7 @@ class FrontEnd:
             self._fleet.start()
         self._background.start(self.models.restore.serve())
         self._background.start(self.models.residency.run())
+        self._background.start(_give_back_memory())
         self._background.start(self.drift.run())
         if self.settings.compare_again:
             self._background.start(self.models.provisional.run())
@@ -224,7 +226,13 @@ class FrontEnd:
         to_try = self._model_to_try(answer[0]) if answer else None
         facts = ready_facts(settings, ports.grpc_port, ports.http_port, to_try)
         devices = ", ".join(device.device_key for device in self.devices.all)
-        extra = {**facts, "devices": devices, "store": str(settings.store)}
+        extra = {
+            **facts,
+            "devices": devices,
+            "store": str(settings.store),
+            "cpus": f"{self.devices.allowance.cpus:g}",
+            "memory": settings.memory_bytes.human_readable(),
+        }
         if missing := self._readiness.missing_models():
             awaited = {**extra, "models": ", ".join(missing)}
             log.warning("takes requests, but is not ready until these models answer", extra=awaited)
@@ -249,6 +257,8 @@ class FrontEnd:
                 for replica in self.models.serving.all_replicas()
             ],
             {(replica.name, replica.version) for replica in self.models.serving.all_served()},
+            self.settings.memory_bytes,
+            self.devices.allowance.cpus,
         )
 
     def _plan_drifted(self, plan: PlanLabels, ratio: float) -> None:
@@ -293,6 +303,13 @@ class FrontEnd:
 
     def _worker_ended(self, device: str, end: WorkerEnd) -> None:
         self.metrics.devices.worker_restarted(device, end.reason)
+
+
+async def _give_back_memory() -> None:
+    """Give back what large requests have freed, now and then; until cancelled."""
+    while True:
+        await asyncio.sleep(IDLE_SECONDS)
+        await asyncio.to_thread(give_back_freed_memory)
 
 
 def open_store(

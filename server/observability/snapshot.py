@@ -20,6 +20,7 @@ from prometheus_client import Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from braid.core.allowance import Throttling, throttling
 from braid.engine.link.messages import ModelMemory
 from braid.server.devices.device import Device
 from braid.server.store.quota import size_on_disk
@@ -76,6 +77,8 @@ class Snapshot:
     devices: Sequence[DeviceSnapshot] = ()
     shapes: Sequence[ShapeCounts] = ()
     loaded: Collection[tuple[str, int]] = ()  # versions in memory, by name and number
+    budget_bytes: int = 0  # of memory; 0: not known
+    cpus: float = 0.0  # that it may use; 0: not known
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +88,7 @@ class _Measured:
     processes: Mapping[tuple[str, str], int] = field(default_factory=dict)  # by device and role
     store: int | None = None
     free: int | None = None
+    throttled: Throttling = field(default_factory=Throttling)
 
 
 class SnapshotGauges(Collector):
@@ -116,7 +120,7 @@ class SnapshotGauges(Collector):
             if (size := private_bytes(pid)) is not None
         }
         store, free = self._read_disk()
-        self._measured = _Measured(processes, store, free)
+        self._measured = _Measured(processes, store, free, throttling())
 
     def _read_disk(self) -> tuple[int | None, int | None]:
         """Bytes that the store takes, and that its disk still has room for."""
@@ -137,6 +141,7 @@ class SnapshotGauges(Collector):
         yield from _devices(snapshot)
         yield from _shapes(snapshot)
         yield from _memory(snapshot, self._measured)
+        yield from _allowance(snapshot, self._measured)
         yield from self._disk()
 
     def _disk(self) -> Iterator[Metric]:
@@ -181,6 +186,23 @@ def _models(snapshot: Snapshot) -> Iterator[Metric]:
         ("model", "version", "state"),
         [((name, version, state), 1) for name, version, state, _ in alive],
     )
+
+
+def _allowance(snapshot: Snapshot, measured: _Measured) -> Iterator[Metric]:
+    """What the container may use, and how often it wanted more."""
+    stopped = measured.throttled
+    allowed = snapshot.cpus or None
+    yield _family("braid_cpu_allowance", "CPUs that the server may use", (), [((), allowed)])
+    budget = snapshot.budget_bytes or None
+    yield _family("braid_memory_budget_bytes", "BRAID_MEMORY_BYTES", (), [((), budget)])
+    for name, text, count in (
+        ("braid_cpu_periods", "Periods of the quota of CPU time with work", stopped.periods),
+        ("braid_cpu_throttled_periods", "Of these: used up, and stopped", stopped.throttled),
+        ("braid_cpu_throttled_seconds", "Seconds stopped, over all cores", stopped.seconds),
+    ):
+        family = CounterMetricFamily(name, text)
+        family.add_metric((), count)
+        yield family
 
 
 def _memory(snapshot: Snapshot, measured: _Measured) -> Iterator[Metric]:

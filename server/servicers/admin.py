@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -17,6 +18,7 @@ from braid.server.models.queries import ModelQueries
 from braid.server.models.serving_models import ServingModels
 from braid.server.rpc.status import Context, Handler, answering
 from braid.server.servicers.admin_messages import (
+    allowance_to_wire,
     job_to_wire,
     model_to_wire,
     node_to_wire,
@@ -154,7 +156,11 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
         self, request: wire.ListNodesRequest, context: Context
     ) -> wire.ListNodesResponse:
         async with answering(context):
-            return wire.ListNodesResponse(nodes=map(node_to_wire, await self._nodes.nodes()))
+            listed = await self._nodes.nodes()
+            cpus, budget_bytes = self._nodes.allowance, self._nodes.memory_budget_bytes
+            allowance = await asyncio.to_thread(allowance_to_wire, cpus, budget_bytes)
+            nodes = [node_to_wire(node, allowance) for node in listed]
+            return wire.ListNodesResponse(nodes=nodes)
 
     def over_http(self) -> dict[str, Handler]:
         """Return the RPCs that REST offers, by name."""

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from braid.compiler.options import ModelOptions
+from braid.core.allowance import CpuAllowance, throttling, usable_memory_bytes
 from braid.core.padding import PaddedAxis
 from braid.core.precision import FP32
 from braid.core.schedule import SEQUENTIAL, Schedule
@@ -63,8 +64,22 @@ def job_to_wire(job: JobRecord) -> wire.Job:
     )
 
 
-def node_to_wire(shown: ShownNode) -> wire.Node:
+def allowance_to_wire(cpus: CpuAllowance, budget_bytes: int) -> wire.Allowance:
+    stopped = throttling()
+    return wire.Allowance(
+        cpus=cpus.cpus,
+        cores=len(cpus.cores),
+        memory_bytes=usable_memory_bytes(),
+        memory_budget_bytes=budget_bytes,
+        periods=stopped.periods,
+        throttled_periods=stopped.throttled,
+        throttled_seconds=stopped.seconds,
+    )
+
+
+def node_to_wire(shown: ShownNode, allowance: wire.Allowance | None = None) -> wire.Node:
     return wire.Node(
+        allowance=allowance if shown.is_this else None,
         id=shown.node.id,
         address=shown.node.address,
         device_keys=shown.device_keys,

@@ -482,7 +482,7 @@ class ListNodesResponse(_message.Message):
     def __init__(self, nodes: _Optional[_Iterable[_Union[Node, _Mapping]]] = ...) -> None: ...
 
 class Node(_message.Message):
-    __slots__ = ("id", "address", "device_keys", "version", "started_unix", "beat_age_seconds", "alive", "job_ids", "answers")
+    __slots__ = ("id", "address", "device_keys", "version", "started_unix", "beat_age_seconds", "alive", "job_ids", "answers", "allowance")
     ID_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     DEVICE_KEYS_FIELD_NUMBER: _ClassVar[int]
@@ -492,6 +492,7 @@ class Node(_message.Message):
     ALIVE_FIELD_NUMBER: _ClassVar[int]
     JOB_IDS_FIELD_NUMBER: _ClassVar[int]
     ANSWERS_FIELD_NUMBER: _ClassVar[int]
+    ALLOWANCE_FIELD_NUMBER: _ClassVar[int]
     id: str
     address: str
     device_keys: _containers.RepeatedScalarFieldContainer[str]
@@ -501,4 +502,23 @@ class Node(_message.Message):
     alive: bool
     job_ids: _containers.RepeatedScalarFieldContainer[str]
     answers: bool
-    def __init__(self, id: _Optional[str] = ..., address: _Optional[str] = ..., device_keys: _Optional[_Iterable[str]] = ..., version: _Optional[str] = ..., started_unix: _Optional[float] = ..., beat_age_seconds: _Optional[float] = ..., alive: bool = ..., job_ids: _Optional[_Iterable[str]] = ..., answers: bool = ...) -> None: ...
+    allowance: Allowance
+    def __init__(self, id: _Optional[str] = ..., address: _Optional[str] = ..., device_keys: _Optional[_Iterable[str]] = ..., version: _Optional[str] = ..., started_unix: _Optional[float] = ..., beat_age_seconds: _Optional[float] = ..., alive: bool = ..., job_ids: _Optional[_Iterable[str]] = ..., answers: bool = ..., allowance: _Optional[_Union[Allowance, _Mapping]] = ...) -> None: ...
+
+class Allowance(_message.Message):
+    __slots__ = ("cpus", "cores", "memory_bytes", "memory_budget_bytes", "periods", "throttled_periods", "throttled_seconds")
+    CPUS_FIELD_NUMBER: _ClassVar[int]
+    CORES_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_BUDGET_BYTES_FIELD_NUMBER: _ClassVar[int]
+    PERIODS_FIELD_NUMBER: _ClassVar[int]
+    THROTTLED_PERIODS_FIELD_NUMBER: _ClassVar[int]
+    THROTTLED_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    cpus: float
+    cores: int
+    memory_bytes: int
+    memory_budget_bytes: int
+    periods: int
+    throttled_periods: int
+    throttled_seconds: float
+    def __init__(self, cpus: _Optional[float] = ..., cores: _Optional[int] = ..., memory_bytes: _Optional[int] = ..., memory_budget_bytes: _Optional[int] = ..., periods: _Optional[int] = ..., throttled_periods: _Optional[int] = ..., throttled_seconds: _Optional[float] = ...) -> None: ...
