@@ -110,6 +110,10 @@ class Settings(FleetSettings):
     idle_seconds: float = Field(default=600.0, gt=0)
     load_wait_seconds: float = Field(default=60.0, gt=0)
 
+    # The server is ready once the models of its store are loaded, at the latest after so many
+    # seconds; 0: at once. Those that are pinned are loaded in any case.
+    restore_seconds: float = Field(default=30.0, ge=0, le=3600)
+
     # What one caller may send.
     max_upload_bytes: ByteSize = Field(default=ByteSize(2 * GIB), ge=1)
     max_samples_bytes: ByteSize = Field(default=ByteSize(64 * MIB), ge=1)

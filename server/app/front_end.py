@@ -12,7 +12,7 @@ import asyncio
 import gc
 import logging
 from collections.abc import Callable, Collection
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry
@@ -144,13 +144,12 @@ class FrontEnd:
         await self.models.policies.restore()
         await self.models.restore.know()
         await self._interfaces.listen()
-        await self.models.restore.serve(self._is_awaited)
+        await self._restore()
         if self._fleet is not None:
             await self._fleet.join(self.models.runner.device_keys, self._interfaces.grpc_port)
         await self.models.runner.start()
         if self._fleet is not None:
             self._fleet.start()
-        self._background.start(self.models.restore.serve())
         self._background.start(self.models.residency.run())
         self._background.start(_give_back_memory())
         self._background.start(self.drift.run())
@@ -162,6 +161,22 @@ class FrontEnd:
         gc.collect()
         gc.freeze()  # what is here stays: full collections need not look at it again and again
         self._readiness.take_requests()
+
+    async def _restore(self) -> None:
+        """Load the models of the store; what takes longer than is waited for goes on behind."""
+        await self.models.restore.serve(self._is_awaited)
+        done = asyncio.Event()
+
+        async def serve_others() -> None:
+            try:
+                await self.models.restore.serve()
+            finally:
+                done.set()
+
+        self._background.start(serve_others())
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self.settings.restore_seconds):
+                await done.wait()
 
     def _is_awaited(self, model: ModelVersion) -> bool:
         """True if the server is ready only once a model of the store is loaded."""
