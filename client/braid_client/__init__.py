@@ -38,6 +38,7 @@ from braid_client.errors import (
 )
 from braid_client.notebook import ScheduleDocuments
 from braid_client.records import (
+    Allowance,
     InferRequest,
     InferResult,
     Job,
@@ -62,6 +63,7 @@ from braid_client.tensors import BFloat16Bits
 from braid_client.version import __version__
 
 __all__ = [
+    "Allowance",
     "AlreadyExists",
     "AsyncClient",
     "BFloat16Bits",

@@ -139,6 +139,7 @@ class AsyncClient(Connection):
         pad: Mapping[str, str] | None = None,
         no_pad: bool = False,
         lengths: Sequence[int] | str = "",
+        residency: str | None = None,
         wait: bool = False,
         on_progress: Callable[[Job], object] | None = None,
         on_upload: OnUpload | None = None,
@@ -147,6 +148,7 @@ class AsyncClient(Connection):
         """Upload an ONNX model, to be imported, scheduled and served; see ``Client.register``."""
         header = register_header(
             *(name, batch_sizes, planner, input_shapes, precision, accepted_error, pad, no_pad),
+            residency,
             lengths=lengths,
         )
         deadline = None if timeout_s is None else time.monotonic() + timeout_s

@@ -166,6 +166,7 @@ class Client(Connection):
         pad: Mapping[str, str] | None = None,
         no_pad: bool = False,
         lengths: Sequence[int] | str = "",
+        residency: str | None = None,
         wait: bool = False,
         on_progress: Callable[[Job], object] | None = None,
         on_upload: OnUpload | None = None,
@@ -194,6 +195,8 @@ class Client(Connection):
             no_pad: requests are never padded.
             lengths: of the one axis along which requests are padded, to schedule beside the input
                 shapes; "auto" (if empty): they follow from the lengths of requests; "none".
+            residency: "pinned", "resident" or "on-demand", for all versions of the name; None: as
+                it was. ``set_serving`` changes it, and what goes with it.
             wait: return only when the job has ended; ``timeout_s`` then bounds that too.
             on_progress: called with each state of the job, if ``wait``.
             on_upload: called, in another thread, with the bytes sent and the bytes in all.
@@ -205,6 +208,7 @@ class Client(Connection):
         """
         header = register_header(
             *(name, batch_sizes, planner, input_shapes, precision, accepted_error, pad, no_pad),
+            residency,
             lengths=lengths,
         )
         deadline = None if timeout_s is None else time.monotonic() + timeout_s

@@ -97,6 +97,19 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True)
+class Allowance:
+    """What a server may use of its machine, by affinity and control groups."""
+
+    cpus: float = 0.0  # cores, or the quota of CPU time if that is less
+    cores: int = 0  # that it may run on
+    memory_bytes: int = 0  # of the machine, or of the smallest control group around the server
+    memory_budget_bytes: int = 0  # that the server divides among its processes
+    periods: int = 0  # of the quota, in which it had work
+    throttled_periods: int = 0  # of these: in which it was stopped, as the quota was used up
+    throttled_seconds: float = 0.0  # that it was stopped, over all cores
+
+
+@dataclass(frozen=True, slots=True)
 class Node:
     """A server among those that share one database, and what it works on."""
 
@@ -109,6 +122,7 @@ class Node:
     alive: bool = True  # False: another server takes over what it worked on
     job_ids: tuple[str, ...] = ()
     answers: bool = False  # it answered the call
+    allowance: Allowance | None = None  # of the one that answered
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,6 +326,9 @@ def node_from_wire(message: admin_pb2.Node) -> Node:
             "device_keys": tuple(message.device_keys),
             "beat_age_s": message.beat_age_seconds,
             "job_ids": tuple(message.job_ids),
+            "allowance": Allowance(**_same(message.allowance, Allowance))
+            if message.HasField("allowance")
+            else None,
         }
     )
 
@@ -366,6 +383,7 @@ def register_header(
     accepted_error: float | None = None,
     pad: Mapping[str, str] | None = None,
     no_pad: bool = False,
+    residency: str | None = None,
     lengths: Sequence[int] | str = "",
 ) -> admin_pb2.RegisterModelHeader:
     options = PlannerOptions(planner) if isinstance(planner, str) else planner
@@ -387,6 +405,7 @@ def register_header(
         no_pad=no_pad,
         more_input_shapes=[admin_pb2.InputShapes(shapes=shapes) for shapes in others],
         lengths=lengths if isinstance(lengths, str) else ",".join(map(str, lengths)),
+        residency=None if residency is None else admin_pb2.Residency(kind=residency),
     )
 
 

@@ -37,6 +37,7 @@ from braid.engine.link.shared_memory import Field, SlotLayout
 from braid.engine.ops.dtypes import torch_dtype
 from braid.engine.ops.whole import KIND, output_specs
 from braid.engine.passes.specialise import interpret
+from braid.engine.runtime.memory import give_back_freed_memory
 from braid.engine.runtime.threads import on_one_thread
 from braid.engine.runtime.yielding import (
     NetClock,
@@ -243,6 +244,7 @@ class RequestHandlers:
         self._measurements.forget()
         self._slots.clear()
         self._models.unload(request.digest)
+        give_back_freed_memory()
         return Acknowledged()
 
     def prepare(self, request: PrepareExecutable) -> ExecutableReady:

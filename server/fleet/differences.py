@@ -107,7 +107,10 @@ class Differences:
         return not is_wanted and self._models.served_version(row.name, row.version) is not None
 
     def answers(self, row: ModelVersion) -> bool:
-        """True if these bytes and options answer."""
+        """True if these bytes and options answer, once a request loads them if they are away."""
+        record = self._models.record(row.name, row.version)
+        if record is not None and self._models.is_away(row.name, row.version):
+            return record.is_same(row)
         replicas = self._models.served_version(row.name, row.version)
         return replicas is not None and replicas.any.model.is_same(row)
 

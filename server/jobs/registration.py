@@ -44,6 +44,7 @@ from braid.compiler.work import CompileOptions
 from braid.core.errors import (
     BraidError,
     DamagedArtefact,
+    DeviceOutOfMemory,
     DiskFailure,
     InvalidArtefact,
     TakenOver,
@@ -304,16 +305,22 @@ async def _serve_on(
     refusals: dict[str, BraidError] = {}
 
     async def attempt(device: ServingDevice) -> None:
-        await device.load(imported.digest, imported.artefact)
-        await services.models.serve(model, imported, device.name)
+        while True:
+            try:
+                await device.load(imported.digest, imported.artefact)
+                return await services.models.serve(model, imported, device.name)
+            except DeviceOutOfMemory:
+                if not await services.room.more(model):
+                    raise
 
-    for device in devices:
-        try:
-            await retry(device)(partial(attempt, device))
-        except BraidError as error:
-            refusals[device.name] = error
-            if len(refusals) == len(devices):
-                raise
+    async with services.room.room_for(model):
+        for device in devices:
+            try:
+                await retry(device)(partial(attempt, device))
+            except BraidError as error:
+                refusals[device.name] = error
+                if len(refusals) == len(devices):
+                    raise
     return refusals
 
 

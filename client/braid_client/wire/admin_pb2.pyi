@@ -20,7 +20,7 @@ class RegisterModelRequest(_message.Message):
     def __init__(self, header: _Optional[_Union[RegisterModelHeader, _Mapping]] = ..., chunk: _Optional[bytes] = ..., footer: _Optional[_Union[RegisterModelFooter, _Mapping]] = ..., samples: _Optional[bytes] = ...) -> None: ...
 
 class RegisterModelHeader(_message.Message):
-    __slots__ = ("name", "format", "batch_sizes", "planner", "input_shapes", "precision", "accepted_error", "pad", "no_pad", "more_input_shapes", "lengths")
+    __slots__ = ("name", "format", "batch_sizes", "planner", "input_shapes", "precision", "accepted_error", "pad", "no_pad", "more_input_shapes", "lengths", "residency")
     class Format(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         FORMAT_UNSPECIFIED: _ClassVar[RegisterModelHeader.Format]
@@ -52,6 +52,7 @@ class RegisterModelHeader(_message.Message):
     NO_PAD_FIELD_NUMBER: _ClassVar[int]
     MORE_INPUT_SHAPES_FIELD_NUMBER: _ClassVar[int]
     LENGTHS_FIELD_NUMBER: _ClassVar[int]
+    RESIDENCY_FIELD_NUMBER: _ClassVar[int]
     name: str
     format: RegisterModelHeader.Format
     batch_sizes: _containers.RepeatedScalarFieldContainer[int]
@@ -63,7 +64,8 @@ class RegisterModelHeader(_message.Message):
     no_pad: bool
     more_input_shapes: _containers.RepeatedCompositeFieldContainer[InputShapes]
     lengths: str
-    def __init__(self, name: _Optional[str] = ..., format: _Optional[_Union[RegisterModelHeader.Format, str]] = ..., batch_sizes: _Optional[_Iterable[int]] = ..., planner: _Optional[_Union[PlannerOptions, _Mapping]] = ..., input_shapes: _Optional[_Mapping[str, Shape]] = ..., precision: _Optional[str] = ..., accepted_error: _Optional[float] = ..., pad: _Optional[_Mapping[str, str]] = ..., no_pad: bool = ..., more_input_shapes: _Optional[_Iterable[_Union[InputShapes, _Mapping]]] = ..., lengths: _Optional[str] = ...) -> None: ...
+    residency: Residency
+    def __init__(self, name: _Optional[str] = ..., format: _Optional[_Union[RegisterModelHeader.Format, str]] = ..., batch_sizes: _Optional[_Iterable[int]] = ..., planner: _Optional[_Union[PlannerOptions, _Mapping]] = ..., input_shapes: _Optional[_Mapping[str, Shape]] = ..., precision: _Optional[str] = ..., accepted_error: _Optional[float] = ..., pad: _Optional[_Mapping[str, str]] = ..., no_pad: bool = ..., more_input_shapes: _Optional[_Iterable[_Union[InputShapes, _Mapping]]] = ..., lengths: _Optional[str] = ..., residency: _Optional[_Union[Residency, _Mapping]] = ...) -> None: ...
 
 class Shape(_message.Message):
     __slots__ = ("dims",)
@@ -421,7 +423,7 @@ class GetServingRequest(_message.Message):
     def __init__(self, model: _Optional[str] = ...) -> None: ...
 
 class ServingConfig(_message.Message):
-    __slots__ = ("model", "versions", "labels", "batching")
+    __slots__ = ("model", "versions", "labels", "batching", "residency")
     class LabelsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -433,11 +435,23 @@ class ServingConfig(_message.Message):
     VERSIONS_FIELD_NUMBER: _ClassVar[int]
     LABELS_FIELD_NUMBER: _ClassVar[int]
     BATCHING_FIELD_NUMBER: _ClassVar[int]
+    RESIDENCY_FIELD_NUMBER: _ClassVar[int]
     model: str
     versions: VersionPolicy
     labels: _containers.ScalarMap[str, int]
     batching: Batching
-    def __init__(self, model: _Optional[str] = ..., versions: _Optional[_Union[VersionPolicy, _Mapping]] = ..., labels: _Optional[_Mapping[str, int]] = ..., batching: _Optional[_Union[Batching, _Mapping]] = ...) -> None: ...
+    residency: Residency
+    def __init__(self, model: _Optional[str] = ..., versions: _Optional[_Union[VersionPolicy, _Mapping]] = ..., labels: _Optional[_Mapping[str, int]] = ..., batching: _Optional[_Union[Batching, _Mapping]] = ..., residency: _Optional[_Union[Residency, _Mapping]] = ...) -> None: ...
+
+class Residency(_message.Message):
+    __slots__ = ("kind", "idle_seconds", "refuses")
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    IDLE_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    REFUSES_FIELD_NUMBER: _ClassVar[int]
+    kind: str
+    idle_seconds: float
+    refuses: bool
+    def __init__(self, kind: _Optional[str] = ..., idle_seconds: _Optional[float] = ..., refuses: bool = ...) -> None: ...
 
 class VersionPolicy(_message.Message):
     __slots__ = ("latest", "specific")
@@ -510,7 +524,7 @@ class ListNodesResponse(_message.Message):
     def __init__(self, nodes: _Optional[_Iterable[_Union[Node, _Mapping]]] = ...) -> None: ...
 
 class Node(_message.Message):
-    __slots__ = ("id", "address", "device_keys", "version", "started_unix", "beat_age_seconds", "alive", "job_ids", "answers")
+    __slots__ = ("id", "address", "device_keys", "version", "started_unix", "beat_age_seconds", "alive", "job_ids", "answers", "allowance")
     ID_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     DEVICE_KEYS_FIELD_NUMBER: _ClassVar[int]
@@ -520,6 +534,7 @@ class Node(_message.Message):
     ALIVE_FIELD_NUMBER: _ClassVar[int]
     JOB_IDS_FIELD_NUMBER: _ClassVar[int]
     ANSWERS_FIELD_NUMBER: _ClassVar[int]
+    ALLOWANCE_FIELD_NUMBER: _ClassVar[int]
     id: str
     address: str
     device_keys: _containers.RepeatedScalarFieldContainer[str]
@@ -529,4 +544,23 @@ class Node(_message.Message):
     alive: bool
     job_ids: _containers.RepeatedScalarFieldContainer[str]
     answers: bool
-    def __init__(self, id: _Optional[str] = ..., address: _Optional[str] = ..., device_keys: _Optional[_Iterable[str]] = ..., version: _Optional[str] = ..., started_unix: _Optional[float] = ..., beat_age_seconds: _Optional[float] = ..., alive: bool = ..., job_ids: _Optional[_Iterable[str]] = ..., answers: bool = ...) -> None: ...
+    allowance: Allowance
+    def __init__(self, id: _Optional[str] = ..., address: _Optional[str] = ..., device_keys: _Optional[_Iterable[str]] = ..., version: _Optional[str] = ..., started_unix: _Optional[float] = ..., beat_age_seconds: _Optional[float] = ..., alive: bool = ..., job_ids: _Optional[_Iterable[str]] = ..., answers: bool = ..., allowance: _Optional[_Union[Allowance, _Mapping]] = ...) -> None: ...
+
+class Allowance(_message.Message):
+    __slots__ = ("cpus", "cores", "memory_bytes", "memory_budget_bytes", "periods", "throttled_periods", "throttled_seconds")
+    CPUS_FIELD_NUMBER: _ClassVar[int]
+    CORES_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_BUDGET_BYTES_FIELD_NUMBER: _ClassVar[int]
+    PERIODS_FIELD_NUMBER: _ClassVar[int]
+    THROTTLED_PERIODS_FIELD_NUMBER: _ClassVar[int]
+    THROTTLED_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    cpus: float
+    cores: int
+    memory_bytes: int
+    memory_budget_bytes: int
+    periods: int
+    throttled_periods: int
+    throttled_seconds: float
+    def __init__(self, cpus: _Optional[float] = ..., cores: _Optional[int] = ..., memory_bytes: _Optional[int] = ..., memory_budget_bytes: _Optional[int] = ..., periods: _Optional[int] = ..., throttled_periods: _Optional[int] = ..., throttled_seconds: _Optional[float] = ...) -> None: ...

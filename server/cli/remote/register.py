@@ -20,6 +20,7 @@ from braid.server.cli.connection import Subparsers, add_address, connect, connec
 from braid.server.cli.parser import at_least_zero
 from braid.server.cli.progress import JobProgress
 from braid.server.cli.text import latency_text, print_json, print_table, summary_speed
+from braid.server.store.serving_config import KINDS
 from braid_client import Client, Job, JobFailed, JobState, Model, PlannerOptions
 
 NOT_SCHEDULED = 3
@@ -70,6 +71,12 @@ def add_parser(subparsers: Subparsers) -> None:
     )
     padding.add_argument("--no-pad", action="store_true", help="never pad requests")
     _add_precision(parser)
+    parser.add_argument(
+        "--residency",
+        choices=KINDS,
+        help="pinned: always in memory; resident: unless others need it; on-demand: while it is "
+        "used (default: as it was, at first resident)",
+    )
     parser.add_argument("--wait", action="store_true", help="until scheduled, showing progress")
     parser.add_argument("--json", action="store_true", help="the job, with --wait as it ended")
     add_address(parser)
@@ -166,6 +173,7 @@ def run(args: argparse.Namespace) -> int:
                 pad=dict(args.pad),
                 no_pad=args.no_pad,
                 lengths=args.lengths,
+                residency=args.residency,
                 on_upload=progress.upload,
             )
         except KeyboardInterrupt:
