@@ -287,5 +287,11 @@ def measuring_host(link: WorkerLink, arena: Arena, artefact_of: ArtefactOf) -> M
         late_silence_s=PATIENCE * limits.late_silence_s,
         step_s=PATIENCE * limits.step_s,
     )
-    options = replace(link.options, module=MODULE, gives_way=True, watch=patient)
+    options = replace(
+        link.options,
+        module=MODULE,
+        gives_way=True,
+        watch=patient,
+        memory_bytes=link.options.bench_memory_bytes,
+    )
     return MeasuringProcess(link.name, options, arena, artefact_of)

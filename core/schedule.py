@@ -263,6 +263,20 @@ class Schedule:
                 return not candidate.remark and candidate.latency_us is not None
         return None
 
+    def latency_in(self, runtime: str) -> float | None:
+        """Latency of the whole model in ``runtime`` in FP32, same comparison; None: not known."""
+        for candidate in self.provenance.candidates:
+            if candidate.name == runtime and candidate.precision in ("", FP32):
+                return candidate.latency_us
+        return None
+
+    def part_saved_from(self, runtime: str) -> float | None:
+        """Part of the time in ``runtime`` that the sequential plan saves; None: not measured."""
+        sequential_us, runtime_us = self.provenance.sequential_us, self.latency_in(runtime)
+        if sequential_us is not None and runtime_us is not None:
+            return 1 - sequential_us / runtime_us
+        return None
+
     @property
     def serving_us(self) -> float | None:
         """Measured latency of what serves; None: it is not known."""

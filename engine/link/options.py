@@ -37,6 +37,7 @@ class WorkerOptions:
     gives_way: bool = False  # to another process that serves requests on the same cores
     watch: WatchLimits = WatchLimits()
     memory_bytes: int = 0  # that it may allocate; 0: as much as there is
+    bench_memory_bytes: int = 0  # that the process that measures beside it may allocate
     module: str = "braid.engine.worker.process.main"
 
 

@@ -49,14 +49,18 @@ from braid.engine.link.messages import (
     WorkerFailure,
     WorkerProgress,
 )
-from braid.engine.runtime.memory import leaves_interpreter_unsound
+from braid.engine.runtime.memory import (
+    IDLE_SECONDS,
+    give_back_freed_memory,
+    leaves_interpreter_unsound,
+)
 from braid.engine.runtime.stopping import check_stopped
 from braid.engine.runtime.yielding import YieldToRequests
 from braid.engine.worker.measuring.measurements import Measurements, Task
-from braid.engine.worker.models import ModelTable, ReadyExecutable
+from braid.engine.worker.models import ModelTable
 from braid.engine.worker.process.current_work import CurrentWork
-from braid.engine.worker.requests import RequestHandlers, RunUnderway
-from braid.engine.worker.side_by_side import SideRuns
+from braid.engine.worker.requests import Copies, RequestHandlers, RunUnderway
+from braid.engine.worker.side_by_side import OnPlace, SideRuns
 
 log = logging.getLogger("braid.worker")
 
@@ -120,6 +124,7 @@ class Worker(YieldToRequests):
             CompareThroughput: self._measurements.throughput,
         }
         self._background = deque([_Background(None, _warm_up())])
+        self._has_run = False  # since freed memory was given back
 
     def serve(self) -> None:
         """Answer calls until the link closes.
@@ -132,12 +137,19 @@ class Worker(YieldToRequests):
                 self.let_inference_go_first()
             else:
                 self._work.rest()
+                self._give_back_when_idle()
                 self.receive(None)
             if self._waiting:
                 self._work.begin_work()
                 self._answer(self._waiting.popleft())
             elif self._background and not self._is_closed:
                 self._advance()
+
+    def _give_back_when_idle(self) -> None:
+        """Wait for messages; if none comes for a while, give back memory that runs have freed."""
+        if self._has_run and not self._poller.poll(IDLE_SECONDS * 1000):
+            self._has_run = False
+            give_back_freed_memory()
 
     @property
     def arrivals(self) -> int | None:
@@ -173,6 +185,7 @@ class Worker(YieldToRequests):
 
         With ``and_more``, also those that come meanwhile, unless something else waits.
         """
+        self._has_run = True
         left, underway = deque(requests), deque[tuple[int, RunUnderway]]()
         while left or underway or self._side_runs.any:
             if underway and _is_due(underway, left):
@@ -217,13 +230,11 @@ class Worker(YieldToRequests):
             underway.append((call.number, run))
         return True
 
-    def _begin_beside(
-        self, call: int, copies: Sequence[ReadyExecutable], request: RunExecutable
-    ) -> None:
+    def _begin_beside(self, call: int, copies: Copies, request: RunExecutable) -> None:
         """Begin a run on a place, now or when one is free; the place's thread answers it."""
         run = self._calls.run_on_place(copies, request)
 
-        def work(ready: ReadyExecutable) -> None:
+        def work(ready: OnPlace) -> None:
             try:
                 with self._work.running_beside(call):
                     reply = run(ready)

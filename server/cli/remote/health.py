@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
+from dataclasses import asdict
+from typing import Any
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from braid.server.cli.connection import Subparsers, add_address, tls_hint, tls_of
+from braid.server.cli.connection import Subparsers, add_address, connect, tls_hint, tls_of
 from braid.server.cli.parser import seconds
+from braid_client import BraidError
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -22,6 +26,11 @@ def add_parser(subparsers: Subparsers) -> None:
     )
     parser.add_argument(
         "--timeout", metavar="SECONDS", type=seconds, default=3.0, help="default: 3"
+    )
+    parser.add_argument(
+        "--json",
+        action="store_true",
+        help="status, and what the server may use of CPUs and memory (null without a token)",
     )
     add_address(parser)
 
@@ -44,6 +53,18 @@ def run(args: argparse.Namespace) -> int:
             hint = tls_hint(args) if error.code() is grpc.StatusCode.UNAVAILABLE else ""
             print(f"braid health: {hint or f'{args.address}: {reason}'}", file=sys.stderr)
             return 1
-    status = health_pb2.HealthCheckResponse.ServingStatus.Name(answer.status)
-    print(status.lower().replace("_", " "))
+    name = health_pb2.HealthCheckResponse.ServingStatus.Name(answer.status)
+    status = name.lower().replace("_", " ")
+    print(json.dumps({"status": status, **_facts(args)}, indent=2) if args.json else status)
     return 0 if answer.status == health_pb2.HealthCheckResponse.SERVING else 1
+
+
+def _facts(args: argparse.Namespace) -> dict[str, Any]:
+    """Devices of the server that answers, and what it may use; null where that is not told."""
+    try:
+        with connect(args) as client:
+            node = next(node for node in client.nodes(timeout_s=args.timeout) if node.answers)
+    except (BraidError, StopIteration):
+        return {"devices": None, "allowance": None}
+    allowance = None if node.allowance is None else asdict(node.allowance)
+    return {"devices": list(node.device_keys), "allowance": allowance}

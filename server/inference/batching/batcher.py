@@ -134,9 +134,10 @@ class Batcher:
             queue = self._queues[model] = ModelQueue(model, observer)
         now = self._clock.now()
         queue.arrivals.arrived(now, request.rows)
-        self._load(now).admit(queue, request, deadline)
+        lane = model.lane_of(request)
+        self._load(now).admit(queue, request, lane, deadline)
         result: asyncio.Future[InferenceResult] = asyncio.get_running_loop().create_future()
-        ticket = Ticket(request, deadline, now, perf_counter_ns(), result)
+        ticket = Ticket(request, deadline, now, perf_counter_ns(), result, lane)
         if queue.is_empty:
             queue.used_s = max(queue.used_s, self._used_s)
         return queue, ticket
@@ -150,10 +151,10 @@ class Batcher:
 
     def expected_s(self, model: ModelReplica, request: CheckedRequest) -> float:
         """Return the expected seconds until a request that came now would be answered."""
-        queue = self._queues.get(model)
-        lane = None if queue is None or queue.is_empty else queue.lane(request)
+        queue, key = self._queues.get(model), model.lane_of(request)
+        lane = None if queue is None or queue.is_empty else queue.lane(key)
         before = 0 if lane is None else lane.rows_before(request.priority)
-        table = model.latencies(model.lane_of(request))
+        table = model.latencies(key)
         return self._load(self._clock.now()).clearing_s(model, table, before + request.rows)
 
     def backlog_s(self) -> float:
@@ -219,7 +220,7 @@ class Batcher:
         if self._in_flight or any(not queue.is_empty for queue in self._queues.values()):
             return False
         lane, rows, now = (
-            queue.lane(ticket.request),
+            queue.lane(ticket.lane),
             ticket.rows_left,
             self._clock.now(),
         )
@@ -237,7 +238,7 @@ class Batcher:
             return inf  # as above
         if lane.rows >= lane.table.sizes[-1]:
             return now
-        busy_until = self._time.free_at(way.beside) - 2 * self._runner.handover_s
+        busy_until = self._time.free_at(way.beside) - self._runner.lead_s
         if self._in_flight and busy_until > now:
             return busy_until
         if way.beside > 1:
@@ -262,12 +263,15 @@ class Batcher:
     def _way(self, queue: ModelQueue, now: float) -> Way:
         """Return how the next batch of a queue should run."""
         lane = queue.next_lane()
-        gap_s, rows, requests = queue.arrivals.gap_s(now), lane.rows, lane.requests
+        lanes = queue.side_by_side(lane)
+        rows, requests = sum(at.rows for at in lanes), sum(at.requests for at in lanes)
         request_rows, is_alone = -(-rows // requests), requests == 1
+        gap_s = queue.arrivals.gap_s(now)
+        most = lane.rows if len(lanes) > 1 else None
         if not (self._in_flight and lane.table.beside):
-            return lane.plan.best_way(rows, gap_s, request_rows, is_alone=is_alone)
+            return lane.plan.best_way(rows, gap_s, request_rows, is_alone=is_alone, most=most)
         return lane.plan.best_way_on(
-            self._time.free_s(), rows, gap_s, request_rows, is_alone=is_alone
+            self._time.free_s(), rows, gap_s, request_rows, is_alone=is_alone, most=most
         )
 
     def _send(self, queue: ModelQueue, way: Way, now: float) -> None:
@@ -282,7 +286,7 @@ class Batcher:
     ) -> None:
         size, beside = lane.table.way_for(sum(piece.rows for piece in pieces), beside)
         self._used_s = max(self._used_s, queue.used_s)
-        expected_s, idle = lane.table.seconds(size, beside), not self._in_flight
+        expected_s, idle = lane.table.seconds(size, beside), self._time.is_free(beside)
         batch = Batch(queue, lane, pieces, size, expected_s, now, was_idle=idle, beside=beside)
         self._time.sent(batch)
         queue.used_s += batch.share_of(expected_s)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -27,12 +28,22 @@ from braid.engine.importer.host.report import MODEL_FILE, file_digest
 from braid.engine.link.options import WorkerOptions
 from braid.server.devices.device import Device
 from braid.server.inference.batching.batcher import Batcher
-from braid.server.inference.batching.execution import DeviceExecution
+from braid.server.inference.batching.execution import BatchResult, DeviceExecution, Running
+from braid.server.inference.batching.queues import Piece
 from braid.server.inference.replica import ModelReplica
 from braid.server.inference.requests import CheckedRequest, GivenRequest, check_request
 from braid.server.store.records import ModelVersion
 from tests.engine.importer.running import import_here
-from tests.models.of_any_length import ALL, WORDS, AnyLength, Array, masked_attention, pooling
+from tests.models.of_any_length import (
+    ALL,
+    WORDS,
+    AnyLength,
+    Array,
+    batch_statistics,
+    convolution_over_time,
+    masked_attention,
+    pooling,
+)
 from tests.server.inference.batching import Watcher
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -46,6 +57,26 @@ FAILED = Contender(ONNXRUNTIME, remark="the process ended")
 ERRED = Contender(ONNXRUNTIME, latency_us=1.0, max_rel_error=1.0, remark="outputs differ")
 
 
+class Counting(DeviceExecution):
+    """Counts batches that ended well, by how many the device ran side by side."""
+
+    def __init__(self, device: Device) -> None:
+        super().__init__(device)
+        self.ran = Counter[int]()
+
+    def run(
+        self, model: ModelReplica, pieces: Sequence[Piece], size: int, beside: int = 1
+    ) -> Running:
+        running = super().run(model, pieces, size, beside)
+
+        async def counted() -> BatchResult:
+            result = await running
+            self.ran[beside] += 1
+            return result
+
+        return counted()
+
+
 @dataclass(frozen=True)
 class Served:
     """A model that answers on a device."""
@@ -53,6 +84,7 @@ class Served:
     replica: ModelReplica
     batcher: Batcher
     reference: onnxruntime.InferenceSession
+    ran: Counter[int]  # batches that ended well, by how many the device ran side by side
 
     def request(self, inputs: Mapping[str, Array]) -> CheckedRequest:
         given = [
@@ -99,6 +131,7 @@ async def served(
     *candidates: Contender,
     keeps_file: bool = True,
     reference: str = "onnxruntime 1.31.0",
+    options: ModelOptions | None = None,
 ) -> AsyncIterator[Served]:
     """The model under the schedule of a registration that compared these candidates.
 
@@ -107,7 +140,8 @@ async def served(
     upload = folder / "model.onnx"
     upload.write_bytes(of.model.SerializeToString())
     digest = file_digest(upload)
-    imported = read_imported(digest, ModelOptions((1, 4)), import_here(upload, folder / "artefact"))
+    options = options or ModelOptions((1, 4))
+    imported = read_imported(digest, options, import_here(upload, folder / "artefact"))
     verified = replace(imported.report.verified, reference=reference)
     imported = replace(imported, report=replace(imported.report, verified=verified))
     version = ModelVersion("m", 1, digest, 1, imported.options)
@@ -115,15 +149,18 @@ async def served(
     await device.load(digest, imported.artefact)
     if not keeps_file:
         (imported.artefact / MODEL_FILE).unlink()
-    for size in imported.batch_sizes:
-        graph = await device.describe(imported.program(size))
-        names = tuple(operator.name for operator in graph.operators)
-        key = imported.schedule_key(device.device_key, size)
-        compared = Provenance(measured_us=1.0, sequential_us=1.0, candidates=candidates)
-        plan = sequential_plan(len(names))
-        await replica.use_plan(size, Schedule(key, SEQUENTIAL, plan, (), names, compared))
-    batcher = Batcher(DeviceExecution(device))
-    yield Served(replica, batcher, onnxruntime.InferenceSession(str(upload)))
+    for at_shape in imported.at_shapes():
+        for size in at_shape.batch_sizes:
+            graph = await device.describe(at_shape.program(size))
+            names = tuple(operator.name for operator in graph.operators)
+            key = at_shape.schedule_key(device.device_key, size)
+            compared = Provenance(measured_us=1.0, sequential_us=1.0, candidates=candidates)
+            plan = sequential_plan(len(names))
+            schedule = Schedule(key, SEQUENTIAL, plan, (), names, compared)
+            await replica.use_plan(size, schedule, replica.scheduled[key.shapes])
+    execution = Counting(device)
+    batcher = Batcher(execution)
+    yield Served(replica, batcher, onnxruntime.InferenceSession(str(upload)), execution.ran)
     await batcher.drain()
     await replica.close()
 
@@ -276,6 +313,55 @@ async def test_requests_of_many_lengths_at_once_equal_the_reference(
             requests.create_task(under.check(model.inputs(random, rows, length)))
 
 
+@pytest.mark.parametrize("of", ALL, ids=lambda of: of.__name__)
+async def test_requests_side_by_side_equal_the_reference_and_nothing_is_prepared(
+    device: Device, tmp_path: Path, of: Callable[[], AnyLength]
+) -> None:
+    random, model = np.random.default_rng(9), of()
+    async with served(device, model, tmp_path, RAN) as under:
+        await under.replica.open_beside()
+        async with asyncio.TaskGroup() as requests:
+            for at in range(60):
+                rows, length = int(random.integers(1, 4)), int(random.integers(3, 60))
+                inputs = dict(model.inputs(random, rows, length))
+                if at % 10 == 0 and "x" in inputs and of in (convolution_over_time, pooling):
+                    inputs["x"][0, 0, 1] = np.nan
+                requests.create_task(under.check(inputs))
+        assert under.ran.keys() >= {1, 2}, "on all threads, and side by side"
+        assert under.replica.other_shapes.prepared == 0
+        assert device.model_memory[under.replica.digest].sessions == 2 * model.model.ByteSize()
+
+
+async def test_a_session_side_by_side_is_opened_once_requests_wait_for_others(
+    device: Device, tmp_path: Path
+) -> None:
+    random, model = np.random.default_rng(10), pooling()
+    async with served(device, model, tmp_path, RAN) as under, asyncio.timeout(120):
+        while 2 not in under.ran:
+            await burst(under, model, random)
+
+
+async def test_a_new_worker_runs_side_by_side_as_the_one_before(
+    device: Device, tmp_path: Path
+) -> None:
+    random, model = np.random.default_rng(11), pooling()
+    async with served(device, model, tmp_path, RAN) as under, asyncio.timeout(120):
+        await under.replica.open_beside()
+        os.kill(device.pids["serving"], signal.SIGKILL)
+        while 2 not in under.ran:
+            try:
+                await burst(under, model, random)
+            except* Unavailable:  # it is not up again yet
+                await asyncio.sleep(0.05)
+
+
+async def burst(under: Served, model: AnyLength, random: np.random.Generator) -> None:
+    """Have 30 requests of many lengths wait at once."""
+    async with asyncio.TaskGroup() as requests:
+        for length in random.integers(3, 300, 30):
+            requests.create_task(under.check(model.inputs(random, 1, int(length))))
+
+
 async def test_near_lengths_share_batches_only_where_padding_is_exact(
     device: Device, tmp_path: Path
 ) -> None:
@@ -310,3 +396,75 @@ async def test_a_file_may_declare_another_length_than_its_output_has(
         plans = {await under.check(model.inputs(random, 1, length)) for length in (11, 12, 13)}
         assert plans == {ONNXRUNTIME}
         assert under.replica.other_shapes.prepared == 0
+
+
+async def test_each_of_several_scheduled_shapes_runs_its_own_plan(
+    device: Device, tmp_path: Path
+) -> None:
+    random, model = np.random.default_rng(9), pooling()
+    (port,) = model.inputs(random, 1, 8)
+    shapes = [{port: model.inputs(random, 1, length)[port].shape} for length in (8, 24, 40)]
+    options = ModelOptions((1, 4), input_shapes=shapes[0], more_shapes=tuple(shapes[1:]))
+    async with served(device, model, tmp_path, RAN, options=options) as under:
+        for rows in (1, 3, 5):
+            plans = [await under.check(model.inputs(random, rows, n)) for n in (8, 24, 40, 32)]
+            assert [plan.partition("-")[0] for plan in plans] == [*[SEQUENTIAL] * 3, ONNXRUNTIME]
+        assert under.replica.other_shapes.prepared == 0
+
+
+SLOW = Contender(ONNXRUNTIME, latency_us=1e6)
+
+
+@pytest.mark.parametrize("of", ALL, ids=lambda of: of.__name__)
+async def test_requests_padded_to_scheduled_lengths_equal_the_reference(
+    device: Device, tmp_path: Path, of: Callable[[], AnyLength]
+) -> None:
+    random, model = np.random.default_rng(10), of()
+    options = ModelOptions((1, 4), lengths="8,24,48")
+    try:
+        async with served(device, model, tmp_path, SLOW, options=options) as under:
+            is_padded = of is not batch_statistics  # else its rows are not each on their own
+            for length in (8, 5, 24, 9, 47, 60):
+                ran = await under.check(model.inputs(random, 1, length))
+                is_planned = length in (8, 24, 48) or (is_padded and length < 48)
+                assert ran.startswith(SEQUENTIAL if is_planned else ONNXRUNTIME)
+            assert under.replica.other_shapes.prepared == 0
+            async with asyncio.TaskGroup() as requests:
+                for _ in range(60):
+                    rows, length = int(random.integers(1, 4)), int(random.integers(1, 60))
+                    inputs = dict(model.inputs(random, rows, length))
+                    if "mask" in inputs and random.random() < 0.2:
+                        inputs["mask"] = np.zeros_like(inputs["mask"])  # is not padded
+                    requests.create_task(under.check(inputs))
+    except InvalidRequest as error:  # padding is not exact
+        assert "not padded" in str(error)  # noqa: PT017
+        assert of is not masked_attention
+
+
+async def test_lengths_of_one_bucket_share_batches(device: Device, tmp_path: Path) -> None:
+    random, model = np.random.default_rng(11), masked_attention()
+    options = ModelOptions((1, 4), lengths="48")
+    async with served(device, model, tmp_path, SLOW, options=options) as under:
+        inputs = [model.inputs(random, 1, length) for length in range(3, 48, 4)]
+        results = await asyncio.gather(
+            *(under.batcher.submit(under.replica, under.request(x), Watcher()) for x in inputs)
+        )
+        assert max(result.batch_rows for result in results) > 1
+        assert {result.plan_id.partition("-")[0] for result in results} == {SEQUENTIAL}
+
+
+async def test_a_size_that_pays_at_one_shape_is_formed_there_only(
+    device: Device, tmp_path: Path
+) -> None:
+    options = ModelOptions((1, 4), lengths="8,24")
+    async with served(device, masked_attention(), tmp_path, RAN, options=options) as under:
+        replica = under.replica
+        main, other = replica.scheduled.values()
+        await replica.use_plan(16, of=other)
+        replica.expect(8, 10.0)
+
+        unscheduled = under.request(masked_attention().inputs(np.random.default_rng(1), 1, 5))
+        assert replica.latencies(main).sizes == (1, 4, 8)
+        assert replica.latencies(other).sizes == (1, 4, 16)
+        sizes = replica.latencies(unscheduled.shape_class).sizes  # any, in the session
+        assert sizes == tuple(range(1, 9))

@@ -32,6 +32,7 @@ from braid.core.measurement import (
     StageOverheads,
     UnitProfile,
 )
+from braid.core.padding import PaddedAxis
 from braid.core.plan import StreamPlan
 from braid.core.program import PlansToCompare, ProgramKey, UnitKernels
 from braid.core.quantisation import Quantisation
@@ -87,6 +88,7 @@ def write_artefact(
     narrow_type: str = "",
     tried: Sequence[int] = (1,),
     samples: str = "",
+    padding: tuple[PaddedAxis, ...] = (),
 ) -> None:
     """What the importer leaves behind, as far as the front end reads it."""
     text = json.dumps(graph_to_json(graph)).encode()
@@ -104,6 +106,7 @@ def write_artefact(
         files={"graph.json": hashlib.sha256(text).hexdigest()},
         narrow_type=narrow_type,
         samples=samples,
+        padding=padding,
     )
     folder.mkdir()
     (folder / "report.json").write_text(json.dumps(report_to_json(report)))
@@ -135,6 +138,7 @@ class FakeImporter:
         self.graph = template()
         self.batched = True
         self.narrow_type = ""
+        self.padding: tuple[PaddedAxis, ...] = ()
         self.needs_samples = False  # takes no content that it makes up
         self.error: Exception | None = None
         self.samples: Path | None = None  # of the last import
@@ -171,6 +175,7 @@ class FakeImporter:
             narrow_type=self.narrow_type,
             tried=() if self.needs_samples and samples is None else (1,),
             samples=samples.name if samples else "",
+            padding=self.padding,
         )
 
 
@@ -367,6 +372,9 @@ class FakeServingModels:
 
     def was_not_restored(self, model: ModelVersion) -> bool:
         return model.name in self.not_restored
+
+    def scheduled_shapes(self, model: ModelVersion) -> tuple[str, ...]:
+        return ()
 
     def register(self, model: ModelVersion) -> None:
         self.known[model.name, model.version] = model
