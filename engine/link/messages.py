@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from braid.core import errors
+from braid.core.device_state import UNKNOWN, DeviceState
 from braid.core.errors import BraidError, ResourceExhausted, WorkerFault
 from braid.core.graph import OpGraph
 from braid.core.measurement import DeviceFacts, PlanMeasurement, StageLatency
@@ -66,6 +67,8 @@ class DeviceDescription:
     precisions: tuple[str, ...]  # of braid.core.precision
     runtimes: tuple[str, ...]  # that can run whole models there, of braid.core.runtimes
     software: Mapping[str, str]  # versions by name
+    state: DeviceState = UNKNOWN  # when it was asked for
+    look_s: float = 0.0  # that it took to look at the state
 
 
 @dataclass(frozen=True, slots=True)

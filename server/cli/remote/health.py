@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 
 import grpc
@@ -10,6 +11,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from braid.server.cli.connection import Subparsers, add_address, tls_hint, tls_of
 from braid.server.cli.parser import seconds
+from braid.server.servicers.health import DEVICES
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -22,6 +24,11 @@ def add_parser(subparsers: Subparsers) -> None:
     )
     parser.add_argument(
         "--timeout", metavar="SECONDS", type=seconds, default=3.0, help="default: 3"
+    )
+    parser.add_argument(
+        "--json",
+        action="store_true",
+        help="print the status and the state of the devices as JSON",
     )
     add_address(parser)
 
@@ -36,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
     ) as channel:
         stub = health_pb2_grpc.HealthStub(channel)
         try:
-            answer = stub.Check(
+            answer, call = stub.Check.with_call(
                 health_pb2.HealthCheckRequest(service=args.service), timeout=args.timeout
             )
         except grpc.RpcError as error:
@@ -45,5 +52,9 @@ def run(args: argparse.Namespace) -> int:
             print(f"braid health: {hint or f'{args.address}: {reason}'}", file=sys.stderr)
             return 1
     status = health_pb2.HealthCheckResponse.ServingStatus.Name(answer.status)
-    print(status.lower().replace("_", " "))
+    text = status.lower().replace("_", " ")
+    if args.json:
+        told = dict(call.trailing_metadata() or ())
+        text = json.dumps({"status": text, "devices": json.loads(told.get(DEVICES, "[]"))})
+    print(text)
     return 0 if answer.status == health_pb2.HealthCheckResponse.SERVING else 1
