@@ -16,7 +16,7 @@ Tensors never travel here: they lie in shared memory, and messages name offsets.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from braid.core import errors
@@ -47,7 +47,12 @@ class ProgramRequest(WorkerRequest[ReplyT_co]):
 
 @dataclass(frozen=True, slots=True)
 class MeasurementRequest(ProgramRequest[ReplyT_co]):
-    """A request that the worker works for between inferences; it can be dropped."""
+    """A request that the worker works for between inferences; it can be dropped.
+
+    It ends with DeviceChanged where the device is not in ``state``.
+    """
+
+    state: str | None = field(default=None, kw_only=True)  # name of a DeviceState; None: any
 
 
 # Replies that are no fact of their own.

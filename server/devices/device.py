@@ -306,6 +306,14 @@ class Device:
         """Whether the bench searches for plans, too."""
         return self.bench.searches
 
+    async def find_state(self) -> DeviceState:
+        """State in which it measures now.
+
+        Raises:
+            WorkerRestarting: there is no worker to measure in, or it died.
+        """
+        return (await self.bench.describe()).state
+
     async def ask(self, request: ProgramRequest[R], on_progress: OnProgress | None = None) -> R:
         """Ask the bench about a program of a loaded model, for a compilation.
 
