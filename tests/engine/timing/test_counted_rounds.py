@@ -15,14 +15,14 @@ from braid.engine.runtime.yielding import YieldToRequests
 from braid.engine.timing.comparison import Check, ComparisonOptions, compare
 from braid.engine.timing.contenders import TimedContender
 from braid.engine.timing.counted_rounds import LEAST_LOST, WINDOW_S, CountedRounds
-from braid.engine.timing.final_rounds import FinalRoundsOptions
+from braid.engine.timing.rounds import RoundOptions
 from braid.engine.timing.runs import TimedRun
 from braid.engine.timing.samples import Sampler
 from tests.engine.timing.running import finish
 
 REFERENCE = {"y": torch.tensor([1.0, -2.0])}
-FINALS = FinalRoundsOptions(max_turns=6, turn_s=0.02, most_turn_s=600.0, pause_s=0.0)
-OPTIONS = ComparisonOptions(tolerance=1e-4, budget_s=600.0, pause_s=0.0, final_rounds=FINALS)
+ROUNDS = RoundOptions(max_rounds=6, turn_s=0.02, most_turn_s=600.0, pause_s=0.0)
+OPTIONS = ComparisonOptions(tolerance=1e-4, budget_s=600.0, rounds=ROUNDS)
 CORES = 2
 
 
@@ -173,7 +173,7 @@ def test_a_plan_whose_runs_scatter_by_more_than_they_take_is_not_told_to_be_fast
     sequential = Plan(60.0, machine)
     wild = Plan(1.0, machine)
     # Nothing that the kernel tells of: caches, clocks, a neighbour on the other hyperthread.
-    latencies = [5.0, 5.0, 45.0]
+    latencies = [5.0, 5.0, 45.0, 5.0, 45.0, 5.0, 45.0]
 
     def run(inputs: Mapping[str, Tensor], pause: YieldToRequests) -> TimedRun:
         wild.ms = latencies[len(wild.runs) % len(latencies)]

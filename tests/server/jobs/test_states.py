@@ -31,7 +31,7 @@ def moves(device: FakeDevice, when: Callable[[Any], bool], to: list[DeviceState]
             raise DeviceChanged(request.state, device.state.name)
         return await ask(request, *arguments)
 
-    device.ask = asked  # type: ignore[method-assign]
+    device.ask = asked  # type: ignore[method-assign, assignment]
 
 
 def stored(server: Server) -> Schedule:
