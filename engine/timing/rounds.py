@@ -54,8 +54,8 @@ class RoundOptions:
     min_rounds: int = 5
     max_rounds: int = 15
     turn_s: float = 0.06  # of one contender's turn, about, without its first run ...
-    round_s: float = 0.3  # ... and of the turns of all, if those would take longer
-    min_runs: int = 2
+    round_s: float = 0.15  # ... and of the turns of all, if those would take longer
+    min_runs: int = 1
     max_runs: int = 30
     most_turn_s: float = 0.3  # after which no further run begins where samples are interrupted
     pause_s: float = PAUSE_S

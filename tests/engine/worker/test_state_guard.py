@@ -14,7 +14,7 @@ from braid.core.measurement import StageLatency
 from braid.engine.device import Backend
 from braid.engine.link.messages import SearchProgress
 from braid.engine.runtime.yielding import YieldToRequests, no_pause
-from braid.engine.worker.measuring.state_guard import LOOK_S, StateGuard
+from braid.engine.worker.measuring.state_guard import LOOK_S, PART, StateGuard
 from tests.engine.timing.running import finish
 
 NEAR, FAR = DeviceState(((0, 1),)), DeviceState(((0,), (1,)))
@@ -29,10 +29,12 @@ class Device:
     states: Sequence[DeviceState]
     now: float = 1000.0
     looks: int = 0
+    look_s: float = 0.0
     ended: list[str] = field(default_factory=list)
 
     def state(self, _: YieldToRequests) -> DeviceState:
         self.looks += 1
+        self.now += self.look_s
         return self.states[min(self.looks, len(self.states)) - 1]
 
     def guard(self) -> StateGuard:
@@ -66,6 +68,16 @@ def test_short_measurements_that_follow_on_each_other_share_looks() -> None:
         finish(guard.in_state(device.task(1, 0.001), "near"))
 
     assert device.looks <= 100 * 0.001 / 0.02 + 1
+
+
+def test_looks_that_take_long_are_rare() -> None:
+    device = Device([NEAR], look_s=0.008)
+    guard = device.guard()
+
+    for _ in range(100):
+        finish(guard.in_state(device.task(1, 0.02), "near"))
+
+    assert device.looks * device.look_s <= PART * (device.now - 1000.0) + device.look_s
 
 
 @pytest.mark.parametrize("at", [1, 2, 3])
