@@ -29,7 +29,6 @@ from braid.core.schedule import USUAL_KERNELS
 from braid.engine.cuda.driver.faults import classified, classify
 from braid.engine.cuda.driver.interface import Driver
 from braid.engine.cuda.executor import CudaExecutor
-from braid.engine.cuda.graphs.origin_priority import prepare_fastest
 from braid.engine.cuda.identity import GpuIdentity
 from braid.engine.cuda.kernels.candidates import offered_precisions
 from braid.engine.cuda.on_gpu import OnGpu
@@ -132,8 +131,8 @@ class CudaBackend:
     def prepare(
         self, program: Program, plan: StreamPlan, pause: YieldToRequests = no_pause
     ) -> OnGpu:
-        """Capture the plan with its faster origin priority, or ready it for eager streams."""
-        prepared = prepare_fastest(self._executor, program, plan, pause)
+        """Capture the plan, or ready it for eager streams."""
+        prepared = self._executor.prepare(program, plan, pause)
         if prepared.eager_because:
             log.warning("%s runs eagerly: %s", program.graph.name, prepared.eager_because)
         return OnGpu(self._executor, prepared, input_ranges(program.graph))
