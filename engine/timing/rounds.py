@@ -54,17 +54,21 @@ class RoundOptions:
     min_rounds: int = 5
     max_rounds: int = 15
     turn_s: float = 0.06  # of one contender's turn, about, without its first run ...
-    round_s: float = 0.15  # ... and of the turns of all, if those would take longer
+    round_s: float = 0.12  # ... and of the turns of all, if those would take longer
     min_runs: int = 1
     max_runs: int = 30
     most_turn_s: float = 0.3  # after which no further run begins where samples are interrupted
     pause_s: float = PAUSE_S
 
-    def runs(self, latency_us: float, contenders: int) -> int:
-        """Runs in a turn that count, if one takes so long and so many contenders take part."""
+    def runs(self, latency_us: float, contenders: int, round_: int) -> int:
+        """Runs in a turn that count, if one takes so long and so many contenders take part.
+
+        They grow until ``min_rounds`` are held: it takes few to tell who is hopeless.
+        """
         if latency_us >= QUICK_US:
             return 1
-        turn_s = min(self.turn_s, self.round_s / contenders)
+        part = min(1.0, (round_ + 1) / self.min_rounds)
+        turn_s = part * min(self.turn_s, self.round_s / contenders)
         count = round(turn_s / (latency_us * 1e-6 + self.pause_s))
         return max(self.min_runs, min(self.max_runs, count))
 
@@ -150,7 +154,8 @@ def _run_turn(
         runs = 1
     elif not runs:
         known_us = [rival.medians_us[-1] for rival in staying if rival.turns_us]
-        runs = options.runs(min(known_us, default=first_us), len(staying))
+        held = len(contender.turns_us)
+        runs = options.runs(min(known_us, default=first_us), len(staying), held)
     turn_us: list[float] = []
     waits: list[float] = []
     until = monotonic() + options.most_turn_s

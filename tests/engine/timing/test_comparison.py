@@ -70,8 +70,8 @@ def test_the_clearly_slower_leave_early_and_the_baseline_stays() -> None:
 
     baseline, faster, slower = held(slow, fast, slowest)
 
-    # 2 runs in the first round, 20 ms of the baseline's, then 5: 20 ms of the fastest one's
-    assert (baseline.runs, faster.runs, slower.runs) == (27, 27, 2 + 5 * (LEAST_ROUNDS - 1))
+    # 1, 2, 3, 4 runs a turn, then 5: 20 ms of the fastest one's
+    assert (baseline.runs, faster.runs, slower.runs) == (20, 20, sum(range(LEAST_ROUNDS + 1)))
     assert (faster.latency_us, faster.ratios) == (4000, (2.0,) * 6)
     assert (slower.latency_us, slower.ratios, slower.turns_us) == (30_000, (8 / 30,) * 2, ())
     assert baseline.turns_us == (8000,) * 6
@@ -87,7 +87,7 @@ def test_those_that_take_long_run_once_a_turn() -> None:
     assert list(faster.ratios) == pytest.approx([2000 / 1999] * 6)
 
 
-def test_all_rounds_show_who_is_faster_in_the_runs_that_follow_on_each_other() -> None:
+def test_runs_that_follow_on_each_other_show_who_is_faster() -> None:
     machine = Machine()
     steady = Scripted(7.3, on=machine)
     # The first two of its runs in a row are slower than the other plan, those that follow are not.
@@ -97,7 +97,7 @@ def test_all_rounds_show_who_is_faster_in_the_runs_that_follow_on_each_other() -
     baseline, warm = held(steady, gains, options=options)
 
     assert (median(baseline.turns_us), median(warm.turns_us)) == (7300, 7000)
-    assert baseline.runs == warm.runs == 5 + 5 * 6
+    assert baseline.runs == warm.runs == 1 + 2 + 3 + 5 + 6 + 6
 
 
 class Wandering(Scripted):
@@ -119,7 +119,7 @@ def test_who_was_slow_in_some_turns_stays_while_intervals_overlap() -> None:
     hopeless = Wandering(15.0, 15.0, 9.8, on=machine)
     # Slower by a fifth in most turns, and yet as fast as the other in some.
     unlucky = Wandering(12.0, 12.0, 10.0, 12.0, 9.9, 9.8, on=machine)
-    options = replace(OPTIONS, rounds=replace(ROUNDS, min_rounds=6))
+    options = replace(OPTIONS, rounds=replace(ROUNDS, min_rounds=6, min_runs=2))
 
     baseline, slow, other = held(steady, hopeless, unlucky, options=options)
 
@@ -131,7 +131,7 @@ def test_who_was_slow_in_some_turns_stays_while_intervals_overlap() -> None:
 def test_rounds_take_the_opposite_order_each_time() -> None:
     machine = Machine()
     plans = [Scripted(9, on=machine), Scripted(8.9, on=machine)]
-    held(*plans)
+    held(*plans, options=replace(OPTIONS, rounds=replace(ROUNDS, min_runs=2)))
 
     # Each turn: one run that does not count, then two.
     last = machine.ran[-6 * 2 * 3 :]
@@ -217,8 +217,8 @@ def test_an_empty_budget_still_holds_the_least_number_of_rounds() -> None:
     rounds = RoundOptions(min_rounds=3, most_turn_s=600.0, pause_s=0.0)
     few = ComparisonOptions(tolerance=1e-4, budget_s=1e-9, rounds=rounds)
 
-    # 3 turns of 30 runs
-    assert [result.runs for result in held(Scripted(1), Scripted(1), options=few)] == [90, 90]
+    # turns of 20, 30 and 30 runs
+    assert [result.runs for result in held(Scripted(1), Scripted(1), options=few)] == [80, 80]
 
 
 def test_a_spent_budget_is_not_the_end_while_rounds_are_to_be_held() -> None:

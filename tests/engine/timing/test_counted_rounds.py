@@ -173,7 +173,7 @@ def test_a_plan_whose_runs_scatter_by_more_than_they_take_is_not_told_to_be_fast
     sequential = Plan(60.0, machine)
     wild = Plan(1.0, machine)
     # Nothing that the kernel tells of: caches, clocks, a neighbour on the other hyperthread.
-    latencies = [5.0, 5.0, 45.0]
+    latencies = [5.0, 45.0, 5.0, 45.0, 5.0, 5.0, 45.0]
 
     def run(inputs: Mapping[str, Tensor], pause: YieldToRequests) -> TimedRun:
         wild.ms = latencies[len(wild.runs) % len(latencies)]
