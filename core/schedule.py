@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
+from braid.core.device_state import key_in_state
 from braid.core.errors import InvalidArtefact
 from braid.core.json_form import from_stored_json, to_json
 from braid.core.measurement import SideBySideRuns, Speed, is_latency
@@ -212,6 +213,7 @@ class Provenance:
     quantisation: Quantisation | None = None  # that INT8 was tried with; None: it was not
     left_out: Mapping[str, str] = field(default_factory=dict)  # precision -> why it took no part
     provisional: Provisional | None = None  # None: it is settled
+    state: str = ""  # of the device while all this was measured; empty: it was not known
 
 
 def provenance_from_json(document: Mapping[str, Any]) -> Provenance:
@@ -250,6 +252,11 @@ class Schedule:
         staged = [op for stage in self.stages for op in stage.operators]
         if self.stages and sorted(staged) != list(range(units)):
             raise InvalidArtefact("the stages do not cover every unit exactly once")
+
+    @property
+    def measured_on(self) -> str:
+        """Key of the measurements that it rests on: of its device, in the state at that time."""
+        return key_in_state(self.key.device_key, self.provenance.state)
 
     @property
     def runtime(self) -> str:
@@ -424,6 +431,8 @@ def _provenance_to_json(provenance: Provenance) -> dict[str, Any]:
     document = to_json(provenance)
     if provenance.provisional is None:
         del document["provisional"]
+    if not provenance.state:
+        del document["state"]
     return document
 
 

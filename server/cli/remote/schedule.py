@@ -241,6 +241,8 @@ def _header(name: str, schedule: Schedule) -> Iterator[str]:
     if provenance.kernels:
         counts = Counter(provenance.kernels.values()).most_common()
         yield f"kernels by measurement: {', '.join(f'{count} {name}' for name, count in counts)}"
+    if provenance.state:
+        yield f"measured while the device's cores were {provenance.state}"
     if provenance.provisional is not None:
         yield provenance.provisional.text
     if not provenance.promoted:
