@@ -28,7 +28,7 @@ from braid.core.program import PlanToRun, ProgramKey
 from braid.core.quantisation import Quantisation
 from braid.core.runtimes import ONNXRUNTIME
 from braid.core.tensor import TensorType, has_open_extents
-from braid.engine.device import Backend, DevicePart, Prepared, Whole
+from braid.engine.device import Backend, DevicePart, Prepared, open_whole
 from braid.engine.importer.artefact import load_artefact
 from braid.engine.importer.host.report import MODEL_FILE
 from braid.engine.link.messages import ModelMemory
@@ -40,10 +40,10 @@ from braid.engine.passes.precision import in_precision
 from braid.engine.passes.quantised.calibrated import quantised_by
 from braid.engine.passes.quantised.fusing import fuse_quantised
 from braid.engine.passes.specialise import specialise
+from braid.engine.program.engines import Whole
 from braid.engine.program.input_ranges import input_ranges
 from braid.engine.program.kernel import PackedWeights
 from braid.engine.program.model_file import opened_file
-from braid.engine.program.onnxruntime_session import check_division
 from braid.engine.program.program import Program
 from braid.engine.runtime.yielding import YieldToRequests, in_thread, no_pause
 from braid.engine.worker.any_shape import AnyShape, check_any_division
@@ -182,8 +182,8 @@ class ModelTable:
             model = self.model(digest)
             backend = self._backend if place is None else place.backend
             session = in_thread(
-                lambda: backend.open_whole(
-                    *(runtime, model.artefact, model.file_digest, callers, precision),
+                lambda: open_whole(
+                    *(backend, runtime, model.artefact, model.file_digest, callers, precision),
                     any_shape=model.takes_any_shape,
                 ),
                 self._pause,
@@ -329,9 +329,8 @@ class ModelTable:
 
     def check_runtime(self, runtime: str, key: ProgramKey) -> None:
         """Raise PreconditionFailed if a request could end the process in a runtime."""
-        if runtime == ONNXRUNTIME:
-            program = self.program(key)
-            check_division(program.graph, program.constants())
+        program = self.program(key)
+        self._backend.engine(runtime).check(program.graph, program.constants())
 
     def ready(
         self, program: Program, plan: StreamPlan | None, place: DevicePart | None = None

@@ -18,7 +18,7 @@ from braid.core.plan import StreamPlan
 from braid.core.precision import FP32, HALF, INT8
 from braid.core.program import PlansToCompare, ProgramKey, UnitKernels
 from braid.core.quantisation import Quantisation
-from braid.engine.device import AskedStage, Backend, Prepared, Whole
+from braid.engine.device import AskedStage, Backend, Prepared, open_whole
 from braid.engine.link.messages import (
     AnyReply,
     Calibrate,
@@ -32,6 +32,7 @@ from braid.engine.link.messages import (
     SearchProgress,
 )
 from braid.engine.passes.quantised.candidates import Candidates
+from braid.engine.program.engines import Whole
 from braid.engine.program.merge import merge_groups
 from braid.engine.program.program import Program
 from braid.engine.runtime.priority import thread_gives_way
@@ -200,8 +201,9 @@ class Measurements:
 
         def opened() -> Whole:
             thread_gives_way()
-            return self._backend.open_whole(
-                runtime, model.artefact, model.file_digest, precision=key.precision
+            return open_whole(
+                *(self._backend, runtime, model.artefact, model.file_digest),
+                precision=key.precision,
             )
 
         try:
