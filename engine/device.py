@@ -28,7 +28,7 @@ from braid.core.schedule import USUAL_KERNELS, Strategy
 from braid.engine.program.engines import Engine, EnginePlace, Whole
 from braid.engine.program.kernel import PackedWeights
 from braid.engine.program.model_file import opened_file
-from braid.engine.program.program import Program
+from braid.engine.program.program import NO_PARTS, BoundUnit, OpenedParts, Program
 from braid.engine.runtime.yielding import YieldToRequests, no_pause
 from braid.engine.timing.contenders import TimedContender
 
@@ -100,6 +100,7 @@ class AskedStage:
     threads: int | None = None  # how many it may use; None: all of the device
     strategy: Strategy = "concurrent"
     hopeless_us: float | None = None  # above it one sample is enough
+    delegated: BoundUnit | None = None  # an engine's, in place of the units of the only group
 
 
 class DevicePart(Protocol):
@@ -170,12 +171,17 @@ class Backend(StageTimer, Protocol):
         """
 
     def prepare(
-        self, program: Program, plan: StreamPlan, pause: YieldToRequests = no_pause
+        self,
+        program: Program,
+        plan: StreamPlan,
+        pause: YieldToRequests = no_pause,
+        opened: OpenedParts = NO_PARTS,
     ) -> Prepared:
-        """Make a verified plan ready to run.
+        """Make a verified plan ready to run, whose parts in engines are all in ``opened``.
 
         Raises:
             DeviceOutOfMemory: there is no room for it.
+            PreconditionFailed: this device runs no such parts.
         """
 
     def places(self, count: int) -> Sequence[DevicePart]:

@@ -34,7 +34,7 @@ from braid.engine.program.engines import Engine, EnginePlace
 from braid.engine.program.kernel import PackedWeights
 from braid.engine.program.onnxruntime_session import OnnxRuntime
 from braid.engine.program.openvino_model import OpenVino
-from braid.engine.program.program import Program
+from braid.engine.program.program import NO_PARTS, OpenedParts, Program
 from braid.engine.program.work import estimated_profile
 from braid.engine.runtime.lost_cores import NoWaits, ThreadWaits
 from braid.engine.runtime.memory import is_out_of_memory
@@ -130,9 +130,14 @@ class CpuBackend:
         return bind_on_cpu(graph, constants, packed, self.threads, choices, pause)
 
     def prepare(
-        self, program: Program, plan: StreamPlan, pause: YieldToRequests = no_pause
+        self,
+        program: Program,
+        plan: StreamPlan,
+        pause: YieldToRequests = no_pause,
+        opened: OpenedParts = NO_PARTS,
     ) -> LaidOut:
-        return LaidOut(self._executor, program, LanePlan(lay_out(program, plan, self.threads)))
+        segments = lay_out(program, plan, self.threads, opened)
+        return LaidOut(self._executor, program, LanePlan(segments))
 
     def places(self, count: int) -> Sequence[CpuPlace]:
         """``count`` places, made when first asked for; none if the threads do not divide so."""

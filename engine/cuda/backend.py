@@ -17,7 +17,7 @@ from typing import TypeVar
 
 import torch
 
-from braid.core.errors import BraidError, DeviceOutOfMemory
+from braid.core.errors import BraidError, DeviceOutOfMemory, PreconditionFailed
 from braid.core.graph import Operator, OpGraph
 from braid.core.measurement import StageLatency, StageOverheads, UnitProfile
 from braid.core.plan import MAX_STREAMS, StreamPlan
@@ -39,7 +39,7 @@ from braid.engine.program.input_ranges import check_inputs, input_ranges
 from braid.engine.program.kernel import PackedWeights
 from braid.engine.program.kernel_choice import KernelSource
 from braid.engine.program.onnxruntime_session import CUDA_PROVIDER, OnnxRuntime
-from braid.engine.program.program import Binding, Program, bind
+from braid.engine.program.program import NO_PARTS, Binding, OpenedParts, Program, bind
 from braid.engine.program.work import estimated_flop, estimated_profile
 from braid.engine.runtime.yielding import YieldToRequests, no_pause
 from braid.engine.timing.contenders import TimedContender
@@ -125,9 +125,15 @@ class CudaBackend:
         )
 
     def prepare(
-        self, program: Program, plan: StreamPlan, pause: YieldToRequests = no_pause
+        self,
+        program: Program,
+        plan: StreamPlan,
+        pause: YieldToRequests = no_pause,
+        opened: OpenedParts = NO_PARTS,
     ) -> OnGpu:
         """Capture the plan with its faster origin priority, or ready it for eager streams."""
+        if plan.parts:
+            raise PreconditionFailed("a GPU runs no parts of a model in engines")
         prepared = prepare_fastest(self._executor, program, plan, pause)
         if prepared.eager_because:
             log.warning("%s runs eagerly: %s", program.graph.name, prepared.eager_because)

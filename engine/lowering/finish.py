@@ -45,6 +45,7 @@ def finish(
         outputs=dict(outputs),
         constants={value: spec_of(tensor) for value, tensor in constants.items()},
         operators=tuple(builder.operators),
+        sources=builder.sources(),
     )
     try:
         graph.verify()

@@ -46,6 +46,9 @@ class Whole(Protocol):
 
     def run_into(self, inputs: Mapping[str, Tensor], outputs: Mapping[str, Tensor]) -> None: ...
 
+    def ready_for(self, inputs: Mapping[str, Tensor]) -> None:
+        """Do at once what the first run on tensors of these shapes would; their content is none."""
+
 
 class Engine(Protocol):
     """A runtime of braid.core.runtimes on one kind of device."""

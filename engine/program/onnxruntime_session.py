@@ -144,6 +144,9 @@ class OnnxSession:
         else:
             self._run_and_copy(inputs, outputs)
 
+    def ready_for(self, inputs: Mapping[str, Tensor]) -> None:
+        """Do nothing: the session was made ready when it was opened."""
+
     def _run_and_copy(self, inputs: Mapping[str, Tensor], outputs: Mapping[str, Tensor]) -> None:
         for name, tensor in self.run(inputs).items():
             place = outputs[name]

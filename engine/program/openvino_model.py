@@ -80,6 +80,9 @@ class OpenVinoModel:
             request.bind(inputs, outputs)
             request.infer()
 
+    def ready_for(self, inputs: Mapping[str, Tensor]) -> None:
+        self._at(inputs)
+
     def _at(self, inputs: Mapping[str, Tensor]) -> _Compiled:
         shapes = tuple([(name, tensor.shape) for name, tensor in inputs.items()])
         compiled = self._compiled.get(shapes)

@@ -324,7 +324,16 @@ def begin_run(
                 ready.has_fallen_back = True
                 facts = {"digest": ready.digest}
                 log.warning("runs under its plan, for once: %s", error, extra=facts)
-    return ready.prepared.begin(inputs, outputs)
+    try:
+        return ready.prepared.begin(inputs, outputs)
+    except PreconditionFailed as error:  # an engine refused a part
+        if ready.fallback is None:
+            raise
+        if not ready.has_fallen_back:
+            ready.has_fallen_back = True
+            facts = {"digest": ready.digest}
+            log.warning("runs under the sequential plan, for once: %s", error, extra=facts)
+        return ready.fallback.begin(inputs, outputs)
 
 
 def _put(results: Tensors, outputs: Mapping[str, Tensor], size_bytes: int) -> None:

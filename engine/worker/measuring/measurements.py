@@ -34,7 +34,7 @@ from braid.engine.link.messages import (
 from braid.engine.passes.quantised.candidates import Candidates
 from braid.engine.program.engines import Whole
 from braid.engine.program.merge import merge_groups
-from braid.engine.program.program import Program
+from braid.engine.program.program import NO_PARTS, Program
 from braid.engine.runtime.priority import thread_gives_way
 from braid.engine.runtime.yielding import YieldToRequests, in_thread
 from braid.engine.timing.comparison import Check, ComparisonOptions, compare
@@ -136,7 +136,8 @@ class Measurements:
     def _contenders(self, field: PlansToCompare, prepared: list[Prepared]) -> list[TimedContender]:
         """Prepare the plans and runtimes of one precision."""
         program = self._models.program(field.program)
-        contenders = [self._plan_contender(program, plan, prepared) for plan in field.plans]
+        key = field.program
+        contenders = [self._plan_contender(key, program, plan, prepared) for plan in field.plans]
         contenders += [self._whole_contender(field.program, name) for name in field.runtimes]
         for contender in contenders:
             contender.tolerance = field.tolerance
@@ -185,12 +186,13 @@ class Measurements:
         return Throughput(self._models, request, self._pause).run(self._backend.threads)
 
     def _plan_contender(
-        self, program: Program, plan: StreamPlan, prepared: list[Prepared]
+        self, key: ProgramKey, program: Program, plan: StreamPlan, prepared: list[Prepared]
     ) -> TimedContender:
-        """Prepare a plan for a comparison; a plan without room is a contender that cannot run."""
+        """Prepare a plan for a comparison; one that cannot be is a contender that cannot run."""
         try:
-            ready = self._models.ready(program, plan)
-        except DeviceOutOfMemory as error:
+            opened = self._models.open_parts(key, plan.parts) if plan.parts else NO_PARTS
+            ready = self._models.ready(program, plan, opened=opened)
+        except (DeviceOutOfMemory, PreconditionFailed, InvalidArtefact) as error:
             return TimedContender(_absent, problem=str(error))
         prepared.append(ready)
         return self._backend.contender(ready)
