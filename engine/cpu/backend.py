@@ -14,7 +14,6 @@ from braid.core.graph import Operator, OpGraph
 from braid.core.measurement import StageLatency, StageOverheads, UnitProfile
 from braid.core.plan import StreamPlan
 from braid.core.precision import FP32
-from braid.core.runtimes import ONNXRUNTIME, OPENVINO
 from braid.core.schedule import USUAL_KERNELS
 from braid.engine.cpu.device_key import (
     cpu_device_key,
@@ -22,6 +21,7 @@ from braid.engine.cpu.device_key import (
     offered_precisions,
     software_versions,
 )
+from braid.engine.cpu.engines import ENGINES, installed_engines
 from braid.engine.cpu.executor import CpuExecutor
 from braid.engine.cpu.kernels.candidates import bind_on_cpu
 from braid.engine.cpu.lane_plan import LanePlan
@@ -32,8 +32,6 @@ from braid.engine.device import AskedStage, FinishedRun, MakeInputs, Prepared, T
 from braid.engine.passes.specialise import interpret
 from braid.engine.program.engines import Engine, EnginePlace
 from braid.engine.program.kernel import PackedWeights
-from braid.engine.program.onnxruntime_session import OnnxRuntime
-from braid.engine.program.openvino_model import OpenVino
 from braid.engine.program.program import NO_PARTS, OpenedParts, Program
 from braid.engine.program.work import estimated_profile
 from braid.engine.runtime.lost_cores import NoWaits, ThreadWaits
@@ -43,9 +41,6 @@ from braid.engine.runtime.yielding import YieldToRequests, in_thread, no_pause
 from braid.engine.timing.contenders import TimedContender
 from braid.engine.timing.runs import timed
 from braid.engine.timing.samples import TimerOptions
-
-ENGINES: Mapping[str, Engine] = {ONNXRUNTIME: OnnxRuntime(), OPENVINO: OpenVino()}
-"""Engines of CPUs, by their names in braid.core.runtimes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +161,7 @@ class CpuBackend:
 
     @property
     def runtimes(self) -> Sequence[str]:
-        return tuple(name for name, engine in ENGINES.items() if engine.is_installed)
+        return tuple(installed_engines())
 
     def engine(self, runtime: str) -> Engine:
         return ENGINES[runtime]

@@ -25,6 +25,7 @@ from braid.engine.program.engines import Whole
 from braid.engine.program.kernel import Kernel
 from braid.engine.program.model_file import opened_file
 from braid.engine.program.program import BoundUnit, Program
+from braid.engine.timing.comparison import errors
 
 if TYPE_CHECKING:
     from braid.engine.worker.models import LoadedModel
@@ -113,6 +114,24 @@ class EngineParts:
             outputs=tuple(program.slots[value] for value in results),
             work_us=sum(program.units[unit].work_us for unit in part.units),
         )
+
+
+MOST_ERROR = 1e-3
+"""Error of a part's outputs, relative to the largest element, that rounding may make."""
+
+
+def check_part(part: BoundUnit, values: Mapping[int, Tensor]) -> None:
+    """Run a part once on values by their slots, and compare what it makes with others of these.
+
+    Raises:
+        PreconditionFailed: it does not run, or makes something else.
+    """
+    results = part.kernel.run_on(1)(*[values[slot] for slot in part.inputs])
+    made = [results] if isinstance(results, Tensor) else results
+    got = {str(slot): tensor for slot, tensor in zip(part.outputs, made, strict=True)}
+    _, error = errors(got, {name: values[int(name)] for name in got})
+    if not error <= MOST_ERROR:
+        raise PreconditionFailed(f"its outputs differ by {error:.2g} of the largest element")
 
 
 def _run(whole: Whole, inputs: Sequence[str], outputs: Mapping[str, TensorType]) -> Run:

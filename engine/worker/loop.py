@@ -38,6 +38,7 @@ from braid.engine.link.messages import (
     FindFacts,
     FindKernels,
     LoadModel,
+    MeasureParts,
     MeasureStage,
     PrepareExecutable,
     ReleaseExecutable,
@@ -116,6 +117,7 @@ class Worker(YieldToRequests):
             FindKernels: self._measurements.kernels,
             MeasureStage: self._measurements.measure,
             ComparePlans: self._measurements.compare,
+            MeasureParts: self._measurements.parts,
             Calibrate: self._measurements.calibrate,
             CompareThroughput: self._measurements.throughput,
         }

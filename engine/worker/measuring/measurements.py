@@ -6,7 +6,7 @@ for one repetition at most.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from braid.core.errors import DeviceOutOfMemory, InvalidArtefact, PreconditionFailed
 from braid.core.measurement import DeviceFacts, StageOverheads
-from braid.core.plan import StreamPlan
+from braid.core.plan import EnginePart, StreamPlan
 from braid.core.precision import FP32, HALF, INT8
 from braid.core.program import PlansToCompare, ProgramKey, UnitKernels
 from braid.core.quantisation import Quantisation
@@ -26,7 +26,10 @@ from braid.engine.link.messages import (
     CompareThroughput,
     FindFacts,
     FindKernels,
+    MeasureParts,
     MeasureStage,
+    PartMeasurement,
+    PartMeasurements,
     PlanMeasurements,
     ProgramKernels,
     SearchProgress,
@@ -42,6 +45,7 @@ from braid.engine.timing.contenders import TimedContender
 from braid.engine.timing.counted_rounds import CountedRounds
 from braid.engine.timing.runs import TimedRun, timed_aside
 from braid.engine.worker.checked_inputs import inputs_to_check
+from braid.engine.worker.engine_parts import border_of, check_part
 from braid.engine.worker.measuring.calibration import calibrated
 from braid.engine.worker.measuring.lost_numbers import most_lost
 from braid.engine.worker.measuring.sensitivity import most_rounded
@@ -103,9 +107,44 @@ class Measurements:
         if request.variant:
             ((unit,),) = stage.groups
             program = program.with_variant(unit, request.variant)
-        inputs = partial(seeded_inputs, program.graph, self._models.content(key), 0)
-        timing = yield from self._backend.measure(program, inputs, stage, self._pause)
+        timing = yield from self._backend.measure(program, self._seeded(key), stage, self._pause)
         return timing
+
+    def parts(self, request: MeasureParts) -> Task:
+        """Measure parts one by one as stages of their units; an engine may refuse one, or err."""
+        key, program = request.program, self._models.program(request.program)
+        of_file, inputs = self._models.engine_parts(key), self._seeded(key)
+        values = self._border_values(program, request.parts, inputs())
+        measured = []
+        for part in request.parts:
+            yield None
+            delegated = None
+            try:
+                if part.engine:
+                    delegated = in_thread(partial(of_file.open, part), self._pause)
+                    check_part(delegated, values)
+                stage = AskedStage((part.units,), delegated=delegated)
+                timing = yield from self._backend.measure(program, inputs, stage, self._pause)
+                measured.append(PartMeasurement(timing.latency_us))
+            except PreconditionFailed as error:
+                measured.append(PartMeasurement(problem=str(error)))
+        self.forget()
+        return PartMeasurements(tuple(measured))
+
+    def _border_values(
+        self, program: Program, parts: Iterable[EnginePart], inputs: Mapping[str, Tensor]
+    ) -> Mapping[int, Tensor]:
+        """Values at the borders of parts by the plain interpreter, by their slots."""
+        graph = program.graph
+        borders = [border_of(graph, part.units) for part in parts if part.engine]
+        names = {name for border in borders for values in border for name in values}
+        shown = replace(graph, outputs={name: name for name in names})
+        values = self._backend.interpret(replace(program, graph=shown), inputs, self._pause)
+        return {program.slots[name]: tensor for name, tensor in {**inputs, **values}.items()}
+
+    def _seeded(self, key: ProgramKey) -> Callable[[], Mapping[str, Tensor]]:
+        graph = self._models.program(key).graph
+        return partial(seeded_inputs, graph, self._models.content(key), 0)
 
     def compare(self, request: ComparePlans) -> Task:
         """Compare whole models in turns: errors of outputs, and latencies."""

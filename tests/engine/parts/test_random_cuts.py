@@ -27,7 +27,7 @@ def backend() -> Iterator[CpuBackend]:
 
 def parts_that_ran(seeds: range, folder: Path, backend: CpuBackend) -> tuple[int, list[str]]:
     """Run random plans of random models; returns how many parts ran, and what was refused."""
-    parts, refused = 0, []
+    parts, refused = 0, list[str]()
     for seed in seeds:
         drawn = Drawn(random_model(seed), folder, backend, rows=1 + seed % 3)
         plan, opened, reasons = drawn.random_plan(seed, threads=(1, 2))

@@ -1,0 +1,142 @@
+"""A plan whose regions run in the engine that is fastest for each, as one more candidate.
+
+    graph ──borders──> regions ──MeasureParts──> device ──cheapest path──> plan with parts
+
+The parts are measured as stages are, one by one; what the plan takes as a whole is measured in the
+comparison, which checks its outputs, too. A device that dies of a part, or refuses to read the
+model's file, costs this candidate and no other.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from braid.compiler.stages import unit_latencies
+from braid.compiler.work import Work
+from braid.core.errors import InvalidArtefact, PreconditionFailed, Unavailable, WorkerFault
+from braid.core.graph import OpGraph
+from braid.core.plan import EnginePart, Launch, StreamPlan
+from braid.core.precision import FP32
+from braid.core.program import ProgramKey
+from braid.core.tensor import DTYPE_BYTES
+from braid.engine.link.messages import MeasureParts
+from braid.scheduler.planners import Planned
+from braid.scheduler.regions import (
+    Choice,
+    borders,
+    cheapest,
+    least_of_one,
+    regions,
+    runs_of,
+)
+
+log = logging.getLogger("braid.jobs")
+
+PLANNER = "regions"
+
+CALL_US = 30.0
+"""What a call of an engine costs beside its work, about: two regions in one call pay it once."""
+
+BYTES_PER_US = 4e3
+"""Speed at which a tensor changes its layout between own kernels and an engine, about."""
+
+LEAST_GAIN = 0.97
+"""A mixed plan is compared if less than this part of the best of one engine is predicted."""
+
+ONE_THREAD_US = 400.0
+"""A region that takes longer on all threads is not tried on one."""
+
+
+async def plan_of_regions(
+    work: Work, program: ProgramKey, graph: OpGraph, threads: int
+) -> Planned | None:
+    """Measure regions in each engine; None: no mixed plan is expected to be faster.
+
+    Args:
+        work: whose device measures.
+        program: on its chosen kernels.
+        graph: of the program; the latencies of its units are in the cache.
+        threads: of the device.
+    """
+    engines = work.runtimes(program.precision)
+    versions = work.device.software
+    if program.precision != FP32 or not graph.sources or not set(engines) <= set(versions):
+        return None
+    units_us = await unit_latencies(graph, work.cache, program.precision)
+    work_us = [units_us.get(operator.name, 0.0) for operator in graph.operators]
+    parts = regions(graph, borders(graph, graph.sources), work_us)
+    if len(parts) < 2 or not engines:
+        return None
+
+    def part(span: range, choice: Choice) -> EnginePart:
+        version = versions[choice.engine] if choice.engine else ""
+        return EnginePart(tuple(span), choice.engine, version, choice.threads)
+
+    try:
+        wide = [Choice(engine, threads) for engine in ("", *engines)]
+        costs = await _measured(work, program, [[part(s, c) for c in wide] for s in parts])
+        if threads > 1:
+            narrow = [Choice(engine, 1) for engine in engines]
+            all_threads = zip(parts, costs, strict=True)
+            short = [span for span, us in all_threads if min(us.values()) <= ONE_THREAD_US]
+            more = await _measured(work, program, [[part(s, c) for c in narrow] for s in short])
+            for span, us in zip(short, more, strict=True):
+                costs[parts.index(span)].update(us)
+    except (PreconditionFailed, InvalidArtefact, Unavailable, WorkerFault) as error:
+        log.warning("no plan of regions", extra={"reason": str(error)})
+        return None
+
+    def border_us(region: int, before: Choice, after: Choice) -> float:
+        if before == after:
+            return -CALL_US if after.engine else 0.0
+        is_own = not (before.engine and after.engine)
+        return crossing[region] / BYTES_PER_US if is_own else 0.0
+
+    crossing = [_crossing_bytes(graph, span.start) for span in parts]
+    path, predicted_us = cheapest(costs, border_us)
+    named = [{f"{c.engine or 'own'}@{c.threads}": round(us) for c, us in r.items()} for r in costs]
+    facts = {
+        "regions": [len(span) for span in parts],
+        "us": named,
+        "chosen": [choice.engine or "own" for choice in path],
+        "predicted_us": round(predicted_us),
+    }
+    log.info("regions measured", extra=facts)
+    if len(set(path)) == 1 or predicted_us > LEAST_GAIN * least_of_one(costs, border_us):
+        return None
+    launches = tuple(Launch(unit, 0) for unit in range(len(graph)))
+    delegated = [part(span, choice) for span, choice in runs_of(parts, path) if choice.engine]
+    plan = StreamPlan(launches, 1, parts=tuple(delegated))
+    return Planned(PLANNER, plan, (), predicted_us)
+
+
+async def _measured(
+    work: Work, program: ProgramKey, asked: Sequence[Sequence[EnginePart]]
+) -> list[dict[Choice, float]]:
+    """Latencies of parts in microseconds, by region and who runs it; without those refused."""
+    parts = [part for region in asked for part in region]
+    if not parts:
+        return [{} for _ in asked]
+    measured = (await work.device.ask(MeasureParts(program, tuple(parts)))).parts
+    by_part = dict(zip(parts, measured, strict=True))
+    for part, outcome in by_part.items():
+        if outcome.problem:
+            facts = {"engine": part.engine, "units": len(part.units), "reason": outcome.problem}
+            log.info("a part is refused", extra=facts)
+    return [
+        {
+            Choice(part.engine, part.threads): latency_us
+            for part in region
+            if (latency_us := by_part[part].latency_us) is not None
+        }
+        for region in asked
+    ]
+
+
+def _crossing_bytes(graph: OpGraph, at: int) -> float:
+    """Bytes of values that are made before a position and read from it on."""
+    made = {value for unit in graph.operators[:at] for value in unit.outputs}
+    read = {value for unit in graph.operators[at:] for value in unit.inputs}
+    specs = [graph.spec(value) for value in made & read]
+    return float(sum(spec.elements * DTYPE_BYTES[spec.dtype] for spec in specs))
