@@ -150,7 +150,7 @@ def plan_to_json(plan: StreamPlan) -> dict[str, Any]:
         "streams": plan.streams,
         "barriers": list(plan.barriers),
         "merges": [list(units) for units in plan.merges],
-        **({"parts": to_json(plan.parts)} if plan.parts else {}),
+        **({"parts": [to_json(part) for part in plan.parts]} if plan.parts else {}),
     }
 
 
