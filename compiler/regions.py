@@ -19,10 +19,10 @@ from braid.core.graph import OpGraph
 from braid.core.plan import EnginePart, Launch, StreamPlan
 from braid.core.precision import FP32
 from braid.core.program import ProgramKey
-from braid.core.tensor import DTYPE_BYTES
 from braid.engine.link.messages import MeasureParts
 from braid.scheduler.planners import Planned
 from braid.scheduler.regions import (
+    BYTES_PER_US,
     Choice,
     borders,
     cheapest,
@@ -37,9 +37,6 @@ PLANNER = "regions"
 
 CALL_US = 30.0
 """What a call of an engine costs beside its work, about: two regions in one call pay it once."""
-
-BYTES_PER_US = 4e3
-"""Speed at which a tensor changes its layout between own kernels and an engine, about."""
 
 LEAST_GAIN = 0.97
 """A mixed plan is compared if less than this part of the best of one engine is predicted."""
@@ -65,7 +62,8 @@ async def plan_of_regions(
         return None
     units_us = await unit_latencies(graph, work.cache, program.precision)
     work_us = [units_us.get(operator.name, 0.0) for operator in graph.operators]
-    parts = regions(graph, borders(graph, graph.sources), work_us)
+    at = borders(graph, graph.sources)
+    parts = regions(graph, at, work_us)
     if len(parts) < 2 or not engines:
         return None
 
@@ -91,9 +89,8 @@ async def plan_of_regions(
         if before == after:
             return -CALL_US if after.engine else 0.0
         is_own = not (before.engine and after.engine)
-        return crossing[region] / BYTES_PER_US if is_own else 0.0
+        return at[parts[region].start] / BYTES_PER_US if is_own else 0.0
 
-    crossing = [_crossing_bytes(graph, span.start) for span in parts]
     path, predicted_us = cheapest(costs, border_us)
     named = [{f"{c.engine or 'own'}@{c.threads}": round(us) for c, us in r.items()} for r in costs]
     facts = {
@@ -132,11 +129,3 @@ async def _measured(
         }
         for region in asked
     ]
-
-
-def _crossing_bytes(graph: OpGraph, at: int) -> float:
-    """Bytes of values that are made before a position and read from it on."""
-    made = {value for unit in graph.operators[:at] for value in unit.outputs}
-    read = {value for unit in graph.operators[at:] for value in unit.inputs}
-    specs = [graph.spec(value) for value in made & read]
-    return float(sum(spec.elements * DTYPE_BYTES[spec.dtype] for spec in specs))

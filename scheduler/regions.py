@@ -9,12 +9,12 @@ every border costs a call and, often, a change of layout, and engines fuse what 
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from math import inf, log
 from typing import NamedTuple
 
 from braid.core.graph import OpGraph
+from braid.core.tensor import DTYPE_BYTES, TensorType
 
 MOST_REGIONS = 6
 
@@ -25,6 +25,13 @@ LEAST_WORK = 0.08
 """Part of all work that each region has, at least: a small one pays for no border."""
 
 
+BYTES_PER_US = 4e3
+"""Speed at which a tensor changes its layout between own kernels and an engine, about."""
+
+EQUAL = 0.1
+"""Gain of a cut between units of the same kind, as a part of the work on its smaller side."""
+
+
 class Choice(NamedTuple):
     """Who runs a region."""
 
@@ -32,8 +39,8 @@ class Choice(NamedTuple):
     threads: int
 
 
-def borders(graph: OpGraph, tensors: Collection[str], most: int = MOST_CROSSING) -> list[int]:
-    """Positions between units of a static graph at which it can be cut, ascending.
+def borders(graph: OpGraph, tensors: Collection[str], most: int = MOST_CROSSING) -> dict[int, int]:
+    """Positions between units of a static graph at which it can be cut, and the bytes that cross.
 
     A region needs no other border: what it reads was made before it, as units stand in order.
 
@@ -46,33 +53,41 @@ def borders(graph: OpGraph, tensors: Collection[str], most: int = MOST_CROSSING)
     last = dict(made)
     for at, unit in enumerate(graph.operators):
         last.update((value, at) for value in unit.inputs if value in made)
-    crossing: Counter[int] = Counter()
-    closed: set[int] = set()
+    crossing: dict[int, list[str]] = {at: [] for at in range(1, len(graph))}
     for value, at in made.items():
-        span = range(at + 1, last[value] + 1)
-        crossing.update(span)
-        if value not in tensors:
-            closed.update(span)
-    return [at for at in range(1, len(graph)) if 0 < crossing[at] <= most and at not in closed]
+        for position in range(at + 1, last[value] + 1):
+            crossing[position].append(value)
+    return {
+        at: sum(_size_bytes(graph.spec(value)) for value in values)
+        for at, values in crossing.items()
+        if 0 < len(values) <= most and all(value in tensors for value in values)
+    }
 
 
-def regions(graph: OpGraph, at: Sequence[int], work_us: Sequence[float]) -> list[range]:
+def _size_bytes(spec: TensorType) -> int:
+    return spec.elements * DTYPE_BYTES[spec.dtype]
+
+
+def regions(graph: OpGraph, at: Mapping[int, int], work_us: Sequence[float]) -> list[range]:
     """Cut a graph where the kinds of its units change most, then into equal parts.
+
+    It is not cut where the layout of what crosses may cost more than a cut gains.
 
     Args:
         graph: static.
-        at: positions at which it can be cut.
+        at: positions at which it can be cut, and the bytes that cross.
         work_us: of each unit.
     """
     least = LEAST_WORK * sum(work_us)
     parts = [range(len(graph))]
     while len(parts) < MOST_REGIONS:
         cuts = [
-            (_gain(graph, part, cut, work_us), cut, part)
+            (gain, cut, part)
             for part in parts
-            for cut in at
+            for cut, crossing_bytes in at.items()
             if part.start < cut < part.stop
             and min(_work(work_us, part.start, cut), _work(work_us, cut, part.stop)) >= least
+            and (gain := _gain(graph, part, cut, work_us)) > crossing_bytes / BYTES_PER_US
         ]
         if not cuts:
             break
@@ -93,7 +108,7 @@ def _gain(graph: OpGraph, part: range, cut: int, work_us: Sequence[float]) -> fl
         for span in (part, range(part.start, cut), range(cut, part.stop))
     )
     smaller = min(_work(work_us, part.start, cut), _work(work_us, cut, part.stop))
-    return whole - left - right + 0.05 * smaller
+    return whole - left - right + EQUAL * smaller
 
 
 def _disorder(graph: OpGraph, span: range, work_us: Sequence[float]) -> float:

@@ -109,7 +109,11 @@ class EngineParts:
         whole = engine.compile(model, backend.engine_place(threads=part.threads))
         whole.ready_for({name: _empty(given[name]) for name in read})
         return BoundUnit(
-            Kernel(part.engine, _run(whole, read, outputs), needs_finite=True),
+            Kernel(
+                part.engine,
+                _run(whole, {name: given[name] for name in read}, outputs),
+                needs_finite=True,
+            ),
             inputs=tuple(program.slots[value_of[name]] for name in read),
             outputs=tuple(program.slots[value] for value in results),
             work_us=sum(program.units[unit].work_us for unit in part.units),
@@ -134,9 +138,17 @@ def check_part(part: BoundUnit, values: Mapping[int, Tensor]) -> None:
         raise PreconditionFailed(f"its outputs differ by {error:.2g} of the largest element")
 
 
-def _run(whole: Whole, inputs: Sequence[str], outputs: Mapping[str, TensorType]) -> Run:
+def _run(whole: Whole, given: Mapping[str, TensorType], outputs: Mapping[str, TensorType]) -> Run:
+    dense: dict[str, Tensor] = {}  # of inputs in another layout: always there, so bound once
+
     def run(*tensors: Tensor) -> Tensor | tuple[Tensor, ...]:
-        feeds = {name: tensor.contiguous() for name, tensor in zip(inputs, tensors, strict=True)}
+        feeds = {}
+        for name, tensor in zip(given, tensors, strict=True):
+            if not tensor.is_contiguous():
+                if name not in dense:
+                    dense[name] = _empty(given[name])
+                tensor = dense[name].copy_(tensor)
+            feeds[name] = tensor
         results = {name: _empty(spec) for name, spec in outputs.items()}
         whole.run_into(feeds, results)
         made = tuple(results.values())

@@ -56,6 +56,10 @@ Task = Generator[SearchProgress | float | None, None, AnyReply]
 """Yields whenever a request may go first; a number is the fraction done."""
 
 
+PART_ATTEMPTS = 2
+"""To measure a part while other processes leave the cores."""
+
+
 class Measurements:
     """Handlers of measurements on one device; each is a task."""
 
@@ -124,7 +128,10 @@ class Measurements:
                     delegated = in_thread(partial(of_file.open, part), self._pause)
                     check_part(delegated, values)
                 stage = AskedStage((part.units,), delegated=delegated)
-                timing = yield from self._backend.measure(program, inputs, stage, self._pause)
+                for _ in range(PART_ATTEMPTS):
+                    timing = yield from self._backend.measure(program, inputs, stage, self._pause)
+                    if not timing.is_disturbed:
+                        break
                 measured.append(PartMeasurement(timing.latency_us))
             except PreconditionFailed as error:
                 measured.append(PartMeasurement(problem=str(error)))
