@@ -2,15 +2,16 @@
 
     graph ──borders──> regions ──MeasureParts──> device ──cheapest path──> plan with parts
 
-The parts are measured as stages are, one by one; what the plan takes as a whole is measured in the
-comparison, which checks its outputs, too. A device that dies of a part, or refuses to read the
+The parts are measured as stages are, one by one, and in each engine the longest row of regions in
+which it is fast: what that takes less than its regions, it saves at borders that it need not know.
+What the plan takes as a whole is measured in the comparison, which checks its outputs, too. A device that dies of a part, or refuses to read the
 model's file, costs this candidate and no other.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from braid.compiler.stages import unit_latencies
 from braid.compiler.work import Work
@@ -36,13 +37,16 @@ log = logging.getLogger("braid.jobs")
 PLANNER = "regions"
 
 CALL_US = 30.0
-"""What a call of an engine costs beside its work, about: two regions in one call pay it once."""
+"""What a call of an engine costs beside its work, about, where it is not measured."""
 
 LEAST_GAIN = 0.97
 """A mixed plan is compared if less than this part of the best of one engine is predicted."""
 
 ONE_THREAD_US = 400.0
 """A region that takes longer on all threads is not tried on one."""
+
+NEAR = 1.3
+"""An engine that takes so much longer than the fastest of a region has no part in it, about."""
 
 
 async def plan_of_regions(
@@ -67,27 +71,41 @@ async def plan_of_regions(
     if len(parts) < 2 or not engines:
         return None
 
+    wide = [Choice(engine, threads) for engine in engines]
+
     def part(span: range, choice: Choice) -> EnginePart:
         version = versions[choice.engine] if choice.engine else ""
         return EnginePart(tuple(span), choice.engine, version, choice.threads)
 
+    async def measured(
+        spans: Sequence[range], choices: Sequence[Sequence[Choice]]
+    ) -> list[dict[Choice, float]]:
+        pairs = zip(spans, choices, strict=True)
+        asked = [[part(span, choice) for choice in some] for span, some in pairs]
+        return await _measured(work, program, asked)
+
     try:
-        wide = [Choice(engine, threads) for engine in ("", *engines)]
-        costs = await _measured(work, program, [[part(s, c) for c in wide] for s in parts])
-        if threads > 1:
-            narrow = [Choice(engine, 1) for engine in engines]
-            all_threads = zip(parts, costs, strict=True)
-            short = [span for span, us in all_threads if min(us.values()) <= ONE_THREAD_US]
-            more = await _measured(work, program, [[part(s, c) for c in narrow] for s in short])
-            for span, us in zip(short, more, strict=True):
-                costs[parts.index(span)].update(us)
+        costs = await measured(parts, [[Choice("", threads), *wide]] * len(parts))
+        runs = {choice: run for choice in wide if (run := _near_run(costs, choice))}
+        if not runs:
+            return None
+        one_thread = [_worth_one_thread(us) if threads > 1 else [] for us in costs]
+        narrow = await measured(parts, one_thread)
+        joined = [range(parts[run[0]].start, parts[run[-1]].stop) for run in runs.values()]
+        together = await measured(joined, [[choice] for choice in runs])
     except (PreconditionFailed, InvalidArtefact, Unavailable, WorkerFault) as error:
         log.warning("no plan of regions", extra={"reason": str(error)})
         return None
+    saved_us = {
+        choice: max(0.0, sum(costs[at][choice] for at in run) - us[choice]) / (len(run) - 1)
+        for (choice, run), us in zip(runs.items(), together, strict=True)
+        if len(run) > 1 and choice in us
+    }
+    costs = [{**us, **others} for us, others in zip(costs, narrow, strict=True)]
 
     def border_us(region: int, before: Choice, after: Choice) -> float:
         if before == after:
-            return -CALL_US if after.engine else 0.0
+            return -saved_us.get(after, CALL_US) if after.engine else 0.0
         is_own = not (before.engine and after.engine)
         return at[parts[region].start] / BYTES_PER_US if is_own else 0.0
 
@@ -96,7 +114,7 @@ async def plan_of_regions(
     facts = {
         "regions": [len(span) for span in parts],
         "us": named,
-        "chosen": [choice.engine or "own" for choice in path],
+        "chosen": [f"{choice.engine or 'own'}@{choice.threads}" for choice in path],
         "predicted_us": round(predicted_us),
     }
     log.info("regions measured", extra=facts)
@@ -106,6 +124,27 @@ async def plan_of_regions(
     delegated = [part(span, choice) for span, choice in runs_of(parts, path) if choice.engine]
     plan = StreamPlan(launches, 1, parts=tuple(delegated))
     return Planned(PLANNER, plan, (), predicted_us)
+
+
+def _is_near(us: float, costs: Mapping[Choice, float]) -> bool:
+    return us <= NEAR * min(costs.values())
+
+
+def _worth_one_thread(costs: Mapping[Choice, float]) -> list[Choice]:
+    """Engines on one thread that may be the fastest of a region, by costs on all threads."""
+    if min(costs.values()) > ONE_THREAD_US:
+        return []
+    return [Choice(c.engine, 1) for c, us in costs.items() if c.engine and _is_near(us, costs)]
+
+
+def _near_run(costs: Sequence[Mapping[Choice, float]], choice: Choice) -> range:
+    """The longest row of regions in which an engine is near the fastest; may be empty."""
+    longest, start = range(0), 0
+    for at, us in enumerate(costs):
+        if choice not in us or not _is_near(us[choice], us):
+            start = at + 1
+        longest = max(longest, range(start, at + 1), key=len)
+    return longest
 
 
 async def _measured(

@@ -28,7 +28,7 @@ LEAST_WORK = 0.08
 BYTES_PER_US = 4e3
 """Speed at which a tensor changes its layout between own kernels and an engine, about."""
 
-EQUAL = 0.1
+EQUAL = 0.05
 """Gain of a cut between units of the same kind, as a part of the work on its smaller side."""
 
 

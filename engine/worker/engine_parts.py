@@ -107,13 +107,10 @@ class EngineParts:
         if not read:
             raise PreconditionFailed("the part reads nothing: its outputs are constants")
         whole = engine.compile(model, backend.engine_place(threads=part.threads))
-        whole.ready_for({name: _empty(given[name]) for name in read})
+        given = {name: given[name] for name in read}
+        whole.ready_for({name: _empty(spec) for name, spec in given.items()})
         return BoundUnit(
-            Kernel(
-                part.engine,
-                _run(whole, {name: given[name] for name in read}, outputs),
-                needs_finite=True,
-            ),
+            Kernel(part.engine, _run(whole, given, outputs), needs_finite=True),
             inputs=tuple(program.slots[value_of[name]] for name in read),
             outputs=tuple(program.slots[value] for value in results),
             work_us=sum(program.units[unit].work_us for unit in part.units),

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
+from math import inf
 
 from torch import Tensor
 
@@ -55,6 +56,9 @@ from braid.engine.worker.models import ModelTable, seeded_inputs
 Task = Generator[SearchProgress | float | None, None, AnyReply]
 """Yields whenever a request may go first; a number is the fraction done."""
 
+
+HOPELESS = 1.3
+"""A part that takes so much longer than own kernels, which are measured before, is run once."""
 
 PART_ATTEMPTS = 2
 """To measure a part while other processes leave the cores."""
@@ -119,7 +123,8 @@ class Measurements:
         key, program = request.program, self._models.program(request.program)
         of_file, inputs = self._models.engine_parts(key), self._seeded(key)
         values = self._border_values(program, request.parts, inputs())
-        measured = []
+        measured: list[PartMeasurement] = []
+        own_us: dict[tuple[int, ...], float] = {}
         for part in request.parts:
             yield None
             delegated = None
@@ -127,11 +132,14 @@ class Measurements:
                 if part.engine:
                     delegated = in_thread(partial(of_file.open, part), self._pause)
                     check_part(delegated, values)
-                stage = AskedStage((part.units,), delegated=delegated)
+                hopeless_us = HOPELESS * own_us.get(part.units, inf)
+                stage = AskedStage((part.units,), None, "concurrent", hopeless_us, delegated)
                 for _ in range(PART_ATTEMPTS):
                     timing = yield from self._backend.measure(program, inputs, stage, self._pause)
                     if not timing.is_disturbed:
                         break
+                if not part.engine:
+                    own_us[part.units] = timing.latency_us
                 measured.append(PartMeasurement(timing.latency_us))
             except PreconditionFailed as error:
                 measured.append(PartMeasurement(problem=str(error)))
