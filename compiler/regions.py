@@ -4,8 +4,8 @@
 
 The parts are measured as stages are, one by one, and in each engine the longest row of regions in
 which it is fast: what that takes less than its regions, it saves at borders that it need not know.
-What the plan takes as a whole is measured in the comparison, which checks its outputs, too. A device that dies of a part, or refuses to read the
-model's file, costs this candidate and no other.
+What the plan takes as a whole is measured in the comparison, which checks its outputs, too. A
+device that dies of a part, or refuses to read the model's file, costs this candidate and no other.
 """
 
 from __future__ import annotations
@@ -103,13 +103,13 @@ async def plan_of_regions(
     }
     costs = [{**us, **others} for us, others in zip(costs, narrow, strict=True)]
 
-    def border_us(region: int, before: Choice, after: Choice) -> float:
+    def price_us(region: int, before: Choice, after: Choice) -> float:
         if before == after:
             return -saved_us.get(after, CALL_US) if after.engine else 0.0
         is_own = not (before.engine and after.engine)
         return at[parts[region].start] / BYTES_PER_US if is_own else 0.0
 
-    path, predicted_us = cheapest(costs, border_us)
+    path, predicted_us = cheapest(costs, price_us)
     named = [{f"{c.engine or 'own'}@{c.threads}": round(us) for c, us in r.items()} for r in costs]
     facts = {
         "regions": [len(span) for span in parts],
@@ -118,7 +118,7 @@ async def plan_of_regions(
         "predicted_us": round(predicted_us),
     }
     log.info("regions measured", extra=facts)
-    if len(set(path)) == 1 or predicted_us > LEAST_GAIN * least_of_one(costs, border_us):
+    if len(set(path)) == 1 or predicted_us > LEAST_GAIN * least_of_one(costs, price_us):
         return None
     launches = tuple(Launch(unit, 0) for unit in range(len(graph)))
     delegated = [part(span, choice) for span, choice in runs_of(parts, path) if choice.engine]

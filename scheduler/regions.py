@@ -28,6 +28,9 @@ LEAST_WORK = 0.08
 BYTES_PER_US = 4e3
 """Speed at which a tensor changes its layout between own kernels and an engine, about."""
 
+BORDER_US = 200.0
+"""What a border takes beside that, about: a call, threads that wake up, fusions that are lost."""
+
 EQUAL = 0.05
 """Gain of a cut between units of the same kind, as a part of the work on its smaller side."""
 
@@ -68,10 +71,15 @@ def _size_bytes(spec: TensorType) -> int:
     return spec.elements * DTYPE_BYTES[spec.dtype]
 
 
+def border_us(size_bytes: int) -> float:
+    """Cost of a border between own kernels and an engine that so many bytes cross, about."""
+    return BORDER_US + size_bytes / BYTES_PER_US
+
+
 def regions(graph: OpGraph, at: Mapping[int, int], work_us: Sequence[float]) -> list[range]:
     """Cut a graph where the kinds of its units change most, then into equal parts.
 
-    It is not cut where the layout of what crosses may cost more than a cut gains.
+    It is not cut where a border may cost more than a cut gains.
 
     Args:
         graph: static.
@@ -87,7 +95,7 @@ def regions(graph: OpGraph, at: Mapping[int, int], work_us: Sequence[float]) -> 
             for cut, crossing_bytes in at.items()
             if part.start < cut < part.stop
             and min(_work(work_us, part.start, cut), _work(work_us, cut, part.stop)) >= least
-            and (gain := _gain(graph, part, cut, work_us)) > crossing_bytes / BYTES_PER_US
+            and (gain := _gain(graph, part, cut, work_us)) > border_us(crossing_bytes)
         ]
         if not cuts:
             break
@@ -128,15 +136,15 @@ def _family(kind: str) -> str:
 
 
 def cheapest(
-    costs_us: Sequence[Mapping[Choice, float]], border_us: Callable[[int, Choice, Choice], float]
+    costs_us: Sequence[Mapping[Choice, float]], price_us: Callable[[int, Choice, Choice], float]
 ) -> tuple[list[Choice], float]:
     """The cheapest choice for each region of a chain, and its cost.
 
-        best(r, c) = costs[r][c] + min over d of best(r - 1, d) + border(r, d, c)
+        best(r, c) = costs[r][c] + min over d of best(r - 1, d) + price(r, d, c)
 
     Args:
         costs_us: of each region by each that can run it; at least one each.
-        border_us: cost of the border before a region, by who runs the two sides; may be negative.
+        price_us: cost of the border before a region, by who runs the two sides; may be negative.
     """
     best = dict(costs_us[0])
     came_from: list[dict[Choice, Choice]] = []
@@ -145,7 +153,7 @@ def cheapest(
         came_from.append({})
         for choice, cost in costs.items():
             least, origin = min(
-                (us + border_us(region, other, choice), other) for other, us in before.items()
+                (us + price_us(region, other, choice), other) for other, us in before.items()
             )
             best[choice], came_from[-1][choice] = least + cost, origin
     last = min(best, key=lambda choice: (best[choice], choice))
@@ -167,14 +175,14 @@ def runs_of(parts: Sequence[range], path: Sequence[Choice]) -> list[tuple[range,
 
 
 def least_of_one(
-    costs_us: Sequence[Mapping[Choice, float]], border_us: Callable[[int, Choice, Choice], float]
+    costs_us: Sequence[Mapping[Choice, float]], price_us: Callable[[int, Choice, Choice], float]
 ) -> float:
     """Cost of the cheapest that runs all regions; infinite if none can."""
     shared = set(costs_us[0]).intersection(*costs_us[1:])
     return min(
         (
             sum(costs[choice] for costs in costs_us)
-            + sum(border_us(region, choice, choice) for region in range(1, len(costs_us)))
+            + sum(price_us(region, choice, choice) for region in range(1, len(costs_us)))
             for choice in shared
         ),
         default=inf,

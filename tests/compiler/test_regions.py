@@ -65,7 +65,7 @@ def planned(latency_us: Latency, graph: OpGraph = GRAPH, **changes: Any) -> Plan
         )
 
     async def latencies(names: list[str]) -> dict[str, float]:
-        return dict.fromkeys(names, 100.0)
+        return dict.fromkeys(names, 1000.0)
 
     work = SimpleNamespace(
         device=SimpleNamespace(ask=ask, software=SOFTWARE),

@@ -49,8 +49,10 @@ def test_regions_part_where_the_kinds_of_units_change() -> None:
     names = "abcdefgh"
     graph = drawn(dict(zip(names, "x" + names[:-1], strict=True)), kinds)
 
-    parts = regions(graph, dict.fromkeys(range(1, 8), 0), [3.0, 3, 3, 3, 1, 1, 1, 1])
-    whole = regions(graph, dict.fromkeys(range(1, 8), 1 << 20), [3.0, 3, 3, 3, 1, 1, 1, 1])
+    parts = regions(graph, dict.fromkeys(range(1, 8), 0), [3e3, 3e3, 3e3, 3e3, 1e3, 1e3, 1e3, 1e3])
+    whole = regions(
+        graph, dict.fromkeys(range(1, 8), 1 << 30), [3e3, 3e3, 3e3, 3e3, 1e3, 1e3, 1e3, 1e3]
+    )
 
     assert 4 in {part.start for part in parts}
     assert len(parts) <= MOST_REGIONS
@@ -62,7 +64,7 @@ def test_regions_part_where_the_kinds_of_units_change() -> None:
 def test_no_region_is_small_and_none_is_lost(seed: int) -> None:
     draw = random.Random(seed)
     names = [f"u{at}" for at in range(draw.randint(1, 40))]
-    work_us = [draw.choice([0.0, 1.0, 10.0]) for _ in names]
+    work_us = [draw.choice([0.0, 1e3, 1e4]) for _ in names]
     graph = drawn(dict(zip(names, ["x", *names], strict=False)))
     at = dict.fromkeys(draw.sample(range(len(names) + 1), draw.randint(0, len(names))), 0)
 
