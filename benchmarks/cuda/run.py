@@ -32,6 +32,7 @@ from braid.core.schedule import SEQUENTIAL
 from braid.engine.link.options import WorkerOptions
 from braid.scheduler.options import PlannerSettings
 from braid.server.devices.device import Device
+from braid.server.observability.logs import configure_logging
 
 LEAST_S = 20.0
 """A step is not begun with less time left: processes alone take longer to start."""
@@ -237,6 +238,7 @@ def main(args: argparse.Namespace) -> int:
     if args.earlier and not args.earlier.exists():
         print(f"--earlier: there is no {args.earlier}", file=sys.stderr)
         return 2
+    configure_logging("WARNING")  # with what a worker prints
     with tempfile.TemporaryDirectory() as folder:
         cases = asyncio.run(_benchmark(args, Path(folder)))
     return 0 if any(case.gpu_ms for case in cases) else 1

@@ -51,24 +51,14 @@ class Lab:
         self.hold_up = hold_up
         self._pool = driver.pool()
 
-    def capture(
-        self,
-        branches: Branches,
-        *,
-        urgent: bool = False,
-        again: int = 1,
-    ) -> Captured:
+    def capture(self, branches: Branches, again: int = 1) -> Captured:
         """A graph of branches between a fork and a join, ``again`` times one after the other.
 
         Args:
             branches: the first one on the origin stream.
-            urgent: whether the origin stream goes before the others.
             again: how often.
         """
-        streams = tuple(
-            self.driver.stream(index, urgent=urgent and index == ORIGIN)
-            for index in range(len(branches))
-        )
+        streams = tuple(self.driver.stream(index) for index in range(len(branches)))
         self._play(streams, branches)
         self.driver.synchronise()
         outputs: list[Tensor] = []
@@ -121,9 +111,9 @@ class Lab:
             self.replay_us(captured, delay_us)
         return reduce_samples([self.replay_us(captured, delay_us) for _ in range(REPLAYS)])
 
-    def branches_us(self, branches: Branches, *, urgent: bool = False) -> float:
+    def branches_us(self, branches: Branches) -> float:
         """Median device time of branches in a graph, which is then destroyed."""
-        captured = self.capture(branches, urgent=urgent)
+        captured = self.capture(branches)
         try:
             return self.timing(captured).latency_us
         finally:

@@ -1,4 +1,4 @@
-"""The seven questions: number, title, environments of the process, and who answers."""
+"""The questions: number, title, environments of the process, and who answers."""
 
 from __future__ import annotations
 
@@ -83,12 +83,6 @@ def _inductor(_: Path) -> Iterator[Row]:
     yield from kernels.compiled_units(_lab())
 
 
-def _priorities(_: Path) -> Iterator[Row]:
-    from benchmarks.cuda_questions import costs
-
-    yield from costs.priorities(_lab())
-
-
 def _memory(folder: Path) -> Iterator[Row]:
     from benchmarks.cuda_questions import plans
 
@@ -110,7 +104,6 @@ QUESTIONS = (
     Question(3, "convolutions: fused or not, NCHW or NHWC; microseconds, NaN beforehand", _kernels),
     Question(4, "sums of stages against whole graphs; stability of the ranking", _sums),
     Question(5, "Inductor's units on side streams inside a capture", _inductor),
-    Question(6, "priorities at replay", _priorities),
     Question(
         7,
         "memory by when tensors are released; outputs over poisoned memory",

@@ -27,7 +27,6 @@ from braid.core.schedule import USUAL_KERNELS
 from braid.engine.cuda.driver.faults import classified, classify
 from braid.engine.cuda.driver.interface import Driver
 from braid.engine.cuda.executor import CudaExecutor
-from braid.engine.cuda.graphs.origin_priority import prepare_fastest
 from braid.engine.cuda.identity import GpuIdentity
 from braid.engine.cuda.kernels.candidates import offered_precisions
 from braid.engine.cuda.on_gpu import OnGpu
@@ -131,10 +130,10 @@ class CudaBackend:
         pause: YieldToRequests = no_pause,
         opened: OpenedParts = NO_PARTS,
     ) -> OnGpu:
-        """Capture the plan with its faster origin priority, or ready it for eager streams."""
+        """Capture the plan, or ready it for eager streams."""
         if plan.parts:
             raise PreconditionFailed("a GPU runs no parts of a model in engines")
-        prepared = prepare_fastest(self._executor, program, plan, pause)
+        prepared = self._executor.prepare(program, plan, pause)
         if prepared.eager_because:
             log.warning("%s runs eagerly: %s", program.graph.name, prepared.eager_because)
         return OnGpu(self._executor, prepared, input_ranges(program.graph))

@@ -55,8 +55,6 @@ class CudaExecutor:
         self,
         program: Program,
         plan: StreamPlan,
-        *,
-        urgent_origin: bool = False,
         pause: YieldToRequests = no_pause,
     ) -> PreparedPlan:
         """Capture a plan; where that fails, ready it for eager streams and keep the reason.
@@ -64,7 +62,6 @@ class CudaExecutor:
         Args:
             program: bound to kernels of this device, constants on the device.
             plan: of the program's graph.
-            urgent_origin: whether the origin stream goes before the other streams.
             pause: called while kernels are warmed up; runs of other plans may begin and end in it.
 
         Raises:
@@ -77,9 +74,7 @@ class CudaExecutor:
 
         def attempt() -> PreparedPlan:
             self._pool = self._pool or self.driver.pool()
-            return prepare_calls(
-                self.driver, self._pool, program, calls, urgent_origin=urgent_origin, pause=pause
-            )
+            return prepare_calls(self.driver, self._pool, program, calls, pause)
 
         with classified(f"preparing {program.graph.name!r}"):
             prepared = self._with_room(attempt)

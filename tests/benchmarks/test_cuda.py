@@ -206,15 +206,14 @@ def test_a_contender_ends_with_what_it_started(tmp_path: Path) -> None:
     contender.end()  # the reader ends when nobody holds the output any more
 
 
-@pytest.mark.parametrize("urgent", [False, True])
-def test_a_plan_is_timed_by_both_clocks(urgent: bool) -> None:
+def test_a_plan_is_timed_by_both_clocks() -> None:
     template, weights = random_graph(seed=3, units=10)
     graph, constants = specialise(template, weights, template.inputs)
     driver = RecordingDriver()
     executor = CudaExecutor(driver)
     with torch.inference_mode():
         program = bound(graph, constants)
-        ready = executor.prepare(program, sequential_plan(len(program.units)), urgent_origin=urgent)
+        ready = executor.prepare(program, sequential_plan(len(program.units)))
         inputs = {"x": torch.ones(6, 6)}
         waited: list[float] = []
         plan = OurPlan(OnGpu(executor, ready, ()), inputs, hold_up=waited.append)

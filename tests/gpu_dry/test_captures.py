@@ -108,7 +108,7 @@ def test_what_cuda_refuses_in_a_capture_runs_eagerly_and_the_next_one_is_capture
     driver: NotingDriver,
     forbidden: Callable[[Tensor, torch.cuda.Stream], None],
 ) -> None:
-    side = driver.stream(7, urgent=True).handle  # of no plan here
+    side = driver.stream(7).handle  # of no plan here
 
     def kernel(a: Tensor, b: Tensor) -> Tensor:
         if torch.cuda.is_current_stream_capturing():

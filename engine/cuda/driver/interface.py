@@ -33,7 +33,6 @@ class Stream:
     """A CUDA stream: work on it is done in order."""
 
     index: int
-    urgent: bool  # its work goes before that of streams that are not, where both could run
     handle: Any = None
 
 
@@ -80,8 +79,8 @@ class Driver(Protocol):
 
     device: torch.device
 
-    def stream(self, index: int, *, urgent: bool = False) -> Stream:
-        """The stream of this index and kind: the same one each time."""
+    def stream(self, index: int) -> Stream:
+        """The stream of this index: the same one each time."""
 
     def launch(self, stream: Stream, run: Run, inputs: Sequence[Tensor | None]) -> list[Tensor]:
         """Put the kernels of ``run(*inputs)`` on a stream; returns at once."""

@@ -26,8 +26,6 @@ from braid.engine.cuda.driver.interface import (
 from braid.engine.cuda.driver.torch_capture import Captures
 from braid.engine.onednn.library import Run
 
-_URGENT = -1  # torch: lower numbers go first; 0 is normal
-
 
 class TorchDriver:
     """A ``Driver`` over torch.cuda."""
@@ -35,21 +33,20 @@ class TorchDriver:
     def __init__(self, index: int = 0) -> None:
         self.device = torch.device("cuda", index)
         torch.cuda.set_device(self.device)
-        self._streams: dict[tuple[int, bool], Stream] = {}
+        self._streams: dict[int, Stream] = {}
         self._captures = Captures(self.device, self._use)
         self._current: torch.cuda.Stream | None = None
         self._use(self.stream(ORIGIN).handle)
 
-    def stream(self, index: int, *, urgent: bool = False) -> Stream:
-        """The stream of this index and kind; its cuBLAS workspace is made before any capture."""
-        key = index, urgent
-        if key not in self._streams:
-            handle = torch.cuda.Stream(self.device, priority=_URGENT if urgent else 0)
+    def stream(self, index: int) -> Stream:
+        """The stream of this index; its cuBLAS workspace is made before any capture."""
+        if index not in self._streams:
+            handle = torch.cuda.Stream(self.device)
             with torch.cuda.stream(handle):
                 side = torch.ones(8, 8, device=self.device)
                 torch.mm(side, side)
-            self._streams[key] = Stream(index, urgent, handle)
-        return self._streams[key]
+            self._streams[index] = Stream(index, handle)
+        return self._streams[index]
 
     def _use(self, stream: torch.cuda.Stream) -> None:
         if stream is not self._current:

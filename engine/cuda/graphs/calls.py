@@ -3,9 +3,9 @@
     plan, segment by segment ──> calls; the stream with most of the critical path becomes the origin
     stage                    ──> calls, group by group; likewise
 
-The origin stream begins and ends the capture and may be an urgent one, so the segment's longest
-chain belongs there; and since memory comes back to the stream that allocated it, most of it then
-lives on one stream from stage to stage.
+The origin stream begins and ends the capture. The segment's longest chain belongs there: memory
+comes back to the stream that allocated it, so most of it then lives on one stream from stage to
+stage.
 """
 
 from __future__ import annotations

@@ -69,8 +69,6 @@ def prepare_calls(
     pool: Pool,
     program: Program,
     calls: tuple[StreamCall, ...],
-    *,
-    urgent_origin: bool = False,
     pause: YieldToRequests = no_pause,
 ) -> PreparedPlan:
     """Capture some calls of a program; where that fails, keep the reason.
@@ -79,10 +77,9 @@ def prepare_calls(
         driver, pool: of the device; for the graph's memory.
         program: bound to kernels of the device, constants on the device.
         calls: the whole program, in launch order.
-        urgent_origin: whether the origin stream goes before the other streams.
         pause: called while kernels are warmed up.
     """
-    streams = _streams(driver, calls, urgent_origin)
+    streams = _streams(driver, calls)
     before_bytes = driver.memory().allocated
     inputs = static_buffers(driver, program.graph.inputs)
     input_bytes = driver.memory().allocated - before_bytes
@@ -116,13 +113,9 @@ def _peak_bytes(warmed: MemoryUse, after: MemoryUse, input_bytes: int) -> int:
     return after.peak_allocated - warmed.allocated + input_bytes
 
 
-def _streams(
-    driver: Driver, calls: tuple[StreamCall, ...], urgent_origin: bool = False
-) -> tuple[Stream, ...]:
+def _streams(driver: Driver, calls: tuple[StreamCall, ...]) -> tuple[Stream, ...]:
     count = 1 + max((call.stream for call in calls), default=ORIGIN)
-    return tuple(
-        driver.stream(index, urgent=urgent_origin and index == ORIGIN) for index in range(count)
-    )
+    return tuple(driver.stream(index) for index in range(count))
 
 
 def _warm_up(

@@ -10,6 +10,7 @@ device, when the replay is done.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from ctypes import memmove
 from dataclasses import dataclass, field
 
 from torch import Tensor
@@ -47,7 +48,7 @@ class Staging:
     def upload(self, given: Tensors, targets: Tensors, driver: Driver, stream: Stream) -> None:
         """Copy a caller's tensors to the device; one is copied while the next is being staged."""
         for name, staged in self.inputs.items():
-            staged.copy_(given[name])
+            _fill(staged, given[name])
             driver.copy(targets[name], staged, stream)
 
     def download(self, sources: Tensors, driver: Driver, stream: Stream) -> None:
@@ -68,6 +69,18 @@ def resident(driver: Driver, graph: OpGraph, inputs: Tensors) -> dict[str, Tenso
     make_staging(driver, graph).upload(inputs, buffers, driver, driver.stream(ORIGIN))
     driver.synchronise()
     return buffers
+
+
+def _fill(staged: Tensor, given: Tensor) -> None:
+    """Copy on this thread alone.
+
+    ``Tensor.copy_`` shares images out to OpenMP's threads. Where other processes want their cores,
+    the copy waits for the last of them, by milliseconds.
+    """
+    source = given.contiguous()
+    if source.dtype != staged.dtype or source.shape != staged.shape:
+        raise ValueError(f"an input is {source.dtype} {tuple(source.shape)}, not as the plan's")
+    memmove(staged.data_ptr(), source.data_ptr(), source.nbytes)
 
 
 def _pinned(driver: Driver, specs: Mapping[str, TensorType]) -> dict[str, Tensor]:

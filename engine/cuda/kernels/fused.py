@@ -18,9 +18,6 @@ Window = tuple[Sequence[int], Sequence[int], Sequence[int], int]
 class FusedOps(Protocol):
     """Several steps in one kernel. Images are [batch, channels, height, width]."""
 
-    def convolution(self, x: Tensor, weight: Tensor, window: Window) -> Tensor:
-        """Convolution by cuDNN, whatever torch would choose."""
-
     def convolution_relu(self, x: Tensor, weight: Tensor, bias: Tensor, window: Window) -> Tensor:
         """relu(convolution + bias)."""
 
@@ -38,16 +35,6 @@ class FusedOps(Protocol):
 
 class TorchFusedOps:
     """torch's operators over cuDNN and cuBLASLt."""
-
-    def convolution(self, x: Tensor, weight: Tensor, window: Window) -> Tensor:
-        """Convolution with ``benchmark`` and TF32 as they are set now."""
-        stride, padding, dilation, groups = window
-        settings = torch.backends.cudnn
-        result: Tensor = torch.ops.aten.cudnn_convolution(
-            x, weight, padding, stride, dilation, groups,
-            settings.benchmark, settings.deterministic, settings.allow_tf32,
-        )  # fmt: skip
-        return result
 
     def convolution_relu(self, x: Tensor, weight: Tensor, bias: Tensor, window: Window) -> Tensor:
         """Channels last if either tensor is. Without a bias it would read uninitialised memory."""

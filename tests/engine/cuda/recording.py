@@ -130,14 +130,13 @@ class RecordingDriver:
 
     # Streams and events
 
-    def stream(self, index: int, *, urgent: bool = False) -> Stream:
-        key = index, urgent
-        if key not in self.streams:
-            self.streams[key] = Stream(index, urgent, _Line(self._known))
+    def stream(self, index: int) -> Stream:
+        if index not in self.streams:
+            self.streams[index] = Stream(index, _Line(self._known))
             if self.workspace_bytes:
-                home = None, self.streams[key]
+                home = None, self.streams[index]
                 self._workspaces.append(self.allocator.allocate(home, self.workspace_bytes))
-        return self.streams[key]
+        return self.streams[index]
 
     def event(self, *, timed: bool = False) -> Event:
         return Event(timed, _Mark())

@@ -349,29 +349,14 @@ def test_a_poisoned_context_is_told_from_a_lack_of_memory() -> None:
         executor.run(prepared, x(0))
 
 
-def test_the_critical_path_may_run_on_an_urgent_origin() -> None:
-    program = bound(*random_graph(11, UNITS))
-    driver = RecordingDriver(11)
-    executor = CudaExecutor(driver)
-    plan = random_plan(program, 11, barriers=True)
-
-    prepared = executor.prepare(program, plan, urgent_origin=True)
-
-    assert [stream.urgent for stream in prepared.streams] == [True] + [False] * (
-        len(prepared.streams) - 1
-    )
-    check(executor.run(prepared, x(0)), prepared, 0)
-
-
 def test_graphs_of_one_pool_never_replay_at_the_same_time() -> None:
     program = bound(*random_graph(13, UNITS))
     driver = RecordingDriver(13)
     executor = CudaExecutor(driver)
     plan = random_plan(program, 13, barriers=False)
-    usual = executor.prepare(program, plan)
-    urgent = executor.prepare(program, plan, urgent_origin=True)
+    plans = [executor.prepare(program, plan) for _ in range(2)]
 
-    flights = [(ready, executor.start(ready, x(0))) for ready in (usual, urgent)]
+    flights = [(ready, executor.start(ready, x(0))) for ready in plans]
     for ready, flight in flights:
         check(executor.finish(ready, flight), ready, 0)
 

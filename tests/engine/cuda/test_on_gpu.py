@@ -174,17 +174,6 @@ def test_out_of_memory_fails_one_plan_alone(executor: CudaExecutor, driver: Torc
     check(executor.run(prepared, x(1)), NAPPING, 1)
 
 
-def test_an_urgent_origin_changes_no_numbers(executor: CudaExecutor, driver: TorchDriver) -> None:
-    program = random_program(52, driver)
-
-    plan = random_plan(program, 52, barriers=True)
-    prepared = executor.prepare(program, plan, urgent_origin=True)
-
-    assert not prepared.eager_because
-    for run in range(5):
-        check(executor.run(prepared, x(run)), program, run)
-
-
 def test_stages_are_timed_as_they_overlap(driver: TorchDriver) -> None:
     timer = CudaStageTimer(driver, 1 << 20, TimerOptions())
     one, chain, pair = (

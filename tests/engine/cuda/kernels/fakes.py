@@ -15,10 +15,6 @@ class DecomposedOps:
     def __init__(self) -> None:
         self.called: list[str] = []
 
-    def convolution(self, x: Tensor, weight: Tensor, window: Window) -> Tensor:
-        self.called.append("convolution")
-        return F.conv2d(x, weight, None, *window)
-
     def convolution_relu(self, x: Tensor, weight: Tensor, bias: Tensor, window: Window) -> Tensor:
         self.called.append("convolution_relu")
         return torch.relu(F.conv2d(x, weight, bias, *window))

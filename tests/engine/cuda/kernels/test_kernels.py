@@ -142,14 +142,13 @@ def test_strided_or_padded_pointwise_convolutions_are_not() -> None:
         check("aten.convolution", inputs, attributes, {"conv.nchw", "conv.nhwc"}, set())
 
 
-def test_depthwise_convolutions_by_both_backends() -> None:
+@pytest.mark.parametrize("epilogue", [[], RELU])
+def test_depthwise_convolutions_are_left_to_torch(epilogue: Literal) -> None:
     inputs = {"x": torch.randn(2, 4, 8, 8), "w": torch.randn(8, 1, 3, 3), "b": torch.randn(8)}
-    names = {"depthwise.nchw", "conv.nchw", "depthwise-cudnn.nchw", "conv.nhwc"}
+    names = {"depthwise.nchw", "conv.nchw", "conv.nhwc"}
 
-    check(
-        "aten.convolution", inputs, convolution_attributes(groups=4),
-        {*names, "depthwise-cudnn.nhwc"}, {"depthwise", "convolution"},
-    )  # fmt: skip
+    attributes = convolution_attributes(groups=4, epilogue=epilogue)
+    check("aten.convolution", inputs, attributes, names, {"depthwise"})
 
 
 def test_grouped_convolutions_that_are_not_depthwise() -> None:
