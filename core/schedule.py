@@ -266,6 +266,16 @@ class Schedule:
                 return not candidate.remark and candidate.latency_us is not None
         return None
 
+    def part_saved_from(self, runtime: str) -> float | None:
+        """Part of the time in ``runtime`` that the sequential plan saves; None: not measured."""
+        sequential_us = self.provenance.sequential_us
+        for candidate in self.provenance.candidates:
+            if candidate.name == runtime and candidate.precision in ("", FP32):
+                if sequential_us is None or candidate.latency_us is None:
+                    return None
+                return 1 - sequential_us / candidate.latency_us
+        return None
+
     @property
     def serving_us(self) -> float | None:
         """Measured latency of what serves; None: it is not known."""

@@ -7,8 +7,9 @@ would have paid by now:
 
     seconds spent in the session  *  part of them to be saved  >=  seconds of a preparation
 
-Both are means over the classes that were prepared. Both ways then take turns on the runs of the
-class, so that both see the machine as it is, until one is chosen.
+Both are means over the classes that were prepared; the part is first what a schedule's comparison
+has measured. Both ways then take turns on the runs of the class, so that both see the machine as it
+is, until one is chosen.
 """
 
 from __future__ import annotations
@@ -83,6 +84,11 @@ class ShapeUses(Generic[Session]):
                 self._uses.popitem(last=False)
         self._uses.move_to_end(key)
         return use
+
+    def expect_saved(self, part: float | None) -> None:
+        """Expect executables to save this part of the session's seconds, before any was tried."""
+        if part is not None:
+            self._saved = max(LEAST_SAVED, part)
 
     def clear(self) -> None:
         """Forget all uses, as there is another session, or none."""

@@ -24,7 +24,7 @@ from braid.core.errors import (
     PreconditionFailed,
     Unavailable,
 )
-from braid.core.program import ProgramKey
+from braid.core.program import PlanToRun, ProgramKey
 from braid.core.runtimes import ONNXRUNTIME
 from braid.core.shape_uses import Key, ShapeUses
 from braid.engine.passes.specialise import interpret
@@ -64,11 +64,14 @@ class OtherShapes:
         if not is_right or not models.model(imported.digest).takes_any_shape:
             return
         try:
-            self._session = models.open_any_shape(ONNXRUNTIME, imported.program(1))
+            to_run = PlanToRun(imported.program(1), runtime=ONNXRUNTIME, any_shape=True)
+            (self._session,) = models.open_any_shape(to_run)
         except (DeviceOutOfMemory, PreconditionFailed, InvalidArtefact) as error:
             facts = {"digest": imported.digest, "reason": str(error)}
             log.warning("new shapes are prepared in calls", extra=facts)
             return
+        parts = [s.part_saved_from(ONNXRUNTIME) for s in self._compiled.schedules.values()]
+        self._uses.expect_saved(next((part for part in parts if part is not None), None))
         batch = imported.report.batch
         if batch is not None and not batch.alone:
             self.takes_rows = self._takes(imported.program(2))

@@ -18,7 +18,7 @@ from braid.core.errors import PreconditionFailed
 from braid.core.graph import OpGraph
 from braid.core.program import ProgramKey
 from braid.core.tensor import outputs_at
-from braid.engine.device import Tensors
+from braid.engine.device import DevicePart, Tensors
 from braid.engine.link.shared_memory import SlotLayout, slot_layout
 from braid.engine.ops.dtypes import array_of
 from braid.engine.program.engines import Whole
@@ -47,6 +47,7 @@ class AnyShape:
     digest: str
     template: OpGraph
     session: Whole
+    place: DevicePart | None = None  # where it runs; None: on all of the device
     _layouts: dict[ProgramKey, SlotLayout] = field(default_factory=dict)
 
     def layout(self, program: ProgramKey) -> SlotLayout:
@@ -93,12 +94,12 @@ class AnyShape:
     def run(
         self,
         program: ProgramKey,
-        slot: tuple[Tensors, Mapping[str, Tensor]],
+        inputs: Tensors,
+        outputs: Mapping[str, Tensor],
         heap: Heap | None,
         instead: Callable[[Tensors], Tensors] | None = None,
     ) -> None:
         """Run as ``results``, on the views of a slot; open outputs go to the heap."""
-        inputs, outputs = slot
         if instead is None and heap is None and all(map(Tensor.numel, outputs.values())):
             self.session.run_into(inputs, outputs)
             return

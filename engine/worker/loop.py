@@ -54,10 +54,10 @@ from braid.engine.runtime.memory import leaves_interpreter_unsound
 from braid.engine.runtime.stopping import check_stopped
 from braid.engine.runtime.yielding import YieldToRequests
 from braid.engine.worker.measuring.measurements import Measurements, Task
-from braid.engine.worker.models import ModelTable, ReadyExecutable
+from braid.engine.worker.models import ModelTable
 from braid.engine.worker.process.current_work import CurrentWork
-from braid.engine.worker.requests import RequestHandlers, RunUnderway
-from braid.engine.worker.side_by_side import SideRuns
+from braid.engine.worker.requests import Copies, RequestHandlers, RunUnderway
+from braid.engine.worker.side_by_side import OnPlace, SideRuns
 
 log = logging.getLogger("braid.worker")
 
@@ -219,13 +219,11 @@ class Worker(YieldToRequests):
             underway.append((call.number, run))
         return True
 
-    def _begin_beside(
-        self, call: int, copies: Sequence[ReadyExecutable], request: RunExecutable
-    ) -> None:
+    def _begin_beside(self, call: int, copies: Copies, request: RunExecutable) -> None:
         """Begin a run on a place, now or when one is free; the place's thread answers it."""
         run = self._calls.run_on_place(copies, request)
 
-        def work(ready: ReadyExecutable) -> None:
+        def work(ready: OnPlace) -> None:
             try:
                 with self._work.running_beside(call):
                     reply = run(ready)

@@ -120,7 +120,7 @@ class ModelTable:
         self._pause = pause
         self._models: dict[str, LoadedModel] = {}
         self._executables: dict[int, Sequence[ReadyExecutable]] = {}  # one for each place
-        self._any_shape: dict[int, AnyShape] = {}  # by number, as executables
+        self._any_shape: dict[int, Sequence[AnyShape]] = {}  # as executables
         self._sessions: WeakValueDictionary[_SessionKey, Whole] = WeakValueDictionary()
 
     def load(self, digest: str, artefact: Path) -> None:
@@ -145,7 +145,7 @@ class ModelTable:
         for number in numbers:
             for ready in self._executables.pop(number):
                 ready.prepared.release()
-        for number in [n for n, session in self._any_shape.items() if session.digest == digest]:
+        for number in [n for n, copies in self._any_shape.items() if copies[0].digest == digest]:
             del self._any_shape[number]
 
     def model(self, digest: str) -> LoadedModel:
@@ -325,22 +325,26 @@ class ModelTable:
         of_file = self.engine_parts(key)
         return in_thread(lambda: {part: of_file.open(part) for part in parts}, self._pause)
 
-    def open_any_shape(self, runtime: str, program: ProgramKey) -> AnyShape:
-        """Open a model for runs at any of its shapes; ``program`` is one that it can run.
+    def open_any_shape(self, to_run: PlanToRun) -> Sequence[AnyShape]:
+        """Open a model for runs at any of its shapes: one, or one for each place.
 
         Raises:
             PreconditionFailed: no runtime has the model, or a request could end the process there.
         """
-        template = self.model(program.digest).template
+        digest, runtime, count = to_run.program.digest, to_run.runtime, to_run.side_by_side
+        template = self.model(digest).template
         if runtime == ONNXRUNTIME:
-            check_any_division(template, *self.static(program))
-        return AnyShape(program.digest, template, self.session(runtime, program.digest))
+            check_any_division(template, *self.static(to_run.program))
+        return [
+            AnyShape(digest, template, self.session(runtime, digest, place, count), place)
+            for place in self.places(count)
+        ]
 
-    def keep_any_shape(self, number: int, session: AnyShape) -> None:
-        self._any_shape[number] = session
+    def keep_any_shape(self, number: int, copies: Sequence[AnyShape]) -> None:
+        self._any_shape[number] = copies
 
-    def any_shape(self, number: int) -> AnyShape:
-        """Find what runs any shape.
+    def any_shape(self, number: int) -> Sequence[AnyShape]:
+        """Find what runs any shape: one, or one for each place that it can run on.
 
         Raises:
             PreconditionFailed: no such number.

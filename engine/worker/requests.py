@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from time import monotonic, perf_counter_ns
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -45,6 +45,7 @@ from braid.engine.runtime.yielding import (
     in_thread,
     no_pause,
 )
+from braid.engine.worker.any_shape import AnyShape
 from braid.engine.worker.heap_runs import Heap, heap_bytes, run_on_heap
 from braid.engine.worker.measuring.measurements import Measurements
 from braid.engine.worker.models import (
@@ -58,6 +59,9 @@ log = logging.getLogger("braid.worker")
 
 Views: TypeAlias = tuple[dict[str, Tensor], dict[str, Tensor]]
 """Inputs and outputs by name."""
+
+Copies: TypeAlias = Sequence[ReadyExecutable] | Sequence[AnyShape]
+"""What runs on one of several places, one for each."""
 
 MAX_KEPT = 4096
 
@@ -165,15 +169,23 @@ class RequestHandlers:
         self, request: RunExecutable, program: ProgramKey, began_ns: int
     ) -> RunUnderway:
         number = request.number
-        session = self._models.any_shape(number)
-        layout = session.layout(program)
-        slot = inputs, outputs = self._slots.of(number, request.offset, layout, program)
-        heap = self._slots.heap(request.offset, layout) if layout.has_heap else None
-        if request.is_finite or are_finite(layout.size_bytes, inputs):
-            session.run(program, slot, heap)
+        session, *_ = self._models.any_shape(number)
+        slot = inputs, outputs, _ = self._any_slot(request, session, program)
+        size_bytes = session.layout(program).size_bytes
+        if request.is_finite or are_finite(size_bytes, inputs):
+            session.run(program, *slot)
         else:
-            session.run(program, slot, heap, partial(interpret, *self._models.static(program)))
-        return RunUnderway(number, began_ns, FinishedRun(outputs), outputs, layout.size_bytes)
+            session.run(program, *slot, partial(interpret, *self._models.static(program)))
+        return RunUnderway(number, began_ns, FinishedRun(outputs), outputs, size_bytes)
+
+    def _any_slot(
+        self, request: RunExecutable, session: AnyShape, program: ProgramKey
+    ) -> tuple[Mapping[str, Tensor], Mapping[str, Tensor], Heap | None]:
+        """Inputs, outputs and heap of a run that says its shapes."""
+        layout = session.layout(program)
+        inputs, outputs = self._slots.of(request.number, request.offset, layout, program)
+        heap = self._slots.heap(request.offset, layout) if layout.has_heap else None
+        return inputs, outputs, heap
 
     def finish(self, run: RunUnderway) -> RunDone:
         """Wait for a run and put its outputs into its slot.
@@ -184,17 +196,35 @@ class RequestHandlers:
         began_ns, self._free_ns = max(run.began_ns, self._free_ns), perf_counter_ns()
         return RunDone((self._free_ns - began_ns) // 1000)
 
-    def places(self, request: RunExecutable) -> Sequence[ReadyExecutable]:
+    def places(self, request: RunExecutable) -> Copies:
         """Executables of a run that goes on one place of the device; none if it needs all of it."""
-        if request.program is not None:
+        program = request.program
+        if program is None:
+            copies = self._models.executables(request.number)
+            return copies if copies[0].place is not None else ()
+        sessions = self._models.any_shape(request.number)
+        if sessions[0].place is None:
             return ()
-        copies = self._models.executables(request.number)
-        return copies if copies[0].place is not None else ()
+        if request.is_finite:
+            return sessions
+        inputs, *_ = self._any_slot(request, sessions[0], program)
+        is_finite = are_finite(sessions[0].layout(program).size_bytes, inputs)
+        return sessions if is_finite else ()  # else it is interpreted, by the loop's thread
 
-    def run_on_place(
-        self, copies: Sequence[ReadyExecutable], request: RunExecutable
-    ) -> Callable[[ReadyExecutable], RunDone]:
+    def run_on_place(self, copies: Copies, request: RunExecutable) -> Callable[[Any], RunDone]:
         """Return the run of one of ``copies`` on its place, for the place's thread."""
+        if request.program is not None:
+            program, (session, *_) = request.program, copies
+            assert isinstance(session, AnyShape)
+            slot = self._any_slot(request, session, program)
+
+            def run_session(ready: AnyShape) -> RunDone:
+                began_ns = perf_counter_ns()
+                ready.run(program, *slot)
+                return RunDone((perf_counter_ns() - began_ns) // 1000)
+
+            return run_session
+        assert isinstance(copies[0], ReadyExecutable)
         inputs, outputs = self._slots.of(request.number, request.offset, copies[0].layout)
 
         def run(ready: ReadyExecutable) -> RunDone:
@@ -239,13 +269,14 @@ class RequestHandlers:
     def _open_any_shape(self, request: PrepareExecutable) -> ExecutableReady:
         """Open a model in another runtime for any of its shapes, and run it at one of them."""
         key = request.to_run.program
-        session = self._models.open_any_shape(request.to_run.runtime, key)
+        copies = self._models.open_any_shape(request.to_run)
+        session = copies[0]
         graph, _ = self._models.static(key)
         inputs = seeded_inputs(graph, self._models.content(key), 0)
         pause, began_ns = NetClock(self._pause), perf_counter_ns()
         room = in_thread(lambda: session.trial(key, inputs), pause)
         run_s = pause.net_time(began_ns, perf_counter_ns()).us / 1e6
-        self._models.keep_any_shape(request.number, session)
+        self._models.keep_any_shape(request.number, copies)
         memory = self._models.memory(key.digest)
         outputs = {name: place.spec for name, place in session.layout(key).outputs.items()}
         return ExecutableReady(outputs, run_s, True, room, memory)
@@ -278,7 +309,12 @@ class RequestHandlers:
             with suppress(InvalidRequest):  # not every model takes what is made up
                 self._backend.interpret(ready.program, inputs, pause)
         else:
-            ready.prepared.run(inputs, pause)
+            try:
+                ready.prepared.run(inputs, pause)
+            except PreconditionFailed:  # an engine refuses what is made up
+                if ready.fallback is None:
+                    raise
+                ready.fallback.run(inputs, pause)
         return pause.net_time(start_ns, perf_counter_ns()).us / 1e6
 
     def release(self, request: ReleaseExecutable) -> Acknowledged:

@@ -16,20 +16,29 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from braid.core.descriptors import Descriptor
 from braid.engine.device import DevicePart
-from braid.engine.worker.models import ReadyExecutable
 
 Work = Callable[[], None]
+
+
+class OnPlace(Protocol):
+    """What a run needs: it is ready on one place."""
+
+    @property
+    def place(self) -> DevicePart | None: ...
+
+
+Copy = TypeVar("Copy", bound=OnPlace)
 
 
 class _Queued(NamedTuple):
     """A run that waits for one of its places."""
 
-    copies: Sequence[ReadyExecutable]
-    work_of: Callable[[ReadyExecutable], Work]
+    copies: Sequence[OnPlace]
+    work_of: Callable[[Any], Work]  # of one of them
 
 
 class SideRuns:
@@ -50,9 +59,7 @@ class SideRuns:
         """Whether a run is under way or waits."""
         return bool(self._busy or self._queue)
 
-    def begin(
-        self, copies: Sequence[ReadyExecutable], work_of: Callable[[ReadyExecutable], Work]
-    ) -> None:
+    def begin(self, copies: Sequence[Copy], work_of: Callable[[Copy], Work]) -> None:
         """Do the work of one of ``copies``, which raises nothing, as soon as its place is free."""
         with self._lock:
             self._queue.append(_Queued(copies, work_of))
@@ -73,8 +80,8 @@ class SideRuns:
         with suppress(BlockingIOError):
             os.eventfd_read(self.freed.fileno())
 
-    def _free_copy(self, copies: Sequence[ReadyExecutable]) -> ReadyExecutable | None:
-        """Find an executable whose place is free; None: no place is."""
+    def _free_copy(self, copies: Sequence[OnPlace]) -> OnPlace | None:
+        """Find a copy whose place is free; None: no place is."""
         busy = {thread for place in self._busy for thread in place.span}
         return next((copy for copy in copies if busy.isdisjoint(_place(copy).span)), None)
 
@@ -104,6 +111,6 @@ class SideRuns:
         return queued.work_of(ready)
 
 
-def _place(ready: ReadyExecutable) -> DevicePart:
+def _place(ready: OnPlace) -> DevicePart:
     assert ready.place is not None, "it runs on all of the device"
     return ready.place

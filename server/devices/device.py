@@ -110,6 +110,11 @@ class Device:
         return self._description.runtimes
 
     @property
+    def threads(self) -> int:
+        """Most runs that can go on side by side; known after ``start``."""
+        return self._description.threads
+
+    @property
     def software(self) -> dict[str, str]:
         """Versions of the libraries in the worker, by name; known after ``start``."""
         return dict(self._description.software)

@@ -112,7 +112,7 @@ class LatencyTable:
         way = Way(size, beside)
         old = self._by_way.get(way)
         if old is None:
-            if beside == 1:
+            if beside == 1 or way in self.beside:
                 self._by_way[way] = seconds
                 self._notice(way)
             return

@@ -10,6 +10,7 @@ batch is as long as the longest request in it, so one that runs alone is not pad
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -94,6 +95,16 @@ def _can_be_padded(request: Request, axis: PaddedAxis) -> bool:
         if isinstance(data := request.inputs[name], bytes | memoryview)
     ]
     return not request.is_empty and len(given) == len(request.inputs) and takes(given, axis)
+
+
+def elements_of(lane: Hashable) -> int:
+    """Return the elements of one row of all inputs, of a class or of the longest of near ones.
+
+    It is one at least.
+    """
+    shape_class = lane.longest if isinstance(lane, Near) else lane
+    assert isinstance(shape_class, ShapeClass)
+    return max(1, sum(math.prod(map(int, spec.shape)) for _, spec in shape_class.inputs))
 
 
 def length_of(shape_class: ShapeClass, axis: PaddedAxis) -> int:

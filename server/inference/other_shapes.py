@@ -1,7 +1,7 @@
 """What answers a replica's requests in shapes that no schedule was made for.
 
     request ──> own executable of its class, if that is measured to be faster
-         └────> the session for any shape                              nothing is prepared
+         └────> the session for any shape, or the one side by side     nothing is prepared
          └──there is none, or it does not run──> own executable, prepared while the request waits
 
 When an executable is prepared beside, and which way serves then, is decided in
@@ -14,13 +14,16 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import replace
+from math import inf
+from time import perf_counter
 from typing import Any
 
 from braid.core.background import log_unexpected
-from braid.core.errors import BraidError, Unavailable
+from braid.core.errors import BraidError, InvalidRequest, Unavailable
 from braid.core.inputs import ShapeClass
 from braid.core.program import PlanToRun
-from braid.core.shape_uses import Key, ShapeUses
+from braid.core.shape_uses import MAX_USES, Key, ShapeUses
 from braid.core.tensor import TensorType, outputs_at
 from braid.server.devices.device import Device
 from braid.server.devices.executables import Executable
@@ -52,8 +55,13 @@ class OtherShapes:
         self._to_run = to_run
         self._retire = retire
         self._session: Executable | None = None  # at the shapes that it was tried with
+        self._open_s = inf  # that the session took to open
+        self._crowded_s = 0.0  # in the session, while another run waited
+        self._session_beside: Executable | None = None  # as ``_session``, of runs side by side
+        self._beside: dict[Key, Executable] = {}  # the same, at the shapes of each class
         self._is_shut = False
         self._own: dict[Key, asyncio.Task[Executable]] = {}
+        self._impossible: dict[Key, str] = {}  # why the model cannot run at these shapes
         self._uses = ShapeUses[Executable](self._session_at)
         self._releasing: set[asyncio.Task[None]] = set()
         self._heap_part = 0.0  # of a run, by the bytes of its inputs; as much as was seen
@@ -66,22 +74,53 @@ class OtherShapes:
     def may_open(self) -> bool:
         return self._session is None and not self._is_shut
 
-    async def open(self, to_run: PlanToRun) -> None:
+    async def open(self, to_run: PlanToRun, part_saved: float | None = None) -> None:
         """Have the device open a session for any shape.
+
+        Args:
+            to_run: says the runtime, and a shape that it can run.
+            part_saved: of its seconds, that executables are expected to save.
 
         Raises:
             PreconditionFailed: there is no runtime that takes the model so.
             DeviceOutOfMemory: there is no room for it.
         """
+        begun = perf_counter()
         self._session = await self._device.prepare(to_run)
+        self._open_s = perf_counter() - begun
         self._uses.clear()
+        self._uses.expect_saved(part_saved)
+
+    def pays_beside(self, seconds: float) -> bool:
+        """Count a run in the session while another waited; whether one side by side is worth it.
+
+        It is once such runs have taken as long as opening the session did.
+        """
+        self._crowded_s += seconds
+        return self._session is not None and self._crowded_s >= self._open_s
+
+    async def open_beside(self, count: int) -> None:
+        """Have the device open a session for ``count`` runs side by side, each on its part.
+
+        Raises:
+            BraidError: the device cannot.
+        """
+        assert self._session is not None
+        ready = await self._device.prepare(replace(self._session.to_run, side_by_side=count))
+        if self._session is None:  # shut meanwhile
+            await self._retire(ready)
+        else:
+            self._session_beside = ready
 
     async def shut(self) -> None:
         """Use no session from now on; a run under way is repeated by an executable of its class."""
-        session, self._session, self._is_shut = self._session, None, True
+        sessions = self._session, self._session_beside
+        self._session, self._session_beside, self._is_shut = None, None, True
         self._uses.clear()
-        if session is not None:
-            await self._retire(session)
+        self._beside.clear()
+        for session in sessions:
+            if session is not None:
+                await self._retire(session)
 
     async def close(self) -> list[Executable]:
         """Return all executables, which no batch uses any more."""
@@ -90,11 +129,14 @@ class OtherShapes:
         )
         self._memory.forget_all(self)
         own = [result for result in results if isinstance(result, Executable)]
-        return own if self._session is None else [*own, self._session]
+        sessions = self._session, self._session_beside
+        return [*own, *(session for session in sessions if session is not None)]
 
-    def ready(self, key: Key) -> Executable | None:
-        """Return what runs a batch now; None: it has to be prepared."""
+    def ready(self, key: Key, beside: int = 1) -> Executable | None:
+        """Return what runs a batch now, if there is one side by side; None: to be prepared."""
         use, own = self._uses.of(key), self._ready_own(key)
+        if beside > 1 and use.session is not None and self._session_beside is not None:
+            return self._at_beside(key, self._session_beside)
         if own is not None and use.is_owns_turn:
             self._memory.used(self, key)
             return own
@@ -106,6 +148,8 @@ class OtherShapes:
         Raises:
             InvalidRequest: the model cannot run at these shapes.
         """
+        if (reason := self._impossible.get(key)) is not None:
+            raise InvalidRequest(reason)
         return await asyncio.shield(self._prepared(key))
 
     def ran(self, key: Key, ready: Executable, seconds: float) -> None:
@@ -143,10 +187,21 @@ class OtherShapes:
     def _session_at(self, key: Key) -> Executable | None:
         if self._session is None or any(0 in spec.shape for _, spec in key[0].inputs):
             return None
+        return self._at(key, self._session)
+
+    def _at(self, key: Key, session: Executable) -> Executable:
         program = self._to_run(*key).program
         outputs = outputs_at(self._inputs, self._outputs, program.specs)
-        ready = self._device.at_shapes(self._session, program, outputs)
+        ready = self._device.at_shapes(session, program, outputs)
         ready.heap_bytes = max(ready.heap_bytes, int(self._heap_part * _input_bytes(ready)))
+        return ready
+
+    def _at_beside(self, key: Key, session: Executable) -> Executable:
+        ready = self._beside.get(key)
+        if ready is None:
+            if len(self._beside) >= MAX_USES:
+                self._beside.clear()
+            ready = self._beside[key] = self._at(key, session)
         return ready
 
     def _ready_own(self, key: Key) -> Executable | None:
@@ -166,6 +221,12 @@ class OtherShapes:
     async def _prepare(self, key: Key) -> Executable:
         try:
             ready = await self._device.prepare(self._to_run(*key))
+        except InvalidRequest as error:
+            if len(self._impossible) >= MAX_USES:
+                self._impossible.clear()
+            self._impossible[key] = str(error)
+            del self._own[key]
+            raise
         except BaseException:
             del self._own[key]
             raise

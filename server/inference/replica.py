@@ -16,9 +16,11 @@ import logging
 from collections import OrderedDict
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from weakref import WeakSet
 
 from braid.compiler.imported_model import ImportedModel
-from braid.core.errors import DeviceOutOfMemory, InvalidArtefact, PreconditionFailed
+from braid.core.background import log_unexpected
+from braid.core.errors import BraidError, DeviceOutOfMemory, InvalidArtefact, PreconditionFailed
 from braid.core.inputs import ShapeClass
 from braid.core.padding import PaddedAxis
 from braid.core.program import (
@@ -33,8 +35,9 @@ from braid.engine.importer.host.report import BatchAxes
 from braid.server.devices.device import Device
 from braid.server.devices.executables import Executable
 from braid.server.inference.latencies import LatencyTable
-from braid.server.inference.lengths import Lengths, Request
+from braid.server.inference.lengths import Lengths, Request, elements_of
 from braid.server.inference.other_shapes import OtherShapes
+from braid.server.inference.shape_latencies import ShapeLatencies, ShapeTimes
 from braid.server.store.records import ModelVersion
 from braid.server.store.serving_config import BatchPolicy
 
@@ -105,10 +108,13 @@ class ModelReplica:
         self.chosen: dict[int, ScheduleMark] = {}  # by batch size: the schedule that was given last
         self.seen_shapes: dict[Hashable, tuple[ShapeClass, int]] = {}  # of requests that were right
         self._latencies: OrderedDict[Hashable, LatencyTable] = OrderedDict()  # by lane
+        self._shape_times = ShapeTimes()
+        self._shape_tables = WeakSet[ShapeLatencies]()  # of lanes that are in use, too
         self._profiled: dict[tuple[ShapeClass, int], Executable] = {}
         self._beside: dict[int, tuple[int, Executable]] = {}  # by size: side by side, if it pays
         specs = graph.inputs, self.output_specs
         self.other_shapes = OtherShapes(device, specs, self._to_run, self._retire)
+        self._opening_beside: asyncio.Task[None] | None = None
         self._is_onnxruntime_right = imported.is_onnxruntime_right
         self._takes_any_shape = bool(report.static_inputs) or has_open_extents(graph.inputs)
         self._in_use: dict[Executable, int] = {}  # by batches being formed or running
@@ -129,6 +135,8 @@ class ModelReplica:
     async def close(self) -> None:
         """Release the executables and the model. No batch uses them any more."""
         self._is_closed = True
+        if self._opening_beside is not None:
+            await asyncio.wait([self._opening_beside])
         others = await self.other_shapes.close()
         beside = [ready for _, ready in self._beside.values()]
         executables = {*self._profiled.values(), *beside, *self._retired, *others}
@@ -143,10 +151,17 @@ class ModelReplica:
     def latencies(self, lane: Hashable) -> LatencyTable:
         table = self._latencies.get(lane)
         if table is None:
-            table = self._latencies[lane] = LatencyTable(self.batch_sizes)
+            table = self._latencies[lane] = self._new_table(lane)
             if len(self._latencies) > MAX_TABLES:
                 self._latencies.popitem(last=False)
         self._latencies.move_to_end(lane)
+        return table
+
+    def _new_table(self, lane: Hashable) -> LatencyTable:
+        if lane == self.profiled:
+            return LatencyTable(self.batch_sizes)
+        table = ShapeLatencies(self.batch_sizes, self._shape_times, elements_of(lane))
+        self._shape_tables.add(table)
         return table
 
     def expect(self, batch_size: int, latency_us: float) -> None:
@@ -219,15 +234,37 @@ class ModelReplica:
             return
         if was_right is False:
             await self.other_shapes.shut()
+            self._has_ways(is_any_size=False, beside=1)
         if not self._takes_any_shape or not self.other_shapes.may_open:
             return
         program = self._to_run(self.profiled, self.batch_sizes[0]).program
         to_run = PlanToRun(program, plan_id=ONNXRUNTIME, runtime=ONNXRUNTIME, any_shape=True)
         try:
-            await self.other_shapes.open(to_run)
+            await self.other_shapes.open(to_run, schedule.part_saved_from(ONNXRUNTIME))
         except (DeviceOutOfMemory, PreconditionFailed, InvalidArtefact) as error:
             facts = {"model": self.name, "version": self.version, "reason": str(error)}
             log.warning("new shapes are prepared in requests", extra=facts)
+        else:
+            self._has_ways(is_any_size=self.batched, beside=1)
+
+    def _has_ways(self, *, is_any_size: bool, beside: int) -> None:
+        """Let batches without schedules be formed as what is for any shape can run them."""
+        times = self._shape_times
+        times.is_any_size, times.beside = is_any_size, beside
+        for table in self._shape_tables:
+            table.adopt()
+
+    async def open_beside(self) -> None:
+        """Have other shapes answered side by side as well, one on each thread of the device."""
+        count = self.device.threads
+        try:
+            await self.other_shapes.open_beside(count)
+        except BraidError as error:
+            facts = {"model": self.name, "version": self.version, "reason": str(error)}
+            log.info("other shapes do not run side by side", extra=facts)
+        else:
+            if self.other_shapes.has_session:
+                self._has_ways(is_any_size=self.batched, beside=count)
 
     def answer_bytes(
         self, shape_class: ShapeClass, rows: int, outputs: Sequence[str]
@@ -254,7 +291,7 @@ class ModelReplica:
                 return on_places
         if ready := self._profiled.get((shape_class, batch_size)):
             return ready
-        return self.other_shapes.ready((shape_class, batch_size))
+        return self.other_shapes.ready((shape_class, batch_size), beside)
 
     async def executable(
         self, shape_class: ShapeClass, batch_size: int, beside: int = 1
@@ -272,8 +309,15 @@ class ModelReplica:
     ) -> None:
         """Learn what a batch took on the device."""
         key = (shape_class, batch_size)
-        if key not in self._profiled and ready.to_run.side_by_side == 1:
-            self.other_shapes.ran(key, ready, seconds)
+        if key in self._profiled or ready.to_run.side_by_side > 1:
+            return
+        self.other_shapes.ran(key, ready, seconds)
+        is_crowded = ready.to_run.any_shape and sum(self._in_use.values()) > 1
+        if not is_crowded or self._opening_beside is not None or self.device.threads == 1:
+            return
+        if self.policy.side_by_side and self.other_shapes.pays_beside(seconds):
+            self._opening_beside = asyncio.create_task(self.open_beside())
+            self._opening_beside.add_done_callback(log_unexpected)
 
     def _to_run(
         self, shape_class: ShapeClass, batch_size: int, schedule: Schedule | None = None

@@ -122,3 +122,21 @@ def test_a_schedule_that_an_earlier_version_stored_loads_with_the_same_key_and_c
     }
     new = dict.fromkeys(("speedup_least", "speedup_most", "top_agreement"))
     assert candidates == [each | new | {"precision": ""} for each in before]
+
+
+@pytest.mark.parametrize(
+    ("other", "part"),
+    [
+        (Contender(ONNXRUNTIME, 400.0), 0.75),
+        (Contender(ONNXRUNTIME, 80.0), -0.25),
+        (Contender(ONNXRUNTIME, remark="the process ended"), None),
+        (Contender(ONNXRUNTIME, 400.0, precision="bf16"), None),
+        (Contender(OPENVINO, 400.0), None),
+    ],
+)
+def test_what_the_sequential_plan_saves_is_told_where_both_were_measured(
+    other: Contender, part: float | None
+) -> None:
+    measured = replace(SEEN, candidates=(*SEEN.candidates, other))
+
+    assert replace(SCHEDULE, provenance=measured).part_saved_from(ONNXRUNTIME) == part

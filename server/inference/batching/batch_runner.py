@@ -37,7 +37,7 @@ class Batch:
     size: int
     expected_s: float
     sent_at: float  # by the batcher's clock
-    was_idle: bool  # the device had nothing else to do
+    was_idle: bool  # its part of the device had nothing else to do
     beside: int = 1  # batches that the device runs side by side, this one among them
 
     def share_of(self, seconds: float) -> float:
@@ -52,9 +52,15 @@ class BatchRunner:
         self, execution: Execution, now: Callable[[], float], quarantine: Quarantine
     ) -> None:
         self.handover_s = HANDOVER_S  # of a batch, beside the computing
+        self._early_s = 0.0  # that batches end before they are expected to, on average
         self._execution = execution
         self._now = now
         self._quarantine = quarantine
+
+    @property
+    def lead_s(self) -> float:
+        """Seconds before a batch is expected to end in which the next one is sent."""
+        return 2 * (self.handover_s + self._early_s)
 
     def run(self, batch: Batch) -> Coroutine[Any, Any, bool]:
         """Run one batch and end all its pieces; returns whether that was a strike.
@@ -142,6 +148,8 @@ class BatchRunner:
         """Correct the estimates that the batch was sent with."""
         batch.lane.table.observe(batch.size, max(1e-6, compute_s), batch.beside)
         batch.queue.used_s += batch.share_of(compute_s - batch.expected_s)
+        early_s = max(0.0, batch.expected_s - compute_s)
+        self._early_s += 0.1 * (early_s - self._early_s)
         if batch.was_idle:
             handover_s = min(max(0.0, spent_s - compute_s), LONGEST_HANDOVER_S)
             self.handover_s += 0.1 * (handover_s - self.handover_s)

@@ -97,6 +97,7 @@ class CompletionPlan:
         request_rows: int = 1,
         *,
         is_alone: bool = False,
+        most: int | None = None,
     ) -> Way:
         """Return the batch size to run now, and how many batches of it side by side.
 
@@ -105,14 +106,25 @@ class CompletionPlan:
             gap_s: expected time between arriving rows; None if unknown.
             request_rows: rows of a request, on average.
             is_alone: all rows are of one request.
+            most: rows of them that can share a batch; the others, which run beside it, are taken
+                to be alike. None: all.
         """
         if is_alone:
             return Way(self._table.first_size(rows))
         self._refresh()
-        busy = self._busy_period(rows, gap_s)
+        busy, ways = self._busy_period(rows, gap_s), self._ways(most)
+        if most is not None:  # each lane has totals of its own
+            busy = min(busy, max(rows, HORIZON_ON_PARTS))
         if busy > HORIZON_ROWS:
-            return min(self._latency, key=lambda w: self._latency[w] / min(w.rows, rows))
-        return min(self._latency, key=lambda w: self._total_with_s(w, rows, busy, request_rows))
+            return min(ways, key=lambda w: self._latency[w] / min(w.rows, rows))
+        return min(ways, key=lambda w: self._total_with_s(w, rows, busy, request_rows))
+
+    def _ways(self, most: int | None) -> Sequence[Way]:
+        """Return the ways that ``most`` rows of a lane can fill, with the least that hold all."""
+        if most is None:
+            return [*self._latency]
+        least = min((way.size for way in self._latency if way.size >= most), default=most)
+        return [way for way in self._latency if way.size <= least]
 
     def best_way_on(
         self,
@@ -122,6 +134,7 @@ class CompletionPlan:
         request_rows: int = 1,
         *,
         is_alone: bool = False,
+        most: int | None = None,
     ) -> Way:
         """As ``best_way``, while the device is busy.
 
@@ -129,14 +142,17 @@ class CompletionPlan:
             free_s: seconds until each of the device's equal parts is free, ascending.
             rows: as for ``best_way``, and so the others.
         """
-        best = self.best_way(rows, gap_s, request_rows, is_alone=is_alone)
+        self._refresh()
+        best = self.best_way(rows, gap_s, request_rows, is_alone=is_alone, most=most)
         if free_s[0] == free_s[-1]:
             return best
         busy = min(self._busy_period(rows, gap_s), max(rows, HORIZON_ON_PARTS), HORIZON_ROWS)
         best_s = free_s[-1] * _whole(busy, request_rows) + self._total_with_s(
             best, rows, busy, request_rows
         )
-        for way in self._table.beside:
+        for way in self._ways(most):
+            if way.beside == 1:
+                continue
             if (total_s := self._on_parts_s(way, free_s, rows, busy, request_rows)) < best_s:
                 best, best_s = way, total_s
         return best

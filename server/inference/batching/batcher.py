@@ -237,7 +237,7 @@ class Batcher:
             return inf  # as above
         if lane.rows >= lane.table.sizes[-1]:
             return now
-        busy_until = self._time.free_at(way.beside) - 2 * self._runner.handover_s
+        busy_until = self._time.free_at(way.beside) - self._runner.lead_s
         if self._in_flight and busy_until > now:
             return busy_until
         if way.beside > 1:
@@ -262,12 +262,15 @@ class Batcher:
     def _way(self, queue: ModelQueue, now: float) -> Way:
         """Return how the next batch of a queue should run."""
         lane = queue.next_lane()
-        gap_s, rows, requests = queue.arrivals.gap_s(now), lane.rows, lane.requests
+        lanes = queue.side_by_side(lane)
+        rows, requests = sum(at.rows for at in lanes), sum(at.requests for at in lanes)
         request_rows, is_alone = -(-rows // requests), requests == 1
+        gap_s = queue.arrivals.gap_s(now)
+        most = lane.rows if len(lanes) > 1 else None
         if not (self._in_flight and lane.table.beside):
-            return lane.plan.best_way(rows, gap_s, request_rows, is_alone=is_alone)
+            return lane.plan.best_way(rows, gap_s, request_rows, is_alone=is_alone, most=most)
         return lane.plan.best_way_on(
-            self._time.free_s(), rows, gap_s, request_rows, is_alone=is_alone
+            self._time.free_s(), rows, gap_s, request_rows, is_alone=is_alone, most=most
         )
 
     def _send(self, queue: ModelQueue, way: Way, now: float) -> None:
@@ -282,7 +285,7 @@ class Batcher:
     ) -> None:
         size, beside = lane.table.way_for(sum(piece.rows for piece in pieces), beside)
         self._used_s = max(self._used_s, queue.used_s)
-        expected_s, idle = lane.table.seconds(size, beside), not self._in_flight
+        expected_s, idle = lane.table.seconds(size, beside), self._time.is_free(beside)
         batch = Batch(queue, lane, pieces, size, expected_s, now, was_idle=idle, beside=beside)
         self._time.sent(batch)
         queue.used_s += batch.share_of(expected_s)

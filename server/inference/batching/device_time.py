@@ -46,6 +46,10 @@ class DeviceTime:
         """Return whether one of ``beside`` batches side by side may be sent now."""
         return self._used() + 1 / beside <= IN_FLIGHT + _ROUNDING
 
+    def is_free(self, beside: int) -> bool:
+        """Return whether one of ``beside`` batches side by side could begin now."""
+        return self._used() + 1 / beside <= 1 + _ROUNDING
+
     def free_at(self, beside: int = 1) -> float:
         """Return the time at which one of ``beside`` batches side by side could begin."""
         free, _ = self._free(beside)

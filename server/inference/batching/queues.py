@@ -250,6 +250,12 @@ class ModelQueue:
         """Return the lane of the first ticket. The queue is not empty."""
         return min((lane for lane in self._lanes.values() if lane.rows), key=lambda lane: lane.head)
 
+    def side_by_side(self, lane: Lane) -> Sequence[Lane]:
+        """Return the lanes in which rows wait whose batches may run beside this one's, and it."""
+        if not lane.table.beside:
+            return [lane]
+        return [other for other in self._lanes.values() if other.rows and other.table.beside]
+
     def take(self, lane: Lane, size: int, now: float) -> list[Piece]:
         """Take the next rows of a lane for one batch, at most ``size``; late tickets end here."""
         taken: list[Piece] = []

@@ -239,12 +239,13 @@ class Bench:
         priority: int = DEFAULT_PRIORITY,
         within: float | None = None,
         model: FakeModel | None = None,
+        shape_class: ShapeClass = ROW,
     ) -> asyncio.Task[list[int]]:
         """Submit a request; the task brings the rows of its answer."""
         numbers = range(self._next_row, self._next_row + rows)
         self._next_row += rows
         content = b"".join(row.to_bytes(4, "little") for row in numbers)
-        request = CheckedRequest(ROW, rows, {"x": content}, ("y",), priority)
+        request = CheckedRequest(shape_class, rows, {"x": content}, ("y",), priority)
         deadline = None if within is None else self.clock.now() + within
         return asyncio.create_task(self._submit(request, deadline, model or self.model))
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -27,12 +28,21 @@ from braid.engine.importer.host.report import MODEL_FILE, file_digest
 from braid.engine.link.options import WorkerOptions
 from braid.server.devices.device import Device
 from braid.server.inference.batching.batcher import Batcher
-from braid.server.inference.batching.execution import DeviceExecution
+from braid.server.inference.batching.execution import BatchResult, DeviceExecution, Running
+from braid.server.inference.batching.queues import Piece
 from braid.server.inference.replica import ModelReplica
 from braid.server.inference.requests import CheckedRequest, GivenRequest, check_request
 from braid.server.store.records import ModelVersion
 from tests.engine.importer.running import import_here
-from tests.models.of_any_length import ALL, WORDS, AnyLength, Array, masked_attention, pooling
+from tests.models.of_any_length import (
+    ALL,
+    WORDS,
+    AnyLength,
+    Array,
+    convolution_over_time,
+    masked_attention,
+    pooling,
+)
 from tests.server.inference.batching import Watcher
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -46,6 +56,26 @@ FAILED = Contender(ONNXRUNTIME, remark="the process ended")
 ERRED = Contender(ONNXRUNTIME, latency_us=1.0, max_rel_error=1.0, remark="outputs differ")
 
 
+class Counting(DeviceExecution):
+    """Counts batches that ended well, by how many the device ran side by side."""
+
+    def __init__(self, device: Device) -> None:
+        super().__init__(device)
+        self.ran = Counter[int]()
+
+    def run(
+        self, model: ModelReplica, pieces: Sequence[Piece], size: int, beside: int = 1
+    ) -> Running:
+        running = super().run(model, pieces, size, beside)
+
+        async def counted() -> BatchResult:
+            result = await running
+            self.ran[beside] += 1
+            return result
+
+        return counted()
+
+
 @dataclass(frozen=True)
 class Served:
     """A model that answers on a device."""
@@ -53,6 +83,7 @@ class Served:
     replica: ModelReplica
     batcher: Batcher
     reference: onnxruntime.InferenceSession
+    ran: Counter[int]  # batches that ended well, by how many the device ran side by side
 
     def request(self, inputs: Mapping[str, Array]) -> CheckedRequest:
         given = [
@@ -122,8 +153,9 @@ async def served(
         compared = Provenance(measured_us=1.0, sequential_us=1.0, candidates=candidates)
         plan = sequential_plan(len(names))
         await replica.use_plan(size, Schedule(key, SEQUENTIAL, plan, (), names, compared))
-    batcher = Batcher(DeviceExecution(device))
-    yield Served(replica, batcher, onnxruntime.InferenceSession(str(upload)))
+    execution = Counting(device)
+    batcher = Batcher(execution)
+    yield Served(replica, batcher, onnxruntime.InferenceSession(str(upload)), execution.ran)
     await batcher.drain()
     await replica.close()
 
@@ -274,6 +306,55 @@ async def test_requests_of_many_lengths_at_once_equal_the_reference(
         for _ in range(60):
             rows, length = int(random.integers(1, 4)), int(random.integers(1, 60))
             requests.create_task(under.check(model.inputs(random, rows, length)))
+
+
+@pytest.mark.parametrize("of", ALL, ids=lambda of: of.__name__)
+async def test_requests_side_by_side_equal_the_reference_and_nothing_is_prepared(
+    device: Device, tmp_path: Path, of: Callable[[], AnyLength]
+) -> None:
+    random, model = np.random.default_rng(9), of()
+    async with served(device, model, tmp_path, RAN) as under:
+        await under.replica.open_beside()
+        async with asyncio.TaskGroup() as requests:
+            for at in range(60):
+                rows, length = int(random.integers(1, 4)), int(random.integers(3, 60))
+                inputs = dict(model.inputs(random, rows, length))
+                if at % 10 == 0 and "x" in inputs and of in (convolution_over_time, pooling):
+                    inputs["x"][0, 0, 1] = np.nan
+                requests.create_task(under.check(inputs))
+        assert under.ran.keys() >= {1, 2}, "on all threads, and side by side"
+        assert under.replica.other_shapes.prepared == 0
+        assert device.model_memory[under.replica.digest].sessions == 2 * model.model.ByteSize()
+
+
+async def test_a_session_side_by_side_is_opened_once_requests_wait_for_others(
+    device: Device, tmp_path: Path
+) -> None:
+    random, model = np.random.default_rng(10), pooling()
+    async with served(device, model, tmp_path, RAN) as under, asyncio.timeout(120):
+        while 2 not in under.ran:
+            await burst(under, model, random)
+
+
+async def test_a_new_worker_runs_side_by_side_as_the_one_before(
+    device: Device, tmp_path: Path
+) -> None:
+    random, model = np.random.default_rng(11), pooling()
+    async with served(device, model, tmp_path, RAN) as under, asyncio.timeout(120):
+        await under.replica.open_beside()
+        os.kill(device.pids["serving"], signal.SIGKILL)
+        while 2 not in under.ran:
+            try:
+                await burst(under, model, random)
+            except* Unavailable:  # it is not up again yet
+                await asyncio.sleep(0.05)
+
+
+async def burst(under: Served, model: AnyLength, random: np.random.Generator) -> None:
+    """Have 30 requests of many lengths wait at once."""
+    async with asyncio.TaskGroup() as requests:
+        for length in random.integers(3, 300, 30):
+            requests.create_task(under.check(model.inputs(random, 1, int(length))))
 
 
 async def test_near_lengths_share_batches_only_where_padding_is_exact(

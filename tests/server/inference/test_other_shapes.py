@@ -12,6 +12,7 @@ import pytest
 from braid.core.errors import (
     BraidError,
     DeviceOutOfMemory,
+    InvalidRequest,
     PreconditionFailed,
     WorkerRestarting,
 )
@@ -76,10 +77,10 @@ def shapes_on(device: FakeDevice) -> OtherShapes:
     return OtherShapes(cast(Device, device), specs, to_run, device.release)
 
 
-async def with_session(device: FakeDevice) -> OtherShapes:
+async def with_session(device: FakeDevice, part_saved: float | None = None) -> OtherShapes:
     shapes = shapes_on(device)
     tried = replace(to_run(*key(8)), runtime=ONNXRUNTIME, any_shape=True)
-    await shapes.open(tried)
+    await shapes.open(tried, part_saved)
     device.prepared.clear()
     return shapes
 
@@ -121,6 +122,19 @@ async def test_a_shape_that_comes_often_gets_an_executable_beside_its_requests()
     assert shapes.prepared == 1
     are_of_session = [executable.to_run.any_shape for executable in ran]
     assert are_of_session == [False, True] * 5 + [False] * 20
+
+
+async def test_the_more_a_schedule_saved_the_sooner_a_shape_gets_an_executable() -> None:
+    runs = []
+    for part_saved in (0.8, 0.1, -0.5):
+        device = FakeDevice()
+        shapes = await with_session(device, part_saved)
+        runs.append(0)
+        while not device.prepared:
+            await run(shapes, key(5), 0.125)
+            runs[-1] += 1
+
+    assert runs == [2, 16, 80]
 
 
 async def test_one_executable_at_a_time_is_prepared_beside() -> None:
@@ -260,6 +274,40 @@ async def test_a_preparation_that_fails_is_tried_again_by_the_next_request() -> 
     await shapes.own(key(3))
 
     assert shapes.prepared == 1
+
+
+async def test_a_shape_that_the_model_cannot_run_is_prepared_once_and_then_refused() -> None:
+    device = FakeDevice()
+    shapes = await with_session(device)
+    device.error = InvalidRequest("a table has 64 positions")
+
+    for _ in range(3):
+        with pytest.raises(InvalidRequest, match="a table has 64 positions"):
+            await shapes.own(key(70, 2))
+
+    assert device.asked == 2  # the session, and the shape
+    device.error = None
+    await shapes.own(key(64, 2))
+
+
+async def test_side_by_side_the_session_pays_once_runs_have_waited_for_others() -> None:
+    device = FakeDevice()
+    shapes = await with_session(device)
+    assert shapes.ready(key(5), 2) is shapes.ready(key(5))
+
+    assert not shapes.pays_beside(0.0)
+    assert shapes.pays_beside(10.0)
+    await shapes.open_beside(2)
+
+    (opened,) = device.prepared
+    ready = shapes.ready(key(5), 2)
+    assert ready is not None
+    assert (opened.side_by_side, ready.to_run.side_by_side) == (2, 2)
+    assert ready.layout.inputs["x"].shape == (1, 5)
+    assert shapes.ready(key(5), 2) is ready
+    shapes.refuse(key(5), PreconditionFailed("no"))
+    assert shapes.ready(key(5), 2) is None
+    assert len(await shapes.close()) == 2
 
 
 async def test_what_is_kept_is_bounded_in_bytes_and_the_least_recently_used_goes() -> None:

@@ -7,7 +7,9 @@ import asyncio
 import pytest
 
 from braid.core.errors import DeadlineExceeded
-from tests.server.inference.batching import Bench, FakeModel
+from braid.core.inputs import ShapeClass
+from braid.core.tensor import TensorType
+from tests.server.inference.batching import ROW, Bench, FakeModel
 
 MS = 0.001
 ALONE = {1: 40 * MS, 8: 300 * MS}
@@ -71,6 +73,31 @@ async def test_many_that_wait_run_side_by_side() -> None:
     assert seen(bench)[:5] == [(1, 1), *[(1, 2)] * 4]
     assert ran[1].began == ran[2].began, "at once"
     assert ran[3].began == ran[4].began == ran[1].began + BESIDE[1]
+
+
+async def test_requests_of_different_shapes_run_side_by_side() -> None:
+    bench = Bench(ALONE, beside_s=BESIDE)
+    shapes = [ShapeClass((("x", TensorType("INT32", (1, n))),)) for n in range(1, 8)]
+    tasks = [bench.send(shape_class=shape_class) for shape_class in shapes]
+
+    assert await finished(bench, *tasks) == [[row] for row in range(7)]
+
+    ran = bench.device.batches
+    assert seen(bench)[:5] == [(1, 1), *[(1, 2)] * 4]
+    assert ran[1].began == ran[2].began, "at once"
+
+
+async def test_the_next_batch_is_sent_early_where_batches_end_early() -> None:
+    bench, was_sent = Bench(ALONE), []
+    for _ in range(20):
+        bench.model.latencies(ROW).expect(1, 80 * MS)
+        tasks = [bench.send(), bench.send()]
+        await bench.clock.advance(39 * MS)
+        was_sent.append(bench.watcher.waiting == (0, 0))
+        await finished(bench, *tasks)
+        await bench.clock.advance(1.0)
+
+    assert (was_sent[0], was_sent[-1]) == (False, True)
 
 
 async def test_a_part_that_is_free_is_used_while_another_model_holds_the_other_part() -> None:

@@ -1,0 +1,95 @@
+"""Expectations of batches in shapes that have not run, from others of about as many elements."""
+
+from __future__ import annotations
+
+import pytest
+
+from braid.server.inference.batching.batch_sizes import CompletionPlan
+from braid.server.inference.latencies import FORGOTTEN_AFTER, Way
+from braid.server.inference.shape_latencies import ShapeLatencies, ShapeTimes, sizes_up_to
+
+SIZES = (1, 8)
+
+
+def times_of(*observed: tuple[int, float], beside: int = 1) -> ShapeTimes:
+    """Times of a session for any shape that has run so many elements in so many seconds."""
+    times = ShapeTimes()
+    times.is_any_size, times.beside = True, beside
+    for elements, seconds in observed:
+        times.observe(elements, seconds, 1)
+    return times
+
+
+@pytest.mark.parametrize("elements", [60, 61, 63])
+def test_rows_are_expected_to_take_what_as_many_elements_have_taken(elements: int) -> None:
+    times = times_of((elements, 0.008))
+
+    assert ShapeLatencies(SIZES, times, 20).seconds(3) == pytest.approx(0.008)
+
+
+def test_between_two_sizes_time_grows_evenly_and_beyond_them_by_the_elements() -> None:
+    times = times_of((15, 0.002), (60, 0.005))  # both in the midst of their step
+
+    assert times.expected_s(30) == pytest.approx(0.003)
+    assert times.expected_s(600) == pytest.approx(0.05)
+    assert times.expected_s(3) == pytest.approx(0.0004)
+
+
+def test_short_rows_share_a_batch_and_long_ones_do_not() -> None:
+    times = times_of(*((n, 0.004 + n * 0.0001) for n in (4, 7, 15, 30, 60, 120, 240, 480, 960)))
+    sizes = [
+        CompletionPlan(ShapeLatencies(SIZES, times, elements)).best_way(4).size
+        for elements in (4, 480)
+    ]
+
+    assert sizes == [4, 1]
+
+
+def test_a_batch_has_as_many_rows_as_wait() -> None:
+    table = ShapeLatencies(SIZES, times_of(beside=2), 10)
+
+    assert [table.way_for(rows, 1) for rows in (1, 3, 8)] == [Way(1), Way(3), Way(8)]
+    assert table.way_for(5, 2) == Way(5, 2)
+
+
+def test_without_a_session_batches_have_the_scheduled_sizes() -> None:
+    times = times_of(beside=2)
+    table = ShapeLatencies(SIZES, times, 10)
+
+    times.is_any_size, times.beside = False, 1
+    without = ShapeLatencies(SIZES, times, 10)
+
+    assert (without.sizes, without.beside, without.way_for(2, 2)) == (SIZES, (), Way(8))
+    times.is_any_size = True
+    without.adopt()
+    assert without.sizes == table.sizes
+
+
+def test_side_by_side_is_tried_and_left_where_it_does_not_pay() -> None:
+    times = times_of((60, 0.010), beside=2)
+    table = ShapeLatencies(SIZES, times, 60)
+    assert table.seconds(1, 2) < 0.020
+
+    for _ in range(30):
+        times.observe(60, 0.030, 2)
+    other = ShapeLatencies(SIZES, times, 61)
+
+    assert other.seconds(1, 2) > 2 * other.seconds(1)
+    for _ in range(FORGOTTEN_AFTER):
+        times.observe(60, 0.010, 1)
+    assert other.seconds(1, 2) < 2 * other.seconds(1), "tried again"
+
+
+def test_what_one_shape_takes_side_by_side_is_learned_in_that_shape() -> None:
+    table = ShapeLatencies(SIZES, times_of((60, 0.010), beside=2), 60)
+
+    table.observe(1, 0.013, 2)
+
+    assert table.seconds(1, 2) == pytest.approx(0.013)
+
+
+@pytest.mark.parametrize(
+    ("most", "sizes"), [(1, (1,)), (3, (1, 2, 3)), (20, (*range(1, 9), 12, 16, 20))]
+)
+def test_each_small_number_of_rows_is_weighed(most: int, sizes: tuple[int, ...]) -> None:
+    assert sizes_up_to(most) == sizes
