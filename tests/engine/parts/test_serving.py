@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from mmap import mmap
 from pathlib import Path
 
 import pytest
@@ -20,11 +21,12 @@ from braid.engine.cpu.backend import CpuBackend
 from braid.engine.cpu.engines import ENGINES, installed_engines
 from braid.engine.cpu.executor import CpuExecutor
 from braid.engine.importer.host.report import read_report
-from braid.engine.link.messages import MeasureParts, PartMeasurements
+from braid.engine.link.messages import MeasureParts, PartMeasurements, PrepareExecutable
+from braid.engine.program.onnxruntime_session import OnnxSession
 from braid.engine.runtime.yielding import no_pause
 from braid.engine.worker.measuring.measurements import Measurements
 from braid.engine.worker.models import ModelTable, ReadyExecutable, seeded_inputs
-from braid.engine.worker.requests import begin_run
+from braid.engine.worker.requests import RequestHandlers, begin_run
 from tests.engine.importer.running import import_here
 from tests.models.small import small_cnn
 
@@ -107,6 +109,28 @@ def test_what_a_part_refuses_in_a_run_the_sequential_plan_computes(served: Serve
     torch.testing.assert_close(served.outputs(refusing), served.outputs(plain))
     with pytest.raises(PreconditionFailed, match="up to 7"):
         served.outputs(replace(refusing, fallback=None))
+
+
+def test_a_worker_prepares_a_plan_with_parts_also_if_they_refuse_what_is_made_up(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = served.table
+    measurements = Measurements(served.backend, table, no_pause)
+    handlers = RequestHandlers(served.backend, mmap(-1, 4096), table, measurements, no_pause)
+    to_run = PlanToRun(served.key, served.plan(served.part(1, 4, ONNXRUNTIME)))
+
+    handlers.prepare(PrepareExecutable(1, to_run))
+    (ready,) = table.executables(1)
+    assert ready.fallback is not None
+    assert ready.needs_finite
+
+    def refuse(*_: object) -> None:
+        raise PreconditionFailed("integers up to 7")
+
+    monkeypatch.setattr(OnnxSession, "run_into", refuse)
+    handlers.prepare(PrepareExecutable(2, to_run))
+    (ready,) = table.executables(2)
+    torch.testing.assert_close(served.outputs(ready), served.outputs(served.ready(None)))
 
 
 def test_parts_are_measured_and_those_refused_say_why(served: Served) -> None:
