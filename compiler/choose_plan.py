@@ -36,6 +36,8 @@ LEAST_GAIN = 0.005
 LEAST_RUNS = 3
 """Runs of a plan and of the sequential one, by which in doubt the plan may be faster."""
 
+_MOST_WAITS = float(1 << 32)
+
 NOISE_MARGIN = 0.01
 """Relative difference of two medians of the same plan, for plans without turns in common."""
 
@@ -75,9 +77,10 @@ class ComparedPlans:
 
     @property
     def complexities(self) -> list[float]:
-        """Number of points where threads wait for each other; infinite for other runtimes."""
-        waits = [_waits(model.plan) for model in self.planned]
-        return [*waits, *[math.inf] * len(self.runtimes)]
+        """Number of points where threads wait for each other; of a plan with parts in engines, and
+        of another runtime, more than of any other plan."""
+        waits = [math.inf if model.plan.parts else _waits(model.plan) for model in self.planned]
+        return [*waits, *[_MOST_WAITS] * len(self.runtimes)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,9 +129,12 @@ def choose_plan(
     if contenders[0].remark:
         within = [i for i in fit if (contenders[i].max_rel_error or 0.0) <= tolerance]
         fit = within or fit
-    planned = [index for index in fit if index < len(plans.planned)] or [0]
     simple = plans.complexities
-    chosen, fallback = (best_of(simple, contenders, measurements, some) for some in (fit, planned))
+    chosen = best_of(simple, contenders, measurements, fit)
+    own = [index for index in fit if index < len(plans.planned) and simple[index] < math.inf]
+    fallback = best_of(simple, contenders, measurements, own or [0])
+    if chosen < len(plans.planned):
+        fallback = chosen
     return PlanChoice(contenders, chosen, fallback, doubt=doubt)
 
 

@@ -10,7 +10,6 @@ stay, the schedule is provisional: it is to be made again.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
 from collections.abc import Sequence
@@ -31,16 +30,14 @@ from braid.compiler.search import (
     sequential_plans,
 )
 from braid.compiler.side_by_side import with_side_by_side
-from braid.compiler.stages import in_cache
+from braid.compiler.stages import unit_latencies
 from braid.compiler.work import CompileOptions, Work
 from braid.core.errors import DeviceChanged
 from braid.core.graph import OpGraph
 from braid.core.measurement import PlanMeasurement
-from braid.core.schedule import Contender, Provenance, Provisional, Schedule, Stage
+from braid.core.schedule import Contender, Provenance, Provisional, Schedule
 from braid.engine.link.messages import ComparePlans
 from braid.scheduler.planners import Planned
-from braid.scheduler.signature import stage_signature
-from braid.scheduler.units import UnitGraph
 
 log = logging.getLogger("braid.jobs")
 
@@ -197,7 +194,7 @@ async def _provenance(compared: _Compared) -> Provenance:
         promoted=not choice.reason,
         reason=choice.reason,
         software=work.device.software,
-        unit_us=await _unit_latencies(field.graph, work, program.precision),
+        unit_us=await unit_latencies(field.graph, work.cache, program.precision),
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         candidates=choice.contenders,
         kernels=field.kernels.by_unit,
@@ -222,18 +219,3 @@ def _provisional(compared: _Compared) -> Provisional | None:
         is_compared = not compared.choice.doubt
         return Provisional(reason, 1, at_unix=time.time(), is_compared=is_compared)
     return None
-
-
-async def _unit_latencies(graph: OpGraph, work: Work, precision: str) -> dict[str, float]:
-    """Known latencies of units alone in microseconds, by unit name, to be shown."""
-
-    def signatures() -> dict[str, str]:
-        units = UnitGraph.from_graph(graph)
-        return {
-            operator.name: in_cache(stage_signature(units, Stage(((index,),))), precision)
-            for index, operator in enumerate(graph.operators)
-        }
-
-    named = await asyncio.to_thread(signatures)
-    known_us = await work.cache.find_latencies(list(set(named.values())))
-    return {name: known_us[mark] for name, mark in named.items() if mark in known_us}

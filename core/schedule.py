@@ -99,6 +99,9 @@ SEQUENTIAL = "sequential"
 PARALLEL = "parallel"
 """First part of the ids of plans in which units may run side by side."""
 
+MIXED = "mixed"
+"""First part of the ids of plans in which units run in engines, too."""
+
 SIDE_BY_SIDE = "side-by-side"
 """First part of the ids of what runs several times at once, each on a part of the threads."""
 
@@ -307,7 +310,8 @@ class Schedule:
         Equal content has an equal name, also if another planner found it or at another time. The
         content is the plan with its kernels, and its model, shapes, precision and device.
         """
-        kind = SEQUENTIAL if runs_in_sequence(self.plan) else PARALLEL
+        kind = MIXED if self.plan.parts else PARALLEL
+        kind = SEQUENTIAL if runs_in_sequence(self.plan) else kind
         return f"{self.runtime or kind}-{_checksum(self._content)[:16]}"
 
     @property

@@ -24,6 +24,7 @@ from braid.core.device_state import UNKNOWN, DeviceState
 from braid.core.errors import BraidError, ResourceExhausted, WorkerFault
 from braid.core.graph import OpGraph
 from braid.core.measurement import DeviceFacts, PlanMeasurement, StageLatency
+from braid.core.plan import EnginePart
 from braid.core.program import PlansToCompare, PlanToRun, ProgramKey, UnitKernels
 from braid.core.quantisation import Quantisation
 from braid.core.schedule import Stage
@@ -130,6 +131,21 @@ class PlanMeasurements:
     """Measurements of whole models, in the order of the request: plans, then runtimes, of each."""
 
     plans: tuple[PlanMeasurement, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PartMeasurement:
+    """Latency of units in an engine, on the values that other units give them."""
+
+    latency_us: float | None = None  # None: it is refused
+    problem: str = ""  # why
+
+
+@dataclass(frozen=True, slots=True)
+class PartMeasurements:
+    """Measurements of parts, in the order of the request."""
+
+    parts: tuple[PartMeasurement, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,6 +276,13 @@ class ComparePlans(MeasurementRequest[PlanMeasurements]):
 
 
 @dataclass(frozen=True, slots=True)
+class MeasureParts(MeasurementRequest[PartMeasurements]):
+    """Measure units of a program in engines, and check what they compute."""
+
+    parts: tuple[EnginePart, ...]  # without an engine: on own kernels
+
+
+@dataclass(frozen=True, slots=True)
 class SearchPlans(MeasurementRequest[SearchResult]):
     """Plan a program, and measure what the planner asks for; answered by a bench that searches."""
 
@@ -300,6 +323,7 @@ AnyRequest = (
     | FindKernels
     | MeasureStage
     | ComparePlans
+    | MeasureParts
     | SearchPlans
     | Calibrate
     | CompareThroughput
@@ -315,6 +339,7 @@ AnyReply = (
     | ProgramKernels
     | StageLatency
     | PlanMeasurements
+    | PartMeasurements
     | SearchResult
     | Quantisation
     | ThroughputMeasurements

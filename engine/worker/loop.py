@@ -39,6 +39,7 @@ from braid.engine.link.messages import (
     FindKernels,
     LoadModel,
     MeasurementRequest,
+    MeasureParts,
     MeasureStage,
     PrepareExecutable,
     ReleaseExecutable,
@@ -123,6 +124,7 @@ class Worker(YieldToRequests):
             FindKernels: self._measurements.kernels,
             MeasureStage: self._measurements.measure,
             ComparePlans: self._measurements.compare,
+            MeasureParts: self._measurements.parts,
             Calibrate: self._measurements.calibrate,
             CompareThroughput: self._measurements.throughput,
         }

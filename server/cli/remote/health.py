@@ -31,7 +31,7 @@ def add_parser(subparsers: Subparsers) -> None:
     parser.add_argument(
         "--json",
         action="store_true",
-        help="status, devices, and what the server may use of CPUs and memory (null without a token)",
+        help="status, devices, and CPUs and memory that may be used (null without a token)",
     )
     add_address(parser)
 
