@@ -25,6 +25,7 @@ from braid.core.program import ProgramKey, sorted_choices
 from braid.core.runtimes import ONNXRUNTIME, RUNTIMES
 from braid.engine.cpu.backend import CpuBackend
 from braid.engine.cpu.executor import CpuExecutor
+from braid.engine.device import open_whole
 from braid.engine.importer.host.report import read_report
 from braid.engine.ops.dtypes import spec_of
 from braid.engine.runtime.memory import keep_freed_memory
@@ -104,7 +105,8 @@ def braid(network: Network, args: argparse.Namespace) -> Run:
     digest = read_report(args.artefact).sha256
     if args.plan is None:
         backend = CpuBackend(CpuExecutor(args.threads, cpus))
-        whole = backend.open_whole(args.runtime, args.artefact, digest, precision=args.precision)
+        where = backend, args.runtime, args.artefact, digest
+        whole = open_whole(*where, precision=args.precision)
         return lambda: whole.run(inputs)
     table = ModelTable(CpuBackend(CpuExecutor(args.threads, cpus)))
     table.load(digest, args.artefact)

@@ -58,6 +58,13 @@ class MeasuringHost(Protocol):
         """Process id, or None if no process of its own runs."""
         return None
 
+    async def describe(self) -> DeviceDescription:
+        """Describe the device in its present state.
+
+        Raises:
+            WorkerRestarting: no worker is up, it died, or it does not start.
+        """
+
     async def call(self, request: ProgramRequest[R], on_progress: OnProgress | None = None) -> R:
         """Send a request about a model that the device has loaded; returns its reply.
 
@@ -90,6 +97,9 @@ class ServingProcess(MeasuringHost):
 
     def __init__(self, link: WorkerLink) -> None:
         self._link = link
+
+    async def describe(self) -> DeviceDescription:
+        return await self._link.call(DescribeDevice())
 
     async def call(self, request: ProgramRequest[R], on_progress: OnProgress | None = None) -> R:
         """Send a request to the worker that serves; the model is loaded there."""
@@ -154,9 +164,14 @@ class MeasuringProcess(MeasuringHost):
 
     async def describe(self) -> DeviceDescription:
         """Describe the device; the worker is started first, where needed."""
-        async with self._changing:
-            process = await self._started()
-        return await process.send(DescribeDevice())
+        self._open_calls += 1
+        try:
+            async with self._changing:
+                process = await self._started()
+            return await process.send(DescribeDevice())
+        finally:
+            self._open_calls -= 1
+            self._end_when_idle()
 
     async def load(self, digest: str) -> None:
         """Load a model, unless it is loaded; the worker is started first, where needed."""

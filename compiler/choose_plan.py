@@ -4,7 +4,7 @@
         └─ fastest of those faster than sequential without doubt    the portfolio: the winner,
                                                                     the simpler one if it is a draw
 
-Two that ran in the same turns are compared turn by turn (compiler/sign_test.py). A
+Two that ran in the same turns are compared turn by turn (core/sign_test.py). A
 plan serves in place of the sequential one only if the interval of its speed-up lies above 1; a plan
 that runs its units one after the other is the sequential one, whatever their order
 (docs/decisions/0030-one-definition-of-speed.md). In a precision other than FP32 the sequential plan
@@ -23,11 +23,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from braid.compiler.sign_test import sign_test_interval, speed_beside
 from braid.core.measurement import PlanMeasurement, Speed, speed_text
 from braid.core.plan import StreamPlan, runs_in_sequence, sequential_plan
 from braid.core.precision import FP32
 from braid.core.schedule import SEQUENTIAL, Contender
+from braid.core.sign_test import sign_test_interval, speed_beside
 from braid.scheduler.planners import Planned
 
 LEAST_GAIN = 0.005
@@ -35,6 +35,8 @@ LEAST_GAIN = 0.005
 
 LEAST_RUNS = 3
 """Runs of a plan and of the sequential one, by which in doubt the plan may be faster."""
+
+_MOST_WAITS = float(1 << 32)
 
 NOISE_MARGIN = 0.01
 """Relative difference of two medians of the same plan, for plans without turns in common."""
@@ -75,9 +77,10 @@ class ComparedPlans:
 
     @property
     def complexities(self) -> list[float]:
-        """Number of points where threads wait for each other; infinite for other runtimes."""
-        waits = [_waits(model.plan) for model in self.planned]
-        return [*waits, *[math.inf] * len(self.runtimes)]
+        """Number of points where threads wait for each other; of a plan with parts in engines, and
+        of another runtime, more than of any other plan."""
+        waits = [math.inf if model.plan.parts else _waits(model.plan) for model in self.planned]
+        return [*waits, *[_MOST_WAITS] * len(self.runtimes)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,9 +129,12 @@ def choose_plan(
     if contenders[0].remark:
         within = [i for i in fit if (contenders[i].max_rel_error or 0.0) <= tolerance]
         fit = within or fit
-    planned = [index for index in fit if index < len(plans.planned)] or [0]
     simple = plans.complexities
-    chosen, fallback = (best_of(simple, contenders, measurements, some) for some in (fit, planned))
+    chosen = best_of(simple, contenders, measurements, fit)
+    own = [index for index in fit if index < len(plans.planned) and simple[index] < math.inf]
+    fallback = best_of(simple, contenders, measurements, own or [0])
+    if chosen < len(plans.planned):
+        fallback = chosen
     return PlanChoice(contenders, chosen, fallback, doubt=doubt)
 
 
@@ -146,11 +152,11 @@ def fit_to_serve(
             for index, contender in enumerate(contenders)
             if not contender.remark and _always_took_less(measurements[index], measurements[0])
         ] or [0]
-    longest = max(contender.runs for contender in contenders)
+    turns = [len(measurement.ratios) for measurement in measurements]
     return [
         index
         for index, contender in enumerate(contenders)
-        if index == 0 or (not contender.remark and contender.runs == longest)
+        if index == 0 or (not contender.remark and turns[index] == max(turns))
     ]
 
 

@@ -79,5 +79,6 @@ def _fastest_own(
     field: ComparedPlans, span: range, contenders: Sequence[Contender], fit: Sequence[int]
 ) -> int:
     """Index of the fastest plan of a precision; of its sequential plan, if no other is fit."""
-    planned = [index for index in fit if index in span[: len(field.planned)]]
+    own = [at for at, planned in zip(span, field.planned, strict=False) if not planned.plan.parts]
+    planned = [index for index in fit if index in own]
     return min(planned, key=lambda index: by_speed(contenders[index]), default=span.start)

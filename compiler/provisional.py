@@ -10,10 +10,12 @@ being, also where the next comparison says nothing.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import time
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 
 from braid.core.cpu_times import CpuTimes, read_cpu_times
+from braid.core.runtimes import RUNTIMES
 from braid.core.schedule import Provisional, Schedule
 
 FIRST_PAUSE_S, GROWTH, LONGEST_PAUSE_S = 30.0, 4.0, 6 * 3600.0
@@ -39,6 +41,25 @@ def better_founded(before: Schedule | None, new: Schedule, made_in_s: float) -> 
     if before is None or _certainty(new) >= _certainty(before):
         return new.found_provisional(now)
     return before.found_provisional(replace(now, is_compared=not before.is_undecided))
+
+
+def with_present_engines(schedule: Schedule, software: Mapping[str, str]) -> Schedule:
+    """The schedule; provisional if an engine of one of its parts is gone or another version.
+
+    Args:
+        schedule: as it is stored.
+        software: versions on its device, by name.
+    """
+    if schedule.provenance.provisional is not None:
+        return schedule
+    for part in schedule.plan.parts:
+        present = software.get(part.engine, "")
+        if present != part.version:
+            name = RUNTIMES.get(part.engine, part.engine)
+            now = f"{name} is {present}" if present else f"{name} is gone"
+            reason = f"a part of it ran in {name} {part.version}, and {now}"
+            return schedule.found_provisional(Provisional(reason, 1, at_unix=time.time()))
+    return schedule
 
 
 def _certainty(schedule: Schedule) -> int:

@@ -14,6 +14,7 @@ from math import inf
 from braid.compiler.bench_search import BenchSearch
 from braid.compiler.choose_plan import ComparedPlans
 from braid.compiler.kernels import ChosenKernels, choose_kernels
+from braid.compiler.regions import plan_of_regions
 from braid.compiler.stages import StageLatencies, StageMeasurer
 from braid.compiler.work import Work
 from braid.core.errors import DeviceOutOfMemory, InvalidRequest, PreconditionFailed
@@ -89,6 +90,9 @@ async def search_plans(work: Work, precision: str = "") -> FoundPlans:
             lambda: work.options.planner(graph, settings, facts, stages.measure),
             lambda: counts.learned,
         )
+    if work.is_portfolio and work.runtimes(usual.precision):
+        by_regions = await plan_of_regions(work, kernels.program, graph, facts.threads)
+        planned = [*planned, *filter(None, [by_regions])]
     for plan in planned:
         verify_plan(plan.plan, graph.predecessors())
     return FoundPlans(

@@ -8,6 +8,7 @@ A bench that searches by itself answers from ``StageLatencies`` alone (process.p
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from statistics import median
 from time import monotonic
@@ -17,10 +18,14 @@ from braid.compiler.device import Device, measure
 from braid.compiler.planner_messages import StageQuery
 from braid.compiler.report import Profiling, Report, Searching, StageMeasured, StagesReused
 from braid.compiler.retries import RetryWhileRestarting
+from braid.core.graph import OpGraph
 from braid.core.measurement import StageLatency
 from braid.core.precision import TF32
 from braid.core.program import ProgramKey
+from braid.core.schedule import Stage
 from braid.engine.link.messages import MeasureStage
+from braid.scheduler.signature import stage_signature
+from braid.scheduler.units import UnitGraph
 
 ONE_THREAD = "@1"
 """Ends the cached signature of a unit measured on one thread."""
@@ -152,3 +157,18 @@ def stage_request(program: ProgramKey, query: StageQuery) -> MeasureStage:
 def in_cache(signature: str, precision: str) -> str:
     """Key that a stage is cached under: TF32 units have the signatures of FP32 ones."""
     return f"{signature}@{TF32}" if precision == TF32 else signature
+
+
+async def unit_latencies(graph: OpGraph, cache: Cache, precision: str) -> dict[str, float]:
+    """Known latencies of units alone in microseconds, by unit name, to be shown."""
+
+    def signatures() -> dict[str, str]:
+        units = UnitGraph.from_graph(graph)
+        return {
+            operator.name: in_cache(stage_signature(units, Stage(((index,),))), precision)
+            for index, operator in enumerate(graph.operators)
+        }
+
+    named = await asyncio.to_thread(signatures)
+    known_us = await cache.find_latencies(list(set(named.values())))
+    return {name: known_us[mark] for name, mark in named.items() if mark in known_us}

@@ -80,6 +80,8 @@ class OpGraph:
     operators: tuple[Operator, ...]
     # of operator outputs; of all of them, if the graph is static
     specs: Mapping[str, TensorType] = field(default_factory=dict)
+    # value -> tensors of the model's file that it equals, the latest last; of those that are known
+    sources: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.operators)
@@ -154,7 +156,7 @@ def _verify_operators(operators: Iterable[Operator], defined: set[str], names: s
 
 
 def graph_to_json(graph: OpGraph) -> dict[str, Any]:
-    return {
+    document = {
         "format": GRAPH_FORMAT,
         "name": graph.name,
         "inputs": {name: to_json(spec) for name, spec in graph.inputs.items()},
@@ -163,6 +165,10 @@ def graph_to_json(graph: OpGraph) -> dict[str, Any]:
         "operators": [_operator_to_json(op) for op in graph.operators],
         "specs": {name: to_json(spec) for name, spec in graph.specs.items()},
     }
+    values = {*graph.inputs, *(out for op in graph.operators for out in op.outputs)}
+    if sources := {value: [*graph.sources[value]] for value in graph.sources if value in values}:
+        document["sources"] = sources
+    return document
 
 
 def _operator_to_json(op: Operator) -> dict[str, Any]:
@@ -233,6 +239,7 @@ def graph_from_json(document: Any) -> OpGraph:
             },
             operators=tuple(_operator_from_json(op) for op in document["operators"]),
             specs=_specs_from_json(document["specs"]),
+            sources={k: tuple(map(str, v)) for k, v in document.get("sources", {}).items()},
         )
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise InvalidArtefact(f"graph.json is malformed: {error!r}") from error

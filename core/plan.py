@@ -14,7 +14,7 @@ from itertools import pairwise
 from typing import Any
 
 from braid.core.errors import InvalidArtefact
-from braid.core.json_form import use_own_form
+from braid.core.json_form import from_stored_json, to_json, use_own_form
 
 MAX_STREAMS = 8
 
@@ -29,6 +29,16 @@ class Launch:
 
 
 @dataclass(frozen=True, slots=True)
+class EnginePart:
+    """Units of a static graph that an engine runs as one, cut out of the model's file."""
+
+    units: tuple[int, ...]  # launched in a row on one stream
+    engine: str  # of braid.core.runtimes
+    version: str  # of the engine; of another one nothing is known
+    threads: int  # that it was measured on: all of the device, or 1
+
+
+@dataclass(frozen=True, slots=True)
 class StreamPlan:
     """Launch order, streams and events of one static graph.
 
@@ -40,6 +50,7 @@ class StreamPlan:
     streams: int
     barriers: tuple[int, ...] = ()
     merges: tuple[tuple[int, ...], ...] = ()  # units that run as one kernel, launched in a row
+    parts: tuple[EnginePart, ...] = ()
 
     def __post_init__(self) -> None:
         if not 1 <= self.streams <= MAX_STREAMS:
@@ -53,17 +64,20 @@ class StreamPlan:
 
     def _check_merges(self) -> None:
         position = {launch.unit: i for i, launch in enumerate(self.launches)}
-        merged = [unit for units in self.merges for unit in units]
+        parts = [part.units for part in self.parts]
+        merged = [unit for units in (*self.merges, *parts) for unit in units]
         if len(merged) != len(set(merged)) or not set(merged) <= set(position):
             raise InvalidArtefact("a unit is merged twice, or merged and never launched")
-        for units in self.merges:
+        for units in (*self.merges, *parts):
             places = [position[unit] for unit in units]
-            in_a_row = len(units) > 1 and places == list(range(places[0], places[0] + len(units)))
+            in_a_row = (len(units) > 1 or units in parts) and places == list(
+                range(places[0], places[0] + len(units))
+            )
             streams = {self.launches[place].stream for place in places}
             if not in_a_row or len(streams) > 1 or set(places[1:]) & set(self.barriers):
                 raise InvalidArtefact(
                     f"the units {list(units)} run as one kernel: at least two, launched in a row "
-                    "on one stream, with no barrier between them"
+                    "on one stream, with no barrier between them; or one, in an engine"
                 )
 
     def segments(self) -> tuple[tuple[Launch, ...], ...]:
@@ -81,9 +95,9 @@ def runs_in_sequence(plan: StreamPlan) -> bool:
     """True if units run strictly one after the other: the sequential plan, perhaps reordered.
 
     So they do where each launch follows the one before it on its stream, waits for it, or has a
-    barrier before it. Units that run as one kernel are no sequence.
+    barrier before it. Units that run as one kernel are no sequence, nor are those in an engine.
     """
-    return not plan.merges and all(
+    return not (plan.merges or plan.parts) and all(
         later.stream == earlier.stream or earlier.unit in later.waits or position in plan.barriers
         for position, (earlier, later) in enumerate(pairwise(plan.launches), start=1)
     )
@@ -136,6 +150,7 @@ def plan_to_json(plan: StreamPlan) -> dict[str, Any]:
         "streams": plan.streams,
         "barriers": list(plan.barriers),
         "merges": [list(units) for units in plan.merges],
+        **({"parts": [to_json(part) for part in plan.parts]} if plan.parts else {}),
     }
 
 
@@ -148,6 +163,7 @@ def plan_from_json(document: Mapping[str, Any]) -> StreamPlan:
             streams=document["streams"],
             barriers=tuple(document["barriers"]),
             merges=tuple(tuple(units) for units in document.get("merges", ())),
+            parts=tuple(from_stored_json(EnginePart, part) for part in document.get("parts", ())),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise InvalidArtefact(f"the stream plan is malformed: {error!r}") from error

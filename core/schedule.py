@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
+from braid.core.device_state import key_in_state
 from braid.core.errors import InvalidArtefact
 from braid.core.json_form import from_stored_json, to_json
 from braid.core.measurement import SideBySideRuns, Speed, is_latency
@@ -97,6 +98,9 @@ SEQUENTIAL = "sequential"
 
 PARALLEL = "parallel"
 """First part of the ids of plans in which units may run side by side."""
+
+MIXED = "mixed"
+"""First part of the ids of plans in which units run in engines, too."""
 
 SIDE_BY_SIDE = "side-by-side"
 """First part of the ids of what runs several times at once, each on a part of the threads."""
@@ -212,6 +216,7 @@ class Provenance:
     quantisation: Quantisation | None = None  # that INT8 was tried with; None: it was not
     left_out: Mapping[str, str] = field(default_factory=dict)  # precision -> why it took no part
     provisional: Provisional | None = None  # None: it is settled
+    state: str = ""  # of the device while all this was measured; empty: it was not known
 
 
 def provenance_from_json(document: Mapping[str, Any]) -> Provenance:
@@ -250,6 +255,11 @@ class Schedule:
         staged = [op for stage in self.stages for op in stage.operators]
         if self.stages and sorted(staged) != list(range(units)):
             raise InvalidArtefact("the stages do not cover every unit exactly once")
+
+    @property
+    def measured_on(self) -> str:
+        """Key of the measurements that it rests on: of its device, in the state at that time."""
+        return key_in_state(self.key.device_key, self.provenance.state)
 
     @property
     def runtime(self) -> str:
@@ -300,7 +310,8 @@ class Schedule:
         Equal content has an equal name, also if another planner found it or at another time. The
         content is the plan with its kernels, and its model, shapes, precision and device.
         """
-        kind = SEQUENTIAL if runs_in_sequence(self.plan) else PARALLEL
+        kind = MIXED if self.plan.parts else PARALLEL
+        kind = SEQUENTIAL if runs_in_sequence(self.plan) else kind
         return f"{self.runtime or kind}-{_checksum(self._content)[:16]}"
 
     @property
@@ -424,6 +435,8 @@ def _provenance_to_json(provenance: Provenance) -> dict[str, Any]:
     document = to_json(provenance)
     if provenance.provisional is None:
         del document["provisional"]
+    if not provenance.state:
+        del document["state"]
     return document
 
 

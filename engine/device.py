@@ -18,14 +18,18 @@ from typing import Protocol
 
 from torch import Tensor
 
-from braid.core.errors import BraidError
+from braid.core.device_state import DeviceState
+from braid.core.errors import BraidError, PreconditionFailed
 from braid.core.graph import Operator, OpGraph
 from braid.core.measurement import StageLatency, StageOverheads, UnitProfile
 from braid.core.plan import StreamPlan
 from braid.core.precision import FP32
+from braid.core.runtimes import RUNTIMES, runtimes_in
 from braid.core.schedule import USUAL_KERNELS, Strategy
+from braid.engine.program.engines import Engine, EnginePlace, Whole
 from braid.engine.program.kernel import PackedWeights
-from braid.engine.program.program import Program
+from braid.engine.program.model_file import opened_file
+from braid.engine.program.program import NO_PARTS, BoundUnit, OpenedParts, Program
 from braid.engine.runtime.yielding import YieldToRequests, no_pause
 from braid.engine.timing.contenders import TimedContender
 
@@ -89,19 +93,6 @@ class Prepared(Protocol):
         """Free what the device holds for it; it is not used again."""
 
 
-class Whole(Protocol):
-    """A whole model in another runtime, ready for any of its shapes."""
-
-    def run(self, inputs: Tensors) -> Tensors:
-        """Outputs by name.
-
-        Raises:
-            PreconditionFailed: the model does not run at these shapes.
-        """
-
-    def run_into(self, inputs: Tensors, outputs: Tensors) -> None: ...
-
-
 @dataclass(frozen=True, slots=True)
 class AskedStage:
     """Request to measure one stage."""
@@ -110,6 +101,7 @@ class AskedStage:
     threads: int | None = None  # how many it may use; None: all of the device
     strategy: Strategy = "concurrent"
     hopeless_us: float | None = None  # above it one sample is enough
+    delegated: BoundUnit | None = None  # an engine's, in place of the units of the only group
 
 
 class DevicePart(Protocol):
@@ -157,6 +149,9 @@ class Backend(StageTimer, Protocol):
     def device_key(self) -> str:
         """Canonical text of all that a latency measured here depends on."""
 
+    def state(self, pause: YieldToRequests = no_pause) -> DeviceState:
+        """What a latency depends on now beside the key; takes well under a second."""
+
     def software(self) -> dict[str, str]:
         """Versions that a schedule's provenance names."""
 
@@ -180,12 +175,17 @@ class Backend(StageTimer, Protocol):
         """
 
     def prepare(
-        self, program: Program, plan: StreamPlan, pause: YieldToRequests = no_pause
+        self,
+        program: Program,
+        plan: StreamPlan,
+        pause: YieldToRequests = no_pause,
+        opened: OpenedParts = NO_PARTS,
     ) -> Prepared:
-        """Make a verified plan ready to run.
+        """Make a verified plan ready to run, whose parts in engines are all in ``opened``.
 
         Raises:
             DeviceOutOfMemory: there is no room for it.
+            PreconditionFailed: this device runs no such parts.
         """
 
     def places(self, count: int) -> Sequence[DevicePart]:
@@ -198,24 +198,13 @@ class Backend(StageTimer, Protocol):
     def runtimes(self) -> Sequence[str]:
         """Runtimes of braid.core.runtimes that can run whole models here."""
 
-    def open_whole(
-        self,
-        runtime: str,
-        artefact: Path,
-        digest: str,
-        callers: int = 1,
-        precision: str = FP32,
-        *,
-        any_shape: bool = False,
-    ) -> Whole:
-        """The model file that an artefact keeps, in another runtime; runs in a thread of its own.
+    def engine(self, runtime: str) -> Engine:
+        """One of ``runtimes`` as an engine of this device."""
+
+    def engine_place(self, callers: int = 1, threads: int = 0) -> EnginePlace:
+        """Threads and cores of the device, or of so many threads that begin with the first.
 
         ``callers`` threads run it at once, each on one of the device's threads if several.
-        ``any_shape``: shapes without end may come, so nothing is kept for each of them.
-
-        Raises:
-            PreconditionFailed: there is no file, or the runtime refuses it on this device.
-            InvalidArtefact: the file was changed after the import.
         """
 
     def profile(self, unit: Operator, graph: OpGraph) -> UnitProfile:
@@ -233,3 +222,28 @@ class Backend(StageTimer, Protocol):
         """
 
     def close(self) -> None: ...
+
+
+def open_whole(
+    backend: Backend,
+    runtime: str,
+    artefact: Path,
+    digest: str,
+    callers: int = 1,
+    precision: str = FP32,
+    *,
+    any_shape: bool = False,
+) -> Whole:
+    """Open the model file that an artefact keeps, which has the given SHA-256, in an engine.
+
+    ``callers`` is as for ``Backend.engine_place``, ``any_shape`` as for ``Engine.compile``.
+
+    Raises:
+        PreconditionFailed: there is no file, or the engine refuses it on this device.
+        InvalidArtefact: the file was changed after the import.
+    """
+    if not runtimes_in(precision, [runtime]):
+        raise PreconditionFailed(f"{RUNTIMES[runtime]} does not compute in {precision}")
+    engine = backend.engine(runtime)
+    with opened_file(artefact, digest) as path:
+        return engine.compile(path, backend.engine_place(callers), precision, any_shape=any_shape)

@@ -39,7 +39,7 @@ from braid.compiler.progress import (
     ReportProgress,
     batch_size_label,
 )
-from braid.compiler.provisional import better_founded, cores_are_idle, due_at
+from braid.compiler.provisional import better_founded, cores_are_idle, due_at, with_present_engines
 from braid.compiler.report import Event, Report
 from braid.compiler.retries import RetryPauses, RetryWhileRestarting
 from braid.compiler.samples import NO_SAMPLES, GivenSamples, check_samples, read_given
@@ -262,7 +262,11 @@ async def _schedule(
     sizes = {*imported.batch_sizes, batch_size}
     keys = {size: imported.schedule_key(device.device_key, size) for size in sizes}
     before = await folder.call(folder.results.find_schedule, keys[batch_size])
-    if before is not None and not before.is_asked:
+    if (
+        before is not None
+        and not before.is_asked
+        and (with_present_engines(before, device.software) is before)
+    ):
         return before
     is_brief = pays is not None and before is None
     report: Report = progress

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from benchmarks.networks import deepfm
 from benchmarks.networks.bert import BertConfig, BertEncoder
+from benchmarks.networks.detr_like import DetrLike
 from benchmarks.networks.googlenet import GoogLeNet
 from benchmarks.networks.mnasnet import MnasNet
 from benchmarks.networks.nasnet import nasnet_large, nasnet_mobile
@@ -63,6 +64,7 @@ NETWORKS: Mapping[str, Network] = {
         classifier("resnet50", ResNet50, 224),
         _encoder("bert_base", BertEncoder, BertConfig()),
         _encoder("t5_encoder", T5Encoder, T5Config()),
+        classifier("detr_like", DetrLike, 192),
         Network("deepfm", deepfm.DeepFM, _clicks, ("categories", "numbers"), ("logit",)),
     )
 }

@@ -6,36 +6,35 @@ import os
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
 import torch
 
-from braid.core.errors import BraidError, DeviceOutOfMemory, PreconditionFailed
+from braid.core.device_state import DeviceState
+from braid.core.errors import BraidError, DeviceOutOfMemory
 from braid.core.graph import Operator, OpGraph
 from braid.core.measurement import StageLatency, StageOverheads, UnitProfile
 from braid.core.plan import StreamPlan
 from braid.core.precision import FP32
-from braid.core.runtimes import ONNXRUNTIME, OPENVINO, RUNTIMES, runtimes_in
 from braid.core.schedule import USUAL_KERNELS
+from braid.engine.cpu.core_distance import CoreProbe
 from braid.engine.cpu.device_key import (
     cpu_device_key,
     has_integer_kernels,
     offered_precisions,
     software_versions,
 )
+from braid.engine.cpu.engines import ENGINES, installed_engines
 from braid.engine.cpu.executor import CpuExecutor
 from braid.engine.cpu.kernels.candidates import bind_on_cpu
 from braid.engine.cpu.lane_plan import LanePlan
 from braid.engine.cpu.lanes import lay_out
 from braid.engine.cpu.places import CpuPlace, divided
 from braid.engine.cpu.stage_timer import CpuStageTimer, measure_overheads
-from braid.engine.device import AskedStage, FinishedRun, MakeInputs, Prepared, Tensors, Whole
+from braid.engine.device import AskedStage, FinishedRun, MakeInputs, Prepared, Tensors
 from braid.engine.passes.specialise import interpret
-from braid.engine.program import openvino_library
+from braid.engine.program.engines import Engine, EnginePlace
 from braid.engine.program.kernel import PackedWeights
-from braid.engine.program.onnxruntime_session import OnnxSession
-from braid.engine.program.openvino_model import OpenVinoModel, OpenVinoPlace
-from braid.engine.program.program import Program
+from braid.engine.program.program import NO_PARTS, OpenedParts, Program
 from braid.engine.program.work import estimated_profile
 from braid.engine.runtime.lost_cores import NoWaits, ThreadWaits
 from braid.engine.runtime.memory import is_out_of_memory
@@ -91,6 +90,7 @@ class CpuBackend:
         self._waits = ThreadWaits if executor.threads <= executor.usable_cores else NoWaits
         options = timer or TimerOptions()
         self._timer = CpuStageTimer(executor, activation_bytes, options, self._waits)
+        self._probe = CoreProbe(executor.lane_cores)
         self._places: dict[int, Sequence[CpuPlace]] = {}
         self._device_cpus = executor.cpus if device_cpus is None else device_cpus
         self._cpu_quota = cpu_quota
@@ -110,6 +110,9 @@ class CpuBackend:
     def device_key(self) -> str:
         return cpu_device_key(self.threads, self._executor.usable_cores, self._cpu_quota)
 
+    def state(self, pause: YieldToRequests = no_pause) -> DeviceState:
+        return self._probe.look(pause.answer)
+
     def software(self) -> dict[str, str]:
         return software_versions()
 
@@ -128,9 +131,14 @@ class CpuBackend:
         return bind_on_cpu(graph, constants, packed, self.threads, choices, pause)
 
     def prepare(
-        self, program: Program, plan: StreamPlan, pause: YieldToRequests = no_pause
+        self,
+        program: Program,
+        plan: StreamPlan,
+        pause: YieldToRequests = no_pause,
+        opened: OpenedParts = NO_PARTS,
     ) -> LaidOut:
-        return LaidOut(self._executor, program, LanePlan(lay_out(program, plan, self.threads)))
+        segments = lay_out(program, plan, self.threads, opened)
+        return LaidOut(self._executor, program, LanePlan(segments))
 
     def places(self, count: int) -> Sequence[CpuPlace]:
         """``count`` places, made when first asked for; none if the threads do not divide so."""
@@ -159,26 +167,16 @@ class CpuBackend:
 
     @property
     def runtimes(self) -> Sequence[str]:
-        return (ONNXRUNTIME, OPENVINO) if openvino_library.is_installed() else (ONNXRUNTIME,)
+        return tuple(installed_engines())
 
-    def open_whole(
-        self,
-        runtime: str,
-        artefact: Path,
-        digest: str,
-        callers: int = 1,
-        precision: str = FP32,
-        *,
-        any_shape: bool = False,
-    ) -> Whole:
-        threads, cpus = self.threads, self._executor.cpus
-        if not runtimes_in(precision, [runtime]):
-            raise PreconditionFailed(f"{RUNTIMES[runtime]} does not compute in {precision}")
-        if runtime == OPENVINO:
-            on = OpenVinoPlace(threads, cpus, self._device_cpus, callers)
-            return OpenVinoModel(artefact, digest, on, precision)
-        spins = not self._cpu_quota
-        return OnnxSession(artefact, digest, threads, cpus, spins=spins, any_shape=any_shape)
+    def engine(self, runtime: str) -> Engine:
+        return ENGINES[runtime]
+
+    def engine_place(self, callers: int = 1, threads: int = 0) -> EnginePlace:
+        count, cpus = threads or self.threads, self._executor.cpus
+        return EnginePlace(
+            count, cpus[:count], self._device_cpus, callers, spins=not self._cpu_quota
+        )
 
     def profile(self, unit: Operator, graph: OpGraph) -> UnitProfile:
         return estimated_profile(unit, graph)

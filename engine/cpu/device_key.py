@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 
 from braid.core.precision import BF16, FP32, INT8
+from braid.engine.cpu.engines import installed_engines
 from braid.engine.cpu.native.find import find_native
 from braid.engine.onednn.library import find_onednn, onednn_version
 
@@ -76,6 +77,7 @@ def _cpu_fact(name: str) -> str | None:
 
 def software_versions() -> dict[str, str]:
     return {
+        **{name: engine.version for name, engine in installed_engines().items()},
         "torch": torch.__version__,
         "onednn": onednn_version(),
         "python": platform.python_version(),

@@ -12,13 +12,14 @@ units launched before it, running lanes in launch order cannot deadlock.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
+from braid.core.errors import PreconditionFailed
 from braid.core.plan import Launch, StreamPlan
 from braid.core.schedule import Strategy
 from braid.engine.onednn.library import Run
-from braid.engine.program.program import BoundUnit, Program, last_readers
+from braid.engine.program.program import NO_PARTS, BoundUnit, OpenedParts, Program, last_readers
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +51,19 @@ class Segment:
         return tuple(unit for lane in self.lanes for step in lane for unit in step.signals)
 
 
-def lay_out(program: Program, plan: StreamPlan, threads: int) -> tuple[Segment, ...]:
-    """Assign every launch of ``plan``, verified against the program's graph, to a lane."""
+def lay_out(
+    program: Program, plan: StreamPlan, threads: int, opened: OpenedParts = NO_PARTS
+) -> tuple[Segment, ...]:
+    """Assign every launch of ``plan``, verified against the program's graph, to a lane.
+
+    Args:
+        plan: whose parts are all in ``opened``.
+        threads: of the device.
+        opened: parts in engines, ready to run.
+
+    Raises:
+        PreconditionFailed: a part on several threads would run beside another lane.
+    """
     position = {launch.unit: i for i, launch in enumerate(plan.launches)}
     last = last_readers(program, [position[unit] for unit in range(len(program.units))])
     freed_at: dict[int, list[int]] = {}
@@ -62,7 +74,12 @@ def lay_out(program: Program, plan: StreamPlan, threads: int) -> tuple[Segment, 
         positions = range(start, start + len(launches))
         freed = {at: tuple(freed_at.get(at, ())) for at in positions}
         merges = [units for units in plan.merges if position[units[0]] in positions]
-        part = _Part(launches, tuple(freed.values()), merges)
+        delegated = [part for part in plan.parts if position[part.units[0]] in positions]
+        has_lanes = len({launch.stream for launch in launches}) > 1
+        if has_lanes and any(part.threads > 1 for part in delegated):
+            raise PreconditionFailed("an engine on several threads runs beside no other lane")
+        bound = {part.units: opened[part] for part in delegated}
+        part = _Part(launches, tuple(freed.values()), [*merges, *bound], bound)
         segments.append(_segment(program, part, threads))
         start += len(launches)
     return tuple(segments)
@@ -73,20 +90,26 @@ def lay_out_stage(
     groups: Sequence[Sequence[int]],
     threads: int,
     strategy: Strategy = "concurrent",
+    delegated: BoundUnit | None = None,
 ) -> Segment:
-    """One stage as it runs inside a plan, group i on stream i; nothing is released."""
+    """One stage as it runs inside a plan, group i on stream i; nothing is released.
+
+    ``delegated`` runs in place of the units of the only group.
+    """
     launches = [Launch(unit, stream) for stream, group in enumerate(groups) for unit in group]
-    merges = groups if strategy == "merge" else ()
-    return _segment(program, _Part(launches, [()] * len(launches), merges), threads)
+    merges = groups if strategy == "merge" or delegated else ()
+    opened = {tuple(groups[0]): delegated} if delegated else {}
+    return _segment(program, _Part(launches, [()] * len(launches), merges, opened), threads)
 
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """Launches between two barriers, what each one frees, and which run as one kernel."""
+    """Launches between two barriers, what each one frees, and which run as one kernel or part."""
 
     launches: Sequence[Launch]
     freed: Sequence[tuple[int, ...]]
     merges: Sequence[Sequence[int]]
+    opened: Mapping[tuple[int, ...], BoundUnit] = field(default_factory=dict)
 
     def kernels(self) -> Iterator[tuple[tuple[Launch, ...], tuple[int, ...]]]:
         """The launches of each kernel, and the slots that are free after it."""
@@ -117,7 +140,8 @@ def _segment(program: Program, part: _Part, threads: int) -> Segment:
     lanes: list[list[Step]] = [[] for _ in load]
     for together, slots in part.kernels():
         lane = unit_lane[together[0].unit]
-        unit = program.unit(tuple(launch.unit for launch in together))
+        units = tuple(launch.unit for launch in together)
+        unit = part.opened.get(units) or program.unit(units)
         others = {wait for launch in together for wait in launch.waits}
         lanes[lane].append(
             Step(

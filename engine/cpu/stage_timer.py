@@ -117,7 +117,7 @@ class CpuStageTimer:
     def _ready(self, activations: Activations, stage: AskedStage) -> StageRun:
         threads = stage.threads or self._executor.threads
         program, groups = activations.program, stage.groups
-        segment = lay_out_stage(program, groups, threads, stage.strategy)
+        segment = lay_out_stage(program, groups, threads, stage.strategy, stage.delegated)
         env = activations.environment(tuple(unit for group in groups for unit in group))
         return self._executor.stage(program, segment, env)
 

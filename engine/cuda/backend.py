@@ -13,17 +13,17 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Callable, Generator, Mapping, Sequence
-from pathlib import Path
 from typing import TypeVar
 
 import torch
 
+from braid.core.device_state import UNKNOWN, DeviceState
 from braid.core.errors import BraidError, DeviceOutOfMemory, PreconditionFailed
 from braid.core.graph import Operator, OpGraph
 from braid.core.measurement import StageLatency, StageOverheads, UnitProfile
 from braid.core.plan import MAX_STREAMS, StreamPlan
 from braid.core.precision import FP32
-from braid.core.runtimes import ONNXRUNTIME, RUNTIMES
+from braid.core.runtimes import ONNXRUNTIME
 from braid.core.schedule import USUAL_KERNELS
 from braid.engine.cuda.driver.faults import classified, classify
 from braid.engine.cuda.driver.interface import Driver
@@ -34,11 +34,12 @@ from braid.engine.cuda.on_gpu import OnGpu
 from braid.engine.device import AskedStage, DevicePart, MakeInputs, Prepared, StageTimer, Tensors
 from braid.engine.ops.whole import KIND as ON_HOST
 from braid.engine.passes.specialise import interpret
+from braid.engine.program.engines import Engine, EnginePlace
 from braid.engine.program.input_ranges import check_inputs, input_ranges
 from braid.engine.program.kernel import PackedWeights
 from braid.engine.program.kernel_choice import KernelSource
-from braid.engine.program.onnxruntime_session import CUDA_PROVIDER, OnnxSession
-from braid.engine.program.program import Binding, Program, bind
+from braid.engine.program.onnxruntime_session import CUDA_PROVIDER, OnnxRuntime
+from braid.engine.program.program import NO_PARTS, Binding, OpenedParts, Program, bind
 from braid.engine.program.work import estimated_flop, estimated_profile
 from braid.engine.runtime.yielding import YieldToRequests, no_pause
 from braid.engine.timing.contenders import TimedContender
@@ -102,6 +103,10 @@ class CudaBackend:
     def device_key(self) -> str:
         return self._identity.device_key
 
+    def state(self, pause: YieldToRequests = no_pause) -> DeviceState:
+        """Nothing is known: no host moves the parts of a GPU."""
+        return UNKNOWN
+
     def software(self) -> dict[str, str]:
         return self._identity.software
 
@@ -124,9 +129,15 @@ class CudaBackend:
         )
 
     def prepare(
-        self, program: Program, plan: StreamPlan, pause: YieldToRequests = no_pause
+        self,
+        program: Program,
+        plan: StreamPlan,
+        pause: YieldToRequests = no_pause,
+        opened: OpenedParts = NO_PARTS,
     ) -> OnGpu:
         """Capture the plan, or ready it for eager streams."""
+        if plan.parts:
+            raise PreconditionFailed("a GPU runs no parts of a model in engines")
         prepared = self._executor.prepare(program, plan, pause)
         if prepared.eager_because:
             log.warning("%s runs eagerly: %s", program.graph.name, prepared.eager_because)
@@ -168,21 +179,12 @@ class CudaBackend:
     def runtimes(self) -> Sequence[str]:
         return (ONNXRUNTIME,)
 
-    def open_whole(
-        self,
-        runtime: str,
-        artefact: Path,
-        digest: str,
-        callers: int = 1,
-        precision: str = FP32,
-        *,
-        any_shape: bool = False,
-    ) -> OnnxSession:
-        """Open a session on the GPU, in full FP32."""
-        if precision != FP32:
-            raise PreconditionFailed(f"{RUNTIMES[runtime]} does not compute in {precision}")
-        threads = self._host_threads
-        return OnnxSession(artefact, digest, threads, provider=CUDA_PROVIDER, any_shape=any_shape)
+    def engine(self, runtime: str) -> Engine:
+        """ONNX Runtime on the GPU, in full FP32."""
+        return OnnxRuntime(CUDA_PROVIDER)
+
+    def engine_place(self, callers: int = 1, threads: int = 0) -> EnginePlace:
+        return EnginePlace(threads or self._host_threads)
 
     def profile(self, unit: Operator, graph: OpGraph) -> UnitProfile:
         """Estimate a unit's use of the device by the rates of a data centre's GPU."""

@@ -16,13 +16,15 @@ Tensors never travel here: they lie in shared memory, and messages name offsets.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from braid.core import errors
+from braid.core.device_state import UNKNOWN, DeviceState
 from braid.core.errors import BraidError, ResourceExhausted, WorkerFault
 from braid.core.graph import OpGraph
 from braid.core.measurement import DeviceFacts, PlanMeasurement, StageLatency
+from braid.core.plan import EnginePart
 from braid.core.program import PlansToCompare, PlanToRun, ProgramKey, UnitKernels
 from braid.core.quantisation import Quantisation
 from braid.core.schedule import Stage
@@ -46,7 +48,12 @@ class ProgramRequest(WorkerRequest[ReplyT_co]):
 
 @dataclass(frozen=True, slots=True)
 class MeasurementRequest(ProgramRequest[ReplyT_co]):
-    """A request that the worker works for between inferences; it can be dropped."""
+    """A request that the worker works for between inferences; it can be dropped.
+
+    It ends with DeviceChanged where the device is not in ``state``.
+    """
+
+    state: str | None = field(default=None, kw_only=True)  # name of a DeviceState; None: any
 
 
 # Replies that are no fact of their own.
@@ -66,6 +73,8 @@ class DeviceDescription:
     precisions: tuple[str, ...]  # of braid.core.precision
     runtimes: tuple[str, ...]  # that can run whole models there, of braid.core.runtimes
     software: Mapping[str, str]  # versions by name
+    state: DeviceState = UNKNOWN  # when it was asked for
+    look_s: float = 0.0  # that it took to look at the state
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +131,21 @@ class PlanMeasurements:
     """Measurements of whole models, in the order of the request: plans, then runtimes, of each."""
 
     plans: tuple[PlanMeasurement, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PartMeasurement:
+    """Latency of units in an engine, on the values that other units give them."""
+
+    latency_us: float | None = None  # None: it is refused
+    problem: str = ""  # why
+
+
+@dataclass(frozen=True, slots=True)
+class PartMeasurements:
+    """Measurements of parts, in the order of the request."""
+
+    parts: tuple[PartMeasurement, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,6 +276,13 @@ class ComparePlans(MeasurementRequest[PlanMeasurements]):
 
 
 @dataclass(frozen=True, slots=True)
+class MeasureParts(MeasurementRequest[PartMeasurements]):
+    """Measure units of a program in engines, and check what they compute."""
+
+    parts: tuple[EnginePart, ...]  # without an engine: on own kernels
+
+
+@dataclass(frozen=True, slots=True)
 class SearchPlans(MeasurementRequest[SearchResult]):
     """Plan a program, and measure what the planner asks for; answered by a bench that searches."""
 
@@ -292,6 +323,7 @@ AnyRequest = (
     | FindKernels
     | MeasureStage
     | ComparePlans
+    | MeasureParts
     | SearchPlans
     | Calibrate
     | CompareThroughput
@@ -307,6 +339,7 @@ AnyReply = (
     | ProgramKernels
     | StageLatency
     | PlanMeasurements
+    | PartMeasurements
     | SearchResult
     | Quantisation
     | ThroughputMeasurements

@@ -82,6 +82,13 @@ class Builder:
         self._reads[value] = self._uses.get(source_name, 0)
         return value
 
+    def sources(self) -> dict[str, tuple[str, ...]]:
+        """Source names outside of subgraphs that stand for each value, the latest last."""
+        sources: dict[str, tuple[str, ...]] = {}
+        for source, value in self._scopes[0].items():
+            sources[value] = (*sources.get(value, ()), source)
+        return sources
+
     def _unused(self, wish: str) -> str:
         name = wish
         while self._taken[name]:

@@ -38,6 +38,8 @@ def finish(
     """
     leave_weights_in_integers(builder)
     read = {value for op in builder.operators for value in op.reads()} | set(outputs.values())
+    sources = builder.sources()
+    made = {*inputs, *(value for op in builder.operators for value in op.outputs)}
     constants = _separate(builder.constants, read)
     graph = OpGraph(
         name=name,
@@ -45,6 +47,7 @@ def finish(
         outputs=dict(outputs),
         constants={value: spec_of(tensor) for value, tensor in constants.items()},
         operators=tuple(builder.operators),
+        sources={value: names for value, names in sources.items() if value in made},
     )
     try:
         graph.verify()

@@ -26,14 +26,14 @@ def count_reads(graph: onnx.GraphProto) -> Counter[str]:
     return reads
 
 
-def _reads(node: onnx.NodeProto) -> set[str]:
+def reads_of(node: onnx.NodeProto) -> set[str]:
     """Names a node reads from its graph, through its subgraphs too."""
     names = set(filter(None, node.input))
     for graph in subgraphs(node):
         inner = {proto.name for proto in graph.initializer} | {info.name for info in graph.input}
         inner.update(output for child in graph.node for output in child.output)
         for child in graph.node:
-            names |= _reads(child) - inner
+            names |= reads_of(child) - inner
         names |= {info.name for info in graph.output} - inner
     return names
 
@@ -61,7 +61,7 @@ def in_order(
     readers: dict[int, list[int]] = {}
     for i, node in enumerate(graph.node):
         needed = set()
-        for name in _reads(node):
+        for name in reads_of(node):
             if name in made_by:
                 needed.add(made_by[name])
             elif builder.resolve(name) is None:

@@ -328,6 +328,7 @@ class _Walk:
             constants={},
             operators=kept,
             specs={name: spec_of(self._meta[name]) for name in self._meta if name in computed},
+            sources=self._template.sources,
         )
         content = {**self._contents, **self._weights}
         given = {name for name in content if name not in computed and name not in self._inputs}

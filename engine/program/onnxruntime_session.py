@@ -7,7 +7,10 @@ itself, ONNX Runtime's pool would spin on into whatever the device does next.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +20,11 @@ from torch import Tensor
 
 from braid.core.errors import PreconditionFailed
 from braid.core.graph import OpGraph
+from braid.core.precision import FP32
 from braid.engine.ops.dtypes import array_of, tensor_of
 from braid.engine.ops.session_run import run_session
-from braid.engine.program.model_file import opened_file, reason_of
+from braid.engine.program.engines import EnginePlace
+from braid.engine.program.model_file import reason_of
 from braid.engine.runtime.stopping import stoppable_session_run
 
 Provider = tuple[str, Mapping[str, str]]
@@ -62,46 +67,35 @@ class OnnxSession:
 
     def __init__(
         self,
-        artefact: Path,
-        digest: str,
-        threads: int,
-        cpus: Sequence[int] = (),
+        model: Path | bytes,
+        on: EnginePlace,
         provider: Provider = CPU_PROVIDER,
         *,
-        spins: bool = True,
         any_shape: bool = False,
     ) -> None:
-        """Open the model that an artefact keeps.
+        """Open a model.
 
         Args:
-            artefact: the folder.
-            digest: SHA-256 that the file must still have.
-            threads: that work at the same time, the caller's included.
-            cpus: the core of each one; empty leaves them to the kernel.
+            model: its file or content.
+            on: threads and cores.
             provider: what it runs on.
-            spins: whether threads spin while a run lasts and they have no work.
             any_shape: keep no memory pattern, which ONNX Runtime does for every shape, for ever.
 
         Raises:
-            PreconditionFailed: the artefact keeps no model file, or ONNX Runtime refuses it or
-                has no such provider.
-            InvalidArtefact: the file was changed after the import.
+            PreconditionFailed: ONNX Runtime refuses it or has no such provider.
         """
         import onnxruntime  # half a second that only sessions need
 
         if provider[0] not in onnxruntime.get_available_providers():
             raise PreconditionFailed(f"this ONNX Runtime is built without {provider[0]}")
-        with opened_file(artefact, digest) as path:
-            try:
-                options = _options(onnxruntime, threads, cpus, spins)
-                options.enable_mem_pattern = not any_shape
-                self._session = onnxruntime.InferenceSession(
-                    str(path), options, providers=[provider]
-                )
-            except Exception as error:  # its exceptions share no base but this
-                raise PreconditionFailed(
-                    f"ONNX Runtime refuses the model: {reason_of(error)}"
-                ) from error
+        try:
+            options = _options(onnxruntime, on)
+            options.enable_mem_pattern = not any_shape
+            self._session = onnxruntime.InferenceSession(model, options, providers=[provider])
+        except Exception as error:  # its exceptions share no base but this
+            raise PreconditionFailed(
+                f"ONNX Runtime refuses the model: {reason_of(error)}"
+            ) from error
         if self._session.get_providers()[0] != provider[0]:  # it said so, and took the CPU
             raise PreconditionFailed(f"ONNX Runtime cannot use {provider[0]} here")
         self._outputs = [output.name for output in self._session.get_outputs()]
@@ -150,6 +144,9 @@ class OnnxSession:
         else:
             self._run_and_copy(inputs, outputs)
 
+    def ready_for(self, inputs: Mapping[str, Tensor]) -> None:
+        """Do nothing: the session was made ready when it was opened."""
+
     def _run_and_copy(self, inputs: Mapping[str, Tensor], outputs: Mapping[str, Tensor]) -> None:
         for name, tensor in self.run(inputs).items():
             place = outputs[name]
@@ -186,15 +183,40 @@ class OnnxSession:
         return bound
 
 
-def _options(onnxruntime: Any, threads: int, cpus: Sequence[int], spins: bool) -> Any:
+@dataclass(frozen=True)
+class OnnxRuntime:
+    """ONNX Runtime as an ``Engine``."""
+
+    provider: Provider = CPU_PROVIDER
+    is_installed: bool = True  # Braid requires it: the import compares with it
+
+    @cached_property
+    def version(self) -> str:
+        return version("onnxruntime")
+
+    def check(self, graph: OpGraph, constants: Mapping[str, Tensor]) -> None:
+        check_division(graph, constants)
+
+    def compile(
+        self,
+        model: Path | bytes,
+        on: EnginePlace,
+        precision: str = FP32,
+        *,
+        any_shape: bool = False,
+    ) -> OnnxSession:
+        return OnnxSession(model, on, self.provider, any_shape=any_shape)
+
+
+def _options(onnxruntime: Any, on: EnginePlace) -> Any:
     options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads
+    options.intra_op_num_threads = on.threads
     options.inter_op_num_threads = 1
     options.log_severity_level = 4
-    options.add_session_config_entry("session.intra_op.allow_spinning", str(int(spins)))
+    options.add_session_config_entry("session.intra_op.allow_spinning", str(int(on.spins)))
     options.add_session_config_entry("session.force_spinning_stop", "1")
-    if len(cpus) == threads > 1:
+    if len(on.cpus) == on.threads > 1:
         # One list a thread of its pool, which the caller is not in; it counts cores from 1.
-        affinities = ";".join(str(cpu + 1) for cpu in cpus[1:])
+        affinities = ";".join(str(cpu + 1) for cpu in on.cpus[1:])
         options.add_session_config_entry("session.intra_op_thread_affinities", affinities)
     return options

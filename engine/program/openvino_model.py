@@ -11,9 +11,10 @@ cached in files.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from functools import cached_property
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +23,11 @@ import torch
 from torch import Tensor
 
 from braid.core.errors import BraidError, PreconditionFailed
+from braid.core.graph import OpGraph
 from braid.core.precision import BF16, FP32
 from braid.engine.program import openvino_library as library
-from braid.engine.program.model_file import opened_file, reason_of
+from braid.engine.program.engines import EnginePlace
+from braid.engine.program.model_file import reason_of
 from braid.engine.program.openvino_exactness import Bounds, exact_within
 from braid.engine.program.openvino_library import tbb_threads
 from braid.engine.runtime.stopping import stop_signal
@@ -41,42 +44,28 @@ _CANCEL_AGAIN_S = 0.001
 _Shapes = tuple[tuple[str, torch.Size], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class OpenVinoPlace:
-    """Threads and cores that a model runs on."""
-
-    threads: int  # of one run, the caller's included
-    cpus: Sequence[int] = ()  # the core of each one; empty leaves them to the kernel
-    device_cpus: Sequence[int] = ()  # those of all of the device, if ``cpus`` is a part of it
-    callers: int = 1  # threads that run it at once
-
-
 class OpenVinoModel:
     """One model, compiled for each shapes that it runs at first. Several threads may run it."""
 
-    def __init__(
-        self, artefact: Path, digest: str, on: OpenVinoPlace, precision: str = FP32
-    ) -> None:
-        """Read the model that an artefact keeps.
+    def __init__(self, model: Path | bytes, on: EnginePlace, precision: str = FP32) -> None:
+        """Read a model.
 
         Args:
-            artefact: the folder.
-            digest: SHA-256 that the file must still have.
+            model: its file or content.
             on: threads and cores.
             precision: that it computes in, of ``core.runtimes``.
 
         Raises:
-            PreconditionFailed: the artefact keeps no model file, or OpenVINO refuses it.
-            InvalidArtefact: the file was changed after the import.
+            PreconditionFailed: OpenVINO refuses it.
         """
         self._cpus, self._device_cpus = tuple(on.cpus), tuple(on.device_cpus or on.cpus)
         self._properties = _properties(on.threads * on.callers, on.callers, precision)
         self._compiled: dict[_Shapes, _Compiled] = {}
         self._lock = threading.Lock()
-        with opened_file(artefact, digest) as path, _refused("OpenVINO refuses the model"):
+        with _refused("OpenVINO refuses the model"):
             self._library = library.load()
             self._core = self._library.Core()
-            self._model = self._core.read_model(str(path))
+            self._model = self._core.read_model(model)
 
     def run(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
         dense = {name: tensor.contiguous() for name, tensor in inputs.items()}
@@ -90,6 +79,9 @@ class OpenVinoModel:
         with compiled.request() as request, _ended_by(request.cancel), _refused(_CANNOT):
             request.bind(inputs, outputs)
             request.infer()
+
+    def ready_for(self, inputs: Mapping[str, Tensor]) -> None:
+        self._at(inputs)
 
     def _at(self, inputs: Mapping[str, Tensor]) -> _Compiled:
         shapes = tuple([(name, tensor.shape) for name, tensor in inputs.items()])
@@ -121,6 +113,31 @@ class OpenVinoModel:
                 ready = _Compiled(self._library, compiled, bounds)
                 ready.warm_up()
         return ready
+
+
+class OpenVino:
+    """OpenVINO as an ``Engine``."""
+
+    @property
+    def is_installed(self) -> bool:
+        return library.is_installed()
+
+    @cached_property
+    def version(self) -> str:
+        return version("openvino")
+
+    def check(self, graph: OpGraph, constants: Mapping[str, Tensor]) -> None:
+        """Refuse nothing: what it cannot run, it refuses when it is compiled."""
+
+    def compile(
+        self,
+        model: Path | bytes,
+        on: EnginePlace,
+        precision: str = FP32,
+        *,
+        any_shape: bool = False,
+    ) -> OpenVinoModel:
+        return OpenVinoModel(model, on, precision)
 
 
 class _Compiled:

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 
 from torch import Tensor
 
 from braid.core.errors import PreconditionFailed
 from braid.core.graph import Operator, OpGraph
+from braid.core.plan import EnginePart
 from braid.engine.program.kernel import Kernel, PackedWeights
 from braid.engine.program.kernel_choice import KernelSource, choose, makeable
 from braid.engine.program.merge import merged_unit
@@ -29,6 +31,12 @@ class BoundUnit:
     inputs: tuple[int, ...]  # slots
     outputs: tuple[int, ...]  # slots
     work_us: float  # rough latency on one thread, to balance lanes
+
+
+OpenedParts = Mapping[EnginePart, BoundUnit]
+"""Parts of a plan in engines, ready to run."""
+
+NO_PARTS: OpenedParts = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,9 +18,10 @@ from braid.core.errors import PreconditionFailed
 from braid.core.graph import OpGraph
 from braid.core.program import ProgramKey
 from braid.core.tensor import outputs_at
-from braid.engine.device import DevicePart, Tensors, Whole
+from braid.engine.device import DevicePart, Tensors
 from braid.engine.link.shared_memory import SlotLayout, slot_layout
 from braid.engine.ops.dtypes import array_of
+from braid.engine.program.engines import Whole
 from braid.engine.program.onnxruntime_session import check_division
 from braid.engine.worker.heap_runs import Heap
 

@@ -38,6 +38,8 @@ from braid.engine.link.messages import (
     FindFacts,
     FindKernels,
     LoadModel,
+    MeasurementRequest,
+    MeasureParts,
     MeasureStage,
     PrepareExecutable,
     ReleaseExecutable,
@@ -57,6 +59,7 @@ from braid.engine.runtime.memory import (
 from braid.engine.runtime.stopping import check_stopped
 from braid.engine.runtime.yielding import YieldToRequests
 from braid.engine.worker.measuring.measurements import Measurements, Task
+from braid.engine.worker.measuring.state_guard import StateGuard
 from braid.engine.worker.models import ModelTable
 from braid.engine.worker.process.current_work import CurrentWork
 from braid.engine.worker.requests import Copies, RequestHandlers, RunUnderway
@@ -103,6 +106,7 @@ class Worker(YieldToRequests):
         self._went_on_at = monotonic()  # when work that is not inference began again
         models = ModelTable(backend, self)
         self._measurements = Measurements(backend, models, self)
+        self._state_guard = StateGuard(backend, self)
         calls = RequestHandlers(backend, arena, models, self._measurements, self)
         self._calls = calls
         self._side_runs = SideRuns()
@@ -120,6 +124,7 @@ class Worker(YieldToRequests):
             FindKernels: self._measurements.kernels,
             MeasureStage: self._measurements.measure,
             ComparePlans: self._measurements.compare,
+            MeasureParts: self._measurements.parts,
             Calibrate: self._measurements.calibrate,
             CompareThroughput: self._measurements.throughput,
         }
@@ -287,12 +292,14 @@ class Worker(YieldToRequests):
         return any_ran
 
     def _answer(self, message: WorkerCall) -> None:
-        call, kind = message.number, type(message.request)
+        call, request = message.number, message.request
         try:
-            if kind in self.measurements:
-                self._background.append(_Background(call, self.measurements[kind](message.request)))
+            if isinstance(request, MeasurementRequest):
+                task = self.measurements[type(request)](request)
+                task = self._state_guard.in_state(task, request.state)
+                self._background.append(_Background(call, task))
                 return
-            reply = self.handlers[kind](message.request)
+            reply = self.handlers[type(request)](request)
         except Exception as error:
             self._fail(call, error)
         else:

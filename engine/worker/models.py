@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,13 +22,13 @@ from torch import Tensor
 
 from braid.core.errors import InvalidArtefact, PreconditionFailed
 from braid.core.graph import OpGraph
-from braid.core.plan import StreamPlan, sequential_plan, verify_plan
+from braid.core.plan import EnginePart, StreamPlan, sequential_plan, verify_plan
 from braid.core.precision import FP32, INT8
 from braid.core.program import PlanToRun, ProgramKey
 from braid.core.quantisation import Quantisation
 from braid.core.runtimes import ONNXRUNTIME
 from braid.core.tensor import TensorType, has_open_extents
-from braid.engine.device import Backend, DevicePart, Prepared, Whole
+from braid.engine.device import Backend, DevicePart, Prepared, open_whole
 from braid.engine.importer.artefact import load_artefact
 from braid.engine.importer.host.report import MODEL_FILE
 from braid.engine.link.messages import ModelMemory
@@ -40,13 +40,14 @@ from braid.engine.passes.precision import in_precision
 from braid.engine.passes.quantised.calibrated import quantised_by
 from braid.engine.passes.quantised.fusing import fuse_quantised
 from braid.engine.passes.specialise import specialise
+from braid.engine.program.engines import Whole
 from braid.engine.program.input_ranges import input_ranges
 from braid.engine.program.kernel import PackedWeights
 from braid.engine.program.model_file import opened_file
-from braid.engine.program.onnxruntime_session import check_division
-from braid.engine.program.program import Program
+from braid.engine.program.program import NO_PARTS, OpenedParts, Program
 from braid.engine.runtime.yielding import YieldToRequests, in_thread, no_pause
 from braid.engine.worker.any_shape import AnyShape, check_any_division
+from braid.engine.worker.engine_parts import EngineParts
 from braid.engine.worker.tensor_memory import storage_bytes, storage_of
 
 log = logging.getLogger("braid.worker")
@@ -101,12 +102,14 @@ class ReadyExecutable:
     layout: SlotLayout
     session: Whole | None = None  # runs instead of the plan, as long as it can
     place: DevicePart | None = None  # where it runs; None: on all of the device
-    has_fallen_back: bool = False  # a run was left to the plan, which was logged
+    fallback: Prepared | None = None  # of a plan with parts in engines: runs what these refuse
+    has_fallen_back: bool = False  # a run was left to another plan, which was logged
 
     @property
     def needs_finite(self) -> bool:
         """Whether inputs that are NaN or infinite need the interpreter."""
-        return self.program.needs_finite or self.session is not None
+        is_own = self.session is None and self.fallback is None
+        return self.program.needs_finite or not is_own
 
 
 class ModelTable:
@@ -182,8 +185,8 @@ class ModelTable:
             model = self.model(digest)
             backend = self._backend if place is None else place.backend
             session = in_thread(
-                lambda: backend.open_whole(
-                    *(runtime, model.artefact, model.file_digest, callers, precision),
+                lambda: open_whole(
+                    *(backend, runtime, model.artefact, model.file_digest, callers, precision),
                     any_shape=model.takes_any_shape,
                 ),
                 self._pause,
@@ -290,8 +293,37 @@ class ModelTable:
         program = self.program(key, place)
         session = self._session(to_run, place) if to_run.runtime else None
         layout = slot_layout(program.graph.inputs, output_specs(program.graph))
-        prepared = self.ready(program, to_run.plan, place)
-        return ReadyExecutable(key.digest, program, prepared, layout, session, place)
+        plan, opened, fallback = to_run.plan, NO_PARTS, None
+        if plan is not None and plan.parts:
+            fallback = self.ready(program, None, place)
+            try:
+                opened = self.open_parts(key, plan.parts)
+            except (PreconditionFailed, InvalidArtefact) as error:
+                facts = {"digest": key.digest}
+                log.warning("runs under the sequential plan instead: %s", error, extra=facts)
+                plan = fallback = None
+        prepared = self.ready(program, plan, place, opened)
+        return ReadyExecutable(key.digest, program, prepared, layout, session, place, fallback)
+
+    def engine_parts(self, key: ProgramKey) -> EngineParts:
+        """Read the model's file, to cut parts of a program out of it.
+
+        Raises:
+            PreconditionFailed: the artefact keeps none, or the program computes otherwise than it.
+            InvalidArtefact: the file was changed after the import.
+        """
+        model, program = self.model(key.digest), self.program(key)
+        return in_thread(lambda: EngineParts(self._backend, model, key, program), self._pause)
+
+    def open_parts(self, key: ProgramKey, parts: Iterable[EnginePart]) -> OpenedParts:
+        """Open parts of a program in engines, while requests go on being answered.
+
+        Raises:
+            PreconditionFailed: there is no file, or an engine is not here or refuses its part.
+            InvalidArtefact: the file was changed after the import.
+        """
+        of_file = self.engine_parts(key)
+        return in_thread(lambda: {part: of_file.open(part) for part in parts}, self._pause)
 
     def open_any_shape(self, to_run: PlanToRun) -> Sequence[AnyShape]:
         """Open a model for runs at any of its shapes: one, or one for each place.
@@ -333,19 +365,22 @@ class ModelTable:
 
     def check_runtime(self, runtime: str, key: ProgramKey) -> None:
         """Raise PreconditionFailed if a request could end the process in a runtime."""
-        if runtime == ONNXRUNTIME:
-            program = self.program(key)
-            check_division(program.graph, program.constants())
+        program = self.program(key)
+        self._backend.engine(runtime).check(program.graph, program.constants())
 
     def ready(
-        self, program: Program, plan: StreamPlan | None, place: DevicePart | None = None
+        self,
+        program: Program,
+        plan: StreamPlan | None,
+        place: DevicePart | None = None,
+        opened: OpenedParts = NO_PARTS,
     ) -> Prepared:
         """Verify a plan (None: the sequential plan) against the graph and prepare it."""
         if plan is None:
             plan = sequential_plan(len(program.units))
         verify_plan(plan, program.graph.predecessors())
         backend = self._backend if place is None else place.backend
-        return backend.prepare(program, plan, self._pause)
+        return backend.prepare(program, plan, self._pause, opened)
 
     def memory(self, digest: str, latest: ReadyExecutable | None = None) -> ModelMemory:
         """Memory of a model, of which ``latest`` was just prepared."""

@@ -7,10 +7,10 @@ import math
 import mmap
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from pathlib import Path
-from time import monotonic, perf_counter_ns
+from time import monotonic, perf_counter, perf_counter_ns
 from typing import Any, TypeAlias
 
 import torch
@@ -311,7 +311,12 @@ class RequestHandlers:
             with suppress(InvalidRequest):  # not every model takes what is made up
                 self._backend.interpret(ready.program, inputs, pause)
         else:
-            ready.prepared.run(inputs, pause)
+            try:
+                ready.prepared.run(inputs, pause)
+            except PreconditionFailed:  # an engine refuses what is made up
+                if ready.fallback is None:
+                    raise
+                ready.fallback.run(inputs, pause)
         return pause.net_time(start_ns, perf_counter_ns()).us / 1e6
 
     def release(self, request: ReleaseExecutable) -> Acknowledged:
@@ -324,6 +329,12 @@ class RequestHandlers:
         return ProgramDescription(self._models.program(request.program).graph)
 
     def describe_device(self, _: DescribeDevice) -> DeviceDescription:
+        began = perf_counter()
+        state = self._backend.state(self._pause)
+        return replace(self._description, state=state, look_s=perf_counter() - began)
+
+    @cached_property
+    def _description(self) -> DeviceDescription:
         return DeviceDescription(
             self._backend.device_key(),
             self._backend.threads,
@@ -357,7 +368,16 @@ def begin_run(
                 ready.has_fallen_back = True
                 facts = {"digest": ready.digest}
                 log.warning("runs under its plan, for once: %s", error, extra=facts)
-    return ready.prepared.begin(inputs, outputs)
+    try:
+        return ready.prepared.begin(inputs, outputs)
+    except PreconditionFailed as error:  # an engine refused a part
+        if ready.fallback is None:
+            raise
+        if not ready.has_fallen_back:
+            ready.has_fallen_back = True
+            facts = {"digest": ready.digest}
+            log.warning("runs under the sequential plan, for once: %s", error, extra=facts)
+        return ready.fallback.begin(inputs, outputs)
 
 
 def _put(results: Tensors, outputs: Mapping[str, Tensor], size_bytes: int) -> None:

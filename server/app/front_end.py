@@ -91,7 +91,7 @@ class FrontEnd:
                 self._worker_changed, self._worker_ended, self.drift.ran, self._model_lost
             )
             self.devices = Devices(settings, events, make_host)
-            health = Health(SERVICES)
+            health = Health(SERVICES, self._device_facts)
             self._readiness = Readiness(health, self.devices, settings.ready_models)
             made_from = MadeFrom(
                 settings,
@@ -273,6 +273,18 @@ class FrontEnd:
             self.settings.memory_bytes,
             self.devices.allowance.cpus,
         )
+
+    def _device_facts(self) -> list[dict[str, object]]:
+        return [
+            {
+                "device": device.name,
+                "is_up": device.is_up,
+                "cores": device.state.name,
+                "nearest_ns": device.state.least_ns,
+                "farthest_ns": device.state.most_ns,
+            }
+            for device in self.devices.all
+        ]
 
     def _plan_drifted(self, plan: PlanLabels, ratio: float) -> None:
         """Have a plan made again: at once where that is wanted, else in idle time.

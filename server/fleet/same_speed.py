@@ -19,13 +19,13 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from braid.compiler.progress import batch_size_label
-from braid.compiler.sign_test import sign_test_interval
 from braid.core.errors import BraidError
 from braid.core.measurement import PlanMeasurement
 from braid.core.plan import sequential_plan
 from braid.core.precision import AUTO, FP32
 from braid.core.program import PlansToCompare
 from braid.core.schedule import Schedule
+from braid.core.sign_test import sign_test_interval
 from braid.engine.link.messages import ComparePlans, DescribeProgram
 from braid.server.inference.replica import ModelReplica, ScheduleMark
 from braid.server.jobs.interfaces import ServingDevice

@@ -36,7 +36,7 @@ from braid.compiler.progress import (
     ReportProgress,
     batch_size_label,
 )
-from braid.compiler.provisional import better_founded
+from braid.compiler.provisional import better_founded, with_present_engines
 from braid.compiler.report import Event, StageMeasured, StagesReused
 from braid.compiler.retries import RetryWhileRestarting
 from braid.compiler.samples import NO_SAMPLES, GivenSamples, read_given
@@ -473,8 +473,11 @@ async def _use_stored(
 ) -> Schedule | None:
     """Let the stored schedule serve, if there is one that fits."""
     key, device = target.key, target.device
-    schedule = await services.store.call(services.store.find_schedule, key)
+    stored = await services.store.call(services.store.find_schedule, key)
+    schedule = None if stored is None else with_present_engines(stored, device.software)
     if schedule is not None:
+        if schedule is not stored:
+            await services.store.call(services.store.put_schedule, schedule)
         try:
             await promote(target.model, device, schedule, services, retry)
             services.registry.found(target.model, device.name, schedule)

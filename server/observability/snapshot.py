@@ -21,6 +21,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from braid.core.allowance import Throttling, throttling
+from braid.core.device_state import UNKNOWN, DeviceState
 from braid.engine.link.messages import ModelMemory
 from braid.server.devices.device import Device
 from braid.server.store.quota import size_on_disk
@@ -42,6 +43,7 @@ class DeviceSnapshot:
     shared_limit_bytes: int
     gpu_bytes: int | None
     models: Mapping[str, ModelMemory]  # by digest
+    state: DeviceState = UNKNOWN
 
     @staticmethod
     def of(device: Device) -> DeviceSnapshot:
@@ -54,6 +56,7 @@ class DeviceSnapshot:
             device.arena.size_bytes,
             device.gpu_reserved_bytes,
             dict(device.model_memory),
+            device.state,
         )
 
 
@@ -244,6 +247,20 @@ def _devices(snapshot: Snapshot) -> Iterator[Metric]:
     for name, text, read in _OF_DEVICES:
         samples = [((device.name,), read(device)) for device in snapshot.devices]
         yield _family(name, text, ("device",), samples)
+    distances = [
+        ((device.name, cores), distance_ns)
+        for device in snapshot.devices
+        for cores, distance_ns in (
+            ("nearest", device.state.least_ns),
+            ("farthest", device.state.most_ns),
+        )
+    ]
+    yield _family(
+        "braid_core_distance_ns",
+        "Round trip of a cache line between the two cores of a device that are nearest or farthest",
+        ("device", "cores"),
+        distances,
+    )
 
 
 def _model_sizes(snapshot: Snapshot) -> Iterator[tuple[tuple[str, ...], float]]:

@@ -49,7 +49,7 @@ def test_under_a_quota_of_one_cpu_one_unpinned_thread_computes(
     assert (told["allowance"]["cpus"], told["allowance"]["cores"]) == (1.0, len(CORES))
     assert 0 < told["allowance"]["periods"] <= counted
     assert 0 < told["allowance"]["memory_budget_bytes"] < told["allowance"]["memory_bytes"]
-    assert ":threads=1:" in told["devices"][0]
+    assert ":threads=1:" in told["device_keys"][0]
     assert allowed == 1
     assert environment["GOMP_SPINCOUNT"] == "0"
     assert masks == {frozenset(CORES)}

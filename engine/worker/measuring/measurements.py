@@ -6,19 +6,20 @@ for one repetition at most.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
+from math import inf
 
 from torch import Tensor
 
 from braid.core.errors import DeviceOutOfMemory, InvalidArtefact, PreconditionFailed
 from braid.core.measurement import DeviceFacts, StageOverheads
-from braid.core.plan import StreamPlan
+from braid.core.plan import EnginePart, StreamPlan
 from braid.core.precision import FP32, HALF, INT8
 from braid.core.program import PlansToCompare, ProgramKey, UnitKernels
 from braid.core.quantisation import Quantisation
-from braid.engine.device import AskedStage, Backend, Prepared, Whole
+from braid.engine.device import AskedStage, Backend, Prepared, open_whole
 from braid.engine.link.messages import (
     AnyReply,
     Calibrate,
@@ -26,14 +27,18 @@ from braid.engine.link.messages import (
     CompareThroughput,
     FindFacts,
     FindKernels,
+    MeasureParts,
     MeasureStage,
+    PartMeasurement,
+    PartMeasurements,
     PlanMeasurements,
     ProgramKernels,
     SearchProgress,
 )
 from braid.engine.passes.quantised.candidates import Candidates
+from braid.engine.program.engines import Whole
 from braid.engine.program.merge import merge_groups
-from braid.engine.program.program import Program
+from braid.engine.program.program import NO_PARTS, Program
 from braid.engine.runtime.priority import thread_gives_way
 from braid.engine.runtime.yielding import YieldToRequests, in_thread
 from braid.engine.timing.comparison import Check, ComparisonOptions, compare
@@ -41,6 +46,7 @@ from braid.engine.timing.contenders import TimedContender
 from braid.engine.timing.counted_rounds import CountedRounds
 from braid.engine.timing.runs import TimedRun, timed_aside
 from braid.engine.worker.checked_inputs import inputs_to_check
+from braid.engine.worker.engine_parts import border_of, check_part
 from braid.engine.worker.measuring.calibration import calibrated
 from braid.engine.worker.measuring.lost_numbers import most_lost
 from braid.engine.worker.measuring.sensitivity import most_rounded
@@ -49,6 +55,13 @@ from braid.engine.worker.models import ModelTable, seeded_inputs
 
 Task = Generator[SearchProgress | float | None, None, AnyReply]
 """Yields whenever a request may go first; a number is the fraction done."""
+
+
+HOPELESS = 1.3
+"""A part that takes so much longer than own kernels, which are measured before, is run once."""
+
+PART_ATTEMPTS = 2
+"""To measure a part while other processes leave the cores."""
 
 
 class Measurements:
@@ -102,9 +115,51 @@ class Measurements:
         if request.variant:
             ((unit,),) = stage.groups
             program = program.with_variant(unit, request.variant)
-        inputs = partial(seeded_inputs, program.graph, self._models.content(key), 0)
-        timing = yield from self._backend.measure(program, inputs, stage, self._pause)
+        timing = yield from self._backend.measure(program, self._seeded(key), stage, self._pause)
         return timing
+
+    def parts(self, request: MeasureParts) -> Task:
+        """Measure parts one by one as stages of their units; an engine may refuse one, or err."""
+        key, program = request.program, self._models.program(request.program)
+        of_file, inputs = self._models.engine_parts(key), self._seeded(key)
+        values = self._border_values(program, request.parts, inputs())
+        measured: list[PartMeasurement] = []
+        own_us: dict[tuple[int, ...], float] = {}
+        for part in request.parts:
+            yield None
+            delegated = None
+            try:
+                if part.engine:
+                    delegated = in_thread(partial(of_file.open, part), self._pause)
+                    check_part(delegated, values)
+                hopeless_us = HOPELESS * own_us.get(part.units, inf)
+                stage = AskedStage((part.units,), None, "concurrent", hopeless_us, delegated)
+                for _ in range(PART_ATTEMPTS):
+                    timing = yield from self._backend.measure(program, inputs, stage, self._pause)
+                    if not timing.is_disturbed:
+                        break
+                if not part.engine:
+                    own_us[part.units] = timing.latency_us
+                measured.append(PartMeasurement(timing.latency_us))
+            except PreconditionFailed as error:
+                measured.append(PartMeasurement(problem=str(error)))
+        self.forget()
+        return PartMeasurements(tuple(measured))
+
+    def _border_values(
+        self, program: Program, parts: Iterable[EnginePart], inputs: Mapping[str, Tensor]
+    ) -> Mapping[int, Tensor]:
+        """Values at the borders of parts by the plain interpreter, by their slots."""
+        graph = program.graph
+        borders = [border_of(graph, part.units) for part in parts if part.engine]
+        names = {name for border in borders for values in border for name in values}
+        shown = replace(graph, outputs={name: name for name in names})
+        values = self._backend.interpret(replace(program, graph=shown), inputs, self._pause)
+        return {program.slots[name]: tensor for name, tensor in {**inputs, **values}.items()}
+
+    def _seeded(self, key: ProgramKey) -> Callable[[], Mapping[str, Tensor]]:
+        graph = self._models.program(key).graph
+        return partial(seeded_inputs, graph, self._models.content(key), 0)
 
     def compare(self, request: ComparePlans) -> Task:
         """Compare whole models in turns: errors of outputs, and latencies."""
@@ -135,7 +190,8 @@ class Measurements:
     def _contenders(self, field: PlansToCompare, prepared: list[Prepared]) -> list[TimedContender]:
         """Prepare the plans and runtimes of one precision."""
         program = self._models.program(field.program)
-        contenders = [self._plan_contender(program, plan, prepared) for plan in field.plans]
+        key = field.program
+        contenders = [self._plan_contender(key, program, plan, prepared) for plan in field.plans]
         contenders += [self._whole_contender(field.program, name) for name in field.runtimes]
         for contender in contenders:
             contender.tolerance = field.tolerance
@@ -184,12 +240,13 @@ class Measurements:
         return Throughput(self._models, request, self._pause).run(self._backend.threads)
 
     def _plan_contender(
-        self, program: Program, plan: StreamPlan, prepared: list[Prepared]
+        self, key: ProgramKey, program: Program, plan: StreamPlan, prepared: list[Prepared]
     ) -> TimedContender:
-        """Prepare a plan for a comparison; a plan without room is a contender that cannot run."""
+        """Prepare a plan for a comparison; one that cannot be is a contender that cannot run."""
         try:
-            ready = self._models.ready(program, plan)
-        except DeviceOutOfMemory as error:
+            opened = self._models.open_parts(key, plan.parts) if plan.parts else NO_PARTS
+            ready = self._models.ready(program, plan, opened=opened)
+        except (DeviceOutOfMemory, PreconditionFailed, InvalidArtefact) as error:
             return TimedContender(_absent, problem=str(error))
         prepared.append(ready)
         return self._backend.contender(ready)
@@ -200,8 +257,9 @@ class Measurements:
 
         def opened() -> Whole:
             thread_gives_way()
-            return self._backend.open_whole(
-                runtime, model.artefact, model.file_digest, precision=key.precision
+            return open_whole(
+                *(self._backend, runtime, model.artefact, model.file_digest),
+                precision=key.precision,
             )
 
         try:

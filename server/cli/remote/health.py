@@ -13,6 +13,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from braid.server.cli.connection import Subparsers, add_address, connect, tls_hint, tls_of
 from braid.server.cli.parser import seconds
+from braid.server.servicers.health import DEVICES
 from braid_client import BraidError
 
 
@@ -30,7 +31,7 @@ def add_parser(subparsers: Subparsers) -> None:
     parser.add_argument(
         "--json",
         action="store_true",
-        help="status, and what the server may use of CPUs and memory (null without a token)",
+        help="status, devices, and CPUs and memory that may be used (null without a token)",
     )
     add_address(parser)
 
@@ -45,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
     ) as channel:
         stub = health_pb2_grpc.HealthStub(channel)
         try:
-            answer = stub.Check(
+            answer, call = stub.Check.with_call(
                 health_pb2.HealthCheckRequest(service=args.service), timeout=args.timeout
             )
         except grpc.RpcError as error:
@@ -55,16 +56,20 @@ def run(args: argparse.Namespace) -> int:
             return 1
     name = health_pb2.HealthCheckResponse.ServingStatus.Name(answer.status)
     status = name.lower().replace("_", " ")
-    print(json.dumps({"status": status, **_facts(args)}, indent=2) if args.json else status)
+    if args.json:
+        devices = dict(call.trailing_metadata() or ()).get(DEVICES, "[]")
+        facts = {"status": status, "devices": json.loads(devices), **_of_node(args)}
+        status = json.dumps(facts, indent=2)
+    print(status)
     return 0 if answer.status == health_pb2.HealthCheckResponse.SERVING else 1
 
 
-def _facts(args: argparse.Namespace) -> dict[str, Any]:
-    """Devices of the server that answers, and what it may use; null where that is not told."""
+def _of_node(args: argparse.Namespace) -> dict[str, Any]:
+    """Keys of the devices of the server that answers, and what it may use; null if not told."""
     try:
         with connect(args) as client:
             node = next(node for node in client.nodes(timeout_s=args.timeout) if node.answers)
     except (BraidError, StopIteration):
-        return {"devices": None, "allowance": None}
+        return {"device_keys": None, "allowance": None}
     allowance = None if node.allowance is None else asdict(node.allowance)
-    return {"devices": list(node.device_keys), "allowance": allowance}
+    return {"device_keys": list(node.device_keys), "allowance": allowance}

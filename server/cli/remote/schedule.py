@@ -228,6 +228,11 @@ def _header(name: str, schedule: Schedule) -> Iterator[str]:
         yield f"{RUNTIMES[schedule.runtime]} runs the model; if it cannot, the plan below does"
     elif schedule.planner != key.planner:
         yield f"the plan is that of {schedule.planner}"
+    for part in schedule.plan.parts:
+        names = [schedule.unit_names[unit] for unit in part.units]
+        threads = "1 thread" if part.threads == 1 else f"{part.threads} threads"
+        engine = f"{RUNTIMES.get(part.engine, part.engine)} {part.version}"
+        yield f"units {names[0]} to {names[-1]} ({len(names)}) run in {engine} on {threads}"
     yield _search(schedule)
     if provenance.max_abs_error is not None:
         yield _error(provenance)
@@ -241,6 +246,8 @@ def _header(name: str, schedule: Schedule) -> Iterator[str]:
     if provenance.kernels:
         counts = Counter(provenance.kernels.values()).most_common()
         yield f"kernels by measurement: {', '.join(f'{count} {name}' for name, count in counts)}"
+    if provenance.state:
+        yield f"measured while the device's cores were {provenance.state}"
     if provenance.provisional is not None:
         yield provenance.provisional.text
     if not provenance.promoted:

@@ -17,11 +17,13 @@ from onnx import TensorProto, helper
 
 from braid.core.errors import InvalidArtefact, PreconditionFailed
 from braid.core.graph import Operator, OpGraph
-from braid.core.runtimes import ONNXRUNTIME
+from braid.core.runtimes import ONNXRUNTIME, RUNTIMES
 from braid.core.tensor import TensorType
 from braid.engine.cpu.backend import CpuBackend
 from braid.engine.cpu.executor import CpuExecutor
+from braid.engine.device import open_whole
 from braid.engine.importer.host.report import MODEL_FILE, file_digest
+from braid.engine.program.engines import EnginePlace
 from braid.engine.program.onnxruntime_session import CUDA_PROVIDER, OnnxSession, check_division
 from braid.engine.runtime.yielding import NetClock, YieldToRequests, in_thread
 from braid.engine.worker.models import ModelTable
@@ -46,9 +48,8 @@ def table(artefact: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModelTabl
 
 
 def test_it_runs_any_batch_and_spares_the_cores_of_others(artefact: Path) -> None:
-    digest = file_digest(artefact / MODEL_FILE)
     cores = sorted(os.sched_getaffinity(0))[:2]
-    session = OnnxSession(artefact, digest, len(cores), cores)
+    session = OnnxSession(artefact / MODEL_FILE, EnginePlace(len(cores), cores))
 
     for batch in (1, 3):
         outputs = session.run({"x": torch.zeros(batch, 3, 16, 16)})
@@ -58,7 +59,7 @@ def test_it_runs_any_batch_and_spares_the_cores_of_others(artefact: Path) -> Non
 
 
 def test_outputs_are_written_in_place_also_when_the_place_is_used_again(artefact: Path) -> None:
-    session = OnnxSession(artefact, file_digest(artefact / MODEL_FILE), 1)
+    session = OnnxSession(artefact / MODEL_FILE, EnginePlace(1))
     x = torch.zeros(2, 3, 16, 16)
     place = {name: torch.empty_like(each) for name, each in session.run({"x": x}).items()}
 
@@ -77,7 +78,7 @@ def test_outputs_are_written_where_the_file_declares_other_extents(tmp_path: Pat
     node = helper.make_node("Add", ["x", "x"], ["y"])
     declared = graph([node], tensors(x=["n", "length"]), tensors(y=["n", 16]))
     path = save(declared, tmp_path / MODEL_FILE)
-    session = OnnxSession(tmp_path, file_digest(path), 1)
+    session = OnnxSession(path, EnginePlace(1))
 
     for length in (16, 23, 24):
         x = torch.arange(2.0 * length).reshape(2, length)
@@ -101,7 +102,7 @@ def test_bf16_goes_in_and_out_also_in_place(tmp_path: Path) -> None:
         nodes, tensors(TensorProto.BFLOAT16, x=rows), tensors(TensorProto.BFLOAT16, y=rows)
     )
     save(drawn, tmp_path / MODEL_FILE)
-    session = OnnxSession(tmp_path, file_digest(tmp_path / MODEL_FILE), 1)
+    session = OnnxSession(tmp_path / MODEL_FILE, EnginePlace(1))
     x = torch.tensor([[0.1, -3.0, 20000.0], [1e30, float("inf"), -0.0]]).bfloat16()
     place = torch.full_like(x, 7.0)
 
@@ -111,24 +112,27 @@ def test_bf16_goes_in_and_out_also_in_place(tmp_path: Path) -> None:
         assert torch.equal(place, 2 * given)
 
 
-def test_a_changed_or_missing_file_is_not_opened(artefact: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("runtime", RUNTIMES)
+def test_a_changed_or_missing_file_is_not_opened(artefact: Path, runtime: str) -> None:
+    backend = CpuBackend(CpuExecutor(threads=1))
     with pytest.raises(InvalidArtefact, match="changed after the import"):
-        OnnxSession(artefact, "0" * 64, 1)
+        open_whole(backend, runtime, artefact, "0" * 64)
     (artefact / MODEL_FILE).unlink()
     with pytest.raises(PreconditionFailed, match="kept no file"):
-        OnnxSession(artefact, "0" * 64, 1)
+        open_whole(backend, runtime, artefact, "0" * 64)
+    backend.close()
 
 
 def test_a_provider_that_is_not_there_is_named(artefact: Path) -> None:
     with pytest.raises(PreconditionFailed, match="CUDAExecutionProvider"):
-        OnnxSession(artefact, file_digest(artefact / MODEL_FILE), 1, provider=CUDA_PROVIDER)
+        OnnxSession(artefact / MODEL_FILE, EnginePlace(1), CUDA_PROVIDER)
 
 
 def test_what_onnxruntime_refuses_is_an_error_of_ours(tmp_path: Path) -> None:
     (tmp_path / MODEL_FILE).write_bytes(b"not a model")
 
     with pytest.raises(PreconditionFailed, match="refuses"):
-        OnnxSession(tmp_path, file_digest(tmp_path / MODEL_FILE), 1)
+        OnnxSession(tmp_path / MODEL_FILE, EnginePlace(1))
 
 
 def test_sessions_are_shared_while_used_and_closed_after(table: ModelTable, artefact: Path) -> None:
@@ -176,7 +180,7 @@ def test_work_in_a_thread_gives_inference_its_turns_and_passes_errors_on() -> No
 
 
 def test_another_device_gets_its_inputs_anew_for_each_run(artefact: Path) -> None:
-    session = OnnxSession(artefact, file_digest(artefact / MODEL_FILE), 1)
+    session = OnnxSession(artefact / MODEL_FILE, EnginePlace(1))
     x = torch.zeros(1, 3, 16, 16)
     place = {name: torch.empty_like(each) for name, each in session.run({"x": x}).items()}
     session._binds = False

@@ -12,9 +12,10 @@ import pytest
 import torch
 
 from braid.core.errors import InvalidArtefact
+from braid.engine.cpu.backend import CpuBackend
+from braid.engine.cpu.executor import CpuExecutor
+from braid.engine.device import open_whole
 from braid.engine.program.model_file import opened_file
-from braid.engine.program.onnxruntime_session import OnnxSession
-from braid.engine.program.openvino_model import OpenVinoModel, OpenVinoPlace
 from braid_client.external_data import ModelFile, with_its_data
 from tests.engine.importer.running import import_here
 from tests.models.external_data import in_several_files
@@ -45,14 +46,13 @@ def test_runtimes_open_what_the_import_kept_of_a_model_in_several_files(
     x = np.random.default_rng(1).standard_normal((3, 3, 16, 16)).astype(np.float32)
     expected = onnxruntime.InferenceSession(str(file.model)).run(None, {"x": x})[0]
 
-    place = OpenVinoPlace(threads=1)
-    for runtime in (
-        OnnxSession(artefact, file.digest(), threads=1),
-        OpenVinoModel(artefact, file.digest(), place),
-    ):
+    backend = CpuBackend(CpuExecutor(threads=1))
+    for runtime in backend.runtimes:
+        whole = open_whole(backend, runtime, artefact, file.digest())
         assert not os.listdir(unpacked)
-        answer = runtime.run({"x": torch.from_numpy(x)})["y"]
+        answer = whole.run({"x": torch.from_numpy(x)})["y"]
         np.testing.assert_allclose(answer, expected, rtol=1e-4, atol=1e-4)
+    backend.close()
 
 
 def test_a_zip_that_was_changed_is_not_opened(tmp_path: Path, unpacked: Path) -> None:

@@ -13,8 +13,9 @@ import pytest
 import torch
 
 from braid.core.errors import RunStopped
-from braid.engine.importer.host.report import MODEL_FILE, file_digest
+from braid.engine.importer.host.report import MODEL_FILE
 from braid.engine.link.messages import WorkerStatus
+from braid.engine.program.engines import EnginePlace
 from braid.engine.program.onnxruntime_session import OnnxSession
 from braid.engine.runtime.stopping import check_stopped, stop_signal
 from braid.engine.runtime.yielding import in_thread, no_pause
@@ -67,7 +68,7 @@ def test_a_run_is_stopped_between_its_steps_also_in_a_thread_of_its_own() -> Non
 def test_onnxruntime_ends_a_loop(tmp_path: Path) -> None:
     artefact = tmp_path
     model = endless(artefact / MODEL_FILE)
-    session = OnnxSession(artefact, file_digest(model), 1)
+    session = OnnxSession(model, EnginePlace(1))
     forever, result = torch.from_numpy(FOREVER), torch.empty(1, 4)
     activity = CurrentWork()
 

@@ -46,7 +46,7 @@ def serving_with(error: Exception) -> tuple[DeviceLost | None, list[Message]]:
     def fail(_: object) -> NoReturn:
         raise error
 
-    backend = cast(Backend, SimpleNamespace(open_whole=None, fault=lambda _: None))
+    backend = cast(Backend, SimpleNamespace(fault=lambda _: None))
     ours, theirs = socket.socketpair()
     with ours, theirs, mmap.mmap(-1, mmap.PAGESIZE) as arena:
         channel = BlockingChannel(ours)
@@ -66,7 +66,7 @@ def serving_with(error: Exception) -> tuple[DeviceLost | None, list[Message]]:
 def test_a_step_ends_where_requests_go_first_however_many_they_are() -> None:
     now = 0.0
     activity = CurrentWork(lambda: now)
-    backend = cast(Backend, SimpleNamespace(open_whole=None))
+    backend = cast(Backend, SimpleNamespace())
     ours, theirs = socket.socketpair()
     with ours, theirs, mmap.mmap(-1, mmap.PAGESIZE) as arena:
         worker = Worker(BlockingChannel(theirs), arena, backend, activity)
@@ -108,7 +108,7 @@ def test_a_worker_that_a_large_allocation_failed_goes_on(error: Exception) -> No
 
 
 def test_every_request_has_a_handler() -> None:
-    backend = cast(Backend, SimpleNamespace(open_whole=None))
+    backend = cast(Backend, SimpleNamespace())
     ours, theirs = socket.socketpair()
     with ours, theirs, mmap.mmap(-1, mmap.PAGESIZE) as arena:
         worker = Worker(BlockingChannel(theirs), arena, backend)

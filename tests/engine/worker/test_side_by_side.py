@@ -188,7 +188,7 @@ class HeldDevice:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._real, name)
 
-    def prepare(self, program: Any, plan: Any, pause: Any) -> Any:
+    def prepare(self, program: Any, plan: Any, pause: Any, opened: Any) -> Any:
         return SimpleNamespace(
             run=lambda *_: {}, begin=self.begin, release=lambda: None, activation_bytes=None
         )

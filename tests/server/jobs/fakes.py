@@ -23,6 +23,7 @@ from braid.compiler.options import ModelOptions
 from braid.compiler.planner import MeasureStages
 from braid.compiler.planner_messages import StageQuery
 from braid.compiler.retries import RetryPauses
+from braid.core.device_state import UNKNOWN, DeviceState
 from braid.core.errors import InvalidRequest
 from braid.core.graph import Operator, OpGraph, graph_to_json
 from braid.core.measurement import (
@@ -222,6 +223,7 @@ class FakeDevice:
         self.pause_s = 0.0
         self.fails_at = 0  # this batch size
         self.refusal: Exception | None = None  # to load models
+        self.state = UNKNOWN
 
     @property
     def bench(self) -> Any:
@@ -243,6 +245,9 @@ class FakeDevice:
         if self.refusal is not None:
             raise self.refusal
         self.loads.append(digest)
+
+    async def find_state(self) -> DeviceState:
+        return self.state
 
     async def ask(self, request: Any, on_progress: Callable[[float], None] | None = None) -> Any:
         told = on_progress or (lambda _: None)

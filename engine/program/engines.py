@@ -1,0 +1,88 @@
+"""Engines: other runtimes behind one interface, each in a file of its own.
+
+    a model's file, or a part of it ──Engine.compile──> Whole ──run_into──> outputs
+    (engine/program/model_part.py)        └── on some threads and cores, in a precision
+
+    engine/program/onnxruntime_session.py     ONNX Runtime
+    engine/program/openvino_model.py          OpenVINO
+
+A further engine needs its file, its line in the table of CPUs (engine/cpu/engines.py), and its name
+in braid.core.runtimes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from torch import Tensor
+
+from braid.core.graph import OpGraph
+from braid.core.precision import FP32
+
+
+@dataclass(frozen=True, slots=True)
+class EnginePlace:
+    """Threads and cores that a model runs on."""
+
+    threads: int  # of one run, the caller's included
+    cpus: Sequence[int] = ()  # the core of each one; empty leaves them to the kernel
+    device_cpus: Sequence[int] = ()  # those of all of the device, if ``cpus`` is a part of it
+    callers: int = 1  # threads that run it at once
+    spins: bool = True  # whether threads without work spin while a run lasts
+
+
+class Whole(Protocol):
+    """A model, or a part of one, in an engine; ready for any of its shapes."""
+
+    def run(self, inputs: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """Outputs by name.
+
+        Raises:
+            PreconditionFailed: the model does not run at these shapes.
+        """
+
+    def run_into(self, inputs: Mapping[str, Tensor], outputs: Mapping[str, Tensor]) -> None: ...
+
+    def ready_for(self, inputs: Mapping[str, Tensor]) -> None:
+        """Do at once what the first run on tensors of these shapes would; their content is none."""
+
+
+class Engine(Protocol):
+    """A runtime of braid.core.runtimes on one kind of device."""
+
+    @property
+    def is_installed(self) -> bool: ...
+
+    @property
+    def version(self) -> str:
+        """Version of the library; what was measured on one says nothing of another."""
+
+    def check(self, graph: OpGraph, constants: Mapping[str, Tensor]) -> None:
+        """Refuse a static graph in which a request could end the process.
+
+        Raises:
+            PreconditionFailed: naming the operator.
+        """
+
+    def compile(
+        self,
+        model: Path | bytes,
+        on: EnginePlace,
+        precision: str = FP32,
+        *,
+        any_shape: bool = False,
+    ) -> Whole:
+        """Make an ONNX model ready to run.
+
+        Args:
+            model: its file, or its content without data in other files.
+            on: threads and cores.
+            precision: that it computes in, one of the engine's.
+            any_shape: shapes without end may come, so nothing is kept for each of them.
+
+        Raises:
+            PreconditionFailed: the engine refuses it.
+        """

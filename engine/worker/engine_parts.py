@@ -1,0 +1,158 @@
+"""Parts of a model in engines: cut out of the file that the import kept, and bound as one unit.
+
+units ──border──> tensors of the file ──ModelParts.cut──> ONNX ──Engine.compile──> BoundUnit
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from braid.core.errors import PreconditionFailed
+from braid.core.graph import OpGraph
+from braid.core.plan import EnginePart
+from braid.core.precision import FP32
+from braid.core.program import ProgramKey
+from braid.core.runtimes import RUNTIMES
+from braid.core.tensor import TensorType
+from braid.engine.device import Backend
+from braid.engine.onednn.library import Run
+from braid.engine.ops.dtypes import torch_dtype
+from braid.engine.program.engines import Whole
+from braid.engine.program.kernel import Kernel
+from braid.engine.program.model_file import opened_file
+from braid.engine.program.program import BoundUnit, Program
+from braid.engine.timing.comparison import errors
+
+if TYPE_CHECKING:
+    from braid.engine.worker.models import LoadedModel
+
+
+def border_of(graph: OpGraph, units: Sequence[int]) -> tuple[list[str], list[str]]:
+    """Values that some units read from others, constants aside, and those that others read."""
+    operators = [graph.operators[unit] for unit in units]
+    made = {value for operator in operators for value in operator.outputs}
+    inside = set(units)
+    outside = {
+        value
+        for at, operator in enumerate(graph.operators)
+        if at not in inside
+        for value in operator.inputs
+    } | set(graph.outputs.values())
+    read = dict.fromkeys(value for operator in operators for value in operator.inputs if value)
+    inputs = [value for value in read if value not in made and value not in graph.constants]
+    outputs = [value for operator in operators for value in operator.outputs if value in outside]
+    return inputs, outputs
+
+
+class EngineParts:
+    """Opens parts of one program. Holds the model's file in memory."""
+
+    def __init__(
+        self, backend: Backend, model: LoadedModel, key: ProgramKey, program: Program
+    ) -> None:
+        """Read the model's file.
+
+        Raises:
+            PreconditionFailed: the artefact keeps none, or the program computes otherwise than it.
+            InvalidArtefact: the file was changed after the import.
+        """
+        import onnx  # a tenth of a second that only parts need
+
+        from braid.engine.program.model_part import ModelParts
+
+        if key.precision != FP32:
+            raise PreconditionFailed("parts of a model run in FP32 only")
+        self._backend = backend
+        self._program = program
+        with opened_file(model.artefact, model.file_digest) as path:
+            self._parts = ModelParts(onnx.load(str(path)), program.graph.inputs)
+        self._names = {
+            value: [name for name in names if name in self._parts.tensors]
+            for value, names in program.graph.sources.items()
+        }
+
+    @property
+    def values(self) -> frozenset[str]:
+        """Values of the static graph that can be borders."""
+        return frozenset(value for value, names in self._names.items() if names)
+
+    def open(self, part: EnginePart) -> BoundUnit:
+        """Compile a part. Takes long, so it is called in a thread of its own.
+
+        Raises:
+            PreconditionFailed: the engine is not here in this version, or refuses the part.
+        """
+        backend, program, graph = self._backend, self._program, self._program.graph
+        if part.engine not in backend.runtimes:
+            raise PreconditionFailed(f"{RUNTIMES.get(part.engine, part.engine)} is not installed")
+        engine = backend.engine(part.engine)
+        if engine.version != part.version:
+            raise PreconditionFailed(
+                f"{RUNTIMES[part.engine]} is {engine.version}, and the plan is of {part.version}"
+            )
+        engine.check(graph, program.constants())
+        values, results = border_of(graph, part.units)
+        values += [name for name in graph.inputs if name not in values]
+        if not all(self._names.get(value) for value in (*values, *results)):
+            raise PreconditionFailed("the border of a part is no tensor of the model's file")
+        value_of = {self._names[value][-1]: value for value in values}
+        given = {name: graph.spec(value) for name, value in value_of.items()}
+        outputs = {self._names[value][-1]: graph.spec(value) for value in results}
+        equal = {name: last for last, value in value_of.items() for name in self._names[value][:-1]}
+        model, read = self._parts.cut(given, outputs, equal)
+        if not read:
+            raise PreconditionFailed("the part reads nothing: its outputs are constants")
+        whole = engine.compile(model, backend.engine_place(threads=part.threads))
+        given = {name: given[name] for name in read}
+        whole.ready_for({name: _empty(spec) for name, spec in given.items()})
+        return BoundUnit(
+            Kernel(part.engine, _run(whole, given, outputs), needs_finite=True),
+            inputs=tuple(program.slots[value_of[name]] for name in read),
+            outputs=tuple(program.slots[value] for value in results),
+            work_us=sum(program.units[unit].work_us for unit in part.units),
+        )
+
+
+MOST_ERROR = 1e-3
+"""Error of a part's outputs, relative to the largest element, that rounding may make."""
+
+
+def check_part(part: BoundUnit, values: Mapping[int, Tensor]) -> None:
+    """Run a part once on values by their slots, and compare what it makes with others of these.
+
+    Raises:
+        PreconditionFailed: it does not run, or makes something else.
+    """
+    results = part.kernel.run_on(1)(*[values[slot] for slot in part.inputs])
+    made = [results] if isinstance(results, Tensor) else results
+    got = {str(slot): tensor for slot, tensor in zip(part.outputs, made, strict=True)}
+    _, error = errors(got, {name: values[int(name)] for name in got})
+    if not error <= MOST_ERROR:
+        raise PreconditionFailed(f"its outputs differ by {error:.2g} of the largest element")
+
+
+def _run(whole: Whole, given: Mapping[str, TensorType], outputs: Mapping[str, TensorType]) -> Run:
+    dense: dict[str, Tensor] = {}  # of inputs in another layout: always there, so bound once
+
+    def run(*tensors: Tensor) -> Tensor | tuple[Tensor, ...]:
+        feeds = {}
+        for name, tensor in zip(given, tensors, strict=True):
+            if not tensor.is_contiguous():
+                if name not in dense:
+                    dense[name] = _empty(given[name])
+                tensor = dense[name].copy_(tensor)
+            feeds[name] = tensor
+        results = {name: _empty(spec) for name, spec in outputs.items()}
+        whole.run_into(feeds, results)
+        made = tuple(results.values())
+        return made if len(made) > 1 else made[0]
+
+    return run
+
+
+def _empty(spec: TensorType) -> Tensor:
+    return torch.empty([int(dim) for dim in spec.shape], dtype=torch_dtype(spec.dtype))

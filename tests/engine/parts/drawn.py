@@ -1,0 +1,105 @@
+"""A model with a program and its parts in engines, and random plans that use them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Sequence
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import torch
+
+from braid.core.errors import PreconditionFailed
+from braid.core.plan import EnginePart, Launch, StreamPlan
+from braid.core.program import ProgramKey
+from braid.core.tensor import TensorType
+from braid.engine.device import Backend
+from braid.engine.importer.host.report import MODEL_FILE, file_digest
+from braid.engine.onnx.lowering import lower
+from braid.engine.onnx.prepare import prepare
+from braid.engine.passes import run_passes
+from braid.engine.passes.fusion import fuse_residuals, fuse_weighted_sums
+from braid.engine.passes.specialise import interpret, specialise
+from braid.engine.program.program import BoundUnit
+from braid.engine.runtime.yielding import no_pause
+from braid.engine.worker.engine_parts import EngineParts, border_of
+from braid.engine.worker.models import LoadedModel
+
+
+class Drawn:
+    """A model at one batch size on a backend."""
+
+    def __init__(self, model: onnx.ModelProto, folder: Path, backend: Backend, rows: int) -> None:
+        path = folder / MODEL_FILE
+        path.write_bytes(model.SerializeToString())
+        self.model = model
+        self.inputs = {
+            info.name: torch.from_numpy(
+                np.random.default_rng(rows)
+                .standard_normal([dim.dim_value or rows for dim in info.type.tensor_type.shape.dim])
+                .astype(np.float32)
+            )
+            for info in model.graph.input
+        }
+        template, weights = run_passes(*lower(prepare(model)))
+        specs = {name: TensorType("FP32", tuple(x.shape)) for name, x in self.inputs.items()}
+        static, constants = specialise(template, weights, specs, {})
+        self.graph = fuse_weighted_sums(fuse_residuals(static), constants)
+        loaded = LoadedModel(folder, template, weights, file_digest=file_digest(path))
+        self.backend = backend
+        self.program = backend.bind(self.graph, constants, loaded.packed, no_pause)
+        key = ProgramKey("", tuple(specs.items()))
+        self.parts = EngineParts(backend, loaded, key, self.program)
+
+    def expected(self) -> dict[str, torch.Tensor]:
+        session = onnxruntime.InferenceSession(self.model.SerializeToString())
+        names = [output.name for output in session.get_outputs()]
+        feeds = {name: tensor.numpy() for name, tensor in self.inputs.items()}
+        return dict(zip(names, map(torch.from_numpy, session.run(None, feeds)), strict=True))
+
+    def can_be_cut(self, units: Sequence[int]) -> bool:
+        inputs, outputs = border_of(self.graph, units)
+        return bool(inputs) and {*inputs, *outputs} <= self.parts.values
+
+    def random_plan(
+        self, seed: int, threads: Sequence[int]
+    ) -> tuple[StreamPlan, dict[EnginePart, BoundUnit], list[str]]:
+        """A plan cut at random, its parts, and why those left out were refused."""
+        random = np.random.default_rng(seed)
+        count, at = len(self.graph.operators), 0
+        opened: dict[EnginePart, BoundUnit] = {}
+        refused = []
+        while at < count:
+            units = tuple(range(at, min(count, at + int(random.integers(1, 6)))))
+            at = units[-1] + 1
+            engine = str(random.choice(["", *self.backend.runtimes]))
+            if not engine or not self.can_be_cut(units):
+                continue
+            version = self.backend.engine(engine).version
+            part = EnginePart(units, engine, version, int(random.choice(threads)))
+            try:
+                opened[part] = self.parts.open(part)
+            except PreconditionFailed as error:
+                refused.append(str(error))
+        launches = tuple(Launch(unit, 0) for unit in range(count))
+        return StreamPlan(launches, 1, parts=tuple(opened)), opened, refused
+
+    def values(self, names: Sequence[str]) -> dict[str, torch.Tensor]:
+        """Values of the static graph, by the plain interpreter."""
+        shown = dataclasses.replace(self.graph, outputs=dict(zip(names, names, strict=True)))
+        return interpret(shown, self.program.constants(), self.inputs)
+
+    def tensors_of_the_file(self, names: Collection[str]) -> dict[str, torch.Tensor]:
+        """The same of the file, by ONNX Runtime without its optimisations."""
+        model = onnx.ModelProto()
+        model.CopyFrom(self.model)
+        del model.graph.output[:]
+        model.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names)
+        options = onnxruntime.SessionOptions()
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+        session = onnxruntime.InferenceSession(model.SerializeToString(), options)
+        feeds = {name: tensor.numpy() for name, tensor in self.inputs.items()}
+        results = session.run(list(names), feeds)
+        return dict(zip(names, map(torch.from_numpy, results), strict=True))

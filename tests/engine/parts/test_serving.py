@@ -1,0 +1,190 @@
+"""Plans with parts in engines as a worker serves and measures them."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from mmap import mmap
+from pathlib import Path
+
+import pytest
+import torch
+
+from braid.core.errors import PreconditionFailed
+from braid.core.plan import EnginePart, Launch, StreamPlan
+from braid.core.program import PlanToRun, ProgramKey
+from braid.core.runtimes import ONNXRUNTIME
+from braid.core.tensor import TensorType
+from braid.engine.cpu.backend import CpuBackend
+from braid.engine.cpu.engines import ENGINES, installed_engines
+from braid.engine.cpu.executor import CpuExecutor
+from braid.engine.importer.host.report import read_report
+from braid.engine.link.messages import MeasureParts, PartMeasurements, PrepareExecutable
+from braid.engine.program.onnxruntime_session import OnnxSession
+from braid.engine.runtime.yielding import no_pause
+from braid.engine.worker.measuring.measurements import Measurements
+from braid.engine.worker.models import ModelTable, ReadyExecutable, seeded_inputs
+from braid.engine.worker.requests import RequestHandlers, begin_run
+from tests.engine.importer.running import import_here
+from tests.models.small import small_cnn
+
+
+class Served:
+    """An imported model in a worker's table."""
+
+    def __init__(self, folder: Path) -> None:
+        artefact = import_here(small_cnn(folder / "model.onnx"), folder / "artefact")
+        self.digest = read_report(artefact).sha256
+        self.backend = CpuBackend(CpuExecutor(threads=2))
+        self.table = ModelTable(self.backend)
+        self.table.load(self.digest, artefact)
+        self.key = ProgramKey(self.digest, (("x", TensorType("FP32", (2, 3, 16, 16))),))
+        self.graph = self.table.program(self.key).graph
+        self.inputs = seeded_inputs(self.graph, {}, 0)
+
+    def part(self, first: int, last: int, engine: str, threads: int = 2) -> EnginePart:
+        return EnginePart(tuple(range(first, last)), engine, ENGINES[engine].version, threads)
+
+    def plan(self, *parts: EnginePart) -> StreamPlan:
+        launches = tuple(Launch(unit, 0) for unit in range(len(self.graph)))
+        return StreamPlan(launches, 1, parts=parts)
+
+    def ready(self, plan: StreamPlan | None) -> ReadyExecutable:
+        return self.table.executable_of(PlanToRun(self.key, plan), None)
+
+    def outputs(self, ready: ReadyExecutable) -> dict[str, torch.Tensor]:
+        outputs = {name: torch.empty(2, 4, 16, 16) for name in self.graph.outputs}
+        results = begin_run(self.backend, ready, self.inputs, outputs).finish()
+        return {name: tensor.clone() for name, tensor in results.items()}
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[Served]:
+    served = Served(tmp_path)
+    yield served
+    served.backend.close()
+
+
+@pytest.mark.parametrize("engine", installed_engines())
+def test_a_part_between_own_units_computes_what_these_do(served: Served, engine: str) -> None:
+    ready = served.ready(served.plan(served.part(1, 4, engine)))
+
+    assert ready.fallback is not None
+    expected = served.outputs(served.ready(None))
+    for _ in range(3):
+        torch.testing.assert_close(served.outputs(ready), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_a_plan_of_an_engine_in_another_version_runs_sequentially(served: Served) -> None:
+    part = replace(served.part(1, 3, ONNXRUNTIME), version="0.1")
+
+    with pytest.raises(PreconditionFailed, match=r"and the plan is of 0\.1"):
+        served.table.open_parts(served.key, [part])
+    ready = served.ready(served.plan(part))
+
+    expected = served.outputs(served.ready(None))
+    torch.testing.assert_close(served.outputs(ready), expected, rtol=0, atol=0)
+
+
+def test_an_engine_that_is_gone_is_named(served: Served) -> None:
+    part = EnginePart((1, 2), "ncnn", "1.0", 1)
+
+    with pytest.raises(PreconditionFailed, match="ncnn is not installed"):
+        served.table.open_parts(served.key, [part])
+
+
+def test_what_a_part_refuses_in_a_run_the_sequential_plan_computes(served: Served) -> None:
+    plain = served.ready(None)
+
+    class Refusing:
+        activation_bytes = None
+
+        def begin(self, inputs: object, outputs: object = None) -> None:
+            raise PreconditionFailed("integers up to 7")
+
+    refusing = replace(plain, prepared=Refusing(), fallback=plain.prepared)  # type: ignore[arg-type]
+
+    torch.testing.assert_close(served.outputs(refusing), served.outputs(plain))
+    with pytest.raises(PreconditionFailed, match="up to 7"):
+        served.outputs(replace(refusing, fallback=None))
+
+
+def test_a_worker_prepares_a_plan_with_parts_also_if_they_refuse_what_is_made_up(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = served.table
+    measurements = Measurements(served.backend, table, no_pause)
+    handlers = RequestHandlers(served.backend, mmap(-1, 4096), table, measurements, no_pause)
+    to_run = PlanToRun(served.key, served.plan(served.part(1, 4, ONNXRUNTIME)))
+
+    handlers.prepare(PrepareExecutable(1, to_run))
+    (ready,) = table.executables(1)
+    assert ready.fallback is not None
+    assert ready.needs_finite
+
+    def refuse(*_: object) -> None:
+        raise PreconditionFailed("integers up to 7")
+
+    monkeypatch.setattr(OnnxSession, "run_into", refuse)
+    handlers.prepare(PrepareExecutable(2, to_run))
+    (ready,) = table.executables(2)
+    torch.testing.assert_close(served.outputs(ready), served.outputs(served.ready(None)))
+
+
+def test_parts_are_measured_and_those_refused_say_why(served: Served) -> None:
+    parts = [served.part(1, 4, engine, n) for engine in installed_engines() for n in (1, 2)]
+    own = EnginePart((1, 2, 3), "", "", 2)
+    other = replace(parts[0], version="0.1")
+    request = MeasureParts(served.key, (own, other, *parts))
+
+    task = Measurements(served.backend, served.table, no_pause).parts(request)
+    while True:
+        try:
+            next(task)
+        except StopIteration as end:
+            measured = end.value
+            break
+
+    assert isinstance(measured, PartMeasurements)
+    refused = [outcome.problem for outcome in measured.parts if outcome.latency_us is None]
+    assert len(measured.parts) == len(request.parts)
+    assert len(refused) == 1
+    assert "0.1" in refused[0]
+
+
+def threads_us() -> dict[str, int]:
+    """CPU time of each thread of this process, in clock ticks."""
+    times = {}
+    for task in Path("/proc/self/task").iterdir():
+        fields = (task / "stat").read_text().rpartition(")")[2].split()
+        times[task.name] = int(fields[11]) + int(fields[12])
+    return times
+
+
+def test_parts_on_one_thread_run_on_the_thread_that_calls_them(served: Served) -> None:
+    served.outputs(served.ready(None))
+    before = set(os.listdir("/proc/self/task"))
+
+    ready = served.ready(served.plan(served.part(1, 3, ONNXRUNTIME, threads=1)))
+    served.outputs(ready)
+
+    assert set(os.listdir("/proc/self/task")) <= before
+
+
+def test_no_pool_spins_once_its_part_is_over(served: Served) -> None:
+    engines = list(installed_engines())
+    parts = [served.part(at, at + 1, engines[at % len(engines)]) for at in (0, 1, 2)]
+    ready = served.ready(served.plan(*parts))
+    assert ready.fallback is not None
+    for _ in range(50):
+        served.outputs(ready)
+    time.sleep(0.1)
+
+    before = threads_us()
+    time.sleep(0.5)
+    after = threads_us()
+
+    spent = sum(ticks - before.get(thread, 0) for thread, ticks in after.items())
+    assert spent <= 0.1 * os.sysconf("SC_CLK_TCK"), "a pool that spins takes half a second"
