@@ -138,7 +138,7 @@ setup(
     ext_modules=[
         Extension(
             "braid.engine.cpu.native._lanes",
-            sources=["engine/cpu/native/lanes.c", "engine/cpu/native/winograd.c"],
+            sources=[f"engine/cpu/native/{name}.c" for name in ("distances", "lanes", "winograd")],
             extra_compile_args=["-O2", "-fopenmp"],
             extra_link_args=["-fopenmp"],
             py_limited_api=ONE_WHEEL,

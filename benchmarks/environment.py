@@ -11,6 +11,8 @@ from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from braid.engine.cpu.core_distance import CoreProbe
+
 REPOSITORY = Path(__file__).parents[1]
 
 
@@ -27,11 +29,18 @@ def describe(*packages: str) -> dict[str, object]:
         "uncommitted_changes": bool(_git("status", "--porcelain", "--untracked-files=no")),
         "cpu": cpu_model(),
         "cores": len(os.sched_getaffinity(0)),
+        "core_distance": core_distance(),
         "load_average": os.getloadavg()[0],
         "system": platform.platform(),
         "python": platform.python_version(),
         "versions": {name: _version(name) for name in packages},
     }
+
+
+def core_distance() -> dict[str, object]:
+    """Which of this process's cores are near one another now, and round trips between them."""
+    state = CoreProbe(sorted(os.sched_getaffinity(0))).look()
+    return {"cores": state.name, "nearest_ns": state.least_ns, "farthest_ns": state.most_ns}
 
 
 def cpu_model() -> str:

@@ -134,7 +134,7 @@ async def plans_on(
     program = ProgramKey(digest, tuple(inputs.items()), static, precision)
     graph = (await device.ask(DescribeProgram(program))).graph
     tolerance = allowed_in(TOLERANCES.get(precision, TOLERANCE), graph)
-    measured = 0
+    state, measured = (await device.find_state()).name, 0
 
     async def measure(queries: Sequence[StageQuery]) -> list[float]:
         nonlocal measured
@@ -144,7 +144,7 @@ async def plans_on(
     began = monotonic()
     if results is not None:
         retry = RetryWhileRestarting(RetryPauses())
-        cache = ResultCache(results, asyncio.to_thread, device.device_key)
+        cache = ResultCache(results, asyncio.to_thread, device.device_key).in_state(state)
         chosen = await choose_kernels(graph, program, device, cache, retry)
         program = chosen.program
     chose = monotonic()

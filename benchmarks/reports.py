@@ -14,7 +14,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.environment import REPOSITORY
+from benchmarks.environment import REPOSITORY, core_distance
 
 LOCAL = REPOSITORY / "benchmarks" / "results" / "local"
 """Results that git ignores."""
@@ -57,8 +57,14 @@ def cases_parser(
 
 
 def write_report(file: Path | None, report: Any) -> None:
-    """Write a report as JSON, its folder as well; do nothing without a file."""
+    """Write a report as JSON, its folder as well; do nothing without a file.
+
+    Where the environment of its run is in it, the distance of the cores at its end is added.
+    """
     if file is not None:
+        if isinstance(report, Mapping) and isinstance(about := report.get("environment"), Mapping):
+            at_end = {**about, "core_distance_at_end": core_distance()}
+            report = {**report, "environment": at_end}
         file.parent.mkdir(parents=True, exist_ok=True)
         replace_text(file, json.dumps(report, indent=1) + "\n")
 

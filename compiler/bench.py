@@ -58,6 +58,13 @@ class MeasuringHost(Protocol):
         """Process id, or None if no process of its own runs."""
         return None
 
+    async def describe(self) -> DeviceDescription:
+        """Describe the device in its present state.
+
+        Raises:
+            WorkerRestarting: no worker is up, it died, or it does not start.
+        """
+
     async def call(self, request: ProgramRequest[R], on_progress: OnProgress | None = None) -> R:
         """Send a request about a model that the device has loaded; returns its reply.
 
@@ -93,6 +100,9 @@ class ServingProcess(MeasuringHost):
 
     def __init__(self, link: WorkerLink) -> None:
         self._link = link
+
+    async def describe(self) -> DeviceDescription:
+        return await self._link.call(DescribeDevice())
 
     async def call(self, request: ProgramRequest[R], on_progress: OnProgress | None = None) -> R:
         """Send a request to the worker that serves; the model is loaded there."""
@@ -167,9 +177,14 @@ class MeasuringProcess(MeasuringHost):
 
     async def describe(self) -> DeviceDescription:
         """Describe the device; the worker is started first, where needed."""
-        async with self._changing:
-            process = await self._started()
-        return await process.send(DescribeDevice())
+        self._open_calls += 1
+        try:
+            async with self._changing:
+                process = await self._started()
+            return await process.send(DescribeDevice())
+        finally:
+            self._open_calls -= 1
+            self._end_when_idle()
 
     async def load(self, digest: str) -> None:
         """Load a model, unless it is loaded; the worker is started first, where needed."""
@@ -313,7 +328,13 @@ def measuring_host(link: WorkerLink, arena: Arena, artefact_of: ArtefactOf) -> M
         late_silence_s=PATIENCE * limits.late_silence_s,
         step_s=PATIENCE * limits.step_s,
     )
-    options = replace(link.options, module=MODULE, gives_way=True, watch=patient)
+    options = replace(
+        link.options,
+        module=MODULE,
+        gives_way=True,
+        watch=patient,
+        memory_bytes=link.options.bench_memory_bytes,
+    )
     return MeasuringProcess(
         link.name, options, arena, artefact_of, keep_ready=options.keep_spare_bench
     )

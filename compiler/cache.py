@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import ParamSpec, Protocol, TypeVar
 
+from braid.core.device_state import key_in_state
 from braid.core.measurement import StageLatency
 from braid.core.quantisation import Quantisation
 from braid.core.schedule import Schedule, ScheduleKey
@@ -30,6 +31,9 @@ class Cache(Protocol):
 
     async def keep_latencies(self, latencies: Mapping[str, StageLatency]) -> None:
         """Keep latencies by signature, in place of earlier ones."""
+
+    def in_state(self, state: str) -> Cache:
+        """The same, with the measurements of the device in the state of a name."""
 
     async def find_quantisation(self) -> Quantisation | None:
         """How an earlier schedule of the same model and options computes on 8-bit integers."""
@@ -65,6 +69,10 @@ class ResultCache:
         self._device_key = device_key
         self._keys = keys
         self._latencies_us: dict[str, float] | None = None
+
+    def in_state(self, state: str) -> ResultCache:
+        key = key_in_state(self._device_key, state)
+        return ResultCache(self._results, self._call, key, self._keys)
 
     async def all_latencies(self) -> Mapping[str, float]:
         if self._latencies_us is None:

@@ -4,7 +4,7 @@
         └─ fastest of those faster than sequential without doubt    the portfolio: the winner,
                                                                     the simpler one if it is a draw
 
-Two that ran in the same turns are compared turn by turn (compiler/sign_test.py). A
+Two that ran in the same turns are compared turn by turn (core/sign_test.py). A
 plan serves in place of the sequential one only if the interval of its speed-up lies above 1; a plan
 that runs its units one after the other is the sequential one, whatever their order
 (docs/decisions/0030-one-definition-of-speed.md). In a precision other than FP32 the sequential plan
@@ -23,11 +23,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from braid.compiler.sign_test import sign_test_interval, speed_beside
 from braid.core.measurement import PlanMeasurement, Speed, speed_text
 from braid.core.plan import StreamPlan, runs_in_sequence, sequential_plan
 from braid.core.precision import FP32
 from braid.core.schedule import SEQUENTIAL, Contender
+from braid.core.sign_test import sign_test_interval, speed_beside
 from braid.scheduler.planners import Planned
 
 LEAST_GAIN = 0.005
@@ -152,11 +152,11 @@ def fit_to_serve(
             for index, contender in enumerate(contenders)
             if not contender.remark and _always_took_less(measurements[index], measurements[0])
         ] or [0]
-    longest = max(contender.runs for contender in contenders)
+    turns = [len(measurement.ratios) for measurement in measurements]
     return [
         index
         for index, contender in enumerate(contenders)
-        if index == 0 or (not contender.remark and contender.runs == longest)
+        if index == 0 or (not contender.remark and turns[index] == max(turns))
     ]
 
 

@@ -3,11 +3,14 @@
 one precision   FoundPlans ───────────────compare──> choose_plan ───────┐
 auto            FoundPlans, FoundPlans ...compare──> choose_precision ──┴─> schedule
 
-Where other processes had the cores the schedule is provisional: it is to be made again.
+Everything that is measured belongs to one state of the device (core/device_state.py): where that
+changes, the compilation begins anew. Where other processes had the cores, or the state did not
+stay, the schedule is provisional: it is to be made again.
 """
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,10 +19,10 @@ from datetime import UTC, datetime
 from braid.compiler.cache import Cache
 from braid.compiler.choose_plan import PlanChoice, choose_plan
 from braid.compiler.choose_precision import PrecisionChoice, choose_precision
-from braid.compiler.device import Device
+from braid.compiler.device import Device, DeviceInState
 from braid.compiler.imported_model import ImportedModel
 from braid.compiler.quantisations import with_quantisation
-from braid.compiler.report import Comparing, Report
+from braid.compiler.report import Comparing, Report, Retrying
 from braid.compiler.search import (
     FoundPlans,
     in_other_precisions,
@@ -29,11 +32,20 @@ from braid.compiler.search import (
 from braid.compiler.side_by_side import with_side_by_side
 from braid.compiler.stages import unit_latencies
 from braid.compiler.work import CompileOptions, Work
+from braid.core.errors import DeviceChanged
 from braid.core.graph import OpGraph
 from braid.core.measurement import PlanMeasurement
 from braid.core.schedule import Contender, Provenance, Provisional, Schedule
 from braid.engine.link.messages import ComparePlans
 from braid.scheduler.planners import Planned
+
+log = logging.getLogger("braid.jobs")
+
+MOST_STATES = 4
+"""Tries to compile in one state of the device; each finds what the others measured in its state."""
+
+CHANGING = "changing"
+"""Name of the state of a device that did not stay in any: such a schedule is provisional."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +99,29 @@ async def compile(  # as braid.compile, which calls it
     Raises:
         BraidError: there is no schedule, and why.
     """
-    work = await with_quantisation(Work(imported, device, batch_size, options, cache, report))
+    for _ in range(MOST_STATES):
+        state = (await options.retry(device.find_state)).name
+        in_state = DeviceInState(device, state or None)
+        kept = cache.in_state(state)
+        try:
+            return await _compiled(
+                Work(imported, in_state, batch_size, options, kept, report, state)
+            )
+        except DeviceChanged as error:
+            log.info("compiling anew", extra={"device": device.name, "reason": str(error)})
+            report(Retrying(f"compiling anew: {error}"))
+    kept = cache.in_state(CHANGING)
+    return await _compiled(Work(imported, device, batch_size, options, kept, report, CHANGING))
+
+
+async def _compiled(work: Work) -> tuple[Schedule, OpGraph]:
+    """Compile in one state of the device, or in ``CHANGING`` ones.
+
+    Raises:
+        DeviceChanged: the device is in another state than that of ``work``.
+    """
+    imported, device, options = work.imported, work.device, work.options
+    work = await with_quantisation(work)
     searched = [await (sequential_plans if options.is_brief else search_plans)(work)]
     if work.is_auto and not options.is_brief:
         searched += await in_other_precisions(work, searched[0])
@@ -95,7 +129,7 @@ async def compile(  # as braid.compile, which calls it
     planner, field = imported.options.planner, compared.field
     is_named = work.is_auto or work.is_portfolio or compared.choice.chosen == 0
     schedule = Schedule(
-        key=imported.schedule_key(device.device_key, batch_size),
+        key=imported.schedule_key(device.device_key, work.batch_size),
         planner=compared.chosen.name if is_named else planner.planner,
         plan=compared.plan.plan,
         stages=compared.plan.stages,
@@ -171,13 +205,16 @@ async def _provenance(compared: _Compared) -> Provenance:
         quantisation=work.quantisation,
         left_out=work.left_out,
         provisional=_provisional(compared),
+        state=work.state,
     )
 
 
 def _provisional(compared: _Compared) -> Provisional | None:
     """Why the schedule is to be made again; None: it is settled."""
     brief = "it was measured briefly" if compared.work.options.is_brief else ""
-    doubts = (compared.choice.doubt, *(plans.doubt for plans in compared.searched), brief)
+    moved = "the distance between the device's cores kept changing"
+    moved = moved if compared.work.state == CHANGING else ""
+    doubts = (compared.choice.doubt, *(plans.doubt for plans in compared.searched), brief, moved)
     if reason := "; ".join(filter(None, doubts)):
         is_compared = not compared.choice.doubt
         return Provisional(reason, 1, at_unix=time.time(), is_compared=is_compared)

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Protocol, TypeVar
 
+from braid.core.device_state import DeviceState
 from braid.core.errors import ImpossibleLatency, InvalidRequest
 from braid.core.measurement import StageLatency
 from braid.core.precision import AUTO
-from braid.engine.link.messages import MeasureStage, ProgramRequest
+from braid.engine.link.messages import MeasurementRequest, MeasureStage, ProgramRequest
 from braid.engine.link.worker_process import OnProgress
 
 R = TypeVar("R")
@@ -48,6 +50,13 @@ class Device(Protocol):
     def searches(self) -> bool:
         """Whether it answers ``SearchPlans``; else the search runs in a process of its own."""
 
+    async def find_state(self) -> DeviceState:
+        """State in which it measures now.
+
+        Raises:
+            WorkerRestarting: there is no worker to measure in, or it died; again in a moment.
+        """
+
     async def ask(self, request: ProgramRequest[R], on_progress: OnProgress | None = None) -> R:
         """Ask about a program of a loaded model; ``on_progress`` is told how far it is.
 
@@ -55,6 +64,24 @@ class Device(Protocol):
             WorkerRestarting: there is no worker to measure in, or it died; again in a moment.
             DamagedArtefact: the device lost the model.
         """
+
+
+class DeviceInState:
+    """A device whose measurements end with DeviceChanged once it is in another state."""
+
+    def __init__(self, device: Device, state: str | None) -> None:
+        """Ask nothing yet; ``state`` is the name of a DeviceState, None: any will do."""
+        self._device = device
+        self._state = state
+        self.name, self.device_key = device.name, device.device_key
+        self.precisions, self.runtimes = device.precisions, device.runtimes
+        self.software, self.searches = device.software, device.searches
+        self.find_state = device.find_state
+
+    async def ask(self, request: ProgramRequest[R], on_progress: OnProgress | None = None) -> R:
+        if isinstance(request, MeasurementRequest):
+            request = replace(request, state=self._state)
+        return await self._device.ask(request, on_progress)
 
 
 async def measure(device: Device, request: MeasureStage) -> StageLatency:

@@ -6,10 +6,17 @@ artefact folder ──read_imported──> ImportedModel ──> compile (progra
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from braid.compiler.options import MAX_BATCH_SIZE, ModelOptions
+from braid.compiler.options import (
+    AUTO_LENGTHS,
+    MAX_BATCH_SIZE,
+    MAX_SHAPES,
+    NO_LENGTHS,
+    ModelOptions,
+    Shapes,
+)
 from braid.core.errors import DamagedArtefact, InvalidArtefact, InvalidRequest
 from braid.core.graph import OpGraph
 from braid.core.padding import PaddedAxis, as_asked
@@ -38,6 +45,7 @@ class ImportedModel:
     artefact: Path
     graph: OpGraph  # the template: the batch and open extents are symbols
     report: Report
+    chosen_lengths: tuple[int, ...] = ()  # where they follow from requests
 
     @property
     def batch_sizes(self) -> tuple[int, ...]:
@@ -77,14 +85,19 @@ class ImportedModel:
     @property
     def guessed(self) -> dict[str, int]:
         """Extents that schedules are made for, by name, and that the registration left open."""
-        given = self.options.input_shapes
-        given_dims = {dim for name in given for dim in self.graph.inputs[name].shape}
+        given_dims = self._given_dims
         return {
             dim: int(extent)
             for name, spec in self.inputs(1).items()
             for dim, extent in zip(self.graph.inputs[name].shape, spec.shape, strict=True)
             if isinstance(dim, str) and dim != BATCH and dim not in given_dims
         }
+
+    @property
+    def _given_dims(self) -> set[int | str]:
+        """Extents of the inputs whose shape the registration gives."""
+        inputs = self.graph.inputs
+        return {dim for name in self.options.input_shapes for dim in inputs[name].shape}
 
     @property
     def padding(self) -> tuple[PaddedAxis, ...]:
@@ -96,6 +109,87 @@ class ImportedModel:
         options, report = self.options, self.report
         tolerance = report.verified.tolerance
         return as_asked(report.padding, options.pad, tolerance, is_forbidden=options.no_pad)
+
+    @property
+    def auto_axis(self) -> PaddedAxis | None:
+        """The padded axis whose lengths follow from requests; None: there is not just one.
+
+        Nor do they with samples, which are of one shape.
+        """
+        exact = [axis for axis in self.padding if axis.exact]
+        is_auto = self.options.lengths == AUTO_LENGTHS and not self.options.samples
+        return exact[0] if is_auto and len(exact) == 1 else None
+
+    def at_shapes(self) -> tuple[ImportedModel, ...]:
+        """Return the model at each shape that it is scheduled for, the main one first.
+
+        Raises:
+            InvalidRequest: there is no axis for the lengths asked for, one is out of its range, two
+                shapes are equal, or there are too many.
+        """
+        options = self.options
+        if not (options.more_shapes or options.given_lengths or self.chosen_lengths):
+            return (self,)
+        shapes = [self._at(shapes) for shapes in (options.input_shapes, *options.more_shapes)]
+        if len({one.shapes_text for one in shapes}) < len(shapes):
+            raise InvalidRequest("two of the input shapes are equal; give each of them once")
+        axis = self.auto_axis
+        lengths = tuple(one for one in self.chosen_lengths if axis and one <= axis.up_to)
+        if options.given_lengths:
+            lengths, axis = options.given_lengths, self._axis_of_lengths()
+        if axis is not None and lengths:
+            at_lengths = [self._at(self._with_length(axis, length)) for length in lengths]
+            is_given = options.given_lengths and axis.axis in self._given_dims
+            is_left_open = bool(options.given_lengths) and not is_given
+            shapes = at_lengths if is_left_open else [*shapes, *at_lengths]
+        by_text: dict[str, ImportedModel] = {}
+        for one in shapes:
+            by_text.setdefault(one.shapes_text, one)
+        if len(by_text) > MAX_SHAPES:
+            raise InvalidRequest(
+                f"input shapes and lengths are {len(by_text)} shapes; at most {MAX_SHAPES} are "
+                "scheduled: leave some out, requests in other shapes are answered all the same"
+            )
+        return tuple(by_text.values())
+
+    def at(self, shapes_text: str) -> ImportedModel:
+        """Return the model at one of its shapes, else at the main one."""
+        shapes = self.at_shapes()
+        return next((one for one in shapes if one.shapes_text == shapes_text), shapes[0])
+
+    def _axis_of_lengths(self) -> PaddedAxis:
+        """The one axis along which requests are padded.
+
+        Raises:
+            InvalidRequest: there is none, there are several, or a length is out of its range.
+        """
+        exact = [axis for axis in self.padding if axis.exact]
+        if len(exact) != 1:
+            why = "; ".join(axis.text() for axis in self.padding) or "the import looked at no axis"
+            raise InvalidRequest(
+                f"lengths are of the one axis along which requests are padded; this model has "
+                f"{len(exact)} ({why}); give whole shapes (--input-shape, several times)"
+            )
+        (axis,), longest = exact, self.options.given_lengths[-1]
+        if longest > axis.up_to:
+            raise InvalidRequest(
+                f"length {longest} is out of range: padding along {axis.axis!r} was looked at up "
+                f"to {axis.up_to}; leave it out, or give it as a shape (--input-shape)"
+            )
+        return axis
+
+    def _with_length(self, axis: PaddedAxis, length: int) -> Shapes:
+        shapes = dict(self.options.input_shapes)
+        for name, spec in self.inputs(1).items():
+            if name in axis.inputs:
+                at = axis.inputs[name].dimension
+                shapes[name] = (*map(int, spec.shape[:at]), length, *map(int, spec.shape[at + 1 :]))
+        return shapes
+
+    def _at(self, shapes: Shapes) -> ImportedModel:
+        options = self.options
+        one = replace(options, input_shapes=shapes, more_shapes=(), lengths=NO_LENGTHS)
+        return replace(self, options=one, chosen_lengths=())
 
     @property
     def is_planned(self) -> bool:
@@ -136,14 +230,15 @@ class ImportedModel:
         precision = precision or (FP32 if wanted == AUTO else wanted)
         return ProgramKey(self.digest, inputs, self.static, precision)
 
-    def schedule_key(self, device_key: str, batch_size: int) -> ScheduleKey:
-        """Key of the schedule for a batch size on a device.
+    @property
+    def shapes_text(self) -> str:
+        """Extents other than the batch, as keys of schedules have them: "h=48,w=320".
 
         Raises:
             InvalidRequest: two inputs give one symbol different extents.
         """
         extents: dict[str, int] = {}
-        inputs = self.inputs(batch_size)
+        inputs = self.inputs(1)
         for name, template in self.graph.inputs.items():
             for symbol, extent in zip(template.shape, inputs[name].shape, strict=True):
                 if isinstance(symbol, str) and symbol != BATCH:
@@ -152,6 +247,14 @@ class ImportedModel:
                         raise InvalidRequest(
                             f"input_shapes gives {symbol!r} as {extents[symbol]} and as {extent}"
                         )
+        return ",".join(f"{symbol}={extents[symbol]}" for symbol in sorted(extents))
+
+    def schedule_key(self, device_key: str, batch_size: int) -> ScheduleKey:
+        """Key of the schedule for a batch size on a device.
+
+        Raises:
+            InvalidRequest: two inputs give one symbol different extents.
+        """
         options = self.options
         return ScheduleKey(
             model_digest=self.report.sha256,
@@ -159,7 +262,7 @@ class ImportedModel:
             batch_size=batch_size,
             precision=options.precision,
             planner=options.planner.text,
-            shapes=",".join(f"{symbol}={extents[symbol]}" for symbol in sorted(extents)),
+            shapes=self.shapes_text,
             accepted_error=options.accepted_error,
             samples=options.samples,
         )

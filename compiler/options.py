@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,6 +15,15 @@ MAX_BATCH_SIZE = 4096
 MAX_BATCH_SIZES = 32
 MAX_DIMS = 16
 
+MAX_SHAPES = 16
+"""Shapes that one model is scheduled for: each has plans, and memory, of its own."""
+
+AUTO_LENGTHS, NO_LENGTHS = "auto", "none"
+"""Lengths that follow from the requests, where padding is exact; and no lengths of their own."""
+
+Shapes = Mapping[str, tuple[int, ...]]
+"""Whole shapes by input, batch as 1."""
+
 
 @dataclass(frozen=True, slots=True)
 class ModelOptions:
@@ -24,7 +33,7 @@ class ModelOptions:
     batch_sizes: tuple[int, ...] = ()
     planner: PlannerSettings = field(default_factory=PlannerSettings)
     # Input -> whole shape, batch as 1, for inputs with open extents.
-    input_shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    input_shapes: Shapes = field(default_factory=dict)
     precision: str = FP32  # of braid.core.precision.ASKED
     # Outputs may be so far from the FP32 reference, relative to the largest element of each.
     # None: as far as is usual for the precision.
@@ -32,6 +41,8 @@ class ModelOptions:
     samples: str = ""  # digest of the inputs that errors are measured on; empty: seeded ones
     pad: Mapping[str, str] = field(default_factory=dict)  # axis -> way, where nothing shows it
     no_pad: bool = False  # requests are never padded
+    more_shapes: tuple[Shapes, ...] = ()  # scheduled beside ``input_shapes``, in the same form
+    lengths: str = AUTO_LENGTHS  # of the padded axis, scheduled, too: those, or "16,32,64"
 
     def __post_init__(self) -> None:
         check_precision(self.precision)
@@ -50,12 +61,39 @@ class ModelOptions:
             raise InvalidRequest(f"batch sizes lie between 1 and {MAX_BATCH_SIZE}")
         if len(sizes) > MAX_BATCH_SIZES:
             raise InvalidRequest(f"at most {MAX_BATCH_SIZES} batch sizes, not {len(sizes)}")
-        for name, shape in self.input_shapes.items():
+        self._check_shapes()
+        object.__setattr__(self, "batch_sizes", sizes)
+        object.__setattr__(self, "input_shapes", _as_tuples(self.input_shapes))
+        object.__setattr__(self, "more_shapes", tuple(map(_as_tuples, self.more_shapes)))
+        object.__setattr__(self, "lengths", _canonical(self.lengths))
+        if self.samples and (self.more_shapes or self.given_lengths):
+            raise InvalidRequest(
+                "samples are of one shape, and are not compared at others: leave out the samples, "
+                "or register one input shape and no lengths"
+            )
+
+    def _check_shapes(self) -> None:
+        shapes = (self.input_shapes, *self.more_shapes)
+        for name, shape in [item for one in shapes for item in one.items()]:
             if len(shape) > MAX_DIMS or any(not 0 <= dim < 2**31 for dim in shape):
                 raise InvalidRequest(f"input_shapes[{name!r}] is not a shape: {list(shape)[:20]}")
-        object.__setattr__(self, "batch_sizes", sizes)
-        shapes = {name: tuple(shape) for name, shape in self.input_shapes.items()}
-        object.__setattr__(self, "input_shapes", shapes)
+        if any(one.keys() != self.input_shapes.keys() for one in self.more_shapes):
+            raise InvalidRequest("each of several input shapes names the same inputs as the first")
+        if len(shapes) > MAX_SHAPES:
+            raise InvalidRequest(
+                f"at most {MAX_SHAPES} shapes are scheduled, not {len(shapes)}; leave some out: "
+                "requests in other shapes are answered all the same"
+            )
+        distinct = {tuple((name, *one[name]) for name in sorted(one)) for one in shapes}
+        if len(distinct) < len(shapes):
+            raise InvalidRequest("two of the input shapes are equal; give each of them once")
+
+    @property
+    def given_lengths(self) -> tuple[int, ...]:
+        """Lengths of the padded axis that were asked for, ascending."""
+        if self.lengths in (AUTO_LENGTHS, NO_LENGTHS):
+            return ()
+        return tuple(map(int, self.lengths.split(",")))
 
     def to_json(self) -> dict[str, Any]:
         document: dict[str, Any] = {
@@ -73,7 +111,36 @@ class ModelOptions:
             document["pad"] = dict(self.pad)
         if self.no_pad:
             document["no_pad"] = True
+        if self.more_shapes:
+            shapes = [{name: [*shape] for name, shape in one.items()} for one in self.more_shapes]
+            document["more_shapes"] = shapes
+        if self.lengths != AUTO_LENGTHS:
+            document["lengths"] = self.lengths
         return document
+
+
+def several_shapes(given: Iterable[tuple[str, tuple[int, ...]]]) -> list[Shapes]:
+    """Return the shapes that repeated inputs mean: the nth of each input belong together.
+
+    An input that is given once has that shape in all of them.
+
+    Raises:
+        InvalidRequest: inputs are given for different numbers of shapes.
+    """
+    by_name: dict[str, list[tuple[int, ...]]] = {}
+    for name, shape in given:
+        by_name.setdefault(name, []).append(shape)
+    count = max(map(len, by_name.values()), default=0)
+    for name, shapes in by_name.items():
+        if len(shapes) not in (1, count):
+            raise InvalidRequest(
+                f"there are {count} input shapes, but {len(shapes)} of {name!r}; give each input "
+                "once, or once for each shape"
+            )
+    return [
+        {name: shapes[min(number, len(shapes) - 1)] for name, shapes in by_name.items()}
+        for number in range(count)
+    ]
 
 
 def options_from_json(document: Mapping[str, Any]) -> ModelOptions:
@@ -86,4 +153,35 @@ def options_from_json(document: Mapping[str, Any]) -> ModelOptions:
         document.get("samples", ""),
         document.get("pad", {}),
         document.get("no_pad", False),
+        tuple(map(_as_tuples, document.get("more_shapes", ()))),
+        document.get("lengths", AUTO_LENGTHS),
     )
+
+
+def _as_tuples(shapes: Mapping[str, Sequence[int]]) -> Shapes:
+    return {name: tuple(shape) for name, shape in shapes.items()}
+
+
+def _canonical(lengths: str) -> str:
+    """Return lengths as they are stored.
+
+    Raises:
+        InvalidRequest: they are no lengths, equal, or too many.
+    """
+    text = lengths.strip() or AUTO_LENGTHS
+    if text in (AUTO_LENGTHS, NO_LENGTHS):
+        return text
+    try:
+        numbers = [int(part) for part in text.split(",")]
+    except ValueError:
+        raise InvalidRequest(
+            f"lengths are {AUTO_LENGTHS}, {NO_LENGTHS} or integers between commas, "
+            f"not {text[:50]!r}"
+        ) from None
+    if len(numbers) > MAX_SHAPES:
+        raise InvalidRequest(f"at most {MAX_SHAPES} lengths are scheduled, not {len(numbers)}")
+    if min(numbers) < 1 or max(numbers) >= 2**31:
+        raise InvalidRequest(f"lengths start at 1: {text[:50]!r}")
+    if len({*numbers}) < len(numbers):
+        raise InvalidRequest(f"two of the lengths are equal: {text[:50]!r}; give each of them once")
+    return ",".join(map(str, sorted(numbers)))

@@ -178,9 +178,13 @@ def _growth(size: int, other: int) -> float:
     return float((other / size) ** GROWTH)
 
 
-def batch_size_label(size: int, device: str = "") -> str:
-    """Text that begins the details of a batch size's progress; ``device``: one of several."""
-    return f"batch size {size} on {device}" if device else f"batch size {size}"
+def batch_size_label(size: int, device: str = "", shapes: str = "") -> str:
+    """Text that begins the details of a batch size's progress.
+
+    ``device``: one of several; ``shapes``: extents, of others than the main shape.
+    """
+    parts = (f"batch size {size}", shapes and f"at {shapes}", device and f"on {device}")
+    return " ".join(filter(None, parts))
 
 
 @dataclass(slots=True)

@@ -212,7 +212,7 @@ class ResultFiles(Results):
         return [Measurement(*row) for row in rows]
 
     def _forget_latencies(self, schedule: Schedule, last_s: float | None = None) -> None:
-        stored, device_key = self.find_file(schedule.key), schedule.key.device_key
+        stored, device_key = self.find_file(schedule.key), schedule.measured_on
         path = self._log(device_key)
         if stored is None or not path.exists():
             return

@@ -14,11 +14,11 @@ from dataclasses import replace
 
 from braid.compiler.device import Device
 from braid.compiler.retries import RetryWhileRestarting
-from braid.compiler.sign_test import sign_test_interval
 from braid.core.errors import DeviceOutOfMemory, WorkerFault
 from braid.core.measurement import SideBySideRuns
 from braid.core.program import PlanToRun, ProgramKey
 from braid.core.schedule import Provisional, Schedule
+from braid.core.sign_test import sign_test_interval
 from braid.engine.link.messages import CompareThroughput
 
 log = logging.getLogger("braid.jobs")

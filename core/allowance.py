@@ -83,12 +83,17 @@ class CpuAllowance:
     quota: float  # seconds of CPU time a second; infinite without a limit below the cores
 
     @property
+    def cpus(self) -> float:
+        """CPUs: as many as there are cores, or the quota if that is less."""
+        return min(self.quota, len(self.cores))
+
+    @property
     def threads(self) -> int:
         """Threads that can always run: one a core, or the quota rounded down; at least one.
 
         One more than the quota pays for would make all of them wait in each period.
         """
-        return max(1, math.floor(min(self.quota, len(self.cores))))
+        return max(1, math.floor(self.cpus))
 
 
 def cpu_allowance(root: Path = ROOT) -> CpuAllowance:
@@ -113,6 +118,36 @@ def _quota(group: Path) -> float:
     except (ValueError, ZeroDivisionError):  # "max"
         return math.inf
     return share if share > 0 else math.inf  # -1 microseconds: no limit
+
+
+@dataclass(frozen=True, slots=True)
+class Throttling:
+    """Periods of a quota of CPU time, as its control group counts them."""
+
+    periods: int = 0  # in which the group had something to run
+    throttled: int = 0  # of these: in which it used up its quota and was stopped
+    seconds: float = 0.0  # that it was stopped, over all cores
+
+
+def throttling(root: Path = ROOT) -> Throttling:
+    """How often the kernel stopped this process for its quota: of the group that it stopped most.
+
+    All zeros without a quota; ``root`` is where the system's files are, for tests.
+    """
+    counts = map(_throttling, control_groups("cpu", root))
+    return max(counts, key=lambda group: group.throttled, default=Throttling())
+
+
+def _throttling(group: Path) -> Throttling:
+    try:
+        lines = (group / "cpu.stat").read_text().splitlines()
+        counts = {name: int(count) for name, count in map(str.split, lines)}
+    except (OSError, ValueError):
+        return Throttling()
+    stopped_us = counts.get("throttled_usec", counts.get("throttled_time", 0) / 1000)
+    return Throttling(
+        counts.get("nr_periods", 0), counts.get("nr_throttled", 0), float(stopped_us) / 1e6
+    )
 
 
 def usable_memory_bytes(root: Path = ROOT) -> int:

@@ -24,6 +24,9 @@ _KINDS = (
 )
 
 
+_MORE_BYTES = 1 << 20
+
+
 class NoRegularFile(OSError):
     """There is something else at the path; ``strerror`` says what."""
 
@@ -61,7 +64,10 @@ def read_file(path: Path, most_bytes: int) -> bytes:
         OSError: as ``open_file``, or it is larger than ``most_bytes``.
     """
     with open_file(path) as file:
-        content = file.read(most_bytes + 1)
+        size_bytes = os.fstat(file.fileno()).st_size
+        content = file.read(min(size_bytes, most_bytes) + 1)  # it allocates as much as it is told
+        while len(content) <= most_bytes and (more := file.read(_MORE_BYTES)):
+            content += more  # the file grew, or says 0 as those of /proc do
     if len(content) > most_bytes:
         raise OSError(errno.EFBIG, f"it is larger than {most_bytes} bytes", str(path))
     return content

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
+from braid.core.device_state import key_in_state
 from braid.core.errors import InvalidArtefact
 from braid.core.json_form import from_stored_json, to_json
 from braid.core.measurement import SideBySideRuns, Speed, is_latency
@@ -215,6 +216,7 @@ class Provenance:
     quantisation: Quantisation | None = None  # that INT8 was tried with; None: it was not
     left_out: Mapping[str, str] = field(default_factory=dict)  # precision -> why it took no part
     provisional: Provisional | None = None  # None: it is settled
+    state: str = ""  # of the device while all this was measured; empty: it was not known
 
 
 def provenance_from_json(document: Mapping[str, Any]) -> Provenance:
@@ -255,6 +257,11 @@ class Schedule:
             raise InvalidArtefact("the stages do not cover every unit exactly once")
 
     @property
+    def measured_on(self) -> str:
+        """Key of the measurements that it rests on: of its device, in the state at that time."""
+        return key_in_state(self.key.device_key, self.provenance.state)
+
+    @property
     def runtime(self) -> str:
         """Runtime that runs the model, of RUNTIMES; ``plan`` runs where it cannot. Or empty."""
         return self.planner if self.planner in RUNTIMES else ""
@@ -266,14 +273,18 @@ class Schedule:
                 return not candidate.remark and candidate.latency_us is not None
         return None
 
-    def part_saved_from(self, runtime: str) -> float | None:
-        """Part of the time in ``runtime`` that the sequential plan saves; None: not measured."""
-        sequential_us = self.provenance.sequential_us
+    def latency_in(self, runtime: str) -> float | None:
+        """Latency of the whole model in ``runtime`` in FP32, same comparison; None: not known."""
         for candidate in self.provenance.candidates:
             if candidate.name == runtime and candidate.precision in ("", FP32):
-                if sequential_us is None or candidate.latency_us is None:
-                    return None
-                return 1 - sequential_us / candidate.latency_us
+                return candidate.latency_us
+        return None
+
+    def part_saved_from(self, runtime: str) -> float | None:
+        """Part of the time in ``runtime`` that the sequential plan saves; None: not measured."""
+        sequential_us, runtime_us = self.provenance.sequential_us, self.latency_in(runtime)
+        if sequential_us is not None and runtime_us is not None:
+            return 1 - sequential_us / runtime_us
         return None
 
     @property
@@ -424,6 +435,8 @@ def _provenance_to_json(provenance: Provenance) -> dict[str, Any]:
     document = to_json(provenance)
     if provenance.provisional is None:
         del document["provisional"]
+    if not provenance.state:
+        del document["state"]
     return document
 
 

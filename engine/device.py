@@ -18,6 +18,7 @@ from typing import Protocol
 
 from torch import Tensor
 
+from braid.core.device_state import DeviceState
 from braid.core.errors import BraidError, PreconditionFailed
 from braid.core.graph import Operator, OpGraph
 from braid.core.measurement import StageLatency, StageOverheads, UnitProfile
@@ -147,6 +148,9 @@ class Backend(StageTimer, Protocol):
 
     def device_key(self) -> str:
         """Canonical text of all that a latency measured here depends on."""
+
+    def state(self, pause: YieldToRequests = no_pause) -> DeviceState:
+        """What a latency depends on now beside the key; takes well under a second."""
 
     def software(self) -> dict[str, str]:
         """Versions that a schedule's provenance names."""

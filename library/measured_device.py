@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from braid.compiler.bench import MODULE, MeasuringProcess
+from braid.core.device_state import DeviceState
 from braid.core.errors import BraidError, StartupError
 from braid.engine.link.messages import ProgramRequest
 from braid.engine.link.options import WorkerOptions
@@ -41,6 +42,9 @@ class MeasuredDevice:
     async def load(self, digest: str, artefact: Path) -> None:
         self.artefacts[digest] = artefact
         await self.bench.load(digest)
+
+    async def find_state(self) -> DeviceState:
+        return (await self.bench.describe()).state
 
     async def ask(self, request: ProgramRequest[R], on_progress: OnProgress | None = None) -> R:
         """Ask about a program of a loaded model."""

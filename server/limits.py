@@ -5,6 +5,7 @@ from __future__ import annotations
 from sqlalchemy import URL
 
 from braid.server.inference.call_memory import MemoryLimits
+from braid.server.models.residency import ResidencyLimits
 from braid.server.security.addresses import EVERY, HostNames
 from braid.server.settings import Settings
 from braid.server.store.database.opening import database_url
@@ -19,6 +20,12 @@ def batch_policy(settings: Settings) -> BatchPolicy:
         max_rows=settings.max_queue_rows,
         max_queue_s=queue_limit_s(settings.max_queue_ms),
         side_by_side=settings.side_by_side,
+    )
+
+
+def residency_limits(settings: Settings) -> ResidencyLimits:
+    return ResidencyLimits(
+        settings.idle_seconds, settings.load_wait_seconds, settings.max_queue_requests
     )
 
 

@@ -14,13 +14,27 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import ByteSize, Field, SecretStr, ValidationError, field_validator, model_validator
+from pydantic import (
+    ByteSize,
+    Field,
+    SecretStr,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 from pydantic_settings import NoDecode, SettingsConfigDict
 
 from braid.core.errors import StartupError
 from braid.engine.importer.host.request import ImportLimits
 from braid.server.device_names import parse_devices
 from braid.server.fleet_settings import FleetSettings, is_host_and_port, without_password
+from braid.server.memory_budget import (
+    LEAST_IMPORT_BYTES,
+    LEAST_WORKER_BYTES,
+    memory_parts,
+    usual_budget_bytes,
+)
 
 PREFIX = "BRAID_"
 KIB, MIB, GIB = 2**10, 2**20, 2**30
@@ -87,6 +101,19 @@ class Settings(FleetSettings):
     # Each thread of a CPU device stays on one core. Turn it off where servers share cores.
     pin_threads: bool = True
 
+    # Memory of all processes of the server. 0: 80 % of what the machine or the container may use.
+    # Limits of memory below that are 0 are parts of it, which add up to it.
+    memory_bytes: ByteSize = Field(default=ByteSize(0), ge=0)
+
+    # A model on demand is unloaded when no request named it for so long. A request for a model that
+    # is not in memory waits until it is loaded, for so many seconds at most.
+    idle_seconds: float = Field(default=600.0, gt=0)
+    load_wait_seconds: float = Field(default=60.0, gt=0)
+
+    # The server is ready once the models of its store are loaded, at the latest after so many
+    # seconds; 0: at once. Those that are pinned are loaded in any case.
+    restore_seconds: float = Field(default=30.0, ge=0, le=3600)
+
     # What one caller may send.
     max_upload_bytes: ByteSize = Field(default=ByteSize(2 * GIB), ge=1)
     max_samples_bytes: ByteSize = Field(default=ByteSize(64 * MIB), ge=1)
@@ -107,7 +134,7 @@ class Settings(FleetSettings):
     # stream, of all calls on one connection, and of all. What exceeds it waits and is not read.
     stream_memory_bytes: ByteSize = Field(default=ByteSize(64 * MIB), ge=MIB)
     connection_memory_bytes: ByteSize = Field(default=ByteSize(256 * MIB), ge=MIB)
-    calls_memory_bytes: ByteSize = Field(default=ByteSize(GIB), ge=MIB)
+    calls_memory_bytes: ByteSize = Field(default=ByteSize(0), ge=0)
 
     # Registered model versions, and what the store may take on disk; 0: as much as there is.
     max_models: int = Field(default=1000, ge=1)
@@ -133,11 +160,12 @@ class Settings(FleetSettings):
     max_run_seconds: float = Field(default=60.0, gt=0, le=86_400)
 
     # Memory that tensors cross into a device worker through, per device.
-    shared_memory_bytes: ByteSize = Field(default=ByteSize(GIB), ge=MIB)
+    shared_memory_bytes: ByteSize = Field(default=ByteSize(0), ge=0)
 
-    # What one worker process on a CPU may allocate for weights and activations; what needs more is
-    # refused. 0: three quarters of the machine's memory, or of the container's.
+    # What one process on a CPU may allocate for weights and activations; what needs more is
+    # refused. One that serves, and one that registrations measure in.
     worker_memory_bytes: ByteSize = Field(default=ByteSize(0), ge=0)
+    bench_memory_bytes: ByteSize = Field(default=ByteSize(0), ge=0)
 
     # Clients of the Open Inference Protocol may name objects under /dev/shm to read tensors from
     # and write them to. Any object that the server's user may open: for trusted clients only.
@@ -156,7 +184,8 @@ class Settings(FleetSettings):
     spare_bench: bool = True
 
     # Activations kept on a device while its stages are measured; beyond it they are made up.
-    profiling_memory_bytes: ByteSize = Field(default=ByteSize(2 * GIB), ge=MIB)
+    # 0: a quarter of what a process that measures may take, at most 2 GiB.
+    profiling_memory_bytes: ByteSize = Field(default=ByteSize(0), ge=0)
 
     # Seconds after SIGTERM in which the server says that it is not ready and still takes requests,
     # for balancers that ask for its health; then those that accepted requests get to finish.
@@ -164,18 +193,18 @@ class Settings(FleetSettings):
     drain_seconds: float = Field(default=30.0, ge=0, le=3600)
 
     # Limits of the importer process, one per upload. Memory: beyond that of its libraries.
-    import_memory_bytes: ByteSize = Field(default=ByteSize(12 * GIB), ge=GIB)
+    import_memory_bytes: ByteSize = Field(default=ByteSize(0), ge=0)
     import_file_bytes: ByteSize = Field(default=ByteSize(4 * GIB), ge=MIB)
     import_cpu_seconds: int = Field(default=600, ge=1)
     import_wall_seconds: float = Field(default=900.0, gt=0)
     import_run_seconds: float = Field(default=30.0, gt=0)
 
     # Memory of the imports that run at the same time, each with as much as its file's size
-    # suggests; those that need more run one at a time beside them. 0: half of the machine's.
+    # suggests; those that need more run one at a time beside them.
     import_together_bytes: ByteSize = Field(default=ByteSize(0), ge=0)
 
-    # Limits of the search for plans, one per batch size.
-    planner_memory_bytes: ByteSize = Field(default=ByteSize(8 * GIB), ge=64 * MIB)
+    # Limits of the search for plans, one per batch size. Memory: 0: as a process that measures.
+    planner_memory_bytes: ByteSize = Field(default=ByteSize(0), ge=0)
     planner_search_seconds: float = Field(default=1800.0, gt=0)
 
     # Timing: samples per measurement, of which the median counts.
@@ -203,7 +232,8 @@ class Settings(FleetSettings):
     drift_seconds: float = Field(default=600.0, gt=0)
     reprofile_on_drift: bool = False
 
-    # Schedules that rest on figures of a busy machine are made again in idle time, by themselves.
+    # Schedules that rest on figures of a busy machine are made again in idle time, by themselves;
+    # and lengths to schedule are chosen by those of requests.
     compare_again: bool = True
 
     # Triton's nv_inference_* names beside Braid's own metrics.
@@ -255,11 +285,23 @@ class Settings(FleetSettings):
                 raise ValueError(f"not SCHEME://HOST[:PORT] in small letters: {origin[:100]!r}")
         return value
 
-    @field_validator("worker_memory_bytes")
+    @field_validator("worker_memory_bytes", "bench_memory_bytes")
     @classmethod
     def _room_for_libraries(cls, value: ByteSize) -> ByteSize:
-        if 0 < value < 512 * MIB:
-            raise ValueError("give at least 512MiB: the libraries alone take 300; or 0")
+        if 0 < value < LEAST_WORKER_BYTES:
+            least = LEAST_WORKER_BYTES // MIB
+            raise ValueError(f"give at least {least}MiB: the libraries alone take 300; or 0")
+        return value
+
+    @field_validator(
+        *("calls_memory_bytes", "shared_memory_bytes", "profiling_memory_bytes"),
+        *("planner_memory_bytes", "import_memory_bytes"),
+    )
+    @classmethod
+    def _enough_or_a_part(cls, value: ByteSize, info: ValidationInfo) -> ByteSize:
+        least = {"planner_memory_bytes": 64 * MIB, "import_memory_bytes": LEAST_IMPORT_BYTES}
+        if 0 < value < (smallest := least.get(str(info.field_name), MIB)):
+            raise ValueError(f"give at least {ByteSize(smallest).human_readable()}; or 0")
         return value
 
     @field_validator("model_repository", mode="before")
@@ -296,6 +338,20 @@ class Settings(FleetSettings):
                 "BRAID_METRICS_TOKEN_FILE and BRAID_METRICS_TOKEN need tokens of another role: "
                 "without any, everyone may do everything"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _parts_of_memory(self) -> Settings:
+        """Let limits that are 0 be parts of the budget."""
+        budget = self.memory_bytes or ByteSize(usual_budget_bytes())
+        on_cpu = [device for device in parse_devices(self.devices) if device.gpu is None]
+        parts = {"memory_bytes": budget, **memory_parts(budget, len(on_cpu))}
+        bench = self.bench_memory_bytes or parts["bench_memory_bytes"]
+        parts["profiling_memory_bytes"] = ByteSize(min(2 * GIB, bench // 4))
+        parts["planner_memory_bytes"] = bench
+        for name, part in parts.items():
+            if not getattr(self, name):
+                object.__setattr__(self, name, part)  # frozen once this returns
         return self
 
     @model_validator(mode="after")

@@ -38,10 +38,12 @@ from braid_client.errors import (
 )
 from braid_client.notebook import ScheduleDocuments
 from braid_client.records import (
+    Allowance,
     InferRequest,
     InferResult,
     Job,
     JobState,
+    Lengths,
     Model,
     ModelState,
     Node,
@@ -61,6 +63,7 @@ from braid_client.tensors import BFloat16Bits
 from braid_client.version import __version__
 
 __all__ = [
+    "Allowance",
     "AlreadyExists",
     "AsyncClient",
     "BFloat16Bits",
@@ -77,6 +80,7 @@ __all__ = [
     "JobFailed",
     "JobNotFound",
     "JobState",
+    "Lengths",
     "Model",
     "ModelNotFound",
     "ModelState",

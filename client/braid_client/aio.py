@@ -46,6 +46,7 @@ from braid_client.records import (
     Model,
     Node,
     PlannerOptions,
+    Shapes,
     StreamAnswer,
     accepted_job,
     job_from_wire,
@@ -131,12 +132,14 @@ class AsyncClient(Connection):
         *,
         batch_sizes: Sequence[int] = (),
         planner: PlannerOptions | str = "",
-        input_shapes: Mapping[str, Sequence[int]] | None = None,
+        input_shapes: Shapes | Sequence[Shapes] | None = None,
         precision: str = "",
         accepted_error: float | None = None,
         samples: Samples | None = None,
         pad: Mapping[str, str] | None = None,
         no_pad: bool = False,
+        lengths: Sequence[int] | str = "",
+        residency: str | None = None,
         wait: bool = False,
         on_progress: Callable[[Job], object] | None = None,
         on_upload: OnUpload | None = None,
@@ -144,7 +147,9 @@ class AsyncClient(Connection):
     ) -> Job:
         """Upload an ONNX model, to be imported, scheduled and served; see ``Client.register``."""
         header = register_header(
-            name, batch_sizes, planner, input_shapes, precision, accepted_error, pad, no_pad
+            *(name, batch_sizes, planner, input_shapes, precision, accepted_error, pad, no_pad),
+            residency,
+            lengths=lengths,
         )
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         job = accepted_job(
@@ -247,11 +252,16 @@ class AsyncClient(Connection):
         device: str = "",
         *,
         version: str | int | None = None,
+        shapes: str = "",
         timeout_s: float | None = None,
     ) -> ScheduleDocuments:
         """Read a schedule and its operator graph as JSON; see ``Client.schedule``."""
         request = admin_pb2.GetScheduleRequest(
-            model=name, version=version_text(version), device=device, batch_size=batch
+            model=name,
+            version=version_text(version),
+            device=device,
+            batch_size=batch,
+            shapes=shapes,
         )
         answer = await self._call(rpcs.GET_SCHEDULE, request, timeout_s)
         return ScheduleDocuments(json.loads(answer.schedule_json), json.loads(answer.graph_json))

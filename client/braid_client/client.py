@@ -42,6 +42,7 @@ from braid_client.records import (
     Model,
     Node,
     PlannerOptions,
+    Shapes,
     StreamAnswer,
     accepted_job,
     job_from_wire,
@@ -158,12 +159,14 @@ class Client(Connection):
         *,
         batch_sizes: Sequence[int] = (),
         planner: PlannerOptions | str = "",
-        input_shapes: Mapping[str, Sequence[int]] | None = None,
+        input_shapes: Shapes | Sequence[Shapes] | None = None,
         precision: str = "",
         accepted_error: float | None = None,
         samples: Samples | None = None,
         pad: Mapping[str, str] | None = None,
         no_pad: bool = False,
+        lengths: Sequence[int] | str = "",
+        residency: str | None = None,
         wait: bool = False,
         on_progress: Callable[[Job], object] | None = None,
         on_upload: OnUpload | None = None,
@@ -176,7 +179,8 @@ class Client(Connection):
             model: path of the file, or its bytes. A file is streamed, never held in memory.
             batch_sizes: to schedule, each by itself; none: 1, and larger ones that pay.
             planner: options, or just the planner's name.
-            input_shapes: whole shapes, batch as 1, of inputs with other open extents.
+            input_shapes: whole shapes, batch as 1, of inputs with other open extents; several such
+                mappings for several shapes, each of which is scheduled.
             precision: "fp32" (if empty), "tf32", "fp16", "bf16", or "int8", which needs samples, as
                 far as the server's devices can; "auto": the fastest of those within
                 ``accepted_error``. Inputs and outputs keep the model's types.
@@ -189,6 +193,10 @@ class Client(Connection):
             pad: axes along which requests may be padded though the import did not show that to be
                 exact: "zeros" or "repeat" by name. The job fails if trials disagree.
             no_pad: requests are never padded.
+            lengths: of the one axis along which requests are padded, to schedule beside the input
+                shapes; "auto" (if empty): they follow from the lengths of requests; "none".
+            residency: "pinned", "resident" or "on-demand", for all versions of the name; None: as
+                it was. ``set_serving`` changes it, and what goes with it.
             wait: return only when the job has ended; ``timeout_s`` then bounds that too.
             on_progress: called with each state of the job, if ``wait``.
             on_upload: called, in another thread, with the bytes sent and the bytes in all.
@@ -199,7 +207,9 @@ class Client(Connection):
             JobFailed: ``wait``, and the job ended otherwise than READY or UNSCHEDULED.
         """
         header = register_header(
-            name, batch_sizes, planner, input_shapes, precision, accepted_error, pad, no_pad
+            *(name, batch_sizes, planner, input_shapes, precision, accepted_error, pad, no_pad),
+            residency,
+            lengths=lengths,
         )
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         job = accepted_job(self._upload(header, model, sample_bytes(samples), on_upload, timeout_s))
@@ -328,6 +338,7 @@ class Client(Connection):
         device: str = "",
         *,
         version: str | int | None = None,
+        shapes: str = "",
         timeout_s: float | None = None,
     ) -> ScheduleDocuments:
         """Read a schedule of a model and the operator graph whose units it names, as JSON.
@@ -336,12 +347,18 @@ class Client(Connection):
             name: name of the model.
             batch: one of the batch sizes it was registered with.
             device: e.g. ``cpu``; empty means the first device.
+            version: a number or a label; None means the one that answers.
+            shapes: as a ``ScheduleSummary`` has them; empty means the main ones.
 
         Raises:
-            ScheduleNotFound: no such model, or no schedule (yet) for this device and batch.
+            ScheduleNotFound: no such model, or no schedule (yet) for this device, batch and shapes.
         """
         request = admin_pb2.GetScheduleRequest(
-            model=name, version=version_text(version), device=device, batch_size=batch
+            model=name,
+            version=version_text(version),
+            device=device,
+            batch_size=batch,
+            shapes=shapes,
         )
         answer = self._call(rpcs.GET_SCHEDULE, request, timeout_s)
         return ScheduleDocuments(json.loads(answer.schedule_json), json.loads(answer.graph_json))

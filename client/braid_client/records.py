@@ -21,6 +21,9 @@ from braid_client.wire import admin_pb2
 
 S = TypeVar("S", bound=StrEnum)
 
+Shapes = Mapping[str, Sequence[int]]
+"""Whole shapes by input, the batch as 1."""
+
 
 class JobState(StrEnum):
     """State of a registration."""
@@ -94,6 +97,19 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True)
+class Allowance:
+    """What a server may use of its machine, by affinity and control groups."""
+
+    cpus: float = 0.0  # cores, or the quota of CPU time if that is less
+    cores: int = 0  # that it may run on
+    memory_bytes: int = 0  # of the machine, or of the smallest control group around the server
+    memory_budget_bytes: int = 0  # that the server divides among its processes
+    periods: int = 0  # of the quota, in which it had work
+    throttled_periods: int = 0  # of these: in which it was stopped, as the quota was used up
+    throttled_seconds: float = 0.0  # that it was stopped, over all cores
+
+
+@dataclass(frozen=True, slots=True)
 class Node:
     """A server among those that share one database, and what it works on."""
 
@@ -106,6 +122,7 @@ class Node:
     alive: bool = True  # False: another server takes over what it worked on
     job_ids: tuple[str, ...] = ()
     answers: bool = False  # it answered the call
+    allowance: Allowance | None = None  # of the one that answered
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +152,7 @@ class SideBySide:
 
 @dataclass(frozen=True, slots=True)
 class ScheduleSummary:
-    """Plan of one device and batch size. Latencies in microseconds."""
+    """Plan of one device, shape and batch size. Latencies in microseconds."""
 
     plan_id: str
     device: str
@@ -159,6 +176,7 @@ class ScheduleSummary:
     provisional: str = ""  # why it is to be made again, by itself; empty: it is settled
     best_other: str = ""  # fastest candidate of the other runtimes; empty: none is known
     best_other_ratio: float = 0.0  # its latency over that of what serves
+    shapes: str = ""  # extents that it is made for, other than the batch, e.g. "length=64"
 
     def _repr_html_(self) -> str:
         return notebook.summary_html(self)
@@ -188,6 +206,21 @@ class PaddedAxis:
 
 
 @dataclass(frozen=True, slots=True)
+class Lengths:
+    """Lengths of requests along the axis that they are padded along, and those with schedules."""
+
+    axis: str
+    rows: Mapping[int, int]  # that were answered, by length; long ones in steps
+    scheduled: tuple[int, ...]
+    chosen: tuple[int, ...]  # of those: the ones that follow from the rows
+
+    def __str__(self) -> str:
+        scheduled = ", ".join(map(str, self.scheduled)) or "none"
+        chosen = f"; {', '.join(map(str, self.chosen))} by the requests" if self.chosen else ""
+        return f"{self.axis}: scheduled lengths: {scheduled}{chosen}"
+
+
+@dataclass(frozen=True, slots=True)
 class Model:
     """One version of a model."""
 
@@ -206,6 +239,7 @@ class Model:
     # Extents that schedules are made for, where file and registration leave them open.
     guessed_extents: Mapping[str, int] = field(default_factory=dict)
     padding: tuple[PaddedAxis, ...] = ()  # one for each axis that requests choose
+    lengths: Lengths | None = None  # None: requests are not padded
 
     def _repr_html_(self) -> str:
         return notebook.model_html(self)
@@ -292,6 +326,9 @@ def node_from_wire(message: admin_pb2.Node) -> Node:
             "device_keys": tuple(message.device_keys),
             "beat_age_s": message.beat_age_seconds,
             "job_ids": tuple(message.job_ids),
+            "allowance": Allowance(**_same(message.allowance, Allowance))
+            if message.HasField("allowance")
+            else None,
         }
     )
 
@@ -320,6 +357,7 @@ def model_from_wire(message: admin_pb2.Model) -> Model:
             "warnings": tuple(message.warnings),
             "guessed_extents": dict(message.guessed_extents),
             "padding": tuple(map(_padding_from_wire, message.padding)),
+            "lengths": _lengths_from_wire(message),
         }
     )
 
@@ -329,17 +367,28 @@ def _padding_from_wire(message: admin_pb2.PaddedAxis) -> PaddedAxis:
     return PaddedAxis(**_same(message, PaddedAxis) | maps)
 
 
+def _lengths_from_wire(message: admin_pb2.Model) -> Lengths | None:
+    if not message.HasField("lengths"):
+        return None
+    of = message.lengths
+    return Lengths(of.axis, dict(sorted(of.rows.items())), tuple(of.scheduled), tuple(of.chosen))
+
+
 def register_header(
     name: str,
     batch_sizes: Sequence[int],
     planner: PlannerOptions | str,
-    input_shapes: Mapping[str, Sequence[int]] | None,
+    input_shapes: Shapes | Sequence[Shapes] | None,
     precision: str = "",
     accepted_error: float | None = None,
     pad: Mapping[str, str] | None = None,
     no_pad: bool = False,
+    residency: str | None = None,
+    lengths: Sequence[int] | str = "",
 ) -> admin_pb2.RegisterModelHeader:
     options = PlannerOptions(planner) if isinstance(planner, str) else planner
+    several = [input_shapes] if isinstance(input_shapes, Mapping) else list(input_shapes or ())
+    first, *others = [_shapes_to_wire(shapes) for shapes in several] or [{}]
     return admin_pb2.RegisterModelHeader(
         name=name,
         format=admin_pb2.RegisterModelHeader.FORMAT_ONNX,
@@ -349,14 +398,19 @@ def register_header(
             max_group_ops=options.max_group_ops,
             max_groups=options.max_groups,
         ),
-        input_shapes={
-            key: admin_pb2.Shape(dims=dims) for key, dims in (input_shapes or {}).items()
-        },
+        input_shapes=first,
         precision=precision,
         accepted_error=accepted_error or 0.0,
         pad=pad or {},
         no_pad=no_pad,
+        more_input_shapes=[admin_pb2.InputShapes(shapes=shapes) for shapes in others],
+        lengths=lengths if isinstance(lengths, str) else ",".join(map(str, lengths)),
+        residency=None if residency is None else admin_pb2.Residency(kind=residency),
     )
+
+
+def _shapes_to_wire(shapes: Shapes) -> dict[str, admin_pb2.Shape]:
+    return {name: admin_pb2.Shape(dims=dims) for name, dims in shapes.items()}
 
 
 def _state(states: type[S], wire_enum: Any, number: int) -> S:

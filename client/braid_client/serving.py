@@ -10,7 +10,7 @@ from braid_client.wire import admin_pb2
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """Versions, labels and batching of a model; None leaves a value to the server's settings.
+    """Versions, labels, batching and residency of a model; None: as the server's settings say.
 
     Of ``latest`` and ``versions`` at most one is given; with neither, all versions serve. A
     labelled version serves in any case. Requests that name no version go to ``stable``.
@@ -25,6 +25,9 @@ class Serving:
     max_queue_rows: int | None = None
     max_queue_ms: float | None = None  # expected wait that is refused; 0: no limit
     share: float | None = None  # of the device's time, relative to other models
+    residency: str = "resident"  # or "pinned": never unloaded, or "on-demand"
+    idle_s: float | None = None  # without a request, until a model on demand is unloaded
+    refuses: bool = False  # requests that find it unloaded are refused, and do not wait
 
 
 BATCHING = (
@@ -40,15 +43,21 @@ def serving_to_wire(model: str, serving: Serving) -> admin_pb2.ServingConfig:
         versions=admin_pb2.VersionPolicy(latest=serving.latest or 0, specific=serving.versions),
         labels=serving.labels,
         batching=admin_pb2.Batching(**{k: v for k, v in batching.items() if v is not None}),
+        residency=admin_pb2.Residency(
+            kind=serving.residency, idle_seconds=serving.idle_s, refuses=serving.refuses
+        ),
     )
 
 
 def serving_from_wire(message: admin_pb2.ServingConfig) -> Serving:
-    given = message.batching
+    given, residency = message.batching, message.residency
     batching = {name: getattr(given, name) for name in BATCHING if given.HasField(name)}
     return Serving(
         latest=message.versions.latest or None,
         versions=tuple(message.versions.specific),
         labels=dict(message.labels),
+        residency=residency.kind or "resident",
+        idle_s=residency.idle_seconds if residency.HasField("idle_seconds") else None,
+        refuses=residency.refuses,
         **batching,
     )

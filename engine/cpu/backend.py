@@ -9,12 +9,14 @@ from functools import partial
 
 import torch
 
+from braid.core.device_state import DeviceState
 from braid.core.errors import BraidError, DeviceOutOfMemory
 from braid.core.graph import Operator, OpGraph
 from braid.core.measurement import StageLatency, StageOverheads, UnitProfile
 from braid.core.plan import StreamPlan
 from braid.core.precision import FP32
 from braid.core.schedule import USUAL_KERNELS
+from braid.engine.cpu.core_distance import CoreProbe
 from braid.engine.cpu.device_key import (
     cpu_device_key,
     has_integer_kernels,
@@ -88,6 +90,7 @@ class CpuBackend:
         self._waits = ThreadWaits if executor.threads <= executor.usable_cores else NoWaits
         options = timer or TimerOptions()
         self._timer = CpuStageTimer(executor, activation_bytes, options, self._waits)
+        self._probe = CoreProbe(executor.lane_cores)
         self._places: dict[int, Sequence[CpuPlace]] = {}
         self._device_cpus = executor.cpus if device_cpus is None else device_cpus
         self._cpu_quota = cpu_quota
@@ -106,6 +109,9 @@ class CpuBackend:
 
     def device_key(self) -> str:
         return cpu_device_key(self.threads, self._executor.usable_cores, self._cpu_quota)
+
+    def state(self, pause: YieldToRequests = no_pause) -> DeviceState:
+        return self._probe.look(pause.answer)
 
     def software(self) -> dict[str, str]:
         return software_versions()

@@ -63,7 +63,9 @@ class CpuExecutor:
         assert len(cpus) in (0, threads)
         self.threads = threads
         self.cpus = tuple(cpus)
-        self.usable_cores = len(usable_cpus())  # before this thread is pinned to one of them
+        usable = usable_cpus()  # before this thread is pinned to one of them
+        self.usable_cores = len(usable)
+        self.lane_cores = self.cpus or usable[:threads]
         self._teams: dict[tuple[int, int], PinnedTeam] = {}  # (first thread, threads)
         self._intra_op = threads
         self._slice_ns = round(slice_us * 1e3)

@@ -17,6 +17,7 @@ from typing import TypeVar
 
 import torch
 
+from braid.core.device_state import UNKNOWN, DeviceState
 from braid.core.errors import BraidError, DeviceOutOfMemory, PreconditionFailed
 from braid.core.graph import Operator, OpGraph
 from braid.core.measurement import StageLatency, StageOverheads, UnitProfile
@@ -101,6 +102,10 @@ class CudaBackend:
 
     def device_key(self) -> str:
         return self._identity.device_key
+
+    def state(self, pause: YieldToRequests = no_pause) -> DeviceState:
+        """Nothing is known: no host moves the parts of a GPU."""
+        return UNKNOWN
 
     def software(self) -> dict[str, str]:
         return self._identity.software

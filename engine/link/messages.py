@@ -16,10 +16,11 @@ Tensors never travel here: they lie in shared memory, and messages name offsets.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from braid.core import errors
+from braid.core.device_state import UNKNOWN, DeviceState
 from braid.core.errors import BraidError, ResourceExhausted, WorkerFault
 from braid.core.graph import OpGraph
 from braid.core.measurement import DeviceFacts, PlanMeasurement, StageLatency
@@ -47,7 +48,12 @@ class ProgramRequest(WorkerRequest[ReplyT_co]):
 
 @dataclass(frozen=True, slots=True)
 class MeasurementRequest(ProgramRequest[ReplyT_co]):
-    """A request that the worker works for between inferences; it can be dropped."""
+    """A request that the worker works for between inferences; it can be dropped.
+
+    It ends with DeviceChanged where the device is not in ``state``.
+    """
+
+    state: str | None = field(default=None, kw_only=True)  # name of a DeviceState; None: any
 
 
 # Replies that are no fact of their own.
@@ -67,6 +73,8 @@ class DeviceDescription:
     precisions: tuple[str, ...]  # of braid.core.precision
     runtimes: tuple[str, ...]  # that can run whole models there, of braid.core.runtimes
     software: Mapping[str, str]  # versions by name
+    state: DeviceState = UNKNOWN  # when it was asked for
+    look_s: float = 0.0  # that it took to look at the state
 
 
 @dataclass(frozen=True, slots=True)

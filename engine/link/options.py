@@ -39,6 +39,7 @@ class WorkerOptions:
     keep_spare_bench: bool = False  # a process that measures is started before it is needed
     watch: WatchLimits = WatchLimits()
     memory_bytes: int = 0  # that it may allocate; 0: as much as there is
+    bench_memory_bytes: int = 0  # that the process that measures beside it may allocate
     module: str = "braid.engine.worker.process.main"
 
 

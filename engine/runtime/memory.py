@@ -8,7 +8,8 @@
 Tensors of the same sizes come and go all the time. glibc gives large blocks back to the kernel as
 soon as they are freed, and gets zeroed pages again for the next tensor: for 600 KB that costs more
 than all copies together (about 2 ms of system time a request was seen; see
-docs/decisions/0005-allocator.md). So freed memory is kept. Other C libraries are left alone.
+docs/decisions/0005-allocator.md). So freed memory is kept, until the process is idle or a model has
+left it. Other C libraries are left alone.
 
 Needs no torch.
 """
@@ -97,3 +98,39 @@ def keep_freed_memory() -> bool:
         (_M_TOP_PAD, TOP_PAD_BYTES),
     )
     return all(bool(mallopt(option, value)) for option, value in settings)
+
+
+TRIM_BYTES = 128 << 20  # free memory that is worth the page faults of giving it back
+IDLE_SECONDS = 10.0  # without work, after which a process gives back what it freed
+
+
+class _Mallinfo(ctypes.Structure):
+    """``struct mallinfo2`` of <malloc.h>."""
+
+    _fields_ = [
+        (name, ctypes.c_size_t)
+        for name in (
+            *("arena", "ordblks", "smblks", "hblks", "hblkhd"),
+            *("usmblks", "fsmblks", "uordblks", "fordblks", "keepcost"),
+        )
+    ]
+
+
+def freed_bytes() -> int:
+    """Bytes of glibc's heaps that are free; 0 before glibc 2.33, and elsewhere."""
+    try:
+        mallinfo = ctypes.CDLL(None).mallinfo2
+    except AttributeError:
+        return 0
+    mallinfo.restype = _Mallinfo
+    return int(mallinfo().fordblks)
+
+
+def give_back_freed_memory(least_bytes: int = TRIM_BYTES) -> bool:
+    """Return free memory to the system if it is so much; returns whether it was.
+
+    What is used next costs page faults.
+    """
+    if freed_bytes() < least_bytes:
+        return False
+    return bool(ctypes.CDLL(None).malloc_trim(TOP_PAD_BYTES))

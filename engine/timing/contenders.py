@@ -13,6 +13,8 @@ from __future__ import annotations
 import select
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import chain
+from statistics import median
 from time import sleep
 
 from braid.engine.runtime.yielding import NetTime, YieldToRequests
@@ -37,10 +39,7 @@ class TimedContender:
     run: Run
     timed_us: Callable[[Tensors], float] | None = None  # runs the model; the device's own time
     activation_bytes: Callable[[], int | None] = lambda: None  # asked when it has run
-    samples_us: dict[int, float] = field(default_factory=dict)  # by round that counted
-    final_turns_us: list[list[float]] = field(
-        default_factory=list
-    )  # of each turn of the final rounds that counted
+    turns_us: list[list[float]] = field(default_factory=list)  # of each round that counted
     lost_us: list[float] = field(default_factory=list)  # samples of rounds that did not count
     max_abs_error: float | None = None
     max_rel_error: float | None = None
@@ -53,7 +52,17 @@ class TimedContender:
     @property
     def is_quick(self) -> bool:
         """Whether a run that does not count comes before each sample, to fill the caches."""
-        return min(self.samples_us.values() or self.lost_us, default=0.0) < QUICK_US
+        return min(self.all_us or self.lost_us, default=0.0) < QUICK_US
+
+    @property
+    def all_us(self) -> list[float]:
+        """Samples of all rounds that counted."""
+        return list(chain.from_iterable(self.turns_us))
+
+    @property
+    def medians_us(self) -> list[float]:
+        """Latency in each round that counted."""
+        return [median(turn_us) for turn_us in self.turns_us]
 
 
 def sample_of(

@@ -38,6 +38,7 @@ from braid.engine.link.messages import (
     FindFacts,
     FindKernels,
     LoadModel,
+    MeasurementRequest,
     MeasureParts,
     MeasureStage,
     PrepareExecutable,
@@ -50,10 +51,15 @@ from braid.engine.link.messages import (
     WorkerFailure,
     WorkerProgress,
 )
-from braid.engine.runtime.memory import leaves_interpreter_unsound
+from braid.engine.runtime.memory import (
+    IDLE_SECONDS,
+    give_back_freed_memory,
+    leaves_interpreter_unsound,
+)
 from braid.engine.runtime.stopping import check_stopped
 from braid.engine.runtime.yielding import YieldToRequests
 from braid.engine.worker.measuring.measurements import Measurements, Task
+from braid.engine.worker.measuring.state_guard import StateGuard
 from braid.engine.worker.models import ModelTable
 from braid.engine.worker.process.current_work import CurrentWork
 from braid.engine.worker.requests import Copies, RequestHandlers, RunUnderway
@@ -100,6 +106,7 @@ class Worker(YieldToRequests):
         self._went_on_at = monotonic()  # when work that is not inference began again
         models = ModelTable(backend, self)
         self._measurements = Measurements(backend, models, self)
+        self._state_guard = StateGuard(backend, self)
         calls = RequestHandlers(backend, arena, models, self._measurements, self)
         self._calls = calls
         self._side_runs = SideRuns()
@@ -122,6 +129,7 @@ class Worker(YieldToRequests):
             CompareThroughput: self._measurements.throughput,
         }
         self._background = deque([_Background(None, _warm_up())])
+        self._has_run = False  # since freed memory was given back
 
     def serve(self) -> None:
         """Answer calls until the link closes.
@@ -134,12 +142,19 @@ class Worker(YieldToRequests):
                 self.let_inference_go_first()
             else:
                 self._work.rest()
+                self._give_back_when_idle()
                 self.receive(None)
             if self._waiting:
                 self._work.begin_work()
                 self._answer(self._waiting.popleft())
             elif self._background and not self._is_closed:
                 self._advance()
+
+    def _give_back_when_idle(self) -> None:
+        """Wait for messages; if none comes for a while, give back memory that runs have freed."""
+        if self._has_run and not self._poller.poll(IDLE_SECONDS * 1000):
+            self._has_run = False
+            give_back_freed_memory()
 
     @property
     def arrivals(self) -> int | None:
@@ -175,6 +190,7 @@ class Worker(YieldToRequests):
 
         With ``and_more``, also those that come meanwhile, unless something else waits.
         """
+        self._has_run = True
         left, underway = deque(requests), deque[tuple[int, RunUnderway]]()
         while left or underway or self._side_runs.any:
             if underway and _is_due(underway, left):
@@ -276,12 +292,14 @@ class Worker(YieldToRequests):
         return any_ran
 
     def _answer(self, message: WorkerCall) -> None:
-        call, kind = message.number, type(message.request)
+        call, request = message.number, message.request
         try:
-            if kind in self.measurements:
-                self._background.append(_Background(call, self.measurements[kind](message.request)))
+            if isinstance(request, MeasurementRequest):
+                task = self.measurements[type(request)](request)
+                task = self._state_guard.in_state(task, request.state)
+                self._background.append(_Background(call, task))
                 return
-            reply = self.handlers[kind](message.request)
+            reply = self.handlers[type(request)](request)
         except Exception as error:
             self._fail(call, error)
         else:

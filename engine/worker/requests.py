@@ -7,10 +7,10 @@ import math
 import mmap
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from pathlib import Path
-from time import monotonic, perf_counter_ns
+from time import monotonic, perf_counter, perf_counter_ns
 from typing import Any, TypeAlias
 
 import torch
@@ -37,6 +37,7 @@ from braid.engine.link.shared_memory import Field, SlotLayout
 from braid.engine.ops.dtypes import torch_dtype
 from braid.engine.ops.whole import KIND, output_specs
 from braid.engine.passes.specialise import interpret
+from braid.engine.runtime.memory import give_back_freed_memory
 from braid.engine.runtime.threads import on_one_thread
 from braid.engine.runtime.yielding import (
     NetClock,
@@ -243,6 +244,7 @@ class RequestHandlers:
         self._measurements.forget()
         self._slots.clear()
         self._models.unload(request.digest)
+        give_back_freed_memory()
         return Acknowledged()
 
     def prepare(self, request: PrepareExecutable) -> ExecutableReady:
@@ -327,6 +329,12 @@ class RequestHandlers:
         return ProgramDescription(self._models.program(request.program).graph)
 
     def describe_device(self, _: DescribeDevice) -> DeviceDescription:
+        began = perf_counter()
+        state = self._backend.state(self._pause)
+        return replace(self._description, state=state, look_s=perf_counter() - began)
+
+    @cached_property
+    def _description(self) -> DeviceDescription:
         return DeviceDescription(
             self._backend.device_key(),
             self._backend.threads,

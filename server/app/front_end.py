@@ -12,7 +12,7 @@ import asyncio
 import gc
 import logging
 from collections.abc import Callable, Collection
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry
@@ -23,6 +23,7 @@ from braid.core.errors import BraidError, DamagedArtefact
 from braid.engine.importer.host.process import SpareImporter
 from braid.engine.link.options import WorkerEnd
 from braid.engine.processes.log_lines import LOGGER
+from braid.engine.runtime.memory import IDLE_SECONDS, give_back_freed_memory
 from braid.server.app.interfaces import SERVICES, Answering, Interfaces
 from braid.server.app.model_parts import MadeFrom, make_model_parts, make_repository
 from braid.server.app.readiness import Readiness
@@ -43,6 +44,8 @@ from braid.server.ports.ready_line import ModelToTry, ready_facts
 from braid.server.repository.repository import watch
 from braid.server.servicers.health import Health
 from braid.server.settings import Settings
+from braid.server.store.records import ModelVersion
+from braid.server.store.serving_config import PINNED
 from braid.server.store.shared_files import Files
 from braid.server.store.store import Store
 
@@ -90,7 +93,7 @@ class FrontEnd:
             )
             self.devices = Devices(settings, events, make_host)
             self._spare_importer = SpareImporter()
-            health = Health(SERVICES)
+            health = Health(SERVICES, self._device_facts)
             self._readiness = Readiness(health, self.devices, settings.ready_models)
             made_from = MadeFrom(
                 settings,
@@ -141,21 +144,49 @@ class FrontEnd:
         await self.models.policies.restore()
         await self.models.restore.know()
         await self._interfaces.listen()
-        await self.models.restore.serve()
+        await self._restore()
         if self._fleet is not None:
             await self._fleet.join(self.models.runner.device_keys, self._interfaces.grpc_port)
         await self.models.runner.start()
         if self._fleet is not None:
             self._fleet.start()
+        self._background.start(self.models.residency.run())
+        self._background.start(_give_back_memory())
         self._background.start(self.drift.run())
         if self.settings.compare_again:
             self._background.start(self.models.provisional.run())
+            self._background.start(self.models.lengths.run())
         limit = self.settings.max_upload_bytes
         await preload(self.settings.preload, self.store, self.models.runner, limit)
         await self._serve_repository()
         gc.collect()
         gc.freeze()  # what is here stays: full collections need not look at it again and again
         self._readiness.take_requests()
+
+    async def _restore(self) -> None:
+        """Load the models of the store; what takes longer than is waited for goes on behind."""
+        await self.models.restore.serve(self._is_awaited)
+        done = asyncio.Event()
+
+        async def serve_others() -> None:
+            try:
+                await self.models.restore.serve()
+            finally:
+                done.set()
+
+        self._background.start(serve_others())
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self.settings.restore_seconds):
+                await done.wait()
+
+    def _is_awaited(self, model: ModelVersion) -> bool:
+        """True if the server is ready only once a model of the store is loaded."""
+        settings = self.settings
+        return (
+            settings.model_repository is not None
+            or model.name in settings.ready_models
+            or self.models.serving.config(model.name).residency.kind == PINNED
+        )
 
     async def _serve_repository(self) -> None:
         """Serve what the model repository holds, and follow it from then on."""
@@ -183,6 +214,7 @@ class FrontEnd:
             log.error("requests are cut off: BRAID_DRAIN_SECONDS is over")
         await asyncio.sleep(LINGER_SECONDS)
         self._background.cancel()
+        await self.models.residency.keep_order()
         if self._fleet is not None:
             await self._fleet.stop()
         if self._repository is not None:
@@ -210,7 +242,13 @@ class FrontEnd:
         to_try = self._model_to_try(answer[0]) if answer else None
         facts = ready_facts(settings, ports.grpc_port, ports.http_port, to_try)
         devices = ", ".join(device.device_key for device in self.devices.all)
-        extra = {**facts, "devices": devices, "store": str(settings.store)}
+        extra = {
+            **facts,
+            "devices": devices,
+            "store": str(settings.store),
+            "cpus": f"{self.devices.allowance.cpus:g}",
+            "memory": settings.memory_bytes.human_readable(),
+        }
         if missing := self._readiness.missing_models():
             awaited = {**extra, "models": ", ".join(missing)}
             log.warning("takes requests, but is not ready until these models answer", extra=awaited)
@@ -231,10 +269,26 @@ class FrontEnd:
                 ShapeCounts(
                     *(replica.name, str(replica.version), replica.device.name),
                     *(replica.other_shapes.prepared, replica.other_shapes.dropped),
+                    *(len(replica.scheduled_lengths), replica.buckets.padded),
                 )
                 for replica in self.models.serving.all_replicas()
             ],
+            {(replica.name, replica.version) for replica in self.models.serving.all_served()},
+            self.settings.memory_bytes,
+            self.devices.allowance.cpus,
         )
+
+    def _device_facts(self) -> list[dict[str, object]]:
+        return [
+            {
+                "device": device.name,
+                "is_up": device.is_up,
+                "cores": device.state.name,
+                "nearest_ns": device.state.least_ns,
+                "farthest_ns": device.state.most_ns,
+            }
+            for device in self.devices.all
+        ]
 
     def _plan_drifted(self, plan: PlanLabels, ratio: float) -> None:
         """Have a plan made again: at once where that is wanted, else in idle time.
@@ -278,6 +332,13 @@ class FrontEnd:
 
     def _worker_ended(self, device: str, end: WorkerEnd) -> None:
         self.metrics.devices.worker_restarted(device, end.reason)
+
+
+async def _give_back_memory() -> None:
+    """Give back what large requests have freed, now and then; until cancelled."""
+    while True:
+        await asyncio.sleep(IDLE_SECONDS)
+        await asyncio.to_thread(give_back_freed_memory)
 
 
 def open_store(

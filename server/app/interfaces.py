@@ -97,7 +97,8 @@ class Interfaces:
         self._sampling = Sampling()
         self._turns = Turns()
         self._nodes = NodeList(
-            parts.store, settings, lambda: models.runner.device_keys, lambda: self.grpc_port
+            *(parts.store, settings, lambda: models.runner.device_keys, lambda: self.grpc_port),
+            parts.devices.allowance,
         )
         self._regions = SharedRegions(
             settings.system_shared_memory,

@@ -15,18 +15,23 @@ from typing import TYPE_CHECKING
 
 from braid.compiler.planner import PlannerProcess, SearchLimits
 from braid.core.cpu_times import read_cpu_times
+from braid.core.keyed_locks import KeyedLocks
+from braid.core.schedule import Schedule
 from braid.engine.importer.host.launch import import_model
 from braid.engine.importer.host.process import SpareImporter
 from braid.server.devices.pool import Devices
 from braid.server.jobs.imports import Imports
+from braid.server.jobs.interfaces import OnSchedule
 from braid.server.jobs.provisional_schedules import ProvisionalSchedules
 from braid.server.jobs.registry import Registry
 from braid.server.jobs.runner import JobRunner
 from braid.server.jobs.services import JobServices
-from braid.server.limits import batch_policy, store_database
+from braid.server.limits import batch_policy, residency_limits, store_database
+from braid.server.models.length_choices import LengthChoices
 from braid.server.models.loading import ModelLoader
 from braid.server.models.policies import VersionPolicies
 from braid.server.models.queries import ModelQueries
+from braid.server.models.residency import Residency
 from braid.server.models.restore import Restore
 from braid.server.models.serving_models import ServingModels
 from braid.server.observability.drift import DriftWatch
@@ -35,6 +40,7 @@ from braid.server.repository.model_sync import ModelSync
 from braid.server.repository.placing import Placing
 from braid.server.repository.repository import ModelRepository
 from braid.server.settings import Settings
+from braid.server.store.records import ModelVersion
 from braid.server.store.shared_files import Files
 from braid.server.store.store import Store
 
@@ -67,6 +73,8 @@ class ModelParts:
     queries: ModelQueries
     restore: Restore
     provisional: ProvisionalSchedules
+    lengths: LengthChoices
+    residency: Residency
 
 
 def make_model_parts(made_from: MadeFrom, on_answers: Callable[[str, bool], None]) -> ModelParts:
@@ -77,23 +85,34 @@ def make_model_parts(made_from: MadeFrom, on_answers: Callable[[str, bool], None
         if fleet is None or runner.is_working_on(name, version):  # else it follows
             policies.version_serves(name)
 
+    async def bring(model: ModelVersion, deadline: float | None) -> None:
+        await residency.bring(restore, model, deadline)
+
     serving = ServingModels(
-        made_from.devices, made_from.metrics, batch_policy(settings), on_answers, version_serves
+        *(made_from.devices, made_from.metrics, batch_policy(settings), on_answers),
+        *(version_serves, bring),
     )
+    cpu_times = partial(read_cpu_times, _cores_of(made_from.devices))
+    residency = Residency(residency_limits(settings), serving, made_from.devices, store.folder.root)
     provisional = ProvisionalSchedules(
-        lambda: runner, serving.quiet, partial(read_cpu_times, _cores_of(made_from.devices))
+        lambda: runner, serving.quiet, cpu_times, is_scheduled=serving.is_scheduled
     )
-    services = _job_services(made_from, serving, provisional)
+    lengths = LengthChoices(store, serving.all_replicas, lambda: runner, serving.quiet, cpu_times)
+    services = _job_services(made_from, serving, provisional, residency)
     runner = JobRunner(services)
     catch_up = None if fleet is None else fleet.catch_up
-    loader = ModelLoader(store, runner, serving, settings.max_upload_bytes, catch_up)
+    turns = KeyedLocks()
+    restore = Restore(services, serving, is_shared=fleet is not None, turns=turns)
+    limit = settings.max_upload_bytes
+    loader = ModelLoader(store, runner, serving, limit, catch_up, turns, restore.now)
     policies = VersionPolicies(store, serving, loader)
     queries = ModelQueries(store, made_from.files, serving, made_from.devices)
-    restore = Restore(services, serving, is_shared=fleet is not None)
     database = store_database(settings)
     if fleet is not None and database is not None:
         fleet.follow(database, services, serving, loader.turns)
-    return ModelParts(serving, runner, loader, policies, queries, restore, provisional)
+    return ModelParts(
+        *(serving, runner, loader, policies, queries, restore, provisional, lengths, residency)
+    )
 
 
 def _cores_of(devices: Devices) -> set[int]:
@@ -102,7 +121,10 @@ def _cores_of(devices: Devices) -> set[int]:
 
 
 def _job_services(
-    made_from: MadeFrom, serving: ServingModels, provisional: ProvisionalSchedules
+    made_from: MadeFrom,
+    serving: ServingModels,
+    provisional: ProvisionalSchedules,
+    residency: Residency,
 ) -> JobServices:
     settings, metrics, importer = made_from.settings, made_from.metrics, made_from.importer
     devices, fleet = made_from.devices, made_from.fleet
@@ -113,6 +135,15 @@ def _job_services(
             importer.prepare()
         for device in devices.all:
             device.bench.prepare()
+
+    def of_main_shape(tell: OnSchedule) -> OnSchedule:
+        """Series and drift are of the main shape: they are told apart by batch size."""
+
+        def told(model: ModelVersion, device: str, schedule: Schedule) -> None:
+            if serving.is_main(model, schedule):
+                tell(model, device, schedule)
+
+        return told
 
     return JobServices(
         store=made_from.store,
@@ -125,10 +156,11 @@ def _job_services(
         planner=PlannerProcess(settings.planner_memory_bytes, settings.planner_search_seconds),
         limits=SearchLimits(settings.planner_memory_bytes, settings.planner_search_seconds),
         models=serving,
+        room=residency,
         observer=metrics.jobs,
         on_schedule=(
-            metrics.schedules.schedule_chosen,
-            made_from.drift.schedule_chosen,
+            of_main_shape(metrics.schedules.schedule_chosen),
+            of_main_shape(made_from.drift.schedule_chosen),
             provisional.schedule_chosen,
         ),
         tolerance=settings.tolerance,

@@ -35,6 +35,7 @@ class ScheduleAddress:
     batch_size: int
     device: str
     block: int | None = None  # the part to draw; None: all
+    shapes: str = ""  # of several; "": the main ones
 
 
 class PlanSpeed(NamedTuple):
@@ -97,9 +98,18 @@ class Facts:
         return self.metrics.schedules.has_provisional(model.name, str(model.version))
 
     def drift(self, model: ModelVersion, placed: Placed) -> float | None:
-        """Return live over profiled latency of a plan; None if it did not run lately."""
+        """Return live over profiled latency of a plan; None if it did not run lately.
+
+        Nor is it known of other shapes than the main ones.
+        """
+        if not self.models.is_main(model, placed.schedule):
+            return None
         labels = PlanLabels.of(model, placed.device, placed.schedule)
         return self.sample("braid_plan_drift_ratio", **labels._asdict())
+
+    def other_shapes(self, model: ModelVersion, placed: Placed) -> str:
+        """Return the shapes of a schedule, unless they are a version's main ones."""
+        return "" if self.models.is_main(model, placed.schedule) else placed.schedule.key.shapes
 
     def sample(self, name: str, **labels: str) -> float | None:
         """Return the value of a series, None if there is none; reads its own family only."""
@@ -116,7 +126,7 @@ class Facts:
             NotFound: there is no such model or schedule.
         """
         model = await self.queries.find(at.model, at.version)
-        return model, await self.queries.schedule(model, at.batch_size, at.device)
+        return model, await self.queries.schedule(model, at.batch_size, at.device, at.shapes)
 
     async def drawn(self, model: ModelVersion, placed: Placed, block: int | None = None) -> Drawn:
         """Return a schedule with its graph, ready to be drawn."""

@@ -23,6 +23,7 @@ import orjson
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from braid.compiler.options import several_shapes
 from braid.core.errors import InvalidRequest, InvalidUpload, UploadTooLarge
 from braid.server.console.rendering import url
 from braid.server.models.first_bytes import FirstBytes
@@ -117,15 +118,21 @@ def read_registration(line: bytes) -> RegistrationForm:
         batch_sizes=_integers(_text(fields, "batch_sizes"), "batch sizes"),
         planner=wire.PlannerOptions(name=_text(fields, "planner")),
         precision=_text(fields, "precision"),
+        lengths=_text(fields, "lengths"),
     )
+    given = []
     for entry in _text(fields, "input_shapes").splitlines():
         name, equals, shape = entry.strip().rpartition("=")
         if equals and name:
-            header.input_shapes[name].dims.extend(_integers(shape, f"the shape of {name}"))
+            given.append((name, tuple(_integers(shape, f"the shape of {name}"))))
         elif shape:
             raise InvalidRequest(
                 f"the input shape {shape[:100]!r} is not NAME=N,N,...; write one input in each line"
             )
+    for number, shapes in enumerate(several_shapes(given)):
+        into = header.more_input_shapes.add().shapes if number else header.input_shapes
+        for name, dims in shapes.items():
+            into[name].dims.extend(dims)
     return RegistrationForm(header, _files(fields.get("files")), fields.get("check") is True)
 
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from braid.compiler.bench import MakeMeasuringHost, measuring_host
+from braid.core.device_state import DeviceState
 from braid.core.errors import DamagedArtefact, InvalidArtefact, Unavailable
 from braid.core.graph import OpGraph
 from braid.core.program import PlanToRun, ProgramKey
@@ -37,6 +38,7 @@ from braid.engine.link.shared_memory import Arena
 from braid.engine.link.supervisor import LinkEvents, LinkState, WorkerLink
 from braid.engine.link.worker_process import OnProgress
 from braid.server.devices.executables import Executable, Executables, RunLimits, WhenUnwanted
+from braid.server.devices.state_watch import StateWatch
 
 log = logging.getLogger("braid.device")
 
@@ -82,6 +84,7 @@ class Device:
             on_end=partial(self._events.ended, name),
         )
         self.link = make_link(name, options, self.arena, link_events)
+        self._state_watch = StateWatch(self.link, lambda: self._events.changed(self))
         self._executables = Executables(self.link, run_limits or RunLimits())
         self.shape_memory = ShapeMemory.part_of(options.memory_bytes)
         self._models: dict[str, Path] = {}  # artefacts by digest
@@ -98,6 +101,11 @@ class Device:
     def device_key(self) -> str:
         """Key of everything that measurements on this device depend on; known after ``start``."""
         return self._description.device_key
+
+    @property
+    def state(self) -> DeviceState:
+        """Which of its cores are near one another, as its worker told last."""
+        return self._state_watch.state
 
     @property
     def precisions(self) -> tuple[str, ...]:
@@ -148,9 +156,11 @@ class Device:
     async def start(self) -> None:
         """Start the worker, which is replaced from now on whenever it ends."""
         await self.link.start()
+        self._state_watch.start()
 
     async def close(self) -> None:
         """End the worker and the measuring process."""
+        await self._state_watch.close()
         await self.bench.close()
         await self.link.close()
         self.arena.close()
@@ -300,6 +310,14 @@ class Device:
     def searches(self) -> bool:
         """Whether the bench searches for plans, too."""
         return self.bench.searches
+
+    async def find_state(self) -> DeviceState:
+        """State in which it measures now.
+
+        Raises:
+            WorkerRestarting: there is no worker to measure in, or it died.
+        """
+        return (await self.bench.describe()).state
 
     async def ask(self, request: ProgramRequest[R], on_progress: OnProgress | None = None) -> R:
         """Ask the bench about a program of a loaded model, for a compilation.

@@ -13,6 +13,7 @@ import asyncio
 import logging
 
 from braid.compiler.bench import MakeMeasuringHost, measuring_host
+from braid.core.allowance import cpu_allowance
 from braid.core.errors import BraidError, StartupError
 from braid.server.device_names import parse_device
 from braid.server.devices.device import Device, DeviceEvents
@@ -33,12 +34,14 @@ class Devices:
         make_host: MakeMeasuringHost = measuring_host,
     ) -> None:
         """Start nothing yet; ``make_host`` decides where registrations measure."""
+        self.allowance = cpu_allowance()
+        """CPUs of the server, before the front end left some of them to devices."""
         names = [parse_device(text) for text in settings.devices]
         limits = RunLimits(settings.run_seconds, settings.max_run_seconds)
         self.all = [
             Device(
                 name.text,
-                worker_options(settings, name),
+                worker_options(settings, name, self.allowance),
                 make_host=make_host,
                 run_limits=limits,
                 events=events,

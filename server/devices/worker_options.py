@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from braid.core.allowance import CpuAllowance, cpu_allowance, usable_memory_bytes
+from braid.core.allowance import CpuAllowance, cpu_allowance
 from braid.core.errors import StartupError
 from braid.engine.link.options import WatchLimits, WorkerOptions
 from braid.server.device_names import DeviceName, parse_devices
@@ -60,7 +60,8 @@ def worker_options(
         pin_threads=settings.pin_threads and math.isinf(quota),
         cpu_quota=0.0 if math.isinf(quota) else quota,
         start_timeout_s=start_s,
-        memory_bytes=worker_memory_bytes(settings) if on_cpu else 0,
+        memory_bytes=settings.worker_memory_bytes if on_cpu else 0,
+        bench_memory_bytes=settings.bench_memory_bytes if on_cpu else 0,
         watch=watch_limits(settings, on_cpu=on_cpu),
         keep_spare=settings.spare_worker,
         keep_spare_bench=settings.spare_bench,
@@ -76,11 +77,6 @@ def watch_limits(settings: Settings, *, on_cpu: bool) -> WatchLimits:
         late_silence_s=10.0,
         step_s=max(CUDA_START_SECONDS, settings.max_run_seconds),
     )
-
-
-def worker_memory_bytes(settings: Settings) -> int:
-    """Bytes that one worker on a CPU may take: as set, else three quarters of the usable."""
-    return settings.worker_memory_bytes or usable_memory_bytes() // 4 * 3
 
 
 def _quota_of(cores: Sequence[int], settings: Settings, allowance: CpuAllowance) -> float:

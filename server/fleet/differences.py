@@ -31,7 +31,6 @@ class StoredSchedule(NamedTuple):
     """Schedule in the database of a model that answers here."""
 
     replica: ModelReplica
-    batch_size: int
     key: ScheduleKey
     stored_at: float
 
@@ -45,8 +44,10 @@ class Differences:
         self._loads = loads
         self.waits_for_jobs = False
         """A version is not as wanted that a job of this node works on."""
-        # By replica and batch size: when the schedule was stored that was looked at last.
-        self._stored_at: WeakKeyDictionary[ModelReplica, dict[int, float]] = WeakKeyDictionary()
+        # By replica and key: when the schedule was stored that was looked at last.
+        self._stored_at: WeakKeyDictionary[ModelReplica, dict[ScheduleKey, float]] = (
+            WeakKeyDictionary()
+        )
 
     async def differing(
         self, recorded: Mapping[str, Mapping[int, ModelVersion]], wanted: WantedState
@@ -106,14 +107,17 @@ class Differences:
         return not is_wanted and self._models.served_version(row.name, row.version) is not None
 
     def answers(self, row: ModelVersion) -> bool:
-        """True if these bytes and options answer."""
+        """True if these bytes and options answer, once a request loads them if they are away."""
+        record = self._models.record(row.name, row.version)
+        if record is not None and self._models.is_away(row.name, row.version):
+            return record.is_same(row)
         replicas = self._models.served_version(row.name, row.version)
         return replicas is not None and replicas.any.model.is_same(row)
 
     def lacks_schedules(self, row: ModelVersion, wanted: WantedState) -> bool:
         """True if a version answers on a device of a type that it has no schedule for."""
         replicas = self._replicas(row) if self.answers(row) else ()
-        ids = {key.id for replica in replicas for key in replica.schedule_keys.values()}
+        ids = {key.id for replica in replicas for key in replica.schedule_keys}
         return not ids <= wanted.schedules.keys()
 
     def is_own(self, row: ModelVersion) -> bool:
@@ -128,11 +132,11 @@ class Differences:
         """Yield each stored schedule of a version that was not looked at yet."""
         for replica in self._replicas(row):
             stored_before = self._stored_at.get(replica, {})
-            for size, key in (replica.schedule_keys | replica.larger_keys).items():
+            for key in (*replica.schedule_keys, *replica.larger_keys):
                 stored_at = wanted.schedules.get(key.id)
-                if stored_at is not None and stored_before.get(size) != stored_at:
-                    yield StoredSchedule(replica, size, key, stored_at)
+                if stored_at is not None and stored_before.get(key) != stored_at:
+                    yield StoredSchedule(replica, key, stored_at)
 
     def seen(self, stored: StoredSchedule) -> None:
         """Leave out a schedule from now on, until another one takes its place."""
-        self._stored_at.setdefault(stored.replica, {})[stored.batch_size] = stored.stored_at
+        self._stored_at.setdefault(stored.replica, {})[stored.key] = stored.stored_at

@@ -202,12 +202,12 @@ class Reconciler:
 
     async def _use(self, stored: StoredSchedule) -> None:
         """Let a stored schedule serve, unless it does."""
-        services, replica, size = self._services, stored.replica, stored.batch_size
+        services, replica, key = self._services, stored.replica, stored.key
         device = replica.device
-        schedule = await services.store.call(services.store.find_schedule, stored.key)
-        if schedule is None or replica.chosen.get(size) == ScheduleMark.of(schedule):
+        schedule = await services.store.call(services.store.find_schedule, key)
+        if schedule is None or replica.chosen.get(key) == ScheduleMark.of(schedule):
             return
-        facts = {"model": replica.name, "version": replica.version, "size": size}
+        facts = {"model": replica.name, "version": replica.version, "size": key.batch_size}
         try:
             await promote(replica.model, device, schedule, services, services.retry())
         except (InvalidArtefact, PreconditionFailed) as error:

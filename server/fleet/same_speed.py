@@ -18,13 +18,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from braid.compiler.sign_test import sign_test_interval
+from braid.compiler.progress import batch_size_label
 from braid.core.errors import BraidError
 from braid.core.measurement import PlanMeasurement
 from braid.core.plan import sequential_plan
 from braid.core.precision import AUTO, FP32
 from braid.core.program import PlansToCompare
 from braid.core.schedule import Schedule
+from braid.core.sign_test import sign_test_interval
 from braid.engine.link.messages import ComparePlans, DescribeProgram
 from braid.server.inference.replica import ModelReplica, ScheduleMark
 from braid.server.jobs.interfaces import ServingDevice
@@ -65,7 +66,8 @@ class _TakenOver:
 
     @property
     def label(self) -> str:
-        return f"batch size {self.schedule.key.batch_size} on {self.device.name}"
+        key = self.schedule.key
+        return batch_size_label(key.batch_size, self.device.name, key.shapes)
 
     @property
     def recorded_us(self) -> float | None:
@@ -78,7 +80,8 @@ class _TakenOver:
     async def to_compare(self, replica: ModelReplica) -> list[PlansToCompare]:
         """Return what serves without a schedule, and what serves with it last."""
         schedule, size = self.schedule, self.schedule.key.batch_size
-        usual = replica.program(size)
+        of = replica.scheduled[schedule.key.shapes]
+        usual = replica.program(size, of=of)
         units = len((await self.device.ask(DescribeProgram(usual))).graph.operators)
         fields = [PlansToCompare(usual, (sequential_plan(units),), (), ANY_ERROR)]
         if schedule.provenance.promoted:
@@ -86,7 +89,7 @@ class _TakenOver:
             runtimes = (schedule.runtime,) if schedule.runtime else ()
             if not runtimes:
                 plans.append(schedule.plan)
-            program = replica.program(size, schedule)
+            program = replica.program(size, schedule, of)
             fields.append(PlansToCompare(program, tuple(plans), runtimes, ANY_ERROR))
         return fields
 
@@ -190,7 +193,7 @@ class SameSpeed:
         replica = None if replicas is None else replicas.on(taken.device.name)
         if replica is None or not replica.model.is_same(taken.model):
             return None
-        is_used = replica.chosen.get(taken.schedule.key.batch_size) == taken.mark[1]
+        is_used = replica.chosen.get(taken.schedule.key) == taken.mark[1]
         return replica if is_used else None
 
     async def _apply(self, taken: _TakenOver, measured: Schedule) -> None:
@@ -200,9 +203,10 @@ class SameSpeed:
         own_us = provenance.measured_us if provenance.promoted else provenance.sequential_us
         if replica is None or own_us is None:
             return
+        of = replica.scheduled[measured.key.shapes]
         if taken.schedule.provenance.promoted and not provenance.promoted:
-            await replica.use_plan(size)
-        replica.expect(size, own_us)
+            await replica.use_plan(size, of=of)
+        replica.expect(size, own_us, of)
         for on_schedule in self._services.on_schedule:
             on_schedule(taken.model, taken.device.name, measured)
         recorded_us = taken.recorded_us or 0.0

@@ -59,10 +59,15 @@ class Lengths:
     """Lanes of one model by an open axis; of several the first, as two at once were not tried."""
 
     def __init__(self, padding: Sequence[PaddedAxis], scheduled: ShapeClass) -> None:
-        """``scheduled``: the class that has schedules, which keeps a lane of its own."""
+        """``scheduled``: the main class that has schedules; each such keeps a lane of its own."""
         self.axis = next((axis for axis in padding if axis.exact), None)
-        self._scheduled = scheduled
+        self._scheduled = {scheduled}
         self._near: dict[ShapeClass, Near | None] = {}  # None: it is not padded
+
+    def keep_apart(self, scheduled: Collection[ShapeClass]) -> None:
+        """Take the classes whose schedules serve, beside the main one."""
+        self._scheduled = {*scheduled}
+        self._near.clear()
 
     def lane_of(self, request: Request) -> Hashable:
         """Return what requests must have in common to share batches."""
@@ -74,13 +79,13 @@ class Lengths:
                 self._near.clear()
             self._near[shape_class] = self._lane(shape_class, self.axis)
         near = self._near[shape_class]
-        return near if near is not None and _can_be_padded(request, self.axis) else shape_class
+        return near if near is not None and can_be_padded(request, self.axis) else shape_class
 
     def _lane(self, shape_class: ShapeClass, axis: PaddedAxis) -> Near | None:
         length = length_of(shape_class, axis)
-        if shape_class == self._scheduled or not 0 < length <= axis.up_to:
+        if shape_class in self._scheduled or not 0 < length <= axis.up_to:
             return None
-        return Near(_at(shape_class, axis, longest_near(length)))
+        return Near(at_length(shape_class, axis, longest_near(length)))
 
     def joined(self, classes: Collection[ShapeClass]) -> ShapeClass:
         """Return the class of a batch of requests of one lane, as long as the longest of them."""
@@ -88,7 +93,7 @@ class Lengths:
         return max(classes, key=lambda one: length_of(one, axis) if axis else 0)
 
 
-def _can_be_padded(request: Request, axis: PaddedAxis) -> bool:
+def can_be_padded(request: Request, axis: PaddedAxis) -> bool:
     given = [
         GivenTensor(name, spec.dtype, (request.rows, *map(int, spec.shape[1:])), data)
         for name, spec in request.shape_class.inputs
@@ -116,7 +121,9 @@ def length_of(shape_class: ShapeClass, axis: PaddedAxis) -> int:
     )
 
 
-def _at(shape_class: ShapeClass, axis: PaddedAxis, length: int) -> ShapeClass:
+def at_length(shape_class: ShapeClass, axis: PaddedAxis, length: int) -> ShapeClass:
+    """Return the class that differs in its extent along an axis only."""
+
     def longer(name: str, spec: TensorType) -> TensorType:
         if name not in axis.inputs:
             return spec

@@ -1,20 +1,21 @@
 """One version of a model that answers requests, and the executables that run them.
 
     ModelReplica
-      ├── scheduled: batch size ──> Executable (sequential, or a schedule's plan)
+      ├── scheduled: (shape class, batch size) ──> Executable of a schedule's plan
       └── all else: (shape class, batch size) ──> Executable                     (other_shapes.py)
 
 A *shape class* is everything about a request's inputs that an executable is specialised to,
 except the number of rows: extents, and the content of static inputs. Only requests of one class
-share a batch. The class that was profiled has its executables ready.
+share a batch. The main class that is scheduled has its executables ready, first sequential ones;
+others have them once a schedule of theirs serves.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections import OrderedDict
-from collections.abc import Hashable, Mapping, Sequence
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from weakref import WeakSet
 
@@ -34,11 +35,13 @@ from braid.core.tensor import BATCH, BYTES, TensorType, has_open_extents, output
 from braid.engine.importer.host.report import BatchAxes
 from braid.server.devices.device import Device
 from braid.server.devices.executables import Executable
+from braid.server.inference.buckets import Buckets
+from braid.server.inference.choose_lengths import MOST_CHOSEN
 from braid.server.inference.latencies import LatencyTable
-from braid.server.inference.lengths import Lengths, Request, elements_of
+from braid.server.inference.lengths import Lengths, Request, elements_of, length_of
 from braid.server.inference.other_shapes import OtherShapes
 from braid.server.inference.shape_latencies import ShapeLatencies, ShapeTimes
-from braid.server.store.records import ModelVersion
+from braid.server.store.records import ModelVersion, SeenLengths
 from braid.server.store.serving_config import BatchPolicy
 
 log = logging.getLogger("braid.replica")
@@ -98,20 +101,20 @@ class ModelReplica:
         self.device = device
         self.batch_sizes = imported.batch_sizes  # to form, in rows, ascending; more may come
         self.policy = BatchPolicy()
-        self.profiled = ShapeClass(  # that its schedules are made for, at any batch size
-            tuple((name, self.one_row(spec)) for name, spec in imported.inputs(1).items()),
-            imported.static,
-        )
+        self._imported = imported
+        shapes = self._take_shapes()
+        self.profiled = self.scheduled[shapes[0].shapes_text]  # the main class
         self.lengths = Lengths(self._padded_in_batches(report.batch), self.profiled)
-        self.schedule_keys = _schedule_keys(imported, device.device_key, imported.batch_sizes)
-        self.larger_keys = _schedule_keys(imported, device.device_key, imported.larger_sizes)
-        self.chosen: dict[int, ScheduleMark] = {}  # by batch size: the schedule that was given last
+        self.buckets = Buckets(self.lengths.axis)
+        self.seen_lengths = SeenLengths(chosen=imported.chosen_lengths)  # as stored last
+        self.chosen: dict[ScheduleKey, ScheduleMark] = {}  # the schedules that were given last
         self.seen_shapes: dict[Hashable, tuple[ShapeClass, int]] = {}  # of requests that were right
         self._latencies: OrderedDict[Hashable, LatencyTable] = OrderedDict()  # by lane
         self._shape_times = ShapeTimes()
         self._shape_tables = WeakSet[ShapeLatencies]()  # of lanes that are in use, too
         self._profiled: dict[tuple[ShapeClass, int], Executable] = {}
-        self._beside: dict[int, tuple[int, Executable]] = {}  # by size: side by side, if it pays
+        # Side by side, if it pays: how many, and what runs each.
+        self._beside: dict[tuple[ShapeClass, int], tuple[int, Executable]] = {}
         specs = graph.inputs, self.output_specs
         self.other_shapes = OtherShapes(device, specs, self._to_run, self._retire)
         self._opening_beside: asyncio.Task[None] | None = None
@@ -122,6 +125,24 @@ class ModelReplica:
         self._releasing: asyncio.Task[None] | None = None
         self._is_closed = False
         device.keep(self.digest)
+
+    def _take_shapes(self) -> Sequence[ImportedModel]:
+        """Take the shapes that the model is scheduled for, the main one first.
+
+        Raises:
+            InvalidRequest: there are no such shapes.
+        """
+        shapes, device_key = self._imported.at_shapes(), self.device.device_key
+        self.scheduled = {one.shapes_text: self._class_of(one) for one in shapes}  # by the text
+        self.schedule_keys = _keys(shapes, device_key, lambda one: one.batch_sizes)
+        self.larger_keys = _keys(shapes, device_key, lambda one: one.larger_sizes)
+        return shapes
+
+    def _class_of(self, imported: ImportedModel) -> ShapeClass:
+        inputs = imported.inputs(1).items()
+        return ShapeClass(
+            tuple((name, self.one_row(spec)) for name, spec in inputs), imported.static
+        )
 
     def _padded_in_batches(self, batch: BatchAxes | None) -> Sequence[PaddedAxis]:
         """Axes along which requests of other lengths may be padded to share a batch."""
@@ -144,7 +165,10 @@ class ModelReplica:
 
     def lane_of(self, request: Request) -> Hashable:
         """Return what requests must have in common to share batches."""
-        if not self.other_shapes.has_session:  # each length of a batch would have to be prepared
+        has_session = self.other_shapes.has_session
+        if (bucket := self.buckets.of(request, has_session=has_session)) is not None:
+            return bucket
+        if not has_session:  # each length of a batch would have to be prepared
             return request.shape_class
         return self.lengths.lane_of(request)
 
@@ -160,53 +184,123 @@ class ModelReplica:
     def _new_table(self, lane: Hashable) -> LatencyTable:
         if lane == self.profiled:
             return LatencyTable(self.batch_sizes)
+        if sizes := [size for of, size in self._profiled if of == lane]:
+            return LatencyTable(sizes)
         table = ShapeLatencies(self.batch_sizes, self._shape_times, elements_of(lane))
         self._shape_tables.add(table)
         return table
 
-    def expect(self, batch_size: int, latency_us: float) -> None:
-        """Expect this latency of a batch of the profiled class until batches show another.
+    def expect(self, batch_size: int, latency_us: float, of: ShapeClass | None = None) -> None:
+        """Expect this latency of a batch of a scheduled class until batches show another.
 
-        From now on batches of this size are formed, of every class.
+        None: of the main one. Then batches of this size are formed from now on, of that class and
+        of all that have no schedules.
         """
-        if batch_size not in self.batch_sizes:
+        if of in (None, self.profiled) and batch_size not in self.batch_sizes:
             self.batch_sizes = tuple(sorted((*self.batch_sizes, batch_size)))
-            for table in self._latencies.values():
-                table.add(batch_size)
-        self.latencies(self.profiled).expect(batch_size, latency_us / 1e6)
+            others = {shape_class for shape_class, _ in self._profiled} - {self.profiled}
+            for lane, table in self._latencies.items():
+                if lane not in others:
+                    table.add(batch_size)
+        self.latencies(of or self.profiled).expect(batch_size, latency_us / 1e6)
+
+    @property
+    def follows_lengths(self) -> bool:
+        """Whether lengths to schedule are chosen by those of its requests."""
+        return self._imported.auto_axis is not None and self.lengths.axis is not None
+
+    @property
+    def given_lengths(self) -> tuple[int, ...]:
+        """Scheduled lengths that do not follow from requests."""
+        return tuple(sorted({*self.scheduled_lengths} - {*self._imported.chosen_lengths}))
+
+    @property
+    def scheduled_lengths(self) -> tuple[int, ...]:
+        """Lengths of its axis that it is scheduled for, ascending."""
+        axis, shapes = self.lengths.axis, self.scheduled.values()
+        return tuple(sorted({length_of(one, axis) for one in shapes})) if axis else ()
+
+    @property
+    def rows_by_length(self) -> dict[int, int]:
+        """Rows that were answered, by length, also those that are not stored yet."""
+        return dict(sorted((Counter(self.seen_lengths.rows) + self.buckets.rows).items()))
+
+    @property
+    def most_lengths(self) -> int:
+        """Lengths that may be chosen: their plans have as much memory as other shapes have."""
+        size_bytes = max((ready.size_bytes for ready in self._profiled.values()), default=0)
+        limit_bytes = self.device.shape_memory.limit_bytes
+        return min(MOST_CHOSEN, limit_bytes // max(1, size_bytes))
+
+    async def use_lengths(self, chosen: tuple[int, ...]) -> None:
+        """Take the lengths that were chosen; plans of those that are not any more go."""
+        if chosen == self._imported.chosen_lengths or not self.follows_lengths:
+            return
+        self._imported = replace(self._imported, chosen_lengths=chosen)
+        before = {*self.scheduled.values()}
+        self._take_shapes()
+        for shape_class in before - {*self.scheduled.values()}:
+            self.buckets.drop(shape_class)
+            await self._drop_plans(shape_class)
+        for key in [key for key in self.chosen if key.shapes not in self.scheduled]:
+            del self.chosen[key]
+
+    async def _drop_plans(self, shape_class: ShapeClass) -> None:
+        sizes = [size for of, size in self._profiled if of == shape_class]
+        gone = [self._profiled.pop((shape_class, size)) for size in sizes]
+        beside = [self._beside.pop((shape_class, size), None) for size in sizes]
+        gone += [entry[1] for entry in beside if entry is not None]
+        self.lengths.keep_apart({shape_class for shape_class, _ in self._profiled})
+        self._latencies.pop(shape_class, None)
+        for ready in gone:
+            await self._retire(ready)
+
+    def is_main(self, schedule: Schedule) -> bool:
+        return self.scheduled.get(schedule.key.shapes) == self.profiled
 
     def one_row(self, spec: TensorType) -> TensorType:
         return TensorType(spec.dtype, (1, *spec.shape[1:])) if self.batched else spec
 
-    async def use_plan(self, batch_size: int, schedule: Schedule | None = None) -> None:
-        """Prepare a plan and swap it in: batches of the profiled class formed from now on use it.
+    async def use_plan(
+        self, batch_size: int, schedule: Schedule | None = None, of: ShapeClass | None = None
+    ) -> None:
+        """Prepare a plan and swap it in: batches of a scheduled class formed from now on use it.
 
-        Without a schedule, the sequential plan, which computes in FP32.
+        Without a schedule, the sequential plan, which computes in FP32. ``of``: None means the
+        main class.
         """
-        key = (self.profiled, batch_size)
+        key = (of or self.profiled, batch_size)
         ready = await self.device.prepare(self._to_run(*key, schedule))
-        if self._is_closed:
+        if self._is_closed or key[0] not in self.scheduled.values():
             await self.device.release(ready)
             return
         old = self._profiled.get(key)
         self._profiled[key] = ready
+        if key[0] != self.profiled:
+            if isinstance(self._latencies.get(key[0]), ShapeLatencies):
+                del self._latencies[key[0]]  # of the session: a lane in the queue keeps it
+            self.latencies(key[0]).add(batch_size)
         if old is not None:
             await self._retire(old)
-        await self._use_beside(batch_size, schedule)
+        await self._use_beside(key, schedule)
+        if schedule is not None and batch_size == self.batch_sizes[0]:
+            self.buckets.schedule_serves(key[0], schedule)
+            self.lengths.keep_apart({shape_class for shape_class, _ in self._profiled})
         if schedule is not None:
             await self._open_any_shape(schedule)
 
-    async def _use_beside(self, batch_size: int, schedule: Schedule | None) -> None:
+    async def _use_beside(self, key: tuple[ShapeClass, int], schedule: Schedule | None) -> None:
         """Let batches of one size run side by side as a schedule says, or not any more."""
         runs = None if schedule is None else schedule.provenance.side_by_side
-        table, old = self.latencies(self.profiled), self._beside.pop(batch_size, None)
+        shape_class, batch_size = key
+        table, old = self.latencies(shape_class), self._beside.pop(key, None)
         table.forget_beside(batch_size)
         if old is not None:
             await self._retire(old[1])
         if schedule is None or runs is None or not runs.pays or not self.policy.side_by_side:
             return
         to_run = replace(
-            self._to_run(self.profiled, batch_size, schedule),
+            self._to_run(shape_class, batch_size, schedule),
             plan=None,
             plan_id=schedule.side_by_side_id,
             runtime=runs.runtime,
@@ -221,7 +315,7 @@ class ModelReplica:
         if self._is_closed:
             await self.device.release(ready)
             return
-        self._beside[batch_size] = runs.count, ready
+        self._beside[key] = runs.count, ready
         table.expect(batch_size, runs.latency_us / 1e6, runs.count)
 
     async def _open_any_shape(self, schedule: Schedule) -> None:
@@ -285,8 +379,8 @@ class ModelReplica:
 
         With ``beside``, the one of so many batches side by side, as long as there is one.
         """
-        if beside > 1 and shape_class == self.profiled:
-            count, on_places = self._beside.get(batch_size, (1, None))
+        if beside > 1:
+            count, on_places = self._beside.get((shape_class, batch_size), (1, None))
             if count == beside and on_places is not None:
                 return on_places
         if ready := self._profiled.get((shape_class, batch_size)):
@@ -312,6 +406,8 @@ class ModelReplica:
         if key in self._profiled or ready.to_run.side_by_side > 1:
             return
         self.other_shapes.ran(key, ready, seconds)
+        if batch_size == self.batch_sizes[0]:
+            self.buckets.ran(shape_class, seconds)
         is_crowded = ready.to_run.any_shape and sum(self._in_use.values()) > 1
         if not is_crowded or self._opening_beside is not None or self.device.threads == 1:
             return
@@ -335,9 +431,11 @@ class ModelReplica:
         program = as_scheduled(program, schedule)
         return PlanToRun(program, schedule.plan, schedule.plan_id, schedule.runtime)
 
-    def program(self, batch_size: int, schedule: Schedule | None = None) -> ProgramKey:
-        """Return the program that batches of the profiled class run; None: as without schedule."""
-        return self._to_run(self.profiled, batch_size, schedule).program
+    def program(
+        self, batch_size: int, schedule: Schedule | None = None, of: ShapeClass | None = None
+    ) -> ProgramKey:
+        """Return the program that batches of a scheduled class run; None: as without schedule."""
+        return self._to_run(of or self.profiled, batch_size, schedule).program
 
     async def _retire(self, ready: Executable) -> None:
         """Release an executable now, or when the last batch that uses it has ended."""
@@ -359,10 +457,15 @@ class ModelReplica:
                 self._releasing = asyncio.create_task(self.device.release(ready))
 
 
-def _schedule_keys(
-    imported: ImportedModel, device_key: str, sizes: Sequence[int]
-) -> dict[int, ScheduleKey]:
-    """Keys of the schedules that a version can have on a device, by batch size."""
-    if not imported.is_planned:
-        return {}
-    return {size: imported.schedule_key(device_key, size) for size in sizes}
+def _keys(
+    shapes: Sequence[ImportedModel],
+    device_key: str,
+    sizes: Callable[[ImportedModel], Sequence[int]],
+) -> tuple[ScheduleKey, ...]:
+    """Keys of the schedules that a version can have on a device, those of the main shape first."""
+    return tuple(
+        one.schedule_key(device_key, size)
+        for one in shapes
+        if one.is_planned
+        for size in sizes(one)
+    )

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from time import monotonic
 
 from braid.core.errors import QueueFull
 from braid.server.inference.batching.batcher import Batcher
@@ -50,6 +51,8 @@ class Replicas:
 
     def __init__(self) -> None:
         self._on: dict[str, QueuedReplica] = {}
+        self.used_at = monotonic()
+        """When a request named the version last, on the monotonic clock."""
 
     def __iter__(self) -> Iterator[QueuedReplica]:
         return iter(self._on.values())

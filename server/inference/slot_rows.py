@@ -48,7 +48,7 @@ class BatchRun:
     rows: int
     sent_ns: int
     prepare_ns: int  # until what runs it was prepared, before it was sent
-    shape_class: ShapeClass  # the longest of the pieces' along each axis
+    shape_class: ShapeClass  # that it runs in: no shorter than the pieces' along any axis
 
 
 def with_rows(pieces: Sequence[Piece]) -> Iterator[tuple[int, Piece]]:

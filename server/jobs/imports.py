@@ -12,13 +12,14 @@ and all imports together use no more memory than the budget and the limit of one
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from braid.core.allowance import cpu_allowance, usable_memory_bytes
+from braid.core.allowance import cpu_allowance
 from braid.core.errors import ImportLimitExceeded
 from braid.engine.importer.host.launch import ImporterCrashed
 from braid.engine.importer.host.messages import OnProgress
@@ -26,6 +27,7 @@ from braid.engine.importer.host.request import GIB, ImportLimits
 from braid.server.jobs.interfaces import ExampleShapes
 
 FIRST_MEMORY_BYTES = 3 * GIB  # beyond what the libraries take
+LEAST_MEMORY_BYTES = GIB  # of a first try: one with less would often be made again
 FIRST_MEMORY_A_BYTE = 8  # of the file: read, parsed, loaded by the reference, in double precision
 FIRST_CPU_SECONDS = 60
 FIRST_BYTES_A_SECOND = 1 << 20
@@ -37,10 +39,16 @@ RunImport = Callable[
 _MOST_PASSES = 8  # others that may begin before one that waits for more memory
 
 
-def first_limits(limits: ImportLimits, file_bytes: int) -> ImportLimits | None:
-    """Limits of the first try of an import; None if it needs all limits."""
-    memory = FIRST_MEMORY_BYTES + FIRST_MEMORY_A_BYTE * file_bytes
-    if memory >= limits.memory_bytes:
+def first_limits(
+    limits: ImportLimits, file_bytes: int, together_bytes: int = sys.maxsize
+) -> ImportLimits | None:
+    """Limits of the first try of an import; None if it needs all limits.
+
+    ``together_bytes`` is what first tries may take that run at once.
+    """
+    usual = min(FIRST_MEMORY_BYTES, max(together_bytes // 2, LEAST_MEMORY_BYTES))
+    memory = usual + FIRST_MEMORY_A_BYTE * file_bytes
+    if memory > together_bytes or memory >= limits.memory_bytes:
         return None
     seconds = FIRST_CPU_SECONDS + file_bytes // FIRST_BYTES_A_SECOND
     return replace(
@@ -112,21 +120,21 @@ class Imports:
     """Imports files, several at once within a budget. An ``ImportModel``."""
 
     def __init__(
-        self, run: RunImport, limits: ImportLimits, together_bytes: int = 0, at_once: int = 0
+        self, run: RunImport, limits: ImportLimits, together_bytes: int, at_once: int = 0
     ) -> None:
         """Make the two queues.
 
         Args:
             run: imports one file within given limits.
             limits: of any one import.
-            together_bytes: of first tries that run at once; 0: half of the machine's memory.
+            together_bytes: of first tries that run at once.
             at_once: how many first tries may run; 0: one a CPU, two at least.
         """
         self._run = run
         self._limits = limits
-        self._budget = MemoryBudget(
-            together_bytes or usable_memory_bytes() // 2, at_once or max(2, cpu_allowance().threads)
-        )
+        at_once = at_once or max(2, cpu_allowance().threads)
+        self._budget = MemoryBudget(together_bytes, at_once)
+        self._together_bytes = together_bytes
         self._alone = asyncio.Lock()
 
     async def __call__(
@@ -145,7 +153,7 @@ class Imports:
         async def attempt(limits: ImportLimits) -> None:
             await self._run(upload, artefact, limits, on_progress, example_shapes, samples)
 
-        first = first_limits(self._limits, _size(upload))
+        first = first_limits(self._limits, _size(upload), self._together_bytes)
         if first is not None:
             try:
                 async with self._budget.reserve(first.memory_bytes):

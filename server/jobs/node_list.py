@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
+from braid.core.allowance import CpuAllowance, cpu_allowance
 from braid.server.settings import Settings
 from braid.server.store.records import NodeRecord, ShownNode
 from braid.server.store.store import Store
@@ -21,8 +22,13 @@ class NodeList:
         settings: Settings,
         device_keys: Callable[[], str],
         grpc_port: Callable[[], int],
+        allowance: CpuAllowance | None = None,
     ) -> None:
-        """Read nothing yet; each look calls ``device_keys`` and ``grpc_port`` again."""
+        """Read nothing yet; each look calls ``device_keys`` and ``grpc_port`` again.
+
+        ``allowance`` is of CPUs; None: asks the system.
+        """
+        self.allowance = allowance or cpu_allowance()
         self._store = store
         self._settings = settings
         self._device_keys = device_keys
@@ -33,6 +39,11 @@ class NodeList:
     def is_shared(self) -> bool:
         """True if there may be more servers than this one."""
         return self._settings.is_fleet
+
+    @property
+    def memory_budget_bytes(self) -> int:
+        """Memory that this server divides among its processes."""
+        return self._settings.memory_bytes
 
     async def nodes(self) -> list[ShownNode]:
         """Return the servers by id.

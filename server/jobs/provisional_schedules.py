@@ -26,7 +26,7 @@ from braid.compiler.provisional import (
 )
 from braid.core.cpu_times import CpuTimes, read_cpu_times
 from braid.core.errors import BraidError, NotFound
-from braid.core.schedule import Provisional, Schedule
+from braid.core.schedule import Provisional, Schedule, ScheduleKey
 from braid.server.store.records import JobRecord, JobStatus, ModelVersion
 
 log = logging.getLogger("braid.jobs")
@@ -52,9 +52,9 @@ class Runner(Protocol):
 
 @dataclass(slots=True)
 class _Waiting:
-    """Provisional schedules of a version, by device and batch size."""
+    """Provisional schedules of a version, by device and key."""
 
-    schedules: dict[tuple[str, int], Provisional] = field(default_factory=dict)
+    schedules: dict[tuple[str, ScheduleKey], Provisional] = field(default_factory=dict)
     tries: int = 0  # by this process
     not_before: float = 0.0  # unix
 
@@ -69,6 +69,7 @@ class ProvisionalSchedules:
         cpu_times: Callable[[], CpuTimes] = read_cpu_times,
         clock: Callable[[], float] = time.time,
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
+        is_scheduled: Callable[[str, int, ScheduleKey], bool] = lambda name, version, key: True,
     ) -> None:
         """Wait for nothing yet.
 
@@ -78,18 +79,20 @@ class ProvisionalSchedules:
             cpu_times: of the devices' cores.
             clock: seconds since 1970, by which schedules say when they were found provisional.
             sleep: waits for some seconds.
+            is_scheduled: whether a version still has the shape of a schedule.
         """
         self._runner = runner
         self._quiet = quiet
         self._cpu_times = cpu_times
         self._clock = clock
         self._sleep = sleep
+        self._is_scheduled = is_scheduled
         self._waiting: dict[Place, _Waiting] = {}
         self._told = asyncio.Event()
 
     def schedule_chosen(self, model: ModelVersion, device: str, schedule: Schedule) -> None:
         """Take a schedule that serves from now on, or whose sequential plan does."""
-        place, key = (model.name, model.version), (device, schedule.key.batch_size)
+        place, key = (model.name, model.version), (device, schedule.key)
         provisional = schedule.provenance.provisional
         if provisional is not None:
             self._waiting.setdefault(place, _Waiting()).schedules[key] = provisional
@@ -125,6 +128,14 @@ class ProvisionalSchedules:
         """Run a job for a version to its end; the next one comes later, whatever its end."""
         waiting, (name, version) = self._waiting.get(place), place
         if waiting is None:  # settled meanwhile
+            return
+        waiting.schedules = {
+            (device, key): provisional
+            for (device, key), provisional in waiting.schedules.items()
+            if self._is_scheduled(name, version, key)
+        }
+        if not waiting.schedules:  # other lengths were chosen
+            del self._waiting[place]
             return
         waiting.tries += 1
         waiting.not_before = self._clock() + pause_s(waiting.tries)

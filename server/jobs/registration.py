@@ -44,6 +44,7 @@ from braid.compiler.work import CompileOptions
 from braid.core.errors import (
     BraidError,
     DamagedArtefact,
+    DeviceOutOfMemory,
     DiskFailure,
     InvalidArtefact,
     TakenOver,
@@ -92,14 +93,18 @@ async def register_model(
         check(imported)
         samples = await _samples(imported, services)  # which may not fit the model
         refusals = await _serve_sequentially(model, imported, services, report)
-        work = [task for task in _work(imported, services) if task[0].name not in refusals]
-        forecast = Forecast([size for _, size in work], model.options.planner.time_budget_s)
+        work = [
+            target
+            for target in _work(model, imported, services, samples)
+            if target.device.name not in refusals
+        ]
+        sizes = [target.batch_size for target in work]
+        forecast = Forecast(sizes, model.options.planner.time_budget_s)
         failures = [f"{name} does not serve it: {error}" for name, error in refusals.items()]
         remarks = []
-        for device, batch_size in work:
-            progress = BatchSizeProgress(report, _label(device, batch_size, services), forecast)
+        for target in work:
+            progress = BatchSizeProgress(report, target.label(services), forecast)
             try:
-                target = _Target(model, imported, device, batch_size, samples)
                 before = await services.store.call(services.store.find_schedule, target.key)
                 schedule = await _schedule(target, services, progress)
             except DiskFailure as error:  # nothing that follows could be stored either
@@ -110,9 +115,9 @@ async def register_model(
             except DamagedArtefact:  # lost while a worker was replaced; no other plan can be made
                 raise
             except Exception as error:
-                failures.append(f"{progress.label}: {reason(error, model.name, batch_size)}")
+                failures.append(f"{progress.label}: {reason(error, model.name, target.batch_size)}")
             else:
-                if imported.larger_sizes:
+                if target.imported.larger_sizes:
                     doubt = await _find_larger_sizes(target, schedule, services, progress)
                     if doubt and schedule.provenance.provisional is None:
                         schedule = await _look_again(target, before, schedule, doubt, services)
@@ -142,9 +147,8 @@ async def serve_again(
         for name, error in refusals.items():
             facts = {"model": model.name, "device": name, "reason": str(error)}
             log.error("not served", extra=facts)
-        for device, batch_size in _work(imported, services):
-            if device in devices and device.name not in refusals:
-                target = _Target(model, imported, device, batch_size)
+        for target in _work(model, imported, services):
+            if target.device in devices and target.device.name not in refusals:
                 await _use_stored(target, services, retry)
                 for size in imported.larger_sizes:
                     await _use_stored(replace(target, batch_size=size), services, retry)
@@ -233,7 +237,9 @@ def _report_import(report: ReportProgress, progress: float, detail: str) -> None
 async def _read(model: ModelVersion, services: JobServices) -> ImportedModel:
     artefact = services.store.folder.artefact(model.artefact)
     read = partial(read_imported, model.artefact, model.options, artefact)
-    return await services.retry()(lambda: asyncio.to_thread(read))
+    imported = await services.retry()(lambda: asyncio.to_thread(read))
+    seen = await services.store.call(services.store.find_lengths, model)
+    return replace(imported, chosen_lengths=seen.chosen)
 
 
 async def _samples(imported: ImportedModel, services: JobServices) -> GivenSamples:
@@ -299,29 +305,41 @@ async def _serve_on(
     refusals: dict[str, BraidError] = {}
 
     async def attempt(device: ServingDevice) -> None:
-        await device.load(imported.digest, imported.artefact)
-        await services.models.serve(model, imported, device.name)
+        while True:
+            try:
+                await device.load(imported.digest, imported.artefact)
+                return await services.models.serve(model, imported, device.name)
+            except DeviceOutOfMemory:
+                if not await services.room.more(model):
+                    raise
 
-    for device in devices:
-        try:
-            await retry(device)(partial(attempt, device))
-        except BraidError as error:
-            refusals[device.name] = error
-            if len(refusals) == len(devices):
-                raise
+    async with services.room.room_for(model):
+        for device in devices:
+            try:
+                await retry(device)(partial(attempt, device))
+            except BraidError as error:
+                refusals[device.name] = error
+                if len(refusals) == len(devices):
+                    raise
     return refusals
 
 
 @dataclass(frozen=True, slots=True)
 class _Target:
-    """One batch size of a model version on one device."""
+    """One batch size of a model version at one shape, on one device."""
 
     model: ModelVersion
-    imported: ImportedModel
+    imported: ImportedModel  # at that shape
     device: ServingDevice
     batch_size: int
     samples: GivenSamples = NO_SAMPLES
+    is_main: bool = True  # the main one of several shapes
     pays: Callable[[Schedule], bool] | None = None  # of a size that is measured briefly: serves it?
+
+    def label(self, services: JobServices) -> str:
+        device = self.device.name if len(services.devices) > 1 else ""
+        shapes = "" if self.is_main else self.imported.shapes_text
+        return batch_size_label(self.batch_size, device, shapes)
 
     @property
     def key(self) -> ScheduleKey:
@@ -414,9 +432,9 @@ async def _find_larger_sizes(
     imported, store = target.imported, services.store
 
     async def schedule(size: int, pays: Callable[[Schedule], bool] | None = None) -> Schedule:
-        label = _label(target.device, size, services)
-        of_size = replace(progress, label=label)
-        return await _schedule(replace(target, batch_size=size, pays=pays), services, of_size)
+        of_size = replace(target, batch_size=size, pays=pays)
+        its_progress = replace(progress, label=of_size.label(services))
+        return await _schedule(of_size, services, its_progress)
 
     try:
         for size in imported.larger_sizes:
@@ -488,14 +506,16 @@ async def promote(
         on_schedule(model, device.name, schedule)
 
 
-def _work(imported: ImportedModel, services: JobServices) -> Iterator[tuple[ServingDevice, int]]:
-    """All pairs of a device and a batch size that have a schedule."""
+def _work(
+    model: ModelVersion,
+    imported: ImportedModel,
+    services: JobServices,
+    samples: GivenSamples = NO_SAMPLES,
+) -> Iterator[_Target]:
+    """All that has a schedule: batch sizes on devices, of the main shape first."""
     if not imported.is_planned:
         return
-    for device in services.devices:
-        for batch_size in imported.batch_sizes:
-            yield device, batch_size
-
-
-def _label(device: ServingDevice, batch_size: int, services: JobServices) -> str:
-    return batch_size_label(batch_size, device.name if len(services.devices) > 1 else "")
+    for number, at_shape in enumerate(imported.at_shapes()):
+        for device in services.devices:
+            for batch_size in at_shape.batch_sizes:
+                yield _Target(model, at_shape, device, batch_size, samples, is_main=not number)

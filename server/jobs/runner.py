@@ -18,7 +18,7 @@ does, and a crash before that lets the job go on); its progress never goes back.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing, suppress
 from dataclasses import replace
 from functools import partial
@@ -288,6 +288,25 @@ class JobRunner:
         again, store, devices = self._store.compare_again, self._store, self._device_keys_of("")
         async with self._registering:
             entry = await store.call(again, name, version, self.device_keys, devices, is_due)
+            if entry is not None:
+                self._begin(entry)
+        return None if entry is None else entry.job
+
+    async def schedule_lengths(
+        self, name: str, version: int, lengths: Sequence[int]
+    ) -> JobRecord | None:
+        """Run a job that schedules a version for these lengths, in place of those chosen before.
+
+        None: a job is under way, or it does not serve.
+
+        Raises:
+            ModelNotFound, VersionNotFound: there is none.
+        """
+        if not self.takes_jobs:
+            return None
+        choose, store = self._store.choose_lengths, self._store
+        async with self._registering:
+            entry = await store.call(choose, name, version, self.device_keys, lengths)
             if entry is not None:
                 self._begin(entry)
         return None if entry is None else entry.job

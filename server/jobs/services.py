@@ -18,6 +18,7 @@ from braid.server.jobs.interfaces import (
     ServingDevice,
 )
 from braid.server.jobs.registry import Registry
+from braid.server.jobs.room import AllRoom, Room
 from braid.server.store.shared_files import Files
 from braid.server.store.store import Store
 
@@ -40,6 +41,7 @@ class JobServices:
     files: Files = field(default_factory=Files)  # that other servers use, too
     side_by_side: bool = True  # whether registrations measure runs side by side, which then serve
     registry: Registry = field(default_factory=Registry)  # which server does what
+    room: Room = field(default_factory=AllRoom)  # in memory
     retry_pauses: RetryPauses = field(default_factory=RetryPauses)
     load_turn: asyncio.Lock = field(default_factory=asyncio.Lock)  # weights are read one by one
     # By device name: measuring needs the device for itself, for one batch size at a time.

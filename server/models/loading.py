@@ -8,7 +8,7 @@ A load returns when the model answers. Scheduling goes on behind it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -35,6 +35,10 @@ class IndexEntry:
     reason: str
 
 
+BringNow = Callable[[ModelVersion], Awaitable[BraidError | None]]
+"""Loads a version that is not in memory; returns why it cannot answer, or None."""
+
+
 class CatchUp(Protocol):
     """Lets a model be as other servers of the store have left it."""
 
@@ -52,14 +56,27 @@ class ModelLoader:
         models: ServingModels,
         max_upload_bytes: int,
         catch_up: CatchUp | None = None,
+        turns: KeyedLocks | None = None,
+        bring: BringNow | None = None,
     ) -> None:
-        """``catch_up``: None if no other server has the store."""
+        """Load nothing yet.
+
+        Args:
+            store: of the models.
+            runner: of the jobs that load them.
+            models: those that answer.
+            max_upload_bytes: of one file.
+            catch_up: None if no other server has the store.
+            turns: of names; None: new ones.
+            bring: loads what is not in memory, in the turn that the caller has.
+        """
+        self._bring = bring
         self._catch_up = catch_up
         self._runner = runner
         self._models = models
         self._store = store
         self._max_upload_bytes = max_upload_bytes
-        self.turns = KeyedLocks()
+        self.turns = turns or KeyedLocks()
         """Locks by model name: loads, unloads, configurations and deletions take turns."""
 
     async def index(self, ready_only: bool) -> list[IndexEntry]:
@@ -107,11 +124,18 @@ class ModelLoader:
         await self.ready_to_change(name)
         await though_callers_leave(self._unload(name))
 
-    async def serve_version(self, model: ModelVersion) -> None:
-        """Let one registered version answer; does nothing if it does. The caller has the turn."""
-        if self._models.served_version(model.name, model.version) is not None:
+    async def serve_version(self, model: ModelVersion, *, in_memory: bool = False) -> None:
+        """Let one registered version answer; does nothing if it does. The caller has the turn.
+
+        With ``in_memory``, one that the next request would load is loaded now.
+        """
+        is_away = self._models.is_away(model.name, model.version) and not in_memory
+        if is_away or self._models.served_version(model.name, model.version) is not None:
             return
-        if model.state is ModelStatus.LOADING:
+        if self._bring is not None and self._models.is_coming(model.name, model.version):
+            if (problem := await self._bring(model)) is not None:
+                raise problem
+        elif model.state is ModelStatus.LOADING:
             for job in await self._runner.list(model.name):
                 if job.version == model.version:
                     await self._until_serving(model, job.id)
@@ -178,7 +202,7 @@ class ModelLoader:
         errors: list[BraidError] = []
         for model in able or present[-1:]:
             try:
-                await self.serve_version(model)
+                await self.serve_version(model, in_memory=True)
             except BraidError as error:
                 errors.append(error)
         if errors:
@@ -199,7 +223,7 @@ class ModelLoader:
         if registration.is_new_job:
             await self._until_serving(registration.model, registration.job.id)
         else:
-            await self.serve_version(registration.model)
+            await self.serve_version(registration.model, in_memory=True)
 
     async def _reschedule(self, newest: ModelVersion, options: ModelOptions) -> None:
         """Register the newest bytes as a new version with other options; their artefact exists."""
@@ -244,7 +268,8 @@ class ModelLoader:
     def _entry(self, model: ModelVersion) -> IndexEntry:
         model = self._models.as_seen(model)
         state, reason = _STATES[model.state]
-        if self._models.served_version(model.name, model.version) is not None:
+        is_away = self._models.is_away(model.name, model.version)
+        if is_away or self._models.served_version(model.name, model.version) is not None:
             state, reason = "READY", ""
         return IndexEntry(model.name, model.version, state, model.message or reason)
 

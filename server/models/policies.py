@@ -15,13 +15,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection
+from dataclasses import replace
 
 from braid.core.background import BackgroundTasks, though_callers_leave
 from braid.core.errors import BraidError, ModelNotFound, PreconditionFailed, VersionNotFound
 from braid.server.models.loading import ModelLoader
 from braid.server.models.serving_models import ServingModels
 from braid.server.store.records import ModelStatus, ModelVersion, check_model_name
-from braid.server.store.serving_config import ServingConfig
+from braid.server.store.serving_config import PINNED, Residency, ServingConfig
 from braid.server.store.store import Store
 
 log = logging.getLogger("braid.serving")
@@ -83,6 +84,10 @@ class VersionPolicies:
             await self._store.call(self._store.put_serving_config, name, config)
             self._models.configure(name, config)
 
+    async def set_residency(self, name: str, residency: Residency) -> None:
+        """Store when a model is in memory; the name need not be registered yet."""
+        await self.announce(name, replace(self._models.config(name), residency=residency))
+
     async def delete(self, name: str, version: str) -> None:
         """Refuse new requests, finish accepted ones, then remove; completes once begun.
 
@@ -107,8 +112,9 @@ class VersionPolicies:
             _check_available(name, config, present)
             wanted = config.wanted(n for n, model in present.items() if model.state in AVAILABLE)
             asleep = {n for n, model in present.items() if model.state is ModelStatus.UNLOADED}
+            is_pinned = config.residency.kind == PINNED
             for number in sorted(wanted - (asleep & {*had_served})):
-                await self._loader.serve_version(present[number])
+                await self._loader.serve_version(present[number], in_memory=is_pinned)
             await self._store.call(self._store.put_serving_config, name, config)
             self._models.configure(name, config)
             await self._retire(name)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from braid.compiler.imported_model import read_imported
 from braid.core.errors import DiskFailure, NotFound, ScheduleNotFound
@@ -98,17 +98,35 @@ class ModelQueries:
         ]
 
     async def _schedules_on(self, device: Device, model: ModelVersion) -> list[Schedule]:
-        store, key = self._store, device.device_key
-        return await store.call(store.schedules_for, model.sha256, model.options, key)
+        """Schedules of the shapes that a version is scheduled for, those of the main one first.
 
-    async def schedule(self, model: ModelVersion, batch_size: int, device: str = "") -> Placed:
-        """Schedule of one batch size; "" is the first device.
+        Of any shape, while the version does not serve.
+        """
+        store, key = self._store, device.device_key
+        stored = await store.call(store.schedules_for, model.sha256, model.options, key)
+        shapes = self._models.scheduled_shapes(model)
+        if not shapes:
+            return stored
+        now = [schedule for schedule in stored if schedule.key.shapes in shapes]
+        return sorted(now, key=lambda schedule: shapes.index(schedule.key.shapes))
+
+    async def schedule(
+        self, model: ModelVersion, batch_size: int, device: str = "", shapes: str = ""
+    ) -> Placed:
+        """Schedule of one batch size; "" is the first device, and the main shape.
 
         Raises:
-            ScheduleNotFound: there is no such device, or no schedule yet.
+            ScheduleNotFound: there is no such device or shape, or no schedule yet.
         """
         on = self._named(device)
         schedules = await self._schedules_on(on, model)
+        texts = list(dict.fromkeys(schedule.key.shapes for schedule in schedules))
+        if shapes and shapes not in texts:
+            raise ScheduleNotFound(
+                f"model {model.name!r} version {model.version} has no schedule for {shapes} on "
+                f"{on.name}; shapes with one: {'; '.join(texts) or 'none yet'}"
+            )
+        schedules = [one for one in schedules if one.key.shapes == (shapes or texts[0])]
         for schedule in schedules:
             if schedule.key.batch_size == batch_size:
                 return Placed(on.name, schedule)
@@ -150,5 +168,7 @@ class ModelQueries:
                 )
             await on.load(model.artefact, artefact)
             schedule = placed.schedule
-            usual = imported.program(schedule.key.batch_size)
+            seen = await self._store.call(self._store.find_lengths, model)
+            imported = replace(imported, chosen_lengths=seen.chosen)
+            usual = imported.at(schedule.key.shapes).program(schedule.key.batch_size)
             return await on.describe(as_scheduled(usual, schedule))

@@ -1,19 +1,23 @@
-"""After a restart: the models that served before serve again, the small ones first.
+"""After a restart: the models that served before serve again, the last used first.
 
-    store ──know──> ServingModels: their names answer UNAVAILABLE with a hint ──> ports open
-          ──serve──> several at a time, each with the schedules of the cache ──> jobs go on, ready
+    store ──know──> ServingModels: their names are known ──> ports open, jobs go on, ready
+          ──serve──> several at a time, each with the schedules of the cache, while there is room
+    request ──again──> the model that it names, ahead of the others; the request waits
 
-Until then nothing is registered, deleted or unloaded: such calls wait (``JobRunner.started``).
+Each takes its turn of the name, as loads, unloads and deletions do.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 
+from braid.core.background import log_failure
 from braid.core.errors import BraidError, DamagedArtefact, DiskFailure, InvalidArtefact, WorkerFault
+from braid.core.keyed_locks import KeyedLocks
 from braid.server.devices.device import Device
 from braid.server.jobs.registration import serve_again
 from braid.server.jobs.services import JobServices
@@ -30,48 +34,101 @@ class Restore:
     """Serves the models of the store again after a start. Belongs to the event loop."""
 
     def __init__(
-        self, services: JobServices, models: ServingModels, *, is_shared: bool = False
+        self,
+        services: JobServices,
+        models: ServingModels,
+        *,
+        is_shared: bool = False,
+        turns: KeyedLocks | None = None,
     ) -> None:
         """Restore nothing yet.
 
         Args:
+            services: parts of the server that loads use.
+            models: the models that answer.
             is_shared: other servers serve the models of the store: what is damaged here is fetched
                 again (``braid.server.fleet``), and is no state of the model.
+            turns: of ``ModelLoader``.
         """
         self._services = services
         self._models = models
         self._is_shared = is_shared
         self._restored: list[ModelVersion] = []
         self._catching_up: set[str] = set()  # names of devices that models are loaded on
+        self._turns = turns or KeyedLocks()
+        self._places = asyncio.Semaphore(AT_ONCE)
+        self._under_way: dict[tuple[str, int], asyncio.Task[BraidError | None]] = {}
 
     async def know(self) -> None:
         """Register every stored model, before the first request can come."""
         store = self._services.store
         for model in await store.call(store.models):
             if model.state in (ModelStatus.SERVING, ModelStatus.DAMAGED):
+                if model.state is ModelStatus.SERVING and not self._services.room.is_wanted(model):
+                    self._models.away(model)
+                    continue
                 self._models.restoring(model)
                 self._restored.append(model)
             else:
                 self._models.register(model)
 
-    async def serve(self) -> None:
-        """Serve the models that served before; returns when each of them does, or cannot."""
-        places = asyncio.Semaphore(AT_ONCE)
-        async with asyncio.TaskGroup() as restored:
-            for model in sorted(self._restored, key=lambda model: model.size_bytes):
-                restored.create_task(self._serve(model, places))
+    async def serve(self, are_wanted: Callable[[ModelVersion], bool] = lambda model: True) -> None:
+        """Serve the models that served before; returns when each of them does, or cannot.
 
-    async def _serve(self, model: ModelVersion, places: asyncio.Semaphore) -> None:
-        """Serve one model again; an error of it stops no other."""
+        One for which there is no room is loaded by the first request for it.
+        """
+        room = self._services.room
+        wanted = [model for model in self._restored if are_wanted(model)]
+        self._restored = [model for model in self._restored if model not in wanted]
+        wanted.sort(key=lambda model: (room.place_in_order(model), model.size_bytes))
+        waiting = iter(wanted)
+        async with asyncio.TaskGroup() as restored:
+            for _ in range(AT_ONCE):
+                restored.create_task(self._serve_each(waiting))
+
+    async def _serve_each(self, waiting: Iterator[ModelVersion]) -> None:
+        for model in waiting:
+            if model.state is ModelStatus.SERVING and not self._services.room.has_room(model):
+                if self._models.is_coming(model.name, model.version):
+                    self._models.away(model)
+                continue
+            await asyncio.wait({self.again(model)})
+
+    def again(self, model: ModelVersion) -> asyncio.Task[BraidError | None]:
+        """Load a version that answered before; the task returns why it cannot answer, or None.
+
+        Several who ask for the same version get the same task.
+        """
+        key = (model.name, model.version)
+        if (task := self._under_way.get(key)) is None:
+            task = self._under_way[key] = asyncio.create_task(self._in_turn(model))
+            task.add_done_callback(lambda _: self._under_way.pop(key))
+            task.add_done_callback(log_failure)
+        return task
+
+    async def _in_turn(self, model: ModelVersion) -> BraidError | None:
+        async with self._turns.of(model.name):
+            return await self.now(model)
+
+    async def now(self, model: ModelVersion) -> BraidError | None:
+        """Load a version, unless it is loaded or gone by now; the caller has the turn."""
+        if not self._models.is_coming(model.name, model.version):
+            return None
+        async with self._places:
+            return await self._serve(model)
+
+    async def _serve(self, model: ModelVersion) -> BraidError | None:
+        """Serve one model again; returns what prevents it. An error of it stops no other."""
         facts = {"model": model.name, "version": model.version}
         problem: BraidError | None = None
         try:
-            async with places:
-                await serve_again(model, self._services)
+            await serve_again(model, self._services)
             if model.state is ModelStatus.DAMAGED:  # its files were put back
                 await self._change(model, ModelStatus.SERVING)
         except (DamagedArtefact, InvalidArtefact) as error:
             await self._damaged(model, error)
+            self._models.restored(model)
+            return error
         except BraidError as error:
             problem = error
             log.error("model does not serve again", extra={**facts, "reason": str(error)})
@@ -79,6 +136,7 @@ class Restore:
             problem = WorkerFault("internal error; the server's log has more")
             log.exception("model does not serve again", extra=facts)
         self._models.restored(model, problem)
+        return problem
 
     async def serve_missing(self, device: Device) -> None:
         """Serve the models that should answer on a device and do not, since it was down.

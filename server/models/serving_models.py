@@ -10,8 +10,9 @@ the newest one that answers is the default.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from time import monotonic
 
 from braid.compiler.imported_model import ImportedModel
 from braid.compiler.retries import RetriesExhausted
@@ -22,7 +23,7 @@ from braid.core.errors import (
     NotFound,
     PreconditionFailed,
 )
-from braid.core.schedule import Schedule
+from braid.core.schedule import Schedule, ScheduleKey
 from braid.server.devices.pool import Devices
 from braid.server.inference.batching.admission import Quarantine
 from braid.server.inference.batching.batcher import Batcher
@@ -42,6 +43,12 @@ QUIET_LOOKS = 5
 OnVersion = Callable[[str, int], None]
 """Told a model's name and a version of it that answers from now on."""
 
+Bring = Callable[[ModelVersion, float | None], Awaitable[None]]
+"""Loads a version that is not in memory; returns when it is, or raises why it is not in time.
+
+Waits until a deadline on the monotonic clock; None: as long as the server lets requests wait.
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class ResolvedModel:
@@ -50,6 +57,7 @@ class ResolvedModel:
     metrics: ModelMetrics
     served: Replicas | None
     refusal: BraidError | None = None
+    coming: ModelVersion | None = None  # that a request may wait for, in place of the refusal
 
     def require(self) -> Replicas:
         """Model on its devices, or the error."""
@@ -69,8 +77,18 @@ class ServingModels(KnownModels):
         policy: BatchPolicy,
         on_serving: OnServing = lambda name, serving: None,
         on_version: OnVersion = lambda name, version: None,
+        bring: Bring | None = None,
     ) -> None:
-        """No version is known yet; ``policy`` is that of models without one of their own."""
+        """No version is known yet.
+
+        Args:
+            devices: where models serve.
+            metrics: of requests.
+            policy: of models without one of their own.
+            on_serving: told whether a model answers.
+            on_version: told a version that answers from now on.
+            bring: loads a version for a request; None: none is ever put away.
+        """
         super().__init__(metrics, on_serving)
         self._devices = devices
         self._policy = policy
@@ -81,6 +99,7 @@ class ServingModels(KnownModels):
         }
         self._is_refusing = False
         self._on_version = on_version
+        self._bring = bring
 
     def refuse_requests(self) -> None:
         self._is_refusing = True
@@ -115,8 +134,23 @@ class ServingModels(KnownModels):
         if self._is_refusing:
             return ResolvedModel(metrics, None, Draining("the server is shutting down; try again"))
         served = entry.served.get(number)
-        refusal = None if served else entry.refusal(number)
-        return ResolvedModel(metrics, served, refusal)
+        if served:
+            return ResolvedModel(metrics, served)
+        coming = entry.versions[number] if self.is_coming(name, number) else None
+        return ResolvedModel(metrics, None, entry.refusal(number), coming)
+
+    async def present(self, resolved: ResolvedModel, deadline: float | None) -> Replicas:
+        """Replicas of what a request named, loaded first if they are not in memory.
+
+        Raises:
+            BraidError: it does not answer, or not before ``deadline`` on the monotonic clock.
+        """
+        while (model := resolved.coming) is not None and self._bring is not None:
+            await self._bring(model, deadline)
+            resolved = self.for_request(model.name, str(model.version))
+        replicas = resolved.require()
+        replicas.used_at = monotonic()
+        return replicas
 
     def refusal(self) -> ResolvedModel | None:
         """Refusal that every request gets now; None: it depends on the model.
@@ -132,12 +166,18 @@ class ServingModels(KnownModels):
             if refusal is not None and refusal.metrics is not metrics:
                 metrics = self._metrics.unknown  # it may be meant for any of them
             refusal = ResolvedModel(metrics, None, full)
+        if any(entry.away or entry.restoring for entry in self._names.values()):
+            return None  # it may be meant for one that is not in memory
         return refusal
 
-    def _every_replica(self) -> Iterator[QueuedReplica]:
+    def present_versions(self) -> Iterator[Replicas]:
+        """Replicas of each version that is in memory."""
         for entry in self._names.values():
-            for replicas in entry.served.values():
-                yield from replicas
+            yield from entry.served.values()
+
+    def _every_replica(self) -> Iterator[QueuedReplica]:
+        for replicas in self.present_versions():
+            yield from replicas
 
     def configure(self, name: str, config: ServingConfig) -> None:
         """Apply labels and batching; ``braid.server.models.policies`` applies the versions.
@@ -156,11 +196,34 @@ class ServingModels(KnownModels):
         """Replicas of one version, or None if it does not answer."""
         return self._entry(name).served.get(version)
 
+    def scheduled_shapes(self, model: ModelVersion) -> Sequence[str]:
+        """Shapes that a version is scheduled for, the main one first; none: it does not answer."""
+        replicas = self.served_version(model.name, model.version)
+        is_same = replicas is not None and replicas.any.model.is_same(model)
+        return tuple(replicas.any.scheduled) if replicas is not None and is_same else ()
+
+    def is_main(self, model: ModelVersion, schedule: Schedule) -> bool:
+        """Return whether a schedule is of a version's main shape, as far as that is known."""
+        return schedule.key.shapes in (*self.scheduled_shapes(model), schedule.key.shapes)[:1]
+
+    def is_scheduled(self, name: str, version: int, key: ScheduleKey) -> bool:
+        """Return whether a version that answers has the shape of a schedule, or does not answer."""
+        replicas = self.served_version(name, version)
+        return replicas is None or key.shapes in replicas.any.scheduled
+
     def answers_with(self, replicas: Replicas, served: ModelReplica) -> bool:
         """True if requests still go to these replicas of a version; ``served`` is one of them."""
         return (
             not self._is_refusing and self.served_version(served.name, served.version) is replicas
         )
+
+    async def put_away(self, model: ModelVersion) -> None:
+        """Unload a version; accepted requests end first, and the next one loads it again."""
+        entry = self._names[model.name]
+        replicas = entry.served.pop(model.version)
+        entry.notes.pop(model.version, None)
+        entry.away.add(model.version)
+        await to_the_end(_end_all(replicas))
 
     def missing_on(self, device: str) -> list[ModelVersion]:
         """Versions that answer on other devices only, or could not be restored on any.
@@ -185,18 +248,14 @@ class ServingModels(KnownModels):
 
     def all_replicas(self) -> list[ModelReplica]:
         """Replicas of all versions that answer, on all devices."""
-        return [
-            queued.replica
-            for entry in self._names.values()
-            for replicas in entry.served.values()
-            for queued in replicas
-        ]
+        return [queued.replica for queued in self._every_replica()]
 
     async def serve(self, model: ModelVersion, imported: ImportedModel, device: str) -> None:
         """Let a version whose model is loaded on a device answer there.
 
-        Does nothing if it does already. It begins with the sequential plan. What the version served
-        before finishes its accepted requests, on all devices, and goes.
+        If it does already, it only takes the lengths that were chosen. It begins with the
+        sequential plan. What the version served before finishes its accepted requests, on all
+        devices, and goes.
 
         Raises:
             InvalidRequest: it cannot run at the shapes it was registered for.
@@ -204,6 +263,8 @@ class ServingModels(KnownModels):
             PreconditionFailed: it was deleted or replaced meanwhile.
         """
         if not self._lacks(model, device):
+            if (served := self._on(model.name, model.version, device)) is not None:
+                await served.use_lengths(imported.chosen_lengths)
             return
         served = await self._replica(model, imported, device)
         if not self._lacks(model, device):  # another job was faster
@@ -218,6 +279,7 @@ class ServingModels(KnownModels):
         if entry.replacements.pop(model.version, None) is not None:
             entry.versions[model.version] = replace(model, state=ModelStatus.SERVING)
         entry.problems.pop(model.version, None)
+        entry.away.discard(model.version)
         is_first = not replicas
         served.policy = self.config(model.name).batching.over(self._policy)
         replicas.add(QueuedReplica(served, self._batchers[device]))
@@ -265,23 +327,30 @@ class ServingModels(KnownModels):
             PreconditionFailed: the model does not answer there (any more).
         """
         served = self._on(model.name, model.version, device)
+        if served is None and self.is_away(model.name, model.version):
+            return  # it uses what is stored when it is loaded again
         if served is None or not served.model.is_same(model):
             raise PreconditionFailed(
                 f"{model.name} version {model.version} does not serve on {device}",
             )
-        batch_size = schedule.key.batch_size
-        await served.use_plan(batch_size, schedule)
-        served.chosen[batch_size] = ScheduleMark.of(schedule)
+        batch_size, of = schedule.key.batch_size, served.scheduled.get(schedule.key.shapes)
+        if of is None:
+            raise PreconditionFailed(
+                f"{model.name} version {model.version} is not scheduled for {schedule.key.shapes} "
+                "any more"
+            )
+        await served.use_plan(batch_size, schedule, of)
+        served.chosen[schedule.key] = ScheduleMark.of(schedule)
         if latency_us := schedule.provenance.measured_us:
-            served.expect(batch_size, latency_us)
+            served.expect(batch_size, latency_us, of)
 
     def expect_sequential(self, model: ModelVersion, device: str, schedule: Schedule) -> None:
         served = self._on(model.name, model.version, device)
         latency_us = schedule.provenance.sequential_us
         if served is None or not served.model.is_same(model):
             return
-        served.chosen[schedule.key.batch_size] = ScheduleMark.of(schedule)
-        if latency_us:
+        served.chosen[schedule.key] = ScheduleMark.of(schedule)
+        if latency_us and served.is_main(schedule):
             served.expect(schedule.key.batch_size, latency_us)
 
     def _on(self, name: str, version: int, device: str) -> ModelReplica | None:
@@ -295,6 +364,7 @@ class ServingModels(KnownModels):
             return
         entry.versions.pop(version, None)
         entry.restoring.discard(version)
+        entry.away.discard(version)
         entry.problems.pop(version, None)
         entry.replacements.pop(version, None)
         if not entry.versions:
@@ -311,7 +381,7 @@ class ServingModels(KnownModels):
     async def _stop_serving(self, entry: ModelVersions, name: str, version: int) -> None:
         replicas = entry.served.pop(version, None)
         entry.notes.pop(version, None)
-        if not entry.served:
+        if not (entry.served or entry.away):
             self._on_serving(name, False)
         await _end_all(replicas or ())
 

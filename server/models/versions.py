@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from braid.core.errors import (
     BraidError,
+    DeviceOutOfMemory,
     ModelLoading,
     ModelNotFound,
     PreconditionFailed,
@@ -57,6 +58,7 @@ class ModelVersions:
     versions: dict[int, ModelVersion] = field(default_factory=dict)
     served: dict[int, Replicas] = field(default_factory=dict)  # of those that answer
     restoring: set[int] = field(default_factory=set)  # will serve in a moment, as before
+    away: set[int] = field(default_factory=set)  # not in memory; the next request loads them
     problems: dict[int, BraidError] = field(default_factory=dict)  # why a version was not restored
     # What this server says of a version that answers, by what it is about.
     notes: dict[int, dict[str, str]] = field(default_factory=dict)
@@ -66,8 +68,8 @@ class ModelVersions:
     @property
     def newest(self) -> int:
         """Newest version that answers; else the newest that has not failed, else the newest."""
-        if self.served or self.restoring:  # the usual case, which each request asks for
-            return max((*self.served, *self.restoring))
+        if self.served or self.restoring or self.away:  # the usual case, asked by each request
+            return max((*self.served, *self.restoring, *self.away))
         able = [number for number, row in self.versions.items() if not row.state.has_failed]
         return max(able or self.versions)
 
@@ -81,12 +83,19 @@ class ModelVersions:
         return labels.get(version)
 
     def restored(self, number: int, problem: BraidError | None) -> None:
-        """Record that a version serves again, or that a ``problem`` prevents it."""
+        """Record that a version serves again, or that a ``problem`` prevents it.
+
+        One that is away stays so if the problem may pass: the next request tries again.
+        """
         if number not in self.versions:
             return
         self.restoring.discard(number)
-        if problem is not None and number not in self.served:
-            self.problems[number] = problem
+        if problem is None or number in self.served:
+            return
+        if number in self.away and isinstance(problem, Unavailable | DeviceOutOfMemory):
+            return
+        self.away.discard(number)
+        self.problems[number] = problem
 
     def expects(self, model: ModelVersion) -> bool:
         """True if a version is registered for these bytes and options, or is about to be."""
@@ -100,6 +109,8 @@ class ModelVersions:
             return replace(model, message="; ".join(filter(None, texts)))
         if model.version in self.restoring:
             return replace(model, state=ModelStatus.LOADING, message="is being loaded")
+        if model.version in self.away:
+            return replace(model, message="not in memory; the next request loads it")
         if model.state is not ModelStatus.SERVING:
             return model
         problem = self.problems.get(model.version)
@@ -108,7 +119,7 @@ class ModelVersions:
     def refusal(self, number: int) -> BraidError:
         model = self.versions[number]
         label = f"model {model.name!r} version {number}"
-        if number in self.restoring:
+        if number in self.restoring or number in self.away:
             return ModelLoading(f"{label} is being loaded; try again in a moment")
         if model.state is ModelStatus.UNLOADED:
             return PreconditionFailed(f"{label} is unloaded; load it again to use it")
@@ -190,7 +201,26 @@ class KnownModels:
         return {row.state for row in self._entry(name).versions.values()}
 
     def answers(self, name: str) -> bool:
-        return bool(self._entry(name).served)
+        """Whether a version answers; one that is not in memory does once a request loads it."""
+        entry = self._entry(name)
+        return bool(entry.served or entry.away)
+
+    def is_away(self, name: str, version: int) -> bool:
+        """Whether the next request for a version loads it."""
+        return version in self._entry(name).away
+
+    def is_coming(self, name: str, version: int) -> bool:
+        """Whether a request may wait for a version: it is restored, or not in memory."""
+        entry = self._entry(name)
+        return version in entry.away or version in entry.restoring
+
+    def away(self, model: ModelVersion) -> None:
+        """Record a version of the store that the next request loads."""
+        self.register(model)
+        entry = self._names[model.name]
+        entry.restoring.discard(model.version)
+        entry.away.add(model.version)
+        self._on_serving(model.name, True)
 
     def records(self) -> dict[str, dict[int, ModelVersion]]:
         return {name: dict(entry.versions) for name, entry in self._names.items()}
@@ -216,7 +246,7 @@ class KnownModels:
     def versions(self) -> list[tuple[ModelVersion, bool]]:
         """Every version as callers see it, and whether it answers."""
         return [
-            (entry.as_seen(model), number in entry.served)
+            (entry.as_seen(model), number in entry.served or number in entry.away)
             for entry in self._names.values()
             for number, model in entry.versions.items()
         ]
@@ -226,7 +256,10 @@ class KnownModels:
         if model.name not in self._names:
             self._names[model.name] = ModelVersions()
             self._on_serving(model.name, False)
-        self._names[model.name].versions[model.version] = model
+        entry = self._names[model.name]
+        entry.versions[model.version] = model
+        if model.state is not ModelStatus.SERVING:
+            entry.away.discard(model.version)
         if model.state.has_failed:
             self._metrics.remove_model(model.name, model.version)
         else:

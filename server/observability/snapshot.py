@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic
@@ -20,6 +20,8 @@ from prometheus_client import Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from braid.core.allowance import Throttling, throttling
+from braid.core.device_state import UNKNOWN, DeviceState
 from braid.engine.link.messages import ModelMemory
 from braid.server.devices.device import Device
 from braid.server.store.quota import size_on_disk
@@ -41,6 +43,7 @@ class DeviceSnapshot:
     shared_limit_bytes: int
     gpu_bytes: int | None
     models: Mapping[str, ModelMemory]  # by digest
+    state: DeviceState = UNKNOWN
 
     @staticmethod
     def of(device: Device) -> DeviceSnapshot:
@@ -53,6 +56,7 @@ class DeviceSnapshot:
             device.arena.size_bytes,
             device.gpu_reserved_bytes,
             dict(device.model_memory),
+            device.state,
         )
 
 
@@ -65,6 +69,8 @@ class ShapeCounts:
     device: str
     prepared: int
     dropped: int  # of those, as too many others were used since
+    lengths: int = 0  # that have schedules, of the axis that requests are padded along
+    padded_rows: int = 0  # that ran in one of them
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +81,9 @@ class Snapshot:
     versions: Sequence[tuple[ModelVersion, bool]] = ()  # each with whether it answers
     devices: Sequence[DeviceSnapshot] = ()
     shapes: Sequence[ShapeCounts] = ()
+    loaded: Collection[tuple[str, int]] = ()  # versions in memory, by name and number
+    budget_bytes: int = 0  # of memory; 0: not known
+    cpus: float = 0.0  # that it may use; 0: not known
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +93,7 @@ class _Measured:
     processes: Mapping[tuple[str, str], int] = field(default_factory=dict)  # by device and role
     store: int | None = None
     free: int | None = None
+    throttled: Throttling = field(default_factory=Throttling)
 
 
 class SnapshotGauges(Collector):
@@ -115,7 +125,7 @@ class SnapshotGauges(Collector):
             if (size := private_bytes(pid)) is not None
         }
         store, free = self._read_disk()
-        self._measured = _Measured(processes, store, free)
+        self._measured = _Measured(processes, store, free, throttling())
 
     def _read_disk(self) -> tuple[int | None, int | None]:
         """Bytes that the store takes, and that its disk still has room for."""
@@ -136,6 +146,7 @@ class SnapshotGauges(Collector):
         yield from _devices(snapshot)
         yield from _shapes(snapshot)
         yield from _memory(snapshot, self._measured)
+        yield from _allowance(snapshot, self._measured)
         yield from self._disk()
 
     def _disk(self) -> Iterator[Metric]:
@@ -169,11 +180,34 @@ def _models(snapshot: Snapshot) -> Iterator[Metric]:
         [((name, version), answers) for name, version, _, answers in alive],
     )
     yield _family(
+        "braid_model_loaded",
+        "1 while a version is in memory; a request for another one that is ready loads it",
+        ("model", "version"),
+        [((name, at), (name, int(at)) in snapshot.loaded) for name, at, *_ in alive],
+    )
+    yield _family(
         "braid_model_state",
         "1 for the present state of a version; versions that failed have no series",
         ("model", "version", "state"),
         [((name, version, state), 1) for name, version, state, _ in alive],
     )
+
+
+def _allowance(snapshot: Snapshot, measured: _Measured) -> Iterator[Metric]:
+    """What the container may use, and how often it wanted more."""
+    stopped = measured.throttled
+    allowed = snapshot.cpus or None
+    yield _family("braid_cpu_allowance", "CPUs that the server may use", (), [((), allowed)])
+    budget = snapshot.budget_bytes or None
+    yield _family("braid_memory_budget_bytes", "BRAID_MEMORY_BYTES", (), [((), budget)])
+    for name, text, count in (
+        ("braid_cpu_periods", "Periods of the quota of CPU time with work", stopped.periods),
+        ("braid_cpu_throttled_periods", "Of these: used up, and stopped", stopped.throttled),
+        ("braid_cpu_throttled_seconds", "Seconds stopped, over all cores", stopped.seconds),
+    ):
+        family = CounterMetricFamily(name, text)
+        family.add_metric((), count)
+        yield family
 
 
 def _memory(snapshot: Snapshot, measured: _Measured) -> Iterator[Metric]:
@@ -213,6 +247,20 @@ def _devices(snapshot: Snapshot) -> Iterator[Metric]:
     for name, text, read in _OF_DEVICES:
         samples = [((device.name,), read(device)) for device in snapshot.devices]
         yield _family(name, text, ("device",), samples)
+    distances = [
+        ((device.name, cores), distance_ns)
+        for device in snapshot.devices
+        for cores, distance_ns in (
+            ("nearest", device.state.least_ns),
+            ("farthest", device.state.most_ns),
+        )
+    ]
+    yield _family(
+        "braid_core_distance_ns",
+        "Round trip of a cache line between the two cores of a device that are nearest or farthest",
+        ("device", "cores"),
+        distances,
+    )
 
 
 def _model_sizes(snapshot: Snapshot) -> Iterator[tuple[tuple[str, ...], float]]:
@@ -242,10 +290,17 @@ def _shapes(snapshot: Snapshot) -> Iterator[Metric]:
     dropped = CounterMetricFamily(
         "braid_shapes_dropped", "Prepared shapes dropped for others", labels=labels
     )
+    lengths = [(at, shape.lengths) for at, shape in counts]
+    text = "Scheduled lengths of the axis that requests are padded along"
+    yield _family("braid_lengths_scheduled", text, labels, lengths)
+    padded = CounterMetricFamily(
+        "braid_rows_padded", "Rows that ran padded in a scheduled length", labels=labels
+    )
     for at, shape in counts:
         prepared.add_metric(at, shape.prepared)
         dropped.add_metric(at, shape.dropped)
-    yield from (prepared, dropped)
+        padded.add_metric(at, shape.padded_rows)
+    yield from (prepared, dropped, padded)
 
 
 def _family(

@@ -20,7 +20,7 @@ from braid.compiler.options import ModelOptions
 from braid.core.errors import InvalidRequest
 from braid.scheduler.options import PlannerSettings
 from braid.server.repository.declared import DeclaredTensor, data_type_name
-from braid.server.store.serving_config import ServingConfig, VersionPolicy
+from braid.server.store.serving_config import ON_DEMAND, Residency, ServingConfig, VersionPolicy
 
 PLATFORM = "onnx_braid"
 BACKEND = "braid"
@@ -65,6 +65,7 @@ class Configuration:
     max_batch_size: int | None = None  # None: nothing is declared of the batch
     versions: VersionPolicy | None = None  # None: left open
     max_wait_ms: float | None = None  # for more rows; None: left open
+    residency: Residency | None = None  # None: left open
     filename: str = MODEL_FILE
     inputs: tuple[DeclaredTensor, ...] = ()
     outputs: tuple[DeclaredTensor, ...] = ()
@@ -88,7 +89,8 @@ class Configuration:
         batching = before.batching
         if self.max_wait_ms is not None:
             batching = replace(batching, max_wait_ms=self.max_wait_ms)
-        return replace(before, versions=versions, batching=batching)
+        residency = before.residency if self.residency is None else self.residency
+        return replace(before, versions=versions, batching=batching, residency=residency)
 
 
 def configuration_from_text(text: str, model: str, devices: Collection[str]) -> Configuration:
@@ -134,11 +136,15 @@ def _checked(config: Any, model: str, devices: Collection[str]) -> Configuration
     batching = config.dynamic_batching
     passed_over += _instances(config.instance_group, devices)
     passed_over += _passed_over(batching, "dynamic_batching")
+    residency = _residency(config.parameters)
+    if residency is not None and not config.parameters.keys() - _RESIDENCY:
+        passed_over.remove("parameters")
     return Configuration(
         batch_sizes=_batch_sizes(config),
         max_batch_size=config.max_batch_size,
         versions=_versions(config.version_policy),
         max_wait_ms=batching.max_queue_delay_microseconds / 1000 or None,
+        residency=residency,
         filename=_filename(config.default_model_filename),
         inputs=_declared(config.input, "input"),
         outputs=_declared(config.output, "output"),
@@ -184,6 +190,31 @@ def _versions(policy: Any) -> VersionPolicy | None:
             return VersionPolicy()
         case _:
             return None
+
+
+_RESIDENCY = frozenset({"residency", "idle_seconds", "refuse_unloaded"})
+"""Parameters that say when a model is in memory; others are passed over."""
+
+
+def _residency(parameters: Any) -> Residency | None:
+    """Return when the model is to be in memory; None if the configuration leaves that open.
+
+    Raises:
+        InvalidRequest: a parameter is not what it should be.
+    """
+    given = {name: parameters[name].string_value for name in _RESIDENCY & parameters.keys()}
+    if not given:
+        return None
+    refuses = given.get("refuse_unloaded", "false")
+    if refuses not in ("true", "false"):
+        raise InvalidRequest(f"parameter refuse_unloaded is {refuses[:50]!r}; give true or false")
+    try:
+        idle_s = float(given["idle_seconds"]) if "idle_seconds" in given else None
+    except ValueError:
+        raise InvalidRequest(
+            f"parameter idle_seconds is {given['idle_seconds'][:50]!r}; give seconds"
+        ) from None
+    return Residency(given.get("residency", ON_DEMAND), idle_s, refuses == "true")
 
 
 def _filename(name: str) -> str:

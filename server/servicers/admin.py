@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -17,10 +18,12 @@ from braid.server.models.queries import ModelQueries
 from braid.server.models.serving_models import ServingModels
 from braid.server.rpc.status import Context, Handler, answering
 from braid.server.servicers.admin_messages import (
+    allowance_to_wire,
     job_to_wire,
     model_to_wire,
     node_to_wire,
     options_from_wire,
+    residency_from_wire,
     serving_from_wire,
     serving_to_wire,
 )
@@ -63,6 +66,9 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
             async with self._uploads.file(parts, caller_of(context)) as received:
                 if received.samples is not None:
                     options = replace(options, samples=received.samples.digest)
+                if header.HasField("residency"):
+                    residency = residency_from_wire(header.residency)
+                    await self._policies.set_residency(header.name, residency)
                 registration = await self._runner.register(header.name, received, options)
                 return wire.RegisterModelResponse(
                     job_id=registration.job.id,
@@ -127,7 +133,9 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
     ) -> wire.GetScheduleResponse:
         async with answering(context):
             model = await self._queries.find(request.model, request.version)
-            placed = await self._queries.schedule(model, request.batch_size or 1, request.device)
+            placed = await self._queries.schedule(
+                model, request.batch_size or 1, request.device, request.shapes
+            )
             graph = await self._queries.graph(model, placed)
             return wire.GetScheduleResponse(
                 plan_id=placed.schedule.plan_id,
@@ -150,7 +158,11 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
         self, request: wire.ListNodesRequest, context: Context
     ) -> wire.ListNodesResponse:
         async with answering(context):
-            return wire.ListNodesResponse(nodes=map(node_to_wire, await self._nodes.nodes()))
+            listed = await self._nodes.nodes()
+            cpus, budget_bytes = self._nodes.allowance, self._nodes.memory_budget_bytes
+            allowance = await asyncio.to_thread(allowance_to_wire, cpus, budget_bytes)
+            nodes = [node_to_wire(node, allowance) for node in listed]
+            return wire.ListNodesResponse(nodes=nodes)
 
     def over_http(self) -> dict[str, Handler]:
         """Return the RPCs that REST offers, by name."""

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from braid.compiler.options import ModelOptions
+from braid.core.allowance import CpuAllowance, throttling, usable_memory_bytes
 from braid.core.padding import PaddedAxis
 from braid.core.precision import FP32
 from braid.core.schedule import SEQUENTIAL, Schedule
@@ -14,7 +15,13 @@ from braid.scheduler.options import PlannerSettings
 from braid.server.inference.replica import ModelReplica
 from braid.server.models.queries import Placed, provisional_text
 from braid.server.store.records import JobRecord, ModelStatus, ModelVersion, ShownNode
-from braid.server.store.serving_config import Batching, ServingConfig, VersionPolicy
+from braid.server.store.serving_config import (
+    RESIDENT,
+    Batching,
+    Residency,
+    ServingConfig,
+    VersionPolicy,
+)
 from braid_client.wire import admin_pb2 as wire
 
 
@@ -37,6 +44,11 @@ def options_from_wire(header: wire.RegisterModelHeader) -> ModelOptions:
         accepted_error=header.accepted_error or None,
         pad=dict(header.pad),
         no_pad=header.no_pad,
+        more_shapes=tuple(
+            {name: tuple(shape.dims) for name, shape in more.shapes.items()}
+            for more in header.more_input_shapes
+        ),
+        lengths=header.lengths,
     )
 
 
@@ -57,8 +69,22 @@ def job_to_wire(job: JobRecord) -> wire.Job:
     )
 
 
-def node_to_wire(shown: ShownNode) -> wire.Node:
+def allowance_to_wire(cpus: CpuAllowance, budget_bytes: int) -> wire.Allowance:
+    stopped = throttling()
+    return wire.Allowance(
+        cpus=cpus.cpus,
+        cores=len(cpus.cores),
+        memory_bytes=usable_memory_bytes(),
+        memory_budget_bytes=budget_bytes,
+        periods=stopped.periods,
+        throttled_periods=stopped.throttled,
+        throttled_seconds=stopped.seconds,
+    )
+
+
+def node_to_wire(shown: ShownNode, allowance: wire.Allowance | None = None) -> wire.Node:
     return wire.Node(
+        allowance=allowance if shown.is_this else None,
         id=shown.node.id,
         address=shown.node.address,
         device_keys=shown.device_keys,
@@ -96,6 +122,15 @@ def model_to_wire(
         message.warnings.extend(served.warnings)
         message.guessed_extents.update(served.guessed)
         message.padding.extend(map(_padding_to_wire, served.padding))
+        if served.lengths.axis is not None:
+            message.lengths.CopyFrom(
+                wire.Lengths(
+                    axis=served.lengths.axis.axis,
+                    rows=served.rows_by_length,
+                    scheduled=served.scheduled_lengths,
+                    chosen=served.seen_lengths.chosen,
+                )
+            )
     return message
 
 
@@ -118,6 +153,11 @@ _BATCHING = (
 )  # fmt: skip
 
 
+def residency_from_wire(given: wire.Residency) -> Residency:
+    idle_s = given.idle_seconds if given.HasField("idle_seconds") else None
+    return Residency(given.kind or RESIDENT, idle_s, given.refuses)
+
+
 def serving_from_wire(message: wire.ServingConfig) -> ServingConfig:
     """Read how a model is to serve.
 
@@ -130,6 +170,7 @@ def serving_from_wire(message: wire.ServingConfig) -> ServingConfig:
         VersionPolicy(message.versions.latest or None, tuple(message.versions.specific)),
         dict(message.labels),
         Batching(**batching),
+        residency_from_wire(message.residency),
     )
 
 
@@ -142,6 +183,11 @@ def serving_to_wire(model: str, config: ServingConfig) -> wire.ServingConfig:
         ),
         labels=config.labels,
         batching=wire.Batching(**{k: v for k, v in batching.items() if v is not None}),
+        residency=wire.Residency(
+            kind=config.residency.kind,
+            idle_seconds=config.residency.idle_s,
+            refuses=config.residency.refuses,
+        ),
     )
 
 
@@ -185,6 +231,7 @@ def _summary(placed: Placed) -> wire.ScheduleSummary:
         provisional=provenance.provisional.reason if provenance.provisional else "",
         best_other=best.name if best else "",
         best_other_ratio=best.ratio if best else 0.0,
+        shapes=schedule.key.shapes,
     )
 
 

@@ -7,8 +7,9 @@ them has left, and one that reads nothing holds the others and the server's end 
 from __future__ import annotations
 
 import asyncio
+import json
 from collections import defaultdict
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -18,14 +19,23 @@ from braid.server.rpc.status import Context
 READY = ""
 LIVENESS = "liveness"
 
+DEVICES = "braid-devices"
+"""Key of the metadata about devices."""
+
 _Response = health_pb2.HealthCheckResponse
 
 
 class Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
     """The answers to who asks for health or watches it. Belongs to the event loop."""
 
-    def __init__(self, services: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        services: Sequence[str] = (),
+        devices: Callable[[], Sequence[Mapping[str, object]]] = lambda: (),
+    ) -> None:
+        """Say "not ready", of ``services`` as well; ``devices`` returns facts about each device."""
         self._services = services
+        self._devices = devices
         self._statuses: dict[str, int] = {}
         self._watchers: defaultdict[str, set[asyncio.Event]] = defaultdict(set)
         self._set(LIVENESS, True)
@@ -52,10 +62,15 @@ class Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
     async def Check(
         self, request: health_pb2.HealthCheckRequest, context: Context
     ) -> health_pb2.HealthCheckResponse:
-        """Answer with the status of a name; NOT_FOUND if it is unknown."""
+        """Answer with the status of a name; NOT_FOUND if it is unknown.
+
+        Trailing metadata tells of the devices, as JSON.
+        """
         status = self._statuses.get(request.service)
         if status is None:
             await context.abort(grpc.StatusCode.NOT_FOUND, "unknown service")
+        if request.service == READY and (devices := self._devices()):
+            context.set_trailing_metadata(((DEVICES, json.dumps(devices)),))
         return _Response(status=status)
 
     async def Watch(

@@ -216,20 +216,23 @@ class TensorService:
         self, progress: _Progress, message: Any, context: Context, in_stream: bool
     ) -> Answer:
         """Read, check, charge, compute and write one request."""
-        replicas = progress.resolved.require()
-        served = progress.served = replicas.any
+        if progress.resolved.coming is None:
+            progress.served = progress.resolved.require().any
         if (unpacking := self._protocol.unpacking(message)) is not None:
             message = await self._turns.finish(unpacking)
         given = self._protocol.given(message, context, in_stream)
-        checked = await self._turns.finish(checking(served, given))
         limits = [
             limit for limit in (progress.time_remaining, given.timeout_s) if limit is not None
         ]
         deadline = monotonic() + min(limits) if limits else None
+        replicas = await self._models.present(progress.resolved, deadline)
+        served = progress.served = replicas.any
+        checked = await self._turns.finish(checking(served, given))
         size_bytes = _size_bytes(served, given, checked)
         charge = progress.charge = await progress.memory.take(size_bytes, deadline)
         while not self._models.answers_with(replicas, served):  # unloaded or replaced meanwhile
-            replicas = self._models.for_request(served.name, str(served.version)).require()
+            resolved = self._models.for_request(served.name, str(served.version))
+            replicas = await self._models.present(resolved, deadline)
             served = replicas.any  # which may have other bytes now
             checked = await self._turns.finish(checking(served, given))
         queued = replicas.choose(checked)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import enum
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from operator import attrgetter
 from pathlib import Path
 
@@ -46,6 +46,15 @@ class ModelStatus(enum.Enum):
     def has_failed(self) -> bool:
         """True if only registering the file again can make it serve."""
         return self in (ModelStatus.FAILED, ModelStatus.DAMAGED)
+
+
+@dataclass(frozen=True, slots=True)
+class SeenLengths:
+    """Lengths of a version's requests along its padded axis, and those chosen by them."""
+
+    rows: Mapping[int, int] = field(default_factory=dict)  # by length; long ones in steps
+    since: int = 0  # rows since the last choice
+    chosen: tuple[int, ...] = ()
 
 
 class JobStatus(enum.Enum):

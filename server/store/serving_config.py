@@ -96,13 +96,38 @@ class Batching:
         return replace(policy, **changes)
 
 
+PINNED, RESIDENT, ON_DEMAND = "pinned", "resident", "on-demand"
+KINDS = (PINNED, RESIDENT, ON_DEMAND)
+"""Of residency: never unloaded; unloaded if memory is needed; also if it is not used."""
+
+MAX_IDLE_S = 31_536_000.0
+
+
+@dataclass(frozen=True, slots=True)
+class Residency:
+    """When a model is in memory, and what requests get that come while it is not."""
+
+    kind: str = RESIDENT
+    idle_s: float | None = None  # without a request, until it is unloaded; None: as the server says
+    refuses: bool = False  # requests that find it unloaded are told UNAVAILABLE, and do not wait
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise InvalidRequest(f"residency {self.kind[:50]!r}; there are {', '.join(KINDS)}")
+        if self.idle_s is not None and not 0 < self.idle_s <= MAX_IDLE_S:
+            raise InvalidRequest(f"unloading after {self.idle_s} s without requests; above 0")
+        if self.idle_s is not None and self.kind != ON_DEMAND:
+            raise InvalidRequest(f"seconds without requests are for {ON_DEMAND}, not {self.kind}")
+
+
 @dataclass(frozen=True, slots=True)
 class ServingConfig:
-    """Versions, labels and batching of one model."""
+    """Versions, labels, batching and residency of one model."""
 
     versions: VersionPolicy = field(default_factory=VersionPolicy)
     labels: Mapping[str, int] = field(default_factory=dict)
     batching: Batching = field(default_factory=Batching)
+    residency: Residency = field(default_factory=Residency)
 
     def __post_init__(self) -> None:
         if len(self.labels) > MAX_LABELS:
@@ -128,4 +153,5 @@ def config_from_json(document: Mapping[str, Any]) -> ServingConfig:
         VersionPolicy(versions["latest"], tuple(versions["specific"])),
         document["labels"],
         Batching(**document["batching"]),
+        Residency(**document.get("residency", {})),
     )

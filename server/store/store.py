@@ -52,7 +52,7 @@ from braid.server.store.records import (
     WhichSchedules,
 )
 from braid.server.store.registrations import Registrations
-from braid.server.store.tables import digests, placed, serving
+from braid.server.store.tables import digests, lengths, placed, serving
 from braid.server.store.tables import jobs as jobs_table
 from braid.server.store.tables import models as models_table
 
@@ -231,6 +231,7 @@ class Store(Registrations):
             if model.state is ModelStatus.DRAINING and not self._database.is_shared:
                 models_table.mark_deleted(connection, model.name, model.version)
                 placed.forget(connection, model.name, model.version)
+                lengths.forget(connection, model.name, model.version)
         jobs_table.forget_oldest(connection, self._kept_jobs)
 
     def _results(self, connection: Connection) -> Results:
@@ -295,6 +296,7 @@ class Store(Registrations):
             model = models_table.get(connection, name, version)
             models_table.mark_deleted(connection, name, version)
             placed.forget(connection, name, version)
+            lengths.forget(connection, name, version)
             return model, models_table.present(connection)
 
         model, others = self._transactions.write(delete, "models")
@@ -309,6 +311,32 @@ class Store(Registrations):
     serving_configs = read_method(serving.every)
     put_serving_config = write_method(serving.put, "serving")
     forget_serving_config = write_method(serving.forget, "serving")
+
+    # Lengths of requests.
+
+    find_lengths = read_method(lengths.find)
+    add_lengths = write_method(lengths.add)
+
+    def choose_lengths(
+        self, name: str, version: int, device_keys: str, chosen: Sequence[int]
+    ) -> Registration | None:
+        """Add a job that schedules a version for these lengths, in place of those chosen before.
+
+        None: a job is under way, or it does not serve; nothing has changed then.
+
+        Raises:
+            ModelNotFound, VersionNotFound: there is none.
+        """
+
+        def choose(connection: Connection) -> Registration | None:
+            model = models_table.get(connection, name, version)
+            under_way = self._job_under_way(connection, model, device_keys)
+            if under_way is not None or model.state is not ModelStatus.SERVING:
+                return None
+            lengths.choose(connection, model, chosen)
+            return self._add_job(connection, model, device_keys)
+
+        return self._transactions.write(choose, "jobs")
 
     # Jobs.
 

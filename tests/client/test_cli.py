@@ -116,6 +116,40 @@ def test_padding_is_asked_for_or_forbidden(
     assert (dict(header.pad), header.no_pad) == (pad, no_pad)
 
 
+def test_repeated_input_shapes_are_several_shapes(
+    braid: Braid, server: FakeServer, model_file: Path
+) -> None:
+    shapes = ("x=1,16", "x=1,32", "scale=1", "x=1,64")
+    braid("register", "net", model_file, *(f"--input-shape={one}" for one in shapes), "--lengths=8")
+
+    header = server.uploads[0].header
+    several = [header.input_shapes, *(more.shapes for more in header.more_input_shapes)]
+    assert [list(one["x"].dims) for one in several] == [[1, 16], [1, 32], [1, 64]]
+    assert [list(one["scale"].dims) for one in several] == [[1]] * 3
+    assert header.lengths == "8"
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--lengths", "8,x"], "not integers between commas: '8,x'"),
+        (["--lengths", "8,0"], "lengths start at 1"),
+        (
+            [f"--input-shape={one}" for one in ("x=1,8", "x=1,9", "x=1,7", "y=1", "y=2")],
+            "there are 3 input shapes, but 2 of 'y'",
+        ),
+    ],
+)
+def test_shapes_that_cannot_be_meant_are_refused_before_the_upload(
+    braid: Braid, server: FakeServer, model_file: Path, options: list[str], words: str
+) -> None:
+    code, _, error = braid("register", "net", model_file, *options)
+
+    assert code > 0
+    assert words in error
+    assert not server.uploads
+
+
 def test_samples_go_with_the_model(braid: Braid, server: FakeServer, model_file: Path) -> None:
     samples = model_file.with_name("samples.npz")
     samples.write_bytes(b"rows" * (1 << 19))

@@ -60,7 +60,8 @@ def test_the_header_says_how_to_schedule(braid: Any, server: FakeServer) -> None
         b"x",
         batch_sizes=[1, 4],
         planner=PlannerOptions("ios", max_group_ops=2, max_groups=5),
-        input_shapes={"x": (1, 3, 48, 320)},
+        input_shapes=[{"x": (1, 3, 48, 320)}, {"x": (1, 3, 48, 640)}],
+        lengths=[16, 32],
         pad={"height": "repeat"},
         no_pad=True,
     )
@@ -71,6 +72,9 @@ def test_the_header_says_how_to_schedule(braid: Any, server: FakeServer) -> None
     assert (header.planner.name, header.planner.max_group_ops) == ("ios", 2)
     assert header.planner.max_groups == 5
     assert list(header.input_shapes["x"].dims) == [1, 3, 48, 320]
+    (more,) = header.more_input_shapes
+    assert list(more.shapes["x"].dims) == [1, 3, 48, 640]
+    assert header.lengths == "16,32"
     assert (dict(header.pad), header.no_pad) == ({"height": "repeat"}, True)
 
 

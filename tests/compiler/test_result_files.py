@@ -6,6 +6,7 @@ import errno
 import multiprocessing
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -267,6 +268,20 @@ def test_many_schedules_and_measurements_are_found_by_their_keys(files: ResultFi
     assert files.schedules_of(models[42]) == [schedule(size, model=models[42]) for size in (1, 8)]
     assert files.schedules_of("ff" * 32) == []
     assert len(files.all_latencies("cpu-a")) == 20_000
+
+
+def test_a_doubted_schedule_takes_what_was_measured_in_its_state_and_nothing_else(
+    files: ResultFiles,
+) -> None:
+    plain = schedule()
+    far = replace(plain, provenance=replace(plain.provenance, state="far"))
+    files.put_latencies("cpu-a", latencies("s1"))
+    files.put_latencies(far.measured_on, latencies("s1", "s2"))
+    files.put_schedule(far)
+
+    files.doubt([far], "it is slower", is_asked=True)
+
+    assert (files.all_latencies("cpu-a"), files.all_latencies(far.measured_on)) == ({"s1": 1.0}, {})
 
 
 def test_only_what_was_measured_up_to_a_doubted_schedule_is_measured_again(

@@ -11,7 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from braid.core.allowance import CpuAllowance, cpu_allowance, usable_memory_bytes
+from braid.core.allowance import (
+    CpuAllowance,
+    Throttling,
+    cpu_allowance,
+    throttling,
+    usable_memory_bytes,
+)
 from tests.control_groups import group_with_quota
 
 CORES = tuple(range(64))
@@ -145,3 +151,36 @@ def test_a_process_in_a_group_with_half_a_cpu_knows_of_it() -> None:
         done = subprocess.run(command, capture_output=True, text=True, check=True)
 
     assert done.stdout == "0.5 1\n"
+
+
+@pytest.mark.parametrize(
+    ("groups", "mounts", "files", "expected"),
+    [
+        (
+            "0::/pod/own",
+            SECOND,
+            {
+                "sys/fs/cgroup/pod/own/cpu.stat": "usage_usec 9\nnr_periods 5\nnr_throttled 0\n",
+                "sys/fs/cgroup/pod/cpu.stat": "usage_usec 9\nnr_periods 40\nnr_throttled 30\n"
+                "throttled_usec 1500000\n",
+            },
+            Throttling(40, 30, 1.5),
+        ),
+        (
+            "4:cpu,cpuacct:/a",
+            FIRST.format(root="/"),
+            {
+                "sys/fs/cgroup/cpu,cpuacct/a/cpu.stat": "nr_periods 7\nnr_throttled 2\n"
+                "throttled_time 250000000\n"
+            },
+            Throttling(7, 2, 0.25),
+        ),
+        ("0::/", SECOND, {}, Throttling()),
+        ("0::/", SECOND, {"sys/fs/cgroup/cpu.stat": "garbage\n"}, Throttling()),
+    ],
+    ids=["version 2, of the group around", "version 1", "no file", "garbage"],
+)
+def test_throttled_periods_are_those_of_the_group_that_was_stopped_most(
+    groups: str, mounts: str, files: Mapping[str, str], expected: Throttling, tmp_path: Path
+) -> None:
+    assert throttling(system(tmp_path, groups, mounts, files)) == expected

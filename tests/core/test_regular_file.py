@@ -67,3 +67,10 @@ def test_a_file_of_its_limit_is_read(tmp_path: Path) -> None:
     (tmp_path / "it").write_bytes(b"x" * 1000)
 
     assert read_file(tmp_path / "it", 1000) == b"x" * 1000
+
+
+def test_a_small_file_takes_little_memory_whatever_its_limit(tmp_path: Path) -> None:
+    (tmp_path / "it").write_bytes(b"x" * 1000)
+
+    assert read_file(tmp_path / "it", 1 << 50) == b"x" * 1000
+    assert read_file(Path("/proc/self/cmdline"), 1 << 50), "it says that it has 0 bytes"

@@ -189,3 +189,52 @@ def test_a_password_of_the_database_may_stand_in_a_file(tmp_path: Path) -> None:
     assert "word" not in str(url)
     with pytest.raises(StartupError, match=r"BRAID_DATABASE_PASSWORD_FILE=.* cannot be read"):
         store_database(load_settings(given | {"database_password_file": tmp_path / "none"}))
+
+
+LIMITS = ("calls", "shared", "worker", "bench", "import", "import_together")
+"""Processes, and what they share: all that may be in memory at the same time."""
+
+
+@pytest.mark.parametrize(("budget", "devices"), [("4GiB", 1), ("10GiB", 1), ("64GiB", 2)])
+def test_the_limits_of_all_processes_add_up_to_no_more_than_the_budget(
+    budget: str, devices: int
+) -> None:
+    names = ("cpu:0", "cpu:1")[:devices]
+    settings = load_settings({"memory_bytes": budget, "devices": names})
+    parts = {
+        name: getattr(settings, f"{name}{'_bytes' if 'together' in name else '_memory_bytes'}")
+        for name in LIMITS
+    }
+    counts = {name: devices if name in ("shared", "worker", "bench") else 1 for name in LIMITS}
+
+    assert sum(counts[name] * size for name, size in parts.items()) <= settings.memory_bytes
+    assert parts["worker"] > settings.memory_bytes // devices // 5
+    assert settings.profiling_memory_bytes < settings.bench_memory_bytes
+    assert settings.planner_memory_bytes == settings.bench_memory_bytes
+
+
+def test_the_usual_budget_is_four_fifths_of_what_the_container_may_use(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("braid.server.memory_budget.usable_memory_bytes", lambda: 10 * GIB)
+
+    assert load_settings().memory_bytes == 8 * GIB
+
+
+def test_a_limit_that_is_set_stays_and_changes_no_other() -> None:
+    usual = load_settings({"memory_bytes": "8GiB"})
+    settings = load_settings({"memory_bytes": "8GiB", "worker_memory_bytes": "1GiB"})
+
+    assert settings.worker_memory_bytes == GIB
+    assert settings.import_memory_bytes == usual.import_memory_bytes
+
+
+@pytest.mark.parametrize(("given", "named"), [("512MiB", "512.0MiB"), ("", "819.2MiB")])
+def test_a_budget_too_small_for_any_model_is_refused_with_what_is_needed(
+    monkeypatch: pytest.MonkeyPatch, given: str, named: str
+) -> None:
+    monkeypatch.setattr("braid.server.memory_budget.usable_memory_bytes", lambda: GIB)
+    overrides = {"memory_bytes": given} if given else {}
+
+    with pytest.raises(StartupError, match=rf"BRAID_MEMORY_BYTES is {named} .*GiB are needed"):
+        load_settings(overrides)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from pathlib import Path
@@ -10,6 +11,7 @@ import numpy as np
 import psutil
 import pytest
 
+from braid.server.cli.main import main
 from braid_client import Client
 from tests.control_groups import group_with_quota
 from tests.models.small import small_cnn
@@ -20,7 +22,9 @@ CORES = os.sched_getaffinity(0)
 
 @pytest.mark.ci
 @pytest.mark.skipif(len(CORES) < 2, reason="needs two cores")
-def test_under_a_quota_of_one_cpu_one_unpinned_thread_computes(tmp_path: Path) -> None:
+def test_under_a_quota_of_one_cpu_one_unpinned_thread_computes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     model, x = small_cnn(tmp_path / "net.onnx"), np.ones((1, 3, 16, 16), np.float32)
     with group_with_quota(1.0) as group:
         enter = ("sh", "-c", f'echo $$ > {group}/cgroup.procs && exec "$@"', "sh")
@@ -33,9 +37,19 @@ def test_under_a_quota_of_one_cpu_one_unpinned_thread_computes(tmp_path: Path) -
             threads = [thread.id for thread in worker.threads()]
             environment = worker.environ()
             masks = {frozenset(os.sched_getaffinity(thread)) for thread in threads}
+            assert main(["health", "--json", "--address", server.address]) == 0
+            told = json.loads(capsys.readouterr().out)
+            counted = server.metric("braid_cpu_periods_total")
+            allowed = server.metric("braid_cpu_allowance")
         finally:
             server.end()
 
     assert re.search(r" ready .*devices=.*:quota=1:.*:threads=1:", server.log)
+    assert told["status"] == "serving"
+    assert (told["allowance"]["cpus"], told["allowance"]["cores"]) == (1.0, len(CORES))
+    assert 0 < told["allowance"]["periods"] <= counted
+    assert 0 < told["allowance"]["memory_budget_bytes"] < told["allowance"]["memory_bytes"]
+    assert ":threads=1:" in told["device_keys"][0]
+    assert allowed == 1
     assert environment["GOMP_SPINCOUNT"] == "0"
     assert masks == {frozenset(CORES)}

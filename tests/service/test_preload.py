@@ -33,6 +33,10 @@ def test_models_named_at_start_serve_once_the_server_is_ready(
         with server.client() as client:
             assert client.infer("cnn", {"x": np.zeros((1, 3, 16, 16), np.float32)}).version == "1"
         address = ("--address", server.address)
+        assert main(["health", "--json", *address]) == 0
+        told = json.loads(capsys.readouterr().out)
+        assert (told["status"], told["devices"][0]["device"]) == ("serving", "cpu")
+        assert set(told["devices"][0]) > {"cores", "nearest_ns", "farthest_ns"}
         assert main(["health", *address]) == 0
         assert main(["health", "--service", "cnn", *address]) == 0
         assert main(["health", "--service", "none", *address]) == 1

@@ -273,6 +273,58 @@ def test_padding_stands_wherever_a_model_is_shown(
     assert "which is exact; ask for no other" in capsys.readouterr().err
 
 
+def test_lengths_are_scheduled_and_shown(
+    shared: ServerProcess, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model, at = str(open_length(tmp_path / "lengths.onnx")), ("--address", shared.address)
+    register = ["register", "lengths", model, "--planner", "sequential", "--wait", *at]
+    options = ("--batch-sizes", "1", "--lengths", "32,16")
+
+    def said(*arguments: str) -> str:
+        assert main(list(arguments)) == 0
+        return capsys.readouterr().out
+
+    with shared.client() as client:
+        try:
+            registered = said(*register, *options)
+            for length in (16, 16, 32, 20):
+                x = np.random.default_rng(length).standard_normal((1, length)).astype(np.float32)
+                answer = client.infer("lengths", {"x": x})
+                np.testing.assert_array_equal(answer.outputs["y"], 2 * x)
+                assert (answer.plan_id != "onnxruntime") == (length in (16, 32))
+            (listed,) = (
+                m for m in json.loads(said("models", "--json", *at)) if m["name"] == "lengths"
+            )
+            table, page = said("models", *at), shared.http("/console/models/lengths")
+            shapes = [
+                said("schedule", "show", "lengths", f"--shapes=length={length}", *at)
+                for length in (16, 32)
+            ]
+            labels = {"model": "lengths", "device": "cpu"}
+            assert shared.metric("braid_lengths_scheduled", **labels) == 2
+            assert shared.metric("braid_rows_padded_total", **labels) == 0
+            longer = shared.http("/console/schedules/lengths/1/1?shapes=length%3D32")
+            assert main([*register, "--lengths", "16,600"]) == 1
+            error = capsys.readouterr().err
+        finally:
+            client.delete("lengths")
+
+    for text in (registered, table):
+        assert "length: scheduled lengths: 16, 32" in text
+    assert [plan["shapes"] for plan in listed["schedules"]] == ["length=16", "length=32"]
+    rows = {"16": 2, "20": 1, "32": 1}
+    assert listed["lengths"] == {
+        "axis": "length",
+        "rows": rows,
+        "scheduled": [16, 32],
+        "chosen": [],
+    }
+    assert "Lengths of requests along length" in page
+    assert ["length=16" in shapes[0], "length=32" in shapes[1]] == [True, True]
+    assert "length=32" in longer
+    assert "length 600 is out of range" in error
+
+
 def test_the_same_bytes_again_measure_nothing(shared: ServerProcess, models: Models) -> None:
     measured = shared.metric("braid_stage_measurements_total")
 

@@ -20,7 +20,7 @@ class RegisterModelRequest(_message.Message):
     def __init__(self, header: _Optional[_Union[RegisterModelHeader, _Mapping]] = ..., chunk: _Optional[bytes] = ..., footer: _Optional[_Union[RegisterModelFooter, _Mapping]] = ..., samples: _Optional[bytes] = ...) -> None: ...
 
 class RegisterModelHeader(_message.Message):
-    __slots__ = ("name", "format", "batch_sizes", "planner", "input_shapes", "precision", "accepted_error", "pad", "no_pad")
+    __slots__ = ("name", "format", "batch_sizes", "planner", "input_shapes", "precision", "accepted_error", "pad", "no_pad", "more_input_shapes", "lengths", "residency")
     class Format(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         FORMAT_UNSPECIFIED: _ClassVar[RegisterModelHeader.Format]
@@ -50,6 +50,9 @@ class RegisterModelHeader(_message.Message):
     ACCEPTED_ERROR_FIELD_NUMBER: _ClassVar[int]
     PAD_FIELD_NUMBER: _ClassVar[int]
     NO_PAD_FIELD_NUMBER: _ClassVar[int]
+    MORE_INPUT_SHAPES_FIELD_NUMBER: _ClassVar[int]
+    LENGTHS_FIELD_NUMBER: _ClassVar[int]
+    RESIDENCY_FIELD_NUMBER: _ClassVar[int]
     name: str
     format: RegisterModelHeader.Format
     batch_sizes: _containers.RepeatedScalarFieldContainer[int]
@@ -59,13 +62,29 @@ class RegisterModelHeader(_message.Message):
     accepted_error: float
     pad: _containers.ScalarMap[str, str]
     no_pad: bool
-    def __init__(self, name: _Optional[str] = ..., format: _Optional[_Union[RegisterModelHeader.Format, str]] = ..., batch_sizes: _Optional[_Iterable[int]] = ..., planner: _Optional[_Union[PlannerOptions, _Mapping]] = ..., input_shapes: _Optional[_Mapping[str, Shape]] = ..., precision: _Optional[str] = ..., accepted_error: _Optional[float] = ..., pad: _Optional[_Mapping[str, str]] = ..., no_pad: bool = ...) -> None: ...
+    more_input_shapes: _containers.RepeatedCompositeFieldContainer[InputShapes]
+    lengths: str
+    residency: Residency
+    def __init__(self, name: _Optional[str] = ..., format: _Optional[_Union[RegisterModelHeader.Format, str]] = ..., batch_sizes: _Optional[_Iterable[int]] = ..., planner: _Optional[_Union[PlannerOptions, _Mapping]] = ..., input_shapes: _Optional[_Mapping[str, Shape]] = ..., precision: _Optional[str] = ..., accepted_error: _Optional[float] = ..., pad: _Optional[_Mapping[str, str]] = ..., no_pad: bool = ..., more_input_shapes: _Optional[_Iterable[_Union[InputShapes, _Mapping]]] = ..., lengths: _Optional[str] = ..., residency: _Optional[_Union[Residency, _Mapping]] = ...) -> None: ...
 
 class Shape(_message.Message):
     __slots__ = ("dims",)
     DIMS_FIELD_NUMBER: _ClassVar[int]
     dims: _containers.RepeatedScalarFieldContainer[int]
     def __init__(self, dims: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class InputShapes(_message.Message):
+    __slots__ = ("shapes",)
+    class ShapesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: Shape
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[Shape, _Mapping]] = ...) -> None: ...
+    SHAPES_FIELD_NUMBER: _ClassVar[int]
+    shapes: _containers.MessageMap[str, Shape]
+    def __init__(self, shapes: _Optional[_Mapping[str, Shape]] = ...) -> None: ...
 
 class PlannerOptions(_message.Message):
     __slots__ = ("name", "max_group_ops", "max_groups")
@@ -192,7 +211,7 @@ class Extent(_message.Message):
     def __init__(self, fixed: _Optional[int] = ..., symbol: _Optional[str] = ...) -> None: ...
 
 class Model(_message.Message):
-    __slots__ = ("name", "version", "state", "message", "sha256", "size_bytes", "inputs", "outputs", "batched", "schedules", "warnings", "created_unix", "guessed_extents", "padding")
+    __slots__ = ("name", "version", "state", "message", "sha256", "size_bytes", "inputs", "outputs", "batched", "schedules", "warnings", "created_unix", "guessed_extents", "padding", "lengths")
     class State(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         STATE_UNSPECIFIED: _ClassVar[Model.State]
@@ -228,6 +247,7 @@ class Model(_message.Message):
     CREATED_UNIX_FIELD_NUMBER: _ClassVar[int]
     GUESSED_EXTENTS_FIELD_NUMBER: _ClassVar[int]
     PADDING_FIELD_NUMBER: _ClassVar[int]
+    LENGTHS_FIELD_NUMBER: _ClassVar[int]
     name: str
     version: str
     state: Model.State
@@ -242,7 +262,27 @@ class Model(_message.Message):
     created_unix: float
     guessed_extents: _containers.ScalarMap[str, int]
     padding: _containers.RepeatedCompositeFieldContainer[PaddedAxis]
-    def __init__(self, name: _Optional[str] = ..., version: _Optional[str] = ..., state: _Optional[_Union[Model.State, str]] = ..., message: _Optional[str] = ..., sha256: _Optional[str] = ..., size_bytes: _Optional[int] = ..., inputs: _Optional[_Iterable[_Union[TensorSpec, _Mapping]]] = ..., outputs: _Optional[_Iterable[_Union[TensorSpec, _Mapping]]] = ..., batched: bool = ..., schedules: _Optional[_Iterable[_Union[ScheduleSummary, _Mapping]]] = ..., warnings: _Optional[_Iterable[str]] = ..., created_unix: _Optional[float] = ..., guessed_extents: _Optional[_Mapping[str, int]] = ..., padding: _Optional[_Iterable[_Union[PaddedAxis, _Mapping]]] = ...) -> None: ...
+    lengths: Lengths
+    def __init__(self, name: _Optional[str] = ..., version: _Optional[str] = ..., state: _Optional[_Union[Model.State, str]] = ..., message: _Optional[str] = ..., sha256: _Optional[str] = ..., size_bytes: _Optional[int] = ..., inputs: _Optional[_Iterable[_Union[TensorSpec, _Mapping]]] = ..., outputs: _Optional[_Iterable[_Union[TensorSpec, _Mapping]]] = ..., batched: bool = ..., schedules: _Optional[_Iterable[_Union[ScheduleSummary, _Mapping]]] = ..., warnings: _Optional[_Iterable[str]] = ..., created_unix: _Optional[float] = ..., guessed_extents: _Optional[_Mapping[str, int]] = ..., padding: _Optional[_Iterable[_Union[PaddedAxis, _Mapping]]] = ..., lengths: _Optional[_Union[Lengths, _Mapping]] = ...) -> None: ...
+
+class Lengths(_message.Message):
+    __slots__ = ("axis", "rows", "scheduled", "chosen")
+    class RowsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: int
+        value: int
+        def __init__(self, key: _Optional[int] = ..., value: _Optional[int] = ...) -> None: ...
+    AXIS_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    SCHEDULED_FIELD_NUMBER: _ClassVar[int]
+    CHOSEN_FIELD_NUMBER: _ClassVar[int]
+    axis: str
+    rows: _containers.ScalarMap[int, int]
+    scheduled: _containers.RepeatedScalarFieldContainer[int]
+    chosen: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, axis: _Optional[str] = ..., rows: _Optional[_Mapping[int, int]] = ..., scheduled: _Optional[_Iterable[int]] = ..., chosen: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class PaddedAxis(_message.Message):
     __slots__ = ("axis", "exact", "inputs", "up_to", "error", "shown_by", "reason", "tried")
@@ -279,7 +319,7 @@ class PaddedAxis(_message.Message):
     def __init__(self, axis: _Optional[str] = ..., exact: bool = ..., inputs: _Optional[_Mapping[str, str]] = ..., up_to: _Optional[int] = ..., error: _Optional[float] = ..., shown_by: _Optional[str] = ..., reason: _Optional[str] = ..., tried: _Optional[_Mapping[str, float]] = ...) -> None: ...
 
 class ScheduleSummary(_message.Message):
-    __slots__ = ("plan_id", "device", "batch_size", "planner", "stages", "groups", "measured_us", "sequential_us", "speedup", "promoted", "precision", "max_rel_error", "speedup_least", "speedup_most", "spread", "sequential_spread", "side_by_side", "samples", "top_agreement", "provisional", "best_other", "best_other_ratio")
+    __slots__ = ("plan_id", "device", "batch_size", "planner", "stages", "groups", "measured_us", "sequential_us", "speedup", "promoted", "precision", "max_rel_error", "speedup_least", "speedup_most", "spread", "sequential_spread", "side_by_side", "samples", "top_agreement", "provisional", "best_other", "best_other_ratio", "shapes")
     PLAN_ID_FIELD_NUMBER: _ClassVar[int]
     DEVICE_FIELD_NUMBER: _ClassVar[int]
     BATCH_SIZE_FIELD_NUMBER: _ClassVar[int]
@@ -302,6 +342,7 @@ class ScheduleSummary(_message.Message):
     PROVISIONAL_FIELD_NUMBER: _ClassVar[int]
     BEST_OTHER_FIELD_NUMBER: _ClassVar[int]
     BEST_OTHER_RATIO_FIELD_NUMBER: _ClassVar[int]
+    SHAPES_FIELD_NUMBER: _ClassVar[int]
     plan_id: str
     device: str
     batch_size: int
@@ -324,7 +365,8 @@ class ScheduleSummary(_message.Message):
     provisional: str
     best_other: str
     best_other_ratio: float
-    def __init__(self, plan_id: _Optional[str] = ..., device: _Optional[str] = ..., batch_size: _Optional[int] = ..., planner: _Optional[str] = ..., stages: _Optional[int] = ..., groups: _Optional[int] = ..., measured_us: _Optional[float] = ..., sequential_us: _Optional[float] = ..., speedup: _Optional[float] = ..., promoted: bool = ..., precision: _Optional[str] = ..., max_rel_error: _Optional[float] = ..., speedup_least: _Optional[float] = ..., speedup_most: _Optional[float] = ..., spread: _Optional[float] = ..., sequential_spread: _Optional[float] = ..., side_by_side: _Optional[_Union[SideBySide, _Mapping]] = ..., samples: _Optional[int] = ..., top_agreement: _Optional[float] = ..., provisional: _Optional[str] = ..., best_other: _Optional[str] = ..., best_other_ratio: _Optional[float] = ...) -> None: ...
+    shapes: str
+    def __init__(self, plan_id: _Optional[str] = ..., device: _Optional[str] = ..., batch_size: _Optional[int] = ..., planner: _Optional[str] = ..., stages: _Optional[int] = ..., groups: _Optional[int] = ..., measured_us: _Optional[float] = ..., sequential_us: _Optional[float] = ..., speedup: _Optional[float] = ..., promoted: bool = ..., precision: _Optional[str] = ..., max_rel_error: _Optional[float] = ..., speedup_least: _Optional[float] = ..., speedup_most: _Optional[float] = ..., spread: _Optional[float] = ..., sequential_spread: _Optional[float] = ..., side_by_side: _Optional[_Union[SideBySide, _Mapping]] = ..., samples: _Optional[int] = ..., top_agreement: _Optional[float] = ..., provisional: _Optional[str] = ..., best_other: _Optional[str] = ..., best_other_ratio: _Optional[float] = ..., shapes: _Optional[str] = ...) -> None: ...
 
 class SideBySide(_message.Message):
     __slots__ = ("plan_id", "count", "planner", "latency_us", "gain", "gain_least", "gain_most")
@@ -381,7 +423,7 @@ class GetServingRequest(_message.Message):
     def __init__(self, model: _Optional[str] = ...) -> None: ...
 
 class ServingConfig(_message.Message):
-    __slots__ = ("model", "versions", "labels", "batching")
+    __slots__ = ("model", "versions", "labels", "batching", "residency")
     class LabelsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -393,11 +435,23 @@ class ServingConfig(_message.Message):
     VERSIONS_FIELD_NUMBER: _ClassVar[int]
     LABELS_FIELD_NUMBER: _ClassVar[int]
     BATCHING_FIELD_NUMBER: _ClassVar[int]
+    RESIDENCY_FIELD_NUMBER: _ClassVar[int]
     model: str
     versions: VersionPolicy
     labels: _containers.ScalarMap[str, int]
     batching: Batching
-    def __init__(self, model: _Optional[str] = ..., versions: _Optional[_Union[VersionPolicy, _Mapping]] = ..., labels: _Optional[_Mapping[str, int]] = ..., batching: _Optional[_Union[Batching, _Mapping]] = ...) -> None: ...
+    residency: Residency
+    def __init__(self, model: _Optional[str] = ..., versions: _Optional[_Union[VersionPolicy, _Mapping]] = ..., labels: _Optional[_Mapping[str, int]] = ..., batching: _Optional[_Union[Batching, _Mapping]] = ..., residency: _Optional[_Union[Residency, _Mapping]] = ...) -> None: ...
+
+class Residency(_message.Message):
+    __slots__ = ("kind", "idle_seconds", "refuses")
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    IDLE_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    REFUSES_FIELD_NUMBER: _ClassVar[int]
+    kind: str
+    idle_seconds: float
+    refuses: bool
+    def __init__(self, kind: _Optional[str] = ..., idle_seconds: _Optional[float] = ..., refuses: bool = ...) -> None: ...
 
 class VersionPolicy(_message.Message):
     __slots__ = ("latest", "specific")
@@ -424,16 +478,18 @@ class Batching(_message.Message):
     def __init__(self, max_wait_ms: _Optional[float] = ..., split_requests: bool = ..., max_queue_requests: _Optional[int] = ..., max_queue_rows: _Optional[int] = ..., share: _Optional[float] = ..., max_queue_ms: _Optional[float] = ...) -> None: ...
 
 class GetScheduleRequest(_message.Message):
-    __slots__ = ("model", "version", "device", "batch_size")
+    __slots__ = ("model", "version", "device", "batch_size", "shapes")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     DEVICE_FIELD_NUMBER: _ClassVar[int]
     BATCH_SIZE_FIELD_NUMBER: _ClassVar[int]
+    SHAPES_FIELD_NUMBER: _ClassVar[int]
     model: str
     version: str
     device: str
     batch_size: int
-    def __init__(self, model: _Optional[str] = ..., version: _Optional[str] = ..., device: _Optional[str] = ..., batch_size: _Optional[int] = ...) -> None: ...
+    shapes: str
+    def __init__(self, model: _Optional[str] = ..., version: _Optional[str] = ..., device: _Optional[str] = ..., batch_size: _Optional[int] = ..., shapes: _Optional[str] = ...) -> None: ...
 
 class GetScheduleResponse(_message.Message):
     __slots__ = ("plan_id", "schedule_json", "graph_json")
@@ -468,7 +524,7 @@ class ListNodesResponse(_message.Message):
     def __init__(self, nodes: _Optional[_Iterable[_Union[Node, _Mapping]]] = ...) -> None: ...
 
 class Node(_message.Message):
-    __slots__ = ("id", "address", "device_keys", "version", "started_unix", "beat_age_seconds", "alive", "job_ids", "answers")
+    __slots__ = ("id", "address", "device_keys", "version", "started_unix", "beat_age_seconds", "alive", "job_ids", "answers", "allowance")
     ID_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     DEVICE_KEYS_FIELD_NUMBER: _ClassVar[int]
@@ -478,6 +534,7 @@ class Node(_message.Message):
     ALIVE_FIELD_NUMBER: _ClassVar[int]
     JOB_IDS_FIELD_NUMBER: _ClassVar[int]
     ANSWERS_FIELD_NUMBER: _ClassVar[int]
+    ALLOWANCE_FIELD_NUMBER: _ClassVar[int]
     id: str
     address: str
     device_keys: _containers.RepeatedScalarFieldContainer[str]
@@ -487,4 +544,23 @@ class Node(_message.Message):
     alive: bool
     job_ids: _containers.RepeatedScalarFieldContainer[str]
     answers: bool
-    def __init__(self, id: _Optional[str] = ..., address: _Optional[str] = ..., device_keys: _Optional[_Iterable[str]] = ..., version: _Optional[str] = ..., started_unix: _Optional[float] = ..., beat_age_seconds: _Optional[float] = ..., alive: bool = ..., job_ids: _Optional[_Iterable[str]] = ..., answers: bool = ...) -> None: ...
+    allowance: Allowance
+    def __init__(self, id: _Optional[str] = ..., address: _Optional[str] = ..., device_keys: _Optional[_Iterable[str]] = ..., version: _Optional[str] = ..., started_unix: _Optional[float] = ..., beat_age_seconds: _Optional[float] = ..., alive: bool = ..., job_ids: _Optional[_Iterable[str]] = ..., answers: bool = ..., allowance: _Optional[_Union[Allowance, _Mapping]] = ...) -> None: ...
+
+class Allowance(_message.Message):
+    __slots__ = ("cpus", "cores", "memory_bytes", "memory_budget_bytes", "periods", "throttled_periods", "throttled_seconds")
+    CPUS_FIELD_NUMBER: _ClassVar[int]
+    CORES_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_BUDGET_BYTES_FIELD_NUMBER: _ClassVar[int]
+    PERIODS_FIELD_NUMBER: _ClassVar[int]
+    THROTTLED_PERIODS_FIELD_NUMBER: _ClassVar[int]
+    THROTTLED_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    cpus: float
+    cores: int
+    memory_bytes: int
+    memory_budget_bytes: int
+    periods: int
+    throttled_periods: int
+    throttled_seconds: float
+    def __init__(self, cpus: _Optional[float] = ..., cores: _Optional[int] = ..., memory_bytes: _Optional[int] = ..., memory_budget_bytes: _Optional[int] = ..., periods: _Optional[int] = ..., throttled_periods: _Optional[int] = ..., throttled_seconds: _Optional[float] = ...) -> None: ...

@@ -11,7 +11,7 @@ log = logging.getLogger("braid.executor")
 
 FUNCTIONS = (
     *("braid_run_lanes", "braid_let_lanes_spin", "braid_interleave"),
-    *("braid_winograd", "braid_has_winograd"),
+    *("braid_winograd", "braid_has_winograd", "braid_core_distances"),
 )
 
 MISSING = (
@@ -26,7 +26,7 @@ _POINTER = ctypes.c_void_p
 
 @cache
 def find_native() -> ctypes.CDLL | None:
-    """Functions of lanes.c and winograd.c; None, with a warning, where they were not built."""
+    """Functions of the sources beside this; None, with a warning, where they were not built."""
     paths = sorted(Path(__file__).parent.glob("_lanes*.so"))
     for path in paths:
         try:
@@ -34,6 +34,10 @@ def find_native() -> ctypes.CDLL | None:
             for name in FUNCTIONS:
                 getattr(native, name)
             native.braid_winograd.argtypes = [_POINTER, _POINTER, ctypes.c_int, _POINTER]
+            native.braid_core_distances.argtypes = [
+                *(_POINTER, ctypes.c_int, ctypes.c_int, ctypes.c_int),
+                *(ctypes.c_int64, _POINTER),
+            ]
         except (OSError, AttributeError):  # built for another machine, or from older sources
             message = "%s cannot be used; `make setup` builds it again; plans run from Python"
             log.warning(message, path.name, exc_info=True)

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
+from dataclasses import asdict
+from typing import Any
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from braid.server.cli.connection import Subparsers, add_address, tls_hint, tls_of
+from braid.server.cli.connection import Subparsers, add_address, connect, tls_hint, tls_of
 from braid.server.cli.parser import seconds
+from braid.server.servicers.health import DEVICES
+from braid_client import BraidError
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -22,6 +27,11 @@ def add_parser(subparsers: Subparsers) -> None:
     )
     parser.add_argument(
         "--timeout", metavar="SECONDS", type=seconds, default=3.0, help="default: 3"
+    )
+    parser.add_argument(
+        "--json",
+        action="store_true",
+        help="status, devices, and CPUs and memory that may be used (null without a token)",
     )
     add_address(parser)
 
@@ -36,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
     ) as channel:
         stub = health_pb2_grpc.HealthStub(channel)
         try:
-            answer = stub.Check(
+            answer, call = stub.Check.with_call(
                 health_pb2.HealthCheckRequest(service=args.service), timeout=args.timeout
             )
         except grpc.RpcError as error:
@@ -44,6 +54,22 @@ def run(args: argparse.Namespace) -> int:
             hint = tls_hint(args) if error.code() is grpc.StatusCode.UNAVAILABLE else ""
             print(f"braid health: {hint or f'{args.address}: {reason}'}", file=sys.stderr)
             return 1
-    status = health_pb2.HealthCheckResponse.ServingStatus.Name(answer.status)
-    print(status.lower().replace("_", " "))
+    name = health_pb2.HealthCheckResponse.ServingStatus.Name(answer.status)
+    status = name.lower().replace("_", " ")
+    if args.json:
+        devices = dict(call.trailing_metadata() or ()).get(DEVICES, "[]")
+        facts = {"status": status, "devices": json.loads(devices), **_of_node(args)}
+        status = json.dumps(facts, indent=2)
+    print(status)
     return 0 if answer.status == health_pb2.HealthCheckResponse.SERVING else 1
+
+
+def _of_node(args: argparse.Namespace) -> dict[str, Any]:
+    """Keys of the devices of the server that answers, and what it may use; null if not told."""
+    try:
+        with connect(args) as client:
+            node = next(node for node in client.nodes(timeout_s=args.timeout) if node.answers)
+    except (BraidError, StopIteration):
+        return {"device_keys": None, "allowance": None}
+    allowance = None if node.allowance is None else asdict(node.allowance)
+    return {"device_keys": list(node.device_keys), "allowance": allowance}

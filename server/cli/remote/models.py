@@ -35,7 +35,7 @@ def run(args: argparse.Namespace) -> int:
         for model in models:
             if model.guessed_extents:
                 print(f"{model.name} version {model.version}: {guess_text(model.guessed_extents)}")
-            for axis in model.padding:
+            for axis in (*model.padding, *filter(None, [model.lengths])):
                 print(f"{model.name} version {model.version}: {axis}")
     return 0
 
@@ -46,8 +46,10 @@ def _beside(plan: ScheduleSummary) -> str:
 
 
 def _row(model: Model) -> tuple[str, ...]:
+    several = len({plan.shapes for plan in model.schedules}) > 1
     schedules = (
-        f"{plan.device}/{plan.batch_size}: {summary_speed(plan)}"
+        f"{plan.device}/{plan.batch_size}{f' at {plan.shapes}' if several else ''}: "
+        f"{summary_speed(plan)}"
         f"{_beside(plan)}"
         f"{'' if plan.promoted else ', sequential serves'}"
         f"{', provisional' if plan.provisional else ''}"

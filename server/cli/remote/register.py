@@ -11,6 +11,7 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 
+from braid.compiler.options import several_shapes
 from braid.core.measurement import error_text, rival_text
 from braid.core.precision import ASKED
 from braid.core.tensor import guess_text
@@ -19,6 +20,7 @@ from braid.server.cli.connection import Subparsers, add_address, connect, connec
 from braid.server.cli.parser import at_least_zero
 from braid.server.cli.progress import JobProgress
 from braid.server.cli.text import latency_text, print_json, print_table, summary_speed
+from braid.server.store.serving_config import KINDS
 from braid_client import Client, Job, JobFailed, JobState, Model, PlannerOptions
 
 NOT_SCHEDULED = 3
@@ -46,7 +48,16 @@ def add_parser(subparsers: Subparsers) -> None:
         type=input_shape,
         action="append",
         default=[],
-        help="whole shape, batch as 1, of an input with other open extents; repeat for each",
+        help="whole shape, batch as 1, of an input with other open extents; repeat for each input, "
+        "and for each of several shapes to schedule",
+    )
+    parser.add_argument(
+        "--lengths",
+        metavar="N,N,...",
+        type=lengths,
+        default="auto",
+        help="of the one axis along which requests are padded, to schedule, too; auto (default): "
+        "they follow from the lengths of requests; none",
     )
     padding = parser.add_mutually_exclusive_group()
     padding.add_argument(
@@ -60,6 +71,12 @@ def add_parser(subparsers: Subparsers) -> None:
     )
     padding.add_argument("--no-pad", action="store_true", help="never pad requests")
     _add_precision(parser)
+    parser.add_argument(
+        "--residency",
+        choices=KINDS,
+        help="pinned: always in memory; resident: unless others need it; on-demand: while it is "
+        "used (default: as it was, at first resident)",
+    )
     parser.add_argument("--wait", action="store_true", help="until scheduled, showing progress")
     parser.add_argument("--json", action="store_true", help="the job, with --wait as it ended")
     add_address(parser)
@@ -121,6 +138,12 @@ def input_shape(text: str) -> tuple[str, tuple[int, ...]]:
     return name, extents(shape)
 
 
+def lengths(text: str) -> str:
+    if text not in ("auto", "none") and min(extents(text)) < 1:
+        raise argparse.ArgumentTypeError(f"lengths start at 1: {text!r}")
+    return text
+
+
 def padded_axis(text: str) -> tuple[str, str]:
     name, equals, way = text.rpartition("=")
     if not equals or not name or way not in ("zeros", "repeat"):
@@ -143,12 +166,14 @@ def run(args: argparse.Namespace) -> int:
                 args.file,
                 batch_sizes=args.batch_sizes,
                 planner=PlannerOptions(args.planner, args.max_group_ops, args.max_groups),
-                input_shapes=dict(args.input_shape),
+                input_shapes=several_shapes(args.input_shape),
                 precision=args.precision,
                 accepted_error=args.accept_error,
                 samples=args.samples,
                 pad=dict(args.pad),
                 no_pad=args.no_pad,
+                lengths=args.lengths,
+                residency=args.residency,
                 on_upload=progress.upload,
             )
         except KeyboardInterrupt:
@@ -206,20 +231,23 @@ def watch(client: Client, job: Job, args: argparse.Namespace, progress: JobProgr
     print_schedules(model)
     if model.guessed_extents:
         print(guess_text(model.guessed_extents))
-    for axis in model.padding:
+    for axis in (*model.padding, *filter(None, [model.lengths])):
         print(axis)
     return status
 
 
 def print_schedules(model: Model) -> None:
     """Print a registration's schedules, one line a batch size (docs/concepts.md, "Speed-up")."""
+    several = len({plan.shapes for plan in model.schedules}) > 1
     print_table(
         (
+            *(("shapes",) if several else ()),
             *("batch", "device", "precision", "sequential (spread)", "scheduled (spread)"),
             *("speed-up", "beside the best other runtime", "error", "stages", "groups", "plan"),
         ),
         (
             (
+                *((plan.shapes,) if several else ()),
                 plan.batch_size,
                 plan.device,
                 plan.precision,

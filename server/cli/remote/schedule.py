@@ -92,6 +92,13 @@ def _add_which(parser: argparse.ArgumentParser, *, is_one: bool = True) -> None:
         help=f"batch size (default: {batch})",
     )
     parser.add_argument("--device", default="", help=f"e.g. cpu (default: {device})")
+    if is_one:
+        parser.add_argument(
+            "--shapes",
+            metavar="NAME=N,...",
+            default="",
+            help="of several scheduled shapes, as braid models --json has them (default: the main)",
+        )
     parser.add_argument(
         "--version", metavar="N", help="a number or a label; default: the one that answers"
     )
@@ -122,7 +129,9 @@ def _again(args: argparse.Namespace) -> int:
 
 
 def _show(client: Client, args: argparse.Namespace) -> int:
-    document, graph = client.schedule(args.name, args.batch, args.device, version=args.version)
+    document, graph = client.schedule(
+        args.name, args.batch, args.device, version=args.version, shapes=args.shapes
+    )
     if args.format == "json":
         _write(json.dumps(document, indent=2), args)
     elif args.format == "text":
@@ -144,7 +153,10 @@ def _diff(client: Client, args: argparse.Namespace) -> int:
         ),
     )
     first, second = (
-        pictures.drawn(args.name, *client.schedule(args.name, batch, device, version=version))
+        pictures.drawn(
+            args.name,
+            *client.schedule(args.name, batch, device, version=version, shapes=args.shapes),
+        )
         for batch, device, version in addresses
     )
     difference = compare(first.schedule, second.schedule)
@@ -234,6 +246,8 @@ def _header(name: str, schedule: Schedule) -> Iterator[str]:
     if provenance.kernels:
         counts = Counter(provenance.kernels.values()).most_common()
         yield f"kernels by measurement: {', '.join(f'{count} {name}' for name, count in counts)}"
+    if provenance.state:
+        yield f"measured while the device's cores were {provenance.state}"
     if provenance.provisional is not None:
         yield provenance.provisional.text
     if not provenance.promoted:

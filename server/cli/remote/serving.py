@@ -1,4 +1,4 @@
-"""``braid serving``: show or change which versions of a model serve, their labels, its batching."""
+"""``braid serving``: show or change how a model serves: versions, labels, batching, residency."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import argparse
 from dataclasses import replace
 
 from braid.server.cli.connection import Subparsers, add_address, connect
+from braid.server.store.serving_config import KINDS, ON_DEMAND
 from braid_client import InvalidArgument, Serving
 from braid_client.serving import BATCHING
 
@@ -13,7 +14,7 @@ from braid_client.serving import BATCHING
 def add_parser(subparsers: Subparsers) -> None:
     parser = subparsers.add_parser(
         "serving",
-        help="which versions serve, labels, batching",
+        help="which versions serve, labels, batching, residency",
         description="Without options, shows how a model serves; with them, changes that. "
         "Requests that name no version go to the one labelled 'stable', or else the newest that "
         "answers.",
@@ -38,6 +39,14 @@ def add_parser(subparsers: Subparsers) -> None:
     add("--max-queue-rows", metavar="N", type=int, help="rows that may wait")
     add("--max-queue-ms", metavar="MS", type=float, help="refuse what would wait longer; 0: never")
     add("--share", metavar="X", type=float, help="of the device's time, others having 1")
+    add("--residency", choices=KINDS, help="when it is in memory: always, unless others need it...")
+    add("--idle-seconds", metavar="S", type=float, help="unload a model on demand that is not used")
+    add(
+        "--refuse-unloaded",
+        dest="refuses",
+        action=argparse.BooleanOptionalAction,
+        help="requests that find it unloaded are told UNAVAILABLE, and do not wait",
+    )
     add_address(parser)
 
 
@@ -71,7 +80,12 @@ def changed(before: Serving, args: argparse.Namespace) -> Serving:
     for name in BATCHING:
         if getattr(args, name) is not None:
             after = replace(after, **{name: getattr(args, name)})
-    return after
+    if args.residency is not None:
+        idle_s = before.idle_s if args.residency == ON_DEMAND else None
+        after = replace(after, residency=args.residency, idle_s=idle_s)
+    if args.idle_seconds is not None:
+        after = replace(after, idle_s=args.idle_seconds)
+    return after if args.refuses is None else replace(after, refuses=args.refuses)
 
 
 def versions_of(text: str) -> tuple[int | None, tuple[int, ...]]:
@@ -102,4 +116,8 @@ def described(name: str, serving: Serving) -> str:
         "share of the device": serving.share,
     }
     lines += [f"  {what}: {value}" for what, value in batching.items() if value is not None]
+    if serving != replace(serving, residency="resident", idle_s=None, refuses=False):
+        idle = "" if serving.idle_s is None else f", unloaded after {serving.idle_s:g} s"
+        end = "are refused" if serving.refuses else "wait"
+        lines.append(f"  {serving.residency}{idle}; requests that find it unloaded {end}")
     return "\n".join(lines)

@@ -55,6 +55,7 @@ def _device(facts: Facts, device: Device) -> ShownDevice:
             "restarts": f"{facts.metrics.devices.restarts(device.name):.0f}",
             "stages measured": f"{counted('measurements'):.0f}",
             "found in the store": f"{counted('measurements_reused'):.0f}",
+            "cores": str(device.state),
             "spent measuring": f"{counted('measurement_seconds'):.1f} s",
         },
         {**dict(_parts(device.device_key)), **device.software} if device.is_up else {},

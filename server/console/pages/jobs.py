@@ -76,15 +76,19 @@ async def _sizes(facts: Facts, job: JobRecord) -> list[ShownStep]:
     except NotFound:  # deleted since
         return []
     placed = await facts.queries.schedules(model)
-    scheduled = {(row.device, row.schedule.key.batch_size) for row in placed}
+    scheduled = {
+        (row.device, facts.other_shapes(model, row), row.schedule.key.batch_size) for row in placed
+    }
     names = [device.name for device in facts.devices.all]
     steps = []
-    for device in names:
-        for size in _wanted(facts, model):
-            label = batch_size_label(size, device if len(names) > 1 else "")
-            is_now = job.detail.startswith(f"{label}:") and not job.state.has_ended
-            text = label.removeprefix("batch size ")
-            steps.append(ShownStep(text, (device, size) in scheduled and not is_now, is_now))
+    for at in ("", *facts.models.scheduled_shapes(model)[1:]):
+        for device in names:
+            for size in _wanted(facts, model):
+                label = batch_size_label(size, device if len(names) > 1 else "", at)
+                is_now = job.detail.startswith(f"{label}:") and not job.state.has_ended
+                text = label.removeprefix("batch size ")
+                is_done = (device, at, size) in scheduled and not is_now
+                steps.append(ShownStep(text, is_done, is_now))
     return steps
 
 

@@ -52,6 +52,16 @@ class ScheduleRow:
     groups: int
     drift: str
     serves: str
+    shapes: str  # "": the main ones
+
+
+@dataclass(frozen=True, slots=True)
+class LengthRow:
+    """Rows of requests up to a length, or a scheduled length without any."""
+
+    length: int
+    rows: int
+    schedule: str  # "scheduled", "chosen" or ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,16 +185,30 @@ async def one_model(facts: Facts, name: str, version: str) -> Page:
             facts.waiting(model),
         ),
         "served": served,
+        "lengths": [] if served is None else _lengths(served),
         "inputs": [] if served is None else list(_inputs(served)),
         "planner": plan_names([model.options.planner.text])[model.options.planner.text],
         "precision": _precision(model),
         "schedules": [_schedule_row(facts, model, placed, plans) for placed in schedules],
         "no_schedule": _no_schedule(model),
-        "comparisons": [_candidates(placed) for placed in schedules if _plans(placed)],
+        "comparisons": [
+            _candidates(placed, facts.other_shapes(model, placed))
+            for placed in schedules
+            if _plans(placed)
+        ],
         "jobs": await _jobs(facts, model),
     }
     title = f"{model.name} version {model.version}"
     return Page("model.html", title, shown, "Models", is_live=True)
+
+
+def _lengths(served: ModelReplica) -> list[LengthRow]:
+    """Return the histogram of a model whose requests are padded, with its scheduled lengths."""
+    rows, chosen = served.rows_by_length, served.seen_lengths.chosen
+    how = dict.fromkeys(served.scheduled_lengths, "scheduled")
+    how |= {length: "scheduled, by the requests" for length in chosen if length in how}
+    lengths = sorted({*rows, *how})
+    return [LengthRow(length, rows.get(length, 0), how.get(length, "")) for length in lengths]
 
 
 def _inputs(served: ModelReplica) -> Iterator[TryInput]:
@@ -231,6 +255,7 @@ def _schedule_row(
         sum(len(stage.groups) for stage in schedule.stages),
         UNKNOWN if drift is None else f"{drift:.2f}",
         _serves(schedule),
+        facts.other_shapes(model, placed),
     )
 
 
@@ -246,10 +271,10 @@ def _plans(placed: Placed) -> Sequence[Contender]:
     return placed.schedule.provenance.candidates
 
 
-def _candidates(placed: Placed) -> ModelCandidates:
-    schedule, plans = placed.schedule, _plans(placed)
+def _candidates(placed: Placed, shapes: str) -> ModelCandidates:
+    schedule, plans, at = placed.schedule, _plans(placed), shapes and f" at {shapes}"
     return ModelCandidates(
-        f"Candidates compared, batch {schedule.key.batch_size}, {placed.device}",
+        f"Candidates compared, batch {schedule.key.batch_size}{at}, {placed.device}",
         max(plan.latency_us or 0.0 for plan in plans),
         sorted(plans, key=lambda plan: plan.latency_us or math.inf),
         plan_names(name for plan in plans for name in (plan.name, *plan.also)),

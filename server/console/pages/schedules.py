@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -60,7 +61,7 @@ async def one_schedule(facts: Facts, at: ScheduleAddress, zoom: int | None) -> P
         "drift": facts.drift(model, placed),
         "stages": list(_stages(which)),
     }
-    title = f"Schedule of {model.name}, batch {at.batch_size}"
+    title = f"Schedule of {model.name}, batch {at.batch_size}{at.shapes and f' at {at.shapes}'}"
     return Page("schedule.html", title, shown, "Models")
 
 
@@ -71,7 +72,7 @@ def _picture(which: Drawn, zoom: int | None) -> tuple[int, Markup]:
 
 
 def _others(shown: Placed, all_of_model: Sequence[Placed]) -> list[tuple[str, Placed]]:
-    """Return the other schedules of the model, each with a name."""
+    """Return the other schedules of the model at these shapes, each with a name."""
 
     def size(of: Placed) -> int:
         return of.schedule.key.batch_size
@@ -79,7 +80,8 @@ def _others(shown: Placed, all_of_model: Sequence[Placed]) -> list[tuple[str, Pl
     return [
         (f"batch {size(plan)}{'' if plan.device == shown.device else f' on {plan.device}'}", plan)
         for plan in all_of_model
-        if (plan.device, size(plan)) != (shown.device, size(shown))
+        if plan.schedule.key.shapes == shown.schedule.key.shapes
+        and (plan.device, size(plan)) != (shown.device, size(shown))
     ]
 
 
@@ -119,6 +121,8 @@ async def download(facts: Facts, at: ScheduleAddress, kind: str) -> tuple[str, s
     """Return a schedule as (file name, content type, text); ``kind`` is json, svg or perfetto."""
     model, placed = await facts.schedule(at)
     stem = f"{model.name}-{model.version}-batch{at.batch_size}"
+    if at.shapes:
+        stem += "-" + "-".join(re.findall(r"\w+", placed.schedule.key.shapes))
     if kind == "json":
         document = await asyncio.to_thread(_json, placed.schedule)
         return f"{stem}.schedule.json", "application/json", document

@@ -96,7 +96,7 @@ class ResultRows(Results):
         stored_at = self._connection.scalar(query)
         if stored_at is None:
             return
-        here = measurements.c.device_key == schedule.key.device_key
+        here = measurements.c.device_key == schedule.measured_on
         forget = delete(measurements).where(here, measurements.c.created_unix <= stored_at)
         if last_s is not None:
             forget = forget.where(measurements.c.created_unix >= stored_at - last_s)

@@ -13,7 +13,7 @@ its caller's deadline, when it is told to, is none. Requests that wait already a
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Hashable
 from dataclasses import dataclass
 from math import inf
 from time import monotonic
@@ -83,7 +83,9 @@ class DeviceLoad:
     now: float  # by the batcher's clock, in seconds
     free_s: float  # until the device has done what was sent to it
 
-    def admit(self, queue: ModelQueue, request: CheckedRequest, deadline: float | None) -> None:
+    def admit(
+        self, queue: ModelQueue, request: CheckedRequest, lane_key: Hashable, deadline: float | None
+    ) -> None:
         """Refuse a request that does not fit, or that in a crowd could only be late.
 
         Raises:
@@ -94,10 +96,10 @@ class DeviceLoad:
             raise DeadlineExceeded("the deadline had passed when the request came")
         policy = queue.model.policy
         if policy.max_queue_s < inf:
-            self._check_wait(queue, request)
+            self._check_wait(queue, request, lane_key)
         if queue.is_empty:
             return
-        lane = queue.lane(request)
+        lane = queue.lane(lane_key)
         over = queue.rows + request.rows - policy.max_rows
         if queue.requests >= policy.max_requests or over > 0:
             raise self.full(queue, lane, max(1, over))
@@ -135,9 +137,9 @@ class DeviceLoad:
         lanes = (lane for queue in self.queues for lane in queue.lanes)
         return self.free_s + sum(lane.table.clearing_s(lane.rows) for lane in lanes)
 
-    def _check_wait(self, queue: ModelQueue, request: CheckedRequest) -> None:
+    def _check_wait(self, queue: ModelQueue, request: CheckedRequest, lane_key: Hashable) -> None:
         """Refuse a request that would wait longer than the policy allows."""
-        lane, longest_s = queue.lane(request), queue.model.policy.max_queue_s
+        lane, longest_s = queue.lane(lane_key), queue.model.policy.max_queue_s
         before = lane.rows_before(request.priority)
         wait_s = self.clearing_s(queue.model, lane.table, before)
         if wait_s > longest_s:

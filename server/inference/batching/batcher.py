@@ -134,9 +134,10 @@ class Batcher:
             queue = self._queues[model] = ModelQueue(model, observer)
         now = self._clock.now()
         queue.arrivals.arrived(now, request.rows)
-        self._load(now).admit(queue, request, deadline)
+        lane = model.lane_of(request)
+        self._load(now).admit(queue, request, lane, deadline)
         result: asyncio.Future[InferenceResult] = asyncio.get_running_loop().create_future()
-        ticket = Ticket(request, deadline, now, perf_counter_ns(), result)
+        ticket = Ticket(request, deadline, now, perf_counter_ns(), result, lane)
         if queue.is_empty:
             queue.used_s = max(queue.used_s, self._used_s)
         return queue, ticket
@@ -150,10 +151,10 @@ class Batcher:
 
     def expected_s(self, model: ModelReplica, request: CheckedRequest) -> float:
         """Return the expected seconds until a request that came now would be answered."""
-        queue = self._queues.get(model)
-        lane = None if queue is None or queue.is_empty else queue.lane(request)
+        queue, key = self._queues.get(model), model.lane_of(request)
+        lane = None if queue is None or queue.is_empty else queue.lane(key)
         before = 0 if lane is None else lane.rows_before(request.priority)
-        table = model.latencies(model.lane_of(request))
+        table = model.latencies(key)
         return self._load(self._clock.now()).clearing_s(model, table, before + request.rows)
 
     def backlog_s(self) -> float:
@@ -219,7 +220,7 @@ class Batcher:
         if self._in_flight or any(not queue.is_empty for queue in self._queues.values()):
             return False
         lane, rows, now = (
-            queue.lane(ticket.request),
+            queue.lane(ticket.lane),
             ticket.rows_left,
             self._clock.now(),
         )

@@ -73,11 +73,14 @@ class _Sent:
     size: int
     sent_ns: int
     prepare_ns: int
-    shape_class: ShapeClass  # the longest of the pieces' along each axis
+    shape_class: ShapeClass  # that it runs in: no shorter than the pieces' along any axis
     answer: Coroutine[Any, Any, int] | None = None  # None: nothing was left to run
 
 
 def _joined(model: ModelReplica, pieces: Sequence[Piece]) -> ShapeClass:
+    """Return the class that pieces of one lane run in: its own, or that of their longest."""
+    if isinstance(lane := pieces[0].ticket.lane, ShapeClass):
+        return lane
     return model.lengths.joined({piece.request.shape_class for piece in pieces})
 
 
@@ -219,6 +222,8 @@ class DeviceExecution:
                     sent.ready.heap_bytes += lacking_bytes + lacking_bytes // HEAP_MARGIN
                     return None
             model.ran(sent.shape_class, sent.size, sent.ready, compute_us / 1e6)
+            for piece in sent.pieces:
+                model.buckets.count(piece.request.shape_class, piece.rows, sent.shape_class)
             outcomes = []
             for draft in drafts:
                 if not draft.piece.ticket.has_ended:

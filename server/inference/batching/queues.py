@@ -36,6 +36,7 @@ class Ticket:
     accepted_at: float  # by the batcher's clock
     accepted_ns: int  # time.perf_counter_ns()
     result: asyncio.Future[InferenceResult]
+    lane: Hashable = None  # what requests that share its batches have in common
     next_row: int = 0  # rows before it have been taken into batches
     pieces: int = 0  # that they were taken in
     parts: list[tuple[int, InferenceResult]] = field(default_factory=list)  # (first row, outcome)
@@ -218,9 +219,8 @@ class ModelQueue:
     def is_empty(self) -> bool:
         return not self._places
 
-    def lane(self, request: CheckedRequest) -> Lane:
-        """Return the lane of a request, with its latency table."""
-        key = self.model.lane_of(request)
+    def lane(self, key: Hashable) -> Lane:
+        """Return the lane that ``ModelReplica.lane_of`` says, with its latency table."""
         lane = self._lanes.get(key)
         if lane is None:
             self._forget_idle_lanes()
@@ -229,7 +229,7 @@ class ModelQueue:
         return lane
 
     def add(self, ticket: Ticket) -> None:
-        number, lane = next(self._numbers), self.lane(ticket.request)
+        number, lane = next(self._numbers), self.lane(ticket.lane)
         lane.add(number, ticket)
         self._places[ticket] = (number, lane)
         self.rows += ticket.rows_left

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
+from time import monotonic
 from typing import Any
 
 from braid.core.tensor import TensorType
@@ -61,11 +62,13 @@ class ModelMethods:
     async def ModelReady(self, request: Any, context: Context) -> Any:
         """Return whether a model answers; false for one that is unloaded or unknown."""
         target = self._models.for_request(request.name, request.version)
-        return messages.ModelReadyResponse(ready=target.served is not None)
+        model = target.coming
+        is_away = model is not None and self._models.is_away(model.name, model.version)
+        return messages.ModelReadyResponse(ready=is_away or target.served is not None)
 
     async def ModelMetadata(self, request: Any, context: Context) -> Any:
         async with answering(context):
-            model = self._models.for_request(request.name, request.version).require().any
+            model = await self._present(request, context)
             served = [m.version for m in self._models.all_served() if m.name == model.name]
             return messages.ModelMetadataResponse(
                 name=model.name,
@@ -77,14 +80,14 @@ class ModelMethods:
 
     async def ModelConfig(self, request: Any, context: Context) -> Any:
         async with answering(context):
-            model = self._models.for_request(request.name, request.version).require().any
+            model = await self._present(request, context)
             return messages.ModelConfigResponse(config=config_of(model))
 
     async def ModelStatistics(self, request: Any, context: Context) -> Any:
         async with answering(context):
             models = self._models.all_served()
             if request.name:
-                model = self._models.for_request(request.name, request.version).require().any
+                model = await self._present(request, context)
                 models = [m for m in models if m.name == model.name]
                 if request.version:
                     models = [model]
@@ -94,6 +97,13 @@ class ModelMethods:
                     for m in models
                 ]
             )
+
+    async def _present(self, request: Any, context: Context) -> ModelReplica:
+        """Return the model that a request names, loaded first if it is not in memory."""
+        limit_s = context.time_remaining()
+        deadline = None if limit_s is None else monotonic() + limit_s
+        resolved = self._models.for_request(request.name, request.version)
+        return (await self._models.present(resolved, deadline)).any
 
 
 def config_of(model: ModelReplica) -> Any:

@@ -35,10 +35,10 @@ log = logging.getLogger("braid.store")
 
 T = TypeVar("T")
 
-REVISION = "0003"
+REVISION = "0004"
 """Revision of today's tables."""
-BEFORE = "0002"
-"""The revision before, which lacks the table ``digests``."""
+BEFORE = ("0002", "0003")
+"""Revisions that lack tables only: ``digests`` and ``lengths``, or the latter."""
 _TOO_OLD = (None, "0001")
 
 _LOCK = 0x6272616964
@@ -94,13 +94,13 @@ def _bring_up_to_date(connection: Connection) -> str:
     if schema < SCHEMA_VERSION or revision in _TOO_OLD:
         raise StartupError(
             f"{database} is of an unreleased version of Braid that is too old (schema {schema}, "
-            f"revision {revision or 'none'}; the oldest that is read is {BEFORE}); choose another "
-            "BRAID_STORE and register its models again"
+            f"revision {revision or 'none'}; the oldest that is read is {BEFORE[0]}); choose "
+            "another BRAID_STORE and register its models again"
         )
-    if revision == BEFORE:
+    if revision in BEFORE:
         metadata.create_all(connection)
         connection.execute(update(alembic_version).values(version_num=REVISION))
-        log.info("the database was converted", extra={"before": BEFORE, "now": REVISION})
+        log.info("the database was converted", extra={"before": revision, "now": REVISION})
         return REVISION
     if revision != REVISION:
         log.info("the database is of a newer version", extra={"revision": revision})

@@ -8,7 +8,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-def finish(task: Generator[float | None, None, T]) -> tuple[T, int]:
+def finish(task: Generator[object, None, T]) -> tuple[T, int]:
     """Run a measurement to its end; returns its result and how often it yielded."""
     yields = 0
     while True:

@@ -13,19 +13,19 @@ import pytest
 import torch
 from torch import Tensor
 
-from braid.compiler.sign_test import sign_test_interval
 from braid.core.errors import PreconditionFailed, WorkerFault
 from braid.core.measurement import PlanMeasurement
+from braid.core.sign_test import sign_test_interval
 from braid.engine.runtime.yielding import YieldToRequests
 from braid.engine.timing.comparison import Check, ComparisonOptions, compare
 from braid.engine.timing.contenders import TimedContender
-from braid.engine.timing.final_rounds import CLEAR_TURNS, MOST_LOST, FinalRoundsOptions
+from braid.engine.timing.rounds import CLEAR_TURNS, LEAST_ROUNDS, MOST_LOST, RoundOptions
 from braid.engine.timing.runs import TimedRun, timed, timed_aside
 from tests.engine.timing.running import finish
 
 REFERENCE = {"y": torch.tensor([1.0, -2.0])}
-FINAL_ROUNDS = FinalRoundsOptions(max_turns=6, turn_s=0.02, most_turn_s=600.0, pause_s=0.0)
-OPTIONS = ComparisonOptions(tolerance=1e-4, max_rounds=10, pause_s=0.0, final_rounds=FINAL_ROUNDS)
+ROUNDS = RoundOptions(max_rounds=6, turn_s=0.02, most_turn_s=600.0, pause_s=0.0)
+OPTIONS = ComparisonOptions(tolerance=1e-4, rounds=ROUNDS)
 
 
 @dataclass
@@ -70,38 +70,68 @@ def test_the_clearly_slower_leave_early_and_the_baseline_stays() -> None:
 
     baseline, faster, slower = held(slow, fast, slowest)
 
-    # 8 rounds, then 6 turns of 5 runs: 20 ms of the fastest one's
-    assert (baseline.runs, faster.runs, slower.runs) == (38, 38, 2)
+    # 1, 2, 3, 4 runs a turn, then 5: 20 ms of the fastest one's
+    assert (baseline.runs, faster.runs, slower.runs) == (20, 20, sum(range(LEAST_ROUNDS + 1)))
     assert (faster.latency_us, faster.ratios) == (4000, (2.0,) * 6)
-    assert (slower.latency_us, slower.turns_us) == (30_000, ())
+    assert (slower.latency_us, slower.ratios, slower.turns_us) == (30_000, (8 / 30,) * 2, ())
     assert baseline.turns_us == (8000,) * 6
 
 
-def test_those_that_take_long_run_in_turns_and_hold_no_finals() -> None:
-    slow, fast = Scripted(2000), Scripted(1990)
+def test_those_that_take_long_run_once_a_turn() -> None:
+    slow, fast = Scripted(2000), Scripted(1999)
 
     baseline, faster = held(slow, fast)
 
-    assert slow.runs == fast.runs == 1 + 10 + 1  # the first one shows that it takes long
-    assert baseline.turns_us == (2_000_000,) * 10
-    assert list(faster.ratios) == pytest.approx([2000 / 1990] * 10)
+    assert slow.runs == fast.runs == 1 + 6 + 1  # the first one shows that it takes long
+    assert baseline.turns_us == (2_000_000,) * 6
+    assert list(faster.ratios) == pytest.approx([2000 / 1999] * 6)
 
 
-def test_finals_show_who_is_faster_in_the_runs_that_follow_on_each_other() -> None:
+def test_runs_that_follow_on_each_other_show_who_is_faster() -> None:
     machine = Machine()
     steady = Scripted(7.3, on=machine)
-    # The second of its runs in a row is slower than the other plan, those that follow are not.
-    gains = Scripted(7.0, 9.0, 7.5, on=machine)
+    # The first two of its runs in a row are slower than the other plan, those that follow are not.
+    gains = Scripted(7.0, 9.0, 9.0, on=machine)
+    options = replace(OPTIONS, rounds=replace(ROUNDS, turn_s=0.04))
 
-    baseline, warm = held(steady, gains)
+    baseline, warm = held(steady, gains, options=options)
 
     assert (median(baseline.turns_us), median(warm.turns_us)) == (7300, 7000)
+    assert baseline.runs == warm.runs == 1 + 2 + 3 + 5 + 6 + 6
 
 
-def test_turns_of_the_finals_take_the_opposite_order_each_time() -> None:
+class Wandering(Scripted):
+    """Takes the next of ``turns_ms`` in each of its turns of three runs, the last one from then."""
+
+    def __init__(self, *turns_ms: float, on: Machine) -> None:
+        super().__init__(turns_ms[-1], on=on)
+        self.turns_ms = turns_ms
+
+    def __call__(self, inputs: Mapping[str, Tensor], pause: YieldToRequests) -> TimedRun:
+        turn = max(0, self.runs - 1) // 3  # the first run finds errors
+        self.ms = self.turns_ms[min(turn, len(self.turns_ms) - 1)]
+        return super().__call__(inputs, pause)
+
+
+def test_who_was_slow_in_some_turns_stays_while_intervals_overlap() -> None:
+    machine = Machine()
+    steady = Scripted(10.0, on=machine)
+    hopeless = Wandering(15.0, 15.0, 9.8, on=machine)
+    # Slower by a fifth in most turns, and yet as fast as the other in some.
+    unlucky = Wandering(12.0, 12.0, 10.0, 12.0, 9.9, 9.8, on=machine)
+    options = replace(OPTIONS, rounds=replace(ROUNDS, min_rounds=6, min_runs=2))
+
+    baseline, slow, other = held(steady, hopeless, unlucky, options=options)
+
+    assert len(slow.ratios) == LEAST_ROUNDS
+    assert len(other.ratios) == len(baseline.ratios) == 6
+    assert other.turns_us == (12_000, 12_000, 10_000, 12_000, 9_900, 9_800)
+
+
+def test_rounds_take_the_opposite_order_each_time() -> None:
     machine = Machine()
     plans = [Scripted(9, on=machine), Scripted(8.9, on=machine)]
-    held(*plans)
+    held(*plans, options=replace(OPTIONS, rounds=replace(ROUNDS, min_runs=2)))
 
     # Each turn: one run that does not count, then two.
     last = machine.ran[-6 * 2 * 3 :]
@@ -109,7 +139,7 @@ def test_turns_of_the_finals_take_the_opposite_order_each_time() -> None:
     assert first_of_bursts == [0, 1, 1, 0] * 3
 
 
-def test_final_turns_end_once_one_has_won_enough_of_them() -> None:
+def test_rounds_end_once_one_has_won_enough_of_them() -> None:
     baseline, faster = held(Scripted(9.0), Scripted(8.9), options=ComparisonOptions(1e-4))
 
     assert len(baseline.turns_us) == len(faster.turns_us) == CLEAR_TURNS < 15
@@ -120,7 +150,7 @@ def test_who_lost_too_many_turns_to_be_faster_without_doubt_leaves() -> None:
 
     baseline, slower, faster = held(Scripted(9.0), Scripted(9.05), Scripted(8.8), options=options)
 
-    assert (len(slower.ratios), slower.turns_us) == (FinalRoundsOptions().min_turns, ())
+    assert (len(slower.ratios), slower.turns_us) == (RoundOptions().min_rounds, ())
     assert len(baseline.turns_us) == len(faster.turns_us) == CLEAR_TURNS
     won, lost = 1.1, 9.0 / 9.05
     assert not sure_of([lost] * (MOST_LOST + 1) + [won] * (14 - MOST_LOST))
@@ -134,7 +164,7 @@ def sure_of(ratios: list[float]) -> bool:
 
 
 def test_a_draw_between_two_that_are_faster_takes_all_turns() -> None:
-    options = ComparisonOptions(1e-4, final_rounds=FinalRoundsOptions(pause_s=0.0))
+    options = ComparisonOptions(1e-4, rounds=RoundOptions(pause_s=0.0))
 
     baseline, one, other = held(Scripted(9.0), Scripted(8.8), Scripted(8.8), options=options)
 
@@ -146,20 +176,19 @@ def test_a_turn_in_which_every_run_is_interrupted_ends_after_its_least_runs() ->
         return TimedRun(REFERENCE, 100.0, was_interrupted=True)
 
     one, other = TimedContender(interrupted), TimedContender(interrupted)
-    final_rounds = FinalRoundsOptions(max_turns=5, most_turn_s=0.0, pause_s=0.0)
-    options = replace(OPTIONS, quick_rounds=1, min_rounds=1, final_rounds=final_rounds)
+    rounds = RoundOptions(max_rounds=5, most_turn_s=0.0, pause_s=0.0)
 
-    finish(compare([one, other], [Check({}, REFERENCE)], options))
+    finish(compare([one, other], [Check({}, REFERENCE)], replace(OPTIONS, rounds=rounds)))
 
-    assert [len(turn) for turn in one.final_turns_us] == [final_rounds.min_runs] * 5
+    assert [len(turn) for turn in one.turns_us] == [rounds.min_runs] * 5
 
 
-def test_only_the_fastest_few_and_the_baseline_hold_finals() -> None:
-    field_ = [Scripted(10.0), *(Scripted(9.9 - n / 100) for n in range(6))]
+def test_all_that_are_nearly_as_fast_stay_to_the_end() -> None:
+    field_ = [Scripted(10.0), *(Scripted(9.9 - n / 1000) for n in range(6))]
 
     results = held(*field_)
 
-    assert [bool(result.turns_us) for result in results] == [True, *[False] * 3, *[True] * 3]
+    assert [len(result.turns_us) for result in results] == [6] * 7
 
 
 def test_who_is_wrong_runs_once() -> None:
@@ -184,28 +213,25 @@ def test_who_fails_says_why_and_a_failing_baseline_ends_the_contest() -> None:
         finish(compare(contenders[::-1], [Check({}, REFERENCE)], OPTIONS))
 
 
-def test_an_empty_budget_still_holds_the_least_number_of_rounds_and_turns() -> None:
-    few = ComparisonOptions(
-        tolerance=1e-4,
-        min_rounds=3,
-        budget_s=1e-9,
-        final_rounds=FinalRoundsOptions(min_turns=2, most_turn_s=600.0, pause_s=0.0),
-    )
+def test_an_empty_budget_still_holds_the_least_number_of_rounds() -> None:
+    rounds = RoundOptions(min_rounds=3, most_turn_s=600.0, pause_s=0.0)
+    few = ComparisonOptions(tolerance=1e-4, budget_s=1e-9, rounds=rounds)
 
-    # 3 rounds, 2 turns of 30 runs
-    assert [result.runs for result in held(Scripted(1), Scripted(1), options=few)] == [63, 63]
+    # turns of 20, 30 and 30 runs
+    assert [result.runs for result in held(Scripted(1), Scripted(1), options=few)] == [80, 80]
 
 
 def test_a_spent_budget_is_not_the_end_while_rounds_are_to_be_held() -> None:
     slow = [
         TimedContender(Scripted(200)),
         TimedContender(Scripted(200)),
-    ]  # milliseconds: such have no final rounds
-    options = ComparisonOptions(tolerance=1e-4, min_rounds=4, budget_s=1e-9, pause_s=0.0)
+    ]  # milliseconds
+    rounds = RoundOptions(min_rounds=4, pause_s=0.0)
+    options = ComparisonOptions(tolerance=1e-4, budget_s=1e-9, rounds=rounds)
 
     told = [part for part in compare(slow, [Check({}, REFERENCE)], options) if part]
 
-    assert told[2:] == [step / 8 for step in range(3, 9)]  # before, nobody knows that they are slow
+    assert told == [*(step / 8 for step in range(1, 9)), 1.0]
 
 
 def test_every_run_is_followed_by_a_turn_for_inference_and_progress_grows() -> None:

@@ -15,14 +15,14 @@ from braid.engine.runtime.yielding import YieldToRequests
 from braid.engine.timing.comparison import Check, ComparisonOptions, compare
 from braid.engine.timing.contenders import TimedContender
 from braid.engine.timing.counted_rounds import LEAST_LOST, WINDOW_S, CountedRounds
-from braid.engine.timing.final_rounds import FinalRoundsOptions
+from braid.engine.timing.rounds import RoundOptions
 from braid.engine.timing.runs import TimedRun
 from braid.engine.timing.samples import Sampler
 from tests.engine.timing.running import finish
 
 REFERENCE = {"y": torch.tensor([1.0, -2.0])}
-FINALS = FinalRoundsOptions(max_turns=6, turn_s=0.02, most_turn_s=600.0, pause_s=0.0)
-OPTIONS = ComparisonOptions(tolerance=1e-4, budget_s=600.0, pause_s=0.0, final_rounds=FINALS)
+ROUNDS = RoundOptions(max_rounds=6, turn_s=0.02, most_turn_s=600.0, pause_s=0.0)
+OPTIONS = ComparisonOptions(tolerance=1e-4, budget_s=600.0, rounds=ROUNDS)
 CORES = 2
 
 
@@ -137,11 +137,11 @@ def test_a_machine_that_stays_busy_ends_the_comparison_after_a_bounded_time() ->
     assert machine.now - began <= warm_up_s + 10.0 + LEAST_LOST * round_s
 
 
-def test_finals_that_do_not_count_leave_the_comparison_in_doubt() -> None:
+def test_too_few_rounds_that_count_leave_the_comparison_in_doubt() -> None:
     machine = Machine()
     one, other = Plan(60.0, machine), Plan(50.0, machine)
-    # Quiet for the 8 rounds before the finals, and the run in each that does not count.
-    machine.takes = lambda run: 0.0 if run < 2 + 2 * 2 * 8 else 500.0
+    # Quiet for three rounds; in each, both plans run once before the run that counts.
+    machine.takes = lambda run: 0.0 if run < 2 + 2 * 2 * 3 else 500.0
 
     _, result = held(machine, one, other)
 
@@ -173,7 +173,7 @@ def test_a_plan_whose_runs_scatter_by_more_than_they_take_is_not_told_to_be_fast
     sequential = Plan(60.0, machine)
     wild = Plan(1.0, machine)
     # Nothing that the kernel tells of: caches, clocks, a neighbour on the other hyperthread.
-    latencies = [5.0, 5.0, 45.0]
+    latencies = [5.0, 45.0, 5.0, 45.0, 5.0, 5.0, 45.0]
 
     def run(inputs: Mapping[str, Tensor], pause: YieldToRequests) -> TimedRun:
         wild.ms = latencies[len(wild.runs) % len(latencies)]

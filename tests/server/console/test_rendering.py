@@ -56,8 +56,12 @@ class Tags(HTMLParser):
         self.text += data
 
 
-def facts(schedules: dict[str, list[int]], *, is_deleted: bool = False) -> Facts:
-    """A server whose devices have schedules of these batch sizes."""
+def facts(schedules: dict[str, list[int]], *, is_deleted: bool = False, other: str = "") -> Facts:
+    """A server whose devices have schedules of these batch sizes, at the main shapes.
+
+    ``other``: shapes that it is scheduled for as well.
+    """
+    shapes = ["", other] if other else [""]
     model = ModelVersion("cnn", 1, "00", 10, ModelOptions((1, 2, 4)))
 
     async def find(name: str, version: str) -> ModelVersion:
@@ -82,6 +86,8 @@ def facts(schedules: dict[str, list[int]], *, is_deleted: bool = False) -> Facts
             runner=SimpleNamespace(find=job),
             devices=devices,
             served=lambda of: None,
+            models=SimpleNamespace(scheduled_shapes=lambda of: shapes),
+            other_shapes=lambda of, placed: "",
         ),
     )
 
@@ -204,6 +210,14 @@ async def test_a_job_says_which_batch_sizes_are_done() -> None:
     phases = cast(list[jobs.ShownStep], page.facts["phases"])
     assert [step.text for step in phases if step.is_done] == ["queued", "importing", "measuring"]
     assert [step.text for step in phases if step.is_now] == ["searching"]
+
+
+async def test_a_job_says_which_shapes_are_done() -> None:
+    page = await jobs.one_job(facts({"cpu": [1, 2, 4]}, other="length=8"), "0123")
+
+    steps = cast(list[jobs.ShownStep], page.facts["batch_sizes"])
+    assert [step.text for step in steps[3:]] == [f"{size} at length=8" for size in (1, 2, 4)]
+    assert [step.text for step in steps if step.is_done] == ["1", "4"]
 
 
 async def test_a_job_of_a_deleted_model_still_has_its_page() -> None:

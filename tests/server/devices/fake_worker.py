@@ -11,6 +11,7 @@ from braid.engine.link.messages import (
     Acknowledged,
     AnyReply,
     AnyRequest,
+    DescribeDevice,
     DeviceDescription,
     ExecutableReady,
     LoadModel,
@@ -83,6 +84,8 @@ class FakeWorker:
                 return ExecutableReady({"y": to_run.program.specs["x"]}, 0.0)
             case ReleaseExecutable(number):
                 self.executables.pop(number, None)
+            case DescribeDevice():
+                return self.device
             case RunExecutable(number):
                 if number not in self.executables:
                     raise PreconditionFailed(f"executable {number} is not prepared")

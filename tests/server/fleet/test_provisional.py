@@ -33,7 +33,7 @@ def always(_: Provisional) -> bool:
 
 
 def stored(node: Node) -> Schedule:
-    key = node.models.all_served()[0].schedule_keys[1]
+    key = node.models.all_served()[0].schedule_keys[0]
     schedule = node.store.find_schedule(key)
     assert schedule is not None
     return schedule
@@ -62,8 +62,8 @@ async def test_one_node_makes_it_again_and_the_others_serve_it(nodes: tuple[Node
 
     assert stored(b).provenance.provisional is None
     (replica,) = b.models.all_served()
-    assert replica.chosen[1].is_promoted
-    assert not replica.chosen[1].is_provisional
+    assert replica.chosen[replica.schedule_keys[0]].is_promoted
+    assert not replica.chosen[replica.schedule_keys[0]].is_provisional
     assert not b.device.compared
 
 
@@ -89,5 +89,5 @@ async def test_a_node_hears_that_a_schedule_of_another_is_doubted(nodes: tuple[N
     await b.look()
 
     (replica,) = b.models.all_served()
-    assert replica.chosen[1].is_provisional
-    assert replica.chosen[1].is_promoted
+    assert replica.chosen[replica.schedule_keys[0]].is_provisional
+    assert replica.chosen[replica.schedule_keys[0]].is_promoted

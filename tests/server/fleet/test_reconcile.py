@@ -62,7 +62,7 @@ async def test_what_one_node_registers_answers_on_the_other(nodes: tuple[Node, N
     assert b.version("net", 1) == a.version("net", 1)
     chosen = b.models.all_served()[0].chosen
     assert chosen == a.models.all_served()[0].chosen
-    assert set(chosen) == {1, 4}
+    assert {key.batch_size for key in chosen} == {1, 4}
     assert {each.key.batch_size for each in b.taken_over} == {1, 4}
 
 
@@ -280,7 +280,7 @@ async def test_a_younger_schedule_serves_without_a_new_load(nodes: tuple[Node, N
     await b.look()
     loads = list(b.device.loads)
     replica = b.models.all_served()[0]
-    key = replica.schedule_keys[1]
+    key = replica.schedule_keys[0]
     schedule = await a.store.call(a.store.find_schedule, key)
     assert schedule is not None
     seen = replace(schedule.provenance, measured_us=77.0, created="2027-01-01T00:00:00+00:00")
@@ -289,7 +289,7 @@ async def test_a_younger_schedule_serves_without_a_new_load(nodes: tuple[Node, N
     await a.store.call(a.store.put_schedule, younger)
     await b.look()
 
-    assert replica.chosen[1] == ScheduleMark.of(younger)
+    assert replica.chosen[replica.schedule_keys[0]] == ScheduleMark.of(younger)
     assert b.device.loads == loads
     assert b.models.all_served() == [replica]
 

@@ -103,7 +103,7 @@ async def test_a_node_goes_by_its_own_measurement_of_a_schedule_that_is_off(
     assert "0.09 ms where its schedule was made" in speeds.message
     assert speeds.counts.off == {"cpu": 1}
     stored = await speeds.b.store.call(
-        speeds.b.store.find_schedule, speeds.b.models.all_served()[0].schedule_keys[1]
+        speeds.b.store.find_schedule, speeds.b.models.all_served()[0].schedule_keys[0]
     )
     assert stored is not None
     assert stored.provenance.measured_us == 90.0  # the fleet's stays

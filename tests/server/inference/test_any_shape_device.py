@@ -39,6 +39,7 @@ from tests.models.of_any_length import (
     WORDS,
     AnyLength,
     Array,
+    batch_statistics,
     convolution_over_time,
     masked_attention,
     pooling,
@@ -130,6 +131,7 @@ async def served(
     *candidates: Contender,
     keeps_file: bool = True,
     reference: str = "onnxruntime 1.31.0",
+    options: ModelOptions | None = None,
 ) -> AsyncIterator[Served]:
     """The model under the schedule of a registration that compared these candidates.
 
@@ -138,7 +140,8 @@ async def served(
     upload = folder / "model.onnx"
     upload.write_bytes(of.model.SerializeToString())
     digest = file_digest(upload)
-    imported = read_imported(digest, ModelOptions((1, 4)), import_here(upload, folder / "artefact"))
+    options = options or ModelOptions((1, 4))
+    imported = read_imported(digest, options, import_here(upload, folder / "artefact"))
     verified = replace(imported.report.verified, reference=reference)
     imported = replace(imported, report=replace(imported.report, verified=verified))
     version = ModelVersion("m", 1, digest, 1, imported.options)
@@ -146,13 +149,15 @@ async def served(
     await device.load(digest, imported.artefact)
     if not keeps_file:
         (imported.artefact / MODEL_FILE).unlink()
-    for size in imported.batch_sizes:
-        graph = await device.describe(imported.program(size))
-        names = tuple(operator.name for operator in graph.operators)
-        key = imported.schedule_key(device.device_key, size)
-        compared = Provenance(measured_us=1.0, sequential_us=1.0, candidates=candidates)
-        plan = sequential_plan(len(names))
-        await replica.use_plan(size, Schedule(key, SEQUENTIAL, plan, (), names, compared))
+    for at_shape in imported.at_shapes():
+        for size in at_shape.batch_sizes:
+            graph = await device.describe(at_shape.program(size))
+            names = tuple(operator.name for operator in graph.operators)
+            key = at_shape.schedule_key(device.device_key, size)
+            compared = Provenance(measured_us=1.0, sequential_us=1.0, candidates=candidates)
+            plan = sequential_plan(len(names))
+            schedule = Schedule(key, SEQUENTIAL, plan, (), names, compared)
+            await replica.use_plan(size, schedule, replica.scheduled[key.shapes])
     execution = Counting(device)
     batcher = Batcher(execution)
     yield Served(replica, batcher, onnxruntime.InferenceSession(str(upload)), execution.ran)
@@ -391,3 +396,75 @@ async def test_a_file_may_declare_another_length_than_its_output_has(
         plans = {await under.check(model.inputs(random, 1, length)) for length in (11, 12, 13)}
         assert plans == {ONNXRUNTIME}
         assert under.replica.other_shapes.prepared == 0
+
+
+async def test_each_of_several_scheduled_shapes_runs_its_own_plan(
+    device: Device, tmp_path: Path
+) -> None:
+    random, model = np.random.default_rng(9), pooling()
+    (port,) = model.inputs(random, 1, 8)
+    shapes = [{port: model.inputs(random, 1, length)[port].shape} for length in (8, 24, 40)]
+    options = ModelOptions((1, 4), input_shapes=shapes[0], more_shapes=tuple(shapes[1:]))
+    async with served(device, model, tmp_path, RAN, options=options) as under:
+        for rows in (1, 3, 5):
+            plans = [await under.check(model.inputs(random, rows, n)) for n in (8, 24, 40, 32)]
+            assert [plan.partition("-")[0] for plan in plans] == [*[SEQUENTIAL] * 3, ONNXRUNTIME]
+        assert under.replica.other_shapes.prepared == 0
+
+
+SLOW = Contender(ONNXRUNTIME, latency_us=1e6)
+
+
+@pytest.mark.parametrize("of", ALL, ids=lambda of: of.__name__)
+async def test_requests_padded_to_scheduled_lengths_equal_the_reference(
+    device: Device, tmp_path: Path, of: Callable[[], AnyLength]
+) -> None:
+    random, model = np.random.default_rng(10), of()
+    options = ModelOptions((1, 4), lengths="8,24,48")
+    try:
+        async with served(device, model, tmp_path, SLOW, options=options) as under:
+            is_padded = of is not batch_statistics  # else its rows are not each on their own
+            for length in (8, 5, 24, 9, 47, 60):
+                ran = await under.check(model.inputs(random, 1, length))
+                is_planned = length in (8, 24, 48) or (is_padded and length < 48)
+                assert ran.startswith(SEQUENTIAL if is_planned else ONNXRUNTIME)
+            assert under.replica.other_shapes.prepared == 0
+            async with asyncio.TaskGroup() as requests:
+                for _ in range(60):
+                    rows, length = int(random.integers(1, 4)), int(random.integers(1, 60))
+                    inputs = dict(model.inputs(random, rows, length))
+                    if "mask" in inputs and random.random() < 0.2:
+                        inputs["mask"] = np.zeros_like(inputs["mask"])  # is not padded
+                    requests.create_task(under.check(inputs))
+    except InvalidRequest as error:  # padding is not exact
+        assert "not padded" in str(error)  # noqa: PT017
+        assert of is not masked_attention
+
+
+async def test_lengths_of_one_bucket_share_batches(device: Device, tmp_path: Path) -> None:
+    random, model = np.random.default_rng(11), masked_attention()
+    options = ModelOptions((1, 4), lengths="48")
+    async with served(device, model, tmp_path, SLOW, options=options) as under:
+        inputs = [model.inputs(random, 1, length) for length in range(3, 48, 4)]
+        results = await asyncio.gather(
+            *(under.batcher.submit(under.replica, under.request(x), Watcher()) for x in inputs)
+        )
+        assert max(result.batch_rows for result in results) > 1
+        assert {result.plan_id.partition("-")[0] for result in results} == {SEQUENTIAL}
+
+
+async def test_a_size_that_pays_at_one_shape_is_formed_there_only(
+    device: Device, tmp_path: Path
+) -> None:
+    options = ModelOptions((1, 4), lengths="8,24")
+    async with served(device, masked_attention(), tmp_path, RAN, options=options) as under:
+        replica = under.replica
+        main, other = replica.scheduled.values()
+        await replica.use_plan(16, of=other)
+        replica.expect(8, 10.0)
+
+        unscheduled = under.request(masked_attention().inputs(np.random.default_rng(1), 1, 5))
+        assert replica.latencies(main).sizes == (1, 4, 8)
+        assert replica.latencies(other).sizes == (1, 4, 16)
+        sizes = replica.latencies(unscheduled.shape_class).sizes  # any, in the session
+        assert sizes == tuple(range(1, 9))

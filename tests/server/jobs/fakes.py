@@ -23,6 +23,7 @@ from braid.compiler.options import ModelOptions
 from braid.compiler.planner import MeasureStages
 from braid.compiler.planner_messages import StageQuery
 from braid.compiler.retries import RetryPauses
+from braid.core.device_state import UNKNOWN, DeviceState
 from braid.core.errors import InvalidRequest
 from braid.core.graph import Operator, OpGraph, graph_to_json
 from braid.core.measurement import (
@@ -32,6 +33,7 @@ from braid.core.measurement import (
     StageOverheads,
     UnitProfile,
 )
+from braid.core.padding import PaddedAxis
 from braid.core.plan import StreamPlan
 from braid.core.program import PlansToCompare, ProgramKey, UnitKernels
 from braid.core.quantisation import Quantisation
@@ -87,6 +89,7 @@ def write_artefact(
     narrow_type: str = "",
     tried: Sequence[int] = (1,),
     samples: str = "",
+    padding: tuple[PaddedAxis, ...] = (),
 ) -> None:
     """What the importer leaves behind, as far as the front end reads it."""
     text = json.dumps(graph_to_json(graph)).encode()
@@ -104,6 +107,7 @@ def write_artefact(
         files={"graph.json": hashlib.sha256(text).hexdigest()},
         narrow_type=narrow_type,
         samples=samples,
+        padding=padding,
     )
     folder.mkdir()
     (folder / "report.json").write_text(json.dumps(report_to_json(report)))
@@ -135,6 +139,7 @@ class FakeImporter:
         self.graph = template()
         self.batched = True
         self.narrow_type = ""
+        self.padding: tuple[PaddedAxis, ...] = ()
         self.needs_samples = False  # takes no content that it makes up
         self.error: Exception | None = None
         self.samples: Path | None = None  # of the last import
@@ -171,6 +176,7 @@ class FakeImporter:
             narrow_type=self.narrow_type,
             tried=() if self.needs_samples and samples is None else (1,),
             samples=samples.name if samples else "",
+            padding=self.padding,
         )
 
 
@@ -217,6 +223,7 @@ class FakeDevice:
         self.pause_s = 0.0
         self.fails_at = 0  # this batch size
         self.refusal: Exception | None = None  # to load models
+        self.state = UNKNOWN
 
     @property
     def bench(self) -> Any:
@@ -238,6 +245,9 @@ class FakeDevice:
         if self.refusal is not None:
             raise self.refusal
         self.loads.append(digest)
+
+    async def find_state(self) -> DeviceState:
+        return self.state
 
     async def ask(self, request: Any, on_progress: Callable[[float], None] | None = None) -> Any:
         told = on_progress or (lambda _: None)
@@ -367,6 +377,9 @@ class FakeServingModels:
 
     def was_not_restored(self, model: ModelVersion) -> bool:
         return model.name in self.not_restored
+
+    def scheduled_shapes(self, model: ModelVersion) -> tuple[str, ...]:
+        return ()
 
     def register(self, model: ModelVersion) -> None:
         self.known[model.name, model.version] = model

@@ -115,6 +115,12 @@ class Models(FakeServingModels):
     def served_version(self, name: str, version: int) -> object | None:
         return self if (name, version) in self.serving else None
 
+    def is_away(self, name: str, version: int) -> bool:
+        return False  # nothing leaves memory
+
+    def is_coming(self, name: str, version: int) -> bool:
+        return False
+
     def for_request(self, name: str, version: str) -> SimpleNamespace:
         def refuse() -> None:
             raise InvalidRequest(f"{name} {version} has failed")

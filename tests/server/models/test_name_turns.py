@@ -31,6 +31,12 @@ from tests.server.jobs.fakes import FakeDevice, Server
 SETTLED = 100  # turns of the event loop and the store's thread, more than a change needs
 
 
+class Prepared:
+    """As much of an executable as a replica looks at."""
+
+    size_bytes = 1
+
+
 class KeepingDevice(FakeDevice):
     """Prepares anything."""
 
@@ -43,7 +49,7 @@ class KeepingDevice(FakeDevice):
         self.kept[digest] -= 1
 
     async def prepare(self, *asked: object) -> object:
-        return object()
+        return Prepared()
 
     async def release(self, ready: object) -> None:
         pass

@@ -13,6 +13,7 @@ from pathlib import Path
 from prometheus_client import CollectorRegistry, generate_latest
 
 from braid.compiler.options import ModelOptions
+from braid.core.device_state import DeviceState
 from braid.engine.link.messages import ModelMemory
 from braid.server.observability.build import build_facts, checkout_commit
 from braid.server.observability.metrics import Metrics
@@ -46,6 +47,17 @@ def scraped(
     metrics.snapshot.look()
     metrics.snapshot.read()
     return generate_latest(metrics.registry).decode().splitlines()
+
+
+def test_devices_tell_how_far_their_cores_are_from_each_other() -> None:
+    apart = DeviceState(((0, 1), (2,)), ((0, 45, 370), (45, 0, 360), (370, 360, 0)))
+
+    lines = scraped(devices=[device(state=apart), device(name="cpu:1")])
+
+    assert [line for line in lines if line.startswith("braid_core_distance_ns{")] == [
+        'braid_core_distance_ns{cores="nearest",device="cpu"} 45.0',
+        'braid_core_distance_ns{cores="farthest",device="cpu"} 370.0',
+    ]
 
 
 def test_each_version_has_its_state_and_whether_it_answers() -> None:

@@ -8,7 +8,14 @@ from braid.core.errors import InvalidRequest
 from braid.core.tensor import BATCH, TensorType
 from braid.server.repository.configuration import Configuration, configuration_from_text
 from braid.server.repository.declared import check_declared
-from braid.server.store.serving_config import Batching, ServingConfig, VersionPolicy
+from braid.server.store.serving_config import (
+    ON_DEMAND,
+    PINNED,
+    Batching,
+    Residency,
+    ServingConfig,
+    VersionPolicy,
+)
 
 DEVICES = ("cpu",)
 
@@ -125,3 +132,48 @@ def test_what_is_declared_otherwise_is_named(
     config = read(f"max_batch_size: {max_batch_size} {declared}")
     with pytest.raises(InvalidRequest, match=words):
         check_declared("input", config.inputs, MODEL, without_batch=max_batch_size > 0)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected", "passed_over"),
+    [
+        ('parameters { key: "residency" value { string_value: "pinned" } }', Residency(PINNED), ()),
+        (
+            'parameters { key: "idle_seconds" value { string_value: "90" } }'
+            'parameters { key: "refuse_unloaded" value { string_value: "true" } }',
+            Residency(ON_DEMAND, 90.0, refuses=True),
+            (),
+        ),
+        (
+            'parameters { key: "residency" value { string_value: "on-demand" } }'
+            'parameters { key: "other" value { string_value: "1" } }',
+            Residency(ON_DEMAND),
+            ("parameters",),
+        ),
+    ],
+    ids=["pinned", "on demand", "beside others"],
+)
+def test_parameters_say_when_a_model_is_in_memory(
+    text: str, expected: Residency, passed_over: tuple[str, ...]
+) -> None:
+    config = read(text)
+
+    assert config.serving(ServingConfig()).residency == expected
+    assert config.passed_over == passed_over
+    assert read("").serving(ServingConfig(residency=expected)).residency == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("residency", "sometimes", "pinned, resident, on-demand"),
+        ("idle_seconds", "soon", "give seconds"),
+        ("idle_seconds", "0", "above 0"),
+        ("refuse_unloaded", "yes", "give true or false"),
+    ],
+)
+def test_parameters_of_residency_that_mean_nothing_are_refused(
+    name: str, value: str, words: str
+) -> None:
+    with pytest.raises(InvalidRequest, match=words):
+        read(f'parameters {{ key: "{name}" value {{ string_value: "{value}" }} }}')

@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from braid.compiler.sign_test import sign_test_interval, speed_beside
 from braid.core.measurement import Speed, speed_text
+from braid.core.sign_test import sign_test_interval, speed_beside
 
 
 def test_what_slows_both_down_does_not_show() -> None:

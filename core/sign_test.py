@@ -20,27 +20,27 @@ DOUBT = 0.1
 """Probability that the true ratio of two that run again and again lies outside, on either side."""
 
 
+def median_interval(values: Sequence[float]) -> tuple[float, float] | None:
+    """Interval that holds the true median of such values; None: fewer than five prove nothing."""
+    count, ordered = len(values), sorted(values)
+    if 2 / 2**count > DOUBT:
+        return None
+    outside, left_out = 2 / 2**count, 0  # extreme values on each side
+    while (outside := outside + 2 * comb(count, left_out + 1) / 2**count) <= DOUBT:
+        left_out += 1
+    return ordered[left_out], ordered[-1 - left_out]
+
+
 def sign_test_interval(ratios: Sequence[float]) -> Speed | None:
     """Median of latency ratios, one a turn, and its sign-test interval; None if they prove nothing.
 
     Of fewer than five turns even the smallest and the largest ratio are no interval: of a plan that
     was given up after two runs nothing is known but that it was slow in these.
     """
-    turns, ordered = len(ratios), sorted(ratios)
-    if 2 / 2**turns > DOUBT:
-        return None
-    left_out = _left_out(turns)
-    return Speed(median(ordered), ordered[left_out], ordered[-1 - left_out])
+    interval = median_interval(ratios)
+    return None if interval is None else Speed(median(ratios), *interval)
 
 
 def speed_beside(one_us: Sequence[float], other_us: Sequence[float]) -> Speed | None:
     """Median latency ratio of two plans in the same turns, and its sign-test interval."""
     return sign_test_interval([other / one for one, other in zip(one_us, other_us, strict=True)])
-
-
-def _left_out(turns: int) -> int:
-    """Number of extreme ratios on each side that lie outside the interval."""
-    outside, count = 2 / 2**turns, 0
-    while (outside := outside + 2 * comb(turns, count + 1) / 2**turns) <= DOUBT:
-        count += 1
-    return count

@@ -1,0 +1,80 @@
+"""State of a device that its key does not tell: which of its lanes' cores are near one another.
+
+    round trips ──gaps──> groups of near lanes ──name──> part of the keys of measurements
+
+A virtual machine's cores are moved by its host, and what passes data or barriers between threads
+then takes up to twice as long. A machine of several chiplets or sockets has both distances at once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+NEAR, FAR = "near", "far"
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceState:
+    """Distances between the cores of a device's lanes at one moment; empty: not known."""
+
+    groups: tuple[tuple[int, ...], ...] = ()  # lanes that are near one another
+    distance_ns: tuple[tuple[float, ...], ...] = ()
+    """Round trip of a cache line, [lane, lane]; 0 from a lane to itself."""
+
+    def __post_init__(self) -> None:
+        lanes = sorted(lane for group in self.groups for lane in group)
+        if lanes != list(range(len(lanes))):
+            raise ValueError(f"each lane belongs to one group: {self.groups}")
+        if any(len(row) != len(self.distance_ns) for row in self.distance_ns):
+            raise ValueError("distances are not square")
+
+    @property
+    def name(self) -> str:
+        """``near``: all lanes are; ``far``: no two are; else ``0-3/4-7``; empty: not known."""
+        if len(self.groups) <= 1:
+            return NEAR if self.groups else ""
+        if all(len(group) == 1 for group in self.groups):
+            return FAR
+        return "/".join(map(_lanes_text, self.groups))
+
+    @property
+    def least_ns(self) -> float | None:
+        """Round trip between the two lanes that are nearest; None: fewer than two are known."""
+        return min(self._between_lanes(), default=None)
+
+    @property
+    def most_ns(self) -> float | None:
+        """As ``least_ns``, of the two that are farthest from each other."""
+        return max(self._between_lanes(), default=None)
+
+    def _between_lanes(self) -> list[float]:
+        return [ns for lane, row in enumerate(self.distance_ns) for ns in row[:lane]]
+
+    def __str__(self) -> str:
+        """``far (370 ns)``, ``0-3/4-7 (48 to 210 ns)``."""
+        if self.least_ns is None or self.most_ns is None:
+            return self.name or "not known"
+        least, most = f"{self.least_ns:.0f}", f"{self.most_ns:.0f}"
+        return f"{self.name} ({least if least == most else f'{least} to {most}'} ns)"
+
+
+UNKNOWN = DeviceState()
+
+
+def key_in_state(device_key: str, state: str) -> str:
+    """Key of what is measured on a device in the state of a name.
+
+    Where all lanes are near one another, or nothing is known, it is the key of the device.
+    """
+    return device_key if state in ("", NEAR) else f"{device_key}:cores-are={state}"
+
+
+def _lanes_text(lanes: tuple[int, ...]) -> str:
+    """``0-3,8``."""
+    runs: list[list[int]] = []
+    for lane in sorted(lanes):
+        if runs and lane == runs[-1][-1] + 1:
+            runs[-1].append(lane)
+        else:
+            runs.append([lane])
+    return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)

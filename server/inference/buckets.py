@@ -1,0 +1,234 @@
+"""Requests of other lengths in a scheduled shape, padded, where that is measured to be cheaper.
+
+    length 53 ──next scheduled length──> 64 ──cheaper than unpadded──> lane of the class of 64
+         └─────────────────────────────────────────otherwise──> as without one (lengths.py)
+
+Padding is exact along the axis (``braid.core.padding``). Its batches run the plan of the scheduled
+shape, together with requests that have that length.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from braid.core.inputs import ShapeClass
+from braid.core.padding import PaddedAxis
+from braid.core.runtimes import ONNXRUNTIME
+from braid.core.schedule import Schedule
+from braid.server.inference.lengths import Request, at_length, can_be_padded, length_of
+
+PROBE = 64
+"""One request in so many runs unpadded all the same, so that what that takes stays known."""
+
+MOST_PADDING = 0.5
+"""Part of a scheduled shape that may be padding where nothing runs other shapes at once."""
+
+MAX_CLASSES = 512
+"""Shape classes whose scheduled shape is remembered."""
+
+LEARNING, OUTLIER = 0.2, 4.0
+"""Weight of the latest run, of which no more counts than so many times what was expected."""
+
+REDRAWN = 32
+"""Runs after which what was learned counts, unless they are of a new length."""
+
+LEAST_SAVED = 0.02
+"""Part of a request's time that padding must save."""
+
+FINE = 32
+"""Lengths below are told apart; of longer ones, 16 between a power of two and the next."""
+
+
+def bin_of(length: int) -> int:
+    """Return the greatest length that is counted together with ``length``."""
+    step = max(1, (1 << length.bit_length()) // FINE)
+    return -(-length // step) * step
+
+
+class Curve:
+    """Values by length, between those that are known."""
+
+    def __init__(self, points: Mapping[int, float], *, rises: bool = False) -> None:
+        """With ``rises``, noise in which a longer one takes less is averaged out."""
+        self._lengths = sorted(points)
+        self._values = [points[length] for length in self._lengths]
+        if rises:
+            self._values = _rising(self._values)
+
+    def at(self, length: int) -> float | None:
+        """Interpolate or extrapolate; of one known length, in proportion. None: none is known."""
+        lengths, values = self._lengths, self._values
+        if len(lengths) < 2:
+            return values[0] * length / lengths[0] if lengths else None
+        right = min(max(bisect_left(lengths, length), 1), len(lengths) - 1)
+        low, high = lengths[right - 1], lengths[right]
+        slope = (values[right] - values[right - 1]) / (high - low)
+        value = values[right - 1] + slope * (length - low)
+        return max(value, values[0] * length / low) if length < low else value
+
+    def within(self, length: int) -> float | None:
+        """Interpolate; beyond the known lengths the nearest of them counts."""
+        if not self._lengths:
+            return None
+        near = min(max(length, self._lengths[0]), self._lengths[-1])
+        return self._values[0] if len(self._lengths) == 1 else self.at(near)
+
+
+def _rising(values: Sequence[float]) -> list[float]:
+    """Return the nearest values, by least squares, that never fall (pool adjacent violators)."""
+    pools: list[tuple[float, int]] = []  # mean, and how many
+    for value in values:
+        mean, count = value, 1
+        while pools and pools[-1][0] > mean:
+            before, size = pools.pop()
+            mean, count = (mean * count + before * size) / (count + size), count + size
+        pools.append((mean, count))
+    return [mean for mean, count in pools for _ in range(count)]
+
+
+class LengthCosts:
+    """Expected seconds of the smallest batch by length: unpadded, and by a schedule's plan."""
+
+    def __init__(self) -> None:
+        self._ratios: dict[int, float] = {}  # length -> plan's latency over the session's
+        self._compared_s: dict[int, float] = {}  # length -> the session's, in that comparison
+        self._observed_s: dict[int, float] = {}  # bin -> of runs unpadded
+        self._since = 0  # runs since the curves are from
+        self._unpadded, self._ratio = Curve({}), Curve({})
+
+    def compared(self, length: int, schedule: Schedule) -> None:
+        """Learn from the comparison that a schedule rests on."""
+        plan_us, session_us = schedule.provenance.measured_us, schedule.latency_in(ONNXRUNTIME)
+        self.forget(length)
+        if plan_us and session_us:
+            self._ratios[length] = plan_us / session_us
+            self._compared_s[length] = session_us / 1e6
+            self._draw()
+
+    def forget(self, length: int) -> None:
+        self._ratios.pop(length, None)
+        self._compared_s.pop(length, None)
+        self._draw()
+
+    def observe(self, length: int, seconds: float) -> None:
+        """Learn from a run, unpadded."""
+        at = bin_of(length)
+        is_new = at not in self._observed_s
+        old = self._observed_s.setdefault(at, seconds)
+        self._observed_s[at] = old + LEARNING * (min(seconds, OUTLIER * old) - old)
+        self._since += 1
+        if is_new or self._since >= REDRAWN:
+            self._draw()
+
+    def _draw(self) -> None:
+        is_observed = len(self._observed_s) > 1
+        self._unpadded = Curve(self._observed_s if is_observed else self._compared_s, rises=True)
+        self._ratio, self._since = Curve(self._ratios), 0
+
+    def unpadded_s(self, length: int) -> float | None:
+        """Expected seconds of a length without padding, relative to others; None: not known.
+
+        As observed, once two lengths were; until then as in the comparisons of schedules.
+        """
+        return self._unpadded.at(length)
+
+    def planned_s(self, length: int) -> float | None:
+        """Expected seconds of a length if it had, or has, a schedule; None: not known."""
+        unpadded_s, ratio = self.unpadded_s(length), self._ratio.within(length)
+        return None if unpadded_s is None or ratio is None else unpadded_s * ratio
+
+    def is_cheaper(self, length: int, scheduled: int) -> bool:
+        """Whether a scheduled length takes less than a shorter one does unpadded."""
+        unpadded_s, planned_s = self.unpadded_s(length), self.planned_s(scheduled)
+        if unpadded_s is None or planned_s is None:
+            return False
+        return scheduled in self._ratios and planned_s < (1 - LEAST_SAVED) * unpadded_s
+
+
+class Buckets:
+    """Scheduled lengths of one replica that take padded requests. Belongs to the event loop."""
+
+    def __init__(self, axis: PaddedAxis | None) -> None:
+        self.costs = LengthCosts()
+        self._axis = axis
+        self._scheduled: set[ShapeClass] = set()  # those whose schedule serves
+        self._next: dict[ShapeClass, ShapeClass | None] = {}
+        self._asked = 0
+        self.rows = Counter[int]()  # that were answered since ``take_rows``, by length
+        self.padded = 0  # rows of them that ran in a scheduled length, since the beginning
+
+    def count(self, shape_class: ShapeClass, rows: int, ran: ShapeClass) -> None:
+        """Count rows that were answered, and the class that they ran in."""
+        if self._axis is not None:
+            length = length_of(shape_class, self._axis)
+            if 0 < length <= self._axis.up_to:
+                self.rows[min(bin_of(length), self._axis.up_to)] += rows
+            if shape_class != ran and ran in self._scheduled:
+                self.padded += rows
+
+    def take_rows(self) -> Counter[int]:
+        """Return the rows by length that were counted since this was asked last."""
+        rows, self.rows = self.rows, Counter()
+        return rows
+
+    def schedule_serves(self, shape_class: ShapeClass, schedule: Schedule) -> None:
+        """Take a scheduled class, by the schedule of its smallest batch size."""
+        if self._axis is None:
+            return
+        self._scheduled.add(shape_class)
+        self._next.clear()
+        self.costs.compared(length_of(shape_class, self._axis), schedule)
+
+    def drop(self, shape_class: ShapeClass) -> None:
+        """Pad no more to a class."""
+        if self._axis is None:
+            return
+        self._scheduled.discard(shape_class)
+        self._next.clear()
+        self.costs.forget(length_of(shape_class, self._axis))
+
+    def of(self, request: Request, *, has_session: bool) -> ShapeClass | None:
+        """Return the scheduled class that a request runs in; None: in none, or unpadded."""
+        own, axis = request.shape_class, self._axis
+        if axis is None or own in self._scheduled:
+            return None
+        if own not in self._next:
+            if len(self._next) >= MAX_CLASSES:
+                self._next.clear()
+            self._next[own] = self._next_longer(own, axis)
+        scheduled = self._next[own]
+        if scheduled is None or not self._pays(own, scheduled, axis, has_session=has_session):
+            return None
+        return scheduled if can_be_padded(request, axis) else None
+
+    def _pays(
+        self, own: ShapeClass, scheduled: ShapeClass, axis: PaddedAxis, *, has_session: bool
+    ) -> bool:
+        length, longer = length_of(own, axis), length_of(scheduled, axis)
+        if not has_session:
+            return length >= longer * (1 - MOST_PADDING)
+        self._asked += 1
+        return self._asked % PROBE != 0 and self.costs.is_cheaper(length, longer)
+
+    def _next_longer(self, own: ShapeClass, axis: PaddedAxis) -> ShapeClass | None:
+        length = length_of(own, axis)
+        if not 0 < length <= axis.up_to:
+            return None
+        longer = [
+            one
+            for one in self._scheduled
+            if length < length_of(one, axis) <= axis.up_to and _is_alike(own, one, axis)
+        ]
+        return min(longer, key=lambda one: length_of(one, axis), default=None)
+
+    def ran(self, shape_class: ShapeClass, seconds: float) -> None:
+        """Learn from a run of the smallest batch size in no scheduled class."""
+        if self._axis is not None and shape_class not in self._scheduled:
+            self.costs.observe(max(1, length_of(shape_class, self._axis)), seconds)
+
+
+def _is_alike(own: ShapeClass, other: ShapeClass, axis: PaddedAxis) -> bool:
+    """Whether two classes differ in their length only."""
+    return at_length(own, axis, length_of(other, axis)) == other

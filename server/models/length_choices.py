@@ -1,0 +1,148 @@
+"""Lengths that follow from the requests: chosen in idle time, scheduled by a job.
+
+replicas ──rows by length──> store ──enough, and others save enough──> job: schedules for them
+    └── other servers of the database take what was chosen from there <──┘
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Protocol
+
+from braid.compiler.provisional import cores_are_idle
+from braid.core.cpu_times import CpuTimes, read_cpu_times
+from braid.core.errors import BraidError, NotFound
+from braid.server.inference.choose_lengths import (
+    LEAST_GAIN,
+    LEAST_ROWS,
+    LatencyUnknown,
+    LengthChoice,
+    choose_lengths,
+    expected_s,
+)
+from braid.server.inference.replica import ModelReplica
+from braid.server.store.records import JobRecord, SeenLengths
+from braid.server.store.store import Store
+
+log = logging.getLogger("braid.models")
+
+KEEP_S = 30.0
+"""Lengths are stored and looked at so often; a crash forgets those since then."""
+
+Place = tuple[str, int]
+
+
+class Runner(Protocol):
+    """Jobs, as far as this uses them."""
+
+    @property
+    def has_jobs(self) -> bool:
+        """True if a job runs here."""
+
+    async def schedule_lengths(
+        self, name: str, version: int, lengths: Sequence[int]
+    ) -> JobRecord | None:
+        """Run a job that schedules a version for these lengths, in place of earlier ones."""
+
+
+class LengthChoices:
+    """Chooses lengths to schedule by those of requests. Belongs to the event loop."""
+
+    def __init__(
+        self,
+        store: Store,
+        replicas: Callable[[], Sequence[ModelReplica]],
+        runner: Callable[[], Runner],
+        quiet: Callable[[], Awaitable[object]],
+        cpu_times: Callable[[], CpuTimes] = read_cpu_times,
+        sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
+    ) -> None:
+        """Look at nothing yet; ``quiet`` returns once requests leave cores."""
+        self._store = store
+        self._replicas = replicas
+        self._runner = runner
+        self._quiet = quiet
+        self._cpu_times = cpu_times
+        self._sleep = sleep
+        self._weighed: dict[Place, int] = {}  # rows since the choice, when others were weighed
+        self.seen: dict[Place, SeenLengths] = {}
+        """Of each version whose requests may be padded, as stored last."""
+
+    async def run(self) -> None:
+        """Store lengths, and choose by them in idle time, until cancelled."""
+        while True:
+            await self._sleep(KEEP_S)
+            try:
+                await self.keep()
+                await self.choose()
+            except BraidError as error:
+                log.warning("lengths were not stored", extra={"reason": str(error)})
+
+    async def keep(self) -> None:
+        """Store what was counted, and have replicas use what was chosen."""
+        by_place: dict[Place, list[ModelReplica]] = {}
+        for replica in self._replicas():
+            if replica.lengths.axis is not None:
+                by_place.setdefault((replica.name, replica.version), []).append(replica)
+        self.seen = {place: seen for place, seen in self.seen.items() if place in by_place}
+        for place, replicas in by_place.items():
+            rows = sum((replica.buckets.take_rows() for replica in replicas), Counter[int]())
+            model, store = replicas[0].model, self._store
+            if rows:
+                self.seen[place] = await store.call(store.add_lengths, model, rows)
+            else:
+                self.seen[place] = await store.call(store.find_lengths, model)
+            for replica in replicas:
+                replica.seen_lengths = self.seen[place]
+                await replica.use_lengths(self.seen[place].chosen)
+
+    async def choose(self) -> None:
+        """Have other lengths of one version scheduled, where that saves enough."""
+        for replica in self._replicas():
+            place = (replica.name, replica.version)
+            seen = self.seen.get(place)
+            if seen is None or not replica.follows_lengths or self._runner().has_jobs:
+                continue
+            weighed = self._weighed.get(place, 0)
+            if not seen.since - (weighed if weighed <= seen.since else 0) >= LEAST_ROWS:
+                continue
+            self._weighed[place] = seen.since
+            choice = await self._better(replica, seen)
+            if choice is not None:
+                await self._quiet()
+                if not await cores_are_idle(self._cpu_times, self._sleep):
+                    self._weighed[place] = weighed  # again at the next look
+                    continue
+                await self._schedule(place, choice)
+
+    async def _better(self, replica: ModelReplica, seen: SeenLengths) -> LengthChoice | None:
+        """Return lengths that save enough beside those there are; None: there are none."""
+        costs, fixed = replica.buckets.costs, replica.given_lengths
+        lengths = {*seen.rows, *fixed, *seen.chosen}
+        unpadded_s = {length: costs.unpadded_s(length) for length in lengths}
+        planned_s = {length: costs.planned_s(length) for length in lengths}
+        most = replica.most_lengths
+
+        def weigh() -> LengthChoice | None:
+            now_s = expected_s(seen.rows, unpadded_s.get, planned_s.get, {*fixed, *seen.chosen})
+            choice = choose_lengths(seen.rows, unpadded_s.get, planned_s.get, fixed, most)
+            return choice if choice.seconds <= now_s * (1 - LEAST_GAIN) else None
+
+        try:
+            return await asyncio.to_thread(weigh)
+        except LatencyUnknown:
+            return None
+
+    async def _schedule(self, place: Place, choice: LengthChoice) -> None:
+        name, version = place
+        facts = {"model": name, "version": version, "lengths": list(choice.lengths)}
+        try:
+            job = await self._runner().schedule_lengths(name, version, choice.lengths)
+        except NotFound:  # it was deleted
+            return
+        if job is not None:
+            self._weighed.pop(place, None)
+            log.info("other lengths are scheduled", extra={**facts, "job": job.id})

@@ -1,0 +1,108 @@
+"""Measurements end where the device is in another state than theirs."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import pytest
+
+from braid.core.device_state import UNKNOWN, DeviceState
+from braid.core.errors import DeviceChanged
+from braid.core.measurement import StageLatency
+from braid.engine.device import Backend
+from braid.engine.link.messages import SearchProgress
+from braid.engine.runtime.yielding import YieldToRequests, no_pause
+from braid.engine.worker.measuring.state_guard import LOOK_S, PART, StateGuard
+from tests.engine.timing.running import finish
+
+NEAR, FAR = DeviceState(((0, 1),)), DeviceState(((0,), (1,)))
+REPLY = StageLatency(1.0, 0.0, 1)
+BATCH = SearchProgress(1, 1, (0.01,), 0, 1, 0, {"a": REPLY})
+
+
+@dataclass
+class Device:
+    """In one state after the other; counts looks, and time passes as it is told."""
+
+    states: Sequence[DeviceState]
+    now: float = 1000.0
+    looks: int = 0
+    look_s: float = 0.0
+    ended: list[str] = field(default_factory=list)
+
+    def state(self, _: YieldToRequests) -> DeviceState:
+        self.looks += 1
+        self.now += self.look_s
+        return self.states[min(self.looks, len(self.states)) - 1]
+
+    def guard(self) -> StateGuard:
+        return StateGuard(cast(Backend, self), no_pause, lambda: self.now)
+
+    def task(self, steps: int, step_s: float, progress: Any = None) -> Generator[Any, None, Any]:
+        """A measurement of so many steps."""
+        try:
+            for _ in range(steps):
+                self.now += step_s
+                yield progress
+            return REPLY
+        finally:
+            self.ended.append("task")
+
+
+def test_in_one_state_nothing_changes_and_looks_are_rare() -> None:
+    device = Device([FAR])
+
+    reply, steps = finish(device.guard().in_state(device.task(60, LOOK_S / 25), "far"))
+
+    assert (reply, steps) == (REPLY, 60)
+    assert device.looks == 1 + 2 + 1  # before, on the way, and at the end
+
+
+def test_short_measurements_that_follow_on_each_other_share_looks() -> None:
+    device = Device([NEAR])
+    guard = device.guard()
+
+    for _ in range(100):
+        finish(guard.in_state(device.task(1, 0.001), "near"))
+
+    assert device.looks <= 100 * 0.001 / 0.02 + 1
+
+
+def test_looks_that_take_long_are_rare() -> None:
+    device = Device([NEAR], look_s=0.008)
+    guard = device.guard()
+
+    for _ in range(100):
+        finish(guard.in_state(device.task(1, 0.02), "near"))
+
+    assert device.looks * device.look_s <= PART * (device.now - 1000.0) + device.look_s
+
+
+@pytest.mark.parametrize("at", [1, 2, 3])
+def test_a_change_ends_it_before_it_begins_on_the_way_and_at_its_end(at: int) -> None:
+    device = Device([NEAR] * (at - 1) + [FAR])
+
+    with pytest.raises(DeviceChanged, match="near and are far"):
+        finish(device.guard().in_state(device.task(2, LOOK_S), "near"))
+
+    assert device.ended == ["task"] * (at > 1)
+
+
+def test_latencies_of_a_search_leave_only_in_their_state() -> None:
+    device = Device([NEAR, NEAR, FAR])
+    told: Iterator[Any] = device.guard().in_state(device.task(3, 0.1, BATCH), "near")
+
+    assert next(told) == BATCH
+    with pytest.raises(DeviceChanged):
+        next(told)
+
+
+def test_where_the_state_cannot_be_told_or_is_not_asked_for_it_goes_on() -> None:
+    device = Device([UNKNOWN])
+    finish(device.guard().in_state(device.task(3, LOOK_S), "near"))
+
+    device = Device([NEAR, FAR])
+    finish(device.guard().in_state(device.task(3, LOOK_S), None))
+    assert device.looks == 0

@@ -1,0 +1,175 @@
+"""Which requests are padded to a scheduled length: where that is measured to be cheaper."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+import pytest
+
+from braid.core.inputs import ShapeClass
+from braid.core.padding import BY_CONSTRUCTION, MASK, PaddedAxis, PaddedInput
+from braid.core.plan import sequential_plan
+from braid.core.runtimes import ONNXRUNTIME
+from braid.core.schedule import SEQUENTIAL, Contender, Provenance, Schedule, ScheduleKey
+from braid.core.tensor import TensorType
+from braid.server.inference.buckets import PROBE, Buckets, LengthCosts, bin_of
+
+AXIS = PaddedAxis("length", True, {"mask": PaddedInput(1, MASK)}, {}, 256, 0.0, BY_CONSTRUCTION, "")
+
+
+@dataclass
+class Asked:
+    """A request of one row."""
+
+    length: int
+    first: int = 1  # of its mask
+    width: int = 4  # of another input
+    rows: int = 1
+    is_empty: bool = False
+
+    @property
+    def shape_class(self) -> ShapeClass:
+        mask, x = TensorType("INT64", (1, self.length)), TensorType("FP32", (1, self.width))
+        return ShapeClass((("mask", mask), ("x", x)))
+
+    @property
+    def inputs(self) -> dict[str, bytes]:
+        mask = [self.first, *[1] * (self.length - 1)]
+        ones = b"".join(value.to_bytes(8, "little") for value in mask)
+        return {"mask": ones, "x": bytes(4 * self.width)}
+
+
+def schedule(plan_us: float, session_us: float | None) -> Schedule:
+    """A schedule whose plan and session took so long in one comparison."""
+    ran = [] if session_us is None else [Contender(ONNXRUNTIME, latency_us=session_us)]
+    compared = Provenance(plan_us, plan_us, promoted=True, candidates=tuple(ran))
+    return Schedule(
+        ScheduleKey("m", "cpu", 1), SEQUENTIAL, sequential_plan(1), (), ("u",), compared
+    )
+
+
+def buckets(*plans: tuple[int, float, float | None]) -> Buckets:
+    """Scheduled lengths, with what plan and session take there."""
+    made = Buckets(AXIS)
+    for length, plan_us, session_us in plans:
+        made.schedule_serves(Asked(length).shape_class, schedule(plan_us, session_us))
+    return made
+
+
+def bucket_of(among: Buckets, asked: Asked, *, has_session: bool = True) -> int | None:
+    bucket = among.of(asked, has_session=has_session)
+    return None if bucket is None else int(dict(bucket.inputs)["mask"].shape[1])
+
+
+def test_a_request_is_padded_to_the_next_length_where_its_plan_takes_less() -> None:
+    among = buckets((32, 160, 320), (64, 320, 640))  # half of the session's, 10 us a word
+
+    padded = {length: bucket_of(among, Asked(length)) for length in (8, 17, 31, 33, 63, 65)}
+
+    assert padded == {8: None, 17: 32, 31: 32, 33: 64, 63: 64, 65: None}
+
+
+def test_nothing_is_padded_where_plans_are_no_faster_than_the_session() -> None:
+    among = buckets((32, 320, 320), (64, 700, 640))
+
+    assert {bucket_of(among, Asked(length)) for length in range(1, 256)} == {None}
+
+
+def test_what_runs_unpadded_takes_decides_once_it_was_seen() -> None:
+    among = buckets((64, 600, 640))
+    assert bucket_of(among, Asked(40)) is None
+
+    for length in (40, 64):  # flat: the session takes as long for short ones
+        among.ran(Asked(length - 1).shape_class, 0.7e-3)
+
+    assert bucket_of(among, Asked(40)) == 64
+
+
+def test_without_a_figure_of_the_session_nothing_is_padded() -> None:
+    assert bucket_of(buckets((64, 1, None)), Asked(63)) is None
+
+
+def test_without_a_session_a_request_is_padded_rather_than_prepared() -> None:
+    among = buckets((64, 600, None))
+
+    padded = [bucket_of(among, Asked(n), has_session=False) for n in (31, 32, 63)]
+    assert padded == [None, 64, 64]
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        Asked(64),  # it has the length
+        Asked(60, first=0),  # attention would spread over the padding
+        Asked(60, width=5),  # another extent differs, too
+        Asked(60, is_empty=True),
+        Asked(300),  # longer than what padding was looked at
+    ],
+)
+def test_a_request_that_cannot_be_padded_is_not(asked: Asked) -> None:
+    assert bucket_of(buckets((64, 1, 1000), (256, 2, 2000)), asked) is None
+
+
+def test_now_and_then_one_runs_unpadded_so_that_what_it_takes_stays_known() -> None:
+    among = buckets((64, 1, 1000))
+
+    padded = [bucket_of(among, Asked(60)) for _ in range(10 * PROBE)]
+
+    assert padded.count(None) == 10
+
+
+def test_a_class_that_was_dropped_takes_none() -> None:
+    among = buckets((64, 1, 1000), (128, 2, 2000))
+    among.drop(Asked(64).shape_class)
+
+    assert bucket_of(among, Asked(60)) == 128
+
+
+def test_costs_between_measured_lengths_lie_between_them() -> None:
+    drawn = random.Random(1)
+    for _ in range(200):
+        costs, count = LengthCosts(), drawn.randrange(1, 6)
+        lengths = sorted(drawn.sample(range(1, 500), count))
+        points = dict(zip(lengths, sorted(drawn.uniform(1, 9) for _ in lengths), strict=True))
+        for length, session_us in points.items():
+            costs.compared(length, schedule(session_us / 2, session_us))
+        for length in range(1, 600):
+            seconds = costs.unpadded_s(length)
+            assert seconds is not None
+            assert seconds > 0
+            assert costs.planned_s(length) == pytest.approx(seconds / 2)
+            below = max((n for n in points if n <= length), default=None)
+            above = min((n for n in points if n >= length), default=None)
+            if below and above:
+                ends = sorted((points[below] * 1e-6, points[above] * 1e-6))
+                assert ends[0] * 0.999 <= seconds <= ends[1] * 1.001
+
+
+def test_noise_never_makes_a_plan_that_is_no_faster_take_padded_requests() -> None:
+    drawn = random.Random(2)
+    for _ in range(50):
+        among = buckets((64, 640, 640), (200, 2000, 2000))
+        for _ in range(100):
+            length = drawn.randrange(1, 200)
+            among.ran(Asked(length).shape_class, length * drawn.uniform(0.2, 3))
+        costs = [among.costs.unpadded_s(length) or 0.0 for length in range(1, 260)]
+
+        assert {bucket_of(among, Asked(length)) for length in range(1, 200)} == {None}
+        assert costs == pytest.approx(sorted(costs))
+
+
+def test_costs_are_the_nearest_that_rise() -> None:
+    costs = LengthCosts()
+    for length, seconds in ((1, 1.0), (2, 5.0), (3, 3.0), (4, 4.0), (5, 9.0), (6, 8.0)):
+        costs.observe(length, seconds)
+
+    assert [costs.unpadded_s(length) for length in range(1, 7)] == [1.0, 4.0, 4.0, 4.0, 8.5, 8.5]
+
+
+def test_bins_are_few_and_hardly_longer_than_their_lengths() -> None:
+    bins = [bin_of(length) for length in range(1, 100_000)]
+
+    assert len({*bins}) < 250
+    assert all(n <= at <= n * 17 / 16 + 1 for n, at in enumerate(bins, 1))
+    assert bins == sorted(bins)
