@@ -118,7 +118,7 @@ _CNNS = ("--networks", "squeezenet,googlenet,inception_v3,randwire,nasnet_large"
 PARTS: Mapping[str, Sequence[Step]] = {
     "A": (
         Step("versions", 15, _versions),
-        Step("tests", 125, _tests(ENGINE_TESTS, 60)),
+        Step("tests", 160, _tests(ENGINE_TESTS, 60)),
         Step("questions 1, 2", 75, _questions("1,2")),
         Step("squeezenet", 110, _benchmark("--networks", "squeezenet", without=[MAX_AUTOTUNE])),
     ),

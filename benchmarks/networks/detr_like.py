@@ -8,6 +8,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from braid.server.cli.local.demo_networks.weights import with_gain
+
 WIDTH = 256
 
 
@@ -19,7 +21,7 @@ class Block(nn.Module):
         self.first = nn.Conv2d(inner, outer, 3, stride, 1, bias=False)
         self.first_norm = nn.BatchNorm2d(outer)
         self.second = nn.Conv2d(outer, outer, 3, 1, 1, bias=False)
-        self.second_norm = nn.BatchNorm2d(outer)
+        self.second_norm = with_gain(nn.BatchNorm2d(outer), 0.25)  # sums do not pile up
         same = stride == 1 and inner == outer
         self.short = nn.Identity() if same else nn.Conv2d(inner, outer, 1, stride, bias=False)
 

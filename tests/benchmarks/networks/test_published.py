@@ -24,7 +24,12 @@ PUBLISHED_PARAMETERS = {
 }
 # Mean and deviation over wirings, RandWire paper, tables 2 and 3.
 RANDWIRE_PARAMETERS = {"randwire": (61.5e6, 1.32e6), "randwire_small": (5.6e6, 0.1e6)}
-OUTPUT_SHAPES = {"bert_base": (128, 768), "t5_encoder": (128, 768), "deepfm": (1,)}
+OUTPUT_SHAPES = {
+    "bert_base": (128, 768),
+    "t5_encoder": (128, 768),
+    "deepfm": (1,),
+    "detr_like": (144, 92),
+}
 
 
 def on_meta(name: str) -> nn.Module:
