@@ -8,7 +8,7 @@ import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -21,7 +21,8 @@ from braid_client import Client, JobState
 from braid_client.wire import inference_pb2, inference_pb2_grpc
 from tests.clock import until
 from tests.models.small import small_cnn
-from tests.service.server_process import ServerProcess, plans_by_size
+from tests.service.conftest import ended
+from tests.service.server_process import BRAID, ServerProcess, plans_by_size
 
 MEASURING = (JobState.PROFILING, JobState.SCHEDULING, JobState.VERIFYING)
 
@@ -131,17 +132,25 @@ def test_a_registration_measures_in_a_process_that_gives_way_and_survives_its_de
     assert braid.bench.pid != killed.pid
 
 
+@pytest.fixture
+def one_thread(tmp_path: Path) -> Iterator[ServerProcess]:
+    """``braid serve`` on one core: no distance between cores that changes what is reused."""
+    yield from ended(ServerProcess(tmp_path / "store", command=BRAID, BRAID_THREADS="1"))
+
+
 @pytest.mark.ci
 def test_a_killed_server_finishes_the_registration_after_its_restart(
-    braid: ServerProcess, tmp_path: Path
+    one_thread: ServerProcess, tmp_path: Path
 ) -> None:
-    model = small_cnn(tmp_path / "cnn.onnx", branches=4, size=48)
+    braid, model = one_thread, small_cnn(tmp_path / "cnn.onnx", branches=4, size=48)
     braid.start()
     with braid.client() as client:
         job = client.register("cnn", model, batch_sizes=[1, 8])
         for state in client.watch_job(job.id):
             if state.done >= 5 or state.state is JobState.SCHEDULING:
                 break
+    logs = (tmp_path / "store" / "measurements").glob
+    until(lambda: sum(len(log.read_bytes().splitlines()) for log in logs("*.log")) >= 5)
     children = psutil.Process(braid.process.pid).children(recursive=True)
     braid.kill_everything()
     _, alive = psutil.wait_procs(children, timeout=120)
