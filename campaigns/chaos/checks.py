@@ -15,6 +15,7 @@ from pathlib import Path
 
 import psutil
 
+from braid.server.models.residency import ORDER_FILE
 from campaigns.chaos.blows import FRONT_END, by_kind
 from campaigns.chaos.surroundings import Surroundings
 from tests.service.server_process import ServerProcess
@@ -27,7 +28,8 @@ MORE_DESCRIPTORS = 24
 
 ENDED_STATES = ("READY", "UNSCHEDULED", "FAILED", "CANCELLED")
 _DATABASE = frozenset({"lock", "braid.db", "braid.db-wal", "braid.db-shm"})
-_KEPT = _DATABASE | {"uploads", "artefacts", "samples", "schedules", "measurements"}
+_FOLDERS = frozenset({"uploads", "artefacts", "samples", "schedules", "measurements"})
+_KEPT = _DATABASE | _FOLDERS | {ORDER_FILE}
 _OF_LIBRARIES = frozenset({".ses"})  # one file of ONNX Runtime, of the same name each time
 _LABEL = re.compile(r'[{,]model="([^"]*)"')
 

@@ -37,6 +37,7 @@ log = logging.getLogger("braid.residency")
 LOOK_S = 1.0
 KEEP_ORDER_S = 30.0
 ORDER_FILE = "order-of-use.json"
+_BEING_WRITTEN = ".new"
 
 LIBRARIES_BYTES = 384 << 20
 """Part of a worker's memory that no model can have: libraries, and freed memory that is kept."""
@@ -229,6 +230,8 @@ def _text(row: ModelVersion) -> str:
 
 def _read_order(file: Path) -> dict[str, int]:
     """Places in the order of use; none if there is no such file, or it is damaged."""
+    with suppress(OSError):
+        file.with_suffix(_BEING_WRITTEN).unlink(missing_ok=True)  # by a server that was killed
     try:
         names = json.loads(file.read_text())
     except (OSError, ValueError):
@@ -239,6 +242,11 @@ def _read_order(file: Path) -> dict[str, int]:
 
 
 def _write_order(file: Path, order: list[str]) -> None:
-    new = file.with_suffix(".new")
-    new.write_text(json.dumps(order))
-    new.replace(file)
+    new = file.with_suffix(_BEING_WRITTEN)
+    try:
+        new.write_text(json.dumps(order))
+        new.replace(file)
+    except OSError:
+        with suppress(OSError):
+            new.unlink(missing_ok=True)
+        raise
