@@ -23,6 +23,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from math import inf
 from pathlib import Path
+from time import monotonic
 from typing import Any, Self
 
 from braid.core.background import to_the_end
@@ -35,6 +36,8 @@ MAX_LINE_BYTES = 256 << 20  # all the stages of a large graph in one question
 TAIL_BYTES = 8 << 10
 LAST_WORDS_S = 1.0
 START_SECONDS = 60.0  # in which the fork server has to run, if nothing is forked
+MOST_SERVERS = 5  # that a start asks, one after the other has ended
+ENDING_SECONDS = 1.0
 
 _COUNTERS = Path("/proc/vmstat")
 
@@ -265,10 +268,20 @@ async def _fork(request: Mapping[str, Any], descriptors: Sequence[int]) -> _Fork
     Raises:
         OSError: no process, memory or descriptor is left.
     """
-    try:
-        return await _ask(ForkServer.running(), request, descriptors)
-    except ConnectionError:
-        return await _ask(ForkServer.running(), request, descriptors)
+    for _ in range(MOST_SERVERS - 1):
+        server = ForkServer.running()
+        try:
+            return await _ask(server, request, descriptors)
+        except ConnectionError:
+            await _end_of(server)
+    return await _ask(ForkServer.running(), request, descriptors)
+
+
+async def _end_of(server: ForkServer) -> None:
+    """Wait, for ``ENDING_SECONDS`` at most: a process that is killed closes its sockets first."""
+    deadline = monotonic() + ENDING_SECONDS
+    while server.is_alive and monotonic() < deadline:  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
 
 
 async def _ask(

@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -114,6 +115,16 @@ async def test_children_end_with_their_server_and_another_server_takes_its_place
     async with await started() as other:
         assert psutil.Process(other.pid).ppid() not in {server.pid, 1}
     assert gone([server])
+
+
+async def test_a_start_outlives_a_server_that_has_closed_its_socket_and_not_ended() -> None:
+    server = ForkServer.running()
+    server._requests.shutdown(
+        socket.SHUT_RDWR
+    )  # as the kernel does before a killed process is gone
+
+    async with await started() as child:
+        assert psutil.Process(child.pid).ppid() != server.pid
 
 
 async def test_a_start_that_is_cancelled_leaves_no_child() -> None:
