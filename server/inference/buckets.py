@@ -17,6 +17,7 @@ from braid.core.inputs import ShapeClass
 from braid.core.padding import PaddedAxis
 from braid.core.runtimes import ONNXRUNTIME
 from braid.core.schedule import Schedule
+from braid.server.inference.latencies import OF_ALL_SHAPES, surprise_of
 from braid.server.inference.lengths import Request, at_length, can_be_padded, length_of
 
 PROBE = 64
@@ -27,9 +28,6 @@ MOST_PADDING = 0.5
 
 MAX_CLASSES = 512
 """Shape classes whose scheduled shape is remembered."""
-
-LEARNING, OUTLIER = 0.2, 4.0
-"""Weight of the latest run, of which no more counts than so many times what was expected."""
 
 REDRAWN = 32
 """Runs after which what was learned counts, unless they are of a new length."""
@@ -117,7 +115,7 @@ class LengthCosts:
         at = bin_of(length)
         is_new = at not in self._observed_s
         old = self._observed_s.setdefault(at, seconds)
-        self._observed_s[at] = old + LEARNING * (min(seconds, OUTLIER * old) - old)
+        self._observed_s[at] = old * (1 + surprise_of(seconds, old, OF_ALL_SHAPES))
         self._since += 1
         if is_new or self._since >= REDRAWN:
             self._draw()
@@ -225,7 +223,7 @@ class Buckets:
 
     def ran(self, shape_class: ShapeClass, seconds: float) -> None:
         """Learn from a run of the smallest batch size in no scheduled class."""
-        if self._axis is not None and shape_class not in self._scheduled:
+        if self._axis is not None and seconds > 0 and shape_class not in self._scheduled:
             self.costs.observe(max(1, length_of(shape_class, self._axis)), seconds)
 
 

@@ -18,7 +18,8 @@ from braid.core.cover import Cover
 UNKNOWN_S = 0.005
 """Latency of every size while nothing at all is known."""
 
-SMOOTHING = 0.1
+SMOOTHING = 0.1  # weight of the latest observation
+OF_ALL_SHAPES = 0.2  # the same, of what is learned from few runs in many shapes
 OUTLIER = 4.0  # one observation moves the belief by no more than if it were this many times it
 NOTICED = 0.05  # relative change after which decisions are made anew
 
@@ -30,6 +31,11 @@ HANDOVER_NOTICED = 1.25  # change after which rows are cut anew
 
 FORGOTTEN_AFTER = 128
 """Batches after which what was learned of ways that did not run among them is forgotten."""
+
+
+def surprise_of(seconds: float, expected_s: float, smoothing: float = SMOOTHING) -> float:
+    """Return the part by which a belief, above 0, grows after a run that took ``seconds``."""
+    return smoothing * (min(seconds / expected_s, OUTLIER) - 1)
 
 
 class Way(NamedTuple):
@@ -122,7 +128,7 @@ class LatencyTable:
             self._notice(way)
             self._forget_old(way)
             return
-        surprise = SMOOTHING * (min(seconds / old, OUTLIER) - 1)
+        surprise = surprise_of(seconds, old)
         for other in self._by_way:
             self._by_way[other] *= 1 + (surprise if other == way else surprise / 2)
             self._notice(other)

@@ -13,12 +13,16 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 
-from braid.server.inference.latencies import FORGOTTEN_AFTER, OUTLIER, LatencyTable, Way
+from braid.server.inference.latencies import (
+    FORGOTTEN_AFTER,
+    OF_ALL_SHAPES,
+    LatencyTable,
+    Way,
+    surprise_of,
+)
 
 STEPS = 4
 """Numbers of elements that are told apart, between a power of two and the next."""
-
-LEARNING = 0.2
 
 BESIDE = 0.95
 """First guess: runs side by side together take this part of what they take one by one. It is less
@@ -72,11 +76,11 @@ class ShapeTimes:
                 self._keys.insert(bisect_left(self._keys, step), step)
                 self._seconds[step] = seconds
             else:
-                self._seconds[step] = old + LEARNING * (min(seconds, OUTLIER * old) - old)
+                self._seconds[step] = old * (1 + surprise_of(seconds, old, OF_ALL_SHAPES))
         elif expected_s is not None:
             self._unseen = 0
             slower = self.slower
-            surprise = LEARNING * (min(seconds / (slower * expected_s), OUTLIER) - 1)
+            surprise = surprise_of(seconds, slower * expected_s, OF_ALL_SHAPES)
             self._slower = slower * (1 + surprise / 2)
             for step in self._keys:
                 self._seconds[step] *= 1 + surprise / 2

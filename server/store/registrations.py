@@ -52,6 +52,7 @@ class Registrations:
         self._transactions = Transactions(database, node, self.discard_upload)
         # By id of a job that puts other bytes in the place of a version's: their digest.
         self._replacing: dict[str, str] = {}
+        self._left_behind: list[Callable[[], None]] = []  # removals that failed
 
     def receive(self, limit_bytes: int, caller: str = "") -> Upload:
         """Return an upload to enter by ``async with``; caller "" is the server itself."""
@@ -147,7 +148,8 @@ class Registrations:
     def _keep(self, received: ReceivedUpload) -> None:
         """Keep the files of an upload whose rows are stored."""
         for _, path in self._files_of(received):
-            self._remove(partial(self.folder.keep, path))
+            keep = partial(self.folder.keep, path)
+            self._remove(keep, keep)
 
     def _files_of(self, received: ReceivedUpload) -> list[tuple[Path | None, Path]]:
         """Files of an upload: where each was received, and where it belongs."""
@@ -246,25 +248,37 @@ class Registrations:
         )
         still_needed += list(self._replacing.values()).count(sha256)
         if is_imported or not still_needed:
-            self._remove(lambda: self.folder.remove(self.folder.upload(sha256)))
+            upload = self.folder.upload(sha256)
+            self._remove(lambda: self.folder.remove(upload), partial(self.discard_upload, sha256))
 
     def discard_artefact(self, key: str) -> None:
         """Remove an artefact that no version has, and no job is about to give one."""
         needed = self._transactions.read(models_table.artefacts, stored_only=True)
         if key not in needed and key not in self._replacing.values():
-            self._remove(lambda: self.folder.remove_artefact(key))
+            again = partial(self.discard_artefact, key)
+            self._remove(lambda: self.folder.remove_artefact(key), again)
 
     def _discard_samples(self, digest: str) -> None:
         needed = self._transactions.read(models_table.samples, stored_only=True)
         if digest and digest not in needed:
-            self._remove(lambda: self.folder.remove(self.folder.sample_file(digest)))
+            samples, again = self.folder.sample_file(digest), partial(self._discard_samples, digest)
+            self._remove(lambda: self.folder.remove(samples), again)
 
-    def _remove(self, files: Callable[[], None]) -> None:
-        """Remove files without a user; what cannot be removed now, the next start sweeps."""
+    def _remove(self, files: Callable[[], None], again: Callable[[], None]) -> None:
+        """Remove files without a user, and those that could not be removed before.
+
+        What still cannot, as the disk is full, the next removal tries ``again``, or the next start
+        sweeps.
+        """
         try:
             files()
         except OSError as error:
-            log.warning("files are left behind: %s", error.strerror)
+            log.warning("files are left behind for now: %s", error.strerror)
+            self._left_behind.append(again)
+            return
+        left, self._left_behind = self._left_behind, []
+        for discard in left:
+            discard()
 
 
 def _is_adopted(part: Path, path: Path) -> bool:

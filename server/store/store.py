@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, suppress
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 from typing import Concatenate, ParamSpec, Self, TypeVar
 
@@ -301,9 +301,11 @@ class Store(Registrations):
 
         model, others = self._transactions.write(delete, "models")
         if model.artefact not in {other.artefact for other in others}:
-            self._remove(lambda: self.folder.remove_artefact(model.artefact))
+            again = partial(self.discard_artefact, model.artefact)
+            self._remove(lambda: self.folder.remove_artefact(model.artefact), again)
         if model.sha256 not in {other.sha256 for other in others}:
-            self._remove(lambda: self.folder.remove(self.folder.upload(model.sha256)))
+            again = partial(self.discard_upload, model.sha256)
+            self._remove(lambda: self.folder.remove(self.folder.upload(model.sha256)), again)
         self._discard_samples(model.options.samples)
 
     # How models serve.

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import hashlib
 import os
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
@@ -15,7 +17,9 @@ from braid.core.errors import (
     ResourceExhausted,
     UploadTooLarge,
 )
+from braid.server.store.records import JobStatus
 from braid.server.store.store import Store
+from tests.server.store.registering import end, import_done, register
 
 # Uploads.
 
@@ -94,3 +98,26 @@ async def test_a_cancelled_upload_leaves_no_file(store: Store) -> None:
     await asyncio.gather(task, return_exceptions=True)
 
     assert not list(store.folder.uploads.iterdir())
+
+
+def test_what_a_full_disk_kept_goes_with_the_next_removal_unless_it_is_needed_again(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone, needed, last = (register(store, name, name.encode()) for name in ("gone", "back", "last"))
+    for made in (gone, needed, last):
+        import_done(store, made.model.artefact)
+        end(store, made, JobStatus.READY)
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as full:
+        full.setattr(Path, "rename", refuse)
+        for made in (gone, needed):
+            store.delete_model(made.model.name, made.model.version)
+    assert store.folder.has_artefact(gone.model.artefact)
+    register(store, "again", b"back")
+    store.delete_model(last.model.name, last.model.version)
+
+    kept = {path.name for path in store.folder.artefacts.iterdir()}
+    assert kept == {needed.model.artefact}
