@@ -31,6 +31,10 @@ from braid.server.devices.executables import Executable
 log = logging.getLogger("braid.replica")
 
 
+LEAST_BESIDE_S = 0.001
+"""Shorter runs gain less from a core of their own than passing them to its thread costs."""
+
+
 class OtherShapes:
     """Executables of one replica beside those of its schedules. Belongs to the event loop."""
 
@@ -94,9 +98,10 @@ class OtherShapes:
     def pays_beside(self, seconds: float) -> bool:
         """Count a run in the session while another waited; whether one side by side is worth it.
 
-        It is once such runs have taken as long as opening the session did.
+        It is once such runs have taken as long as opening the session did. Short ones do not count.
         """
-        self._crowded_s += seconds
+        if seconds >= LEAST_BESIDE_S:
+            self._crowded_s += seconds
         return self._session is not None and self._crowded_s >= self._open_s
 
     async def open_beside(self, count: int) -> None:
