@@ -21,14 +21,16 @@ class ThreadWaits:
     def __init__(self) -> None:
         self._before_ns = _statistics.waits_ns()
 
-    def by_thread_ns(self) -> list[int]:
-        """Nanoseconds of each thread that has been ready to run and waited."""
+    def by_thread_ns(self) -> dict[int, int]:
+        """By native thread id: nanoseconds that it has been ready to run and waited."""
         waits_ns = _statistics.waits_ns()
-        return [waited - self._before_ns.get(thread, 0) for thread, waited in waits_ns.items()]
+        return {
+            thread: waited - self._before_ns.get(thread, 0) for thread, waited in waits_ns.items()
+        }
 
     def longest_ns(self) -> int:
         """Nanoseconds that the most delayed thread waited: its work is late by as much."""
-        return max(self.by_thread_ns(), default=0)
+        return max(self.by_thread_ns().values(), default=0)
 
 
 class NoWaits(ThreadWaits):
@@ -36,8 +38,8 @@ class NoWaits(ThreadWaits):
 
     def __init__(self) -> None: ...
 
-    def by_thread_ns(self) -> list[int]:
-        return []
+    def by_thread_ns(self) -> dict[int, int]:
+        return {}
 
 
 class LostCores:
@@ -59,7 +61,7 @@ class LostCores:
         is_lost = _involuntary_switches() != self._switches
         if self._waits is None:
             return sys.maxsize if is_lost else 0, 0
-        waits_ns = self._waits.by_thread_ns()
+        waits_ns = self._waits.by_thread_ns().values()
         return sum(waits_ns) if is_lost else 0, max(waits_ns, default=0)
 
 
@@ -85,18 +87,18 @@ class _Statistics:
     """Open files of the kernel scheduler's statistics, one a thread."""
 
     def __init__(self) -> None:
-        self._files: dict[str, int] = {}
-        self._left_out: set[str] = set()
+        self._files: dict[int, int] = {}  # by native thread id
+        self._left_out: set[int] = set()
         self._links = 0  # of the folder of threads when it was last looked at: two more than those
         self._lock = threading.Lock()
 
     def leave_out(self, thread: int) -> None:
         with self._lock:
-            self._left_out.add(str(thread))
+            self._left_out.add(thread)
             self._links = 0
 
-    def waits_ns(self) -> dict[str, int]:
-        """By thread id: nanoseconds that it has been ready to run and waited."""
+    def waits_ns(self) -> dict[int, int]:
+        """By native thread id: nanoseconds that it has been ready to run and waited."""
         with self._lock:
             if os.stat(THREADS).st_nlink != self._links:
                 self._look()
@@ -106,7 +108,7 @@ class _Statistics:
                 except ProcessLookupError:  # one has ended, and another one begun
                     self._look()
 
-    def _read(self) -> dict[str, int]:
+    def _read(self) -> dict[int, int]:
         return {
             thread: int(os.pread(file, 64, 0).split()[1]) for thread, file in self._files.items()
         }
@@ -117,7 +119,7 @@ class _Statistics:
             os.close(file)
         self._files.clear()
         self._links = os.stat(THREADS).st_nlink
-        threads = set(os.listdir(THREADS))
+        threads = {int(thread) for thread in os.listdir(THREADS)}
         self._left_out &= threads
         for thread in threads - self._left_out:
             with suppress(OSError):  # it has ended, or another kernel
