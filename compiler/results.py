@@ -40,6 +40,25 @@ class Results(ABC):
     def find_schedule(self, key: ScheduleKey) -> Schedule | None:
         """The schedule with this key, if there is one that can be read."""
 
+    def find_in_state(self, key: ScheduleKey, state: str) -> Schedule | None:
+        """The schedule for the device in the state of a name, else the one that was made first.
+
+        The one that was made first has ``key``; ``Schedule.is_of`` tells the two apart.
+        """
+        first = self.find_schedule(key)
+        if first is None or first.is_of(state):
+            return first
+        return self.find_schedule(replace(key, state=state)) or first
+
+    def place_of(self, schedule: Schedule) -> tuple[ScheduleKey, Schedule | None]:
+        """Key that a new schedule is to be stored under, and the schedule that is there."""
+        key, state = schedule.key.of_first_state, schedule.provenance.state
+        first = self.find_schedule(key)
+        if first is None or first.is_of(state):
+            return key, first
+        key = replace(key, state=state)
+        return key, self.find_schedule(key)
+
     @abstractmethod
     def schedules_of(self, model_digest: str, device_key: str | None = None) -> list[Schedule]:
         """Schedules of a model, by batch size, then age; None: on all devices."""

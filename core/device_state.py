@@ -12,6 +12,9 @@ from dataclasses import dataclass
 
 NEAR, FAR = "near", "far"
 
+CHANGING = "changing"
+"""Name of the state of a device that did not stay in any."""
+
 
 @dataclass(frozen=True, slots=True)
 class DeviceState:
@@ -67,6 +70,11 @@ def key_in_state(device_key: str, state: str) -> str:
     Where all lanes are near one another, or nothing is known, it is the key of the device.
     """
     return device_key if state in ("", NEAR) else f"{device_key}:cores-are={state}"
+
+
+def is_state(name: str) -> bool:
+    """Whether a name is that of a state: others are of devices whose state is not known."""
+    return name not in ("", CHANGING)
 
 
 def _lanes_text(lanes: tuple[int, ...]) -> str:

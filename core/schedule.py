@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
-from braid.core.device_state import key_in_state
+from braid.core.device_state import is_state, key_in_state
 from braid.core.errors import InvalidArtefact
 from braid.core.json_form import from_stored_json, to_json
 from braid.core.measurement import SideBySideRuns, Speed, is_latency
@@ -70,6 +70,7 @@ class ScheduleKey:
     format_version: int = SCHEDULE_FORMAT
     accepted_error: float | None = None  # what a registration said instead of the usual tolerance
     samples: str = ""  # digest of the inputs that errors were measured on; empty: seeded ones
+    state: str = ""  # of the device; empty: that of the first schedule that was made
 
     def __post_init__(self) -> None:
         if self.batch_size < 1:
@@ -83,14 +84,21 @@ class ScheduleKey:
     def to_json(self) -> dict[str, Any]:
         """JSON form without what a registration did not say; ``ScheduleKey(**document)`` reads it.
 
-        So keys from before there were accepted errors and samples stay the same.
+        So keys from before there were accepted errors, samples and states stay the same.
         """
         document = to_json(self)
         if self.accepted_error is None:
             del document["accepted_error"]
         if not self.samples:
             del document["samples"]
+        if not self.state:
+            del document["state"]
         return document
+
+    @property
+    def of_first_state(self) -> ScheduleKey:
+        """Key of the schedule that was made first, in whatever state of the device."""
+        return replace(self, state="")
 
 
 SEQUENTIAL = "sequential"
@@ -260,6 +268,14 @@ class Schedule:
     def measured_on(self) -> str:
         """Key of the measurements that it rests on: of its device, in the state at that time."""
         return key_in_state(self.key.device_key, self.provenance.state)
+
+    def is_of(self, state: str) -> bool:
+        """Whether it is the one for a device in the state of a name; "": in one not known.
+
+        What was measured while the state was not known is for any.
+        """
+        own = self.provenance.state
+        return own == state or not (is_state(own) and is_state(state))
 
     @property
     def runtime(self) -> str:

@@ -483,6 +483,8 @@ class Store(Registrations):
     put_graph = write_results(Results.put_graph)
     find_graph = read_results(Results.find_graph)
     find_schedule = read_results(Results.find_schedule)
+    find_in_state = read_results(Results.find_in_state)
+    place_of = read_results(Results.place_of)
     schedules_of = read_results(Results.schedules_of)
     schedules_for = read_results(Results.schedules_for)
     forget_schedule = write_results(Results.forget_schedule, "schedules")

@@ -299,3 +299,62 @@ def test_only_what_was_measured_up_to_a_doubted_schedule_is_measured_again(
     assert files.find_graph(marked) == graph("conv", "pool")
     assert files.all_latencies("cpu-a") == {"after": 1.0}
     assert files.all_latencies("cpu-b") == {"elsewhere": 1.0}
+
+
+def in_state(state: str, latency_us: float = 5.0) -> Schedule:
+    plain = schedule(latency_us=latency_us)
+    return replace(plain, provenance=replace(plain.provenance, state=state))
+
+
+def placed(files: ResultFiles, new: Schedule) -> Schedule:
+    key, _ = files.place_of(new)
+    stored = replace(new, key=key)
+    files.put_schedule(stored)
+    return stored
+
+
+def test_the_first_state_has_the_key_of_before_and_others_have_their_own(
+    files: ResultFiles,
+) -> None:
+    key = schedule().key
+    near = placed(files, in_state("near"))
+    assert files.find_in_state(key, "far") == near, "better than none"
+
+    far = placed(files, in_state("far", 7.0))
+
+    assert (near.key, far.key) == (key, replace(key, state="far"))
+    assert far.key.id != near.key.id
+    assert files.find_in_state(key, "near") == near
+    assert files.find_in_state(key, "far") == far
+    assert files.find_in_state(key, "") == near, "where the state cannot be told"
+    assert files.find_in_state(key, "0-1/2") == near
+    assert files.schedules_of(MODEL) == [near, far]
+
+
+@pytest.mark.parametrize("before", ["", "changing"])
+def test_a_schedule_of_no_state_is_for_any_until_one_takes_its_place(
+    files: ResultFiles, before: str
+) -> None:
+    old = in_state(before)
+    files.put_schedule(old)  # as versions stored it that knew no states
+    assert files.find_in_state(old.key, "far") == old
+    assert old.is_of("far")
+
+    far = placed(files, in_state("far", 7.0))
+
+    assert files.schedules_of(MODEL) == [far]
+    assert far.key == old.key
+
+
+def test_a_schedule_of_a_version_that_named_the_state_only_is_of_that_state(
+    files: ResultFiles,
+) -> None:
+    old = in_state("far")
+    files.put_schedule(old)
+    assert "state" not in old.key.to_json()
+
+    near = placed(files, in_state("near"))
+
+    assert (old.is_of("far"), old.is_of("near")) == (True, False)
+    assert near.key.state == "near"
+    assert files.find_in_state(old.key, "far") == old
