@@ -3,9 +3,10 @@
 one precision   FoundPlans ───────────────compare──> choose_plan ───────┐
 auto            FoundPlans, FoundPlans ...compare──> choose_precision ──┴─> schedule
 
-Everything that is measured belongs to one state of the device (core/device_state.py): where that
-changes, the compilation begins anew. Where other processes had the cores, or the state did not
-stay, the schedule is provisional: it is to be made again.
+Everything that is measured belongs to one state of the device (core/device_state.py). Where that
+changes, the compilation goes on in the other one, and once the first is back, from where it was;
+the one that comes to its end first gives the schedule. Where other processes had the cores, or no
+state stayed, the schedule is provisional: it is to be made again.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
 from braid.compiler.cache import Cache
@@ -32,6 +33,7 @@ from braid.compiler.search import (
 from braid.compiler.side_by_side import with_side_by_side
 from braid.compiler.stages import unit_latencies
 from braid.compiler.work import CompileOptions, Work
+from braid.core.device_state import CHANGING
 from braid.core.errors import DeviceChanged
 from braid.core.graph import OpGraph
 from braid.core.measurement import PlanMeasurement
@@ -41,11 +43,19 @@ from braid.scheduler.planners import Planned
 
 log = logging.getLogger("braid.jobs")
 
-MOST_STATES = 4
-"""Tries to compile in one state of the device; each finds what the others measured in its state."""
+MOST_CHANGES = 32
+"""Changes of the state after which a compilation goes on in any: such a schedule is provisional."""
 
-CHANGING = "changing"
-"""Name of the state of a device that did not stay in any: such a schedule is provisional."""
+
+@dataclass(slots=True)
+class _Steps:
+    """What a compilation in one state of the device has found: a change takes none of it back."""
+
+    work: Work
+    is_quantised: bool = False
+    searched: list[FoundPlans] = field(default_factory=list)  # of each precision
+    is_searched: bool = False
+    compared: _Compared | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,33 +109,44 @@ async def compile(  # as braid.compile, which calls it
     Raises:
         BraidError: there is no schedule, and why.
     """
-    for _ in range(MOST_STATES):
+    by_state: dict[str, _Steps] = {}
+    for _ in range(MOST_CHANGES):
         state = (await options.retry(device.find_state)).name
-        in_state = DeviceInState(device, state or None)
-        kept = cache.in_state(state)
+        if state not in by_state:
+            in_state = DeviceInState(device, state or None)
+            kept = cache.in_state(state)
+            work = Work(imported, in_state, batch_size, options, kept, report, state)
+            by_state[state] = _Steps(work)
         try:
-            return await _compiled(
-                Work(imported, in_state, batch_size, options, kept, report, state)
-            )
+            return await _compiled(by_state[state])
         except DeviceChanged as error:
-            log.info("compiling anew", extra={"device": device.name, "reason": str(error)})
-            report(Retrying(f"compiling anew: {error}"))
+            facts = {"device": device.name, "reason": str(error)}
+            log.info("compiling in another state", extra=facts)
+            report(Retrying(f"going on in another state: {error}"))
+    most = max(by_state.values(), key=lambda steps: (steps.is_searched, len(steps.searched)))
     kept = cache.in_state(CHANGING)
-    return await _compiled(Work(imported, device, batch_size, options, kept, report, CHANGING))
+    most.work = replace(most.work, device=device, cache=kept, state=CHANGING)
+    return await _compiled(most)
 
 
-async def _compiled(work: Work) -> tuple[Schedule, OpGraph]:
-    """Compile in one state of the device, or in ``CHANGING`` ones.
+async def _compiled(steps: _Steps) -> tuple[Schedule, OpGraph]:
+    """Compile in one state of the device, or in ``CHANGING`` ones, from where it was.
 
     Raises:
-        DeviceChanged: the device is in another state than that of ``work``.
+        DeviceChanged: the device is in another state than that of the steps.
     """
+    if not steps.is_quantised:
+        steps.work, steps.is_quantised = await with_quantisation(steps.work), True
+    work, searched = steps.work, steps.searched
     imported, device, options = work.imported, work.device, work.options
-    work = await with_quantisation(work)
-    searched = [await (sequential_plans if options.is_brief else search_plans)(work)]
-    if work.is_auto and not options.is_brief:
+    if not searched:
+        searched.append(await (sequential_plans if options.is_brief else search_plans)(work))
+    if work.is_auto and not options.is_brief and not steps.is_searched:
         searched += await in_other_precisions(work, searched[0])
-    compared = await _compared(work, searched)
+    steps.is_searched = True
+    if steps.compared is None:
+        steps.compared = await _compared(work, searched)
+    compared = replace(steps.compared, work=work)
     planner, field = imported.options.planner, compared.field
     is_named = work.is_auto or work.is_portfolio or compared.choice.chosen == 0
     schedule = Schedule(

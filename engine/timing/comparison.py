@@ -56,8 +56,10 @@ def compare(
     options: ComparisonOptions,
     pause: YieldToRequests = no_pause,
     counted: CountedRounds | None = None,
-) -> Generator[float | None, None, list[PlanMeasurement]]:
+) -> Generator[float | None, float | None, list[PlanMeasurement]]:
     """Measure contenders, the first being the baseline; yields the fraction done after each run.
+
+    It may be left at a yield for any time, and is then sent the seconds that it was left.
 
     If the comparison is in doubt, all results say why, and none has left as slower. Of one that is
     alone nothing is to be decided.

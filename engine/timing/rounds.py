@@ -14,7 +14,8 @@ The first rounds are as the last ones, so that all figures stand in one table. A
 - after ``min_rounds``, once no further turn can let it serve: it was not faster than the baseline
   in too many turns, or another one was faster in each of ``CLEAR_TURNS``.
 
-Rounds end when nothing is left to be decided, or too many do not count (counted_rounds.py).
+A round in which the comparison was left, as the device was in another state, is held again. Rounds
+end when nothing is left to be decided, or too many do not count (counted_rounds.py).
 """
 
 from __future__ import annotations
@@ -45,6 +46,14 @@ LEAST_ROUNDS = 2
 STRETCH = 1.12
 """Factor by which the range of fewer turns than an interval takes is stretched on either side: who
 leaves then took 1.25 times as long in the best turn as the fastest one in its worst."""
+
+
+class _WasLeftError(Exception):
+    """The comparison was left in the midst of a round."""
+
+    def __init__(self, away_s: float) -> None:
+        super().__init__()
+        self.away_s = away_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +89,7 @@ def run_rounds(
     budget_s: float,
     counted: CountedRounds,
     pause: YieldToRequests,
-) -> Generator[float | None, None, list[TimedContender]]:
+) -> Generator[float | None, float | None, list[TimedContender]]:
     """Fill in ``turns_us`` of the contenders; yields the fraction done after each turn.
 
     Args:
@@ -104,13 +113,20 @@ def run_rounds(
         counted.begin()
         waits: list[list[float]] = []
         runs = 0  # in each turn of this round
-        for place, contender in enumerate(_in_turns(staying, held), start=1):
-            waits.append((yield from _run_turn(contender, inputs, runs, staying, options, pause)))
-            runs = runs or len(contender.turns_us[-1])
-            done = held + place / len(staying)
-            spent = min((monotonic() - began) / budget_s, done / options.min_rounds)
-            told = max(told, min(1.0, max(spent, done / options.max_rounds)))
-            yield told  # a round that does not count does not take it back
+        try:
+            for place, contender in enumerate(_in_turns(staying, held), start=1):
+                turn = _run_turn(contender, inputs, runs, staying, options, pause)
+                waits.append((yield from turn))
+                runs = runs or len(contender.turns_us[-1])
+                done = held + place / len(staying)
+                spent = min((monotonic() - began) / budget_s, done / options.min_rounds)
+                told = max(told, min(1.0, max(spent, done / options.max_rounds)))
+                _check_stayed((yield told))  # a round that does not count does not take it back
+        except _WasLeftError as error:
+            began += error.away_s
+            for contender in staying:
+                del contender.turns_us[held:]
+            continue
         if not counted.end(waits):
             for contender in staying:
                 contender.lost_us += contender.turns_us.pop()
@@ -124,6 +140,11 @@ def run_rounds(
     yield 1.0
     turns = len(contenders[0].turns_us)
     return [contender for contender in contenders if len(contender.turns_us) == turns]
+
+
+def _check_stayed(away_s: float | None) -> None:
+    if away_s is not None:
+        raise _WasLeftError(away_s)
 
 
 def _in_turns(contenders: Sequence[TimedContender], round_: int) -> list[TimedContender]:
@@ -140,16 +161,17 @@ def _run_turn(
     staying: Sequence[TimedContender],
     options: RoundOptions,
     pause: YieldToRequests,
-) -> Generator[None, None, list[float]]:
+) -> Generator[None, float | None, list[float]]:
     """Run a contender ``runs`` times, or fewer if that takes too long; yields after each run.
 
+    Raises _WasLeftError if it was left meanwhile, and nothing is kept of the turn.
     Returns what threads waited in the samples, relative to them. With ``runs`` of 0 the number
     follows from the latency of the fastest, or where none is known, of the first run.
     """
     first_us = 0.0
     if contender.is_quick:
         first_us = contender.run(inputs, pause).latency_us
-        yield None
+        _check_stayed((yield None))
     if not staying[0].is_quick:
         runs = 1
     elif not runs:
@@ -165,7 +187,7 @@ def _run_turn(
         sample = sample_of(contender, inputs, pause, options.pause_s)
         turn_us.append(sample.us)
         waits.append(sample.waited)
-        yield None
+        _check_stayed((yield None))
     contender.turns_us.append(turn_us)
     return waits
 

@@ -113,7 +113,7 @@ class Worker(YieldToRequests):
         self.handlers: dict[type, Callable[[Any], AnyReply]] = {
             DescribeDevice: calls.describe_device,
             LoadModel: calls.load,
-            UnloadModel: calls.unload,
+            UnloadModel: self._unload,
             PrepareExecutable: calls.prepare,
             ReleaseExecutable: calls.release,
             DescribeProgram: calls.describe_program,
@@ -296,7 +296,9 @@ class Worker(YieldToRequests):
         try:
             if isinstance(request, MeasurementRequest):
                 task = self.measurements[type(request)](request)
-                task = self._state_guard.in_state(task, request.state)
+                is_long = isinstance(request, ComparePlans) and not request.is_brief
+                comparison = request if is_long else None
+                task = self._state_guard.in_state(task, request.state, comparison)
                 self._background.append(_Background(call, task))
                 return
             reply = self.handlers[type(request)](request)
@@ -345,8 +347,13 @@ class Worker(YieldToRequests):
         """Drop a measurement; its call is never answered."""
         kept = [item for item in self._background if item.call != request.call]
         self._background = deque(kept)
+        self._state_guard.forget()
         self._measurements.forget()
         return Acknowledged()
+
+    def _unload(self, request: UnloadModel) -> Acknowledged:
+        self._state_guard.forget()
+        return self._calls.unload(request)
 
 
 def _is_due(underway: Sequence[tuple[int, RunUnderway]], left: Sequence[WorkerCall]) -> bool:

@@ -53,8 +53,11 @@ from braid.engine.worker.measuring.sensitivity import most_rounded
 from braid.engine.worker.measuring.throughput import Throughput
 from braid.engine.worker.models import ModelTable, seeded_inputs
 
-Task = Generator[SearchProgress | float | None, None, AnyReply]
-"""Yields whenever a request may go first; a number is the fraction done."""
+Task = Generator[SearchProgress | float | None, float | None, AnyReply]
+"""Yields whenever a request may go first; a number is the fraction done.
+
+It is sent the seconds for which it was left where it was, as the device was in another state.
+"""
 
 
 HOPELESS = 1.3

@@ -2,29 +2,43 @@
 
     task ──step──> look at the state, now and then, and before latencies leave ──> DeviceChanged
 
-Latencies are kept by the name of the state. Who asked for the task begins anew, with what is known
-of the other state.
+Latencies are kept by the name of the state. Who asked for the task goes on in the other state. A
+comparison takes longer than some states last, so it is left where it is, and goes on when the same
+one is asked for again; the round in which it was left does not count (engine/timing/rounds.py).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from time import monotonic
 
 from braid.core.errors import DeviceChanged
 from braid.engine.device import Backend
-from braid.engine.link.messages import SearchProgress
+from braid.engine.link.messages import ComparePlans, SearchProgress
 from braid.engine.runtime.yielding import YieldToRequests
 from braid.engine.worker.measuring.measurements import Task
 
 LOOK_S = 0.25
 """Seconds of a task after which the state is looked at again."""
 
+LOOK_IN_ROUNDS_S = 0.06
+"""The same, of a comparison that may be left: a turn of one contender at most goes unnoticed."""
+
 FRESH_S = 0.02
 """Seconds for which a look counts where latencies leave: it takes 0.1 to 0.3 ms on two cores."""
 
 PART = 0.02
 """Part of the time that looks may take: they take longer where other processes have the cores."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Left:
+    """A comparison that was left when the state changed."""
+
+    request: ComparePlans
+    task: Task
+    at: float
 
 
 class StateGuard:
@@ -39,28 +53,62 @@ class StateGuard:
         self._looked_at = float("-inf")
         self._took_s = 0.0
         self._name = ""  # as of then
+        self._left: _Left | None = None
 
-    def in_state(self, task: Task, state: str | None) -> Task:
+    def in_state(
+        self, task: Task, state: str | None, comparison: ComparePlans | None = None
+    ) -> Task:
         """The same task, as long as the device is in the state of that name; None: in any.
+
+        Args:
+            task: that was not begun; the one that was left takes its place.
+            state: name of a state.
+            comparison: request of the task, which is left where it is at a change.
 
         Raises:
             DeviceChanged: it is in another one.
         """
         if state is None:
             return (yield from task)
+        left_at: float | None = None  # until it goes on
+        if comparison is not None and self._left is not None:
+            if self._left.request == comparison:
+                task.close()
+                task, left_at, self._left = self._left.task, self._left.at, None
+        look_s = LOOK_S if comparison is None else LOOK_IN_ROUNDS_S
+        goes_on_later, is_begun = False, left_at is not None
         try:
             self._check(state, FRESH_S)
+            away_s = None if left_at is None else self._clock() - left_at
+            left_at, is_begun = None, True
             while True:
                 try:
-                    progress = next(task)
+                    progress = task.send(away_s)
                 except StopIteration as stop:
+                    is_begun = False
                     self._check(state, FRESH_S)
+                    if comparison is not None:
+                        self.forget()  # this state came to its end first
                     return stop.value  # type: ignore[no-any-return]
+                away_s = None
                 has_latencies = isinstance(progress, SearchProgress) and bool(progress.latencies)
-                self._check(state, FRESH_S if has_latencies else LOOK_S)
+                self._check(state, FRESH_S if has_latencies else look_s)
                 yield progress
+        except DeviceChanged:
+            if comparison is not None and is_begun:
+                self.forget()
+                self._left = _Left(comparison, task, self._clock() if left_at is None else left_at)
+                goes_on_later = True
+            raise
         finally:
-            task.close()
+            if not goes_on_later:
+                task.close()
+
+    def forget(self) -> None:
+        """Give up the comparison that was left, if there is one, with what it holds."""
+        left, self._left = self._left, None
+        if left is not None:
+            left.task.close()
 
     def _check(self, state: str, fresh_s: float) -> None:
         now = self._clock()

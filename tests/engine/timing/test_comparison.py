@@ -314,3 +314,26 @@ def test_who_errs_no_more_than_the_baseline_stays_in_the_comparison() -> None:
 
     assert baseline.runs == same.runs > 2
     assert worse.runs == 0
+
+
+def test_a_round_in_which_it_was_left_is_held_again_and_its_time_does_not_count() -> None:
+    machine = Machine()
+    plans = Scripted(8, on=machine), Scripted(4, on=machine)
+    options = replace(OPTIONS, budget_s=600.0)
+    task = compare([TimedContender(plan) for plan in plans], [Check({}, REFERENCE)], options)
+
+    def left_in(round_: int) -> None:
+        while len(machine.ran) < 4 * round_:
+            next(task)
+        plans[0].ms, plans[1].ms = 80, 90  # as far cores took until that was noticed
+        next(task)
+        plans[0].ms, plans[1].ms = 8, 4
+        task.send(1e6)
+
+    left_in(1)
+    left_in(5)
+    (baseline, faster), _ = finish(task)
+
+    assert baseline.turns_us == (8000,) * 6
+    assert faster.ratios == (2.0,) * 6
+    assert (faster.latency_us, faster.spread) == (4000, 0.0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import pytest
@@ -12,7 +12,8 @@ from braid.core.device_state import UNKNOWN, DeviceState
 from braid.core.errors import DeviceChanged
 from braid.core.measurement import StageLatency
 from braid.engine.device import Backend
-from braid.engine.link.messages import SearchProgress
+from braid.core.program import ProgramKey
+from braid.engine.link.messages import ComparePlans, SearchProgress
 from braid.engine.runtime.yielding import YieldToRequests, no_pause
 from braid.engine.worker.measuring.state_guard import LOOK_S, PART, StateGuard
 from tests.engine.timing.running import finish
@@ -106,3 +107,52 @@ def test_where_the_state_cannot_be_told_or_is_not_asked_for_it_goes_on() -> None
     device = Device([NEAR, FAR])
     finish(device.guard().in_state(device.task(3, LOOK_S), None))
     assert device.looks == 0
+
+
+COMPARISON = ComparePlans(ProgramKey("ab", ()), ())
+
+
+def steps(device: Device, done: list[float | None], count: int) -> Generator[Any, Any, Any]:
+    """A comparison of so many steps, which notes what it is sent after each."""
+    try:
+        for _ in range(count):
+            device.now += LOOK_S
+            done.append((yield None))
+        return REPLY
+    finally:
+        device.ended.append("task")
+
+
+def test_a_comparison_goes_on_where_it_was_once_the_state_is_back() -> None:
+    device = Device([NEAR, NEAR, FAR, FAR, NEAR])
+    guard, done = device.guard(), list[float | None]()
+
+    with pytest.raises(DeviceChanged):
+        finish(guard.in_state(steps(device, done, 5), "near", COMPARISON))
+    assert (done, device.ended) == ([None], [])
+    finish(guard.in_state(device.task(1, 0.9), "far"))  # something else meanwhile
+    device.now += 0.1
+
+    reply, _ = finish(guard.in_state(steps(device, [], 5), "near", COMPARISON))
+
+    assert reply is REPLY
+    assert done[1:] == [pytest.approx(1.0), None, None, None], "how long it was left, and on"
+    assert device.ended == ["task"] * 2, "it, and what was asked for meanwhile"
+
+
+def test_only_the_comparison_that_was_left_last_is_kept() -> None:
+    device = Device([NEAR, FAR, FAR, NEAR, NEAR])
+    guard = device.guard()
+    of_near, of_far = replace(COMPARISON, state="near"), replace(COMPARISON, state="far")
+
+    with pytest.raises(DeviceChanged):
+        finish(guard.in_state(steps(device, [], 5), "near", of_near))
+    with pytest.raises(DeviceChanged):
+        finish(guard.in_state(steps(device, [], 5), "far", of_far))
+    assert device.ended == ["task"]
+
+    finish(guard.in_state(steps(device, [], 5), "near", of_near))
+
+    assert device.ended == ["task"] * 3, "the one that ended has no use for the other"
+    guard.forget()
+    assert device.ended == ["task"] * 3

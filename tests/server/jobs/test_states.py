@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from braid.compiler.compile import CHANGING, MOST_STATES
-from braid.core.device_state import DeviceState, key_in_state
+from braid.compiler.compile import MOST_CHANGES
+from braid.core.device_state import CHANGING, DeviceState, key_in_state
 from braid.core.errors import DeviceChanged
 from braid.core.schedule import Schedule
-from braid.engine.link.messages import ComparePlans, MeasurementRequest
+from braid.engine.link.messages import ComparePlans, MeasurementRequest, MeasureStage
 from braid.server.store.records import JobStatus
 from tests.server.jobs.fakes import FakeDevice, Server
 from tests.server.jobs.watching import registered
@@ -65,7 +65,7 @@ async def test_where_the_state_stays_nothing_is_measured_twice(server: Server) -
     assert {*server.device.measured.values()} == {1}
 
 
-async def test_a_change_in_the_comparison_compiles_anew_in_the_other_state(server: Server) -> None:
+async def test_a_change_in_the_comparison_goes_on_in_the_other_state(server: Server) -> None:
     server.device.state = NEAR
     moves(server.device, lambda request: isinstance(request, ComparePlans), [FAR])
 
@@ -80,7 +80,7 @@ async def test_a_change_in_the_comparison_compiles_anew_in_the_other_state(serve
 
 async def test_a_device_that_stays_in_no_state_gets_a_provisional_schedule(server: Server) -> None:
     server.device.state = NEAR
-    moves(server.device, lambda request: isinstance(request, ComparePlans), [FAR, NEAR] * 9)
+    moves(server.device, lambda request: isinstance(request, ComparePlans), [FAR, NEAR] * 99)
 
     job = await registered(server, sizes=(1,))
 
@@ -90,4 +90,38 @@ async def test_a_device_that_stays_in_no_state_gets_a_provisional_schedule(serve
     assert provenance.provisional is not None
     assert "kept changing" in provenance.provisional.reason
     assert len(server.device.compared) == 1
-    assert max(server.device.measured.values()) <= MOST_STATES
+    assert {*server.device.measured.values()} == {2}, "in each state once, however often it changed"
+
+
+async def test_what_was_measured_before_a_change_is_not_measured_again_after_it(
+    server: Server,
+) -> None:
+    server.device.state = NEAR
+    moves(server.device, lambda request: isinstance(request, MeasureStage), [FAR, NEAR] * 5)
+
+    job = await registered(server, sizes=(1,))
+
+    assert (job.state, job.message) == (JobStatus.READY, "")
+    assert stored(server).provenance.state in ("near", "far")
+    assert max(server.device.measured.values()) <= 2
+    assert len(server.device.compared) == 1
+    assert MOST_CHANGES > 10
+
+
+async def test_it_goes_on_where_it_was_when_the_first_state_is_back(server: Server) -> None:
+    server.device.state = NEAR
+    to = [FAR]
+    moves(server.device, lambda request: isinstance(request, ComparePlans), to)
+
+    def back(stage: Any) -> None:  # in the midst of the search in the other state
+        if server.device.state is FAR and not to:
+            to.append(NEAR)
+
+    server.device.before_measuring = back
+    moves(server.device, lambda request: isinstance(request, MeasureStage), to)
+    plans = server.planner.calls
+
+    await registered(server, sizes=(1,))
+
+    assert stored(server).provenance.state == "near"
+    assert server.planner.calls - plans == 2, "near once, far begun; near was not searched again"
