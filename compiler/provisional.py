@@ -29,14 +29,16 @@ LEAST_IDLE = 0.75
 
 
 def better_founded(before: Schedule | None, new: Schedule, made_in_s: float) -> Schedule:
-    """Return what was made now, unless the one before rests on more. That one stays provisional.
+    """Return what was made now, unless the one before rests on more.
 
-    ``made_in_s`` is how long it took to make.
+    That one stays provisional, or settled. ``made_in_s`` is how long it took to make.
     """
     now = new.provenance.provisional
     if now is None:
         return new
     was = None if before is None else before.provenance.provisional
+    if before is not None and was is None:
+        return before
     now = replace(now, tries=now.tries + (0 if was is None else was.tries), made_in_s=made_in_s)
     if before is None or _certainty(new) >= _certainty(before):
         return new.found_provisional(now)

@@ -271,7 +271,7 @@ class DeviceChanged(BraidError):
 
     def __init__(self, before: str, now: str) -> None:
         super().__init__(
-            f"the cores of the device were {before} and are {now} now; what is measured there counts"
+            f"the cores of the device were {before} and are {now} now; what was measured is kept"
         )
 
 

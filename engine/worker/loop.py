@@ -296,8 +296,9 @@ class Worker(YieldToRequests):
         try:
             if isinstance(request, MeasurementRequest):
                 task = self.measurements[type(request)](request)
-                is_long = isinstance(request, ComparePlans) and not request.is_brief
-                comparison = request if is_long else None
+                comparison = None
+                if isinstance(request, ComparePlans) and not request.is_brief:
+                    comparison = request
                 task = self._state_guard.in_state(task, request.state, comparison)
                 self._background.append(_Background(call, task))
                 return

@@ -88,7 +88,8 @@ class FrontEnd:
                 self.metrics.drift, settings.drift_ratio, settings.drift_seconds, self._plan_drifted
             )
             events = DeviceEvents(
-                self._worker_changed, self._worker_ended, self.drift.ran, self._model_lost
+                *(self._worker_changed, self._worker_ended, self.drift.ran, self._model_lost),
+                moved=lambda device: self._background.start(self.models.states.follow(device)),
             )
             self.devices = Devices(settings, events, make_host)
             health = Health(SERVICES, self._device_facts)

@@ -33,6 +33,7 @@ from braid.server.models.queries import ModelQueries
 from braid.server.models.residency import Residency
 from braid.server.models.restore import Restore
 from braid.server.models.serving_models import ServingModels
+from braid.server.models.state_plans import StatePlans
 from braid.server.observability.drift import DriftWatch
 from braid.server.observability.metrics import Metrics
 from braid.server.repository.model_sync import ModelSync
@@ -73,6 +74,7 @@ class ModelParts:
     provisional: ProvisionalSchedules
     lengths: LengthChoices
     residency: Residency
+    states: StatePlans
 
 
 def make_model_parts(made_from: MadeFrom, on_answers: Callable[[str, bool], None]) -> ModelParts:
@@ -93,7 +95,9 @@ def make_model_parts(made_from: MadeFrom, on_answers: Callable[[str, bool], None
     cpu_times = partial(read_cpu_times, _cores_of(made_from.devices))
     residency = Residency(residency_limits(settings), serving, made_from.devices, store.folder.root)
     provisional = ProvisionalSchedules(
-        lambda: runner, serving.quiet, cpu_times, is_scheduled=serving.is_scheduled
+        *(lambda: runner, serving.quiet, cpu_times),
+        is_scheduled=serving.is_scheduled,
+        state_of=made_from.devices.state_of,
     )
     lengths = LengthChoices(store, serving.all_replicas, lambda: runner, serving.quiet, cpu_times)
     services = _job_services(made_from, serving, provisional, residency)
@@ -109,7 +113,8 @@ def make_model_parts(made_from: MadeFrom, on_answers: Callable[[str, bool], None
     if fleet is not None and database is not None:
         fleet.follow(database, services, serving, loader.turns)
     return ModelParts(
-        *(serving, runner, loader, policies, queries, restore, provisional, lengths, residency)
+        *(serving, runner, loader, policies, queries, restore, provisional, lengths, residency),
+        StatePlans(services, serving),
     )
 
 
@@ -153,6 +158,7 @@ def _job_services(
             of_main_shape(made_from.drift.schedule_chosen),
             provisional.schedule_chosen,
         ),
+        on_lacking=provisional.lacks,
         tolerance=settings.tolerance,
         side_by_side=settings.side_by_side,
     )

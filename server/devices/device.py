@@ -59,6 +59,8 @@ class DeviceEvents:
     """Receives the plan of a batch that ran, and its time on the device in microseconds."""
     damaged: Callable[[Device, str, DamagedArtefact], None] = lambda device, digest, error: None
     """Receives the digest of a model in use that a new worker could not load."""
+    moved: Callable[[Device], None] = lambda device: None
+    """Receives a device whose cores are nearer or farther now, or groups of other ones."""
 
 
 class Device:
@@ -84,7 +86,7 @@ class Device:
             on_end=partial(self._events.ended, name),
         )
         self.link = make_link(name, options, self.arena, link_events)
-        self._state_watch = StateWatch(self.link, lambda: self._events.changed(self))
+        self._state_watch = StateWatch(self.link, self._moved)
         self._executables = Executables(self.link, run_limits or RunLimits())
         self.shape_memory = ShapeMemory.part_of(options.memory_bytes)
         self._models: dict[str, Path] = {}  # artefacts by digest
@@ -106,6 +108,10 @@ class Device:
     def state(self) -> DeviceState:
         """Which of its cores are near one another, as its worker told last."""
         return self._state_watch.state
+
+    def _moved(self) -> None:
+        self._events.changed(self)
+        self._events.moved(self)
 
     @property
     def precisions(self) -> tuple[str, ...]:

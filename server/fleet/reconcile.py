@@ -202,9 +202,10 @@ class Reconciler:
 
     async def _use(self, stored: StoredSchedule) -> None:
         """Let a stored schedule serve, unless it does."""
-        services, replica, key = self._services, stored.replica, stored.key
+        services, replica, key = self._services, stored.replica, stored.key.of_first_state
         device = replica.device
-        schedule = await services.store.call(services.store.find_schedule, key)
+        find = services.store.find_in_state
+        schedule = await services.store.call(find, key, device.state.name)
         if schedule is None or replica.chosen.get(key) == ScheduleMark.of(schedule):
             return
         facts = {"model": replica.name, "version": replica.version, "size": key.batch_size}

@@ -18,7 +18,8 @@ from typing import Protocol
 from braid.compiler.bench import MeasuringHost
 from braid.compiler.device import Device
 from braid.compiler.imported_model import ImportedModel
-from braid.core.schedule import Schedule
+from braid.core.device_state import DeviceState
+from braid.core.schedule import Schedule, ScheduleKey
 from braid.engine.importer.host.messages import OnProgress
 from braid.server.store.records import ModelVersion
 
@@ -41,6 +42,10 @@ class ServingDevice(Device, Protocol):
     @property
     def bench(self) -> MeasuringHost:
         """Where it is measured."""
+
+    @property
+    def state(self) -> DeviceState:
+        """State in which it serves, as it was told last; empty: it is not known."""
 
     def keeping(self, digest: str) -> AbstractAsyncContextManager[None]:
         """Keep a model loaded while the context is open, even if its other users end."""
@@ -80,8 +85,12 @@ class PlanTarget(Protocol):
             InvalidArtefact: the plan does not fit the model; the old plan stays.
         """
 
-    def expect_sequential(self, model: ModelVersion, device: str, schedule: Schedule) -> None:
-        """Form batches by the latency of the sequential plan, of a schedule not promoted."""
+    async def use_sequential(self, model: ModelVersion, device: str, schedule: Schedule) -> None:
+        """Let the sequential plan run, of a schedule not promoted, and form batches by its latency.
+
+        Where another plan ran so far, of another state of the device or an earlier schedule, it
+        goes.
+        """
 
     async def unload(self, model: ModelVersion) -> None:
         """End the replicas of a version, and record its new state."""
@@ -105,6 +114,9 @@ class JobObserver(Protocol):
     def plans_refused(self, device: str, count: int) -> None:
         """Count plans that were refused because their outputs were wrong."""
 
+
+OnLacking = Callable[[ModelVersion, str, ScheduleKey], None]
+"""Takes the key of a schedule that a model lacks on a device, in the state that the key names."""
 
 OnSchedule = Callable[[ModelVersion, str, Schedule], None]
 """Takes a schedule that was found or made for a model on a device; promoted, it serves."""

@@ -20,12 +20,15 @@ class LiveJob:
         store: Store,
         check: CheckImported | None = None,
         replaces: bool = False,
+        *,
+        in_present_state: bool = False,
     ) -> None:
         self.job = job
         self.model = model
         self.store = store  # that refuses writes once the job is another server's
         self.check: CheckImported = check or (lambda imported: None)
         self.replaces = replaces  # a version serves other bytes, until these do
+        self.in_present_state = in_present_state  # makes what present states of devices lack
         self.grant: object = None  # for the registry
         self.changed = asyncio.Event()  # set, and replaced, at each change
         self.task: asyncio.Task[None] | None = None

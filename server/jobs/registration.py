@@ -78,11 +78,14 @@ async def register_model(
     services: JobServices,
     report: ReportProgress,
     check: CheckImported = lambda imported: None,
+    *,
+    in_present_state: bool = False,
 ) -> RegistrationOutcome:
     """Take a model version from its upload to a schedule for every batch size and device.
 
     A batch size that fails leaves the model serving sequentially and does not stop the others,
     nor does a device that cannot serve the model. What ``check`` raises ends it before it serves.
+    With ``in_present_state``, schedules of another state of a device do not do.
 
     Raises:
         BraidError: the model does not serve; the message is for the user.
@@ -94,7 +97,7 @@ async def register_model(
         samples = await _samples(imported, services)  # which may not fit the model
         refusals = await _serve_sequentially(model, imported, services, report)
         work = [
-            target
+            replace(target, in_present_state=in_present_state)
             for target in _work(model, imported, services, samples)
             if target.device.name not in refusals
         ]
@@ -335,6 +338,7 @@ class _Target:
     samples: GivenSamples = NO_SAMPLES
     is_main: bool = True  # the main one of several shapes
     pays: Callable[[Schedule], bool] | None = None  # of a size that is measured briefly: serves it?
+    in_present_state: bool = False  # a schedule of another state of the device does not do
 
     def label(self, services: JobServices) -> str:
         device = self.device.name if len(services.devices) > 1 else ""
@@ -345,6 +349,10 @@ class _Target:
     def key(self) -> ScheduleKey:
         return self.imported.schedule_key(self.device.device_key, self.batch_size)
 
+    def is_done(self, stored: Schedule) -> bool:
+        is_present = stored.is_of(self.device.state.name) or not self.in_present_state
+        return is_present and not stored.is_asked
+
 
 async def _schedule(
     target: _Target, services: JobServices, progress: BatchSizeProgress
@@ -354,22 +362,23 @@ async def _schedule(
     check_offered(target.imported.options.precision, [target.device])
     retry = services.retry(progress.retrying)
     stored = await _use_stored(target, services, retry)
-    if stored is not None and not stored.is_asked:
+    if stored is not None and target.is_done(stored):
         return stored
     async with services.making_schedule(target.key.id, progress.waiting_for_node) as owned:
         if owned is not services:  # another server may have made it meanwhile
             stored = await _use_stored(target, owned, retry)
-            if stored is not None and not stored.is_asked:
+            if stored is not None and target.is_done(stored):
                 return stored
         return await _make(target, owned, progress, stored)
 
 
 async def _make(
-    target: _Target, services: JobServices, progress: BatchSizeProgress, before: Schedule | None
+    target: _Target, services: JobServices, progress: BatchSizeProgress, serving: Schedule | None
 ) -> Schedule:
     """Make and store the schedule of one batch size on one device, and let it serve.
 
-    ``before`` serves meanwhile, and on if nothing could be decided now.
+    ``serving`` serves meanwhile, perhaps of another state of the device, and on if nothing could be
+    decided now.
     """
     device, observer, store = target.device, services.observer, services.store
     is_brief = target.pays is not None
@@ -413,12 +422,26 @@ async def _make(
         return new
     wrong = sum(contender.erred for contender in new.provenance.candidates)
     observer.plans_refused(device.name, wrong)
-    schedule = better_founded(before, new, monotonic() - began)
+    key, before = await store.call(store.place_of, new)
+    if serving is not None and before is None and new.is_undecided:
+        return serving
+    schedule = better_founded(before, replace(new, key=key), monotonic() - began)
     is_new = schedule.unit_names == new.unit_names
     await store.call(store.put_schedule, schedule, graph if is_new else None)
-    retry = services.retry(progress.retrying)
-    await promote(target.model, device, schedule, services, retry)
+    await _serve_made(target, schedule, services, services.retry(progress.retrying))
     return schedule
+
+
+async def _serve_made(
+    target: _Target, schedule: Schedule, services: JobServices, retry: RetryWhileRestarting
+) -> None:
+    """Let a schedule serve that was just stored, unless there is one of the present state."""
+    if schedule.is_of(target.device.state.name):
+        await promote(target.model, target.device, schedule, services, retry)
+    else:
+        _tell(target.model, target.device, schedule, services)
+    if not schedule.is_of(target.device.state.name):
+        await _serve_stored(target, services, retry)
 
 
 async def _find_larger_sizes(
@@ -439,7 +462,7 @@ async def _find_larger_sizes(
     try:
         for size in imported.larger_sizes:
             key = imported.schedule_key(target.device.device_key, size)
-            stored = await store.call(store.find_schedule, key)
+            stored = await store.call(store.find_in_state, key, target.device.state.name)
             if stored is not None and stored.is_asked:
                 await schedule(size)
         sizes = LargerSizes(imported, first)
@@ -464,7 +487,7 @@ async def _look_again(
     async with services.making_schedule(target.key.id, lambda: None) as owned:
         schedule = first.found_provisional(why)
         await owned.store.call(owned.store.put_schedule, schedule)
-        await promote(target.model, target.device, schedule, owned, owned.retry())
+        await _serve_made(target, schedule, owned, owned.retry())
     return schedule
 
 
@@ -472,22 +495,40 @@ async def _use_stored(
     target: _Target, services: JobServices, retry: RetryWhileRestarting
 ) -> Schedule | None:
     """Let the stored schedule serve, if there is one that fits."""
-    key, device = target.key, target.device
-    stored = await services.store.call(services.store.find_schedule, key)
-    schedule = None if stored is None else with_present_engines(stored, device.software)
+    device, is_asked_for = target.device, target.batch_size in target.imported.batch_sizes
+    schedule = await _serve_stored(target, services, retry)
     if schedule is not None:
-        if schedule is not stored:
-            await services.store.call(services.store.put_schedule, schedule)
-        try:
-            await promote(target.model, device, schedule, services, retry)
-            services.registry.found(target.model, device.name, schedule)
-        except InvalidArtefact as error:
-            log.warning("unfit schedule", extra={"schedule_id": key.id, "reason": str(error)})
-            await services.store.call(services.store.forget_schedule, key)
-            schedule = None
-    if schedule is not None or target.batch_size in target.imported.batch_sizes:
+        services.registry.found(target.model, device.name, schedule)
+        state = device.state.name
+        if is_asked_for and not schedule.is_of(state):
+            services.on_lacking(target.model, device.name, replace(target.key, state=state))
+    if schedule is not None or is_asked_for:
         services.observer.schedule_looked_up(schedule is not None)
     return schedule
+
+
+async def _serve_stored(
+    target: _Target, services: JobServices, retry: RetryWhileRestarting
+) -> Schedule | None:
+    """Let the schedule of the present state serve, or else that of another; None: there is none."""
+    device, store = target.device, services.store
+    while True:
+        state = device.state.name
+        stored = await store.call(store.find_in_state, target.key, state)
+        if stored is None:
+            return None
+        schedule = with_present_engines(stored, device.software)
+        if schedule is not stored:
+            await store.call(store.put_schedule, schedule)
+        try:
+            await promote(target.model, device, schedule, services, retry)
+        except InvalidArtefact as error:
+            facts = {"schedule_id": schedule.key.id, "reason": str(error)}
+            log.warning("unfit schedule", extra=facts)
+            await store.call(store.forget_schedule, schedule.key)
+            return None
+        if device.state.name == state:  # else the other's has been put in its place
+            return schedule
 
 
 async def promote(
@@ -501,7 +542,13 @@ async def promote(
     if schedule.provenance.promoted:
         await retry(lambda: services.models.swap(model, device.name, schedule))
     else:
-        services.models.expect_sequential(model, device.name, schedule)
+        await retry(lambda: services.models.use_sequential(model, device.name, schedule))
+    _tell(model, device, schedule, services)
+
+
+def _tell(
+    model: ModelVersion, device: ServingDevice, schedule: Schedule, services: JobServices
+) -> None:
     for on_schedule in services.on_schedule:
         on_schedule(model, device.name, schedule)
 

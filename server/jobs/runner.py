@@ -228,11 +228,20 @@ class JobRunner:
             self._begin(entry, check)
         return entry
 
-    def _begin(self, entry: Registration, check: CheckImported | None = None) -> None:
+    def _begin(
+        self,
+        entry: Registration,
+        check: CheckImported | None = None,
+        *,
+        in_present_state: bool = False,
+    ) -> None:
         """Run a job whose rows were just stored, if it is new."""
         if entry.is_new_job and not self._is_stopping:
             self.live.count(None, entry.job.state)
-            live = LiveJob(entry.job, entry.model, self._store, check, entry.replaces)
+            live = LiveJob(
+                *(entry.job, entry.model, self._store, check, entry.replaces),
+                in_present_state=in_present_state,
+            )
             live.grant = entry.grant
             self.running.begin(live)
 
@@ -271,9 +280,17 @@ class JobRunner:
         return entry.job
 
     async def compare_again(
-        self, name: str, version: int, is_due: Callable[[Provisional], bool]
+        self,
+        name: str,
+        version: int,
+        is_due: Callable[[Provisional], bool],
+        *,
+        lacks_state: bool = False,
     ) -> JobRecord | None:
         """Run a job for the provisional schedules of a version, if one of them is due.
+
+        It also makes what the version lacks in the present states of devices; with ``lacks_state``
+        it is run for that alone.
 
         Raises:
             ModelNotFound, VersionNotFound: there is none.
@@ -282,9 +299,11 @@ class JobRunner:
             return None
         again, store, devices = self._store.compare_again, self._store, self._device_keys_of("")
         async with self._registering:
-            entry = await store.call(again, name, version, self.device_keys, devices, is_due)
+            entry = await store.call(
+                *(again, name, version, self.device_keys, devices, is_due), lacks_state=lacks_state
+            )
             if entry is not None:
-                self._begin(entry)
+                self._begin(entry, in_present_state=True)
         return None if entry is None else entry.job
 
     async def schedule_lengths(
@@ -311,12 +330,13 @@ class JobRunner:
     ) -> None:
         """Forget what a settled schedule rests on; it serves until it is made again.
 
-        That is when the machine is quiet.
+        That is when the machine is quiet. Schedules of other states of the device stay settled.
 
         Raises:
             ModelNotFound, VersionNotFound: there is none.
         """
-        which = WhichSchedules(self._device_keys_of(device), batch_size)
+        present = next(on.state.name for on in self._services.devices if on.name == device)
+        which = WhichSchedules(self._device_keys_of(device), batch_size, present)
         doubted = self._store.doubt_schedules
         model, schedules = await self._store.call(doubted, name, version, which, reason)
         for schedule in schedules:

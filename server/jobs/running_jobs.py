@@ -140,7 +140,9 @@ class RunningJobs:
         services = replace(self._services, store=live.store)
         try:
             report = partial(self._report, live)
-            outcome = await register_model(live.model, services, report, live.check)
+            outcome = await register_model(
+                *(live.model, services, report, live.check), in_present_state=live.in_present_state
+            )
         except TakenOver:
             await self._lost(live)
         except DiskFailure as error:

@@ -339,19 +339,22 @@ class ServingModels(KnownModels):
                 f"{model.name} version {model.version} is not scheduled for {schedule.key.shapes} "
                 "any more"
             )
-        await served.use_plan(batch_size, schedule, of)
-        served.chosen[schedule.key] = ScheduleMark.of(schedule)
+        await served.use_plan(batch_size, schedule, of, state=schedule.provenance.state)
+        served.chosen[schedule.key.of_first_state] = ScheduleMark.of(schedule)
         if latency_us := schedule.provenance.measured_us:
             served.expect(batch_size, latency_us, of)
 
-    def expect_sequential(self, model: ModelVersion, device: str, schedule: Schedule) -> None:
+    async def use_sequential(self, model: ModelVersion, device: str, schedule: Schedule) -> None:
         served = self._on(model.name, model.version, device)
-        latency_us = schedule.provenance.sequential_us
+        provenance, batch_size = schedule.provenance, schedule.key.batch_size
         if served is None or not served.model.is_same(model):
             return
-        served.chosen[schedule.key] = ScheduleMark.of(schedule)
-        if latency_us and served.is_main(schedule):
-            served.expect(schedule.key.batch_size, latency_us)
+        of = served.scheduled.get(schedule.key.shapes)
+        if of is not None and served.has_plan(batch_size, of):
+            await served.use_plan(batch_size, None, of, state=provenance.state)
+        served.chosen[schedule.key.of_first_state] = ScheduleMark.of(schedule)
+        if provenance.sequential_us and served.is_main(schedule):
+            served.expect(batch_size, provenance.sequential_us)
 
     def _on(self, name: str, version: int, device: str) -> ModelReplica | None:
         replicas = self.served_version(name, version)

@@ -128,10 +128,14 @@ _identity = attrgetter("name", "version", "sha256", "options")
 
 @dataclass(frozen=True, slots=True)
 class WhichSchedules:
-    """Schedules of one model version: on some devices, of one batch size or of all."""
+    """Schedules of one model version: on some devices, of one batch size or of all.
+
+    With a state, those for devices in the state of that name.
+    """
 
     device_keys: Sequence[str]
     batch_size: int | None = None
+    state: str = ""
 
 
 @dataclass(frozen=True, slots=True)

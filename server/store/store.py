@@ -397,11 +397,14 @@ class Store(Registrations):
         device_keys: str,
         devices: Sequence[str],
         is_due: Callable[[Provisional], bool],
+        *,
+        lacks_state: bool = False,
     ) -> Registration | None:
         """Add a job that makes the provisional schedules of a version again, if one of them is due.
 
         Also if none is provisional any more: then another model's job settled them, and this
         version's job lets them serve. None: a job is under way, none is due, or it does not serve.
+        With ``lacks_state`` none need be due: the job is for schedules that do not exist yet.
 
         Raises:
             ModelNotFound, VersionNotFound: there is none.
@@ -415,9 +418,10 @@ class Store(Registrations):
             results = self._results(connection)
             schedules = _wanted_schedules(results, model, WhichSchedules(devices))
             open_ = [p for schedule in schedules if (p := schedule.provenance.provisional)]
-            if open_ and not any(map(is_due, open_)):
+            if any(map(is_due, open_)):
+                results.ask_again(schedules)
+            elif open_ and not lacks_state:
                 return None
-            results.ask_again(schedules)
             return self._add_job(connection, model, device_keys)
 
         return self._transactions.write(again, "jobs")
@@ -515,6 +519,7 @@ def _wanted_schedules(
         schedule
         for device_key in dict.fromkeys(which.device_keys)
         for schedule in results.schedules_for(model.sha256, model.options, device_key)
+        if schedule.is_of(which.state)
     ]
     size = which.batch_size
     if size is None:

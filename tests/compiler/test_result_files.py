@@ -13,6 +13,7 @@ import pytest
 
 from braid.compiler.result_files import Measurement, ResultFiles, ScheduleFile
 from braid.core.measurement import StageLatency
+from braid.core.schedule import Schedule
 from tests.compiler.results import MODEL, graph, schedule
 
 OLD = 1.0  # seconds since 1970

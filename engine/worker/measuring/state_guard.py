@@ -71,10 +71,9 @@ class StateGuard:
         if state is None:
             return (yield from task)
         left_at: float | None = None  # until it goes on
-        if comparison is not None and self._left is not None:
-            if self._left.request == comparison:
-                task.close()
-                task, left_at, self._left = self._left.task, self._left.at, None
+        if comparison is not None and self._left is not None and self._left.request == comparison:
+            task.close()
+            task, left_at, self._left = self._left.task, self._left.at, None
         look_s = LOOK_S if comparison is None else LOOK_IN_ROUNDS_S
         goes_on_later, is_begun = False, left_at is not None
         try:

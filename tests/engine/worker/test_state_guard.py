@@ -11,8 +11,8 @@ import pytest
 from braid.core.device_state import UNKNOWN, DeviceState
 from braid.core.errors import DeviceChanged
 from braid.core.measurement import StageLatency
-from braid.engine.device import Backend
 from braid.core.program import ProgramKey
+from braid.engine.device import Backend
 from braid.engine.link.messages import ComparePlans, SearchProgress
 from braid.engine.runtime.yielding import YieldToRequests, no_pause
 from braid.engine.worker.measuring.state_guard import LOOK_S, PART, StateGuard
@@ -41,7 +41,7 @@ class Device:
     def guard(self) -> StateGuard:
         return StateGuard(cast(Backend, self), no_pause, lambda: self.now)
 
-    def task(self, steps: int, step_s: float, progress: Any = None) -> Generator[Any, None, Any]:
+    def task(self, steps: int, step_s: float, progress: Any = None) -> Generator[Any, Any, Any]:
         """A measurement of so many steps."""
         try:
             for _ in range(steps):

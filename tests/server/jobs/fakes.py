@@ -395,7 +395,7 @@ class FakeServingModels:
         self.not_restored.discard(model.name)
         self.on_devices.add(device)
 
-    def expect_sequential(self, model: ModelVersion, device: str, schedule: Schedule) -> None:
+    async def use_sequential(self, model: ModelVersion, device: str, schedule: Schedule) -> None:
         pass
 
     async def swap(self, model: ModelVersion, device: str, schedule: Schedule) -> None:
