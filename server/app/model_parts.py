@@ -95,7 +95,9 @@ def make_model_parts(made_from: MadeFrom, on_answers: Callable[[str, bool], None
     cpu_times = partial(read_cpu_times, _cores_of(made_from.devices))
     residency = Residency(residency_limits(settings), serving, made_from.devices, store.folder.root)
     provisional = ProvisionalSchedules(
-        *(lambda: runner, serving.quiet, cpu_times),
+        lambda: runner,
+        serving.quiet,
+        cpu_times,
         is_scheduled=serving.is_scheduled,
         state_of=made_from.devices.state_of,
     )

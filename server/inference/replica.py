@@ -288,15 +288,15 @@ class ModelReplica:
         """
         key = (of or self.profiled, batch_size)
         to_run = self._to_run(*key, schedule)
-        old = self._profiled.get(key)
-        ready = old if old is not None and old.to_run == to_run else await self._prepared(to_run)
+        old, before = self._profiled.get(key), self._states.get(key, "")
+        has_moved = before != state and is_state(before) and is_state(state)
+        is_same = has_moved and old is not None and old.to_run == to_run
+        ready = old if is_same and old is not None else await self._prepared(to_run)
         if self._is_closed or key[0] not in self.scheduled.values():
             await self.device.release(ready)
             return
-        old, before = self._profiled.get(key), self._states.get(key, "")
-        retire = self._retire
-        if before != state and is_state(before) and is_state(state):
-            retire = self._put_by
+        old = self._profiled.get(key)
+        retire = self._put_by if has_moved else self._retire
         self._profiled[key], self._states[key] = ready, state
         if key[0] != self.profiled:
             if isinstance(self._latencies.get(key[0]), ShapeLatencies):

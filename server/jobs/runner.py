@@ -299,9 +299,8 @@ class JobRunner:
             return None
         again, store, devices = self._store.compare_again, self._store, self._device_keys_of("")
         async with self._registering:
-            entry = await store.call(
-                *(again, name, version, self.device_keys, devices, is_due), lacks_state=lacks_state
-            )
+            add = partial(again, name, version, self.device_keys, devices, is_due)
+            entry = await store.call(add, lacks_state=lacks_state)
             if entry is not None:
                 self._begin(entry, in_present_state=True)
         return None if entry is None else entry.job

@@ -67,10 +67,13 @@ def stored(server: Server, batch_size: int = 1) -> Schedule:
 async def in_idle_time(server: Server, machine: Machine) -> AsyncIterator[ProvisionalSchedules]:
     """Provisional schedules are made again; a server restored its models before."""
     provisional = ProvisionalSchedules(
-        lambda: server.runner, machine.still, machine.cpu_times, machine.clock, machine.sleep
+        *(lambda: server.runner, machine.still, machine.cpu_times, machine.clock, machine.sleep),
+        state_of=lambda device: server.device.state.name,
     )
     services = replace(
-        server.services, on_schedule=[*server.services.on_schedule, provisional.schedule_chosen]
+        server.services,
+        on_schedule=[*server.services.on_schedule, provisional.schedule_chosen],
+        on_lacking=provisional.lacks,
     )
     await server.runner.stop()
     server.runner = JobRunner(services)

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 from braid.compiler.compile import MOST_CHANGES
-from braid.core.device_state import CHANGING, DeviceState, key_in_state
+from braid.compiler.provisional import FIRST_PAUSE_S
+from braid.core.device_state import CHANGING, UNKNOWN, DeviceState, key_in_state
 from braid.core.errors import DeviceChanged
+from braid.core.measurement import PlanMeasurement
 from braid.core.schedule import Schedule
 from braid.engine.link.messages import ComparePlans, MeasurementRequest, MeasureStage
+from braid.server.jobs.registration import serve_again
 from braid.server.store.records import JobStatus
 from tests.server.jobs.fakes import FakeDevice, Server
-from tests.server.jobs.watching import registered
+from tests.server.jobs.test_provisional import Machine, in_idle_time, until
+from tests.server.jobs.watching import registered, until_ended
 
 NEAR, FAR = DeviceState(((0, 1),)), DeviceState(((0,), (1,)))
 
@@ -125,3 +132,151 @@ async def test_it_goes_on_where_it_was_when_the_first_state_is_back(server: Serv
 
     assert stored(server).provenance.state == "near"
     assert server.planner.calls - plans == 2, "near once, far begun; near was not searched again"
+
+
+# A schedule for each state.
+
+
+def of_states(server: Server) -> dict[str, Schedule]:
+    schedules = server.store.schedules_of(server.store.find_model("lenet", 1).sha256)
+    return {schedule.provenance.state: schedule for schedule in schedules}
+
+
+def by_distance(device: FakeDevice) -> None:
+    """Branches side by side pay near, and cost far: plans in which units share a stage lose."""
+    ask = device.ask
+
+    async def asked(request: Any, *arguments: Any) -> Any:
+        if isinstance(request, ComparePlans):
+            is_near = device.state.name == "near"
+            others = PlanMeasurement(50.0, 0.01, 10, (2.0,) * 9, 1e-6, 1e-6)
+            slower = PlanMeasurement(150.0, 0.01, 10, (0.67,) * 9, 1e-6, 1e-6)
+            device.others = others if is_near else slower
+        return await ask(request, *arguments)
+
+    device.ask = asked  # type: ignore[method-assign, assignment]
+
+
+def serving(server: Server) -> Schedule | None:
+    return server.models.plans.get(("lenet", 1, 1))
+
+
+async def test_the_second_state_gets_its_schedule_in_idle_time_and_each_has_its_plan(
+    server: Server,
+) -> None:
+    server.device.state = NEAR
+    by_distance(server.device)
+    await registered(server, sizes=(1,))
+    near = stored(server)
+    assert serving(server) == near
+    server.device.state, machine = FAR, Machine()
+
+    async with in_idle_time(server, machine) as provisional:
+        await until(lambda: len(of_states(server)) == 2 and not server.runner.has_jobs)
+        assert not provisional._waiting
+
+    far = of_states(server)["far"]
+    assert of_states(server)["near"] == near, "untouched"
+    assert near.key.of_first_state == near.key == far.key.of_first_state
+    assert (near.provenance.promoted, far.provenance.promoted) == (True, False)
+    assert server.store.find_graph(far) == server.store.find_graph(near) != None  # noqa: E711
+    assert machine.ahead_s >= FIRST_PAUSE_S, "the job waited for idle time"
+    assert [job.state for job in server.store.jobs()] == [JobStatus.READY] * 2
+
+
+async def test_what_a_state_lacks_is_made_while_the_device_is_in_it(server: Server) -> None:
+    server.device.state = NEAR
+    await registered(server, sizes=(1,))
+    server.device.state, machine = FAR, Machine()
+
+    async with in_idle_time(server, machine):
+        server.device.state = NEAR
+        waited_from = machine.sleeps
+        await until(lambda: machine.sleeps > waited_from + 50)
+        assert len(server.store.jobs()) == 1, "near lacks nothing"
+
+        server.device.state = FAR
+        await until(lambda: len(of_states(server)) == 2)
+
+
+async def test_an_idle_job_that_meets_a_change_leaves_what_is_settled(server: Server) -> None:
+    server.device.state = NEAR
+    await registered(server, sizes=(1,))
+    near = stored(server)
+    server.device.state = FAR
+    moves(server.device, lambda request: isinstance(request, ComparePlans), [NEAR, FAR] * 99)
+
+    async with in_idle_time(server, Machine()):
+        await until(lambda: len(server.store.jobs()) > 1 and not server.runner.has_jobs)
+        assert of_states(server) == {"near": near}, "nothing was found out in a state that stayed"
+
+
+async def test_a_job_that_is_asked_for_makes_the_schedule_of_the_present_state(
+    server: Server,
+) -> None:
+    server.device.state = NEAR
+    await registered(server, sizes=(1,))
+    server.device.state = FAR
+
+    job = await server.runner.schedule_again("lenet", 1)
+    await until_ended(server, job.id)
+
+    schedules = of_states(server)
+    assert {*schedules} == {"near", "far"}
+    assert schedules["near"].is_asked, "it is made again when the device is near"
+    assert schedules["far"].provenance.provisional is None
+
+
+async def test_another_registration_of_the_bytes_takes_what_there_is_in_any_state(
+    server: Server,
+) -> None:
+    server.device.state = NEAR
+    await registered(server, sizes=(1,))
+    measured = server.device.measured.copy()
+    server.device.state = FAR
+
+    job = await registered(server, sizes=(1,), name="other")
+
+    assert job.state is JobStatus.READY
+    assert server.device.measured == measured
+    assert len(server.device.compared) == 1
+
+
+@pytest.mark.parametrize("state", [NEAR, FAR, UNKNOWN])
+async def test_a_restart_measures_nothing_and_serves_the_plan_of_the_present_state(
+    server: Server, state: DeviceState
+) -> None:
+    server.device.state = NEAR
+    server.device.others = PlanMeasurement(50.0, 0.01, 10, (2.0,) * 9, 1e-6, 1e-6)
+    await registered(server, sizes=(1,))
+    server.device.state = FAR
+    async with in_idle_time(server, Machine()):
+        await until(lambda: len(of_states(server)) == 2 and not server.runner.has_jobs)
+    await server.stop()
+
+    again = Server(server.store.folder.root)
+    again.device.state = state
+    await again.runner.start()
+    await serve_again(again.store.find_model("lenet", 1), again.services)
+
+    assert serving(again) == of_states(again)[state.name or "near"]
+    assert (again.device.measured, again.device.compared) == ({}, [])
+    assert len(again.store.jobs()) == 2
+    await again.stop()
+
+
+async def test_a_schedule_of_before_there_were_states_serves_in_any(server: Server) -> None:
+    server.device.others = PlanMeasurement(50.0, 0.01, 10, (2.0,) * 9, 1e-6, 1e-6)
+    await registered(server, sizes=(1,))
+    old = stored(server)
+    assert (old.provenance.state, old.key.to_json().get("state")) == ("", None)
+    server.device.state, machine = FAR, Machine()
+
+    async with in_idle_time(server, machine):
+        assert serving(server) == old
+        server.device.state = NEAR
+        waited_from = machine.sleeps
+        await asyncio.sleep(0.05)
+        assert machine.sleeps == waited_from, "nothing waits to be made"
+
+    assert of_states(server) == {"": old}
