@@ -253,6 +253,7 @@ class AsyncClient(Connection):
         *,
         version: str | int | None = None,
         shapes: str = "",
+        state: str = "",
         timeout_s: float | None = None,
     ) -> ScheduleDocuments:
         """Read a schedule and its operator graph as JSON; see ``Client.schedule``."""
@@ -262,6 +263,7 @@ class AsyncClient(Connection):
             device=device,
             batch_size=batch,
             shapes=shapes,
+            state=state,
         )
         answer = await self._call(rpcs.GET_SCHEDULE, request, timeout_s)
         return ScheduleDocuments(json.loads(answer.schedule_json), json.loads(answer.graph_json))

@@ -339,6 +339,7 @@ class Client(Connection):
         *,
         version: str | int | None = None,
         shapes: str = "",
+        state: str = "",
         timeout_s: float | None = None,
     ) -> ScheduleDocuments:
         """Read a schedule of a model and the operator graph whose units it names, as JSON.
@@ -349,9 +350,11 @@ class Client(Connection):
             device: e.g. ``cpu``; empty means the first device.
             version: a number or a label; None means the one that answers.
             shapes: as a ``ScheduleSummary`` has them; empty means the main ones.
+            state: of the device, as a ``ScheduleSummary`` has it; empty means the one that serves.
 
         Raises:
-            ScheduleNotFound: no such model, or no schedule (yet) for this device, batch and shapes.
+            ScheduleNotFound: no such model, or no schedule (yet) for this device, batch, shapes and
+                state.
         """
         request = admin_pb2.GetScheduleRequest(
             model=name,
@@ -359,6 +362,7 @@ class Client(Connection):
             device=device,
             batch_size=batch,
             shapes=shapes,
+            state=state,
         )
         answer = self._call(rpcs.GET_SCHEDULE, request, timeout_s)
         return ScheduleDocuments(json.loads(answer.schedule_json), json.loads(answer.graph_json))

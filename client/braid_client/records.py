@@ -177,6 +177,8 @@ class ScheduleSummary:
     best_other: str = ""  # fastest candidate of the other runtimes; empty: none is known
     best_other_ratio: float = 0.0  # its latency over that of what serves
     shapes: str = ""  # extents that it is made for, other than the batch, e.g. "length=64"
+    state: str = ""  # of the device when it was measured: "near", "far"; empty: not known
+    other_states: tuple[str, ...] = ()  # that have a schedule of their own
 
     def _repr_html_(self) -> str:
         return notebook.summary_html(self)
@@ -433,7 +435,8 @@ def _summary_from_wire(message: admin_pb2.ScheduleSummary) -> ScheduleSummary:
     beside = None
     if message.HasField("side_by_side"):
         beside = SideBySide(**_same(message.side_by_side, SideBySide))
-    return ScheduleSummary(**_same(message, ScheduleSummary) | absent | {"side_by_side": beside})
+    others = {"side_by_side": beside, "other_states": tuple(message.other_states)}
+    return ScheduleSummary(**_same(message, ScheduleSummary) | absent | others)
 
 
 def _same(message: Message, record: type) -> dict[str, Any]:

@@ -267,6 +267,7 @@ class FrontEnd:
                     *(replica.name, str(replica.version), replica.device.name),
                     *(replica.other_shapes.prepared, replica.other_shapes.dropped),
                     *(len(replica.scheduled_lengths), replica.buckets.padded),
+                    replica.spare_plans.size_bytes,
                 )
                 for replica in self.models.serving.all_replicas()
             ],

@@ -36,6 +36,7 @@ class ScheduleAddress:
     device: str
     block: int | None = None  # the part to draw; None: all
     shapes: str = ""  # of several; "": the main ones
+    state: str = ""  # of the device, of several; "": that of the one that serves
 
 
 class PlanSpeed(NamedTuple):
@@ -126,7 +127,8 @@ class Facts:
             NotFound: there is no such model or schedule.
         """
         model = await self.queries.find(at.model, at.version)
-        return model, await self.queries.schedule(model, at.batch_size, at.device, at.shapes)
+        address = at.batch_size, at.device, at.shapes, at.state
+        return model, await self.queries.schedule(model, *address)
 
     async def drawn(self, model: ModelVersion, placed: Placed, block: int | None = None) -> Drawn:
         """Return a schedule with its graph, ready to be drawn."""

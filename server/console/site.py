@@ -121,17 +121,19 @@ class Console:
         query = {name: values[-1] for name, values in parse_qs(request.url.query).items()}
         block = _number(query["block"]) if query.get("block") else None
         device, against = query.get("device", ""), query.get("against", "")
-        shapes = query.get("shapes", "")
+        shapes, state = query.get("shapes", ""), query.get("state", "")
         match parts:
             case ["schedules", name, version, size, ("svg" | "perfetto" | "json") as kind]:
-                at = ScheduleAddress(name, version, _number(size), device, block, shapes)
+                at = ScheduleAddress(name, version, _number(size), device, block, shapes, state)
                 return _attachment(*await schedules.download(self._facts, at, kind))
             case ["schedules", name, version, size]:
-                at = ScheduleAddress(name, version, _number(size), device, block, shapes)
+                at = ScheduleAddress(name, version, _number(size), device, block, shapes, state)
                 page = await schedules.one_schedule(self._facts, at, _zoom(query))
             case ["compare", name, version, size, other]:
-                at = ScheduleAddress(name, version, _number(size), device, shapes=shapes)
+                at = ScheduleAddress(name, version, _number(size), device, None, shapes, state)
+                of_other = query.get("against_state", "")
                 to = replace(at, batch_size=_number(other), device=against or device)
+                to = replace(to, state=of_other)
                 page = await schedules.comparison(self._facts, at, to)
             case ["models", name]:
                 version = query.get("version", "")

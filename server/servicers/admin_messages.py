@@ -232,6 +232,8 @@ def _summary(placed: Placed) -> wire.ScheduleSummary:
         best_other=best.name if best else "",
         best_other_ratio=best.ratio if best else 0.0,
         shapes=schedule.key.shapes,
+        state=provenance.state,
+        other_states=placed.other_states,
     )
 
 

@@ -366,6 +366,20 @@ def test_a_schedule_is_shown_stage_by_stage(braid: Braid) -> None:
     assert "2 concurrent 600 us 1 left (convolution) 2 right (convolution) -> right_pool" in text
 
 
+def test_a_schedule_is_shown_by_the_state_of_its_device(braid: Braid, server: FakeServer) -> None:
+    server.models["echo"].schedules[0].state = "near"
+    server.models["echo"].schedules[0].other_states.append("far")
+
+    code, _, err = braid("schedule", "show", "echo", "--state", "far")
+    assert (code, "none measured in far" in err) == (1, True)
+    assert braid("schedule", "show", "echo", "--state", "near")[0] == 0
+    code, _, err = braid("schedule", "diff", "echo", "--state", "near", "--against-state", "far")
+    assert (code, "none measured in far" in err) == (1, True)
+    (listed,) = json.loads(braid("models", "--json")[1])
+    (plan,) = listed["schedules"]
+    assert (plan["state"], plan["other_states"]) == ("near", ["far"])
+
+
 def test_a_schedule_as_json_is_the_artefact_itself(braid: Braid) -> None:
     assert json.loads(braid("schedule", "show", "echo", "--format", "json")[1]) == SCHEDULE
 

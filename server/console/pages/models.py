@@ -53,6 +53,7 @@ class ScheduleRow:
     drift: str
     serves: str
     shapes: str  # "": the main ones
+    has_states: bool = False  # there is one for another state of the device, too
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,6 +257,7 @@ def _schedule_row(
         UNKNOWN if drift is None else f"{drift:.2f}",
         _serves(schedule),
         facts.other_shapes(model, placed),
+        bool(placed.other_states),
     )
 
 

@@ -55,6 +55,7 @@ async def one_schedule(facts: Facts, at: ScheduleAddress, zoom: int | None) -> P
         "block": blocks + 1 + at.block if at.block and at.block < 0 else at.block,
         "zooms": ZOOMS,
         "zoom": chosen,
+        "states": placed.other_states,
         "others": _others(placed, await facts.queries.schedules(model)),
         "asked": asked[schedule.key.planner],
         "made": made_by[schedule.planner],

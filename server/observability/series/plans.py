@@ -94,6 +94,12 @@ class ScheduleMetrics:
             (*PLAN, "precision"),
             registry=registry,
         )
+        self.state = Gauge(
+            "braid_schedule_state",
+            "1 for the state of the device that the schedule in force was measured in",
+            (*PLAN, "state"),
+            registry=registry,
+        )
         self.candidate_seconds = Gauge(
             "braid_schedule_candidate_latency_seconds",
             "Whole model under each plan that was tried, same run",
@@ -122,6 +128,9 @@ class ScheduleMetrics:
             self._rivals[plan] = schedule.best_other
         self.precision.remove_by_labels(plan._asdict())
         self.precision.labels(*plan, schedule.precision).set(1)
+        self.state.remove_by_labels(plan._asdict())
+        if schedule.provenance.state:
+            self.state.labels(*plan, schedule.provenance.state).set(1)
         candidates = _candidates_of(schedule)
         for planner in self._candidates.get(plan, ()):
             self.candidate_seconds.remove(*plan, planner)
@@ -142,6 +151,7 @@ class ScheduleMetrics:
         for family in (
             *(gauge for gauge, _ in self._gauges),
             self.precision,
+            self.state,
             self.candidate_seconds,
         ):
             family.remove_by_labels({"model": model, "version": version})

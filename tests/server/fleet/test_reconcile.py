@@ -320,11 +320,11 @@ async def test_a_load_that_ends_without_the_database_gets_its_schedules_later(
     a, b = nodes
     await a.register("net", b"one")
 
-    def find_schedule(_: ScheduleKey) -> None:
+    def find_in_state(key: ScheduleKey, state: str) -> None:
         raise StoreUnavailable("the database is away")
 
     with monkeypatch.context() as patched:
-        patched.setattr(b.store, "find_schedule", find_schedule)
+        patched.setattr(b.store, "find_in_state", find_in_state)
         await b.look()
     assert b.answering == {("net", 1)}
     assert b.models.all_served()[0].chosen == {}

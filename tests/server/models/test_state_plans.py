@@ -233,3 +233,18 @@ async def test_the_end_of_a_model_releases_the_plans_of_all_states(moving: Movin
 
     assert sorted(moving.device.released) == [1, 2, 3]
     assert moving.device.shape_memory.held_bytes == 0
+
+
+async def test_a_schedule_that_is_not_promoted_any_more_lets_the_sequential_plan_run(
+    moving: Moving,
+) -> None:
+    near = moving.schedule("near", 2)
+    await moving.begin(near)
+    assert await moving.infer(1) == near.plan_id
+
+    again = moving.schedule("near", 2, promoted=False)
+    await moving.models.use_sequential(moving.model, "fake", again)
+    await settle()
+
+    assert await moving.infer(1) == SEQUENTIAL
+    assert moving.device.released == [1, 2], "nothing is kept of the same state"
