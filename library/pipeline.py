@@ -261,14 +261,15 @@ async def _schedule(
     folder, device, settings = parts.folder, parts.device, parts.settings
     sizes = {*imported.batch_sizes, batch_size}
     keys = {size: imported.schedule_key(device.device_key, size) for size in sizes}
-    before = await folder.call(folder.results.find_schedule, keys[batch_size])
+    find, present = folder.results.find_in_state, parts.retry(progress.retrying)
+    stored = await folder.call(find, keys[batch_size], (await present(device.find_state)).name)
     if (
-        before is not None
-        and not before.is_asked
-        and (with_present_engines(before, device.software) is before)
+        stored is not None
+        and not stored.is_asked
+        and (with_present_engines(stored, device.software) is stored)
     ):
-        return before
-    is_brief = pays is not None and before is None
+        return stored
+    is_brief = pays is not None and stored is None
     report: Report = progress
     if is_brief:
         progress.briefly()
@@ -283,7 +284,9 @@ async def _schedule(
     new, graph = await compile(imported, device, batch_size, options, cache, report)
     if is_brief and pays is not None and not pays(new):
         return new
-    schedule = better_founded(before, new, monotonic() - began)
+    key, before = await folder.call(folder.results.place_of, new)
+    before = None if before is None else with_present_engines(before, device.software)
+    schedule = better_founded(before, replace(new, key=key), monotonic() - began)
     is_new = schedule.unit_names == new.unit_names
     await folder.call(folder.results.put_schedule, schedule, graph if is_new else None)
     return schedule

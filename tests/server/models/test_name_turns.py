@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Coroutine
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -31,16 +32,20 @@ from tests.server.jobs.fakes import FakeDevice, Server
 SETTLED = 100  # turns of the event loop and the store's thread, more than a change needs
 
 
+@dataclass(eq=False)
 class Prepared:
     """As much of an executable as a replica looks at."""
 
-    size_bytes = 1
+    to_run: object
+    number: int
+    size_bytes: int = 1
 
 
 class KeepingDevice(FakeDevice):
     """Prepares anything."""
 
     shape_memory = ShapeMemory(1 << 20)
+    numbers = count(1)
 
     def keep(self, digest: str) -> None:
         self.kept[digest] += 1
@@ -48,8 +53,8 @@ class KeepingDevice(FakeDevice):
     async def let_go(self, digest: str, executables: object = ()) -> None:
         self.kept[digest] -= 1
 
-    async def prepare(self, *asked: object) -> object:
-        return Prepared()
+    async def prepare(self, to_run: object) -> object:
+        return Prepared(to_run, next(self.numbers))
 
     async def release(self, ready: object) -> None:
         pass

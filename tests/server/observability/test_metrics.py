@@ -127,6 +127,19 @@ def test_every_metric_of_ours_is_prefixed_and_documented() -> None:
     assert all(re.match(r"braid_|process_|python_", family.name) for family in families)
 
 
+def test_the_state_of_the_device_that_a_schedule_in_force_is_of_is_told_if_it_is_known() -> None:
+    metrics = Metrics()
+    metrics.add_model("lenet", 1)
+    told = []
+
+    for state in ("near", "far", ""):
+        of_state = replace(SCHEDULE, provenance=replace(SCHEDULE.provenance, state=state))
+        metrics.schedules.schedule_chosen(LENET, "cpu", of_state)
+        told.append(re.findall(r'braid_schedule_state{.*state="(\w+)"', exposed(metrics)))
+
+    assert told == [["near"], ["far"], []]
+
+
 def test_nothing_is_left_of_an_earlier_schedule_of_the_same_batch_size() -> None:
     metrics = Metrics()
     metrics.add_model("lenet", 1)
