@@ -499,9 +499,6 @@ async def _use_stored(
     schedule = await _serve_stored(target, services, retry)
     if schedule is not None:
         services.registry.found(target.model, device.name, schedule)
-        state = device.state.name
-        if is_asked_for and not schedule.is_of(state):
-            services.on_lacking(target.model, device.name, replace(target.key, state=state))
     if schedule is not None or is_asked_for:
         services.observer.schedule_looked_up(schedule is not None)
     return schedule
@@ -511,10 +508,10 @@ async def _serve_stored(
     target: _Target, services: JobServices, retry: RetryWhileRestarting
 ) -> Schedule | None:
     """Let the schedule of the present state serve, or else that of another; None: there is none."""
-    device, store = target.device, services.store
+    device, store, key = target.device, services.store, target.key
     while True:
         state = device.state.name
-        stored = await store.call(store.find_in_state, target.key, state)
+        stored = await store.call(store.find_in_state, key, state)
         if stored is None:
             return None
         schedule = with_present_engines(stored, device.software)
@@ -527,7 +524,9 @@ async def _serve_stored(
             log.warning("unfit schedule", extra=facts)
             await store.call(store.forget_schedule, schedule.key)
             return None
-        if device.state.name == state:  # else the other's has been put in its place
+        if device.state.name == state:  # else the other's was put in its place
+            if not schedule.is_of(state) and target.batch_size in target.imported.batch_sizes:
+                services.on_lacking(target.model, device.name, replace(key, state=state))
             return schedule
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,9 +14,10 @@ from braid.compiler.provisional import FIRST_PAUSE_S
 from braid.core.device_state import CHANGING, UNKNOWN, DeviceState, key_in_state
 from braid.core.errors import DeviceChanged
 from braid.core.measurement import PlanMeasurement
-from braid.core.schedule import Schedule
+from braid.core.schedule import Schedule, ScheduleKey
 from braid.engine.link.messages import ComparePlans, MeasurementRequest, MeasureStage
 from braid.server.jobs.registration import serve_again
+from braid.server.jobs.runner import JobRunner
 from braid.server.store.records import JobStatus
 from tests.server.jobs.fakes import FakeDevice, Server
 from tests.server.jobs.test_provisional import Machine, in_idle_time, until
@@ -279,3 +281,26 @@ async def test_a_schedule_of_before_there_were_states_serves_in_any(server: Serv
         assert machine.sleeps == waited_from, "nothing waits to be made"
 
     assert of_states(server) == {"": old}
+
+
+async def test_a_registration_that_ends_in_another_state_than_it_measured_in_lacks_the_present_one(
+    server: Server,
+) -> None:
+    server.device.state, lacking = NEAR, list[ScheduleKey]()
+    services = replace(server.services, on_lacking=lambda model, device, key: lacking.append(key))
+    server.runner = JobRunner(services)
+    await server.runner.start()
+    put_schedule = server.store.put_schedule
+
+    def put_and_move(*arguments: Any) -> None:
+        put_schedule(*arguments)
+        server.device.state = FAR
+
+    server.store.put_schedule = put_and_move  # type: ignore[method-assign, assignment]
+    server.device.others = PlanMeasurement(50.0, 0.01, 10, (2.0,) * 9, 1e-6, 1e-6)
+
+    await registered(server, sizes=(1,))
+
+    assert serving(server) == stored(server), "better than none"
+    assert stored(server).provenance.state == "near"
+    assert lacking == [replace(stored(server).key, state="far")]

@@ -53,8 +53,8 @@ class KeepingDevice(FakeDevice):
     async def let_go(self, digest: str, executables: object = ()) -> None:
         self.kept[digest] -= 1
 
-    async def prepare(self, to_run: object) -> object:
-        return Prepared(to_run, next(self.numbers))
+    async def prepare(self, *asked: object) -> object:
+        return Prepared(asked[0], next(self.numbers))
 
     async def release(self, ready: object) -> None:
         pass
