@@ -297,7 +297,7 @@ class Worker(YieldToRequests):
             if isinstance(request, MeasurementRequest):
                 task = self.measurements[type(request)](request)
                 comparison = None
-                if isinstance(request, ComparePlans) and not request.is_brief:
+                if isinstance(request, ComparePlans) and self._measurements.may_be_left(request):
                     comparison = request
                 task = self._state_guard.in_state(task, request.state, comparison)
                 self._background.append(_Background(call, task))

@@ -63,6 +63,9 @@ It is sent the seconds for which it was left where it was, as the device was in 
 HOPELESS = 1.3
 """A part that takes so much longer than own kernels, which are measured before, is run once."""
 
+MOST_LEFT_BYTES = 128 << 20
+"""Size of a model's file up to which a comparison may be left: sessions hold its weights again."""
+
 PART_ATTEMPTS = 2
 """To measure a part while other processes leave the cores."""
 
@@ -163,6 +166,15 @@ class Measurements:
     def _seeded(self, key: ProgramKey) -> Callable[[], Mapping[str, Tensor]]:
         graph = self._models.program(key).graph
         return partial(seeded_inputs, graph, self._models.content(key), 0)
+
+    def may_be_left(self, request: ComparePlans) -> bool:
+        """Whether a comparison may wait while another one runs, with all that it holds.
+
+        Raises:
+            PreconditionFailed: the model is not loaded.
+        """
+        file_bytes = self._models.model(request.program.digest).file_bytes
+        return not request.is_brief and file_bytes <= MOST_LEFT_BYTES
 
     def compare(self, request: ComparePlans) -> Task:
         """Compare whole models in turns: errors of outputs, and latencies."""
