@@ -130,7 +130,7 @@ _identity = attrgetter("name", "version", "sha256", "options")
 class WhichSchedules:
     """Schedules of one model version: on some devices, of one batch size or of all.
 
-    With a state, those for devices in the state of that name.
+    ``state`` is that of the devices, where only those count that serve in it.
     """
 
     device_keys: Sequence[str]

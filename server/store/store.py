@@ -431,6 +431,8 @@ class Store(Registrations):
     ) -> tuple[ModelVersion, list[Schedule]]:
         """Doubt schedules of a version; returns it with them, to be made again when it is quiet.
 
+        Of those of several states, the one that serves in the state that ``which`` names.
+
         Raises:
             ModelNotFound, VersionNotFound: there is none.
         """
@@ -438,10 +440,13 @@ class Store(Registrations):
         def doubted(connection: Connection) -> tuple[ModelVersion, list[Schedule]]:
             model = models_table.get(connection, name, version)
             results = self._results(connection)
+            wanted = _wanted_schedules(results, model, which)
+            keys = dict.fromkeys(schedule.key.of_first_state for schedule in wanted)
+            in_force = [results.find_in_state(key, which.state) for key in keys]
             settled = [
                 schedule
-                for schedule in _wanted_schedules(results, model, which)
-                if schedule.provenance.provisional is None
+                for schedule in in_force
+                if schedule is not None and schedule.provenance.provisional is None
             ]
             return model, results.doubt(settled, reason, is_asked=False)
 
@@ -519,7 +524,6 @@ def _wanted_schedules(
         schedule
         for device_key in dict.fromkeys(which.device_keys)
         for schedule in results.schedules_for(model.sha256, model.options, device_key)
-        if schedule.is_of(which.state)
     ]
     size = which.batch_size
     if size is None:

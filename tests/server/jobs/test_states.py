@@ -304,3 +304,21 @@ async def test_a_registration_that_ends_in_another_state_than_it_measured_in_lac
     assert serving(server) == stored(server), "better than none"
     assert stored(server).provenance.state == "near"
     assert lacking == [replace(stored(server).key, state="far")]
+
+
+@pytest.mark.parametrize("has_far", [True, False])
+async def test_drift_doubts_what_serves_in_the_present_state(server: Server, has_far: bool) -> None:
+    server.device.state = NEAR
+    await registered(server, sizes=(1,))
+    server.device.state = FAR
+    if has_far:
+        async with in_idle_time(server, Machine()):
+            await until(lambda: len(of_states(server)) == 2 and not server.runner.has_jobs)
+
+    await server.runner.doubt("lenet", 1, batch_size=1, device="cpu", reason="it is faster")
+
+    doubted = {
+        state: schedule.provenance.provisional is not None
+        for state, schedule in of_states(server).items()
+    }
+    assert doubted == ({"near": False, "far": True} if has_far else {"near": True})
