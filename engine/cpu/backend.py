@@ -30,7 +30,14 @@ from braid.engine.cpu.lane_plan import LanePlan
 from braid.engine.cpu.lanes import lay_out
 from braid.engine.cpu.places import CpuPlace, divided
 from braid.engine.cpu.stage_timer import CpuStageTimer, measure_overheads
-from braid.engine.device import AskedStage, FinishedRun, MakeInputs, Prepared, Tensors
+from braid.engine.device import (
+    AskedStage,
+    FinishedRun,
+    MakeInputs,
+    Prepared,
+    Tensors,
+    UnitTimes,
+)
 from braid.engine.passes.specialise import interpret
 from braid.engine.program.engines import Engine, EnginePlace
 from braid.engine.program.kernel import PackedWeights
@@ -183,6 +190,14 @@ class CpuBackend:
 
     def overheads(self) -> Generator[None, None, StageOverheads]:
         return measure_overheads(self._executor, self._waits)
+
+    def units_in_place(
+        self, program: Program, plan: StreamPlan, inputs: Tensors
+    ) -> UnitTimes | None:
+        segments = lay_out(program, plan, self.threads)
+        if [len(segment.lanes) for segment in segments] != [1]:
+            return None
+        return self._executor.steps(program, segments[0], program.environment(inputs))
 
     def measure(
         self, program: Program, inputs: MakeInputs, stage: AskedStage, pause: YieldToRequests

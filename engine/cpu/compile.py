@@ -38,7 +38,6 @@ class _Numbered:
     step: Step
     number: int
     before: int  # bit set
-    threads: int
     recipe: Recipe | None = None  # None: runs in Python
 
 
@@ -53,6 +52,8 @@ def compile_layout(
     keep: frozenset[int],
     kinds: Mapping[int, str],
     pause: YieldToRequests = no_pause,
+    *,
+    step_by_step: bool = False,
 ) -> Compiled:
     """Cut a plan on lanes into native segments and what Python runs.
 
@@ -61,6 +62,8 @@ def compile_layout(
         keep: slots of the graph's outputs.
         kinds: the operator kind behind each slot that a step fills.
         pause: called now and then: a large graph takes a tenth of a second.
+        step_by_step: make a native segment of each step on a lane without neighbours, so that
+            stamps tell when it began.
     """
     chosen = _choose(_number(segments), pause)
     values = _Values(keep, kinds, the_end=1 << sum(len(lane) for s in segments for lane in s.lanes))
@@ -76,11 +79,11 @@ def compile_layout(
             pending.append(part)
             continue
         if pending:
-            compiled.parts.append(_native_segment(pending, values))
+            compiled.parts.append(_native_segment(pending, values, step_by_step))
             pending = []
         compiled.parts.append(part)
     if pending:
-        compiled.parts.append(_native_segment(pending, values))
+        compiled.parts.append(_native_segment(pending, values, step_by_step))
     return compiled
 
 
@@ -114,8 +117,7 @@ def _number(segments: Sequence[Segment]) -> Iterator[list[_Lane]]:
                     before = ready[lane]
                     for unit in step.waits:
                         before |= bit_of[unit]
-                    threads = segment.threads[lane]
-                    numbered[lane].append(_Numbered(step, number, before, threads))
+                    numbered[lane].append(_Numbered(step, number, before))
                     ready[lane] = before | 1 << number
                     bit_of.update(dict.fromkeys(step.signals, ready[lane]))
                     number, left, position[lane] = number + 1, left - 1, position[lane] + 1
@@ -133,7 +135,7 @@ def _choose(segments: Iterator[list[_Lane]], pause: YieldToRequests) -> list[lis
         recipes: dict[int, Recipe] = {}
         for item in sorted((i for lane in lanes for i in lane), key=lambda i: i.number):
             pause()
-            recipe = None if several and item.threads > 1 else _recipe(item, trial)
+            recipe = None if several and item.step.threads > 1 else _recipe(item, trial)
             if recipe is None:
                 for slot in item.step.unit.outputs:
                     trial.pop(slot, None)
@@ -151,7 +153,7 @@ def _choose(segments: Iterator[list[_Lane]], pause: YieldToRequests) -> list[lis
 
 
 def _recipe(item: _Numbered, where: Mapping[int, Buffer]) -> Recipe | None:
-    recipe = item.step.unit.kernel.recipe_on(item.threads)
+    recipe = item.step.unit.kernel.recipe_on(item.step.threads)
     if recipe is None:
         return None
     for position, images in recipe.operands:
@@ -219,10 +221,12 @@ class _Values:
         }
 
 
-def _native_segment(segments: Sequence[list[_Lane]], values: _Values) -> NativeSegment:
+def _native_segment(
+    segments: Sequence[list[_Lane]], values: _Values, step_by_step: bool
+) -> NativeSegment:
     nothing = torch.empty(0)
     native = NativeSegment(nothing, nothing, nothing)
-    joined = _joined(segments)
+    joined = segments if step_by_step else _joined(segments)
     buffers = {
         slot: buffer
         for lanes in joined
@@ -242,7 +246,8 @@ def _native_segment(segments: Sequence[list[_Lane]], values: _Values) -> NativeS
             for item in lane:
                 waits = [flags.setdefault(unit, len(flags)) for unit in item.step.waits]
                 body += [word for flag in waits for word in (WAIT, flag)]
-                body += _code(item, native, results, values)
+                team = 0 if len(lanes) > 1 else item.step.threads
+                body += _code(item, team, native, results, values)
                 signals = [flags.setdefault(unit, len(flags)) for unit in item.step.signals]
                 body += [word for flag in signals for word in (SIGNAL, flag)]
                 native.releases += item.step.releases
@@ -267,9 +272,12 @@ def _joined(segments: Sequence[list[_Lane]]) -> list[list[_Lane]]:
 
 
 def _code(
-    item: _Numbered, native: NativeSegment, results: _Addresses, values: _Values
+    item: _Numbered, team: int, native: NativeSegment, results: _Addresses, values: _Values
 ) -> list[int]:
-    """Words that execute a step; notes where its memory objects get their addresses from."""
+    """Words that execute a step on a team of so many threads (0: the thread of the lane).
+
+    Notes where its memory objects get their addresses from.
+    """
     assert item.recipe is not None
     words: list[int] = []
     for action in item.recipe.actions:
@@ -283,7 +291,7 @@ def _code(
                 results[slot].append((memory, place.offset_bytes))
             else:
                 native.operands.append(OutsideOperand(memory, slot, images, place.offset_bytes))
-        words += [EXECUTE, *call.words]
+        words += [EXECUTE, *call.words, team]
     return words
 
 

@@ -27,7 +27,7 @@ class Step:
     """One launch in a lane."""
 
     unit: BoundUnit
-    threads: int  # of the lane
+    threads: int  # of its team: those of the lane, or fewer of a lane without neighbours
     waits: tuple[int, ...]  # units in other lanes of the same segment
     signals: tuple[int, ...]  # the unit, or its merged units, if another lane waits for them
     releases: tuple[int, ...] = ()  # slots that are not read after this step (single-lane segments)
@@ -146,7 +146,7 @@ def _segment(program: Program, part: _Part, threads: int) -> Segment:
         lanes[lane].append(
             Step(
                 unit=unit,
-                threads=given[lane],
+                threads=_team(together[0], given[lane]) if single else given[lane],
                 waits=tuple(sorted(w for w in others if unit_lane.get(w, lane) != lane)),
                 signals=tuple(launch.unit for launch in together if launch.unit in waited),
                 releases=slots if single else (),
@@ -157,6 +157,10 @@ def _segment(program: Program, part: _Part, threads: int) -> Segment:
         threads=given,
         releases=() if single else tuple(slot for slots in part.freed for slot in slots),
     )
+
+
+def _team(launch: Launch, lane: int) -> int:
+    return min(launch.threads or lane, lane)
 
 
 def _pack(work: dict[int, float], lanes: int) -> tuple[dict[int, int], list[float]]:

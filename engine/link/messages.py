@@ -149,6 +149,16 @@ class PartMeasurements:
 
 
 @dataclass(frozen=True, slots=True)
+class TeamLatencies:
+    """Latency of each unit of sequential plans in its place, in microseconds.
+
+    Of no plan where the device cannot tell.
+    """
+
+    units_us: tuple[tuple[float, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class PlaceMeasurement:
     """Runs side by side: latency of one in microseconds, and what they compute together."""
 
@@ -283,6 +293,13 @@ class MeasureParts(MeasurementRequest[PartMeasurements]):
 
 
 @dataclass(frozen=True, slots=True)
+class MeasureTeams(MeasurementRequest[TeamLatencies]):
+    """Measure sequential plans of a program, each unit of which runs on a team of some threads."""
+
+    teams: tuple[tuple[int, ...], ...]  # of each plan, the threads of each unit
+
+
+@dataclass(frozen=True, slots=True)
 class SearchPlans(MeasurementRequest[SearchResult]):
     """Plan a program, and measure what the planner asks for; answered by a bench that searches."""
 
@@ -324,6 +341,7 @@ AnyRequest = (
     | MeasureStage
     | ComparePlans
     | MeasureParts
+    | MeasureTeams
     | SearchPlans
     | Calibrate
     | CompareThroughput
@@ -340,6 +358,7 @@ AnyReply = (
     | StageLatency
     | PlanMeasurements
     | PartMeasurements
+    | TeamLatencies
     | SearchResult
     | Quantisation
     | ThroughputMeasurements

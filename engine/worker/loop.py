@@ -41,6 +41,7 @@ from braid.engine.link.messages import (
     MeasurementRequest,
     MeasureParts,
     MeasureStage,
+    MeasureTeams,
     PrepareExecutable,
     ReleaseExecutable,
     RunExecutable,
@@ -125,6 +126,7 @@ class Worker(YieldToRequests):
             MeasureStage: self._measurements.measure,
             ComparePlans: self._measurements.compare,
             MeasureParts: self._measurements.parts,
+            MeasureTeams: self._measurements.teams,
             Calibrate: self._measurements.calibrate,
             CompareThroughput: self._measurements.throughput,
         }

@@ -1,0 +1,92 @@
+"""Candidates that choose the threads of each unit; the device is a table."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from braid.compiler.teams import ONE_LANE, PLANNER, is_short, plans_of_teams
+from braid.compiler.work import Work
+from braid.core.graph import Operator, OpGraph
+from braid.core.plan import (
+    has_teams,
+    plan_from_json,
+    plan_of_teams,
+    plan_to_json,
+    runs_in_sequence,
+    sequential_plan,
+)
+from braid.core.program import ProgramKey
+from braid.core.schedule import Schedule, ScheduleKey
+from braid.core.tensor import TensorType
+from braid.engine.link.messages import MeasureTeams, TeamLatencies
+from braid.scheduler.planners import Planned
+
+SPEC = TensorType("FP32", (1, 4))
+NAMES = [f"u{at}" for at in range(4)]
+GRAPH = OpGraph(
+    "chain",
+    {"x": SPEC},
+    {"y": NAMES[-1]},
+    {},
+    tuple(
+        Operator(name, "aten.relu", (source,), (name,))
+        for source, name in zip(["x", *NAMES], NAMES, strict=False)
+    ),
+    dict.fromkeys(NAMES, SPEC),
+)
+
+
+def planned(on_one_us: list[float], on_two_us: list[float] | None) -> list[Planned]:
+    """Plans for a device whose units take so long, whatever ran before; None: it cannot tell."""
+
+    async def ask(request: MeasureTeams) -> TeamLatencies:
+        if on_two_us is None:
+            return TeamLatencies(())
+        times = [None, on_one_us, on_two_us]
+        return TeamLatencies(
+            tuple(
+                tuple(cast(list[float], times[team])[unit] for unit, team in enumerate(teams))
+                for teams in request.teams
+            )
+        )
+
+    work: Any = SimpleNamespace(device=SimpleNamespace(ask=ask))
+    return asyncio.run(plans_of_teams(cast(Work, work), ProgramKey("d", ()), GRAPH, 2))
+
+
+def test_each_unit_has_the_team_it_is_fastest_on() -> None:
+    one_lane, teams = planned([10, 10, 400, 400], [30, 30, 210, 210])
+
+    assert (one_lane.planner, one_lane.plan) == (ONE_LANE, plan_of_teams([1, 1, 1, 1]))
+    assert (teams.planner, teams.plan) == (PLANNER, plan_of_teams([1, 1, 2, 2]))
+    assert teams.predicted_us == 440
+    assert one_lane.predicted_us == 820
+
+
+@pytest.mark.parametrize("on_two_us", [[20.0] * 4, [4.0] * 4, [10.1, 9.9, 10.0, 10.0], None])
+def test_the_plan_of_one_lane_is_a_candidate_by_itself(on_two_us: list[float] | None) -> None:
+    (one_lane,) = planned([10.0] * 4, on_two_us)
+
+    assert one_lane.plan == plan_of_teams([1] * 4)
+
+
+def test_networks_of_short_units_and_tiny_ones_take_part() -> None:
+    assert is_short(1999.0, 1)
+    assert is_short(19_000.0, 100)
+    assert not is_short(30_000.0, 100)
+    assert not is_short(None, 100)
+
+
+def test_a_plan_with_teams_survives_json_and_has_an_id_of_its_own() -> None:
+    plan = plan_of_teams([1, 2, 0])
+    schedule = Schedule(ScheduleKey("d", "cpu", 1), PLANNER, plan, (), ("a", "b", "c"))
+
+    assert plan_from_json(plan_to_json(plan)) == plan
+    assert plan_to_json(sequential_plan(1))["launches"] == [[0, 0, []]]
+    assert has_teams(plan)
+    assert not runs_in_sequence(plan)
+    assert schedule.plan_id.startswith("teams-")
