@@ -66,7 +66,7 @@ HOPELESS = 1.3
 PART_ATTEMPTS = 2
 """To measure a part while other processes leave the cores."""
 
-TEAM_RUNS = 15
+TEAM_RUNS = 11
 """Runs of each plan that units are timed in, in turns."""
 
 TEAM_ATTEMPTS = 3
