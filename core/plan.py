@@ -52,6 +52,7 @@ class StreamPlan:
     barriers: tuple[int, ...] = ()
     merges: tuple[tuple[int, ...], ...] = ()  # units that run as one kernel, launched in a row
     parts: tuple[EnginePart, ...] = ()
+    bands: tuple[tuple[int, ...], ...] = ()  # chains on images, each thread on a band of rows
 
     def __post_init__(self) -> None:
         if not 1 <= self.streams <= MAX_STREAMS:
@@ -68,10 +69,11 @@ class StreamPlan:
     def _check_merges(self) -> None:
         position = {launch.unit: i for i, launch in enumerate(self.launches)}
         parts = [part.units for part in self.parts]
-        merged = [unit for units in (*self.merges, *parts) for unit in units]
+        together = *self.merges, *parts, *self.bands
+        merged = [unit for units in together for unit in units]
         if len(merged) != len(set(merged)) or not set(merged) <= set(position):
             raise InvalidArtefact("a unit is merged twice, or merged and never launched")
-        for units in (*self.merges, *parts):
+        for units in together:
             places = [position[unit] for unit in units]
             in_a_row = (len(units) > 1 or units in parts) and places == list(
                 range(places[0], places[0] + len(units))
@@ -104,10 +106,10 @@ def runs_in_sequence(plan: StreamPlan) -> bool:
     """True if units run strictly one after the other: the sequential plan, perhaps reordered.
 
     So they do where each launch follows the one before it on its stream, waits for it, or has a
-    barrier before it. Units that run as one kernel are no sequence, nor are those in an engine, or
-    on teams that the plan chooses.
+    barrier before it. Units that run as one kernel are no sequence, nor are those in an engine, in
+    bands, or on teams that the plan chooses.
     """
-    return not (plan.merges or plan.parts or has_teams(plan)) and all(
+    return not (plan.merges or plan.parts or plan.bands or has_teams(plan)) and all(
         later.stream == earlier.stream or earlier.unit in later.waits or position in plan.barriers
         for position, (earlier, later) in enumerate(pairwise(plan.launches), start=1)
     )
@@ -168,6 +170,7 @@ def plan_to_json(plan: StreamPlan) -> dict[str, Any]:
         "barriers": list(plan.barriers),
         "merges": [list(units) for units in plan.merges],
         **({"parts": [to_json(part) for part in plan.parts]} if plan.parts else {}),
+        **({"bands": [list(units) for units in plan.bands]} if plan.bands else {}),
     }
 
 
@@ -182,6 +185,7 @@ def plan_from_json(document: Mapping[str, Any]) -> StreamPlan:
             barriers=tuple(document["barriers"]),
             merges=tuple(tuple(units) for units in document.get("merges", ())),
             parts=tuple(from_stored_json(EnginePart, part) for part in document.get("parts", ())),
+            bands=tuple(tuple(units) for units in document.get("bands", ())),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise InvalidArtefact(f"the stream plan is malformed: {error!r}") from error

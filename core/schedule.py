@@ -111,6 +111,9 @@ MIXED = "mixed"
 TEAMS = "teams"
 """First part of the ids of plans that choose how many threads each unit runs on."""
 
+BANDS = "bands"
+"""First part of the ids of plans in which each thread computes a band of rows of an image."""
+
 SIDE_BY_SIDE = "side-by-side"
 """First part of the ids of what runs several times at once, each on a part of the threads."""
 
@@ -319,7 +322,8 @@ class Schedule:
         Equal content has an equal name, also if another planner found it or at another time. The
         content is the plan with its kernels, and its model, shapes, precision and device.
         """
-        kind = MIXED if self.plan.parts else TEAMS if has_teams(self.plan) else PARALLEL
+        kind = TEAMS if has_teams(self.plan) else PARALLEL
+        kind = MIXED if self.plan.parts else BANDS if self.plan.bands else kind
         kind = SEQUENTIAL if runs_in_sequence(self.plan) else kind
         return f"{self.runtime or kind}-{_checksum(self._content)[:16]}"
 

@@ -17,7 +17,7 @@ from braid.engine.cpu.lanes import Segment, Step
 from braid.engine.cpu.memory import Lifetime, plan_memory
 from braid.engine.cpu.segments import EXECUTE, SIGNAL, WAIT, Compiled, NativeSegment, OutsideOperand
 from braid.engine.onednn.library import ComputationCall
-from braid.engine.onednn.recipe import Buffer, Place, Recipe
+from braid.engine.onednn.recipe import Action, Buffer, Place, Recipe
 from braid.engine.runtime.yielding import YieldToRequests, no_pause
 
 _VIEWS = frozenset(
@@ -238,8 +238,20 @@ def _native_segment(
     results: _Addresses = {slot: [] for slot in buffers if slot in values.keep}
     flags: dict[int, int] = {}
     header, body = [len(joined)], list[int]()
-    words = 1 + sum(1 + 2 * len(lanes) for lanes in joined)
+    counts = [
+        len(_by_lane(lanes[0][0])) if _runs_in_bands(lanes) else len(lanes) for lanes in joined
+    ]
+    words = 1 + sum(1 + 2 * count for count in counts)
     for lanes in joined:
+        if _runs_in_bands(lanes):
+            ((item,),) = lanes
+            header.append(len(_by_lane(item)))
+            for actions in _by_lane(item):
+                start = words + len(body)
+                body += _code(item, actions, 0, native, results, values)
+                header += [start, words + len(body)]
+            native.releases += item.step.releases
+            continue
         header.append(len(lanes))
         for lane in lanes:
             start = words + len(body)
@@ -247,14 +259,15 @@ def _native_segment(
                 waits = [flags.setdefault(unit, len(flags)) for unit in item.step.waits]
                 body += [word for flag in waits for word in (WAIT, flag)]
                 team = 0 if len(lanes) > 1 else item.step.threads
-                body += _code(item, team, native, results, values)
+                for actions in _by_lane(item):
+                    body += _code(item, actions, team, native, results, values)
                 signals = [flags.setdefault(unit, len(flags)) for unit in item.step.signals]
                 body += [word for flag in signals for word in (SIGNAL, flag)]
                 native.releases += item.step.releases
             header += [start, words + len(body)]
     native.code = torch.tensor([*header, *body], dtype=torch.int64)
     native.flags = torch.zeros(max(1, len(flags)), dtype=torch.int64)
-    native.bookmark = torch.zeros(2 + max(map(len, joined)), dtype=torch.int64)
+    native.bookmark = torch.zeros(2 + max(counts), dtype=torch.int64)
     native.results = [(slot, buffers[slot], memories) for slot, memories in results.items()]
     native.shown = [(slot, buffers[slot]) for slot in sorted(buffers) if slot in values.shown]
     return native
@@ -264,23 +277,38 @@ def _joined(segments: Sequence[list[_Lane]]) -> list[list[_Lane]]:
     """Segments of the code: steps that follow each other on one lane are one of them."""
     joined: list[list[_Lane]] = []
     for lanes in segments:
-        if len(lanes) == 1 and joined and len(joined[-1]) == 1:
+        is_apart = _runs_in_bands(lanes) or (bool(joined) and _runs_in_bands(joined[-1]))
+        if len(lanes) == 1 and joined and len(joined[-1]) == 1 and not is_apart:
             joined[-1][0].extend(lanes[0])
         else:
             joined.append([list(lane) for lane in lanes])
     return joined
 
 
+def _by_lane(item: _Numbered) -> tuple[tuple[Action, ...], ...]:
+    assert item.recipe is not None
+    return item.recipe.by_lane()
+
+
+def _runs_in_bands(lanes: Sequence[_Lane]) -> bool:
+    """Whether this is one step that has a lane for each thread."""
+    return len(lanes) == len(lanes[0]) == 1 and len(_by_lane(lanes[0][0])) > 1
+
+
 def _code(
-    item: _Numbered, team: int, native: NativeSegment, results: _Addresses, values: _Values
+    item: _Numbered,
+    actions: Sequence[Action],
+    team: int,
+    native: NativeSegment,
+    results: _Addresses,
+    values: _Values,
 ) -> list[int]:
-    """Words that execute a step on a team of so many threads (0: the thread of the lane).
+    """Words that execute actions on a team of so many threads (0: the thread of the lane).
 
     Notes where its memory objects get their addresses from.
     """
-    assert item.recipe is not None
     words: list[int] = []
-    for action in item.recipe.actions:
+    for action in actions:
         call = ComputationCall(action.computation, action.fixed, tuple(action.places))
         native.calls.append(call)
         for memory, place in zip(call.moving, action.places.values(), strict=True):

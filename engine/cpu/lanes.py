@@ -79,7 +79,8 @@ def lay_out(
         if has_lanes and any(part.threads > 1 for part in delegated):
             raise PreconditionFailed("an engine on several threads runs beside no other lane")
         bound = {part.units: opened[part] for part in delegated}
-        part = _Part(launches, tuple(freed.values()), [*merges, *bound], bound)
+        bands = [units for units in plan.bands if position[units[0]] in positions]
+        part = _Part(launches, tuple(freed.values()), [*merges, *bands, *bound], bound)
         segments.append(_segment(program, part, threads))
         start += len(launches)
     return tuple(segments)

@@ -71,7 +71,7 @@ def _convolution(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> K
     def make(threads: int) -> Recipe:
         library = binding.library
         with library.threads(threads):
-            window = stride, dilation, padding, padding
+            window = stride, dilation, padding[:2], padding[-2:]
             primitive = floats.convolution(library, shapes, bias, window, fused)
             packed = binding.packed.for_primitive(library, primitive, weight_name, grouped)
         return single(
