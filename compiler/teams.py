@@ -1,26 +1,43 @@
-"""Plans that choose how many threads each unit runs on, as more candidates of a small network.
+"""Plans that choose the threads of each unit, as more candidates of a network of short units.
 
-    graph ──MeasureTeams──> device ──cheapest path──> teams
-                                   └─all on one thread─> one-lane
+    graph ──MeasureInPlace──> times of units as plans run ──cheapest path──> teams, bands
+                                             └─all on one thread─> one-lane
 
 Where units are short, what they exchange between cores takes as long as they do, and longer where
-the cores are far from one another: then one thread may be faster than all. Where they are long it
-is not, and nothing is measured.
+the cores are far from one another. Then one thread may be faster than all, and so may bands of rows
+of an image, between which nothing is exchanged. Where units are long none is, and nothing is
+measured.
 """
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+
 from braid.compiler.work import Work
+from braid.core.errors import InvalidArtefact
 from braid.core.graph import OpGraph
-from braid.core.plan import plan_of_teams
+from braid.core.plan import StreamPlan, plan_of_teams, sequential_plan
 from braid.core.program import ProgramKey
-from braid.engine.link.messages import MeasureTeams
+from braid.engine.link.messages import MeasureInPlace
+from braid.engine.program.bands import pieces_of
 from braid.scheduler.planners import Planned
-from braid.scheduler.teams import cheapest, plans_to_measure, team_sizes
+from braid.scheduler.teams import (
+    cheapest,
+    cheapest_spans,
+    plans_to_measure,
+    spans_to_measure,
+    team_sizes,
+)
+
+log = logging.getLogger("braid.jobs")
 
 ONE_LANE = "one-lane"
 
-PLANNER = "teams"
+TEAMS = "teams"
+
+BANDS = "bands"
 
 TINY_US = 2000.0
 """A network that takes less under the sequential plan has the plan of one lane as candidate ..."""
@@ -30,7 +47,7 @@ SHORT_UNIT_US = 200.0
 two cores that are far from one another takes 10 to 100 us (AMD EPYC Zen 5, 370 ns a round trip)."""
 
 LEAST_GAIN = 0.97
-"""Chosen teams are compared if they are to take less than this part of what all threads take."""
+"""A plan is compared if it is to take less than this part of what one and all threads take."""
 
 
 def is_short(sequential_us: float | None, units: int) -> bool:
@@ -41,7 +58,7 @@ def is_short(sequential_us: float | None, units: int) -> bool:
 async def plans_of_teams(
     work: Work, program: ProgramKey, graph: OpGraph, threads: int
 ) -> list[Planned]:
-    """The plan of one lane, and that of chosen teams if it promises to be faster than both.
+    """The plan of one lane, and those of teams and bands that promise to be faster than others.
 
     Args:
         work: whose device measures.
@@ -50,13 +67,43 @@ async def plans_of_teams(
         threads: of the device, several.
     """
     units = len(graph)
-    plans = plans_to_measure(units, team_sizes(threads, threads))
-    measured = (await work.device.ask(MeasureTeams(program, tuple(plans)))).units_us
+    one_lane = Planned(ONE_LANE, plan_of_teams([1] * units), ())
+    choices = plans_to_measure(units, team_sizes(threads, threads))
+    plans = [plan_of_teams(teams) for teams in choices]
+    measured = (await work.device.ask(MeasureInPlace(program, tuple(plans)))).launches_us
     if not measured:
-        return [Planned(ONE_LANE, plan_of_teams([1] * units), ())]
-    one_us, all_us = (sum(measured[plans.index((team,) * units)]) for team in (1, threads))
-    one_lane = Planned(ONE_LANE, plan_of_teams([1] * units), (), one_us)
-    teams, predicted_us = cheapest(plans, measured)
-    if len(set(teams)) == 1 or predicted_us > LEAST_GAIN * min(one_us, all_us):
         return [one_lane]
-    return [one_lane, Planned(PLANNER, plan_of_teams(teams), (), predicted_us)]
+    all_us = measured[choices.index((threads,) * units)]
+    one_us = sum(measured[choices.index((1,) * units)])
+    least_us = LEAST_GAIN * min(one_us, sum(all_us))
+    planned = [replace(one_lane, predicted_us=one_us)]
+    teams, predicted_us = cheapest(choices, measured)
+    if len(set(teams)) > 1 and predicted_us <= least_us:
+        planned.append(Planned(TEAMS, plan_of_teams(teams), (), predicted_us))
+    bands = await _plan_of_bands(work, program, graph, threads, all_us)
+    if bands is not None and (bands.predicted_us or 0.0) <= least_us:
+        planned.append(bands)
+    return planned
+
+
+async def _plan_of_bands(
+    work: Work, program: ProgramKey, graph: OpGraph, threads: int, units_us: Sequence[float]
+) -> Planned | None:
+    """The plan of the cheapest bands, by the times of units on all threads; None: of none."""
+    sets = spans_to_measure(pieces_of(graph, threads))
+    if not sets:
+        return None
+    plans = tuple(_in_bands(len(graph), spans) for spans in sets)
+    try:
+        measured = (await work.device.ask(MeasureInPlace(program, plans))).launches_us
+    except InvalidArtefact as error:
+        log.info("no bands", extra={"reason": str(error)})
+        return None
+    spans, predicted_us = cheapest_spans(sets, measured, units_us)
+    facts = {"spans": [[span.start, span.stop] for span in spans], "predicted_us": predicted_us}
+    log.info("bands measured", extra=facts)
+    return Planned(BANDS, _in_bands(len(graph), spans), (), predicted_us) if spans else None
+
+
+def _in_bands(units: int, spans: Sequence[range]) -> StreamPlan:
+    return replace(sequential_plan(units), bands=tuple(map(tuple, spans)))

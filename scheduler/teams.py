@@ -72,3 +72,51 @@ def cheapest(
         paths = reached
     _, predicted_us, path = min(paths.values())
     return path, predicted_us
+
+
+def spans_to_measure(pieces: Sequence[range]) -> list[tuple[range, ...]]:
+    """Sets of disjoint spans in which every row of neighbouring pieces stands as one span.
+
+    A span has at least two units.
+    """
+    sets: list[tuple[range, ...]] = []
+    for length in range(1, len(pieces) + 1):
+        for first in range(length):
+            starts = range(first, len(pieces) - length + 1, length)
+            spans = [range(pieces[at].start, pieces[at + length - 1].stop) for at in starts]
+            if several := tuple(span for span in spans if len(span) > 1):
+                sets.append(several)
+    return sets
+
+
+def cheapest_spans(
+    sets: Sequence[Sequence[range]],
+    launches_us: Sequence[Sequence[float]],
+    units_us: Sequence[float],
+) -> tuple[list[range], float]:
+    """The disjoint spans that run as one so that all units together take least, and what they take.
+
+    best(u) = min of  best(u - 1) + T(u)  and, over spans that end with u,  best(start) + T(span)
+
+    Args:
+        sets: of ``spans_to_measure``.
+        launches_us: with each set, the time of each launch in order; a span is one of them.
+        units_us: of each unit by itself.
+    """
+    span_us: dict[range, float] = {}
+    for spans, us in zip(sets, launches_us, strict=True):
+        skipped = 0
+        for span in spans:
+            span_us[span] = us[span.start - skipped]
+            skipped += len(span) - 1
+    best: list[tuple[float, list[range]]] = [(0.0, [])]
+    for unit, us in enumerate(units_us):
+        best_us, path = best[unit]
+        ways = [(best_us + us, path)]
+        for span, took_us in span_us.items():
+            if span.stop == unit + 1:
+                before_us, before = best[span.start]
+                ways.append((before_us + took_us, [*before, span]))
+        best.append(min(ways, key=lambda way: way[0]))
+    predicted_us, chosen = best[-1]
+    return chosen, predicted_us

@@ -24,7 +24,7 @@ from braid.core.device_state import UNKNOWN, DeviceState
 from braid.core.errors import BraidError, ResourceExhausted, WorkerFault
 from braid.core.graph import OpGraph
 from braid.core.measurement import DeviceFacts, PlanMeasurement, StageLatency
-from braid.core.plan import EnginePart
+from braid.core.plan import EnginePart, StreamPlan
 from braid.core.program import PlansToCompare, PlanToRun, ProgramKey, UnitKernels
 from braid.core.quantisation import Quantisation
 from braid.core.schedule import Stage
@@ -149,13 +149,13 @@ class PartMeasurements:
 
 
 @dataclass(frozen=True, slots=True)
-class TeamLatencies:
-    """Latency of each unit of sequential plans in its place, in microseconds.
+class LaunchLatencies:
+    """Latency of what plans launch in its place, in microseconds; units in bands are one launch.
 
     Of no plan where the device cannot tell.
     """
 
-    units_us: tuple[tuple[float, ...], ...]
+    launches_us: tuple[tuple[float, ...], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,10 +293,10 @@ class MeasureParts(MeasurementRequest[PartMeasurements]):
 
 
 @dataclass(frozen=True, slots=True)
-class MeasureTeams(MeasurementRequest[TeamLatencies]):
-    """Measure sequential plans of a program, each unit of which runs on a team of some threads."""
+class MeasureInPlace(MeasurementRequest[LaunchLatencies]):
+    """Measure what a program's plans launch in its place; nothing in them runs side by side."""
 
-    teams: tuple[tuple[int, ...], ...]  # of each plan, the threads of each unit
+    plans: tuple[StreamPlan, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -341,7 +341,7 @@ AnyRequest = (
     | MeasureStage
     | ComparePlans
     | MeasureParts
-    | MeasureTeams
+    | MeasureInPlace
     | SearchPlans
     | Calibrate
     | CompareThroughput
@@ -358,7 +358,7 @@ AnyReply = (
     | StageLatency
     | PlanMeasurements
     | PartMeasurements
-    | TeamLatencies
+    | LaunchLatencies
     | SearchResult
     | Quantisation
     | ThroughputMeasurements

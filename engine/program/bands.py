@@ -23,8 +23,8 @@ _CONVOLUTIONS = ("aten.convolution", "braid.convolution_add")
 _POOL, _CONCATENATION = "braid.max_pool", "aten.cat"
 RESULT = "result"
 
-LEAST_ROWS = 12
-"""Rows of an image from which bands may pay: below, the halo is most of a band."""
+LEAST_ROWS = 6
+"""Rows of a band from which it may pay: below, the halo is most of it."""
 
 MOST_PIECES = 4
 
@@ -62,7 +62,7 @@ def chain_input(graph: OpGraph, units: Sequence[int]) -> str:
     others = (op for at, op in enumerate(graph.operators) if at not in set(units))
     shown = {name for op in others for name in op.inputs} | set(graph.outputs.values())
     outside = read - made
-    if len(units) < 2 or len(outside) != 1 or inner & shown:
+    if len(units) < 2 or len(outside) != 1 or inner & shown or not inner <= read:
         raise InvalidArtefact(f"the units {list(units)} are no chain from one value to another")
     if not all(_has_bands(operator, graph) for operator in operators):
         raise InvalidArtefact(f"some of the units {list(units)} cannot run in bands")
@@ -187,15 +187,15 @@ def _has_bands(operator: Operator, graph: OpGraph) -> bool:
     return operator.kind == _CONCATENATION and operator.attributes["dim"] in (1, -3)
 
 
-def pieces_of(graph: OpGraph) -> list[range]:
-    """Rows of units that may run in bands, which follow one another: images of one height each.
+def pieces_of(graph: OpGraph, count: int) -> list[range]:
+    """Units that may run in ``count`` bands, in pieces that follow one another from the first on.
 
-    Of the units from the first one on; empty if those cannot.
+    The images of a piece have one height. Empty if the first units cannot.
     """
     borders, last = [0], 0
     for at in range(1, len(graph.operators) + 1):
         before = graph.operators[at - 1]
-        if not _has_bands(before, graph) or _height(graph, before.outputs[0]) < LEAST_ROWS:
+        if not _has_bands(before, graph) or _height(graph, before.outputs[0]) < LEAST_ROWS * count:
             break
         is_end = at == len(graph.operators) or not _has_bands(graph.operators[at], graph)
         is_border = is_end or _is_lower(graph.operators[at], graph)
@@ -219,4 +219,5 @@ def _is_piece(graph: OpGraph, units: range) -> bool:
     later = graph.operators[units.stop :]
     shown = {name for op in later for name in op.inputs} | set(graph.outputs.values())
     leaving = made & shown
-    return len(read - made) == 1 and leaving == set(graph.operators[units.stop - 1].outputs)
+    last = set(graph.operators[units.stop - 1].outputs)
+    return len(read - made) == 1 and leaving == last and made - last <= read

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from braid.compiler.teams import ONE_LANE, PLANNER, is_short, plans_of_teams
+from braid.compiler.teams import ONE_LANE, TEAMS, is_short, plans_of_teams
 from braid.compiler.work import Work
 from braid.core.graph import Operator, OpGraph
 from braid.core.plan import (
@@ -22,7 +22,7 @@ from braid.core.plan import (
 from braid.core.program import ProgramKey
 from braid.core.schedule import Schedule, ScheduleKey
 from braid.core.tensor import TensorType
-from braid.engine.link.messages import MeasureTeams, TeamLatencies
+from braid.engine.link.messages import LaunchLatencies, MeasureInPlace
 from braid.scheduler.planners import Planned
 
 SPEC = TensorType("FP32", (1, 4))
@@ -43,14 +43,17 @@ GRAPH = OpGraph(
 def planned(on_one_us: list[float], on_two_us: list[float] | None) -> list[Planned]:
     """Plans for a device whose units take so long, whatever ran before; None: it cannot tell."""
 
-    async def ask(request: MeasureTeams) -> TeamLatencies:
+    async def ask(request: MeasureInPlace) -> LaunchLatencies:
         if on_two_us is None:
-            return TeamLatencies(())
+            return LaunchLatencies(())
         times = [None, on_one_us, on_two_us]
-        return TeamLatencies(
+        return LaunchLatencies(
             tuple(
-                tuple(cast(list[float], times[team])[unit] for unit, team in enumerate(teams))
-                for teams in request.teams
+                tuple(
+                    cast(list[float], times[launch.threads])[launch.unit]
+                    for launch in plan.launches
+                )
+                for plan in request.plans
             )
         )
 
@@ -62,7 +65,7 @@ def test_each_unit_has_the_team_it_is_fastest_on() -> None:
     one_lane, teams = planned([10, 10, 400, 400], [30, 30, 210, 210])
 
     assert (one_lane.planner, one_lane.plan) == (ONE_LANE, plan_of_teams([1, 1, 1, 1]))
-    assert (teams.planner, teams.plan) == (PLANNER, plan_of_teams([1, 1, 2, 2]))
+    assert (teams.planner, teams.plan) == (TEAMS, plan_of_teams([1, 1, 2, 2]))
     assert teams.predicted_us == 440
     assert one_lane.predicted_us == 820
 
@@ -83,7 +86,7 @@ def test_networks_of_short_units_and_tiny_ones_take_part() -> None:
 
 def test_a_plan_with_teams_survives_json_and_has_an_id_of_its_own() -> None:
     plan = plan_of_teams([1, 2, 0])
-    schedule = Schedule(ScheduleKey("d", "cpu", 1), PLANNER, plan, (), ("a", "b", "c"))
+    schedule = Schedule(ScheduleKey("d", "cpu", 1), TEAMS, plan, (), ("a", "b", "c"))
 
     assert plan_from_json(plan_to_json(plan)) == plan
     assert plan_to_json(sequential_plan(1))["launches"] == [[0, 0, []]]

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import random
-from itertools import pairwise, product
+from itertools import combinations, pairwise, product
 
 import pytest
 
-from braid.scheduler.teams import cheapest, plans_to_measure, team_sizes
+from braid.scheduler.teams import (
+    cheapest,
+    cheapest_spans,
+    plans_to_measure,
+    spans_to_measure,
+    team_sizes,
+)
 
 
 def table(seed: int, sizes: list[int], units: int) -> dict[tuple[int, int, int], float]:
@@ -75,3 +81,48 @@ def test_teams_double_within_a_group_of_near_lanes(
     threads: int, near: int, sizes: list[int]
 ) -> None:
     assert team_sizes(threads, near) == sizes
+
+
+PIECES = [range(2), range(2, 5), range(5, 6), range(6, 9)]
+
+
+def test_every_row_of_neighbouring_pieces_is_measured_once() -> None:
+    sets = spans_to_measure(PIECES)
+
+    spans = [span for several in sets for span in several]
+    rows = {
+        range(one.start, other.stop)
+        for at, one in enumerate(PIECES)
+        for other in PIECES[at:]
+        if other.stop - one.start > 1
+    }
+    assert sorted(spans, key=lambda span: (span.start, span.stop)) == sorted(
+        rows, key=lambda span: (span.start, span.stop)
+    )
+    for several in sets:
+        assert all(one.stop <= other.start for one, other in pairwise(several))
+    assert spans_to_measure([]) == spans_to_measure([range(1)]) == []
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_no_choice_of_disjoint_spans_takes_less(seed: int) -> None:
+    rng, units = random.Random(seed), 11
+    units_us = [float(rng.randint(5, 20)) for _ in range(units)]
+    sets = spans_to_measure(PIECES)
+    span_us = {span: float(rng.randint(5, 15) * len(span)) for some in sets for span in some}
+
+    def launches_us(spans: tuple[range, ...]) -> list[float]:
+        by_first = {span.start: span_us[span] for span in spans}
+        inner = {unit for span in spans for unit in span[1:]}
+        return [by_first.get(unit, us) for unit, us in enumerate(units_us) if unit not in inner]
+
+    spans, predicted_us = cheapest_spans(sets, [launches_us(some) for some in sets], units_us)
+
+    every = [
+        chosen
+        for count in range(len(PIECES) + 1)
+        for chosen in combinations(span_us, count)
+        if all(one.stop <= other.start for one, other in pairwise(sorted(chosen, key=min)))
+    ]
+    assert predicted_us == min(sum(launches_us(chosen)) for chosen in every)
+    assert predicted_us == sum(launches_us(tuple(spans)))

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from braid.core.errors import DeviceOutOfMemory, InvalidArtefact, PreconditionFailed
 from braid.core.measurement import DeviceFacts, StageOverheads
-from braid.core.plan import EnginePart, StreamPlan, plan_of_teams
+from braid.core.plan import EnginePart, StreamPlan, verify_plan
 from braid.core.precision import FP32, HALF, INT8
 from braid.core.program import PlansToCompare, ProgramKey, UnitKernels
 from braid.core.quantisation import Quantisation
@@ -28,15 +28,15 @@ from braid.engine.link.messages import (
     CompareThroughput,
     FindFacts,
     FindKernels,
+    LaunchLatencies,
+    MeasureInPlace,
     MeasureParts,
     MeasureStage,
-    MeasureTeams,
     PartMeasurement,
     PartMeasurements,
     PlanMeasurements,
     ProgramKernels,
     SearchProgress,
-    TeamLatencies,
 )
 from braid.engine.passes.quantised.candidates import Candidates
 from braid.engine.program.engines import Whole
@@ -66,10 +66,10 @@ HOPELESS = 1.3
 PART_ATTEMPTS = 2
 """To measure a part while other processes leave the cores."""
 
-TEAM_RUNS = 11
-"""Runs of each plan that units are timed in, in turns."""
+RUNS_IN_PLACE = 11
+"""Runs of each plan in which launches are timed, in turns."""
 
-TEAM_ATTEMPTS = 3
+RUN_ATTEMPTS = 3
 """To time a run in which no request is answered."""
 
 
@@ -155,29 +155,30 @@ class Measurements:
         self.forget()
         return PartMeasurements(tuple(measured))
 
-    def teams(self, request: MeasureTeams) -> Task:
-        """Time the units of sequential plans in their places, as the plans run in service."""
+    def in_place(self, request: MeasureInPlace) -> Task:
+        """Time what plans launch in its place, as the plans run in service."""
         program, inputs = self._models.program(request.program), self._seeded(request.program)()
         runs: list[UnitTimes] = []
-        for teams in request.teams:
-            run = self._backend.units_in_place(program, plan_of_teams(teams), inputs)
+        for plan in request.plans:
+            verify_plan(plan, program.graph.predecessors())
+            run = self._backend.units_in_place(program, plan, inputs)
             if run is None:
-                return TeamLatencies(())
+                return LaunchLatencies(())
             run(self._pause)
             runs.append(run)
             yield None
         samples: list[list[Sequence[float]]] = [[] for _ in runs]
-        for _ in range(TEAM_RUNS):
+        for _ in range(RUNS_IN_PLACE):
             for run, times in zip(runs, samples, strict=True):
                 times.append(self._undisturbed(run))
                 yield None
         self.forget()
-        return TeamLatencies(
+        return LaunchLatencies(
             tuple(tuple(map(median, zip(*times, strict=True))) for times in samples)
         )
 
     def _undisturbed(self, run: UnitTimes) -> Sequence[float]:
-        for _ in range(TEAM_ATTEMPTS):
+        for _ in range(RUN_ATTEMPTS):
             idle(PAUSE_S, self._pause)
             clock = NetClock(self._pause)
             times_us = run(clock)

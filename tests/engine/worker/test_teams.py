@@ -20,9 +20,9 @@ from braid.engine.cpu.segments import find_runner
 from braid.engine.importer.host.report import read_report
 from braid.engine.link.messages import (
     ComparePlans,
-    MeasureTeams,
+    LaunchLatencies,
+    MeasureInPlace,
     PlanMeasurements,
-    TeamLatencies,
 )
 from braid.engine.runtime.yielding import no_pause
 from braid.engine.worker.measuring.measurements import Measurements, Task
@@ -63,16 +63,16 @@ def result_of(task: Task) -> object:
 
 def test_each_unit_of_each_plan_has_a_time(worker: Worker) -> None:
     units = len(worker.graph)
-    teams = ((1,) * units, (2,) * units)
+    plans = plan_of_teams([1] * units), plan_of_teams([2] * units)
 
-    measured = result_of(worker.measurements.teams(MeasureTeams(worker.key, teams)))
+    measured = result_of(worker.measurements.in_place(MeasureInPlace(worker.key, plans)))
 
-    assert isinstance(measured, TeamLatencies)
+    assert isinstance(measured, LaunchLatencies)
     if find_runner() is None:
-        assert measured.units_us == ()
+        assert measured.launches_us == ()
         return
-    assert [len(times) for times in measured.units_us] == [units, units]
-    assert all(us > 0 for times in measured.units_us for us in times)
+    assert [len(times) for times in measured.launches_us] == [units, units]
+    assert all(us > 0 for times in measured.launches_us for us in times)
 
 
 @pytest.mark.parametrize("engine", installed_engines())
