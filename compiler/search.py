@@ -100,8 +100,9 @@ async def search_plans(work: Work, precision: str = "") -> FoundPlans:
         planned = [*planned, *filter(None, [by_regions])]
     if work.is_portfolio and _is_short(device, graph, facts, planned):
         by_teams = await retry(lambda: plans_of_teams(work, kernels.program, graph, facts.threads))
-        planned = [*planned, *by_teams]
-        runtimes = (*runtimes, *map(on_one_thread, runtimes))
+        planned = [*planned, *by_teams.planned]
+        if by_teams.on_one_thread:
+            runtimes = (*runtimes, *map(on_one_thread, runtimes))
     for plan in planned:
         verify_plan(plan.plan, graph.predecessors())
     return FoundPlans(

@@ -96,8 +96,9 @@ class CpuBackend:
         self._executor = executor
         self._waits = ThreadWaits if executor.threads <= executor.usable_cores else NoWaits
         options = timer or TimerOptions()
-        self._timer = CpuStageTimer(executor, activation_bytes, options, self._waits)
         self._probe = CoreProbe(executor.lane_cores)
+        how = options, self._waits, lambda: self._probe.groups
+        self._timer = CpuStageTimer(executor, activation_bytes, *how)
         self._places: dict[int, Sequence[CpuPlace]] = {}
         self._device_cpus = executor.cpus if device_cpus is None else device_cpus
         self._cpu_quota = cpu_quota
@@ -144,7 +145,7 @@ class CpuBackend:
         pause: YieldToRequests = no_pause,
         opened: OpenedParts = NO_PARTS,
     ) -> LaidOut:
-        segments = lay_out(program, plan, self.threads, opened)
+        segments = lay_out(program, plan, self.threads, opened, self._probe.groups)
         return LaidOut(self._executor, program, LanePlan(segments))
 
     def places(self, count: int) -> Sequence[CpuPlace]:

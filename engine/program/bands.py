@@ -26,7 +26,7 @@ RESULT = "result"
 LEAST_ROWS = 6
 """Rows of a band from which it may pay: below, the halo is most of it."""
 
-MOST_PIECES = 4
+MOST_PIECES = 3
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from braid.compiler.teams import ONE_LANE, TEAMS, is_short, plans_of_teams
+from braid.compiler.teams import ONE_LANE, TEAMS, PlansOfTeams, is_short, plans_of_teams
 from braid.compiler.work import Work
 from braid.core.graph import Operator, OpGraph
 from braid.core.plan import (
@@ -40,7 +41,7 @@ GRAPH = OpGraph(
 )
 
 
-def planned(on_one_us: list[float], on_two_us: list[float] | None) -> list[Planned]:
+def found(on_one_us: list[float], on_two_us: list[float] | None) -> PlansOfTeams:
     """Plans for a device whose units take so long, whatever ran before; None: it cannot tell."""
 
     async def ask(request: MeasureInPlace) -> LaunchLatencies:
@@ -57,8 +58,21 @@ def planned(on_one_us: list[float], on_two_us: list[float] | None) -> list[Plann
             )
         )
 
-    work: Any = SimpleNamespace(device=SimpleNamespace(ask=ask))
+    work: Any = SimpleNamespace(device=SimpleNamespace(ask=ask), state="far")
     return asyncio.run(plans_of_teams(cast(Work, work), ProgramKey("d", ()), GRAPH, 2))
+
+
+def planned(on_one_us: list[float], on_two_us: list[float] | None) -> Sequence[Planned]:
+    return found(on_one_us, on_two_us).planned
+
+
+@pytest.mark.parametrize(
+    ("on_two_us", "takes_part"), [([6.0] * 4, False), ([7.0] * 4, True), (None, True)]
+)
+def test_other_runtimes_take_part_on_one_thread_where_own_kernels_are_near_it(
+    on_two_us: list[float] | None, takes_part: bool
+) -> None:
+    assert found([10.0] * 4, on_two_us).on_one_thread == takes_part
 
 
 def test_each_unit_has_the_team_it_is_fastest_on() -> None:

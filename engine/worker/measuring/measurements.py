@@ -66,7 +66,7 @@ HOPELESS = 1.3
 PART_ATTEMPTS = 2
 """To measure a part while other processes leave the cores."""
 
-RUNS_IN_PLACE = 11
+RUNS_IN_PLACE = 9
 """Runs of each plan in which launches are timed, in turns."""
 
 RUN_ATTEMPTS = 3
