@@ -55,10 +55,10 @@ def cheapest(
     Cost: units * sizes ** 2.
     """
     times_us: list[dict[tuple[int, int], float]] = [{} for _ in plans[0]]
-    for teams, us in zip(plans, units_us, strict=True):
+    for teams, plan_us in zip(plans, units_us, strict=True):
         for unit, (before, team) in enumerate(zip((0, *teams), teams, strict=False)):
             known_us = times_us[unit].get((before, team), inf)
-            times_us[unit][before, team] = min(known_us, us[unit])
+            times_us[unit][before, team] = min(known_us, plan_us[unit])
     paths: dict[int, tuple[float, float, Teams]] = {0: (0.0, 0.0, ())}  # by the last team
     for time_us in times_us:
         reached: dict[int, tuple[float, float, Teams]] = {}
@@ -104,10 +104,10 @@ def cheapest_spans(
         units_us: of each unit by itself.
     """
     span_us: dict[range, float] = {}
-    for spans, us in zip(sets, launches_us, strict=True):
+    for spans, plan_us in zip(sets, launches_us, strict=True):
         skipped = 0
         for span in spans:
-            span_us[span] = us[span.start - skipped]
+            span_us[span] = plan_us[span.start - skipped]
             skipped += len(span) - 1
     best: list[tuple[float, list[range]]] = [(0.0, [])]
     for unit, us in enumerate(units_us):

@@ -82,10 +82,14 @@ class Chain:
             transposed=False, output_padding=[0, 0], epilogue=[["aten.relu"]],
         )  # fmt: skip
 
+    def extents(self, value: str) -> tuple[int, ...]:
+        """Channels, height and width."""
+        return tuple(int(extent) for extent in self.specs[value].shape[1:])
+
     def pool(self, source: str) -> str:
-        channels, *extents = self.specs[source].shape[1:]
+        channels, *extents = self.extents(source)
         padded = self.random.choice((0, 1))
-        shape = [(int(extent) + 2 * padded - 3) // 2 + 1 for extent in extents]
+        shape = [(extent + 2 * padded - 3) // 2 + 1 for extent in extents]
         return self.grow(
             "braid.max_pool", (source,), (1, channels, *shape),
             kernel=[3, 3], stride=[2, 2], dilation=[1, 1], pads=[padded] * 4, ceil_mode=False,
@@ -94,8 +98,7 @@ class Chain:
     def fire(self, source: str) -> str:
         squeezed = self.convolve(source)
         left, right = (self.convolve(squeezed, is_same=True) for _ in range(2))
-        _, _, height, width = self.specs[left].shape
-        return self.grow("aten.cat", (left, right), (1, 16, height, width), dim=1)
+        return self.grow("aten.cat", (left, right), (1, 16, *self.extents(left)[1:]), dim=1)
 
     def inverted(self, source: str) -> str:
         middle = self.convolve(source)
@@ -121,7 +124,7 @@ def drawn(seed: int) -> tuple[OpGraph, Constants]:
     value = "x"
     for _ in range(3):
         value = chain.random.choice((chain.convolve, chain.pool, chain.fire, chain.inverted))(value)
-        if min(chain.specs[value].shape[2:]) < 14:  # type: ignore[type-var]
+        if min(chain.extents(value)[1:]) < 14:
             break
     if len(chain.operators) < 2:
         value = chain.inverted(value)
