@@ -12,7 +12,7 @@ measured.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from braid.compiler.work import Work
@@ -22,7 +22,7 @@ from braid.core.graph import OpGraph
 from braid.core.plan import StreamPlan, plan_of_teams, sequential_plan
 from braid.core.program import ProgramKey
 from braid.engine.link.messages import MeasureInPlace
-from braid.engine.program.bands import pieces_of
+from braid.engine.program.bands import parts_of_bands, pieces_of
 from braid.scheduler.planners import Planned
 from braid.scheduler.teams import (
     cheapest,
@@ -82,41 +82,73 @@ async def plans_of_teams(
     units = len(graph)
     one_lane = Planned(ONE_LANE, plan_of_teams([1] * units), ())
     near = lanes_near_first(work.state, threads)
-    choices = plans_to_measure(units, team_sizes(threads, near))
-    plans = [plan_of_teams(teams) for teams in choices]
-    measured = (await work.device.ask(MeasureInPlace(program, tuple(plans)))).launches_us
+    sizes = team_sizes(threads, near)
+    uniform, mixed = plans_to_measure(units, sizes)
+    measured = await _in_place(work, program, map(plan_of_teams, uniform))
     if not measured:
         return PlansOfTeams([one_lane])
-    all_us = measured[choices.index((threads,) * units)]
-    one_us = sum(measured[choices.index((1,) * units)])
-    least_us = LEAST_GAIN * min(one_us, sum(all_us))
-    planned = [replace(one_lane, predicted_us=one_us)]
-    teams, predicted_us = cheapest(choices, measured)
-    if len(set(teams)) > 1 and predicted_us <= least_us:
-        planned.append(Planned(TEAMS, plan_of_teams(teams), (), predicted_us))
-    bands = await _plan_of_bands(work, program, graph, threads, all_us)
-    if bands is not None and (bands.predicted_us or 0.0) <= least_us:
-        planned.append(bands)
-    return PlansOfTeams(planned, one_us <= MOST_ON_ONE * sum(all_us))
+    by_size = dict(zip(sizes, measured, strict=True))
+    one_us, all_us = by_size[1], by_size[threads]
+    least_us = LEAST_GAIN * min(sum(one_us), sum(all_us))
+    planned = [replace(one_lane, predicted_us=sum(one_us))]
+    if sum(map(min, zip(*measured, strict=True))) <= least_us:
+        measured += await _in_place(work, program, map(plan_of_teams, mixed))
+        teams, predicted_us = cheapest([*uniform, *mixed], measured)
+        if len(set(teams)) > 1 and predicted_us <= least_us:
+            planned.append(Planned(TEAMS, plan_of_teams(teams), (), predicted_us))
+    sets = spans_to_measure(pieces_of(graph, threads))
+    bounds_us = [_least_of_bands(graph, spans, threads, one_us, all_us) for spans in sets]
+    if sets and cheapest_spans(sets, bounds_us, all_us)[1] <= least_us:
+        bands = await _plan_of_bands(work, program, sets, all_us)
+        if bands is not None and (bands.predicted_us or 0.0) <= least_us:
+            planned.append(bands)
+    return PlansOfTeams(planned, sum(one_us) <= MOST_ON_ONE * sum(all_us))
+
+
+async def _in_place(
+    work: Work, program: ProgramKey, plans: Iterable[StreamPlan]
+) -> list[Sequence[float]]:
+    return list((await work.device.ask(MeasureInPlace(program, tuple(plans)))).launches_us)
+
+
+def _least_of_bands(
+    graph: OpGraph,
+    spans: Sequence[range],
+    threads: int,
+    one_us: Sequence[float],
+    all_us: Sequence[float],
+) -> list[float]:
+    """Times of what a plan with bands launches, if a band took its part of one thread's time."""
+    launches_us, at = list[float](), 0
+    for span in spans:
+        launches_us += all_us[at : span.start]
+        launches_us.append(
+            max(
+                sum(one_us[unit] * part for unit, part in zip(span, parts, strict=True))
+                for parts in parts_of_bands(graph, span, threads)
+            )
+        )
+        at = span.stop
+    return [*launches_us, *all_us[at:]]
 
 
 async def _plan_of_bands(
-    work: Work, program: ProgramKey, graph: OpGraph, threads: int, units_us: Sequence[float]
+    work: Work,
+    program: ProgramKey,
+    sets: Sequence[Sequence[range]],
+    units_us: Sequence[float],
 ) -> Planned | None:
     """The plan of the cheapest bands, by the times of units on all threads; None: of none."""
-    sets = spans_to_measure(pieces_of(graph, threads))
-    if not sets:
-        return None
-    plans = tuple(_in_bands(len(graph), spans) for spans in sets)
+    units = len(units_us)
     try:
-        measured = (await work.device.ask(MeasureInPlace(program, plans))).launches_us
+        measured = await _in_place(work, program, (_in_bands(units, spans) for spans in sets))
     except InvalidArtefact as error:
         log.info("no bands", extra={"reason": str(error)})
         return None
     spans, predicted_us = cheapest_spans(sets, measured, units_us)
     facts = {"spans": [[span.start, span.stop] for span in spans], "predicted_us": predicted_us}
     log.info("bands measured", extra=facts)
-    return Planned(BANDS, _in_bands(len(graph), spans), (), predicted_us) if spans else None
+    return Planned(BANDS, _in_bands(units, spans), (), predicted_us) if spans else None
 
 
 def _in_bands(units: int, spans: Sequence[range]) -> StreamPlan:

@@ -31,11 +31,11 @@ def team_sizes(threads: int, near: int) -> list[int]:
     return sorted({*powers, near, threads})
 
 
-def plans_to_measure(units: int, sizes: Sequence[int]) -> list[Teams]:
-    """Plans in which each unit has each size behind each size: the uniform ones come first."""
+def plans_to_measure(units: int, sizes: Sequence[int]) -> tuple[list[Teams], list[Teams]]:
+    """Plans in which each unit has each size behind each size: the uniform ones, and the others."""
     uniform = [(size,) * units for size in sizes]
     pairs = [pair for one, other in combinations(sizes, 2) for pair in ((one, other), (other, one))]
-    return [*uniform, *(tuple(pair[unit % 2] for unit in range(units)) for pair in pairs)]
+    return uniform, [tuple(pair[unit % 2] for unit in range(units)) for pair in pairs]
 
 
 def cheapest(

@@ -91,6 +91,18 @@ def bands_of(graph: OpGraph, units: Sequence[int], count: int) -> list[list[Band
     return [_band(graph, operators, range(*pair)) for pair in pairwise(cuts)]
 
 
+def parts_of_bands(graph: OpGraph, units: Sequence[int], count: int) -> list[list[float]]:
+    """Part of each unit's rows that each of ``count`` bands computes; halos make it more than all.
+
+    Raises:
+        InvalidArtefact: these units cannot run in bands.
+    """
+    return [
+        [len(unit.result) / _height(graph, unit.output) for unit in band]
+        for band in bands_of(graph, units, count)
+    ]
+
+
 def _band(graph: OpGraph, operators: Sequence[Operator], result: range) -> list[BandUnit]:
     needed = {operators[-1].outputs[0]: result}
     band: list[BandUnit] = []

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from braid.compiler.teams import ONE_LANE, TEAMS, PlansOfTeams, is_short, plans_of_teams
+from braid.compiler.teams import BANDS, ONE_LANE, TEAMS, PlansOfTeams, is_short, plans_of_teams
 from braid.compiler.work import Work
 from braid.core.graph import Operator, OpGraph
 from braid.core.plan import (
@@ -107,3 +107,56 @@ def test_a_plan_with_teams_survives_json_and_has_an_id_of_its_own() -> None:
     assert has_teams(plan)
     assert not runs_in_sequence(plan)
     assert schedule.plan_id.startswith("teams-")
+
+
+IMAGE, WEIGHT = TensorType("FP32", (1, 8, 64, 64)), TensorType("FP32", (8, 8, 3, 3))
+
+#   x ─> 4 convolutions of 3 x 3 ─> y
+IMAGES = OpGraph(
+    "images",
+    {"x": IMAGE},
+    {"y": NAMES[-1]},
+    {"w": WEIGHT},
+    tuple(
+        Operator(
+            name, "aten.convolution", (source, "w", ""), (name,),
+            {"stride": [1, 1], "padding": [1, 1], "dilation": [1, 1], "groups": 1},
+        )
+        for source, name in zip(["x", *NAMES], NAMES, strict=False)
+    ),
+    dict.fromkeys(NAMES, IMAGE),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("on_two_us", "bands_us", "asked", "names"),
+    [
+        (100.0, 250.0, 1, [ONE_LANE, BANDS]),
+        (100.0, 398.0, 1, [ONE_LANE]),  # no gain worth a comparison
+        (53.0, 1.0, 0, [ONE_LANE]),  # what both halves of a band compute leaves none
+    ],
+)
+def test_bands_are_measured_where_they_may_pay_and_compared_where_they_do(
+    on_two_us: float, bands_us: float, asked: int, names: list[str]
+) -> None:
+    with_bands = []
+
+    async def ask(request: MeasureInPlace) -> LaunchLatencies:
+        with_bands.extend(plan.bands for plan in request.plans if plan.bands)
+        return LaunchLatencies(
+            tuple(
+                (bands_us,)
+                if plan.bands
+                else tuple(100.0 if team.threads == 1 else on_two_us for team in plan.launches)
+                for plan in request.plans
+            )
+        )
+
+    work: Any = SimpleNamespace(device=SimpleNamespace(ask=ask), state="far")
+    plans = asyncio.run(plans_of_teams(cast(Work, work), ProgramKey("d", ()), IMAGES, 2)).planned
+
+    assert len(with_bands) == asked
+    assert [plan.planner for plan in plans] == names
+    for plan in plans[1:]:
+        assert plan.plan.bands == ((0, 1, 2, 3),)
+        assert plan.predicted_us == bands_us
