@@ -139,7 +139,7 @@ IMAGES = OpGraph(
 def test_bands_are_measured_where_they_may_pay_and_compared_where_they_do(
     on_two_us: float, bands_us: float, asked: int, names: list[str]
 ) -> None:
-    with_bands = []
+    with_bands: list[object] = []
 
     async def ask(request: MeasureInPlace) -> LaunchLatencies:
         with_bands.extend(plan.bands for plan in request.plans if plan.bands)
