@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from time import monotonic, sleep
 
 import pytest
 import torch
@@ -90,6 +91,9 @@ def test_a_runtime_on_one_thread_starts_none_and_is_right(worker: Worker, engine
 
     answered = outputs(PlanToRun(worker.key, runtime=on_one_thread(engine)))
 
+    until = monotonic() + 120  # the thread that opened it has been joined, and ends in a moment
+    while not set(os.listdir("/proc/self/task")) <= before and monotonic() < until:
+        sleep(0.001)
     assert set(os.listdir("/proc/self/task")) <= before
     torch.testing.assert_close(answered, expected, rtol=1e-4, atol=1e-4)
 
