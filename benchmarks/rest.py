@@ -14,6 +14,8 @@ import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,7 @@ from benchmarks.load.children import free_ports, read_line, running
 from benchmarks.load.processes import braid_server
 from benchmarks.networks.one_operator import write_scaled
 from benchmarks.reports import write_report
+from benchmarks.states import add_state, by_state, in_state
 
 WARM_UP = 50
 
@@ -67,7 +70,7 @@ def p50_us(client: triton.InferenceServerClient, x: np.ndarray, calls: int) -> f
     return statistics.median(took) / 1000
 
 
-def compare(sizes: list[int], rounds: int, calls: int) -> list[dict[str, float]]:
+def compare(sizes: list[int], rounds: int, calls: int, state: str) -> list[dict[str, float]]:
     """Return a row for each size in bytes: medians over rounds, and their ratio."""
     rows = []
     for size in sizes:
@@ -86,27 +89,39 @@ def compare(sizes: list[int], rounds: int, calls: int) -> list[dict[str, float]]
                 served = triton.InferenceServerClient(f"127.0.0.1:{server.http_port}")
                 for client in (echo, served):
                     p50_us(client, x, WARM_UP)
-                pairs = [(p50_us(echo, x, calls), p50_us(served, x, calls)) for _ in range(rounds)]
+                hold = partial(p50s_us, (echo, served), x, calls)
+                pairs = [in_state(state, hold) for _ in range(rounds)]
         echo_us, braid_us = (statistics.median(times) for times in zip(*pairs, strict=True))
         ratio = statistics.median(braid / bare for bare, braid in pairs)
         rows.append({"bytes": size, "echo_us": echo_us, "braid_us": braid_us, "ratio": ratio})
     return rows
 
 
-def main() -> None:
+def p50s_us(
+    clients: Sequence[triton.InferenceServerClient], x: np.ndarray, calls: int
+) -> list[float]:
+    return [p50_us(client, x, calls) for client in clients]
+
+
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--bytes", type=int, nargs="+", default=[4096, 602_112])
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--calls", type=int, default=200)
     parser.add_argument("--json", type=Path)
-    args = parser.parse_args()
+    add_state(parser)
+    return by_state(parser.parse_args(), _run)
+
+
+def _run(args: argparse.Namespace) -> int:
     environment = describe("uvicorn", "httptools", "uvloop", "starlette", "tritonclient")
-    rows = compare(args.bytes, args.rounds, args.calls)
+    rows = compare(args.bytes, args.rounds, args.calls, args.state)
     print(f"{'bytes':>10} {'echo p50 us':>12} {'braid p50 us':>13} {'ratio':>6}")
     for row in rows:
         print("{bytes:>10} {echo_us:>12.0f} {braid_us:>13.0f} {ratio:>6.2f}".format(**row))
     write_report(args.json, {"environment": environment, "rows": rows})
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

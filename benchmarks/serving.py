@@ -22,6 +22,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 
 from benchmarks import environment
@@ -35,6 +36,7 @@ from benchmarks.load.records import Endpoint, Job
 from benchmarks.load.results import Comparison, Load, Turn, compare, progress, summarise, table
 from benchmarks.networks.one_operator import write_scaled
 from benchmarks.reports import LOCAL, numbers, write_report
+from benchmarks.states import add_state, by_state, in_state
 
 SHAPE = (1, 3, 224, 224)
 SCALE = 2.0
@@ -44,24 +46,30 @@ DEFAULT_OUT = LOCAL / "serving.json"
 def measure(
     endpoints: Sequence[Endpoint], generators: LoadGenerators, options: argparse.Namespace
 ) -> list[Turn]:
-    turns = []
+    turns: list[Turn] = []
+
+    def hold(load: Load, number: int) -> list[Turn]:
+        held = []
+        for endpoint in endpoints if number % 2 == 0 else reversed(endpoints):
+            job = Job(
+                address=endpoint.address,
+                model=endpoint.model,
+                scale=endpoint.scale,
+                shape=SHAPE,
+                clients=load.clients,
+                warmup_s=options.warmup,
+                measure_s=options.seconds,
+                rate_per_s=load.rate_per_s,
+                shared_memory=endpoint.shared_memory,
+                seed=number,
+            )
+            held.append(summarise(endpoint, load, number, generators.run(job)))
+            print(progress(held[-1]), file=sys.stderr)
+        return held
+
     for load in _loads(options):
         for number in range(options.rounds):
-            for endpoint in endpoints if number % 2 == 0 else reversed(endpoints):
-                job = Job(
-                    address=endpoint.address,
-                    model=endpoint.model,
-                    scale=endpoint.scale,
-                    shape=SHAPE,
-                    clients=load.clients,
-                    warmup_s=options.warmup,
-                    measure_s=options.seconds,
-                    rate_per_s=load.rate_per_s,
-                    shared_memory=endpoint.shared_memory,
-                    seed=number,
-                )
-                turns.append(summarise(endpoint, load, number, generators.run(job)))
-                print(progress(turns[-1]), file=sys.stderr)
+            turns += in_state(options.state, partial(hold, load, number))
     return turns
 
 
@@ -112,12 +120,16 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
         help="NAME=HOST:PORT/MODEL, which doubles FP32 x of 1x3x224x224 into y",
     )
     parser.add_argument("--target", type=float, help="fail if Braid's p50 ratio is larger")
+    add_state(parser)
     return parser.parse_args(arguments)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmark. Returns 1 if a closed-loop request failed or the target was missed."""
-    options = _options(arguments)
+    return by_state(_options(arguments), _run)
+
+
+def _run(options: argparse.Namespace) -> int:
     facts = environment.describe("grpcio", "protobuf", "torch", "numpy", "tritonclient")
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="braid-serving-")))

@@ -10,13 +10,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, cast
 
 from braid.core.device_state import DeviceState
 from braid.core.errors import ImpossibleLatency, InvalidRequest
 from braid.core.measurement import StageLatency
 from braid.core.precision import AUTO
-from braid.engine.link.messages import MeasurementRequest, MeasureStage, ProgramRequest
+from braid.engine.link.messages import (
+    FindFacts,
+    MeasureInPlace,
+    MeasurementRequest,
+    MeasureParts,
+    MeasureStage,
+    ProgramRequest,
+)
 from braid.engine.link.worker_process import OnProgress
 
 R = TypeVar("R")
@@ -66,8 +73,15 @@ class Device(Protocol):
         """
 
 
+KEPT = FindFacts, MeasureParts, MeasureInPlace
+"""Measurements that no cache keeps."""
+
+
 class DeviceInState:
-    """A device whose measurements end with DeviceChanged once it is in another state."""
+    """A device whose measurements end with DeviceChanged once it is in another state.
+
+    When the state is back, those of ``KEPT`` that it answered are not measured again.
+    """
 
     def __init__(self, device: Device, state: str | None) -> None:
         """Ask nothing yet; ``state`` is the name of a DeviceState, None: any will do."""
@@ -77,11 +91,19 @@ class DeviceInState:
         self.precisions, self.runtimes = device.precisions, device.runtimes
         self.software, self.searches = device.software, device.searches
         self.find_state = device.find_state
+        self._replies: list[tuple[object, Any]] = []
 
     async def ask(self, request: ProgramRequest[R], on_progress: OnProgress | None = None) -> R:
         if isinstance(request, MeasurementRequest):
             request = replace(request, state=self._state)
-        return await self._device.ask(request, on_progress)
+        is_kept = isinstance(request, KEPT)
+        for asked, answered in self._replies if is_kept else ():
+            if asked == request:
+                return cast(R, answered)
+        reply = await self._device.ask(request, on_progress)
+        if is_kept:
+            self._replies.append((request, reply))
+        return reply
 
 
 async def measure(device: Device, request: MeasureStage) -> StageLatency:

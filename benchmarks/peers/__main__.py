@@ -22,6 +22,7 @@ from benchmarks.peers.report import write_report
 from benchmarks.peers.rounds import Course, run_course, started
 from benchmarks.peers.stands import Stand
 from benchmarks.reports import names, numbers
+from benchmarks.states import add_state, by_state
 from braid.core.allowance import cpu_allowance
 
 DEFAULT_OUT = environment.REPOSITORY / "benchmarks" / "results" / "local" / "peers"
@@ -32,7 +33,8 @@ def measure(model: str, batching: str, options: argparse.Namespace) -> Case:
     prepared = prepare(model, options.model_files)
     facts = environment.describe("grpcio", "numpy", "onnxruntime", "tritonclient")
     case = Case(model, batching, facts, options.threads)
-    course = Course(options.rounds, options.clients, options.parts, options.warmup, options.seconds)
+    pace = options.warmup, options.seconds
+    course = Course(options.rounds, options.clients, options.parts, *pace, options.state)
     with tempfile.TemporaryDirectory(prefix="braid-peers-") as folder:
         stands = []
         for contender in options.peers:
@@ -76,6 +78,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--resume", action="store_true", help="leave out what is in OUT")
     parser.add_argument("--report", action="store_true", help="measure nothing; tables of OUT")
     parser.add_argument("--quick", action="store_true", help="one round of short turns")
+    add_state(parser)
     options = parser.parse_args(arguments)
     usual = {"rounds": 5, "seconds": 1.0, "warmup": 0.3}
     quick = {"rounds": 1, "seconds": 0.3, "warmup": 0.1}
@@ -95,8 +98,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     Returns 1 if a contender failed, gave a wrong answer or has no environment.
     """
-    options = _options(arguments)
     signal.signal(signal.SIGTERM, _end)
+    return by_state(_options(arguments), _run)
+
+
+def _run(options: argparse.Namespace) -> int:
     try:
         for contender in [] if options.report else options.peers:
             if any(map(contender.serves, options.models)):

@@ -38,6 +38,7 @@ from benchmarks.shapes.models import CASES, DISTRIBUTIONS, USUAL, ModelMissing, 
 from benchmarks.shapes.phases import Load, Pace, churn, first_requests, load_turns
 from benchmarks.shapes.report import Measured, cells, text
 from benchmarks.shapes.traffic import Requests
+from benchmarks.states import add_state, by_state
 from braid.core.allowance import cpu_allowance
 
 CONTENDERS = (BRAID, "thirty_lines_ort", "thirty_lines_openvino", "triton_ort", "infinity")
@@ -110,7 +111,9 @@ def measure(name: str, options: argparse.Namespace, measured: Measured) -> None:
                 for lengths in options.lengths
                 for clients in options.clients
             ]
-            for turn in load_turns(stands, case, loads, options.rounds, pace, oracle):
+            for turn in load_turns(
+                stands, case, loads, options.rounds, pace, oracle, options.state
+            ):
                 measured.turns.append(turn)
                 _say(options, f"{turn.distribution} {turn.clients} clients: {turn.contender}")
         beside = Neighbour(
@@ -196,6 +199,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--model-files", type=Path, default=LOCAL / "shapes", help="kept there")
     parser.add_argument("--quick", action="store_true", help="a tiny model, few requests")
     parser.add_argument("--json", type=Path, help="write all figures here (JSON)")
+    add_state(parser)
     options = parser.parse_args(arguments)
     for name, value in (_QUICK if options.quick else _USUAL).items():
         if getattr(options, name) is None:
@@ -219,8 +223,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns 1 if an answer was wrong, a request failed, a contender ended, Braid did not start, or
     memory was not flat.
     """
-    options = _options(arguments)
     signal.signal(signal.SIGTERM, _end)
+    return by_state(_options(arguments), _run)
+
+
+def _run(options: argparse.Namespace) -> int:
     options.facts = environment.describe(
         "grpcio", "numpy", "onnxruntime", "openvino", "torch", "transformers"
     )

@@ -15,7 +15,7 @@ from braid.core.device_state import CHANGING, UNKNOWN, DeviceState, key_in_state
 from braid.core.errors import DeviceChanged
 from braid.core.measurement import PlanMeasurement
 from braid.core.schedule import Schedule, ScheduleKey
-from braid.engine.link.messages import ComparePlans, MeasurementRequest, MeasureStage
+from braid.engine.link.messages import ComparePlans, FindFacts, MeasurementRequest, MeasureStage
 from braid.server.jobs.registration import serve_again
 from braid.server.jobs.runner import JobRunner
 from braid.server.store.records import JobStatus
@@ -115,6 +115,28 @@ async def test_what_was_measured_before_a_change_is_not_measured_again_after_it(
     assert max(server.device.measured.values()) <= 2
     assert len(server.device.compared) == 1
     assert MOST_CHANGES > 10
+
+
+async def test_what_no_cache_keeps_is_asked_once_in_each_state(server: Server) -> None:
+    server.device.state = NEAR
+
+    def is_of_search(request: Any) -> bool:
+        return isinstance(request, MeasureStage) and not request.variant
+
+    moves(server.device, is_of_search, [FAR, NEAR])
+    ask, answered = server.device.ask, list[tuple[Any, str]]()
+
+    async def asked(request: Any, *arguments: Any) -> Any:
+        reply = await ask(request, *arguments)
+        if isinstance(request, FindFacts):
+            answered.append((request, server.device.state.name))
+        return reply
+
+    server.device.ask = asked  # type: ignore[method-assign, assignment]
+
+    await registered(server, sizes=(1,))
+
+    assert sorted(state for _, state in answered) == ["far", "near"]
 
 
 async def test_it_goes_on_where_it_was_when_the_first_state_is_back(server: Server) -> None:
