@@ -100,7 +100,7 @@ class DeviceInState:
         for asked, answered in self._replies if is_kept else ():
             if asked == request:
                 return cast(R, answered)
-        reply = await self._device.ask(request, on_progress)
+        reply: R = await self._device.ask(request, on_progress)
         if is_kept:
             self._replies.append((request, reply))
         return reply
