@@ -14,6 +14,7 @@ from math import inf
 from braid.compiler.bench_search import BenchSearch
 from braid.compiler.choose_plan import ComparedPlans
 from braid.compiler.kernels import ChosenKernels, choose_kernels
+from braid.compiler.lane_parts import plans_on_lanes
 from braid.compiler.regions import plan_of_regions
 from braid.compiler.stages import StageLatencies, StageMeasurer
 from braid.compiler.work import Work
@@ -91,8 +92,11 @@ async def search_plans(work: Work, precision: str = "") -> FoundPlans:
             lambda: counts.learned,
         )
     if work.is_portfolio and work.runtimes(usual.precision):
-        by_regions = await plan_of_regions(work, kernels.program, graph, facts.threads)
-        planned = [*planned, *filter(None, [by_regions])]
+        program, threads = kernels.program, facts.threads
+        by_regions = await plan_of_regions(work, program, graph, threads)
+        on_lanes = await plans_on_lanes(work, program, graph, threads)
+        mixed = [*filter(None, [by_regions]), *on_lanes]
+        planned = [*planned, *(new for new in mixed if new.plan not in [p.plan for p in planned])]
     for plan in planned:
         verify_plan(plan.plan, graph.predecessors())
     return FoundPlans(

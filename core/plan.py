@@ -30,12 +30,17 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class EnginePart:
-    """Units of a static graph that an engine runs as one, cut out of the model's file."""
+    """Units of a static graph that an engine runs as one, cut out of the model's file.
+
+    Parts with ``rows`` divide a batch: all of them have all units of the plan, and they run side by
+    side, each on lanes of its own, the first one on the first rows.
+    """
 
     units: tuple[int, ...]  # launched in a row on one stream
-    engine: str  # of braid.core.runtimes
+    engine: str  # of braid.core.runtimes; empty, of some rows: own kernels
     version: str  # of the engine; of another one nothing is known
-    threads: int  # that it was measured on: all of the device, or 1
+    threads: int  # that it was measured on: all of the device, or those of one lane
+    rows: int = 0  # of the batch; 0: all of them
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +69,15 @@ class StreamPlan:
 
     def _check_merges(self) -> None:
         position = {launch.unit: i for i, launch in enumerate(self.launches)}
-        parts = [part.units for part in self.parts]
+        divided = [part for part in self.parts if part.rows]
+        parts = [part.units for part in self.parts if not part.rows]
+        parts += [part.units for part in divided[:1]]
+        if divided and (
+            len(divided) < len(self.parts)
+            or self.merges
+            or any(part.units != tuple(position) for part in divided)
+        ):
+            raise InvalidArtefact("parts of some rows each have all units, and none is beside them")
         merged = [unit for units in (*self.merges, *parts) for unit in units]
         if len(merged) != len(set(merged)) or not set(merged) <= set(position):
             raise InvalidArtefact("a unit is merged twice, or merged and never launched")

@@ -90,15 +90,15 @@ def lay_out_stage(
     groups: Sequence[Sequence[int]],
     threads: int,
     strategy: Strategy = "concurrent",
-    delegated: BoundUnit | None = None,
+    delegated: Sequence[BoundUnit | None] = (),
 ) -> Segment:
     """One stage as it runs inside a plan, group i on stream i; nothing is released.
 
-    ``delegated`` runs in place of the units of the only group.
+    What is not None in ``delegated``, for each group, runs in place of the group's units.
     """
     launches = [Launch(unit, stream) for stream, group in enumerate(groups) for unit in group]
-    merges = groups if strategy == "merge" or delegated else ()
-    opened = {tuple(groups[0]): delegated} if delegated else {}
+    opened = {tuple(group): unit for group, unit in zip(groups, delegated, strict=False) if unit}
+    merges = groups if strategy == "merge" else list(opened)
     return _segment(program, _Part(launches, [()] * len(launches), merges, opened), threads)
 
 

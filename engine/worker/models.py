@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from weakref import WeakValueDictionary
@@ -44,10 +44,12 @@ from braid.engine.program.engines import Whole
 from braid.engine.program.input_ranges import input_ranges
 from braid.engine.program.kernel import PackedWeights
 from braid.engine.program.model_file import opened_file
-from braid.engine.program.program import NO_PARTS, OpenedParts, Program
+from braid.engine.program.program import NO_PARTS, BoundUnit, OpenedParts, Program
 from braid.engine.runtime.yielding import YieldToRequests, in_thread, no_pause
 from braid.engine.worker.any_shape import AnyShape, check_any_division
-from braid.engine.worker.engine_parts import EngineParts
+from braid.engine.worker.divided_rows import RowsOnLane, check_rows, divided
+from braid.engine.worker.divided_rows import Run as RunRows
+from braid.engine.worker.engine_parts import EngineParts, check_version
 from braid.engine.worker.tensor_memory import storage_bytes, storage_of
 
 log = logging.getLogger("braid.worker")
@@ -218,6 +220,14 @@ class ModelTable:
             InvalidRequest: the model cannot run at these shapes.
         """
         packed = self.model(key.digest).packed
+        graph, constants = self._to_bind(key)
+        return self._backend.bind(
+            graph, constants, packed, self._pause, key.precision, dict(key.choices)
+        )
+
+    def _to_bind(self, key: ProgramKey) -> tuple[OpGraph, Mapping[str, Tensor]]:
+        """Static graph of a program in its precision, and its constants."""
+        packed = self.model(key.digest).packed
         graph, constants = self.static(key)
         if key.precision == INT8:
             how = Quantisation.parsed(key.quantisation)
@@ -226,9 +236,7 @@ class ModelTable:
         graph, constants = fuse_quantised(graph, constants, packed, on_integers=has_kernels)
         graph, constants = in_precision(graph, constants, key.precision, packed)
         graph.verify()
-        return self._backend.bind(
-            graph, constants, packed, self._pause, key.precision, dict(key.choices)
-        )
+        return graph, constants
 
     def static(self, key: ProgramKey) -> tuple[OpGraph, dict[str, Tensor]]:
         """Static graph of a program in the types of the model's file, and its constants."""
@@ -315,15 +323,58 @@ class ModelTable:
         model, program = self.model(key.digest), self.program(key)
         return in_thread(lambda: EngineParts(self._backend, model, key, program), self._pause)
 
-    def open_parts(self, key: ProgramKey, parts: Iterable[EnginePart]) -> OpenedParts:
-        """Open parts of a program in engines, while requests go on being answered.
+    def open_parts(self, key: ProgramKey, parts: Sequence[EnginePart]) -> OpenedParts:
+        """Open all parts of a plan, while requests go on being answered.
 
         Raises:
             PreconditionFailed: there is no file, or an engine is not here or refuses its part.
             InvalidArtefact: the file was changed after the import.
         """
+        if parts[0].rows:
+            return dict.fromkeys(parts, self._open_rows(key, parts))
         of_file = self.engine_parts(key)
         return in_thread(lambda: {part: of_file.open(part) for part in parts}, self._pause)
+
+    def _open_rows(self, key: ProgramKey, parts: Sequence[EnginePart]) -> BoundUnit:
+        """Open a model on a lane for each of ``parts``, which divide the rows of a batch.
+
+        Raises:
+            PreconditionFailed: the device or the model cannot be divided so, or an engine is not
+                here or refuses the model.
+            InvalidArtefact: the file was changed after the import.
+        """
+        program = self.program(key)
+        check_rows(program.graph, sum(part.rows for part in parts))
+        lanes = []
+        for part, place in zip(parts, self.places(len(parts)), strict=True):
+            if place is None:
+                raise PreconditionFailed("rows are divided over two lanes at least")
+            inputs = tuple((name, with_rows(spec, part.rows)) for name, spec in key.inputs)
+            run = self._rows_run(replace(key, inputs=inputs), part, place, len(parts))
+            lanes.append(RowsOnLane(place, part.rows, run))
+        return divided(program, lanes)
+
+    def _rows_run(
+        self, key: ProgramKey, part: EnginePart, place: DevicePart, lanes: int
+    ) -> RunRows:
+        """What runs the rows of a part, by the program of these, on a place."""
+        if not part.engine:
+            graph, constants = self._to_bind(key)
+            packed, choices = self.model(key.digest).packed, dict(key.choices)
+            program = place.backend.bind(
+                graph, constants, packed, self._pause, key.precision, choices
+            )
+            prepared = self.ready(program, None, place)
+            return lambda inputs, outputs: prepared.begin(inputs, outputs).finish()
+        check_version(self._backend, part)
+        self.check_runtime(part.engine, key)
+        whole = self.session(part.engine, key.digest, place, lanes, key.precision)
+        shapes = {
+            name: torch.empty(spec_shape(spec)).to(torch_dtype(spec.dtype))
+            for name, spec in key.inputs
+        }
+        in_thread(lambda: whole.ready_for(shapes), self._pause)
+        return whole.run_into
 
     def open_any_shape(self, to_run: PlanToRun) -> Sequence[AnyShape]:
         """Open a model for runs at any of its shapes: one, or one for each place.
@@ -467,6 +518,11 @@ def seeded_inputs(
         else:
             inputs[name] = torch.full(spec_shape(spec), int(name in divisors), dtype=dtype)
     return inputs
+
+
+def with_rows(spec: TensorType, rows: int) -> TensorType:
+    """The type of so many rows of a batch, which the first dimension counts."""
+    return replace(spec, shape=(rows, *spec.shape[1:]))
 
 
 def spec_shape(spec: TensorType) -> Sequence[int]:
