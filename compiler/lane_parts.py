@@ -129,13 +129,9 @@ class _Lanes:
         """
         batch, rows = self._work.imported.report.batch, self._work.batch_size
         lanes = min(self._threads, rows)
-        is_independent = batch is not None and not batch.alone and not any(batch.outputs.values())
-        if (
-            rows < 2
-            or not is_independent
-            or None in batch.outputs.values()
-            or self._threads % lanes
-        ):
+        if batch is None or batch.alone or {*batch.outputs.values()} != {0}:
+            return None  # rows may depend on each other
+        if rows < 2 or self._threads % lanes:
             return None
         shares = [rows // lanes + (lane < rows % lanes) for lane in range(lanes)]
         stages = [self._divided(shares, engine) for engine in self._versions]

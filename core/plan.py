@@ -15,6 +15,7 @@ from typing import Any
 
 from braid.core.errors import InvalidArtefact
 from braid.core.json_form import from_stored_json, to_json, use_own_form
+from braid.core.runtimes import RUNTIMES
 
 MAX_STREAMS = 8
 
@@ -41,6 +42,13 @@ class EnginePart:
     version: str  # of the engine; of another one nothing is known
     threads: int  # that it was measured on: all of the device, or those of one lane
     rows: int = 0  # of the batch; 0: all of them
+
+
+def engine_text(part: EnginePart) -> str:
+    """What runs a part, for users: ``OpenVINO 2025.3 on 1 thread``."""
+    engine = f"{RUNTIMES.get(part.engine, part.engine)} {part.version}" if part.engine else ""
+    threads = "1 thread" if part.threads == 1 else f"{part.threads} threads"
+    return f"{engine or 'own kernels'} on {threads}"
 
 
 @dataclass(frozen=True, slots=True)

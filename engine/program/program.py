@@ -31,6 +31,7 @@ class BoundUnit:
     inputs: tuple[int, ...]  # slots
     outputs: tuple[int, ...]  # slots
     work_us: float  # rough latency on one thread, to balance lanes
+    held_bytes: int = 0  # weights of its own, which an engine made of the model's file
 
 
 OpenedParts = Mapping[EnginePart, BoundUnit]

@@ -24,7 +24,7 @@ from braid.engine.program.kernel import Kernel
 from braid.engine.program.program import BoundUnit, Program
 from braid.engine.runtime.threads import on_one_thread
 
-Run = Callable[[Mapping[str, Tensor], Mapping[str, Tensor]], object]
+Run = Callable[[Mapping[str, Tensor], Mapping[str, Tensor]], None]
 """Computes a model on inputs by name into outputs by name."""
 
 

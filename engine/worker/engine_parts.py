@@ -124,6 +124,7 @@ class EngineParts:
             inputs=tuple(program.slots[value_of[name]] for name in read),
             outputs=tuple(program.slots[value] for value in results),
             work_us=sum(program.units[unit].work_us for unit in part.units),
+            held_bytes=len(model),
         )
 
 

@@ -105,6 +105,7 @@ class ReadyExecutable:
     session: Whole | None = None  # runs instead of the plan, as long as it can
     place: DevicePart | None = None  # where it runs; None: on all of the device
     fallback: Prepared | None = None  # of a plan with parts in engines: runs what these refuse
+    part_bytes: int = 0  # weights that parts in engines hold
     has_fallen_back: bool = False  # a run was left to another plan, which was logged
 
     @property
@@ -130,16 +131,22 @@ class ModelTable:
         if digest not in self._models:
             loaded = in_thread(lambda: load_artefact(artefact), self._pause)
             file = artefact / MODEL_FILE
-            self._models[digest] = LoadedModel(
-                artefact,
-                loaded.graph,
-                loaded.weights,
-                file_digest=loaded.report.files.get(MODEL_FILE, ""),
-                file_bytes=file.stat().st_size if file.is_file() else 0,
-                content=loaded.report.content,
-                takes_any_shape=bool(loaded.report.static_inputs)
-                or has_open_extents(loaded.graph.inputs),
+            self.hold(
+                digest,
+                LoadedModel(
+                    artefact,
+                    loaded.graph,
+                    loaded.weights,
+                    file_digest=loaded.report.files.get(MODEL_FILE, ""),
+                    file_bytes=file.stat().st_size if file.is_file() else 0,
+                    content=loaded.report.content,
+                    takes_any_shape=bool(loaded.report.static_inputs)
+                    or has_open_extents(loaded.graph.inputs),
+                ),
             )
+
+    def hold(self, digest: str, model: LoadedModel) -> None:
+        self._models[digest] = model
 
     def unload(self, digest: str) -> None:
         self._models.pop(digest, None)
@@ -311,7 +318,10 @@ class ModelTable:
                 log.warning("runs under the sequential plan instead: %s", error, extra=facts)
                 plan = fallback = None
         prepared = self.ready(program, plan, place, opened)
-        return ReadyExecutable(key.digest, program, prepared, layout, session, place, fallback)
+        part_bytes = sum(unit.held_bytes for unit in opened.values())
+        return ReadyExecutable(
+            *(key.digest, program, prepared, layout, session, place, fallback), part_bytes
+        )
 
     def engine_parts(self, key: ProgramKey) -> EngineParts:
         """Read the model's file, to cut parts of a program out of it.
@@ -365,7 +375,11 @@ class ModelTable:
                 graph, constants, packed, self._pause, key.precision, choices
             )
             prepared = self.ready(program, None, place)
-            return lambda inputs, outputs: prepared.begin(inputs, outputs).finish()
+
+            def run(inputs: Mapping[str, Tensor], outputs: Mapping[str, Tensor]) -> None:
+                prepared.begin(inputs, outputs).finish()
+
+            return run
         check_version(self._backend, part)
         self.check_runtime(part.engine, key)
         whole = self.session(part.engine, key.digest, place, lanes, key.precision)
@@ -441,7 +455,9 @@ class ModelTable:
         activations = 0 if latest is None else latest.prepared.activation_bytes or 0
         reserved = self._backend.reserved_bytes()
         sessions = sum(of == digest for _, of, *_ in self._sessions)
-        in_sessions = sessions * model.file_bytes
+        copies = (ready for copies in self._executables.values() for ready in copies)
+        in_parts = sum(ready.part_bytes for ready in copies if ready.digest == digest)
+        in_sessions = sessions * model.file_bytes + in_parts
         return ModelMemory(sum(sizes.values()), gpu_weights, activations, reserved, in_sessions)
 
     def size_bytes(self, ready: ReadyExecutable) -> int:
@@ -454,7 +470,8 @@ class ModelTable:
         own = storage_bytes(tensor for tensor in constants if storage_of(tensor) not in shared)
         on_gpu = self._backend.reserved_bytes() is not None
         activations = ready.prepared.activation_bytes or 0 if on_gpu else 0
-        return len(ready.program.units) * UNIT_BYTES + sum(own.values()) + activations
+        held = sum(own.values()) + ready.part_bytes + activations
+        return len(ready.program.units) * UNIT_BYTES + held
 
     def release(self, number: int) -> None:
         """Forget an executable, and its program if no other plan uses it."""

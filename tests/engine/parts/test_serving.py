@@ -154,6 +154,24 @@ def test_parts_are_measured_and_those_refused_say_why(served: Served) -> None:
     assert "0.1" in refused[0]
 
 
+@pytest.mark.parametrize("engine", installed_engines())
+def test_the_memory_of_a_mixed_plan_is_counted_and_is_near_that_of_a_whole_one(
+    served: Served, engine: str
+) -> None:
+    def memory_bytes(to_run: PlanToRun) -> int:
+        ready = served.table.executable_of(to_run, None)
+        served.table.prepare(1, [ready])
+        memory = served.table.memory(served.digest, ready)
+        served.table.release(1)
+        return memory.host_weights + memory.sessions
+
+    own = memory_bytes(PlanToRun(served.key))
+    mixed = memory_bytes(PlanToRun(served.key, served.plan(served.part(1, 4, engine))))
+    whole = memory_bytes(PlanToRun(served.key, runtime=engine))
+
+    assert own < mixed <= 1.3 * whole
+
+
 def threads_us() -> dict[str, int]:
     """CPU time of each thread of this process, in clock ticks."""
     times = {}
