@@ -87,7 +87,7 @@ protos: $(READY)
 	$(BIN)/python -m protos.generate
 
 bench: $(READY)
-	$(BIN)/python -m benchmarks.serving
+	$(BIN)/python -m benchmarks.peers --models identity --peers braid,echo --batching off
 	$(BIN)/python -m benchmarks.planners
 
 # The backend tests of the onnx package; rewrites docs/onnx-operators.md.

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
-from benchmarks.load.results import percentile
+from benchmarks.reports import percentile
 from benchmarks.shapes.contenders import Neighbour, Stand
 from benchmarks.shapes.models import Case, Oracle
 from benchmarks.shapes.traffic import Requests, Sent, send
