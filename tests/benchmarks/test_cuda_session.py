@@ -173,7 +173,7 @@ def test_a_part_goes_on_from_the_one_before_in_the_same_folder(
 
 def test_what_the_page_names_is_in_the_sources() -> None:
     page = (ROOT / "benchmarks/README.md").read_text()
-    page = page[page.index("## Engine on a GPU") : page.index("## Registering\n")]
+    page = page[page.index("## Engine on a GPU") : page.index("## Served beside compared\n")]
     named = {name for code in re.findall(r"`([^`\n]+)`", page) for name in code.split()}
     folders = [ROOT / folder for folder in ("benchmarks", "engine", "scheduler", "tests", "docs")]
     text = "\n".join(
