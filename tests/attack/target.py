@@ -94,7 +94,6 @@ class Target:
     def start(
         cls, folder: Path, command: Sequence[str] = FOR_TESTS, grpc_port: str = "0"
     ) -> Target:
-        """Start a server in a folder of its own."""
         canaries = Canaries(folder / "canaries")
         server = ServerProcess(
             folder / "store",
@@ -132,7 +131,6 @@ class Target:
         self.answer()
 
     def admin(self) -> Client:
-        """Client that may do everything."""
         return Client(self.address, token=TOKEN)
 
     @property

@@ -137,7 +137,6 @@ class Cluster(Fleet):
 
     @property
     def head(self) -> RayMachine:
-        """The machine with the head of Ray."""
         return self.on(0)
 
     def on(self, index: int) -> RayMachine:
