@@ -11,6 +11,7 @@ from braid.core.errors import BraidError, InvalidRequest
 from braid.core.graph import Operator
 from braid.engine.ops.dtypes import spec_of
 from braid.engine.ops.kinds import call
+from braid.engine.ops.shape_rules import shape_of
 from braid.engine.runtime.memory import raise_out_of_memory
 
 TENSOR_BYTES = 2**36
@@ -62,7 +63,10 @@ def attempt(
     """
     tensors = [tensor for tensor in operands if tensor is not None]
     try:
-        if tensors:
+        shape = shape_of(operator, operands)
+        if shape is not None:
+            outputs = (torch.empty(shape, dtype=tensors[0].dtype, device="meta"),)
+        elif tensors:
             outputs = call(operator, operands)
         else:
             with torch.device(device):
