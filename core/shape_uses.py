@@ -8,8 +8,8 @@ would have paid by now:
     seconds spent in the session  *  part of them to be saved  >=  seconds of a preparation
 
 Both are means over the classes that were prepared; the part is first what a schedule's comparison
-has measured. Where the seconds of the next run alone make it pay, that run waits for it. Both ways
-then take turns on the runs of the class, so that both see the machine as it is, until one is chosen.
+has measured. Where the seconds of the next run make it pay, that run waits for it. Both ways then
+take turns on the runs of the class, so that both see the machine as it is, until one is chosen.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ WAITING = 0.5
 """A preparation that a run waits for takes at most this part of what the run then takes."""
 
 IN_SESSION = 8
-"""One new class in so many runs in the session first, so that what that takes is known as of now."""
+"""One new class in so many runs in the session first, so that its seconds are known as of now."""
 
 TO_MEASURE, AGAIN = 1 / 16, 1 / 64
 """Preparations that do not pay are made to measure their cost: for the first of these parts of new
