@@ -65,8 +65,8 @@ def attempt(
     try:
         shape = shape_of(operator, operands)
         if shape is not None:
-            outputs = (torch.empty(shape, dtype=tensors[0].dtype, device="meta"),)
-        elif tensors:
+            return (_sized(operator, torch.empty(shape, dtype=tensors[0].dtype, device="meta")),)
+        if tensors:
             outputs = call(operator, operands)
         else:
             with torch.device(device):
@@ -86,10 +86,15 @@ def attempt(
             f"the graph names {len(operator.outputs)}"
         )
     for output in outputs:
-        size_bytes = output.numel() * output.element_size()
-        if size_bytes > TENSOR_BYTES:
-            raise TooLarge(
-                f"operator {operator.name!r} ({operator.kind}) would make a tensor of "
-                f"{size_bytes} bytes, more than {TENSOR_BYTES}"
-            )
+        _sized(operator, output)
     return outputs
+
+
+def _sized(operator: Operator, output: Tensor) -> Tensor:
+    size_bytes = output.numel() * output.element_size()
+    if size_bytes > TENSOR_BYTES:
+        raise TooLarge(
+            f"operator {operator.name!r} ({operator.kind}) would make a tensor of "
+            f"{size_bytes} bytes, more than {TENSOR_BYTES}"
+        )
+    return output

@@ -73,8 +73,9 @@ def _convolution(shapes: Sequence[Shape | None], attributes: Attributes) -> Shap
         _numbers(attributes.get(name), usual, axes)
         for name, usual in (("stride", 1), ("padding", 0), ("dilation", 1))
     )
-    fits = axes > 0 and len(weight) == len(x) and isinstance(groups, int) and groups > 0
-    if not fits or x[1] != weight[1] * groups or weight[0] % groups:
+    if axes < 1 or len(weight) != len(x) or not isinstance(groups, int) or groups < 1:
+        return None
+    if x[1] != weight[1] * groups or weight[0] % groups:
         return None
     if stride is None or padding is None or dilation is None or bias not in (None, weight[:1]):
         return None

@@ -52,8 +52,8 @@ class FakeDevice:
             raise self.error
         self.prepared.append(to_run)
         layout = slot_layout(to_run.program.specs, {})
-        how = {"size_bytes": self.size_bytes, "work_s": self.work_s}
-        return Executable(len(self.prepared), to_run, layout, **how)
+        ready = Executable(len(self.prepared), to_run, layout, size_bytes=self.size_bytes)
+        return replace(ready, work_s=self.work_s)
 
     def at_shapes(
         self, ready: Executable, program: ProgramKey, outputs: Mapping[str, TensorType]
