@@ -97,7 +97,7 @@ class ExecutableReady:
     """An executable is ready to run."""
 
     outputs: Mapping[str, TensorType]  # by the name the caller sees; names follow the content
-    run_s: float  # seconds that its first run took
+    run_s: float  # seconds that its first run took; 0: it did not run
     needs_finite: bool = False  # whether its runs depend on inputs being finite
     heap_bytes: int = 0  # of its outputs, about, beside what the inputs' strings take
     memory: ModelMemory = ModelMemory()
@@ -222,10 +222,14 @@ class UnloadModel(WorkerRequest[Acknowledged]):
 
 @dataclass(frozen=True, slots=True)
 class PrepareExecutable(WorkerRequest[ExecutableReady]):
-    """Make an executable under a number that the front end chose; run it once."""
+    """Make an executable under a number that the front end chose; run it once.
+
+    ``runs_first`` False leaves the first run, which finds memory and code cold, to a request.
+    """
 
     number: int
     to_run: PlanToRun
+    runs_first: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,6 +76,8 @@ class LoadedModel:
     file_digest: str = ""  # of the file for other runtimes; "" if there is none
     file_bytes: int = 0
     programs: dict[tuple[ProgramKey, DevicePart | None], Program] = field(default_factory=dict)
+    own: dict[tuple[ProgramKey, DevicePart | None], Sequence[Tensor]] = field(default_factory=dict)
+    """Constants of programs that are not among the weights."""
     content: Mapping[str, Any] = field(default_factory=dict)  # of inputs, that it takes
     takes_any_shape: bool = False
     loose: tuple[OpGraph, Mapping[str, Tensor]] | None = None  # for tensors without elements
@@ -85,11 +87,21 @@ class LoadedModel:
         yield from self.weights.values()
         yield from self.packed.tensors()
 
+    def keep(self, key: ProgramKey, place: DevicePart | None, program: Program) -> None:
+        shared = set(map(storage_of, self.shared()))
+        constants = program.constants().values()
+        self.own[key, place] = [one for one in constants if storage_of(one) not in shared]
+        self.programs[key, place] = program
+
+    def forget(self, program: Program) -> None:
+        for key in [key for key, kept in self.programs.items() if kept is program]:
+            del self.programs[key], self.own[key]
+
     def tensors(self, pause: YieldToRequests) -> Iterator[Tensor]:
         """Weights in all layouts, and constants of programs; some come more than once."""
         yield from self.shared()
-        for at, program in enumerate(self.programs.values()):
-            yield from program.constants().values()
+        for at, own in enumerate(self.own.values()):
+            yield from own
             if at % PROGRAMS_A_STEP == PROGRAMS_A_STEP - 1:
                 pause()
 
@@ -210,15 +222,18 @@ class ModelTable:
             InvalidRequest: the model cannot run at these shapes.
         """
         model = self.model(key.digest)
-        if place is not None and (key, place) not in model.programs:
+        if (key, place) in model.programs:
+            return model.programs[key, place]
+        if place is None:
+            program = self.bound(key)
+        else:
             whole = self.program(key)
-            model.programs[key, place] = place.backend.bind(
+            program = place.backend.bind(
                 *(whole.graph, whole.constants(), model.packed, self._pause),
                 *(key.precision, dict(key.choices)),
             )
-        elif (key, place) not in model.programs:
-            model.programs[key, None] = self.bound(key)
-        return model.programs[key, place]
+        model.keep(key, place, program)
+        return program
 
     def bound(self, key: ProgramKey) -> Program:
         """Bind a program for all of the device, which only the caller keeps.
@@ -481,9 +496,7 @@ class ModelTable:
         for copy in copies:
             copy.prepared.release()
             if copy.digest in self._models and id(copy.program) not in used:
-                programs = self._models[copy.digest].programs
-                for key in [key for key, program in programs.items() if program is copy.program]:
-                    del programs[key]
+                self._models[copy.digest].forget(copy.program)
 
     def executables(self, number: int) -> Sequence[ReadyExecutable]:
         """Find a prepared executable: one, or one for each place that it can run on.
