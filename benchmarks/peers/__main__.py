@@ -11,10 +11,10 @@ from pathlib import Path
 from types import FrameType
 
 from benchmarks import environment
-from benchmarks.load.processes import load_generators
 from benchmarks.peers.hosting.contract import SERVERS, Contender, find_contenders
 from benchmarks.peers.hosting.environments import SetupFailed, python_of
 from benchmarks.peers.hosting.servers import Hosting
+from benchmarks.peers.load.client import client_process
 from benchmarks.peers.load.loops import WRONG
 from benchmarks.peers.models import NAMES, prepare
 from benchmarks.peers.records import BATCHINGS, DYNAMIC, Case, path_of, read_cases, write_case
@@ -26,7 +26,6 @@ from benchmarks.states import add_state, by_state
 from braid.core.allowance import cpu_allowance
 
 DEFAULT_OUT = environment.REPOSITORY / "benchmarks" / "results" / "local" / "peers"
-CLIENT_PROGRAM = "benchmarks.peers.load.client"
 
 
 def measure(model: str, batching: str, options: argparse.Namespace) -> Case:
@@ -43,7 +42,7 @@ def measure(model: str, batching: str, options: argparse.Namespace) -> Case:
                 hosting = Hosting(prepared.file, model, options.threads, sizes)
                 stands.append(Stand(contender, prepared, hosting, Path(folder)))
         case.rows = {stand.contender.name: stand.row for stand in stands}
-        with load_generators(1, CLIENT_PROGRAM) as clients, started(stands):
+        with client_process() as clients, started(stands):
             run_course(course, stands, clients, case)
     return case
 

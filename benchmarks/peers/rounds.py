@@ -18,8 +18,8 @@ from functools import partial
 from statistics import median
 
 from benchmarks.load.children import ChildFailed
-from benchmarks.load.processes import LoadGenerators
 from benchmarks.peers.load.calls import CallFailed
+from benchmarks.peers.load.client import ClientProcess
 from benchmarks.peers.records import ECHO, Case, Load, Turn
 from benchmarks.peers.stands import Pace, Stand
 from benchmarks.states import in_state
@@ -58,9 +58,7 @@ def started(stands: Sequence[Stand]) -> Iterator[None]:
             stand.stop()
 
 
-def run_course(
-    course: Course, stands: Sequence[Stand], clients: LoadGenerators, case: Case
-) -> None:
+def run_course(course: Course, stands: Sequence[Stand], clients: ClientProcess, case: Case) -> None:
     """Measure ``stands``, which are started, and add the turns to ``case``."""
     fastest_s = min((s.unloaded_s for s in stands if s.unloaded_s), default=0.0)
     closed = [
@@ -86,7 +84,7 @@ def _rounds(
     course: Course,
     loads: Sequence[tuple[Load, Pace]],
     stands: Sequence[Stand],
-    clients: LoadGenerators,
+    clients: ClientProcess,
     case: Case,
 ) -> None:
     quiet = [stand for stand in stands if not _is_restless(stand)]

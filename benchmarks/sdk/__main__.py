@@ -23,13 +23,12 @@ from pathlib import Path
 
 from benchmarks import environment
 from benchmarks.load.children import module, read_line, running
-from benchmarks.load.processes import braid_endpoint
+from benchmarks.load.processes import braid_server
 from benchmarks.networks.export import export_onnx
 from benchmarks.networks.one_operator import write_scaled
 from benchmarks.reports import LOCAL, write_report
 from benchmarks.sdk.clients import AIO, SYNC, Job, Turn
 from benchmarks.states import add_state, by_state, in_state
-from braid_client import Client
 
 SDKS = ("braid", "triton")
 KINDS = tuple(dict.fromkeys(kind for _, kind in (*SYNC, *AIO)))
@@ -81,11 +80,11 @@ def _write(request: Request, folder: Path) -> Path:
 
 def _start(names: Sequence[str], folder: Path, stack: ExitStack) -> str:
     first, *others = (_write(REQUESTS[name], folder) for name in names)
-    address = stack.enter_context(braid_endpoint(first, 2.0, [1], folder)).address
-    with Client(address) as client:
-        for path in others:
-            client.register(path.stem, path, planner="sequential", wait=True, timeout_s=300.0)
-    return address
+    server = stack.enter_context(braid_server(folder / "store"))
+    server.client.register(first.stem, first, batch_sizes=[1], wait=True, timeout_s=120.0)
+    for path in others:
+        server.client.register(path.stem, path, planner="sequential", wait=True, timeout_s=300.0)
+    return server.address
 
 
 def measure(

@@ -26,10 +26,9 @@ from pathlib import Path
 from types import FrameType
 
 from benchmarks import environment
-from benchmarks.load.processes import load_generators
-from benchmarks.peers.__main__ import CLIENT_PROGRAM
 from benchmarks.peers.hosting.contract import SERVERS, Contender, find_contenders
 from benchmarks.peers.hosting.servers import Hosting
+from benchmarks.peers.load.client import client_process
 from benchmarks.peers.models import prepare
 from benchmarks.peers.results import BRAID
 from benchmarks.reports import LOCAL, names, numbers, parser_of, write_report
@@ -95,7 +94,7 @@ def measure(name: str, options: argparse.Namespace, measured: Measured) -> None:
     hosting = Hosting(file, case.name, options.threads, options.batch_sizes)
     with (
         tempfile.TemporaryDirectory(prefix="braid-shapes-") as folder,
-        load_generators(1, CLIENT_PROGRAM) as clients,
+        client_process() as clients,
         standing(contenders, hosting, neighbour, Path(folder)) as (stands, left_out),
     ):
         measured.left_out |= left_out

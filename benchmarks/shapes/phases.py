@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from statistics import median
 
-from benchmarks.load.results import percentile
+from benchmarks.reports import percentile
 from benchmarks.shapes.contenders import Neighbour, Stand
 from benchmarks.shapes.models import Case, Oracle
 from benchmarks.shapes.traffic import Requests, Sent, send
