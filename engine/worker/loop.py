@@ -378,9 +378,9 @@ def _as_braid_error(error: Exception, backend: Backend) -> BraidError:
 
 
 def _warm_up() -> Task:
-    """Run an operator on a meta tensor, which loads half a second's worth of torch, while idle.
+    """Run an operator on a meta tensor, which loads what torch needs for it, while idle.
 
-    What is loaded then stays, and garbage collection need not look at it: a full one took 130 ms of
+    What is there then stays, and garbage collection need not look at it: a full one took 130 ms of
     whatever was going on, and takes 12.
     """
     torch.relu(torch.empty(1, device="meta"))
