@@ -136,8 +136,10 @@ def ask_all(server: BraidServer, factors: Mapping[str, int], order: Sequence[str
         both = list(callers.map(lambda name: (timed_ms(name), timed_ms(name)), order))
     all_s = monotonic() - began
     first, second = np.array(both).T
-    quantiles = [float(np.percentile(times, at)) for times in (first, second) for at in (50, 99)]
-    return Asked(*quantiles, all_s)
+    (first_p50, first_p99), (second_p50, second_p99) = (
+        map(float, np.percentile(times, (50, 99))) for times in (first, second)
+    )
+    return Asked(first_p50, first_p99, second_p50, second_p99, all_s)
 
 
 def check(client: Client, factors: Mapping[str, int]) -> None:
