@@ -19,6 +19,7 @@ $(READY): pyproject.toml setup.py client/pyproject.toml client/braid_client/vers
 	@npm install --prefix .venv --ignore-scripts --no-audit --no-fund --silent $(AXE) 2>/dev/null || \
 		echo "could not install $(AXE): the tests of accessibility will skip"
 	@$(BIN)/python -c 'from braid.engine.cpu.native.find import find_native; find_native()'
+	@$(BIN)/python -m compileall -q braid core charts scheduler compiler engine server library client  # as pip does
 	touch $(READY)
 
 demo: $(READY)

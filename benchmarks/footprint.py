@@ -10,6 +10,7 @@ Memory is the proportional set size (PSS): what is shared counts once.
 
 from __future__ import annotations
 
+import compileall
 import json
 import re
 import signal
@@ -61,6 +62,9 @@ def main() -> None:
     builds = {"this": REPOSITORY}
     if arguments.other is not None:
         builds["other"] = arguments.other.absolute()
+    for tree in builds.values():  # as pip does
+        for package in (*tree.glob("*/__init__.py"), tree / "client/braid_client/__init__.py"):
+            compileall.compile_dir(package.parent, quiet=1)
     rounds: dict[str, list[Footprint]] = {name: [] for name in builds}
     with tempfile.TemporaryDirectory() as folder:
         model = export_onnx(MODEL, Path(folder) / "model.onnx")

@@ -5,6 +5,10 @@ import sys
 
 def main() -> int:
     """Run the command line; where one of its packages is missing, say what installs them."""
+    if sys.argv[1:2] == ["serve"] and not {"-h", "--help"} & {*sys.argv}:
+        from braid.engine.processes.fork_server import ForkServer
+
+        ForkServer.running()  # loads its libraries while this process loads its own
     try:
         from braid.server.cli.main import main as command
 

@@ -41,7 +41,7 @@ def braid_server(
     address = f"127.0.0.1:{grpc_port}"
     flags = {"--store": store, "--grpc-port": grpc_port, "--http-port": http_port, **options}
     command = ["env", *(f"{name}={value}" for name, value in environment.items())]
-    command += [python, "-m", "braid.server.cli.main", "serve"]
+    command += [python, "-m", "braid", "serve"]
     command += [str(part) for flag in flags.items() for part in flag]
     log = store.parent / f"{store.name}.log"
     with running(command, cwd=tree, log=log) as process, Client(address) as client:

@@ -49,6 +49,7 @@ PRELOADED = (
     "braid.engine.importer.sandbox.pipeline",
     "braid.engine.importer.upload.uploaded_model",
     "braid.engine.worker.process.assembly",
+    "torch.fx.experimental.symbolic_shapes",  # by the first operator on meta tensors, with sympy
 )
 """What children load anyway. Not OpenVINO, which starts a thread."""
 

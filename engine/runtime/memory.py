@@ -20,7 +20,9 @@ import ctypes
 import re
 import resource
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from time import monotonic
 
 _SIGNS = (
     "allocate memory",  # torch, ONNX Runtime's arena, the system
@@ -109,6 +111,7 @@ def keep_freed_memory() -> bool:
 
 
 TRIM_BYTES = 128 << 20  # free memory that is worth the page faults of giving it back
+LOADED_TRIM_BYTES = 4 << 20  # the same after a model was loaded, whose next run is not that one
 IDLE_SECONDS = 10.0  # without work, after which a process gives back what it freed
 
 
@@ -141,4 +144,35 @@ def give_back_freed_memory(least_bytes: int = TRIM_BYTES) -> bool:
     """
     if freed_bytes() < least_bytes:
         return False
-    return bool(ctypes.CDLL(None).malloc_trim(TOP_PAD_BYTES))
+    return bool(ctypes.CDLL(None).malloc_trim(min(least_bytes, TOP_PAD_BYTES)))
+
+
+class FreedMemory:
+    """When a process gives back what it has freed: once it had no work for a while."""
+
+    def __init__(
+        self,
+        idle_s: float = IDLE_SECONDS,
+        give_back: Callable[[int], object] = give_back_freed_memory,
+    ) -> None:
+        self._idle_s = idle_s
+        self._give_back = give_back
+        self._due: float | None = None  # None: no work came since it was given back
+        self._least_bytes = TRIM_BYTES
+
+    def worked(self) -> None:
+        self._due = monotonic() + self._idle_s
+
+    def loaded(self) -> None:
+        """Note work that leaves more behind than the next work needs."""
+        self.worked()
+        self._least_bytes = LOADED_TRIM_BYTES
+
+    @property
+    def due_s(self) -> float | None:
+        """Seconds until memory is given back, unless work comes; None: there is none."""
+        return None if self._due is None else max(0.0, self._due - monotonic())
+
+    def give_back(self) -> None:
+        self._give_back(self._least_bytes)
+        self._due, self._least_bytes = None, TRIM_BYTES

@@ -52,11 +52,7 @@ from braid.engine.link.messages import (
     WorkerFailure,
     WorkerProgress,
 )
-from braid.engine.runtime.memory import (
-    IDLE_SECONDS,
-    give_back_freed_memory,
-    leaves_interpreter_unsound,
-)
+from braid.engine.runtime.memory import FreedMemory, leaves_interpreter_unsound
 from braid.engine.runtime.stopping import check_stopped
 from braid.engine.runtime.yielding import YieldToRequests
 from braid.engine.worker.measuring.measurements import Measurements, Task
@@ -96,6 +92,7 @@ class Worker(YieldToRequests):
         arena: mmap.mmap,
         backend: Backend,
         work: CurrentWork | None = None,
+        freed: FreedMemory | None = None,
     ) -> None:
         self._channel = channel
         self._work = work or CurrentWork()
@@ -131,7 +128,7 @@ class Worker(YieldToRequests):
             CompareThroughput: self._measurements.throughput,
         }
         self._background = deque([_Background(None, _warm_up())])
-        self._has_run = False  # since freed memory was given back
+        self._freed = freed or FreedMemory()
 
     def serve(self) -> None:
         """Answer calls until the link closes.
@@ -153,10 +150,10 @@ class Worker(YieldToRequests):
                 self._advance()
 
     def _give_back_when_idle(self) -> None:
-        """Wait for messages; if none comes for a while, give back memory that runs have freed."""
-        if self._has_run and not self._poller.poll(IDLE_SECONDS * 1000):
-            self._has_run = False
-            give_back_freed_memory()
+        """Wait for messages; if no work comes for a while, give back memory that it has freed."""
+        due_s = self._freed.due_s
+        if due_s is not None and not self._poller.poll(due_s * 1000):
+            self._freed.give_back()
 
     @property
     def arrivals(self) -> int | None:
@@ -192,7 +189,7 @@ class Worker(YieldToRequests):
 
         With ``and_more``, also those that come meanwhile, unless something else waits.
         """
-        self._has_run = True
+        self._freed.worked()
         left, underway = deque(requests), deque[tuple[int, RunUnderway]]()
         while left or underway or self._side_runs.any:
             if underway and _is_due(underway, left):
@@ -295,6 +292,8 @@ class Worker(YieldToRequests):
 
     def _answer(self, message: WorkerCall) -> None:
         call, request = message.number, message.request
+        if not isinstance(request, DescribeDevice):  # which the front end asks all the time
+            self._freed.loaded()
         try:
             if isinstance(request, MeasurementRequest):
                 task = self.measurements[type(request)](request)
@@ -388,9 +387,9 @@ def _as_braid_error(error: Exception, backend: Backend) -> BraidError:
 
 
 def _warm_up() -> Task:
-    """Run an operator on a meta tensor, which loads half a second's worth of torch, while idle.
+    """Run an operator on a meta tensor, which loads what torch needs for it, while idle.
 
-    What is loaded then stays, and garbage collection need not look at it: a full one took 130 ms of
+    What is there then stays, and garbage collection need not look at it: a full one took 130 ms of
     whatever was going on, and takes 12.
     """
     torch.relu(torch.empty(1, device="meta"))

@@ -1,6 +1,6 @@
 """One server: its parts, and the order in which they start, and stop without losing a request.
 
-start:  store ─> device worker ─> gRPC and HTTP ports ─> models of the store serve ─> ready
+start:  store ─> ports, which answer health ─> device worker ─> models of the store serve ─> ready
 stop:   health says NOT_SERVING ─> balancers look elsewhere ─> new requests are refused,
         accepted ones end ─> jobs stop ─> worker ends ─> the process ends, and only with it
         its connections
@@ -135,13 +135,15 @@ class FrontEnd:
             StartupError: a port is taken, or no device can be used.
         """
         logging.getLogger(LOGGER).addFilter(self._worker_logs)
+        await self._interfaces.listen()
+        _leave_to_stay()  # while the fork server loads
         await self._files.start()
         await self.devices.start()
         for device in self.devices.all:
             self.metrics.add_device(device.name)
         await self.models.policies.restore()
         await self.models.restore.know()
-        await self._interfaces.listen()
+        self._interfaces.answer()
         await self._restore()
         if self._fleet is not None:
             await self._fleet.join(self.models.runner.device_keys, self._interfaces.grpc_port)
@@ -157,8 +159,7 @@ class FrontEnd:
         limit = self.settings.max_upload_bytes
         await preload(self.settings.preload, self.store, self.models.runner, limit)
         await self._serve_repository()
-        gc.collect()
-        gc.freeze()  # what is here stays: full collections need not look at it again and again
+        _leave_to_stay()
         self._readiness.take_requests()
 
     async def _restore(self) -> None:
@@ -330,6 +331,12 @@ class FrontEnd:
 
     def _worker_ended(self, device: str, end: WorkerEnd) -> None:
         self.metrics.devices.worker_restarted(device, end.reason)
+
+
+def _leave_to_stay() -> None:
+    """Let full collections not look again and again at what is here and stays."""
+    gc.collect()
+    gc.freeze()
 
 
 async def _give_back_memory() -> None:

@@ -117,17 +117,19 @@ class Interfaces:
             TensorService(models.serving, memory, self._turns, protocol).methods(self._oip),
         )
         self.ports = make_ports(settings, self._add_services, self._sampling, memory)
+        self._started = self.ports.checks.started.event
         self._host_names = host_names(settings)
         self._origins = cors_origins(settings)
         self._http = self._http_server()
 
     async def listen(self) -> None:
-        """Take connections.
+        """Take connections; calls wait until ``answer``, but for those that ask for health.
 
         Raises:
             StartupError: a port is taken.
         """
         settings = self._parts.settings
+        self._started.clear()
         try:
             certificates = self.ports.checks.certificates
             tls = None if certificates is None else certificates.http_context()
@@ -138,6 +140,10 @@ class Interfaces:
                 f"({error.strerror}); choose another with BRAID_HTTP_PORT or --http-port"
             ) from error
         self.grpc_port = await self.ports.start()
+
+    def answer(self) -> None:
+        """Answer the calls that have come, and those to come."""
+        self._started.set()
 
     async def stop_http(self) -> None:
         """Close the HTTP port. The gRPC port stays open until the process ends."""
@@ -159,6 +165,7 @@ class Interfaces:
             ],
             self._is_our_name,
             origins=self._origins,
+            started=self._started,
         )
 
     def _waits_for(self) -> Sequence[str]:

@@ -3,7 +3,7 @@
 BRAID_GRPC_PORT       everything, or everything but admin calls where those have their own
 BRAID_ADMIN_ADDRESS   everything, on another port or a Unix socket
 
-call ──> token ──> trace ──> guards of messages and answers ──> handler
+call ──> token ──> server started? ──> trace ──> guards of messages and answers ──> handler
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from braid.server.rpc.guarding import Guarding
 from braid.server.security.addresses import check_exposure
 from braid.server.security.certificates import Certificates, TlsFiles
 from braid.server.security.gate import Gate
+from braid.server.security.started import Started
 from braid.server.security.tokens import Role, Tokens, TokenSource
 from braid.server.settings import Settings
 
@@ -54,10 +55,11 @@ class CallChecks:
         self.gate = _main_gate(settings, self.tokens)
         self.memory = memory
         self.arrivals = Arrivals(memory.limits)
+        self.started = Started()
 
     def guards(self, gate: Sequence[Gate]) -> list[grpc.aio.ServerInterceptor]:
         traced = () if self.telemetry is None else (self.telemetry,)
-        return [*gate, *traced, Guarding(self.memory)]
+        return [*gate, self.started, *traced, Guarding(self.memory)]
 
 
 def _main_gate(settings: Settings, tokens: Tokens) -> list[Gate]:

@@ -46,11 +46,13 @@ class Application:
         is_our_name: IsOurName,
         connections: Connections,
         limits: HttpLimits,
+        started: asyncio.Event | None = None,
     ) -> None:
         self._router = Router(routes, redirect_slashes=False)
         self._is_our_name = is_our_name
         self._connections = connections
         self._limits = limits
+        self._started = started
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request; raises nothing but the server's own cancellation."""
@@ -85,6 +87,8 @@ class Application:
             if is_page and (task := asyncio.current_task()) is not None:
                 connection.on_lost = task.cancel
             async with asyncio.timeout(self._limits.page_seconds if is_page else None):
+                if self._started is not None and path not in PROBES:
+                    await self._started.wait()
                 await self._router(scope, receive, send)
         except HTTPException as error:
             return _said(path, error.detail, error.status_code, error.headers)

@@ -32,6 +32,7 @@ class HttpServer:
         is_our_name: IsOurName = lambda host, in_protocol: True,
         limits: HttpLimits | None = None,
         origins: Sequence[str] = (),
+        started: asyncio.Event | None = None,
     ) -> None:
         """Make the server, not started.
 
@@ -40,12 +41,13 @@ class HttpServer:
             is_our_name: returns whether a ``Host`` is answered.
             limits: of connections and requests.
             origins: whose pages may call the protocol.
+            started: set once anything but probes is answered; until then, it waits.
         """
         self._limits = limits or HttpLimits()
         self._connections = Connections(self._limits.max_connections)
         self._state = ServerState()
         self._state.default_headers = HEADERS
-        application = Application(routes, is_our_name, self._connections, self._limits)
+        application = Application(routes, is_our_name, self._connections, self._limits, started)
         self._config = Config(
             telling_origins(application, origins),
             http=CallerConnection,

@@ -20,6 +20,7 @@ from braid.engine.link.messages import (
     WorkerFailure,
     WorkerRequest,
 )
+from braid.engine.runtime.memory import FreedMemory
 from braid.engine.runtime.stopping import stop_signal
 from braid.engine.worker.loop import Worker
 from braid.engine.worker.process.current_work import CurrentWork
@@ -30,8 +31,14 @@ R = TypeVar("R")
 class ServedWorker:
     """A worker in a thread, and calls to it."""
 
-    def __init__(self, make_backend: Callable[[], Backend], arena_bytes: int) -> None:
+    def __init__(
+        self,
+        make_backend: Callable[[], Backend],
+        arena_bytes: int,
+        freed: FreedMemory | None = None,
+    ) -> None:
         """Serve the device of ``make_backend``, which is called in the worker's thread."""
+        self._freed = freed
         self.error: BaseException | None = None  # what ended the worker
         self.work = CurrentWork()
         stop_signal.set(None)
@@ -50,7 +57,9 @@ class ServedWorker:
         backend = self._make_backend()
         with theirs:
             try:
-                worker = Worker(BlockingChannel(theirs), self.arena, backend, self.work)
+                worker = Worker(
+                    BlockingChannel(theirs), self.arena, backend, self.work, self._freed
+                )
                 cast(Any, worker)._background.clear()  # torch is warm; runs wait for nothing else
                 worker.serve()
             except Exception as error:

@@ -1,0 +1,159 @@
+"""More models than memory has room for: all of them answer, and what a cold one takes.
+
+    python -m benchmarks.on_demand --models 1000 --fit 50 --out FOLDER
+
+Registers models of distinct weights (y = factor * x, by a whole matrix) on a server whose worker
+has room for ``--fit`` of them, asks all of them in an order by chance, each twice, then starts
+again on the store and asks once more. An answer that is wrong or missing ends it.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from time import monotonic
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from benchmarks.environment import describe
+from benchmarks.footprint import pss_mib
+from benchmarks.load.processes import BraidServer, braid_server
+from benchmarks.reports import parser_of, write_report
+from braid.core.shape_memory import PART
+from braid.server.models.residency import ESTIMATE_BYTES, ESTIMATE_FACTOR, LIBRARIES_BYTES
+from braid_client import Client, ModelState
+
+SIZE = 1024  # of a matrix of 4 MiB
+MODEL_BYTES = ESTIMATE_FACTOR * 4 * SIZE**2 + ESTIMATE_BYTES
+AT_ONCE = 4  # callers
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Milliseconds of requests: the first for each model, and one right after it."""
+
+    first_p50_ms: float
+    first_p99_ms: float
+    second_p50_ms: float
+    second_p99_ms: float
+    all_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Figures of one run; memory is the PSS of all processes."""
+
+    models: int
+    registered_s: float
+    asked: Asked
+    memory_mib: float
+    restarted_ready_s: float
+    asked_again: Asked
+
+
+def main() -> None:
+    parser = parser_of("benchmarks.on_demand", __doc__)
+    parser.add_argument("--models", type=int, default=1000)
+    parser.add_argument("--fit", type=int, default=50, help="models that memory has room for")
+    parser.add_argument("--seed", type=int, default=0, help="of the order")
+    parser.add_argument("--out", type=Path, help="folder for on-demand.json")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        report = run(Path(folder), arguments.models, arguments.fit, arguments.seed)
+    print(json.dumps(asdict(report), indent=2))
+    if arguments.out is not None:
+        document = {"environment": describe("torch", "onnxruntime"), **asdict(report)}
+        write_report(arguments.out / "on-demand.json", document)
+
+
+def run(folder: Path, count: int, fit: int, seed: int) -> Report:
+    limit_bytes = (LIBRARIES_BYTES + fit * MODEL_BYTES) * PART // (PART - 1)
+    environment = {"BRAID_WORKER_MEMORY_BYTES": str(limit_bytes), "BRAID_RESTORE_SECONDS": "0"}
+    factors = {f"net-{number}": number + 1 for number in range(count)}
+    order = random.Random(seed).sample(list(factors), count)
+    store = folder / "store"
+    with braid_server(store, environment=environment) as server:
+        registered_s = register(server.client, factors, folder / "net.onnx")
+        asked = ask_all(server, factors, order)
+        check(server.client, factors)
+        memory_mib = sum(pss_mib(server).values())
+    began = monotonic()
+    with braid_server(store, environment=environment) as server:
+        restarted_ready_s = monotonic() - began
+        again = ask_all(server, factors, order[::-1])
+        check(server.client, factors)
+    return Report(count, registered_s, asked, memory_mib, restarted_ready_s, again)
+
+
+def register(client: Client, factors: Mapping[str, int], file: Path) -> float:
+    """Register a model for each factor, one after the other; returns the seconds of all."""
+    began = monotonic()
+    for name, factor in factors.items():
+        write_matrix(file, factor)
+        job = client.register(name, file, batch_sizes=[1], planner="sequential")
+        while client.model(name).state is not ModelState.SERVING:
+            time.sleep(0.01)
+        client.cancel_job(job.id)  # its schedule is of no interest here
+    return monotonic() - began
+
+
+def write_matrix(file: Path, factor: int) -> None:
+    weights = numpy_helper.from_array(np.eye(SIZE, dtype=np.float32) * factor, "w")
+    places = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", SIZE]) for name in "xy"
+    ]
+    node = helper.make_node("MatMul", ["x", "w"], ["y"])
+    graph = helper.make_graph([node], "matrix", places[:1], places[1:], [weights])
+    opset = [helper.make_opsetid("", 17)]
+    onnx.save(helper.make_model(graph, opset_imports=opset, ir_version=8), file)
+
+
+def ask_all(server: BraidServer, factors: Mapping[str, int], order: Sequence[str]) -> Asked:
+    """Ask each model twice, by a few callers at once.
+
+    Raises:
+        ValueError: an answer is wrong.
+    """
+    row = np.ones((1, SIZE), np.float32)
+
+    def timed_ms(name: str) -> float:
+        began = monotonic()
+        outputs = server.client.infer(name, {"x": row}).outputs["y"]
+        if not (outputs == factors[name]).all():
+            raise ValueError(f"{name} answered {outputs[0, 0]}, not {factors[name]}")
+        return 1000 * (monotonic() - began)
+
+    began = monotonic()
+    with ThreadPoolExecutor(AT_ONCE) as callers:
+        both = list(callers.map(lambda name: (timed_ms(name), timed_ms(name)), order))
+    all_s = monotonic() - began
+    first, second = np.array(both).T
+    (first_p50, first_p99), (second_p50, second_p99) = (
+        map(float, np.percentile(times, (50, 99))) for times in (first, second)
+    )
+    return Asked(first_p50, first_p99, second_p50, second_p99, all_s)
+
+
+def check(client: Client, factors: Mapping[str, int]) -> None:
+    """Check that no model is lost.
+
+    Raises:
+        ValueError: the server knows others, or one does not serve.
+    """
+    states = {model.name: model.state for model in client.models()}
+    if states != dict.fromkeys(factors, ModelState.SERVING):
+        serve = {name for name, state in states.items() if state is ModelState.SERVING}
+        wrong = {name: states.get(name) for name in factors.keys() - serve}
+        raise ValueError(f"{len(states)} models; not serving: {wrong}")
+
+
+if __name__ == "__main__":
+    main()
