@@ -41,6 +41,7 @@ from benchmarks.shapes.traffic import Requests
 from braid.core.allowance import cpu_allowance
 
 CONTENDERS = (BRAID, "thirty_lines_ort", "thirty_lines_openvino", "triton_ort", "infinity")
+FIRST, LOAD, SHAPES = PHASES = ("first", "load", "shapes")
 _SEED = 7
 _USUAL = {
     "models": list(USUAL),
@@ -89,7 +90,8 @@ def measure(name: str, options: argparse.Namespace, measured: Measured) -> None:
     case = CASES[name]
     file = model_file(case, options.model_files, options.transformers)
     oracle, pace = Oracle(file), Pace(options.limit, options.settle, options.checked)
-    neighbour = prepare(options.neighbour, options.model_files)
+    is_beside = SHAPES in options.phases
+    neighbour = prepare(options.neighbour, options.model_files) if is_beside else None
     contenders = [contender for contender in options.contenders if contender.serves(name)]
     hosting = Hosting(file, case.name, options.threads, options.batch_sizes)
     with (
@@ -100,11 +102,12 @@ def measure(name: str, options: argparse.Namespace, measured: Measured) -> None:
         measured.left_out |= left_out
         measured.is_stress = bool(options.churn)
         measured.start_s |= {stand.name: round(stand.start_s, 1) for stand in stands}
-        if not options.churn:
+        if FIRST in options.phases:
             new = Requests(case, case.new(options.new_lengths, _SEED), _SEED)
             for first in first_requests(stands, new, options.repeats, pace, oracle):
                 measured.first.append(first)
                 _say(options, f"first requests: {first.contender}")
+        if LOAD in options.phases:
             loads = [
                 Load(lengths, clients, options.requests)
                 for lengths in options.lengths
@@ -113,14 +116,15 @@ def measure(name: str, options: argparse.Namespace, measured: Measured) -> None:
             for turn in load_turns(stands, case, loads, options.rounds, pace, oracle):
                 measured.turns.append(turn)
                 _say(options, f"{turn.distribution} {turn.clients} clients: {turn.contender}")
-        beside = Neighbour(
-            neighbour, options.neighbour_rate, min(5.0, options.neighbour_seconds), clients
-        )
-        shapes = Requests(case, case.cheapest(options.churn or options.shapes, _SEED), _SEED)
-        churn_pace = Pace(options.shapes_limit, options.settle, options.checked)
-        for row in churn(stands, shapes, beside, options.neighbour_seconds, churn_pace, oracle):
-            measured.churn.append(row)
-            _say(options, f"{row.answered} shapes: {row.contender}")
+        if neighbour is not None:
+            beside = Neighbour(
+                neighbour, options.neighbour_rate, min(5.0, options.neighbour_seconds), clients
+            )
+            shapes = Requests(case, case.cheapest(options.churn or options.shapes, _SEED), _SEED)
+            churn_pace = Pace(options.shapes_limit, options.settle, options.checked)
+            for row in churn(stands, shapes, beside, options.neighbour_seconds, churn_pace, oracle):
+                measured.churn.append(row)
+                _say(options, f"{row.answered} shapes: {row.contender}")
         measured.ended |= {stand.name: stand.failure for stand in stands if stand.failure}
 
 
@@ -145,8 +149,8 @@ def _write(options: argparse.Namespace) -> None:
     write_report(options.json, report)
 
 
-def _contenders(named: Sequence[str], servers: Path, register: Sequence[str]) -> list[Contender]:
-    """Find contenders that answer over gRPC; Braid's registers with options more.
+def _contenders(named: Sequence[str], servers: Path, braid: Sequence[str]) -> list[Contender]:
+    """Find contenders that answer over gRPC; ``braid``: arguments of Braid's program.
 
     Raises:
         ValueError: there is no such contender, or it is asked over HTTP.
@@ -156,8 +160,7 @@ def _contenders(named: Sequence[str], servers: Path, register: Sequence[str]) ->
         if contender.transport != "grpc":
             raise ValueError(f"{contender.name} is asked over {contender.transport}, not gRPC")
         if contender.name == BRAID:
-            more = (f"--register={option}" for option in register)
-            contender = replace(contender, arguments=(*contender.arguments, *more))
+            contender = replace(contender, arguments=(*contender.arguments, *braid))
         contenders.append(contender)
     return contenders
 
@@ -167,6 +170,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--models", type=names, help=",".join(CASES))
     parser.add_argument("--contenders", type=names, help=",".join(CONTENDERS))
     parser.add_argument("--lengths", type=names, default=list(DISTRIBUTIONS), help="or sizes")
+    parser.add_argument("--phases", type=names, default=list(PHASES), help=",".join(PHASES))
     parser.add_argument("--clients", type=numbers, help="of the loads: 1,4,16")
     parser.add_argument("--rounds", type=int, help="of the loads")
     parser.add_argument("--requests", type=int, help="of a turn, by all clients")
@@ -191,6 +195,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
         metavar="OPTION",
         help="an option more of `braid register`: --register=--precision=bf16",
     )
+    parser.add_argument("--stores", type=Path, help="folder of Braid's; plans there serve again")
     parser.add_argument("--servers", type=Path, default=SERVERS, help="folder of the peers")
     parser.add_argument("--transformers", type=Path, help="folder with that package, if needed")
     parser.add_argument("--model-files", type=Path, default=LOCAL / "shapes", help="kept there")
@@ -203,11 +208,16 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     for kind, given, known in (
         ("model", options.models, CASES),
         ("distribution", options.lengths, DISTRIBUTIONS),
+        ("phase", options.phases, PHASES),
     ):
         if unknown := sorted(set(given) - set(known)):
             parser.error(f"no {kind} {', '.join(unknown)}; there are {', '.join(known)}")
+    if options.churn:
+        options.phases = [SHAPES]
     try:
-        options.contenders = _contenders(options.contenders, options.servers, options.register)
+        braid = [f"--register={option}" for option in options.register]
+        braid += [f"--stores={options.stores.absolute()}"] if options.stores else []
+        options.contenders = _contenders(options.contenders, options.servers, braid)
     except ValueError as error:
         parser.error(str(error))
     return options
