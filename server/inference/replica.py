@@ -105,12 +105,12 @@ class ModelReplica:
         shapes = self._take_shapes()
         self.profiled = self.scheduled[shapes[0].shapes_text]  # the main class
         self.lengths = Lengths(self._padded_in_batches(report.batch), self.profiled)
-        self.buckets = Buckets(self.lengths.axis)
+        self.shape_times = ShapeTimes()
+        self.buckets = Buckets(self.lengths.axis, self.profiled, self.shape_times)
         self.seen_lengths = SeenLengths(chosen=imported.chosen_lengths)  # as stored last
         self.chosen: dict[ScheduleKey, ScheduleMark] = {}  # the schedules that were given last
         self.seen_shapes: dict[Hashable, tuple[ShapeClass, int]] = {}  # of requests that were right
         self._latencies: OrderedDict[Hashable, LatencyTable] = OrderedDict()  # by lane
-        self._shape_times = ShapeTimes()
         self._shape_tables = WeakSet[ShapeLatencies]()  # of lanes that are in use, too
         self._profiled: dict[tuple[ShapeClass, int], Executable] = {}
         # Side by side, if it pays: how many, and what runs each.
@@ -186,7 +186,7 @@ class ModelReplica:
             return LatencyTable(self.batch_sizes)
         if sizes := [size for of, size in self._profiled if of == lane]:
             return LatencyTable(sizes)
-        table = ShapeLatencies(self.batch_sizes, self._shape_times, elements_of(lane))
+        table = ShapeLatencies(self.batch_sizes, self.shape_times, elements_of(lane))
         self._shape_tables.add(table)
         return table
 
@@ -343,7 +343,7 @@ class ModelReplica:
 
     def _has_ways(self, *, is_any_size: bool, beside: int) -> None:
         """Let batches without schedules be formed as what is for any shape can run them."""
-        times = self._shape_times
+        times = self.shape_times
         times.is_any_size, times.beside = is_any_size, beside
         for table in self._shape_tables:
             table.adopt()
@@ -402,12 +402,13 @@ class ModelReplica:
         self, shape_class: ShapeClass, batch_size: int, ready: Executable, seconds: float
     ) -> None:
         """Learn what a batch took on the device."""
-        key = (shape_class, batch_size)
-        if key in self._profiled or ready.to_run.side_by_side > 1:
+        key, beside = (shape_class, batch_size), ready.to_run.side_by_side
+        if key in self._profiled:
+            return
+        self.shape_times.observe(batch_size * elements_of(shape_class), seconds, beside)
+        if beside > 1:
             return
         self.other_shapes.ran(key, ready, seconds)
-        if batch_size == self.batch_sizes[0]:
-            self.buckets.ran(shape_class, seconds)
         is_crowded = ready.to_run.any_shape and sum(self._in_use.values()) > 1
         if not is_crowded or self._opening_beside is not None or self.device.threads == 1:
             return
