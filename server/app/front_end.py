@@ -153,6 +153,7 @@ class FrontEnd:
         if self.settings.compare_again:
             self._background.start(self.models.provisional.run())
             self._background.start(self.models.lengths.run())
+            self._background.start(self.models.padding.run())
         limit = self.settings.max_upload_bytes
         await preload(self.settings.preload, self.store, self.models.runner, limit)
         await self._serve_repository()
@@ -266,6 +267,7 @@ class FrontEnd:
                     *(replica.name, str(replica.version), replica.device.name),
                     *(replica.other_shapes.prepared, replica.other_shapes.dropped),
                     *(len(replica.scheduled_lengths), replica.buckets.padded),
+                    *(replica.padding_check.checked, bool(replica.padding_check.failure)),
                 )
                 for replica in self.models.serving.all_replicas()
             ],

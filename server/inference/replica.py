@@ -23,7 +23,7 @@ from braid.compiler.imported_model import ImportedModel
 from braid.core.background import log_unexpected
 from braid.core.errors import BraidError, DeviceOutOfMemory, InvalidArtefact, PreconditionFailed
 from braid.core.inputs import ShapeClass
-from braid.core.padding import PaddedAxis
+from braid.core.padding import PaddedAxis, refused
 from braid.core.program import (
     PlanToRun,
     ProgramKey,
@@ -40,6 +40,7 @@ from braid.server.inference.choose_lengths import MOST_CHOSEN
 from braid.server.inference.latencies import LatencyTable
 from braid.server.inference.lengths import Lengths, Request, elements_of, length_of
 from braid.server.inference.other_shapes import OtherShapes
+from braid.server.inference.padding_check import PaddingCheck
 from braid.server.inference.shape_latencies import ShapeLatencies, ShapeTimes
 from braid.server.store.records import ModelVersion, SeenLengths
 from braid.server.store.serving_config import BatchPolicy
@@ -60,6 +61,7 @@ class ScheduleMark:
     measured_us: float | None
     is_promoted: bool
     is_provisional: bool
+    tolerance: float | None
 
     @staticmethod
     def of(schedule: Schedule) -> ScheduleMark:
@@ -69,6 +71,7 @@ class ScheduleMark:
         return ScheduleMark(
             *(schedule.plan_id, beside, record.created, record.measured_us, record.promoted),
             is_provisional=is_provisional,
+            tolerance=record.tolerance,
         )
 
 
@@ -107,6 +110,7 @@ class ModelReplica:
         self.lengths = Lengths(self._padded_in_batches(report.batch), self.profiled)
         self.shape_times = ShapeTimes()
         self.buckets = Buckets(self.lengths.axis, self.profiled, self.shape_times)
+        self.padding_check = PaddingCheck()
         self.seen_lengths = SeenLengths(chosen=imported.chosen_lengths)  # as stored last
         self.chosen: dict[ScheduleKey, ScheduleMark] = {}  # the schedules that were given last
         self.seen_shapes: dict[Hashable, tuple[ShapeClass, int]] = {}  # of requests that were right
@@ -165,6 +169,8 @@ class ModelReplica:
 
     def lane_of(self, request: Request) -> Hashable:
         """Return what requests must have in common to share batches."""
+        if self.padding_check.failure:
+            return request.shape_class
         has_session = self.other_shapes.has_session
         if (bucket := self.buckets.of(request, has_session=has_session)) is not None:
             return bucket
@@ -207,7 +213,19 @@ class ModelReplica:
     @property
     def follows_lengths(self) -> bool:
         """Whether lengths to schedule are chosen by those of its requests."""
-        return self._imported.auto_axis is not None and self.lengths.axis is not None
+        is_padded = self.lengths.axis is not None and not self.padding_check.failure
+        return is_padded and self._imported.auto_axis is not None
+
+    def forbid_padding(self, reason: str) -> None:
+        """Pad no request that comes from now on; those that wait already are."""
+        self.padding_check.failure = reason
+        self.padding = refused(self.padding, reason)
+
+    def tolerance_at(self, shape_class: ShapeClass) -> float:
+        """Largest error that plans of a class may have; 0.0: it has none."""
+        texts = {text for text, scheduled in self.scheduled.items() if scheduled == shape_class}
+        marks = (mark for key, mark in self.chosen.items() if key.shapes in texts)
+        return max((mark.tolerance or 0.0 for mark in marks), default=0.0)
 
     @property
     def given_lengths(self) -> tuple[int, ...]:
