@@ -7,7 +7,8 @@ would have paid by now:
 
     seconds spent in the session  *  part of them to be saved  >=  seconds of a preparation
 
-Both are means over the classes that were prepared; the part is first what a schedule's comparison
+A class that came once only never gets one, so that what brings ever new shapes does not have them
+prepared, however cheap that is. Both are means over the classes that were prepared; the part is first what a schedule's comparison
 has measured. Both ways then take turns on the runs of the class, so that both see the machine as it
 is, until one is chosen.
 """
@@ -47,7 +48,8 @@ class ShapeUse(Generic[Session]):
     """Use of one class at one batch size."""
 
     session: Session | None  # at these shapes; None: it does not run them
-    spent_s: float = 0.0  # in the session
+    runs: int = 0  # in the session, since there is no executable
+    spent_s: float = 0.0  # in those
     session_s: list[float] = field(default_factory=list)  # of runs since there is an executable
     own_s: list[float] = field(default_factory=list)
     is_own_faster: bool | None = None  # None: not known yet
@@ -59,9 +61,13 @@ class ShapeUse(Generic[Session]):
             return self.session is None or self.is_own_faster is True
         return len(self.own_s) <= len(self.session_s)
 
+    def ran_in_session(self, seconds: float) -> None:
+        self.runs += 1
+        self.spent_s += seconds
+
     def forget_own(self) -> None:
         """Have it pay again, as its executable was dropped."""
-        self.spent_s = 0.0
+        self.runs, self.spent_s = 0, 0.0
         self.own_s.clear()
         self.session_s.clear()
         if self.is_own_faster:
@@ -96,7 +102,8 @@ class ShapeUses(Generic[Session]):
 
     def pays(self, use: ShapeUse[Session]) -> bool:
         """Whether an executable would have paid by now, and was not found to be slower."""
-        return use.is_own_faster is None and use.spent_s * self._saved >= self._preparation_s
+        has_paid = use.runs > 1 and use.spent_s * self._saved >= self._preparation_s
+        return has_paid and use.is_own_faster is None
 
     def prepared(self, seconds: float) -> None:
         """Learn what a preparation takes, without the requests that went first."""

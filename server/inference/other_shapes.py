@@ -161,7 +161,7 @@ class OtherShapes:
         """Learn from a run; has an own executable prepared beside if that would have paid."""
         use, own = self._uses.of(key), self._ready_own(key)
         if ready is use.session:
-            use.spent_s += seconds
+            use.ran_in_session(seconds)
             if ready.heap_bytes:
                 part = ready.heap_bytes / max(1, _input_bytes(ready))
                 self._heap_part = max(self._heap_part, part)
