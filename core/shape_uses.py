@@ -8,9 +8,9 @@ would have paid by now:
     seconds spent in the session  *  part of them to be saved  >=  seconds of a preparation
 
 A class that came once only never gets one, so that what brings ever new shapes does not have them
-prepared, however cheap that is. Both are means over the classes that were prepared; the part is first what a schedule's comparison
-has measured. Both ways then take turns on the runs of the class, so that both see the machine as it
-is, until one is chosen.
+prepared, however cheap that is. Both are means over the classes that were prepared; the part is
+first what a schedule's comparison has measured. Both ways then take turns on the runs of the class,
+so that both see the machine as it is, until one is chosen.
 """
 
 from __future__ import annotations
