@@ -20,6 +20,7 @@ import argparse
 import signal
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -35,7 +36,7 @@ from benchmarks.peers.results import BRAID
 from benchmarks.reports import LOCAL, names, numbers, parser_of, write_report
 from benchmarks.shapes.contenders import Neighbour, standing
 from benchmarks.shapes.models import CASES, DISTRIBUTIONS, USUAL, ModelMissing, Oracle, model_file
-from benchmarks.shapes.phases import Load, Pace, churn, first_requests, load_turns
+from benchmarks.shapes.phases import Load, Pace, churn, first_requests, load_turns, warm_up
 from benchmarks.shapes.report import Measured, cells, text
 from benchmarks.shapes.traffic import Requests
 from braid.core.allowance import cpu_allowance
@@ -102,6 +103,10 @@ def measure(name: str, options: argparse.Namespace, measured: Measured) -> None:
         measured.left_out |= left_out
         measured.is_stress = bool(options.churn)
         measured.start_s |= {stand.name: round(stand.start_s, 1) for stand in stands}
+        if options.warm_up:
+            loads = [Load(lengths, 1, options.warm_up) for lengths in options.lengths]
+            warm_up(stands, case, loads, pace)
+            time.sleep(options.idle)
         if FIRST in options.phases:
             new = Requests(case, case.new(options.new_lengths, _SEED), _SEED)
             for first in first_requests(stands, new, options.repeats, pace, oracle):
@@ -183,6 +188,8 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--limit", type=float, help="seconds of a turn; what is left is not sent")
     parser.add_argument("--shapes-limit", type=float, help="seconds for the different shapes")
     parser.add_argument("--settle", type=float, help="seconds after a turn to become idle, at most")
+    parser.add_argument("--warm-up", type=int, default=0, help="requests that are not measured")
+    parser.add_argument("--idle", type=float, default=0.0, help="seconds without any after those")
     parser.add_argument("--checked", type=int, default=10, help="answers compared, of each turn")
     parser.add_argument("--batch-sizes", type=numbers, help="of contenders that batch")
     parser.add_argument("--neighbour", help="the other model, as of benchmarks.peers")

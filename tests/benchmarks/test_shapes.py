@@ -129,7 +129,9 @@ def test_phases_are_measured_alone_and_plans_of_an_earlier_run_serve_again(
 ) -> None:
     options = ["--contenders", "braid", "--stores", str(tmp_path / "stores"), "--clients", "1"]
 
-    status, report = quick(tmp_path, servers, *options, "--phases", "first")
+    warm = ["--warm-up", "8", "--idle", "0.5"]
+
+    status, report = quick(tmp_path, servers, *options, *warm, "--phases", "first")
     (store,) = (tmp_path / "stores").iterdir()
     schedules = {file: file.stat().st_ino for file in (store / "schedules").rglob("*.json")}
     status_again, again = quick(tmp_path, servers, *options, "--phases", "load")
