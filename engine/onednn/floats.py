@@ -15,6 +15,7 @@ from braid.engine.onednn.library import (
     ACTIVATIONS,
     BINARY_ADD,
     CONVOLUTION_DIRECT,
+    DECONVOLUTION_DIRECT,
     INFERENCE,
     NO_SCALES,
     OneDnn,
@@ -30,6 +31,8 @@ def convolution(
     bias: Tensor | None,
     window: tuple[Sequence[int], Sequence[int], Sequence[int], Sequence[int]],
     post_ops: Sequence[PostOp],
+    *,
+    transposed: bool = False,
 ) -> Primitive:
     """Convolution over channels_last data.
 
@@ -38,15 +41,16 @@ def convolution(
         bias: what is added, of any type.
         window: stride, dilation (1 is dense), padding before and after, of each axis.
         post_ops: what follows in the same pass.
+        transposed: whether the window slides over the output.
     """
     source, weights, output = shapes
     stride, dilation, before, after = window
     result = library.images(output)
     handle = library.make(
-        "convolution_forward_primitive_desc_create",
+        f"{'de' * transposed}convolution_forward_primitive_desc_create",
         library.engine,
         INFERENCE,
-        CONVOLUTION_DIRECT,
+        DECONVOLUTION_DIRECT if transposed else CONVOLUTION_DIRECT,
         library.images(source),
         library.any_order(weights),
         None if bias is None else library.like(bias, [output[1]]),

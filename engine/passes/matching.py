@@ -32,6 +32,7 @@ class Upstream:
 
     def __init__(self, body: Body, weights: dict[str, Tensor]) -> None:
         self._body = body
+        self.is_top = body.top  # not a branch
         self.weights = weights  # rules may enter new ones
         self.reads = body.reads()  # before any rewrite
         self.makers: dict[str, Operator] = {}  # by value

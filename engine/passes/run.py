@@ -21,6 +21,7 @@ from braid.engine.passes.folding import (
     fold_view_chains,
 )
 from braid.engine.passes.fusion import convolve_parts, fuse_epilogues
+from braid.engine.passes.image_rows import sequences_to_images
 from braid.engine.passes.patterns import recognise_activations, recognise_norms
 
 PASSES: tuple[Pass, ...] = (
@@ -37,6 +38,7 @@ PASSES: tuple[Pass, ...] = (
     fold_pads,
     flatten_concats,
     fold_pooled_views,
+    sequences_to_images,
     drop_dead,
     fuse_epilogues,
     convolve_parts,

@@ -59,21 +59,31 @@ def bind_directly(unit: Operator, binding: UnitBinding) -> Kernel | None:
 def _convolution(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> Kernel | None:
     data, weight_name = unit.inputs[:2]
     operands = constants_of(unit, binding)
-    if operands is None or not binding.is_plain(data, 4) or unit.attributes.get("transposed"):
+    if operands is None or not binding.is_plain(data, 4):
         return None
     weight, bias = operands
     stride, padding, dilation, groups = image_window(unit)
     result = binding.shape(unit.outputs[0])
     grouped = weight.reshape(groups, -1, *weight.shape[1:]) if groups > 1 else weight
+    after, transposed = padding, bool(unit.attributes.get("transposed"))
+    if transposed:
+        grouped = grouped.transpose(-4, -3)  # [(groups,) out, in, kh, kw]
+        further = wholes(unit.attributes.get("output_padding") or [0, 0])
+        after = [pad - more for pad, more in zip(padding, further, strict=True)]
+        if min(after) < 0:  # oneDNN takes no negative padding
+            return None
     shapes = binding.shape(data), tuple(grouped.shape), result
     fused, arguments = with_residual(unit, steps)
 
     def make(threads: int) -> Recipe:
         library = binding.library
         with library.threads(threads):
-            window = stride, dilation, padding, padding
-            primitive = floats.convolution(library, shapes, bias, window, fused)
-            packed = binding.packed.for_primitive(library, primitive, weight_name, grouped)
+            window = stride, dilation, padding, after
+            primitive = floats.convolution(
+                library, shapes, bias, window, fused, transposed=transposed
+            )
+            name = f"{weight_name}^T" if transposed else weight_name
+            packed = binding.packed.for_primitive(library, primitive, name, grouped)
         return single(
             primitive,
             weights_and_bias(packed, bias),

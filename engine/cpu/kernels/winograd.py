@@ -162,6 +162,7 @@ def bind_winograd(unit: Operator, binding: UnitBinding) -> Kernel | None:
         binding.library.dtype == weight.dtype == torch.float32
         and tuple(weight.shape[2:]) == (3, 3)
         and {*stride, *dilation, groups} == {1}
+        and not unit.attributes.get("transposed")
         and weight.shape[0] % 16 == 0
         and weight.shape[1] % 8 == 0
         and steps in ([], [_RELU])

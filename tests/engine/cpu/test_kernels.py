@@ -141,6 +141,42 @@ def test_convolutions_of_every_window(weight: tuple[int, ...], changed: Attribut
     check("aten.convolution", inputs, ["w"], convolution_attributes(**changed))
 
 
+@pytest.mark.parametrize(
+    ("weight", "changed"),
+    [
+        ((4, 6, 3, 3), {}),
+        ((16, 8, 3, 3), {}),
+        ((4, 6, 3, 3), {"epilogue": [["aten.relu"]]}),
+        ((4, 6, 4, 2), {"stride": [2, 3]}),
+        ((4, 6, 3, 3), {"stride": [2, 2], "output_padding": [1, 1]}),
+        ((4, 6, 3, 3), {"dilation": [2, 1]}),
+        ((4, 3, 3, 3), {"groups": 2, "stride": [2, 1]}),
+        ((4, 1, 1, 8), {"groups": 4, "padding": [0, 2], "stride": [1, 4]}),
+        ((4, 6, 5, 5), {"stride": [], "padding": [], "dilation": [], "output_padding": []}),
+    ],
+)
+@pytest.mark.parametrize("bias", [True, False])
+def test_transposed_convolutions_of_every_window(
+    weight: tuple[int, ...], changed: Attributes, bias: bool
+) -> None:
+    outputs = weight[1] * int(str(changed.get("groups", 1)))
+    added = torch.randn(outputs) if bias else None
+    inputs = {"x": torch.randn(3, weight[0], 10, 11), "w": torch.randn(weight), "b": added}
+
+    attributes = convolution_attributes(transposed=True, **changed)
+
+    check("aten.convolution", inputs, ["w", "b"] if bias else ["w"], attributes)
+
+
+def test_a_transposed_convolution_whose_output_reaches_beyond_the_padding() -> None:
+    inputs = {"x": torch.randn(1, 4, 5, 5), "w": torch.randn(4, 6, 3, 3)}
+    changed: Attributes = {"stride": [2, 2], "padding": [0, 0], "output_padding": [1, 1]}
+
+    attributes = convolution_attributes(transposed=True, **changed)
+
+    check("aten.convolution", inputs, ["w"], attributes, expected="registry")
+
+
 @pytest.mark.parametrize("epilogue", [[], [["aten.relu"]]], ids=str)
 def test_a_residual_sum_is_fused_before_the_activation(epilogue: list[Literal]) -> None:
     inputs = {
