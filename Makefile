@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: setup demo fleet-demo test test-paused test-ci test-all test-deploy test-fleet test-fleet-all test-ray image-test docs lint dist protos bench onnx-backend fuzz chaos chaos-short soak soak-short attack audit lock gpu gpu-networks gpu-tests gpu-questions gpu-bench gpu-service gpu-dry clean
+.PHONY: setup demo fleet-demo test test-paused test-ci test-all test-deploy test-fleet test-fleet-all test-ray image-test docs lint dist protos bench onnx-backend fuzz chaos chaos-short soak soak-short attack audit lock gpu gpu-networks gpu-tests gpu-bench gpu-service gpu-dry clean
 
 # An npm package that tests run inside the console's pages.
 AXE := axe-core@4.14.1
@@ -87,7 +87,7 @@ protos: $(READY)
 	$(BIN)/python -m protos.generate
 
 bench: $(READY)
-	$(BIN)/python -m benchmarks.serving
+	$(BIN)/python -m benchmarks.peers --models identity --peers braid,echo --batching off
 	$(BIN)/python -m benchmarks.planners
 
 # The backend tests of the onnx package; rewrites docs/onnx-operators.md.
@@ -152,7 +152,7 @@ gpu: $(if $(filter command environment,$(origin PYTHON)),,$(READY))
 	$(GPU_PYTHON) -m pytest -W default tests/engine/cuda
 	@if ! $(GPU_PYTHON) -c 'import sys, torch; sys.exit(not torch.cuda.is_available())' 2>/dev/null; \
 	then echo "no NVIDIA GPU (or no torch that sees one) here: nothing was run on a device"; \
-	else $(MAKE) --no-print-directory --keep-going gpu-tests gpu-questions gpu-bench gpu-service; fi
+	else $(MAKE) --no-print-directory --keep-going gpu-tests gpu-bench gpu-service; fi
 
 # The networks of a session with a GPU, made where there is none: benchmarks/README.md.
 GPU_MODELS := build/gpu-networks
@@ -161,9 +161,6 @@ gpu-networks: $(READY)
 
 gpu-tests:
 	$(GPU_PYTHON) -m pytest -W default -m gpu tests/engine/cuda
-
-gpu-questions:
-	$(GPU_PYTHON) -m benchmarks.cuda_questions --models $(GPU_MODELS) --out $(GPU_OUT)
 
 gpu-bench:
 	$(GPU_PYTHON) -m benchmarks.engine --device cuda --minutes $(GPU_MINUTES) --models $(GPU_MODELS) --out $(GPU_OUT)

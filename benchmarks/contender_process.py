@@ -67,14 +67,9 @@ class ContenderProcess:
     def end(self) -> None:
         """End the process and what it started, which would hold its output open."""
         assert self._process.stdin is not None
-        end_group(self._process)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
         self._reader.join()
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.close()
-
-
-def end_group(leader: subprocess.Popen[str]) -> int:
-    """Kill a group and return its leader's exit status, which is its own if it has ended before."""
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(leader.pid, signal.SIGKILL)
-    return leader.wait()

@@ -44,6 +44,7 @@ from benchmarks.networks.export import model_file
 from benchmarks.networks.registry import NETWORKS
 from benchmarks.planned import SearchedPlans, find_plans, imported, keep, kept
 from benchmarks.reports import names, numbers, parser_of
+from benchmarks.states import add_state, by_state, in_state
 from braid.core.allowance import cpu_allowance
 from braid.core.precision import FP32, INT8, PRECISIONS
 from braid.core.runtimes import RUNTIMES
@@ -101,11 +102,17 @@ def measure(
             (first,) = contender.run(1)
             counts[contender.name] = max(1, min(50, round(args.turn * 1e3 / first)))
             case.samples_ms[contender.name] = []
-        for round_ in range(args.rounds):
-            first_one = round_ % len(contenders)
+
+        def hold(number: int) -> dict[str, list[float]]:
+            first_one, samples_ms = number % len(contenders), dict[str, list[float]]()
             for contender in [*contenders[first_one:], *contenders[:first_one]]:
                 time.sleep(args.pause)
-                case.samples_ms[contender.name] += contender.run(counts[contender.name])
+                samples_ms[contender.name] = contender.run(counts[contender.name])
+            return samples_ms
+
+        for number in range(args.rounds):
+            for name, samples_ms in in_state(args.state, partial(hold, number)).items():
+                case.samples_ms[name] += samples_ms
 
 
 def commands_of(
@@ -182,6 +189,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--plans", type=Path, help="folder where plans are kept for the next run")
     parser.add_argument("--plan-only", action="store_true", help="find plans, time nothing")
     parser.add_argument("--rounds", type=int, default=7)
+    add_state(parser)
     parser.add_argument("--turn", type=float, default=0.3, help="seconds of runs in one turn")
     parser.add_argument("--pause", type=float, default=0.1, help="seconds before each turn")
     parser.add_argument(
@@ -199,8 +207,10 @@ def _parser() -> argparse.ArgumentParser:
 
 def main() -> int:
     args = _parser().parse_args()
-    if args.device == "cuda":
-        return run.main(args)
+    return run.main(args) if args.device == "cuda" else by_state(args, _run)
+
+
+def _run(args: argparse.Namespace) -> int:
     args.networks = args.networks or [
         name for name in NETWORKS if "mobile" not in name and "small" not in name
     ]

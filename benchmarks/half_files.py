@@ -35,6 +35,7 @@ from benchmarks import environment
 from benchmarks.contender_process import ContenderProcess
 from benchmarks.networks import NETWORKS
 from benchmarks.reports import cases_parser, names, write_report
+from benchmarks.states import add_state, by_state, in_state
 from braid.engine.ops.dtypes import array_of
 from braid.engine.runtime.threads import usable_cpus
 
@@ -273,7 +274,7 @@ def contend(options: argparse.Namespace) -> None:
         answers.write(json.dumps(samples) + "\n")
 
 
-def measure(name: str, dtype: str, folder: Path, rounds: int) -> dict[str, object]:
+def measure(name: str, dtype: str, folder: Path, rounds: int, state: str = "") -> dict[str, object]:
     """Let all contenders run a file in turns; returns medians in milliseconds, and refusals."""
     file = write_file(CASES[name], TYPES[dtype], folder / f"{name}_{dtype}.onnx")
     base = [sys.executable, "-m", "benchmarks.half_files", name, "--type", dtype]
@@ -290,18 +291,25 @@ def measure(name: str, dtype: str, folder: Path, rounds: int) -> dict[str, objec
                 process.line(START_S)
             except RuntimeError as error:
                 refused[contender] = str(error)[-300:]
-        for _ in range(rounds):
+
+        def hold() -> dict[str, float]:
+            took_ms: dict[str, float] = {}
             for contender, process in contenders.items():
                 if contender not in refused:
-                    samples.setdefault(contender, []).append(median(json.loads(process.ask("8"))))
+                    took_ms[contender] = median(json.loads(process.ask("8")))
                     time.sleep(0.02)
+            return took_ms
+
+        for _ in range(rounds):
+            for contender, took in in_state(state, hold).items():
+                samples.setdefault(contender, []).append(took)
     finally:
         for process in contenders.values():
             process.end()
-    took = {contender: median(turns) for contender, turns in samples.items()}
-    others = [ms for contender, ms in took.items() if contender != "braid"]
-    speed = min(others) / took["braid"] if others and "braid" in took else None
-    return {"ms": took, "refused": refused, "better over braid": speed}
+    ms = {contender: median(turns) for contender, turns in samples.items()}
+    others = [us for contender, us in ms.items() if contender != "braid"]
+    speed = min(others) / ms["braid"] if others and "braid" in ms else None
+    return {"ms": ms, "refused": refused, "better over braid": speed}
 
 
 def text(name: str, dtype: str, figures: Mapping[str, object]) -> str:
@@ -321,11 +329,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for hidden in ("--contender", "--type"):
         parser.add_argument(hidden, help=argparse.SUPPRESS)
     parser.add_argument("--model", type=Path, help=argparse.SUPPRESS)
+    add_state(parser)
     options = parser.parse_args(arguments)
     if options.contender:
         (options.case,) = options.cases
         contend(options)
         return 0
+    return by_state(options, _run)
+
+
+def _run(options: argparse.Namespace) -> int:
     report: dict[str, object] = {
         "environment": environment.describe("torch", "onnxruntime", "openvino")
     }
@@ -334,7 +347,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         folder.mkdir(parents=True, exist_ok=True)
         for dtype in options.types:
             for name in options.cases:
-                figures = measure(name, dtype, folder, options.rounds)
+                figures = measure(name, dtype, folder, options.rounds, options.state)
                 report[f"{name} {dtype}"] = figures
                 print(text(name, dtype, figures), flush=True)
                 write_report(options.json, report)

@@ -13,6 +13,7 @@ import argparse
 import statistics
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from time import perf_counter_ns
 from typing import Any
@@ -23,6 +24,7 @@ import torch
 import braid
 from benchmarks.environment import describe
 from benchmarks.reports import write_report
+from benchmarks.states import add_state, by_state, in_state
 from braid.engine.worker.models import seeded_inputs
 from braid.engine.worker.requests import begin_run
 
@@ -78,7 +80,11 @@ def main() -> None:
     parser.add_argument("--calls", type=int, default=12)
     parser.add_argument("--store", type=Path, help="of schedules; default: a new one")
     parser.add_argument("--out", type=Path, required=True)
-    options = parser.parse_args()
+    add_state(parser)
+    by_state(parser.parse_args(), _run)
+
+
+def _run(options: argparse.Namespace) -> int:
     facts = describe("torch")
     with (
         tempfile.TemporaryDirectory() as folder,
@@ -88,10 +94,15 @@ def main() -> None:
         turns_us: dict[str, list[float]] = {name: [] for name in contenders}
         for turn in contenders.values():
             turn()
-        for number in range(options.rounds):
+
+        def hold(number: int) -> dict[str, float]:
             order = list(contenders)
-            for name in order[number % len(order) :] + order[: number % len(order)]:
-                turns_us[name].append(contenders[name]())
+            names = order[number % len(order) :] + order[: number % len(order)]
+            return {name: contenders[name]() for name in names}
+
+        for number in range(options.rounds):
+            for name, turn_us in in_state(options.state, partial(hold, number)).items():
+                turns_us[name].append(turn_us)
         plan = net.plan_ids[1]
     medians = {name: statistics.median(turns) for name, turns in turns_us.items()}
     print(f"{options.model.stem}, plan {plan}, {options.rounds} rounds of {options.calls} calls")
@@ -101,6 +112,7 @@ def main() -> None:
         print(f"{name:<14} {median:9.1f} us   {more_us:+.1f} us")
     document = {**facts, "model": options.model.stem, "plan": plan, "turns_us": turns_us}
     write_report(options.out / f"library-{options.model.stem}.json", document)
+    return 0
 
 
 if __name__ == "__main__":

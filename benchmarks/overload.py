@@ -40,9 +40,8 @@ import psutil
 
 from benchmarks import environment
 from benchmarks.load.processes import braid_server
-from benchmarks.load.results import percentile
 from benchmarks.networks.export import export_onnx
-from benchmarks.reports import LOCAL, write_report
+from benchmarks.reports import LOCAL, percentile, write_report
 from braid.core.allowance import cpu_allowance
 from braid.engine.runtime.memory import keep_freed_memory
 from braid.server.devices.cores import leave_cores_to_devices

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from time import monotonic
 
-from braid.compiler.cache import ResultCache
+from braid.compiler.cache import Cache
 from braid.compiler.choose_plan import ComparedPlans, PlanChoice, choose_plan
 from braid.compiler.device import measure as measure_stage
 from braid.compiler.kernels import choose_kernels
@@ -144,7 +144,7 @@ async def plans_on(
     began = monotonic()
     if results is not None:
         retry = RetryWhileRestarting(RetryPauses())
-        cache = ResultCache(results, asyncio.to_thread, device.device_key).in_state(state)
+        cache = Cache(results, asyncio.to_thread, device.device_key).in_state(state)
         chosen = await choose_kernels(graph, program, device, cache, retry)
         program = chosen.program
     chose = monotonic()

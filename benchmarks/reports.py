@@ -37,6 +37,14 @@ def numbers(text: str) -> list[int]:
     return [int(part) for part in names(text)]
 
 
+def percentile(values: Sequence[float], percent: float) -> float:
+    """The smallest value that at least ``percent`` % of ``values`` do not exceed; NaN if empty."""
+    if not values:
+        return math.nan
+    rank = -(-len(values) * percent // 100)
+    return sorted(values)[max(0, int(rank) - 1)]
+
+
 def cases_parser(
     module: str, cases: Collection[str], *, is_all_usual: bool = False
 ) -> argparse.ArgumentParser:

@@ -40,6 +40,7 @@ from benchmarks.peers.hosting.servers import Hosting, serving
 from benchmarks.peers.load.calls import Target, connected
 from benchmarks.peers.load.tensors import Question
 from benchmarks.reports import cases_parser, numbers, write_report
+from benchmarks.states import add_state, by_state, in_state
 from braid.engine.runtime.threads import usable_cpus
 from braid.server.cli.local.demo_networks.network import Network
 from braid.server.cli.local.demo_networks.onnx_file import write_onnx
@@ -116,16 +117,23 @@ def by_call(call: Callable[[int], Callable[[], bool]], number: int) -> tuple[flo
     return took_us, None
 
 
-def run_rounds(asks: Mapping[tuple[str, int], Ask], rounds: int, calls: int) -> Cells:
+def run_rounds(
+    asks: Mapping[tuple[str, int], Ask], rounds: int, calls: int, state: str = ""
+) -> Cells:
     cells: Cells = {}
-    for number in range(rounds):
-        order = list(asks)
+
+    def hold(number: int) -> dict[tuple[str, int], list[tuple[float, float | None]]]:
+        order, samples_us = list(asks), {}
         random.Random(number).shuffle(order)
-        for contender, rows in order:
+        for contender in order:
+            asks[contender]()
+            samples_us[contender] = [asks[contender]() for _ in range(calls)]
+        return samples_us
+
+    for number in range(rounds):
+        for (contender, rows), samples_us in in_state(state, partial(hold, number)).items():
             cell = cells.setdefault(contender, {}).setdefault(rows, Cell())
-            asks[contender, rows]()
-            for _ in range(calls):
-                client_us, compute_us = asks[contender, rows]()
+            for client_us, compute_us in samples_us:
                 cell.client_us.append(client_us)
                 if compute_us is not None:
                     cell.compute_us.append(compute_us)
@@ -206,7 +214,7 @@ def measure(case: str, folder: Path, options: argparse.Namespace) -> dict[str, o
             target = Target("grpc", address, model, timeout_s=120.0)
             call = stack.enter_context(connected(target, [questions[n] for n in counts]))
             asks |= {(name, n): partial(by_call, call, at) for at, n in enumerate(counts)}
-        cells = run_rounds(asks, options.rounds, options.calls)
+        cells = run_rounds(asks, options.rounds, options.calls, options.state)
         schedules = [asdict(plan) for plan in server.client.model(DEFAULT).schedules]
 
     def usual(samples: Sequence[float]) -> float:
@@ -232,7 +240,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--calls", type=int, default=3, help="that count, of each cell in a round")
     parser.add_argument("--planner", default="", help="of the registrations; '': the usual one")
     parser.add_argument("--percentile", type=float, default=50.0, help="of the samples of a cell")
-    options = parser.parse_args(arguments)
+    add_state(parser)
+    return by_state(parser.parse_args(arguments), _run)
+
+
+def _run(options: argparse.Namespace) -> int:
     report: dict[str, object] = {
         "environment": environment.describe("torch", "onnxruntime", "grpcio")
     }

@@ -197,7 +197,6 @@ class Sender:
         self._blocking = grpc.insecure_channel(target.address)
 
     async def close(self) -> None:
-        """Close all connections."""
         await self._channel.close()
         self._blocking.close()
 

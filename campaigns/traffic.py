@@ -124,7 +124,6 @@ class BraidAsker:
         self._client = Client(address, retry=RetryPolicy(max_attempts=1))
 
     def ask(self, model: str, x: np.ndarray, timeout_s: float) -> np.ndarray:
-        """As ``Asker``."""
         try:
             result = self._client.infer(model, {"x": x}, timeout_s=timeout_s)
         except BraidError as error:
@@ -133,7 +132,6 @@ class BraidAsker:
         return result.outputs["y"]
 
     def close(self) -> None:
-        """As ``Asker``."""
         self._client.close()
 
 
@@ -144,7 +142,6 @@ class TritonAsker:
         self._client = triton.InferenceServerClient(address)
 
     def ask(self, model: str, x: np.ndarray, timeout_s: float) -> np.ndarray:
-        """As ``Asker``."""
         tensor = triton.InferInput("x", list(x.shape), "FP32")
         tensor.set_data_from_numpy(x)
         try:
@@ -155,7 +152,6 @@ class TritonAsker:
         return output
 
     def close(self) -> None:
-        """As ``Asker``."""
         self._client.close()
 
 

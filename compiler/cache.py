@@ -14,31 +14,6 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class Cache(Protocol):
-    """Measurements of one device, and what earlier compilations of one model found.
-
-    Any call may raise what its store raises, which ends the compilation.
-    """
-
-    async def find_latencies(self, signatures: Sequence[str]) -> Mapping[str, float]:
-        """Latencies in microseconds of those ``signatures`` that were measured before."""
-
-    async def all_latencies(self) -> Mapping[str, float]:
-        """Latencies in microseconds of all that was measured on the device, by signature.
-
-        Those that were measured last are last.
-        """
-
-    async def keep_latencies(self, latencies: Mapping[str, StageLatency]) -> None:
-        """Keep latencies by signature, in place of earlier ones."""
-
-    def in_state(self, state: str) -> Cache:
-        """The same, with the measurements of the device in the state of a name."""
-
-    async def find_quantisation(self) -> Quantisation | None:
-        """How an earlier schedule of the same model and options computes on 8-bit integers."""
-
-
 class StoredResults(Protocol):
     """Part of ``braid.compiler.results.Results`` that a compilation uses; its methods block."""
 
@@ -57,8 +32,12 @@ class Call(Protocol):
     ) -> Awaitable[T]: ...
 
 
-class ResultCache:
-    """The cache of one compilation: it reads the device's measurements once, then appends."""
+class Cache:
+    """Measurements of one device, and what earlier compilations of one model found.
+
+    The cache of one compilation: it reads the device's measurements once, then appends. Any call
+    may raise what its store raises, which ends the compilation.
+    """
 
     def __init__(
         self, results: StoredResults, call: Call, device_key: str, keys: Sequence[ScheduleKey] = ()
@@ -70,26 +49,33 @@ class ResultCache:
         self._keys = keys
         self._latencies_us: dict[str, float] | None = None
 
-    def in_state(self, state: str) -> ResultCache:
+    def in_state(self, state: str) -> Cache:
+        """The same, with the measurements of the device in the state of a name."""
         key = key_in_state(self._device_key, state)
-        return ResultCache(self._results, self._call, key, self._keys)
+        return Cache(self._results, self._call, key, self._keys)
 
     async def all_latencies(self) -> Mapping[str, float]:
+        """Latencies in microseconds of all that was measured on the device, by signature.
+
+        Those that were measured last are last.
+        """
         if self._latencies_us is None:
             self._latencies_us = await self._call(self._results.all_latencies, self._device_key)
         return self._latencies_us
 
     async def find_latencies(self, signatures: Sequence[str]) -> Mapping[str, float]:
+        """Latencies in microseconds of those ``signatures`` that were measured before."""
         latencies_us = await self.all_latencies()
         return {name: latencies_us[name] for name in signatures if name in latencies_us}
 
     async def keep_latencies(self, latencies: Mapping[str, StageLatency]) -> None:
+        """Keep latencies by signature, in place of earlier ones."""
         await self._call(self._results.put_latencies, self._device_key, latencies)
         if self._latencies_us is not None:
             self._latencies_us |= {name: entry.latency_us for name, entry in latencies.items()}
 
     async def find_quantisation(self) -> Quantisation | None:
-        """Quantisation of any schedule of the same model and options."""
+        """How an earlier schedule of the same model and options computes on 8-bit integers."""
         for key in self._keys:
             schedule = await self._call(self._results.find_schedule, key)
             if schedule is not None and schedule.provenance.quantisation is not None:

@@ -137,9 +137,9 @@ async def _compiled(work: Work) -> tuple[Schedule, OpGraph]:
         provenance=await _provenance(compared),
     )
     if options.side_by_side and not options.is_brief and not compared.choice.doubt:
-        schedule = await with_side_by_side(
-            schedule, field.kernels.program, device, work.retry, runtimes=field.plans.runtimes
-        )
+        program = field.kernels.program
+        engines = work.runtimes(program.precision)
+        schedule = await with_side_by_side(schedule, program, device, work.retry, runtimes=engines)
     return schedule, field.graph
 
 

@@ -29,14 +29,14 @@ from typing import NamedTuple, Self
 
 from braid.compiler.results import Results, read_graph, read_schedule
 from braid.core.descriptors import Descriptor
+from braid.core.disk import sync
 from braid.core.errors import InvalidArtefact
 from braid.core.graph import OpGraph, graph_to_json
 from braid.core.measurement import StageLatency
 from braid.core.regular_file import read_file
-from braid.core.removal import remove_folder
+from braid.core.removal import remove_entry
 from braid.core.schedule import Schedule, ScheduleKey, schedule_to_json
 from braid.core.shortage import shortage
-from braid.engine.importer.host.report import sync_folder
 
 log = logging.getLogger("braid.store")
 
@@ -151,7 +151,7 @@ class ResultFiles(Results):
         path = self._path(key)
         with suppress(FileNotFoundError):
             path.unlink()
-            sync_folder(path.parent)
+            sync(path.parent)
 
     def find_file(self, key: ScheduleKey) -> ScheduleFile | None:
         """The sound file of a schedule, if there is one."""
@@ -191,7 +191,7 @@ class ResultFiles(Results):
                     os.ftruncate(file, size_bytes)
                 raise
             if not size_bytes:
-                sync_folder(path.parent)
+                sync(path.parent)
 
     def all_latencies(self, device_key: str) -> dict[str, float]:
         latencies_us: dict[str, float] = {}
@@ -305,13 +305,13 @@ def _write_whole(path: Path, content: bytes) -> None:
             _write(file, content, 0)
             os.fsync(file)
             if path.is_dir():
-                _remove(path)
+                remove_entry(path)
             part.rename(path)
         except OSError:
             with suppress(OSError):
                 part.unlink()
             raise
-    sync_folder(path.parent)
+    sync(path.parent)
 
 
 def _write(file: int, content: bytes, offset: int) -> None:
@@ -324,7 +324,7 @@ def _write(file: int, content: bytes, offset: int) -> None:
 def _make_folder(folder: Path) -> None:
     if not folder.is_dir():
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        sync_folder(folder.parent)
+        sync(folder.parent)
 
 
 @contextmanager
@@ -343,21 +343,14 @@ def _open(path: Path) -> int:
     flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
     with suppress(FileNotFoundError):
         if not stat.S_ISREG(path.lstat().st_mode):
-            _remove(path)
+            remove_entry(path)
     try:
         return os.open(path, flags, 0o600)
     except PermissionError:
-        _remove(path)
+        remove_entry(path)
         return os.open(path, flags, 0o600)
     except OSError as error:
         raise shortage(error) or error from None
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        remove_folder(path)
-    else:
-        path.unlink(missing_ok=True)
 
 
 def _is_at(path: Path, file: int) -> bool:

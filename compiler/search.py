@@ -13,15 +13,19 @@ from math import inf
 
 from braid.compiler.bench_search import BenchSearch
 from braid.compiler.choose_plan import ComparedPlans
+from braid.compiler.device import Device
 from braid.compiler.kernels import ChosenKernels, choose_kernels
 from braid.compiler.regions import plan_of_regions
 from braid.compiler.stages import StageLatencies, StageMeasurer
+from braid.compiler.teams import is_short, plans_of_teams
 from braid.compiler.work import Work
 from braid.core.errors import DeviceOutOfMemory, InvalidRequest, PreconditionFailed
 from braid.core.graph import OpGraph
-from braid.core.measurement import PlanMeasurement
+from braid.core.measurement import DeviceFacts, PlanMeasurement
 from braid.core.plan import verify_plan
 from braid.core.program import PlansToCompare
+from braid.core.runtimes import on_one_thread
+from braid.core.schedule import SEQUENTIAL
 from braid.engine.link.messages import ComparePlans, DescribeProgram, FindFacts
 from braid.scheduler.planners import Planned
 
@@ -90,21 +94,35 @@ async def search_plans(work: Work, precision: str = "") -> FoundPlans:
             lambda: work.options.planner(graph, settings, facts, stages.measure),
             lambda: counts.learned,
         )
-    if work.is_portfolio and work.runtimes(usual.precision):
+    runtimes = work.runtimes(usual.precision)
+    if work.is_portfolio and runtimes:
         by_regions = await plan_of_regions(work, kernels.program, graph, facts.threads)
         planned = [*planned, *filter(None, [by_regions])]
+    if work.is_portfolio and _is_short(device, graph, facts, planned):
+        by_teams = await retry(lambda: plans_of_teams(work, kernels.program, graph, facts.threads))
+        planned = [*planned, *by_teams.planned]
+        if by_teams.on_one_thread:
+            runtimes = (*runtimes, *map(on_one_thread, runtimes))
     for plan in planned:
         verify_plan(plan.plan, graph.predecessors())
     return FoundPlans(
         graph,
         kernels,
         planned,
-        _compared(work, usual.precision, planned, graph),
+        _compared(work, usual.precision, planned, graph, runtimes),
         work.tolerance(usual.precision, graph),
         counts.measured,
         counts.reused,
         counts.disturbed,
     )
+
+
+def _is_short(
+    device: Device, graph: OpGraph, facts: DeviceFacts, planned: Sequence[Planned]
+) -> bool:
+    """Whether one thread of a device with several may be as fast as all."""
+    sequential_us = next((x.predicted_us for x in planned if x.planner == SEQUENTIAL), None)
+    return device.searches and facts.threads > 1 and is_short(sequential_us, len(graph))
 
 
 async def _is_exact_enough(work: Work, graph: OpGraph, kernels: ChosenKernels) -> bool:
@@ -113,7 +131,8 @@ async def _is_exact_enough(work: Work, graph: OpGraph, kernels: ChosenKernels) -
     The sequential plan serves however much it errs, and some kernels round more than the usual.
     """
     precision = kernels.program.precision
-    plans, allowed = _compared(work, precision, (), graph), work.tolerance(precision, graph)
+    plans = _compared(work, precision, (), graph, work.runtimes(precision))
+    allowed = work.tolerance(precision, graph)
     both = (ChosenKernels({}, replace(kernels.program, choices=())), kernels)
     tried = await _tried(work, [FoundPlans(graph, choice, (), plans, allowed) for choice in both])
     usual, chosen = (inf if run.max_rel_error is None else run.max_rel_error for run in tried)
@@ -125,10 +144,14 @@ async def _is_exact_enough(work: Work, graph: OpGraph, kernels: ChosenKernels) -
 
 
 def _compared(
-    work: Work, precision: str, planned: Sequence[Planned], graph: OpGraph
+    work: Work,
+    precision: str,
+    planned: Sequence[Planned],
+    graph: OpGraph,
+    runtimes: Sequence[str],
 ) -> ComparedPlans:
     named = precision if work.is_auto else ""
-    return ComparedPlans.of(planned, len(graph.operators), work.runtimes(precision), named)
+    return ComparedPlans.of(planned, len(graph.operators), runtimes, named)
 
 
 async def in_other_precisions(work: Work, exact: FoundPlans) -> list[FoundPlans]:
@@ -160,7 +183,7 @@ async def sequential_plans(work: Work, precision: str = "") -> FoundPlans:
     """Sequential plan of a precision on its usual kernels; nothing is measured."""
     program = work.program(precision)
     graph = (await work.retry(lambda: work.device.ask(DescribeProgram(program)))).graph
-    plans = _compared(work, program.precision, (), graph)
+    plans = _compared(work, program.precision, (), graph, work.runtimes(program.precision))
     return FoundPlans(
         graph, ChosenKernels({}, program), (), plans, work.tolerance(program.precision, graph)
     )

@@ -69,6 +69,19 @@ def key_in_state(device_key: str, state: str) -> str:
     return device_key if state in ("", NEAR) else f"{device_key}:cores-are={state}"
 
 
+def lanes_near_first(state: str, lanes: int) -> int:
+    """How many of a device's lanes, from the first one on, are near it, by the name of its state.
+
+    All of them where nothing is known.
+    """
+    if state == FAR:
+        return 1
+    runs = state.split("/")[0].split(",")[0].split("-")
+    if not all(run.isdigit() for run in runs):
+        return lanes
+    return min(int(runs[-1]) + 1, lanes)
+
+
 def _lanes_text(lanes: tuple[int, ...]) -> str:
     """``0-3,8``."""
     runs: list[list[int]] = []

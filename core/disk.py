@@ -1,4 +1,4 @@
-"""Recognition of a full, read-only or failing disk, whichever library reports it.
+"""What survives a power cut, and a full, read-only or failing disk, whichever library reports it.
 
     OSError (errno) ──────────────┐
     sqlite3.Error (its name) ─────┼── disk_failure ──> braid.core.errors.DiskFailure, or None
@@ -34,6 +34,15 @@ _BY_SQLITE_NAME = {
 
 LEAST_FREE_BYTES = 64 << 10
 """With less than this left, a failed write is the fault of a full disk, whatever it says."""
+
+
+def sync(path: Path) -> None:
+    """Make a file's content, or a folder's new and renamed entries, survive a power cut."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def disk_failure(error: BaseException, where: Path, *, by_text: bool = False) -> DiskFailure | None:

@@ -26,6 +26,7 @@ class Launch:
     unit: int  # index into OpGraph.operators
     stream: int
     waits: tuple[int, ...] = ()  # units on other streams that must have finished first
+    threads: int = 0  # of its team; 0, or beside other streams: all that its stream is given
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +52,15 @@ class StreamPlan:
     barriers: tuple[int, ...] = ()
     merges: tuple[tuple[int, ...], ...] = ()  # units that run as one kernel, launched in a row
     parts: tuple[EnginePart, ...] = ()
+    bands: tuple[tuple[int, ...], ...] = ()  # chains on images, each thread on a band of rows
 
     def __post_init__(self) -> None:
         if not 1 <= self.streams <= MAX_STREAMS:
             raise InvalidArtefact(f"a plan has 1 to {MAX_STREAMS} streams, not {self.streams}")
         if any(not 0 <= launch.stream < self.streams for launch in self.launches):
             raise InvalidArtefact("a launch names a stream that the plan does not have")
+        if any(launch.threads < 0 for launch in self.launches):
+            raise InvalidArtefact("a launch runs on 0 threads or more")
         inner = all(0 < position < len(self.launches) for position in self.barriers)
         if not inner or list(self.barriers) != sorted(set(self.barriers)):
             raise InvalidArtefact("barriers must be ascending positions inside the launch order")
@@ -65,10 +69,11 @@ class StreamPlan:
     def _check_merges(self) -> None:
         position = {launch.unit: i for i, launch in enumerate(self.launches)}
         parts = [part.units for part in self.parts]
-        merged = [unit for units in (*self.merges, *parts) for unit in units]
+        together = *self.merges, *parts, *self.bands
+        merged = [unit for units in together for unit in units]
         if len(merged) != len(set(merged)) or not set(merged) <= set(position):
             raise InvalidArtefact("a unit is merged twice, or merged and never launched")
-        for units in (*self.merges, *parts):
+        for units in together:
             places = [position[unit] for unit in units]
             in_a_row = (len(units) > 1 or units in parts) and places == list(
                 range(places[0], places[0] + len(units))
@@ -88,19 +93,30 @@ class StreamPlan:
 
 def sequential_plan(units: int) -> StreamPlan:
     """Return the plan with one stream and the operators in the order of the graph."""
-    return StreamPlan(tuple(Launch(unit, 0) for unit in range(units)), streams=1)
+    return plan_of_teams([0] * units)
+
+
+def plan_of_teams(threads: Sequence[int]) -> StreamPlan:
+    """Return the sequential plan, unit i on a team of ``threads[i]`` threads (0: all of them)."""
+    launches = tuple(Launch(unit, 0, threads=team) for unit, team in enumerate(threads))
+    return StreamPlan(launches, streams=1)
 
 
 def runs_in_sequence(plan: StreamPlan) -> bool:
     """True if units run strictly one after the other: the sequential plan, perhaps reordered.
 
     So they do where each launch follows the one before it on its stream, waits for it, or has a
-    barrier before it. Units that run as one kernel are no sequence, nor are those in an engine.
+    barrier before it. Units that run as one kernel are no sequence, nor are those in an engine, in
+    bands, or on teams that the plan chooses.
     """
-    return not (plan.merges or plan.parts) and all(
+    return not (plan.merges or plan.parts or plan.bands or has_teams(plan)) and all(
         later.stream == earlier.stream or earlier.unit in later.waits or position in plan.barriers
         for position, (earlier, later) in enumerate(pairwise(plan.launches), start=1)
     )
+
+
+def has_teams(plan: StreamPlan) -> bool:
+    return any(launch.threads for launch in plan.launches)
 
 
 def verify_plan(plan: StreamPlan, predecessors: Sequence[Sequence[int]]) -> None:
@@ -146,11 +162,15 @@ def verify_plan(plan: StreamPlan, predecessors: Sequence[Sequence[int]]) -> None
 
 def plan_to_json(plan: StreamPlan) -> dict[str, Any]:
     return {
-        "launches": [[launch.unit, launch.stream, list(launch.waits)] for launch in plan.launches],
+        "launches": [
+            [launch.unit, launch.stream, list(launch.waits), *filter(None, [launch.threads])]
+            for launch in plan.launches
+        ],
         "streams": plan.streams,
         "barriers": list(plan.barriers),
         "merges": [list(units) for units in plan.merges],
         **({"parts": [to_json(part) for part in plan.parts]} if plan.parts else {}),
+        **({"bands": [list(units) for units in plan.bands]} if plan.bands else {}),
     }
 
 
@@ -158,12 +178,14 @@ def plan_from_json(document: Mapping[str, Any]) -> StreamPlan:
     try:
         return StreamPlan(
             launches=tuple(
-                Launch(unit, stream, tuple(waits)) for unit, stream, waits in document["launches"]
+                Launch(unit, stream, tuple(waits), *threads)
+                for unit, stream, waits, *threads in document["launches"]
             ),
             streams=document["streams"],
             barriers=tuple(document["barriers"]),
             merges=tuple(tuple(units) for units in document.get("merges", ())),
             parts=tuple(from_stored_json(EnginePart, part) for part in document.get("parts", ())),
+            bands=tuple(tuple(units) for units in document.get("bands", ())),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise InvalidArtefact(f"the stream plan is malformed: {error!r}") from error

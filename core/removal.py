@@ -30,6 +30,14 @@ def remove_folder(folder: Path, remove: Callable[[], None] | None = None) -> Non
     _try(folder, remove or partial(shutil.rmtree, folder, ignore_errors=True), FIRST_S)
 
 
+def remove_entry(path: Path) -> None:
+    """Remove a file, a link, or a folder as ``remove_folder`` does; it may be missing."""
+    if path.is_dir() and not path.is_symlink():
+        remove_folder(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
 def _try(folder: Path, remove: Callable[[], None], pause_s: float) -> None:
     remove()
     if not os.path.lexists(folder):

@@ -19,10 +19,16 @@ from braid.core.device_state import key_in_state
 from braid.core.errors import InvalidArtefact
 from braid.core.json_form import from_stored_json, to_json
 from braid.core.measurement import SideBySideRuns, Speed, is_latency
-from braid.core.plan import StreamPlan, plan_from_json, plan_to_json, runs_in_sequence
+from braid.core.plan import (
+    StreamPlan,
+    has_teams,
+    plan_from_json,
+    plan_to_json,
+    runs_in_sequence,
+)
 from braid.core.precision import FP32, INT8
 from braid.core.quantisation import Quantisation
-from braid.core.runtimes import ONNXRUNTIME, RUNTIMES
+from braid.core.runtimes import ONNXRUNTIME, RUNTIMES, engine_of
 
 SCHEDULE_FORMAT = 1
 
@@ -102,6 +108,12 @@ PARALLEL = "parallel"
 MIXED = "mixed"
 """First part of the ids of plans in which units run in engines, too."""
 
+TEAMS = "teams"
+"""First part of the ids of plans that choose how many threads each unit runs on."""
+
+BANDS = "bands"
+"""First part of the ids of plans in which each thread computes a band of rows of an image."""
+
 SIDE_BY_SIDE = "side-by-side"
 """First part of the ids of what runs several times at once, each on a part of the threads."""
 
@@ -145,9 +157,9 @@ class Contender:
         return bool(self.remark) and self.max_rel_error is not None
 
 
-def _runtime(candidate: Contender) -> str:
-    """Key of RUNTIMES that a candidate runs in; "": Braid's own."""
-    return candidate.name if candidate.name in RUNTIMES else ""
+def _engine(candidate: Contender) -> str:
+    """Engine that a candidate runs in, on all threads or on one; "": Braid's own."""
+    return engine_of(candidate.name) if candidate.name in RUNTIMES else ""
 
 
 class Rival(NamedTuple):
@@ -310,7 +322,8 @@ class Schedule:
         Equal content has an equal name, also if another planner found it or at another time. The
         content is the plan with its kernels, and its model, shapes, precision and device.
         """
-        kind = MIXED if self.plan.parts else PARALLEL
+        kind = TEAMS if has_teams(self.plan) else PARALLEL
+        kind = MIXED if self.plan.parts else BANDS if self.plan.bands else kind
         kind = SEQUENTIAL if runs_in_sequence(self.plan) else kind
         return f"{self.runtime or kind}-{_checksum(self._content)[:16]}"
 
@@ -377,7 +390,7 @@ class Schedule:
         ratios = [
             (other.latency_us / serving.latency_us, other.full_name)
             for other in provenance.candidates
-            if _runtime(other) != _runtime(serving) and other.latency_us is not None
+            if _engine(other) != _engine(serving) and other.latency_us is not None
             if not other.remark
         ]
         return Rival(*min(ratios)) if ratios else None

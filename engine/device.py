@@ -24,7 +24,7 @@ from braid.core.graph import Operator, OpGraph
 from braid.core.measurement import StageLatency, StageOverheads, UnitProfile
 from braid.core.plan import StreamPlan
 from braid.core.precision import FP32
-from braid.core.runtimes import RUNTIMES, runtimes_in
+from braid.core.runtimes import RUNTIMES, engine_of, runtimes_in
 from braid.core.schedule import USUAL_KERNELS, Strategy
 from braid.engine.program.engines import Engine, EnginePlace, Whole
 from braid.engine.program.kernel import PackedWeights
@@ -36,6 +36,9 @@ from braid.engine.timing.contenders import TimedContender
 Tensors = Mapping[str, Tensor]
 
 MakeInputs = Callable[[], Tensors]
+
+UnitTimes = Callable[[YieldToRequests | None], Sequence[float]]
+"""Runs a plan; returns the microseconds of each launch, which pauses disturb."""
 
 
 class PendingRun(Protocol):
@@ -196,7 +199,7 @@ class Backend(StageTimer, Protocol):
 
     @property
     def runtimes(self) -> Sequence[str]:
-        """Runtimes of braid.core.runtimes that can run whole models here."""
+        """Engines of braid.core.runtimes that can run whole models here."""
 
     def engine(self, runtime: str) -> Engine:
         """One of ``runtimes`` as an engine of this device."""
@@ -212,6 +215,14 @@ class Backend(StageTimer, Protocol):
 
     def overheads(self) -> Generator[None, None, StageOverheads]:
         """Latency of a stage beside its units' own work, measured."""
+
+    def units_in_place(
+        self, program: Program, plan: StreamPlan, inputs: Tensors
+    ) -> UnitTimes | None:
+        """A function that runs a plan without streams side by side, and tells its units' times.
+
+        None: this device cannot tell them.
+        """
 
     def contender(self, prepared: Prepared) -> TimedContender: ...
 
@@ -234,7 +245,7 @@ def open_whole(
     *,
     any_shape: bool = False,
 ) -> Whole:
-    """Open the model file that an artefact keeps, which has the given SHA-256, in an engine.
+    """Open the model file that an artefact keeps, which has the given SHA-256, in a runtime.
 
     ``callers`` is as for ``Backend.engine_place``, ``any_shape`` as for ``Engine.compile``.
 
@@ -244,6 +255,8 @@ def open_whole(
     """
     if not runtimes_in(precision, [runtime]):
         raise PreconditionFailed(f"{RUNTIMES[runtime]} does not compute in {precision}")
-    engine = backend.engine(runtime)
+    name = engine_of(runtime)
+    engine, threads = backend.engine(name), 0 if runtime == name else 1
     with opened_file(artefact, digest) as path:
-        return engine.compile(path, backend.engine_place(callers), precision, any_shape=any_shape)
+        place = backend.engine_place(callers, threads)
+        return engine.compile(path, place, precision, any_shape=any_shape)

@@ -26,7 +26,7 @@ from braid.compiler.result_files import ResultFiles
 from braid.core.descriptors import Descriptor
 from braid.core.disk import disk_failure
 from braid.core.errors import InvalidArtefact, StartupError
-from braid.core.removal import remove_folder
+from braid.core.removal import remove_entry, remove_folder
 from braid.core.shortage import shortage
 from braid.engine.importer.host.report import check_files, read_report
 
@@ -121,10 +121,10 @@ class CacheFolder:
         except InvalidArtefact as error:
             if artefact.exists():
                 log.warning("a damaged artefact is made again", extra={"reason": str(error)})
-                _remove(artefact)
+                remove_entry(artefact)
             return False
         if is_tried and not read_report(artefact).verified.batches:
-            _remove(artefact)
+            remove_entry(artefact)
             return False
         os.utime(artefact)  # used last
         return True
@@ -138,7 +138,7 @@ class CacheFolder:
         surplus = artefacts[: max(0, len(artefacts) - KEPT_ARTEFACTS)]
         for entry in by_age:
             if entry in surplus or entry not in artefacts:
-                _remove(entry)
+                remove_entry(entry)
 
     def _convert(self) -> None:
         """Move rows of a database into files, unless a server uses it: then that did so.
@@ -192,10 +192,3 @@ def _is_free(lock: Descriptor) -> bool:
     except BlockingIOError:
         return False
     return True
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        remove_folder(path)
-    else:
-        path.unlink(missing_ok=True)

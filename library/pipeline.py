@@ -21,7 +21,7 @@ from hashlib import sha256
 from pathlib import Path
 from time import monotonic
 
-from braid.compiler.cache import ResultCache
+from braid.compiler.cache import Cache
 from braid.compiler.compile import compile
 from braid.compiler.device import check_offered
 from braid.compiler.imported_model import ImportedModel, read_imported
@@ -279,7 +279,7 @@ async def _schedule(
     limits = SearchLimits(settings.planner_memory_bytes, settings.planner_search_seconds)
     planner = PlannerProcess(limits.memory_bytes, limits.seconds)
     options = CompileOptions(planner, settings.tolerance, limits, samples, is_brief=is_brief)
-    cache = ResultCache(folder.results, folder.call, device.device_key, list(keys.values()))
+    cache = Cache(folder.results, folder.call, device.device_key, list(keys.values()))
     new, graph = await compile(imported, device, batch_size, options, cache, report)
     if is_brief and pays is not None and not pays(new):
         return new

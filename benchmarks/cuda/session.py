@@ -1,15 +1,15 @@
-"""A session with a GPU, in four parts of 27 minutes in all.
+"""A session with a GPU, in four parts of 23 minutes in all.
 
     python -m benchmarks.cuda.session A
 
-    A  versions, the tests, questions 1 and 2, SqueezeNet                       6 minutes
+    A  versions, the tests, SqueezeNet                                          5 minutes
     B  the five CNNs at batch 1                                                 7
     C  the CNNs in TF32, then max-autotune on three of them, going on from B    8
-    D  questions 3, 4 and 7, the service                                        6
+    D  the service                                                              3
 
-A part writes into ``--out``/PART: ``log``, ``cuda_questions.json``, ``cuda.json``, ``cuda.svg`` and
-``cuda_plans.json``, each as soon as there is something, so that it may be cut off. A step that is
-not over in its time, and what earlier ones left of theirs, is stopped with all that it started.
+A part writes into ``--out``/PART: ``log``, ``cuda.json``, ``cuda.svg`` and ``cuda_plans.json``,
+each as soon as there is something, so that it may be cut off. A step that is not over in its time,
+and what earlier ones left of theirs, is stopped with all that it started.
 Networks come from ``--models`` (``benchmarks.cuda.prepare``).
 """
 
@@ -85,19 +85,6 @@ def _tests(files: Sequence[str], longest_s: int) -> Arguments:
     return arguments
 
 
-def _questions(numbers: str) -> Arguments:
-    count = len(numbers.split(","))
-
-    def arguments(places: Places, seconds: float) -> Sequence[str]:
-        each_s = max(10.0, (seconds - 5.0) / count)
-        return [
-            *("-m", "benchmarks.cuda_questions", "--only", numbers, "--seconds", f"{each_s:.0f}"),
-            *("--models", str(places.models), "--out", str(places.out)),
-        ]
-
-    return arguments
-
-
 def _benchmark(
     *options: str, without: Sequence[str], subfolder: str = "", goes_on: bool = False
 ) -> Arguments:
@@ -119,7 +106,6 @@ PARTS: Mapping[str, Sequence[Step]] = {
     "A": (
         Step("versions", 15, _versions),
         Step("tests", 160, _tests(ENGINE_TESTS, 60)),
-        Step("questions 1, 2", 75, _questions("1,2")),
         Step("squeezenet", 110, _benchmark("--networks", "squeezenet", without=[MAX_AUTOTUNE])),
     ),
     "B": (
@@ -141,7 +127,6 @@ PARTS: Mapping[str, Sequence[Step]] = {
     ),
     "D": (
         Step("versions", 15, _versions),
-        Step("questions 3, 4, 7", 170, _questions("3,4,7")),
         Step("service", 175, _tests(SERVICE_TESTS, 140)),
     ),
 }

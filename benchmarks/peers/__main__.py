@@ -11,10 +11,10 @@ from pathlib import Path
 from types import FrameType
 
 from benchmarks import environment
-from benchmarks.load.processes import load_generators
 from benchmarks.peers.hosting.contract import SERVERS, Contender, find_contenders
 from benchmarks.peers.hosting.environments import SetupFailed, python_of
 from benchmarks.peers.hosting.servers import Hosting
+from benchmarks.peers.load.client import client_process
 from benchmarks.peers.load.loops import WRONG
 from benchmarks.peers.models import NAMES, prepare
 from benchmarks.peers.records import BATCHINGS, DYNAMIC, Case, path_of, read_cases, write_case
@@ -22,17 +22,18 @@ from benchmarks.peers.report import write_report
 from benchmarks.peers.rounds import Course, run_course, started
 from benchmarks.peers.stands import Stand
 from benchmarks.reports import names, numbers
+from benchmarks.states import add_state, by_state
 from braid.core.allowance import cpu_allowance
 
 DEFAULT_OUT = environment.REPOSITORY / "benchmarks" / "results" / "local" / "peers"
-CLIENT_PROGRAM = "benchmarks.peers.load.client"
 
 
 def measure(model: str, batching: str, options: argparse.Namespace) -> Case:
     prepared = prepare(model, options.model_files)
     facts = environment.describe("grpcio", "numpy", "onnxruntime", "tritonclient")
     case = Case(model, batching, facts, options.threads)
-    course = Course(options.rounds, options.clients, options.parts, options.warmup, options.seconds)
+    pace = options.warmup, options.seconds
+    course = Course(options.rounds, options.clients, options.parts, *pace, options.state)
     with tempfile.TemporaryDirectory(prefix="braid-peers-") as folder:
         stands = []
         for contender in options.peers:
@@ -41,7 +42,7 @@ def measure(model: str, batching: str, options: argparse.Namespace) -> Case:
                 hosting = Hosting(prepared.file, model, options.threads, sizes)
                 stands.append(Stand(contender, prepared, hosting, Path(folder)))
         case.rows = {stand.contender.name: stand.row for stand in stands}
-        with load_generators(1, CLIENT_PROGRAM) as clients, started(stands):
+        with client_process() as clients, started(stands):
             run_course(course, stands, clients, case)
     return case
 
@@ -76,6 +77,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--resume", action="store_true", help="leave out what is in OUT")
     parser.add_argument("--report", action="store_true", help="measure nothing; tables of OUT")
     parser.add_argument("--quick", action="store_true", help="one round of short turns")
+    add_state(parser)
     options = parser.parse_args(arguments)
     usual = {"rounds": 5, "seconds": 1.0, "warmup": 0.3}
     quick = {"rounds": 1, "seconds": 0.3, "warmup": 0.1}
@@ -95,8 +97,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     Returns 1 if a contender failed, gave a wrong answer or has no environment.
     """
-    options = _options(arguments)
     signal.signal(signal.SIGTERM, _end)
+    return by_state(_options(arguments), _run)
+
+
+def _run(options: argparse.Namespace) -> int:
     try:
         for contender in [] if options.report else options.peers:
             if any(map(contender.serves, options.models)):

@@ -14,13 +14,15 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from statistics import median
 
 from benchmarks.load.children import ChildFailed
-from benchmarks.load.processes import LoadGenerators
 from benchmarks.peers.load.calls import CallFailed
+from benchmarks.peers.load.client import ClientProcess
 from benchmarks.peers.records import ECHO, Case, Load, Turn
 from benchmarks.peers.stands import Pace, Stand
+from benchmarks.states import in_state
 
 RESTLESS_CORES = 0.03
 """Cores used without requests from which on a server is up only while it is loaded."""
@@ -38,6 +40,7 @@ class Course:
     parts: Sequence[float]  # of the best capacity
     warmup_s: float
     measure_s: float  # at least; longer for slow models
+    state: str = ""  # of the cores, in which rounds are held; empty: any
 
 
 @contextmanager
@@ -55,16 +58,14 @@ def started(stands: Sequence[Stand]) -> Iterator[None]:
             stand.stop()
 
 
-def run_course(
-    course: Course, stands: Sequence[Stand], clients: LoadGenerators, case: Case
-) -> None:
+def run_course(course: Course, stands: Sequence[Stand], clients: ClientProcess, case: Case) -> None:
     """Measure ``stands``, which are started, and add the turns to ``case``."""
     fastest_s = min((s.unloaded_s for s in stands if s.unloaded_s), default=0.0)
     closed = [
         (Load(clients=count), _pace(course, fastest_s * max(_ANSWERS, _ANSWERS_EACH * count)))
         for count in course.clients
     ]
-    _rounds(course.rounds, closed, stands, clients, case)
+    _rounds(course, closed, stands, clients, case)
     case.capacity_per_s = _capacity(case.turns)
     pace = _pace(course, fastest_s * _ANSWERS)
     arrivals = [
@@ -72,7 +73,7 @@ def run_course(
         for part in course.parts
         if case.capacity_per_s
     ]
-    _rounds(course.rounds, arrivals, stands, clients, case)
+    _rounds(course, arrivals, stands, clients, case)
 
 
 def _pace(course: Course, least_s: float) -> Pace:
@@ -80,10 +81,10 @@ def _pace(course: Course, least_s: float) -> Pace:
 
 
 def _rounds(
-    rounds: int,
+    course: Course,
     loads: Sequence[tuple[Load, Pace]],
     stands: Sequence[Stand],
-    clients: LoadGenerators,
+    clients: ClientProcess,
     case: Case,
 ) -> None:
     quiet = [stand for stand in stands if not _is_restless(stand)]
@@ -95,7 +96,7 @@ def _rounds(
                 case.turns.append(stand.turn(load, number, pace, clients))
                 _say(_progress(case, case.turns[-1]))
 
-    for number in range(rounds if loads else 0):
+    def hold(number: int) -> None:
         for load, pace in loads:
             for stand in _rotated(quiet, number):
                 turn(stand, number, load, pace)
@@ -105,6 +106,14 @@ def _rounds(
             for load, pace in loads:
                 turn(stand, number, load, pace)
             stand.stop()
+
+    for number in range(course.rounds if loads else 0):
+        before = len(case.turns)
+        in_state(course.state, partial(hold, number), partial(_forget, case.turns, before))
+
+
+def _forget(turns: list[Turn], first: int) -> None:
+    del turns[first:]
 
 
 def _rotated(stands: Sequence[Stand], number: int) -> list[Stand]:

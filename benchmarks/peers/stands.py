@@ -9,17 +9,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.load.children import ChildFailed
-from benchmarks.load.processes import LoadGenerators
-from benchmarks.load.records import Samples
-from benchmarks.load.results import percentile
 from benchmarks.peers.hosting.contract import Contender
 from benchmarks.peers.hosting.environments import python_of, versions_in
 from benchmarks.peers.hosting.servers import START_S, Hosting, Server, serving
 from benchmarks.peers.load.calls import CallFailed, Target, connected
-from benchmarks.peers.load.client import Job
+from benchmarks.peers.load.client import ClientProcess, Job
+from benchmarks.peers.load.loops import Samples
 from benchmarks.peers.load.tensors import read_questions
 from benchmarks.peers.models import Model
 from benchmarks.peers.records import Load, Row, Turn
+from benchmarks.reports import percentile
 
 OPEN_LOOP_CONNECTIONS = 32
 TIMEOUT_S = 20.0
@@ -83,7 +82,7 @@ class Stand:
     def cpu_s(self) -> float:
         return self._server.cpu_s() if self._server else 0.0
 
-    def turn(self, load: Load, round_number: int, pace: Pace, clients: LoadGenerators) -> Turn:
+    def turn(self, load: Load, round_number: int, pace: Pace, clients: ClientProcess) -> Turn:
         """Load the server once.
 
         Raises:
@@ -156,7 +155,7 @@ class Stand:
         return percentile(seconds, 50)
 
 
-def _run(clients: LoadGenerators, job: Job) -> Samples:
+def _run(clients: ClientProcess, job: Job) -> Samples:
     try:
         return clients.run(job)
     except ChildFailed as error:  # no fault of the server

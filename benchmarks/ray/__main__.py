@@ -11,10 +11,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from benchmarks import environment
-from benchmarks.environment import REPOSITORY
 from benchmarks.fleet.__main__ import Report, table
 from benchmarks.fleet.stand import Findings
-from benchmarks.ray import campaigns, ingress, scaling
+from benchmarks.ray import campaigns, ingress
 from benchmarks.ray.campaigns import CAMPAIGNS
 from benchmarks.reports import cases_parser, write_report
 from tests.child_processes import kill_children_at_exit
@@ -26,7 +25,7 @@ from tests.ray.cluster import Cluster
 from tests.ray.redis import Redis
 
 S3_DISK_MB = 2048
-INGRESS, SCALING = "ingress", "autoscaling"
+INGRESS = "ingress"
 
 
 def main() -> int:
@@ -64,11 +63,6 @@ def _findings(folder: Path, options: argparse.Namespace) -> Iterator[tuple[str, 
         with _cluster(folder / INGRESS, 1) as cluster:
             ingress.register(cluster.start(), folder)
             yield INGRESS, ingress.measure(cluster)
-    if SCALING in options.cases:
-        with _cluster(folder / SCALING, 3) as cluster:
-            cluster.switch_on()
-            scaling.deploy(cluster, folder)
-            yield SCALING, scaling.scale(cluster, options.picture)
 
 
 @contextmanager
@@ -78,11 +72,8 @@ def _cluster(folder: Path, count: int) -> Iterator[Cluster]:
     postgres = Postgres(folder / "postgres", [alone.HUB]).start()
     s3 = S3(folder / "s3", alone.HUB, S3_DISK_MB).start()
     redis = Redis(folder / "redis").start()
-    variables = {"PYTHONPATH": str(REPOSITORY)}  # of applications of this package
     try:
-        with Cluster(
-            folder / "machines", postgres, s3, redis, machines=count, environment=variables
-        ) as cluster:
+        with Cluster(folder / "machines", postgres, s3, redis, machines=count) as cluster:
             yield cluster
     finally:
         redis.stop()
@@ -91,9 +82,8 @@ def _cluster(folder: Path, count: int) -> Iterator[Cluster]:
 
 
 def _options() -> argparse.Namespace:
-    parser = cases_parser("benchmarks.ray", [*CAMPAIGNS, INGRESS, SCALING])
+    parser = cases_parser("benchmarks.ray", [*CAMPAIGNS, INGRESS])
     parser.description = "A campaign that is named several times runs as often, on one cluster."
-    parser.add_argument("--picture", type=Path, help=f"draw {SCALING} into this file (SVG)")
     parser.add_argument("--is-alone", action="store_true", help=argparse.SUPPRESS)
     return parser.parse_args()
 

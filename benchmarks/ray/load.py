@@ -18,6 +18,7 @@ import numpy as np
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 LIMIT_S = 30.0
+SHAPE = (1, 3, 16, 16)
 PAUSE_S = 0.02
 """After a call that failed."""
 
@@ -46,7 +47,6 @@ class Load:
     addresses: Sequence[str]  # of the clients, in turn
     model: str
     clients: int
-    shape: Sequence[int] = (1, 3, 16, 16)
     outcomes: Counter[str] = field(default_factory=Counter)
     longest_gap_s: float = 0.0  # between two answers that were right, of all clients
     last_ok: float = field(default_factory=time.monotonic)
@@ -66,7 +66,7 @@ class Load:
     def ask(self, number: int, stopping: threading.Event) -> None:
         """Ask one address until told to stop."""
         address = self.addresses[number % len(self.addresses)]
-        asked = request(self.model, self.shape)
+        asked = request(self.model, SHAPE)
         options = [("grpc.use_local_subchannel_pool", 1)]
         with grpc.insecure_channel(address, options=options) as channel:
             infer = service_pb2_grpc.GRPCInferenceServiceStub(channel).ModelInfer

@@ -18,16 +18,17 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 
 from benchmarks import environment
 from benchmarks.load.children import module, read_line, running
-from benchmarks.load.processes import braid_endpoint
+from benchmarks.load.processes import braid_server
 from benchmarks.networks.export import export_onnx
 from benchmarks.networks.one_operator import write_scaled
 from benchmarks.reports import LOCAL, write_report
 from benchmarks.sdk.clients import AIO, SYNC, Job, Turn
-from braid_client import Client
+from benchmarks.states import add_state, by_state, in_state
 
 SDKS = ("braid", "triton")
 KINDS = tuple(dict.fromkeys(kind for _, kind in (*SYNC, *AIO)))
@@ -79,29 +80,40 @@ def _write(request: Request, folder: Path) -> Path:
 
 def _start(names: Sequence[str], folder: Path, stack: ExitStack) -> str:
     first, *others = (_write(REQUESTS[name], folder) for name in names)
-    address = stack.enter_context(braid_endpoint(first, 2.0, [1], folder)).address
-    with Client(address) as client:
-        for path in others:
-            client.register(path.stem, path, planner="sequential", wait=True, timeout_s=300.0)
-    return address
+    server = stack.enter_context(braid_server(folder / "store"))
+    server.client.register(first.stem, first, batch_sizes=[1], wait=True, timeout_s=120.0)
+    for path in others:
+        server.client.register(path.stem, path, planner="sequential", wait=True, timeout_s=300.0)
+    return server.address
 
 
 def measure(
-    address: str, names: Sequence[str], kinds: Sequence[str], rounds: int, seconds: float
+    address: str,
+    names: Sequence[str],
+    kinds: Sequence[str],
+    rounds: int,
+    seconds: float,
+    state: str = "",
 ) -> list[Row]:
     rows = []
     with ExitStack() as stack:
         command = module("benchmarks.sdk.clients")
         processes = {sdk: stack.enter_context(running(command)) for sdk in SDKS}
+
+        def hold(name: str, kind: str, number: int) -> dict[str, Turn]:
+            request, turns = asdict(REQUESTS[name]), dict[str, Turn]()
+            for sdk in SDKS if number % 2 == 0 else reversed(SDKS):
+                job = Job(sdk=sdk, kind=kind, address=address, seconds=seconds, **request)
+                turns[sdk] = _run(processes[sdk], job)
+            return turns
+
         for name in names:
             for kind in kinds:
                 p50s: dict[str, list[float]] = {sdk: [] for sdk in SDKS}
                 checksums = set()
                 for number in range(rounds):
-                    for sdk in SDKS if number % 2 == 0 else reversed(SDKS):
-                        request = asdict(REQUESTS[name])
-                        job = Job(sdk=sdk, kind=kind, address=address, seconds=seconds, **request)
-                        turn = _run(processes[sdk], job)
+                    turns = in_state(state, partial(hold, name, kind, number))
+                    for sdk, turn in turns.items():
                         p50s[sdk].append(p50_us(turn))
                         checksums.add(round(turn.checksum, 1))
                 if len(checksums) > 1:
@@ -140,13 +152,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=1.0, help="of one turn")
     parser.add_argument("--address", help="of a server that has the models, instead of an own one")
-    options = parser.parse_args(arguments)
+    add_state(parser)
+    return by_state(parser.parse_args(arguments), _compare)
+
+
+def _compare(options: argparse.Namespace) -> int:
     names, kinds = options.requests.split(","), options.kinds.split(",")
     facts = environment.describe("grpcio", "protobuf", "numpy", "tritonclient")
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="braid-sdk-")))
         address = options.address or _start(names, folder, stack)
-        rows = measure(address, names, kinds, options.rounds, options.seconds)
+        rows = measure(address, names, kinds, options.rounds, options.seconds, options.state)
     report = {"benchmark": "sdk", "environment": facts, "rows": [asdict(row) for row in rows]}
     write_report(options.out, report)
     print(f"{'request':10} {'kind':10} {'braid us':>8} {'triton us':>9} {'ratio':>6}   by round")

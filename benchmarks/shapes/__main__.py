@@ -27,10 +27,9 @@ from pathlib import Path
 from types import FrameType
 
 from benchmarks import environment
-from benchmarks.load.processes import load_generators
-from benchmarks.peers.__main__ import CLIENT_PROGRAM
 from benchmarks.peers.hosting.contract import SERVERS, Contender, find_contenders
 from benchmarks.peers.hosting.servers import Hosting
+from benchmarks.peers.load.client import client_process
 from benchmarks.peers.models import prepare
 from benchmarks.peers.results import BRAID
 from benchmarks.reports import LOCAL, names, numbers, parser_of, write_report
@@ -39,6 +38,7 @@ from benchmarks.shapes.models import CASES, DISTRIBUTIONS, USUAL, ModelMissing, 
 from benchmarks.shapes.phases import Load, Pace, churn, first_requests, load_turns, warm_up
 from benchmarks.shapes.report import Measured, cells, text
 from benchmarks.shapes.traffic import Requests
+from benchmarks.states import add_state, by_state
 from braid.core.allowance import cpu_allowance
 
 CONTENDERS = (BRAID, "thirty_lines_ort", "thirty_lines_openvino", "triton_ort", "infinity")
@@ -97,7 +97,7 @@ def measure(name: str, options: argparse.Namespace, measured: Measured) -> None:
     hosting = Hosting(file, case.name, options.threads, options.batch_sizes)
     with (
         tempfile.TemporaryDirectory(prefix="braid-shapes-") as folder,
-        load_generators(1, CLIENT_PROGRAM) as clients,
+        client_process() as clients,
         standing(contenders, hosting, neighbour, Path(folder)) as (stands, left_out),
     ):
         measured.left_out |= left_out
@@ -118,7 +118,9 @@ def measure(name: str, options: argparse.Namespace, measured: Measured) -> None:
                 for lengths in options.lengths
                 for clients in options.clients
             ]
-            for turn in load_turns(stands, case, loads, options.rounds, pace, oracle):
+            for turn in load_turns(
+                stands, case, loads, options.rounds, pace, oracle, options.state
+            ):
                 measured.turns.append(turn)
                 _say(options, f"{turn.distribution} {turn.clients} clients: {turn.contender}")
         if neighbour is not None:
@@ -208,6 +210,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--model-files", type=Path, default=LOCAL / "shapes", help="kept there")
     parser.add_argument("--quick", action="store_true", help="a tiny model, few requests")
     parser.add_argument("--json", type=Path, help="write all figures here (JSON)")
+    add_state(parser)
     options = parser.parse_args(arguments)
     for name, value in (_QUICK if options.quick else _USUAL).items():
         if getattr(options, name) is None:
@@ -236,8 +239,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns 1 if an answer was wrong, a request failed, a contender ended, Braid did not start, or
     memory was not flat.
     """
-    options = _options(arguments)
     signal.signal(signal.SIGTERM, _end)
+    return by_state(_options(arguments), _run)
+
+
+def _run(options: argparse.Namespace) -> int:
     options.facts = environment.describe(
         "grpcio", "numpy", "onnxruntime", "openvino", "torch", "transformers"
     )

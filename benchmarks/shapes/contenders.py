@@ -11,14 +11,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from benchmarks.load.children import ChildFailed
-from benchmarks.load.processes import LoadGenerators
-from benchmarks.load.records import Samples
 from benchmarks.peers import models as fixed
 from benchmarks.peers.hosting.contract import Contender, find_contenders
 from benchmarks.peers.hosting.environments import SetupFailed, python_of
 from benchmarks.peers.hosting.servers import Hosting, Server, serving
 from benchmarks.peers.load.calls import CallFailed, Target
-from benchmarks.peers.load.client import Job
+from benchmarks.peers.load.client import ClientProcess, Job
+from benchmarks.peers.load.loops import Samples
 from benchmarks.peers.results import BRAID, THIRTY_LINES
 from braid_client import BraidError, Client
 
@@ -134,7 +133,7 @@ class Neighbour:
     model: fixed.Model
     rate_per_s: float
     turn_s: float
-    clients: LoadGenerators
+    clients: ClientProcess
 
     @contextmanager
     def asking(self, stand: Stand) -> Iterator[Samples]:

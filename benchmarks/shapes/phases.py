@@ -9,14 +9,16 @@ from __future__ import annotations
 import random
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from statistics import median
 
-from benchmarks.load.results import percentile
+from benchmarks.reports import percentile
 from benchmarks.shapes.contenders import Neighbour, Stand
 from benchmarks.shapes.models import Case, Oracle
 from benchmarks.shapes.traffic import Requests, Sent, send
+from benchmarks.states import in_state
 
 REPEATED = 8
 """Shapes that come again and again beside the neighbour, before the new ones do."""
@@ -164,9 +166,11 @@ def load_turns(
     rounds: int,
     pace: Pace,
     oracle: Oracle,
+    state: str = "",
 ) -> Iterator[Turn]:
     """Let the contenders answer the same requests in turns, every second round backwards."""
-    for number in range(rounds):
+
+    def hold(number: int) -> Iterator[Turn]:
         for load in loads:
             requests = load.drawn(case, number)
             messages = list(requests.messages())
@@ -177,6 +181,14 @@ def load_turns(
                     settled_s = stand.settle(pace.settle_s)
                     requests.check(sent, oracle)
                     yield _turn(stand.name, load, number, sent, settled_s)
+
+    for number in range(rounds):
+        turns = hold(number)
+        yield from in_state(state, partial(_listed, hold, number)) if state else turns
+
+
+def _listed(hold: Callable[[int], Iterator[Turn]], number: int) -> list[Turn]:
+    return list(hold(number))
 
 
 def _turn(contender: str, load: Load, number: int, sent: Sent, settled_s: float) -> Turn:

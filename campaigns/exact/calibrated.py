@@ -58,7 +58,6 @@ class Units:
         return self._units.get(self._first.get(value, ""), [])
 
     def is_inside(self, value: str, step: Step) -> bool:
-        """Whether a value and its reader are in one unit."""
         return self._first.get(value) == self._first[step.output]
 
     def operands(self, unit: list[Step]) -> list[str]:
@@ -66,7 +65,6 @@ class Units:
         return [v for step in unit for v in step.inputs if not self.is_inside(v, step)]
 
     def readers(self, value: str) -> list[list[Step]]:
-        """Units that read a value."""
         return [unit for unit in self if value in self.operands(unit)]
 
 
@@ -116,7 +114,6 @@ class Calibrated:
         return Interval(widened.low - DENORMAL, widened.high + DENORMAL)
 
     def meant(self, value: str, stored: Interval) -> Interval:
-        """The same."""
         return stored
 
     def sums(self, step: Step) -> Sums:

@@ -70,7 +70,6 @@ class Floats:
         )
 
     def read(self, step: Step, value: str, numbers: Interval) -> Interval:
-        """The same."""
         return numbers
 
     def stored(self, step: Step, result: Interval) -> Interval:
@@ -83,7 +82,6 @@ class Floats:
         return Interval(low, high)
 
     def meant(self, value: str, stored: Interval) -> Interval:
-        """The same."""
         return stored
 
     def sums(self, step: Step) -> Sums:
@@ -118,7 +116,6 @@ class Grid:
         return clipped
 
     def numbers(self, integers: Array) -> Array:
-        """Numbers of integers."""
         values: Array = (integers.astype(np.float64) - self.zero) * np.float64(self.scale)
         return values
 
@@ -178,7 +175,6 @@ class Integers:
         return around.mapped(grid.round).mapped(grid.numbers)
 
     def read(self, step: Step, value: str, numbers: Interval) -> Interval:
-        """The same."""
         return numbers
 
     def stored(self, step: Step, result: Interval) -> Interval:
@@ -187,7 +183,6 @@ class Integers:
         return around.mapped(self.grids[step.output].round)
 
     def meant(self, value: str, stored: Interval) -> Interval:
-        """Numbers of integers."""
         return stored.mapped(self.grids[value].numbers)
 
     def sums(self, step: Step) -> Sums:

@@ -36,7 +36,6 @@ class Window:
     counts_padding: bool = True  # of an average
 
     def result(self, extents: Sequence[int]) -> tuple[int, int]:
-        """Extents of the result."""
         pairs = zip(extents, self.kernel, self.padding, strict=True)
         spans = [(e + 2 * p - self.dilation * (k - 1) - 1) for e, k, p in pairs]
         height, width = (span // self.stride + 1 for span in spans)

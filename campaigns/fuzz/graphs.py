@@ -44,12 +44,10 @@ class Draft:
     weights: dict[str, onnx.TensorProto] = field(default_factory=dict)
 
     def pick(self, dtype: int = FLOAT, rank: tuple[int, int] = (0, 9)) -> Value | None:
-        """A value of this type and rank."""
         fits = [v for v in self.values if v.dtype == dtype and rank[0] <= len(v.shape) <= rank[1]]
         return self.draw(st.sampled_from(fits)) if fits else None
 
     def constant(self, array: np.ndarray) -> Value:
-        """An initialiser."""
         name = f"w{len(self.weights)}"
         self.weights[name] = numpy_helper.from_array(array, name)
         return Value(name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
@@ -59,11 +57,9 @@ class Draft:
         return self.constant(self.random.uniform(low, high, shape).astype(np.float32))
 
     def integer(self, low: int, high: int) -> int:
-        """A number in [low, high]."""
         return int(self.draw(st.integers(low, max(low, high))))
 
     def one_of(self, *options: Any) -> Any:
-        """One of these."""
         return self.draw(st.sampled_from(options))
 
     def axis(self, value: Value) -> int:

@@ -245,7 +245,6 @@ class _Relay:
         self._port, self._sent = port, sent
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Relay one connection."""
         answers, requests = await asyncio.open_connection("127.0.0.1", self._port)
         back = asyncio.ensure_future(self._copy(answers, writer, []))
         await self._copy(reader, requests, self._sent)

@@ -25,7 +25,6 @@ class FaultyServer(ServerProcess):
 
 
 def script_names() -> list[str]:
-    """The scripts of this folder."""
     modules = {path.stem for path in Path(__file__).parent.glob("*.py")}
     return sorted(modules - _NOT_SCRIPTS)
 

@@ -436,7 +436,6 @@ DASHBOARDS = {
 
 
 def main() -> None:
-    """Write them."""
     for name, document in DASHBOARDS.items():
         (FOLDER / name).write_text(json.dumps(document, indent=2) + "\n")
 

@@ -30,7 +30,14 @@ from braid.engine.cpu.lane_plan import LanePlan
 from braid.engine.cpu.lanes import lay_out
 from braid.engine.cpu.places import CpuPlace, divided
 from braid.engine.cpu.stage_timer import CpuStageTimer, measure_overheads
-from braid.engine.device import AskedStage, FinishedRun, MakeInputs, Prepared, Tensors
+from braid.engine.device import (
+    AskedStage,
+    FinishedRun,
+    MakeInputs,
+    Prepared,
+    Tensors,
+    UnitTimes,
+)
 from braid.engine.passes.specialise import interpret
 from braid.engine.program.engines import Engine, EnginePlace
 from braid.engine.program.kernel import PackedWeights
@@ -89,8 +96,9 @@ class CpuBackend:
         self._executor = executor
         self._waits = ThreadWaits if executor.threads <= executor.usable_cores else NoWaits
         options = timer or TimerOptions()
-        self._timer = CpuStageTimer(executor, activation_bytes, options, self._waits)
         self._probe = CoreProbe(executor.lane_cores)
+        how = options, self._waits, lambda: self._probe.groups
+        self._timer = CpuStageTimer(executor, activation_bytes, *how)
         self._places: dict[int, Sequence[CpuPlace]] = {}
         self._device_cpus = executor.cpus if device_cpus is None else device_cpus
         self._cpu_quota = cpu_quota
@@ -137,7 +145,7 @@ class CpuBackend:
         pause: YieldToRequests = no_pause,
         opened: OpenedParts = NO_PARTS,
     ) -> LaidOut:
-        segments = lay_out(program, plan, self.threads, opened)
+        segments = lay_out(program, plan, self.threads, opened, self._probe.groups)
         return LaidOut(self._executor, program, LanePlan(segments))
 
     def places(self, count: int) -> Sequence[CpuPlace]:
@@ -183,6 +191,14 @@ class CpuBackend:
 
     def overheads(self) -> Generator[None, None, StageOverheads]:
         return measure_overheads(self._executor, self._waits)
+
+    def units_in_place(
+        self, program: Program, plan: StreamPlan, inputs: Tensors
+    ) -> UnitTimes | None:
+        segments = lay_out(program, plan, self.threads)
+        if [len(segment.lanes) for segment in segments] != [1]:
+            return None
+        return self._executor.steps(program, segments[0], program.environment(inputs))
 
     def measure(
         self, program: Program, inputs: MakeInputs, stage: AskedStage, pause: YieldToRequests

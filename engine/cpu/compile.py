@@ -17,7 +17,7 @@ from braid.engine.cpu.lanes import Segment, Step
 from braid.engine.cpu.memory import Lifetime, plan_memory
 from braid.engine.cpu.segments import EXECUTE, SIGNAL, WAIT, Compiled, NativeSegment, OutsideOperand
 from braid.engine.onednn.library import ComputationCall
-from braid.engine.onednn.recipe import Buffer, Place, Recipe
+from braid.engine.onednn.recipe import Action, Buffer, Place, Recipe
 from braid.engine.runtime.yielding import YieldToRequests, no_pause
 
 _VIEWS = frozenset(
@@ -38,7 +38,6 @@ class _Numbered:
     step: Step
     number: int
     before: int  # bit set
-    threads: int
     recipe: Recipe | None = None  # None: runs in Python
 
 
@@ -53,6 +52,8 @@ def compile_layout(
     keep: frozenset[int],
     kinds: Mapping[int, str],
     pause: YieldToRequests = no_pause,
+    *,
+    step_by_step: bool = False,
 ) -> Compiled:
     """Cut a plan on lanes into native segments and what Python runs.
 
@@ -61,6 +62,8 @@ def compile_layout(
         keep: slots of the graph's outputs.
         kinds: the operator kind behind each slot that a step fills.
         pause: called now and then: a large graph takes a tenth of a second.
+        step_by_step: make a native segment of each step on a lane without neighbours, so that
+            stamps tell when it began.
     """
     chosen = _choose(_number(segments), pause)
     values = _Values(keep, kinds, the_end=1 << sum(len(lane) for s in segments for lane in s.lanes))
@@ -76,11 +79,11 @@ def compile_layout(
             pending.append(part)
             continue
         if pending:
-            compiled.parts.append(_native_segment(pending, values))
+            compiled.parts.append(_native_segment(pending, values, step_by_step))
             pending = []
         compiled.parts.append(part)
     if pending:
-        compiled.parts.append(_native_segment(pending, values))
+        compiled.parts.append(_native_segment(pending, values, step_by_step))
     return compiled
 
 
@@ -114,8 +117,7 @@ def _number(segments: Sequence[Segment]) -> Iterator[list[_Lane]]:
                     before = ready[lane]
                     for unit in step.waits:
                         before |= bit_of[unit]
-                    threads = segment.threads[lane]
-                    numbered[lane].append(_Numbered(step, number, before, threads))
+                    numbered[lane].append(_Numbered(step, number, before))
                     ready[lane] = before | 1 << number
                     bit_of.update(dict.fromkeys(step.signals, ready[lane]))
                     number, left, position[lane] = number + 1, left - 1, position[lane] + 1
@@ -133,7 +135,7 @@ def _choose(segments: Iterator[list[_Lane]], pause: YieldToRequests) -> list[lis
         recipes: dict[int, Recipe] = {}
         for item in sorted((i for lane in lanes for i in lane), key=lambda i: i.number):
             pause()
-            recipe = None if several and item.threads > 1 else _recipe(item, trial)
+            recipe = None if several and item.step.threads > 1 else _recipe(item, trial)
             if recipe is None:
                 for slot in item.step.unit.outputs:
                     trial.pop(slot, None)
@@ -151,7 +153,7 @@ def _choose(segments: Iterator[list[_Lane]], pause: YieldToRequests) -> list[lis
 
 
 def _recipe(item: _Numbered, where: Mapping[int, Buffer]) -> Recipe | None:
-    recipe = item.step.unit.kernel.recipe_on(item.threads)
+    recipe = item.step.unit.kernel.recipe_on(item.step.threads)
     if recipe is None:
         return None
     for position, images in recipe.operands:
@@ -219,10 +221,12 @@ class _Values:
         }
 
 
-def _native_segment(segments: Sequence[list[_Lane]], values: _Values) -> NativeSegment:
+def _native_segment(
+    segments: Sequence[list[_Lane]], values: _Values, step_by_step: bool
+) -> NativeSegment:
     nothing = torch.empty(0)
     native = NativeSegment(nothing, nothing, nothing)
-    joined = _joined(segments)
+    joined = segments if step_by_step else _joined(segments)
     buffers = {
         slot: buffer
         for lanes in joined
@@ -234,22 +238,36 @@ def _native_segment(segments: Sequence[list[_Lane]], values: _Values) -> NativeS
     results: _Addresses = {slot: [] for slot in buffers if slot in values.keep}
     flags: dict[int, int] = {}
     header, body = [len(joined)], list[int]()
-    words = 1 + sum(1 + 2 * len(lanes) for lanes in joined)
+    counts = [
+        len(_by_lane(lanes[0][0])) if _runs_in_bands(lanes) else len(lanes) for lanes in joined
+    ]
+    words = 1 + sum(1 + 2 * count for count in counts)
     for lanes in joined:
+        if _runs_in_bands(lanes):
+            ((item,),) = lanes
+            header.append(len(_by_lane(item)))
+            for actions in _by_lane(item):
+                start = words + len(body)
+                body += _code(item, actions, 0, native, results, values)
+                header += [start, words + len(body)]
+            native.releases += item.step.releases
+            continue
         header.append(len(lanes))
         for lane in lanes:
             start = words + len(body)
             for item in lane:
                 waits = [flags.setdefault(unit, len(flags)) for unit in item.step.waits]
                 body += [word for flag in waits for word in (WAIT, flag)]
-                body += _code(item, native, results, values)
+                team = 0 if len(lanes) > 1 else item.step.threads
+                for actions in _by_lane(item):
+                    body += _code(item, actions, team, native, results, values)
                 signals = [flags.setdefault(unit, len(flags)) for unit in item.step.signals]
                 body += [word for flag in signals for word in (SIGNAL, flag)]
                 native.releases += item.step.releases
             header += [start, words + len(body)]
     native.code = torch.tensor([*header, *body], dtype=torch.int64)
     native.flags = torch.zeros(max(1, len(flags)), dtype=torch.int64)
-    native.bookmark = torch.zeros(2 + max(map(len, joined)), dtype=torch.int64)
+    native.bookmark = torch.zeros(2 + max(counts), dtype=torch.int64)
     native.results = [(slot, buffers[slot], memories) for slot, memories in results.items()]
     native.shown = [(slot, buffers[slot]) for slot in sorted(buffers) if slot in values.shown]
     return native
@@ -259,20 +277,38 @@ def _joined(segments: Sequence[list[_Lane]]) -> list[list[_Lane]]:
     """Segments of the code: steps that follow each other on one lane are one of them."""
     joined: list[list[_Lane]] = []
     for lanes in segments:
-        if len(lanes) == 1 and joined and len(joined[-1]) == 1:
+        is_apart = _runs_in_bands(lanes) or (bool(joined) and _runs_in_bands(joined[-1]))
+        if len(lanes) == 1 and joined and len(joined[-1]) == 1 and not is_apart:
             joined[-1][0].extend(lanes[0])
         else:
             joined.append([list(lane) for lane in lanes])
     return joined
 
 
-def _code(
-    item: _Numbered, native: NativeSegment, results: _Addresses, values: _Values
-) -> list[int]:
-    """Words that execute a step; notes where its memory objects get their addresses from."""
+def _by_lane(item: _Numbered) -> tuple[tuple[Action, ...], ...]:
     assert item.recipe is not None
+    return item.recipe.by_lane()
+
+
+def _runs_in_bands(lanes: Sequence[_Lane]) -> bool:
+    """Whether this is one step that has a lane for each thread."""
+    return len(lanes) == len(lanes[0]) == 1 and len(_by_lane(lanes[0][0])) > 1
+
+
+def _code(
+    item: _Numbered,
+    actions: Sequence[Action],
+    team: int,
+    native: NativeSegment,
+    results: _Addresses,
+    values: _Values,
+) -> list[int]:
+    """Words that execute actions on a team of so many threads (0: the thread of the lane).
+
+    Notes where its memory objects get their addresses from.
+    """
     words: list[int] = []
-    for action in item.recipe.actions:
+    for action in actions:
         call = ComputationCall(action.computation, action.fixed, tuple(action.places))
         native.calls.append(call)
         for memory, place in zip(call.moving, action.places.values(), strict=True):
@@ -283,7 +319,7 @@ def _code(
                 results[slot].append((memory, place.offset_bytes))
             else:
                 native.operands.append(OutsideOperand(memory, slot, images, place.offset_bytes))
-        words += [EXECUTE, *call.words]
+        words += [EXECUTE, *call.words, team]
     return words
 
 

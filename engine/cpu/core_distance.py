@@ -75,6 +75,11 @@ class CoreProbe:
         self._islands = islands or shared_caches
         self._state = UNKNOWN
 
+    @property
+    def groups(self) -> tuple[tuple[int, ...], ...]:
+        """Lanes that were near one another at the last look; empty: not known."""
+        return self._state.groups
+
     def look(self, pause: Callable[[], object] = lambda: None) -> DeviceState:
         """State of now; where it cannot be told, that of the last look.
 

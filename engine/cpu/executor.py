@@ -14,7 +14,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from time import perf_counter_ns
 
 import torch
@@ -146,11 +146,30 @@ class CpuExecutor:
             if compiled is None or runner is None:
                 self.run_segment(segment, env)
                 return start, perf_counter_ns()
-            stamps = compiled.stamps()
-            self._run_compiled(compiled, env, runner, pause, stamps)
-            if stamps is None:
-                return start, perf_counter_ns()
-            return int(stamps[0]), int(stamps[-1])
+            moments: list[int] = []
+            self._run_compiled(compiled, env, runner, pause, moments)
+            return moments[0], moments[-1]
+
+        return run
+
+    def steps(
+        self, program: Program, segment: Segment, env: Environment
+    ) -> Callable[[YieldToRequests | None], Sequence[float]] | None:
+        """A function that runs a segment without neighbouring lanes, and tells its steps' times.
+
+        In microseconds, in place: with the threads and caches as the steps before left them. None
+        without the part in C.
+        """
+        runner = find_runner()
+        if runner is None:
+            return None
+        layout = [segment], program.kept(), program.kinds()
+        compiled = compile_layout(*layout, step_by_step=True)
+
+        def run(pause: YieldToRequests | None) -> Sequence[float]:
+            moments: list[int] = []
+            self._run_compiled(compiled, env.copy(), runner, pause, moments)
+            return [(end - begin) / 1e3 for begin, end in pairwise(moments)]
 
         return run
 
@@ -163,21 +182,29 @@ class CpuExecutor:
         env: Environment,
         runner: Runner,
         pause: YieldToRequests | None,
-        stamps: Tensor | None = None,
+        moments: list[int] | None = None,
     ) -> ActivationMemory:
-        """Run all parts; returns the activation memory that their values lie in."""
+        """Run all parts; returns the activation memory that their values lie in.
+
+        To ``moments`` are added those at which segments outside the interpreter and other parts
+        began, and the end, in nanoseconds of the monotonic clock.
+        """
         arena = self._arena if pause is None else self._arena_with_pauses
         compiled.place(arena, runner.library)
         slices = _until_stopped() if pause is None else self._slices(pause)
         pause_at = perf_counter_ns() + self._slice_ns
         for part in compiled.parts:
-            if pause is not None and perf_counter_ns() > pause_at:
+            begun = perf_counter_ns()
+            if pause is not None and begun > pause_at:
                 pause()
-                pause_at = perf_counter_ns() + self._slice_ns
+                begun = perf_counter_ns()
+                pause_at = begun + self._slice_ns
             check_stopped()
             if isinstance(part, NativeSegment):
                 self._set_intra_op(self.threads)
-                run_native(part, env, runner, slices, stamps)
+                if moments:
+                    moments.pop()  # the end of the part before: this one's beginning counts
+                run_native(part, env, runner, slices, moments)
                 continue
             if isinstance(part, Segment):
                 self.run_segment(part, env)
@@ -186,6 +213,8 @@ class CpuExecutor:
                 self._set_intra_op(part.threads)
                 _run_steps((part,), env, {})
                 slots = list(part.unit.outputs)
+            if moments is not None:
+                moments += [perf_counter_ns()] if moments else [begun, perf_counter_ns()]
             for slot in slots:  # no kind but those known to may leave a view of the arena behind
                 tensor = env[slot]
                 if tensor is not None and slot not in compiled.may_be_views:
@@ -205,8 +234,9 @@ class CpuExecutor:
     def run_segment(self, segment: Segment, env: Environment) -> None:
         """Run one segment on the slots of ``env`` and wait for all its lanes."""
         if len(segment.lanes) == 1:
-            self._set_intra_op(segment.threads[0])
-            _run_steps(segment.lanes[0], env, {})
+            for step in segment.lanes[0]:
+                self._set_intra_op(step.threads)
+                _run_steps((step,), env, {})
             return
         events = {unit: threading.Event() for unit in segment.signals}
         firsts = [0, *accumulate(segment.threads[:-1])]

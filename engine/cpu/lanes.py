@@ -2,7 +2,8 @@
 
 Streams are what the planner asked for; *lanes* are the threads that exist. Between two barriers
 the plan is one segment; each segment runs on as many lanes as it has streams, at most one a
-thread, and the threads are divided among the lanes in proportion to their work.
+thread, and the threads are divided among the lanes in proportion to their work. No lane's team
+crosses a group of cores that are near one another while it fits into one (lane_groups.py).
 
     segment, 2 threads:   s0: a b │ s1: c │ s2: d   ──>   lane 0: a b    lane 1: c d
 
@@ -18,6 +19,7 @@ from dataclasses import dataclass, field
 from braid.core.errors import PreconditionFailed
 from braid.core.plan import Launch, StreamPlan
 from braid.core.schedule import Strategy
+from braid.engine.cpu.lane_groups import Groups, divide, group_sizes, pack
 from braid.engine.onednn.library import Run
 from braid.engine.program.program import NO_PARTS, BoundUnit, OpenedParts, Program, last_readers
 
@@ -27,7 +29,7 @@ class Step:
     """One launch in a lane."""
 
     unit: BoundUnit
-    threads: int  # of the lane
+    threads: int  # of its team: those of the lane, or fewer of a lane without neighbours
     waits: tuple[int, ...]  # units in other lanes of the same segment
     signals: tuple[int, ...]  # the unit, or its merged units, if another lane waits for them
     releases: tuple[int, ...] = ()  # slots that are not read after this step (single-lane segments)
@@ -42,7 +44,7 @@ class Segment:
     """Lanes that run side by side between two barriers."""
 
     lanes: tuple[tuple[Step, ...], ...]
-    threads: tuple[int, ...]  # intra-operator threads of each lane
+    threads: tuple[int, ...]  # intra-operator threads of each lane, which follow one another
     releases: tuple[int, ...] = ()  # slots that are not read after this segment
 
     @property
@@ -52,7 +54,11 @@ class Segment:
 
 
 def lay_out(
-    program: Program, plan: StreamPlan, threads: int, opened: OpenedParts = NO_PARTS
+    program: Program,
+    plan: StreamPlan,
+    threads: int,
+    opened: OpenedParts = NO_PARTS,
+    groups: Groups = (),
 ) -> tuple[Segment, ...]:
     """Assign every launch of ``plan``, verified against the program's graph, to a lane.
 
@@ -60,6 +66,7 @@ def lay_out(
         plan: whose parts are all in ``opened``.
         threads: of the device.
         opened: parts in engines, ready to run.
+        groups: threads whose cores are near one another; empty: nothing is known of them.
 
     Raises:
         PreconditionFailed: a part on several threads would run beside another lane.
@@ -79,8 +86,9 @@ def lay_out(
         if has_lanes and any(part.threads > 1 for part in delegated):
             raise PreconditionFailed("an engine on several threads runs beside no other lane")
         bound = {part.units: opened[part] for part in delegated}
-        part = _Part(launches, tuple(freed.values()), [*merges, *bound], bound)
-        segments.append(_segment(program, part, threads))
+        bands = [units for units in plan.bands if position[units[0]] in positions]
+        part = _Part(launches, tuple(freed.values()), [*merges, *bands, *bound], bound)
+        segments.append(_segment(program, part, threads, groups))
         start += len(launches)
     return tuple(segments)
 
@@ -91,15 +99,18 @@ def lay_out_stage(
     threads: int,
     strategy: Strategy = "concurrent",
     delegated: BoundUnit | None = None,
+    near: Groups = (),
 ) -> Segment:
     """One stage as it runs inside a plan, group i on stream i; nothing is released.
 
-    ``delegated`` runs in place of the units of the only group.
+    ``delegated`` runs in place of the units of the only group. ``near`` are groups of threads, as
+    for ``lay_out``.
     """
     launches = [Launch(unit, stream) for stream, group in enumerate(groups) for unit in group]
     merges = groups if strategy == "merge" or delegated else ()
     opened = {tuple(groups[0]): delegated} if delegated else {}
-    return _segment(program, _Part(launches, [()] * len(launches), merges, opened), threads)
+    part = _Part(launches, [()] * len(launches), merges, opened)
+    return _segment(program, part, threads, near)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,12 +133,14 @@ class _Part:
             at = end
 
 
-def _segment(program: Program, part: _Part, threads: int) -> Segment:
+def _segment(program: Program, part: _Part, threads: int, groups: Groups = ()) -> Segment:
     launches, work = part.launches, dict[int, float]()
     for launch in launches:
         cost = program.units[launch.unit].work_us
         work[launch.stream] = work.get(launch.stream, 0.0) + cost
-    lane_of, load = _pack(work, min(threads, len(work)))
+    lane_of, load = pack(work, min(threads, len(work)))
+    order, given = divide(load, group_sizes(groups, threads))
+    lane_of = {stream: order.index(lane) for stream, lane in lane_of.items()}
     unit_lane = {launch.unit: lane_of[launch.stream] for launch in launches}
     waited = {
         other
@@ -136,7 +149,6 @@ def _segment(program: Program, part: _Part, threads: int) -> Segment:
         if other in unit_lane and unit_lane[other] != unit_lane[launch.unit]
     }
     single = len(load) == 1
-    given = _divide(threads, load)
     lanes: list[list[Step]] = [[] for _ in load]
     for together, slots in part.kernels():
         lane = unit_lane[together[0].unit]
@@ -146,7 +158,7 @@ def _segment(program: Program, part: _Part, threads: int) -> Segment:
         lanes[lane].append(
             Step(
                 unit=unit,
-                threads=given[lane],
+                threads=_team(together[0], given[lane]) if single else given[lane],
                 waits=tuple(sorted(w for w in others if unit_lane.get(w, lane) != lane)),
                 signals=tuple(launch.unit for launch in together if launch.unit in waited),
                 releases=slots if single else (),
@@ -159,20 +171,5 @@ def _segment(program: Program, part: _Part, threads: int) -> Segment:
     )
 
 
-def _pack(work: dict[int, float], lanes: int) -> tuple[dict[int, int], list[float]]:
-    """Lane of each stream and load of each lane; longest streams first, to the emptiest lane."""
-    load = [0.0] * lanes
-    lane_of: dict[int, int] = {}
-    for stream in sorted(work, key=lambda s: (-work[s], s)):
-        lane = load.index(min(load))
-        lane_of[stream] = lane
-        load[lane] += work[stream]
-    return lane_of, load
-
-
-def _divide(threads: int, load: Sequence[float]) -> tuple[int, ...]:
-    """Threads of each lane: at least one, the rest where the most work per thread is."""
-    given = [1] * len(load)
-    for _ in range(threads - len(load)):
-        given[max(range(len(load)), key=lambda lane: load[lane] / given[lane])] += 1
-    return tuple(given)
+def _team(launch: Launch, lane: int) -> int:
+    return min(launch.threads or lane, lane)

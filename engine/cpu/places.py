@@ -55,6 +55,11 @@ def divided(
     executor: CpuExecutor, count: int, backend_of: Callable[[CpuExecutor], Backend]
 ) -> list[CpuPlace]:
     """Places that share the threads and cores of ``executor``, of which ``count`` is a divisor."""
-    threads = executor.threads // count
-    spans = [range(first, first + threads) for first in range(0, executor.threads, threads)]
+    spans = spans_of(executor.threads, count)
     return [CpuPlace(span, executor.cpus[span.start : span.stop], backend_of) for span in spans]
+
+
+def spans_of(threads: int, count: int) -> list[range]:
+    """Threads of each place: they follow one another, as those of a group of near cores do."""
+    size = threads // count
+    return [range(first, first + size) for first in range(0, threads, size)]

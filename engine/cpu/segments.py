@@ -164,13 +164,6 @@ class Compiled:
     placed_in: ActivationMemory | None = None  # where the addresses are from ...
     generation: int = -1  # ... and when
 
-    def stamps(self) -> Tensor | None:
-        """Memory for the moments of a run, in nanoseconds; None if Python runs a part of it."""
-        part = self.parts[0]
-        if len(self.parts) > 1 or not isinstance(part, NativeSegment):
-            return None
-        return torch.zeros(int(part.code[0]) + 1, dtype=torch.int64)
-
     def place(self, arena: ActivationMemory, library: OneDnn) -> None:
         """Set the addresses of all memory objects, if activation memory has moved."""
         arena.reserve(self.memory.peak_bytes)
@@ -194,9 +187,13 @@ def run_native(
     env: Environment,
     runner: Runner,
     slices: Slices | None = None,
-    stamps: Tensor | None = None,
+    moments: list[int] | None = None,
 ) -> None:
-    """Run a native segment on the slots of ``env``; the other arguments are ``Runner.run``'s."""
+    """Run a native segment on the slots of ``env``, ``slices`` as for ``Runner.run``.
+
+    To ``moments`` are added those at which its segments began, and the end, in nanoseconds of the
+    monotonic clock.
+    """
     set_handle = runner.library.set_handle
     held = []
     for binding in native.operands:
@@ -215,7 +212,10 @@ def run_native(
         for memory, extra in memories:
             set_handle(memory, target.data_ptr() + extra)
     native.runs += 1
+    stamps = None if moments is None else torch.zeros(int(native.code[0]) + 1, dtype=torch.int64)
     runner.run(native, slices, stamps)
+    if moments is not None and stamps is not None:
+        moments += stamps.tolist()
     for slot, view in native.views:
         env[slot] = view
     for slot in native.releases:

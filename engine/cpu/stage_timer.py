@@ -30,6 +30,7 @@ import torch
 from braid.core.measurement import StageLatency, StageOverheads
 from braid.engine.cpu.executor import CpuExecutor, StageRun
 from braid.engine.cpu.kernels.candidates import bind_on_cpu
+from braid.engine.cpu.lane_groups import Groups
 from braid.engine.cpu.lanes import lay_out_stage
 from braid.engine.device import AskedStage, MakeInputs
 from braid.engine.program.kernel import PackedWeights
@@ -64,11 +65,14 @@ class CpuStageTimer:
         activation_bytes: int,
         options: TimerOptions,
         waits: Callable[[], ThreadWaits] = ThreadWaits,
+        near: Callable[[], Groups] = tuple,
     ) -> None:
         """Use ``executor``; keep at most ``activation_bytes`` of a program's values.
 
-        ``waits`` begins to count what threads wait for their cores.
+        ``waits`` begins to count what threads wait for their cores. ``near`` are groups of threads
+        that are near one another now.
         """
+        self._near = near
         self._waits = waits
         self._executor = executor
         self._activation_bytes = activation_bytes
@@ -117,7 +121,8 @@ class CpuStageTimer:
     def _ready(self, activations: Activations, stage: AskedStage) -> StageRun:
         threads = stage.threads or self._executor.threads
         program, groups = activations.program, stage.groups
-        segment = lay_out_stage(program, groups, threads, stage.strategy, stage.delegated)
+        how = stage.strategy, stage.delegated, self._near()
+        segment = lay_out_stage(program, groups, threads, *how)
         env = activations.environment(tuple(unit for group in groups for unit in group))
         return self._executor.stage(program, segment, env)
 

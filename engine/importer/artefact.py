@@ -17,6 +17,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from braid.core.disk import sync
 from braid.core.errors import InvalidArtefact, ModelImportError
 from braid.core.graph import OpGraph, graph_to_json
 from braid.core.shortage import unreadable
@@ -31,7 +32,6 @@ from braid.engine.importer.host.report import (
     read_graph,
     read_report,
     report_text,
-    sync_folder,
 )
 from braid.engine.ops.dtypes import spec_of
 
@@ -99,8 +99,8 @@ def write_artefact(
     report = dataclasses.replace(report, files={n: file_digest(folder / n) for n in names})
     (folder / REPORT_FILE).write_text(report_text(report))
     for name in (*names, REPORT_FILE):
-        _sync_file(folder / name)
-    sync_folder(folder)
+        sync(folder / name)
+    sync(folder)
 
 
 def _apart(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -121,11 +121,3 @@ def _keep(file: Path, kept: Path) -> None:
         os.link(file, kept)
     except OSError:
         shutil.copyfile(file, kept)
-
-
-def _sync_file(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -1,7 +1,7 @@
 """The functions of oneDNN: those of the package ``onednn-cpu-gomp``.
 
-No newer build is faster in FP32, BF16 or INT8 (``benchmarks.which_onednn``), and this one uses the
-OpenMP that torch has loaded, so one team serves both.
+No newer build is faster in FP32, BF16 or INT8 (docs/decisions/0008-onednn.md), and this one uses
+the OpenMP that torch has loaded, so one team serves both.
 """
 
 from __future__ import annotations

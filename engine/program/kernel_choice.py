@@ -64,6 +64,19 @@ class KernelSource(Protocol):
     def cut(self, kernel: Kernel, merged: MergedUnit, threads: int) -> Kernel:
         """``kernel``, which runs ``merged.unit``, with its output cut into that of each unit."""
 
+    def bands(
+        self,
+        units: Sequence[int],
+        graph: OpGraph,
+        constants: Mapping[str, Tensor],
+        packed: PackedWeights,
+    ) -> Kernel:
+        """Kernel that takes the only input of a chain, and runs the chain in bands of rows.
+
+        Raises:
+            InvalidArtefact: this device has none.
+        """
+
 
 def makeable(kernels: Iterable[Kernel], threads: int) -> Iterator[Kernel]:
     """Make kernels for ``threads`` threads; yields those that can be made."""

@@ -38,6 +38,7 @@ from braid.engine.link.messages import (
     FindFacts,
     FindKernels,
     LoadModel,
+    MeasureInPlace,
     MeasurementRequest,
     MeasureParts,
     MeasureStage,
@@ -125,6 +126,7 @@ class Worker(YieldToRequests):
             MeasureStage: self._measurements.measure,
             ComparePlans: self._measurements.compare,
             MeasureParts: self._measurements.parts,
+            MeasureInPlace: self._measurements.in_place,
             Calibrate: self._measurements.calibrate,
             CompareThroughput: self._measurements.throughput,
         }

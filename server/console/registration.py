@@ -255,7 +255,6 @@ class _Packing:
 async def _messages(
     form: RegistrationForm, body: FormBody
 ) -> AsyncGenerator[wire.RegisterModelRequest, None]:
-    """Yield the messages of RegisterModel."""
     yield wire.RegisterModelRequest(header=form.header)
     packing = _Packing(is_zip=len(form.files) > 1)
     try:

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from time import monotonic, time
 
-from braid.compiler.cache import ResultCache
+from braid.compiler.cache import Cache
 from braid.compiler.compile import compile
 from braid.compiler.device import check_offered
 from braid.compiler.imported_model import ImportedModel, read_imported
@@ -398,7 +398,7 @@ async def _make(
             for item in services.devices
             for rows in imported.batch_sizes
         ]
-        cache = ResultCache(store, store.call, device.device_key, keys)
+        cache = Cache(store, store.call, device.device_key, keys)
         options = CompileOptions(
             services.planner,
             services.tolerance,

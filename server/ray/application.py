@@ -16,7 +16,6 @@ from typing import Any
 from ray import serve
 from ray.serve import Application
 
-from braid.compiler.bench import MakeMeasuringHost, measuring_host
 from braid.core.errors import StartupError
 from braid.server.fleet_settings import without_password
 from braid.server.ray.environment import DRAIN_SECONDS, RESOURCE
@@ -100,11 +99,6 @@ def configuration(args: Mapping[str, str], nodes: Nodes) -> dict[str, Any]:
 
 def build(args: Mapping[str, str]) -> Application:
     """Return the application; Ray Serve calls it with ``args`` of the configuration."""
-    return application_with(measuring_host, args)
-
-
-def application_with(make_host: MakeMeasuringHost, args: Mapping[str, str]) -> Application:
-    """Return the application, whose nodes measure where ``make_host`` says."""
     settings = {name: value for name, value in args.items() if name != RELEASE}
     checked(settings)
     options: dict[str, Any] = {"num_cpus": 0, "resources": {RESOURCE: 1}}
@@ -114,7 +108,7 @@ def application_with(make_host: MakeMeasuringHost, args: Mapping[str, str]) -> A
         max_replicas_per_node=1,
         ray_actor_options=options,
     )
-    return deployment.bind(settings, make_host)
+    return deployment.bind(settings)
 
 
 def checked(args: Mapping[str, str]) -> Settings:

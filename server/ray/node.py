@@ -20,7 +20,6 @@ import ray
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 
-from braid.compiler.bench import MakeMeasuringHost, measuring_host
 from braid.core.background import BackgroundTasks
 from braid.core.errors import StartupError
 from braid.engine.runtime.memory import keep_freed_memory
@@ -43,14 +42,11 @@ THREADS_OF_RAY = "OMP_NUM_THREADS"
 class NodeReplica:
     """One node. Ray Serve constructs it, asks for its health and load, and lets it go."""
 
-    async def __init__(  # type: ignore[misc]
-        self, settings: Mapping[str, Any], make_host: MakeMeasuringHost = measuring_host
-    ) -> None:
+    async def __init__(self, settings: Mapping[str, Any]) -> None:  # type: ignore[misc]
         """Start a front end, and wait until it is ready.
 
         Args:
             settings: of all nodes, by name; what is not there comes from the node's environment.
-            make_host: decides where registrations measure on a device.
 
         Raises:
             StartupError: one line that says what to change.
@@ -61,7 +57,7 @@ class NodeReplica:
             raise StartupError(f"{of_node.node_address}: {wrong}")
         keep_freed_memory()
         configure_logging(of_node.log_level, of_node.log_format)
-        self._front = FrontEnd(of_node, make_host, ReplicaPorts)
+        self._front = FrontEnd(of_node, make_ports=ReplicaPorts)
         self._load = LoadMeter(self._front.models.serving.backlogs_s)
         self._background = BackgroundTasks("ray")
         self._stopped: asyncio.Task[None] | None = None

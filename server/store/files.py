@@ -16,6 +16,7 @@ from pathlib import Path
 
 from braid.compiler.result_files import MEASUREMENTS, SCHEDULES
 from braid.core.descriptors import Descriptor
+from braid.core.disk import sync
 from braid.core.errors import DamagedArtefact, InvalidArtefact, StartupError
 from braid.core.removal import remove_folder
 from braid.engine.importer.host.report import check_files
@@ -102,7 +103,7 @@ class StoreFolder:
         """Rename a complete file into place, for good once ``keep`` is called."""
         _new(path).touch(mode=0o600)
         part.rename(path)
-        sync_folder(path.parent)
+        sync(path.parent)
 
     def keep(self, path: Path) -> None:
         """Keep an adopted file, which the database knows now."""
@@ -168,15 +169,6 @@ class StoreFolder:
     @property
     def _folders(self) -> tuple[Path, Path, Path]:
         return self.uploads, self.artefacts, self.samples
-
-
-def sync_folder(folder: Path) -> None:
-    """Make renames in a folder survive a power cut."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _new(path: Path) -> Path:

@@ -19,7 +19,6 @@ import re
 import secrets
 import threading
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from braid.core.descriptors import Descriptor
@@ -63,12 +62,7 @@ class Upload:
             raise
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *exc_info: object) -> None:
         self._quota.end(self._caller)
         await asyncio.shield(asyncio.to_thread(self._close))
 

@@ -21,11 +21,12 @@ import psutil
 from onnx import TensorProto
 
 from braid_client import Client
-from braid_client.wire import inference_pb2, inference_pb2_grpc
+from braid_client.wire import inference_pb2
 from tests.clock import until
 from tests.models.small import by_values, doubling, repeating
 from tests.models.strings import greeting
 from tests.service.server_process import FOR_TESTS, ServerProcess
+from tests.stubs import inference_stub
 
 KEPT = "kept"  # the model that no attack names
 PREY = "prey"  # the one that they name
@@ -94,7 +95,6 @@ class Target:
     def start(
         cls, folder: Path, command: Sequence[str] = FOR_TESTS, grpc_port: str = "0"
     ) -> Target:
-        """Start a server in a folder of its own."""
         canaries = Canaries(folder / "canaries")
         server = ServerProcess(
             folder / "store",
@@ -132,7 +132,6 @@ class Target:
         self.answer()
 
     def admin(self) -> Client:
-        """Client that may do everything."""
         return Client(self.address, token=TOKEN)
 
     @property
@@ -151,7 +150,7 @@ class Target:
         tensor = inference_pb2.Tensor(name="x", dtype="FP32", shape=x.shape, data=x.tobytes())
         request = inference_pb2.InferRequest(model=KEPT, inputs=[tensor])
         with grpc.insecure_channel(self.address) as channel:
-            stub = inference_pb2_grpc.InferenceServiceStub(channel)
+            stub = inference_stub(channel)
             found = stub.Infer(request, timeout=60, metadata=self.metadata).outputs[0].data
         assert np.array_equal(np.frombuffer(found, np.float32).reshape(2, 3), 2 * x)
 

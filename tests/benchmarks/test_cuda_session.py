@@ -17,7 +17,6 @@ from benchmarks import engine
 from benchmarks.cuda import session, versions
 from benchmarks.cuda.agenda import BRAID, CNNS, GRAPH, MAX_AUTOTUNE, agenda
 from benchmarks.cuda.session import PARTS, Places, Step, main, minutes, run
-from benchmarks.cuda_questions import __main__ as questions
 from tests import ROOT
 
 PLACES = Places(Path("results/B"), Path("networks"), Path("results/A/cuda.json"))
@@ -29,8 +28,8 @@ def arguments(part: str, module: str) -> list[list[str]]:
     return [command[2:] for command in commands if command[:2] == ["-m", module]]
 
 
-def test_four_parts_take_27_minutes_and_no_command_ten() -> None:
-    assert sum(map(minutes, PARTS)) == pytest.approx(27.0)
+def test_four_parts_take_23_minutes_and_no_command_ten() -> None:
+    assert sum(map(minutes, PARTS)) == pytest.approx(23.0, abs=0.1)
     assert max(map(minutes, PARTS)) < 9.0
     page = (ROOT / "benchmarks/README.md").read_text()
     for part in PARTS:
@@ -59,17 +58,6 @@ def test_networks_are_measured_beside_both_baselines(
     assert quick == set(networks), "Braid's plans hold its own sequential graph"
     tuned = {step.network for step in steps if MAX_AUTOTUNE in step.contenders}
     assert len(tuned) == (3 if with_autotune else 0)
-
-
-@pytest.mark.parametrize(("part", "numbers"), [("A", [1, 2]), ("D", [3, 4, 7])])
-def test_questions_have_their_parts(part: str, numbers: list[int]) -> None:
-    (command,) = arguments(part, "benchmarks.cuda_questions")
-
-    args = questions._parser().parse_args(command)
-
-    assert (args.only, args.models) == (numbers, PLACES.models)
-    (step,) = [step for step in PARTS[part] if step.name.startswith("questions")]
-    assert len(numbers) * args.seconds <= step.seconds
 
 
 @pytest.mark.ci
@@ -185,7 +173,7 @@ def test_a_part_goes_on_from_the_one_before_in_the_same_folder(
 
 def test_what_the_page_names_is_in_the_sources() -> None:
     page = (ROOT / "benchmarks/README.md").read_text()
-    page = page[page.index("## Engine on a GPU") : page.index("## Registering\n")]
+    page = page[page.index("## Engine on a GPU") : page.index("## Served beside compared\n")]
     named = {name for code in re.findall(r"`([^`\n]+)`", page) for name in code.split()}
     folders = [ROOT / folder for folder in ("benchmarks", "engine", "scheduler", "tests", "docs")]
     text = "\n".join(
@@ -198,7 +186,7 @@ def test_what_the_page_names_is_in_the_sources() -> None:
     for path in paths:
         assert path.startswith("FOLDER") or (ROOT / path).exists(), path
     figures = {name for name in named if re.fullmatch(r"[a-z]+(_[a-z]+)+", name)}
-    assert len(figures) > 15
+    assert len(figures) >= 5
     assert figures - words == set()
 
 

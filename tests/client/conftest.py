@@ -62,7 +62,6 @@ class OnLoop:
         self._run(self._client.close())
 
     def end(self) -> None:
-        """End the loop and its thread."""
         self._loop.call_soon_threadsafe(self._ended.set)
         self._thread.join(30)
 

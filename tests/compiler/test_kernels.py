@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from braid.compiler.cache import ResultCache
+from braid.compiler.cache import Cache
 from braid.compiler.kernels import choose_kernels, fastest
 from braid.compiler.retries import RetryPauses, RetryWhileRestarting
 from braid.core.program import ProgramKey
@@ -41,7 +41,7 @@ async def test_the_fastest_kernel_is_chosen_and_remembered(tmp_path: Path) -> No
 
     retry, cache = (
         RetryWhileRestarting(RetryPauses()),
-        ResultCache(server.store, server.store.call, "fake-cpu"),
+        Cache(server.store, server.store.call, "fake-cpu"),
     )
     first = await choose_kernels(graph, program_of("d"), device, cache, retry)
     again = await choose_kernels(graph, program_of("e"), device, cache, retry)

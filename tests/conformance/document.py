@@ -38,7 +38,6 @@ def unexplained(results: Sequence[Result]) -> list[Result]:
 
 
 def as_markdown(run: Run) -> str:
-    """The document."""
     table = rows()
     lines = [
         "# ONNX operators",

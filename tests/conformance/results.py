@@ -48,7 +48,6 @@ def write_run(run: Run, path: Path = KEPT) -> None:
 
 
 def read_run(path: Path = KEPT) -> Run:
-    """The run that was kept."""
     document = json.loads(path.read_text())
     results = [
         Result(**{**entry, "verdict": Verdict(entry["verdict"])}) for entry in document["results"]

@@ -118,7 +118,6 @@ class Workshop:
         shutil.rmtree(root)
 
     def image_of(self, folder: Path, name: str) -> None:
-        """Make an image of one folder."""
         container = self.run("buildah", "from", "scratch").strip()
         self.run("buildah", "add", container, str(folder), "/", limit_s=300)
         self.run("buildah", "commit", container, name, limit_s=300)

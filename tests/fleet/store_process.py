@@ -64,7 +64,6 @@ class StoreProcess:
         return json.loads(line) if line else None
 
     def kill(self) -> None:
-        """Kill it (SIGKILL)."""
         self._process.kill()
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout):

@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
 
-from benchmarks.cuda_questions.plans import program_of
+from benchmarks.cuda.library import artefact_of
+from benchmarks.networks.registry import NETWORKS, inputs_of
 from braid.core.measurement import DeviceFacts
+from braid.core.program import ProgramKey
+from braid.engine.cuda.backend import CudaBackend
 from braid.engine.cuda.executor import CudaExecutor
 from braid.engine.cuda.graphs import prepare
 from braid.engine.cuda.graphs.calls import StreamCall
 from braid.engine.cuda.graphs.commands import Order
 from braid.engine.cuda.graphs.release import SlotAliases
 from braid.engine.cuda.opening import open_backend
+from braid.engine.importer.host.report import read_report
+from braid.engine.ops.dtypes import spec_of
 from braid.engine.program.merge import merge_groups
+from braid.engine.program.program import Program
 from braid.engine.timing.samples import TimerOptions
+from braid.engine.worker.models import ModelTable
 from braid.scheduler.options import PlannerSettings
 from braid.scheduler.planners import plan
 from tests.engine.cuda.graphs import random_plan
@@ -65,6 +73,16 @@ def test_a_rule_that_forgets_streams_is_caught(
     monkeypatch.setattr(prepare, "release_points", after_the_last_reader)
 
     assert races_of_random_plans(executor, driver) > 10
+
+
+def program_of(backend: CudaBackend, network: str, folder: Path) -> Program:
+    """A network at batch 1, bound to kernels."""
+    artefact = asyncio.run(artefact_of(network, folder))
+    digest = read_report(artefact).sha256
+    table = ModelTable(backend)
+    table.load(digest, artefact)
+    inputs = inputs_of(NETWORKS[network])
+    return table.program(ProgramKey(digest, tuple((n, spec_of(t)) for n, t in inputs.items())))
 
 
 @pytest.mark.parametrize("planner", PLANNERS)

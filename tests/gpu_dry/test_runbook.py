@@ -55,27 +55,6 @@ def test_every_step_of_a_part_ends_by_itself_and_well(part: tuple[str, Path, str
     assert not re.search(r"^(FAILED|ERROR) ", log, re.MULTILINE), log
 
 
-def check_answers(folder: Path) -> int:
-    """How many questions a command answered, each to the end."""
-    files = list(folder.rglob("cuda_questions.json"))
-    answers = [answer for file in files for answer in json.loads(file.read_text())["answers"]]
-    for answer in answers:
-        assert answer["rows"], answer
-        assert answer["problem"] == "", answer
-    return len(answers)
-
-
-def test_questions_are_answered_to_the_end(part: tuple[str, Path, str]) -> None:
-    name, folder, _ = part
-    assert check_answers(folder) == {"A": 2, "D": 3}.get(name, 0)
-
-
-def test_the_question_that_is_in_no_part_is_answered(tmp_path: Path) -> None:
-    seconds = f"{60 * MINUTES:.0f}"
-    printed = run("cuda_questions", "--only", "5", "--seconds", seconds, "--out", tmp_path)
-    assert check_answers(tmp_path) == 1, printed
-
-
 def test_contenders_are_measured(part: tuple[str, Path, str]) -> None:
     name, folder, _ = part
     files = list(folder.rglob("cuda.json"))

@@ -93,7 +93,6 @@ class Cluster(Fleet):
         redis: Redis | None = None,
         *,
         machines: int = 3,
-        environment: Mapping[str, str] | None = None,
     ) -> None:
         """Start nothing; without ``redis`` the cluster ends with its head."""
         self._redis = redis
@@ -104,7 +103,6 @@ class Cluster(Fleet):
             "RAY_health_check_period_ms": "1000",  # of the head, to find dead machines
             "RAY_prestart_worker_first_driver": "0",
             "RAY_worker_register_timeout_seconds": "240",  # processes start slowly on two cores
-            **(environment or {}),
         }
         super().__init__(folder, postgres, s3, threads=(1,) * machines, environment=own)
 
@@ -139,7 +137,6 @@ class Cluster(Fleet):
 
     @property
     def head(self) -> RayMachine:
-        """The machine with the head of Ray."""
         return self.on(0)
 
     def on(self, index: int) -> RayMachine:

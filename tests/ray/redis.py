@@ -52,7 +52,6 @@ class Redis:
         return self
 
     def stop(self) -> None:
-        """End."""
         if self._process is not None:
             self._process.kill()
             self._process.wait(timeout=30)

@@ -137,7 +137,6 @@ class ServerProcess:
 
     @property
     def http_port(self) -> int:
-        """The HTTP port."""
         return int(self._await(r" ready .*http=\S+:(\d+)")[1])
 
     def http(self, path: str) -> str:

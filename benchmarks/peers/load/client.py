@@ -10,28 +10,64 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
-from contextlib import ExitStack
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from benchmarks.load.records import LoadJob, Samples
+from benchmarks.load.children import module, read_line, running
 from benchmarks.peers.load.calls import Target, connected
-from benchmarks.peers.load.loops import closed_loop, open_loop
+from benchmarks.peers.load.loops import Samples, closed_loop, open_loop
 from benchmarks.peers.load.tensors import read_questions
 from braid.core.child_process import end_with_parent
 from braid.engine.runtime.memory import keep_freed_memory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Job(LoadJob):
-    """What to load, and how. Each client has at most one request under way."""
+class Job:
+    """What to load, and how. Each client has at most one request under way.
 
+    Closed loop: each client sends its next request when it has its answer. Open loop: requests
+    begin at random moments (Poisson) at ``rate_per_s`` together, whatever became of the others.
+    """
+
+    clients: int
+    warmup_s: float
+    measure_s: float
+    rate_per_s: float | None = None  # None: closed loop
+    timeout_s: float = 30.0
+    seed: int = 0
     transport: str
     address: str
     model: str
     path: str
     questions: str  # file of the requests and their answers
+
+
+class ClientProcess:
+    """The client program, run by another process."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self._process = process
+
+    def run(self, job: Job) -> Samples:
+        """Run a job.
+
+        Raises:
+            ChildFailed: the program ended.
+        """
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(asdict(job)) + "\n")
+        self._process.stdin.flush()
+        return Samples.from_json(read_line(self._process))
+
+
+@contextmanager
+def client_process() -> Iterator[ClientProcess]:
+    with running(module("benchmarks.peers.load.client")) as process:
+        yield ClientProcess(process)
 
 
 def run(job: Job) -> Samples:

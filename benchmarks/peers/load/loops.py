@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import queue
 import threading
+from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from time import perf_counter, sleep
 
 import numpy as np
 
-from benchmarks.load.records import Samples
 from benchmarks.peers.load.calls import Call, CallFailed
 
 WRONG = "WRONG_ANSWER"
@@ -17,6 +19,30 @@ _AFTER_FAILURE_S = 0.005
 
 Clock = Callable[[], float]
 """Seconds, from any moment on; asked by every client's thread."""
+
+
+@dataclass(slots=True)
+class Samples:
+    """What the clients saw after the warm-up."""
+
+    seconds: float = 0.0
+    answers_per_s: float = 0.0
+    latency_us: list[int] = field(default_factory=list)
+    errors: Counter[str] = field(default_factory=Counter)
+
+    @classmethod
+    def from_json(cls, text: str) -> Samples:
+        document = json.loads(text)
+        return cls(**{**document, "errors": Counter(document["errors"])})
+
+    def to_json(self) -> str:
+        return json.dumps({name: getattr(self, name) for name in self.__dataclass_fields__})
+
+    def merge(self, other: Samples) -> None:
+        """Add what was seen in a later turn."""
+        self.seconds += other.seconds
+        self.errors.update(other.errors)
+        self.latency_us.extend(other.latency_us)
 
 
 class Window:

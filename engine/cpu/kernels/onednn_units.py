@@ -65,7 +65,7 @@ def _convolution(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> K
     stride, padding, dilation, groups = image_window(unit)
     result = binding.shape(unit.outputs[0])
     grouped = weight.reshape(groups, -1, *weight.shape[1:]) if groups > 1 else weight
-    after, transposed = padding, bool(unit.attributes.get("transposed"))
+    after, transposed = padding[-2:], bool(unit.attributes.get("transposed"))
     if transposed:
         grouped = grouped.transpose(-4, -3)  # [(groups,) out, in, kh, kw]
         further = wholes(unit.attributes.get("output_padding") or [0, 0])
@@ -78,7 +78,7 @@ def _convolution(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> K
     def make(threads: int) -> Recipe:
         library = binding.library
         with library.threads(threads):
-            window = stride, dilation, padding, after
+            window = stride, dilation, padding[:2], after
             primitive = floats.convolution(
                 library, shapes, bias, window, fused, transposed=transposed
             )

@@ -19,7 +19,7 @@ from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
 from braid.core.background import to_the_end
-from braid.core.disk import disk_failure
+from braid.core.disk import disk_failure, sync
 from braid.core.errors import DiskFailure, InvalidArtefact, ModelImportError, Unavailable
 from braid.core.removal import remove_folder
 from braid.core.shortage import shortage
@@ -34,7 +34,7 @@ from braid.engine.importer.host.messages import (
     decode,
 )
 from braid.engine.importer.host.process import ImporterProcess
-from braid.engine.importer.host.report import read_report, sync_folder, verify_files
+from braid.engine.importer.host.report import read_report, verify_files
 from braid.engine.importer.host.request import ImportLimits, ImportRequest, limit_exceeded
 from braid.engine.processes.child import ChildEnd, ChildProcess
 from braid.engine.runtime.memory import says_out_of_memory
@@ -218,7 +218,7 @@ def _accept(written: Path, artefact: Path) -> None:
     if artefact.exists():  # another import of the same bytes was faster
         return
     written.rename(artefact)
-    sync_folder(artefact.parent)
+    sync(artefact.parent)
 
 
 def how_killed(*, short_of_memory: bool | None) -> str:

@@ -244,15 +244,6 @@ def file_digest(path: Path) -> str:
         return _digest_of(file)
 
 
-def sync_folder(folder: Path) -> None:
-    """Make renames and new files of a folder survive a power cut."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 def _read_json(path: Path, most: int) -> Any:
     try:
         return json.loads(_read(path, most))

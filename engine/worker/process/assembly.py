@@ -15,7 +15,9 @@ import torch
 from braid.core.errors import BraidError, DeviceLost
 from braid.core.json_form import from_json
 from braid.engine.cpu.backend import CpuBackend
+from braid.engine.cpu.core_distance import shared_caches
 from braid.engine.cpu.executor import CpuExecutor
+from braid.engine.cpu.lane_groups import in_groups
 from braid.engine.cpu.segments import find_runner
 from braid.engine.device import Backend
 from braid.engine.link.frames import BlockingChannel
@@ -68,7 +70,9 @@ def cpu_backend(options: WorkerOptions) -> Backend:
     leave_compiler_out()
     if options.cores:
         os.sched_setaffinity(0, options.cores)
-    cpus = usable_cpus()[: options.threads] if options.pin_threads else ()
+    usable = usable_cpus()
+    in_order = in_groups(usable, shared_caches(usable))
+    cpus = in_order[: options.threads] if options.pin_threads else ()
     # More threads than cores is the operator's wish; then there is nothing to pin to.
     executor = CpuExecutor(options.threads, cpus if len(cpus) == options.threads else ())
     if (runner := find_runner()) is not None:

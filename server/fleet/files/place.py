@@ -25,6 +25,7 @@ import obstore
 from obstore.exceptions import AlreadyExistsError, NotSupportedError
 from obstore.store import LocalStore, ObjectStore, from_url
 
+from braid.core.disk import sync
 from braid.core.errors import BraidError, InvalidArtefact, StartupError, Unavailable
 from braid.core.regular_file import NoRegularFile, check_file
 from braid.server.fleet.files.credentials import read_credentials
@@ -194,7 +195,8 @@ class ObjectPlace:
                 raise no_room() from error
             raise
         if self._folder is not None:
-            await asyncio.to_thread(_sync, self._folder / key)
+            for path in (self._folder / key, (self._folder / key).parent):
+                await asyncio.to_thread(sync, path)
 
     async def fetch(self, key: str, size_bytes: int, write: Write) -> None:
         """Hand an object of a known size on, in order.
@@ -318,13 +320,3 @@ def _why_unusable(error: BaseException | None) -> str:
     if "credential" in str(error).lower():
         return f"there are no credentials ({reason_of(error)}); give them ({_WHERE})"
     return ""
-
-
-def _sync(path: Path) -> None:
-    """Make a file of a shared folder survive a power cut."""
-    for target, flags in ((path, os.O_RDONLY), (path.parent, os.O_RDONLY | os.O_DIRECTORY)):
-        descriptor = os.open(target, flags)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)

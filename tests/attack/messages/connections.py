@@ -62,7 +62,6 @@ class Wire:
             self.is_closed = True
 
     def headers(self, number: int, block: bytes, flags: int = frames.END_HEADERS) -> None:
-        """Send headers."""
         self._windows.setdefault(number, self._initial)
         self.send(frame(frames.HEADERS, flags, number, block))
 
@@ -136,7 +135,6 @@ class Wire:
         return int.from_bytes(gone[-1][4:8], "big") if gone else None
 
     def close(self) -> None:
-        """Hang up."""
         self._socket.close()
 
 

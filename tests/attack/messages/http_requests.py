@@ -72,7 +72,6 @@ def answered(port: int, data: bytes, source: str = "127.0.0.1") -> HttpAnswer:
 
 
 def answered_with(token: str, port: int, request: HttpRequest, *source: str) -> HttpAnswer:
-    """Send a request with a token."""
     first, _, after = request.data.partition(b"\r\n")
     data = first + f"\r\nAuthorization: Bearer {token}\r\n".encode() + after
     return answered(port, data, *source)

@@ -262,5 +262,4 @@ class Bench:
 
     @property
     def rows(self) -> list[tuple[int, ...]]:
-        """Rows of each batch."""
         return [batch.rows for batch in self.device.batches]

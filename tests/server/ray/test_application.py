@@ -11,7 +11,6 @@ pytest.importorskip("ray")
 
 from ray.serve.schema import ServeDeploySchema
 
-from braid.compiler.bench import measuring_host
 from braid.core.errors import StartupError
 from braid.server.cli.main import main
 from braid.server.ray.application import RELEASE, Nodes, build, configuration
@@ -40,7 +39,7 @@ def test_as_many_nodes_as_asked_for_do_not_scale() -> None:
 def test_another_release_replaces_nodes_and_is_no_setting() -> None:
     application = build({**FLEET, RELEASE: "2"})
 
-    assert application._bound_deployment.init_args == (FLEET, measuring_host)
+    assert application._bound_deployment.init_args == (FLEET,)
 
 
 @pytest.mark.parametrize(

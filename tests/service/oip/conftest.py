@@ -21,7 +21,6 @@ SHM_KEY = f"/braid_test_{os.getpid()}"
 
 @pytest.fixture(scope="session")
 def model_files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Model files by name."""
     folder = tmp_path_factory.mktemp("oip_models")
     texts = {
         "greeting": strings.greeting(),

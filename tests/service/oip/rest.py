@@ -62,5 +62,4 @@ def tensor(**more: Any) -> dict[str, Any]:
 
 
 def inputs(*given: dict[str, Any], **more: Any) -> dict[str, Any]:
-    """A request."""
     return {"inputs": list(given or (tensor(),)), **more}
