@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from braid.core.graph import Operator
+from braid.core.runtimes import ONNXRUNTIME, OPENVINO
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,12 @@ FAMILIES = (
         "pow", "clamp", "where", "hardswish", "erf", "neg",
     )),
 )  # fmt: skip
+
+
+ENGINES = {ONNXRUNTIME: "#0b7a75", OPENVINO: "#6b3fa0"}
+"""Colour of the band under units that an engine runs; another one is grey."""
+
+OTHER_ENGINE = "#555"
 
 
 def family_of(op: Operator) -> Family:

@@ -58,6 +58,7 @@ def _events(track: Timeline, graph: OpGraph, process: int) -> Iterator[dict[str,
             "args": {
                 "unit": bar.unit,
                 "alone_us": bar.alone_us,
+                "runs_in": bar.runs_in or "own kernels",
                 "what": describe_unit(graph, bar.unit),
             },
         }

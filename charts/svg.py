@@ -12,13 +12,23 @@ from html import escape
 from math import ceil, floor, log10
 from statistics import median
 
-from braid.charts.kinds import FAMILIES, OTHER, Family, family_of, kind_text
+from braid.charts.kinds import (
+    ENGINES,
+    FAMILIES,
+    OTHER,
+    OTHER_ENGINE,
+    Family,
+    family_of,
+    kind_text,
+)
 from braid.charts.timeline import Bar, StageSpan, Timeline, describe_unit
 from braid.core.graph import OpGraph
+from braid.core.runtimes import RUNTIMES
 
 GUTTER, MARGIN, MIN_WIDTH, STAGE_WIDTH = 86, 14, 1060, 40
 LANE, BAR, HEAD, GAP = 30, 24, 44, 18
 CHARACTER = 6.3  # of the small font, in units of the picture
+BAND = 5  # height of the mark of an engine, at the foot of a bar
 LEGIBLE, MAX_WIDTH = 6, 32_000
 ZOOMS = (1, 2, 4, 8, 16, 32)
 """Widths of the time axis, as multiples of the usual one."""
@@ -78,12 +88,13 @@ def timeline_svg(
         y += HEAD + LANE * track.lanes + GAP
     parts += _axis(longest, scale, y, ticks=8 * zoom)
     parts += _legend(_families(tracks, graphs), y + 34)
+    parts += _engines(tracks, y + 52)
     if any(track.is_estimated for track in tracks):
         parts.append(
-            f'<text class="soft" x="{GUTTER}" y="{y + 76:.0f}">Lengths inside stages are estimated '
+            f'<text class="soft" x="{GUTTER}" y="{y + 84:.0f}">Lengths inside stages are estimated '
             "for units that were not measured alone; stages are as measured.</text>"
         )
-    height = y + 88
+    height = y + 96
     body = "\n".join(parts)
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" class="braid" role="img" width="{width:.0f}" '
@@ -124,10 +135,15 @@ def _bar(bar: Bar, graph: OpGraph, top: float, scale: float) -> str:
     facts = [*describe_unit(graph, bar.unit), f"here {time_text(bar.duration_us)}, {alone}"]
     if bar.stage is not None and bar.group is not None:
         facts.insert(1, f"stage {bar.stage}, group {bar.group + 1}")
+    if bar.runs_in:
+        facts.append(f"runs in {bar.runs_in}; the times are those on own kernels")
     label = _fitted(_short(op.name), kind_text(op), width)
     text = f'<text x="{x + 3:.1f}" y="{y + 16:.0f}">{escape(label)}</text>' if label else ""
     box = f'x="{x:.2f}" y="{y:.0f}" width="{width:.2f}" height="{BAR}"'
     hatching = f'<rect {box} fill="url(#{_pattern_id(family)})"/>' if family.hatching else ""
+    if bar.engine:
+        band = f'x="{x:.2f}" y="{y + BAR - BAND:.0f}" width="{width:.2f}" height="{BAND}"'
+        hatching += f'<rect {band} fill="{ENGINES.get(bar.engine, OTHER_ENGINE)}"/>'
     return (
         f'<g class="bar" data-unit="{bar.unit}" data-start="{bar.start_us:.3f}" '
         f'data-us="{bar.duration_us:.3f}"><title>{escape(chr(10).join(facts))}</title>'
@@ -191,6 +207,20 @@ def _legend(families: Sequence[Family], y: float) -> Iterator[str]:
             f'<text x="{x + 28:.0f}" y="{y + 11:.0f}">{family.name}</text></g>'
         )
         x += 46 + ceil(len(family.name) * CHARACTER)
+
+
+def _engines(tracks: Sequence[Timeline], y: float) -> Iterator[str]:
+    """Legend of the bands under units that engines run."""
+    drawn = dict.fromkeys(bar.engine for track in tracks for bar in track.bars if bar.engine)
+    x = float(GUTTER)
+    for engine in drawn:
+        name = RUNTIMES.get(engine, engine)
+        yield (
+            f'<g class="legend"><rect x="{x:.0f}" y="{y + 5:.0f}" width="22" height="{BAND}" '
+            f'fill="{ENGINES.get(engine, OTHER_ENGINE)}"/>'
+            f'<text x="{x + 28:.0f}" y="{y + 11:.0f}">in {escape(name)}</text></g>'
+        )
+        x += 56 + ceil(len(name) * CHARACTER)
 
 
 def _patterns() -> str:

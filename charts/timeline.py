@@ -14,10 +14,11 @@ unit, and the timeline says that it is estimated.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 
 from braid.core.graph import OpGraph
+from braid.core.plan import engine_text
 from braid.core.runtimes import RUNTIMES
 from braid.core.schedule import Schedule, Stage
 
@@ -33,6 +34,8 @@ class Bar:
     group: int | None = None  # its number inside the stage, from 0
     stage: int | None = None  # from 1, over the whole schedule
     alone_us: float | None = None  # as measured by itself, None if it never was
+    engine: str = ""  # that runs it as one with others, of braid.core.runtimes; empty: own kernels
+    runs_in: str = ""  # text of that engine, with its version and threads
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +124,10 @@ def _title(schedule: Schedule) -> str:
     title = f"{planner}, batch {schedule.key.batch_size}"
     if schedule.runtime:
         return f"{title}: the plan that runs if {RUNTIMES[schedule.runtime]} cannot"
+    rows = [part.rows for part in schedule.plan.parts if part.rows]
+    if rows:
+        shares = " + ".join(map(str, rows))
+        return f"{title}, {shares} rows side by side in {engine_text(schedule.plan.parts[0])}"
     joined = len(schedule.plan.barriers) < len(schedule.stages) - 1
     if schedule.plan.streams > 1 and schedule.stages and joined:
         return f"{title}, no barriers: stages may overlap"
@@ -169,6 +176,7 @@ def _simulated(
     ended: dict[int, float] = {}
     bars = []
     barriers = set(schedule.plan.barriers)
+    part_of = {unit: part for part in schedule.plan.parts for unit in part.units}
     for position, launch in enumerate(schedule.plan.launches):
         if position in barriers:
             free = [max(free)] * len(free)
@@ -178,7 +186,10 @@ def _simulated(
         start = max([free[launch.stream], *waits])
         duration = times[launch.unit]
         alone_us = times.measured_us.get(launch.unit)
-        bars.append(Bar(launch.unit, launch.stream, start, duration, alone_us=alone_us))
+        bar = Bar(launch.unit, launch.stream, start, duration, alone_us=alone_us)
+        if (part := part_of.get(launch.unit)) is not None:
+            bar = replace(bar, engine=part.engine, runs_in=engine_text(part))
+        bars.append(bar)
         free[launch.stream] = ended[launch.unit] = start + duration
     return Timeline(
         f"{title}, streams without stages",

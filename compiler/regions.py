@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 
+from braid.compiler.part_latencies import stage_latencies
 from braid.compiler.stages import unit_latencies
 from braid.compiler.work import Work
 from braid.core.errors import InvalidArtefact, PreconditionFailed, Unavailable, WorkerFault
@@ -20,7 +21,6 @@ from braid.core.graph import OpGraph
 from braid.core.plan import EnginePart, Launch, StreamPlan
 from braid.core.precision import FP32
 from braid.core.program import ProgramKey
-from braid.engine.link.messages import MeasureParts
 from braid.scheduler.planners import Planned
 from braid.scheduler.regions import (
     BYTES_PER_US,
@@ -82,7 +82,7 @@ async def plan_of_regions(
     ) -> list[dict[Choice, float]]:
         pairs = zip(spans, choices, strict=True)
         asked = [[part(span, choice) for choice in some] for span, some in pairs]
-        return await _measured(work, program, asked)
+        return await _measured(work, program, graph, asked)
 
     try:
         costs = await measured(parts, [[Choice("", threads), *wide]] * len(parts))
@@ -148,23 +148,17 @@ def _near_run(costs: Sequence[Mapping[Choice, float]], choice: Choice) -> range:
 
 
 async def _measured(
-    work: Work, program: ProgramKey, asked: Sequence[Sequence[EnginePart]]
+    work: Work, program: ProgramKey, graph: OpGraph, asked: Sequence[Sequence[EnginePart]]
 ) -> list[dict[Choice, float]]:
     """Latencies of parts in microseconds, by region and who runs it; without those refused."""
     parts = [part for region in asked for part in region]
-    if not parts:
-        return [{} for _ in asked]
-    measured = (await work.device.ask(MeasureParts(program, tuple(parts)))).parts
-    by_part = dict(zip(parts, measured, strict=True))
-    for part, outcome in by_part.items():
-        if outcome.problem:
-            facts = {"engine": part.engine, "units": len(part.units), "reason": outcome.problem}
-            log.info("a part is refused", extra=facts)
+    latencies_us = await stage_latencies(work, program, graph, [(part,) for part in parts])
+    by_part = dict(zip(parts, latencies_us, strict=True))
     return [
         {
             Choice(part.engine, part.threads): latency_us
             for part in region
-            if (latency_us := by_part[part].latency_us) is not None
+            if (latency_us := by_part[part]) is not None
         }
         for region in asked
     ]

@@ -15,6 +15,7 @@ from braid.compiler.bench_search import BenchSearch
 from braid.compiler.choose_plan import ComparedPlans
 from braid.compiler.device import Device
 from braid.compiler.kernels import ChosenKernels, choose_kernels
+from braid.compiler.lane_parts import plans_on_lanes
 from braid.compiler.regions import plan_of_regions
 from braid.compiler.stages import StageLatencies, StageMeasurer
 from braid.compiler.teams import is_short, plans_of_teams
@@ -96,8 +97,11 @@ async def search_plans(work: Work, precision: str = "") -> FoundPlans:
         )
     runtimes = work.runtimes(usual.precision)
     if work.is_portfolio and runtimes:
-        by_regions = await plan_of_regions(work, kernels.program, graph, facts.threads)
-        planned = [*planned, *filter(None, [by_regions])]
+        program, threads = kernels.program, facts.threads
+        by_regions = await plan_of_regions(work, program, graph, threads)
+        on_lanes = await plans_on_lanes(work, program, graph, threads)
+        mixed = [*filter(None, [by_regions]), *on_lanes]
+        planned = [*planned, *(new for new in mixed if new.plan not in [p.plan for p in planned])]
     if work.is_portfolio and _is_short(device, graph, facts, planned):
         by_teams = await retry(lambda: plans_of_teams(work, kernels.program, graph, facts.threads))
         planned = [*planned, *by_teams.planned]

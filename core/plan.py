@@ -15,6 +15,7 @@ from typing import Any
 
 from braid.core.errors import InvalidArtefact
 from braid.core.json_form import from_stored_json, to_json, use_own_form
+from braid.core.runtimes import RUNTIMES
 
 MAX_STREAMS = 8
 
@@ -31,12 +32,24 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class EnginePart:
-    """Units of a static graph that an engine runs as one, cut out of the model's file."""
+    """Units of a static graph that an engine runs as one, cut out of the model's file.
+
+    Parts with ``rows`` divide a batch: all of them have all units of the plan, and they run side by
+    side, each on lanes of its own, the first one on the first rows.
+    """
 
     units: tuple[int, ...]  # launched in a row on one stream
-    engine: str  # of braid.core.runtimes
+    engine: str  # of braid.core.runtimes; empty, of some rows: own kernels
     version: str  # of the engine; of another one nothing is known
-    threads: int  # that it was measured on: all of the device, or 1
+    threads: int  # that it was measured on: all of the device, or those of one lane
+    rows: int = 0  # of the batch; 0: all of them
+
+
+def engine_text(part: EnginePart) -> str:
+    """What runs a part, for users: ``OpenVINO 2025.3 on 1 thread``."""
+    engine = f"{RUNTIMES.get(part.engine, part.engine)} {part.version}" if part.engine else ""
+    threads = "1 thread" if part.threads == 1 else f"{part.threads} threads"
+    return f"{engine or 'own kernels'} on {threads}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +81,16 @@ class StreamPlan:
 
     def _check_merges(self) -> None:
         position = {launch.unit: i for i, launch in enumerate(self.launches)}
-        parts = [part.units for part in self.parts]
+        divided = [part for part in self.parts if part.rows]
+        parts = [part.units for part in self.parts if not part.rows]
+        parts += [part.units for part in divided[:1]]
+        if divided and (
+            len(divided) < len(self.parts)
+            or self.merges
+            or self.bands
+            or any(part.units != tuple(position) for part in divided)
+        ):
+            raise InvalidArtefact("parts of some rows each have all units, and none is beside them")
         together = *self.merges, *parts, *self.bands
         merged = [unit for units in together for unit in units]
         if len(merged) != len(set(merged)) or not set(merged) <= set(position):

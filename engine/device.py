@@ -104,7 +104,7 @@ class AskedStage:
     threads: int | None = None  # how many it may use; None: all of the device
     strategy: Strategy = "concurrent"
     hopeless_us: float | None = None  # above it one sample is enough
-    delegated: BoundUnit | None = None  # an engine's, in place of the units of the only group
+    delegated: Sequence[BoundUnit | None] = ()  # an engine's, in place of the units of a group
 
 
 class DevicePart(Protocol):
@@ -119,7 +119,10 @@ class DevicePart(Protocol):
         """The part as a device of its own; what it prepares runs in the work of ``start``."""
 
     def start(self, work: Callable[[], None]) -> None:
-        """Begin ``work``, which raises nothing, on the place's own leading thread."""
+        """Begin ``work`` on the place's own leading thread; waits for the work before it."""
+
+    def join(self) -> None:
+        """Wait for the work that was begun last, and raise what it raised."""
 
 
 class StageTimer(Protocol):

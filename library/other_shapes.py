@@ -132,7 +132,7 @@ class OtherShapes:
             instead = partial(interpret, *self._device.models.static(program))
         results = self._session.results(program, given, instead)
         seconds, use = perf_counter() - began_s, self._uses.of(key)
-        use.ran_in_session(seconds)
+        self._uses.spent(use, seconds)
         if key in self._own:
             self._tried(key, seconds, is_own=False)
         elif self._uses.pays(use):

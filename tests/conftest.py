@@ -26,6 +26,7 @@ kill_children_at_exit()
 gc.disable()
 
 # Children that are modules of the tests find them here: no child looks into its working folder.
+os.environ.setdefault("GOMP_SPINCOUNT", "1000")  # as workers have it; beside load tests spin else
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.getenv("PYTHONPATH")]))
 
 # How long an example takes is a matter of the machine.

@@ -98,17 +98,17 @@ def lay_out_stage(
     groups: Sequence[Sequence[int]],
     threads: int,
     strategy: Strategy = "concurrent",
-    delegated: BoundUnit | None = None,
+    delegated: Sequence[BoundUnit | None] = (),
     near: Groups = (),
 ) -> Segment:
     """One stage as it runs inside a plan, group i on stream i; nothing is released.
 
-    ``delegated`` runs in place of the units of the only group. ``near`` are groups of threads, as
-    for ``lay_out``.
+    What is not None in ``delegated``, for each group, runs in place of the group's units. ``near``
+    are groups of threads, as for ``lay_out``.
     """
     launches = [Launch(unit, stream) for stream, group in enumerate(groups) for unit in group]
-    merges = groups if strategy == "merge" or delegated else ()
-    opened = {tuple(groups[0]): delegated} if delegated else {}
+    opened = {tuple(group): unit for group, unit in zip(groups, delegated, strict=False) if unit}
+    merges = groups if strategy == "merge" else list(opened)
     part = _Part(launches, [()] * len(launches), merges, opened)
     return _segment(program, part, threads, near)
 

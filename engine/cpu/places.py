@@ -29,22 +29,23 @@ class CpuPlace:
         self._has_begun = False
         executors: list[CpuExecutor] = []
         self.start(lambda: executors.append(CpuExecutor(len(span), cpus)))
-        self._wait()
+        self.join()
         self._executor = executors[0]
         self.backend = backend_of(self._executor)
 
     def start(self, work: Callable[[], None]) -> None:
-        """Begin ``work``; waits for the work before it."""
-        self._wait()
+        """Begin ``work`` on the leading thread; waits for the work before it."""
+        self.join()
         self._has_begun = True
         self._team.start(work)
 
     def close(self) -> None:
-        self._wait()
+        self.join()
         self._team.close()
         self._executor.close()
 
-    def _wait(self) -> None:
+    def join(self) -> None:
+        """Wait for the work that was begun last, and raise what it raised."""
         if self._has_begun:
             self._has_begun = False
             if (error := self._team.join()) is not None:

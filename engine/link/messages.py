@@ -97,7 +97,7 @@ class ExecutableReady:
     """An executable is ready to run."""
 
     outputs: Mapping[str, TensorType]  # by the name the caller sees; names follow the content
-    run_s: float  # seconds that its first run took
+    run_s: float  # seconds that its first run took; 0: it did not run
     needs_finite: bool = False  # whether its runs depend on inputs being finite
     heap_bytes: int = 0  # of its outputs, about, beside what the inputs' strings take
     memory: ModelMemory = ModelMemory()
@@ -135,17 +135,18 @@ class PlanMeasurements:
 
 @dataclass(frozen=True, slots=True)
 class PartMeasurement:
-    """Latency of units in an engine, on the values that other units give them."""
+    """Latency of parts that run side by side, on the values that other units give them."""
 
-    latency_us: float | None = None  # None: it is refused
+    latency_us: float | None = None  # None: one is refused
     problem: str = ""  # why
+    is_disturbed: bool = False  # other processes had the cores meanwhile
 
 
 @dataclass(frozen=True, slots=True)
 class PartMeasurements:
-    """Measurements of parts, in the order of the request."""
+    """Measurements of stages of parts, in the order of the request."""
 
-    parts: tuple[PartMeasurement, ...]
+    stages: tuple[PartMeasurement, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,10 +222,14 @@ class UnloadModel(WorkerRequest[Acknowledged]):
 
 @dataclass(frozen=True, slots=True)
 class PrepareExecutable(WorkerRequest[ExecutableReady]):
-    """Make an executable under a number that the front end chose; run it once."""
+    """Make an executable under a number that the front end chose; run it once.
+
+    ``runs_first`` False leaves the first run, which finds memory and code cold, to a request.
+    """
 
     number: int
     to_run: PlanToRun
+    runs_first: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,9 +292,13 @@ class ComparePlans(MeasurementRequest[PlanMeasurements]):
 
 @dataclass(frozen=True, slots=True)
 class MeasureParts(MeasurementRequest[PartMeasurements]):
-    """Measure units of a program in engines, and check what they compute."""
+    """Measure stages of parts in engines, and check what they compute.
 
-    parts: tuple[EnginePart, ...]  # without an engine: on own kernels
+    The parts of a stage run side by side, each on one thread; one alone has the threads that it
+    names. Those without an engine run on own kernels.
+    """
+
+    stages: tuple[tuple[EnginePart, ...], ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from braid.core.errors import BraidError, InvalidRequest
 from braid.core.graph import Operator
 from braid.engine.ops.dtypes import spec_of
 from braid.engine.ops.kinds import call
+from braid.engine.ops.shape_rules import shape_of
 from braid.engine.runtime.memory import raise_out_of_memory
 
 TENSOR_BYTES = 2**36
@@ -62,6 +63,9 @@ def attempt(
     """
     tensors = [tensor for tensor in operands if tensor is not None]
     try:
+        shape = shape_of(operator, operands)
+        if shape is not None:
+            return (_sized(operator, torch.empty(shape, dtype=tensors[0].dtype, device="meta")),)
         if tensors:
             outputs = call(operator, operands)
         else:
@@ -82,10 +86,15 @@ def attempt(
             f"the graph names {len(operator.outputs)}"
         )
     for output in outputs:
-        size_bytes = output.numel() * output.element_size()
-        if size_bytes > TENSOR_BYTES:
-            raise TooLarge(
-                f"operator {operator.name!r} ({operator.kind}) would make a tensor of "
-                f"{size_bytes} bytes, more than {TENSOR_BYTES}"
-            )
+        _sized(operator, output)
     return outputs
+
+
+def _sized(operator: Operator, output: Tensor) -> Tensor:
+    size_bytes = output.numel() * output.element_size()
+    if size_bytes > TENSOR_BYTES:
+        raise TooLarge(
+            f"operator {operator.name!r} ({operator.kind}) would make a tensor of "
+            f"{size_bytes} bytes, more than {TENSOR_BYTES}"
+        )
+    return output

@@ -43,7 +43,7 @@ class KernelSource(Protocol):
 
     def variants(
         self, unit: Operator, graph: OpGraph, constants: Mapping[str, Tensor], packed: PackedWeights
-    ) -> Sequence[Kernel]:
+    ) -> Iterable[Kernel]:
         """Kernels that can run ``unit``, the one that is usually fastest first.
 
         Args:
@@ -88,10 +88,11 @@ def makeable(kernels: Iterable[Kernel], threads: int) -> Iterator[Kernel]:
         yield kernel
 
 
-def choose(kernels: Sequence[Kernel], threads: int, wanted: str | None = None) -> Kernel:
+def choose(kernels: Iterable[Kernel], threads: int, wanted: str | None = None) -> Kernel:
     """The variant ``wanted``, else the first that can be made for ``threads`` threads."""
-    in_order = sorted(kernels, key=lambda kernel: kernel.variant != wanted)
-    first = next(makeable(in_order, threads), None)
+    if wanted is not None:
+        kernels = sorted(kernels, key=lambda kernel: kernel.variant != wanted)
+    first = next(makeable(kernels, threads), None)
     assert first is not None, "the registry runs everything"
     return first
 

@@ -5,7 +5,7 @@ Values live in numbered slots; each unit reads slots and fills slots. Constants 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
@@ -32,6 +32,7 @@ class BoundUnit:
     inputs: tuple[int, ...]  # slots
     outputs: tuple[int, ...]  # slots
     work_us: float  # rough latency on one thread, to balance lanes
+    held_bytes: int = 0  # weights of its own, which an engine made of the model's file
 
 
 OpenedParts = Mapping[EnginePart, BoundUnit]
@@ -51,7 +52,7 @@ class Binding:
 
     def kernels(
         self, unit: Operator, graph: OpGraph, constants: Mapping[str, Tensor]
-    ) -> Sequence[Kernel]:
+    ) -> Iterable[Kernel]:
         """Kernels that can run a unit of ``graph``, the one that is usually fastest first."""
         return self.source.variants(unit, graph, constants, self.packed)
 

@@ -48,6 +48,21 @@ def border_of(graph: OpGraph, units: Sequence[int]) -> tuple[list[str], list[str
     return inputs, outputs
 
 
+def check_version(backend: Backend, part: EnginePart) -> None:
+    """Check that the engine of a part is here as it was when the plan was made.
+
+    Raises:
+        PreconditionFailed: it is not here, or another version.
+    """
+    if part.engine not in backend.runtimes:
+        raise PreconditionFailed(f"{RUNTIMES.get(part.engine, part.engine)} is not installed")
+    engine = backend.engine(part.engine)
+    if engine.version != part.version:
+        raise PreconditionFailed(
+            f"{RUNTIMES[part.engine]} is {engine.version}, and the plan is of {part.version}"
+        )
+
+
 class EngineParts:
     """Opens parts of one program. Holds the model's file in memory."""
 
@@ -87,13 +102,8 @@ class EngineParts:
             PreconditionFailed: the engine is not here in this version, or refuses the part.
         """
         backend, program, graph = self._backend, self._program, self._program.graph
-        if part.engine not in backend.runtimes:
-            raise PreconditionFailed(f"{RUNTIMES.get(part.engine, part.engine)} is not installed")
+        check_version(backend, part)
         engine = backend.engine(part.engine)
-        if engine.version != part.version:
-            raise PreconditionFailed(
-                f"{RUNTIMES[part.engine]} is {engine.version}, and the plan is of {part.version}"
-            )
         engine.check(graph, program.constants())
         values, results = border_of(graph, part.units)
         values += [name for name in graph.inputs if name not in values]
@@ -114,6 +124,7 @@ class EngineParts:
             inputs=tuple(program.slots[value_of[name]] for name in read),
             outputs=tuple(program.slots[value] for value in results),
             work_us=sum(program.units[unit].work_us for unit in part.units),
+            held_bytes=len(model),
         )
 
 

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from weakref import WeakValueDictionary
@@ -44,10 +44,12 @@ from braid.engine.program.engines import Whole
 from braid.engine.program.input_ranges import input_ranges
 from braid.engine.program.kernel import PackedWeights
 from braid.engine.program.model_file import opened_file
-from braid.engine.program.program import NO_PARTS, OpenedParts, Program
+from braid.engine.program.program import NO_PARTS, BoundUnit, OpenedParts, Program
 from braid.engine.runtime.yielding import YieldToRequests, in_thread, no_pause
 from braid.engine.worker.any_shape import AnyShape, check_any_division
-from braid.engine.worker.engine_parts import EngineParts
+from braid.engine.worker.divided_rows import RowsOnLane, check_rows, divided
+from braid.engine.worker.divided_rows import Run as RunRows
+from braid.engine.worker.engine_parts import EngineParts, check_version
 from braid.engine.worker.tensor_memory import storage_bytes, storage_of
 
 log = logging.getLogger("braid.worker")
@@ -74,6 +76,8 @@ class LoadedModel:
     file_digest: str = ""  # of the file for other runtimes; "" if there is none
     file_bytes: int = 0
     programs: dict[tuple[ProgramKey, DevicePart | None], Program] = field(default_factory=dict)
+    own: dict[tuple[ProgramKey, DevicePart | None], Sequence[Tensor]] = field(default_factory=dict)
+    """Constants of programs that are not among the weights."""
     content: Mapping[str, Any] = field(default_factory=dict)  # of inputs, that it takes
     takes_any_shape: bool = False
     loose: tuple[OpGraph, Mapping[str, Tensor]] | None = None  # for tensors without elements
@@ -83,11 +87,21 @@ class LoadedModel:
         yield from self.weights.values()
         yield from self.packed.tensors()
 
+    def keep(self, key: ProgramKey, place: DevicePart | None, program: Program) -> None:
+        shared = set(map(storage_of, self.shared()))
+        constants = program.constants().values()
+        self.own[key, place] = [one for one in constants if storage_of(one) not in shared]
+        self.programs[key, place] = program
+
+    def forget(self, program: Program) -> None:
+        for key in [key for key, kept in self.programs.items() if kept is program]:
+            del self.programs[key], self.own[key]
+
     def tensors(self, pause: YieldToRequests) -> Iterator[Tensor]:
         """Weights in all layouts, and constants of programs; some come more than once."""
         yield from self.shared()
-        for at, program in enumerate(self.programs.values()):
-            yield from program.constants().values()
+        for at, own in enumerate(self.own.values()):
+            yield from own
             if at % PROGRAMS_A_STEP == PROGRAMS_A_STEP - 1:
                 pause()
 
@@ -103,6 +117,7 @@ class ReadyExecutable:
     session: Whole | None = None  # runs instead of the plan, as long as it can
     place: DevicePart | None = None  # where it runs; None: on all of the device
     fallback: Prepared | None = None  # of a plan with parts in engines: runs what these refuse
+    part_bytes: int = 0  # weights that parts in engines hold
     has_fallen_back: bool = False  # a run was left to another plan, which was logged
 
     @property
@@ -128,16 +143,22 @@ class ModelTable:
         if digest not in self._models:
             loaded = in_thread(lambda: load_artefact(artefact), self._pause)
             file = artefact / MODEL_FILE
-            self._models[digest] = LoadedModel(
-                artefact,
-                loaded.graph,
-                loaded.weights,
-                file_digest=loaded.report.files.get(MODEL_FILE, ""),
-                file_bytes=file.stat().st_size if file.is_file() else 0,
-                content=loaded.report.content,
-                takes_any_shape=bool(loaded.report.static_inputs)
-                or has_open_extents(loaded.graph.inputs),
+            self.hold(
+                digest,
+                LoadedModel(
+                    artefact,
+                    loaded.graph,
+                    loaded.weights,
+                    file_digest=loaded.report.files.get(MODEL_FILE, ""),
+                    file_bytes=file.stat().st_size if file.is_file() else 0,
+                    content=loaded.report.content,
+                    takes_any_shape=bool(loaded.report.static_inputs)
+                    or has_open_extents(loaded.graph.inputs),
+                ),
             )
+
+    def hold(self, digest: str, model: LoadedModel) -> None:
+        self._models[digest] = model
 
     def unload(self, digest: str) -> None:
         self._models.pop(digest, None)
@@ -201,15 +222,18 @@ class ModelTable:
             InvalidRequest: the model cannot run at these shapes.
         """
         model = self.model(key.digest)
-        if place is not None and (key, place) not in model.programs:
+        if (key, place) in model.programs:
+            return model.programs[key, place]
+        if place is None:
+            program = self.bound(key)
+        else:
             whole = self.program(key)
-            model.programs[key, place] = place.backend.bind(
+            program = place.backend.bind(
                 *(whole.graph, whole.constants(), model.packed, self._pause),
                 *(key.precision, dict(key.choices)),
             )
-        elif (key, place) not in model.programs:
-            model.programs[key, None] = self.bound(key)
-        return model.programs[key, place]
+        model.keep(key, place, program)
+        return program
 
     def bound(self, key: ProgramKey) -> Program:
         """Bind a program for all of the device, which only the caller keeps.
@@ -217,6 +241,14 @@ class ModelTable:
         Raises:
             InvalidRequest: the model cannot run at these shapes.
         """
+        packed = self.model(key.digest).packed
+        graph, constants = self._to_bind(key)
+        return self._backend.bind(
+            graph, constants, packed, self._pause, key.precision, dict(key.choices)
+        )
+
+    def _to_bind(self, key: ProgramKey) -> tuple[OpGraph, Mapping[str, Tensor]]:
+        """Static graph of a program in its precision, and its constants."""
         packed = self.model(key.digest).packed
         graph, constants = self.static(key)
         if key.precision == INT8:
@@ -226,9 +258,7 @@ class ModelTable:
         graph, constants = fuse_quantised(graph, constants, packed, on_integers=has_kernels)
         graph, constants = in_precision(graph, constants, key.precision, packed)
         graph.verify()
-        return self._backend.bind(
-            graph, constants, packed, self._pause, key.precision, dict(key.choices)
-        )
+        return graph, constants
 
     def static(self, key: ProgramKey) -> tuple[OpGraph, dict[str, Tensor]]:
         """Static graph of a program in the types of the model's file, and its constants."""
@@ -303,7 +333,10 @@ class ModelTable:
                 log.warning("runs under the sequential plan instead: %s", error, extra=facts)
                 plan = fallback = None
         prepared = self.ready(program, plan, place, opened)
-        return ReadyExecutable(key.digest, program, prepared, layout, session, place, fallback)
+        part_bytes = sum(unit.held_bytes for unit in opened.values())
+        return ReadyExecutable(
+            *(key.digest, program, prepared, layout, session, place, fallback), part_bytes
+        )
 
     def engine_parts(self, key: ProgramKey) -> EngineParts:
         """Read the model's file, to cut parts of a program out of it.
@@ -315,15 +348,62 @@ class ModelTable:
         model, program = self.model(key.digest), self.program(key)
         return in_thread(lambda: EngineParts(self._backend, model, key, program), self._pause)
 
-    def open_parts(self, key: ProgramKey, parts: Iterable[EnginePart]) -> OpenedParts:
-        """Open parts of a program in engines, while requests go on being answered.
+    def open_parts(self, key: ProgramKey, parts: Sequence[EnginePart]) -> OpenedParts:
+        """Open all parts of a plan, while requests go on being answered.
 
         Raises:
             PreconditionFailed: there is no file, or an engine is not here or refuses its part.
             InvalidArtefact: the file was changed after the import.
         """
+        if parts[0].rows:
+            return dict.fromkeys(parts, self._open_rows(key, parts))
         of_file = self.engine_parts(key)
         return in_thread(lambda: {part: of_file.open(part) for part in parts}, self._pause)
+
+    def _open_rows(self, key: ProgramKey, parts: Sequence[EnginePart]) -> BoundUnit:
+        """Open a model on a lane for each of ``parts``, which divide the rows of a batch.
+
+        Raises:
+            PreconditionFailed: the device or the model cannot be divided so, or an engine is not
+                here or refuses the model.
+            InvalidArtefact: the file was changed after the import.
+        """
+        program = self.program(key)
+        check_rows(program.graph, sum(part.rows for part in parts))
+        lanes = []
+        for part, place in zip(parts, self.places(len(parts)), strict=True):
+            if place is None:
+                raise PreconditionFailed("rows are divided over two lanes at least")
+            inputs = tuple((name, with_rows(spec, part.rows)) for name, spec in key.inputs)
+            run = self._rows_run(replace(key, inputs=inputs), part, place, len(parts))
+            lanes.append(RowsOnLane(place, part.rows, run))
+        return divided(program, lanes)
+
+    def _rows_run(
+        self, key: ProgramKey, part: EnginePart, place: DevicePart, lanes: int
+    ) -> RunRows:
+        """What runs the rows of a part, by the program of these, on a place."""
+        if not part.engine:
+            graph, constants = self._to_bind(key)
+            packed, choices = self.model(key.digest).packed, dict(key.choices)
+            program = place.backend.bind(
+                graph, constants, packed, self._pause, key.precision, choices
+            )
+            prepared = self.ready(program, None, place)
+
+            def run(inputs: Mapping[str, Tensor], outputs: Mapping[str, Tensor]) -> None:
+                prepared.begin(inputs, outputs).finish()
+
+            return run
+        check_version(self._backend, part)
+        self.check_runtime(part.engine, key)
+        whole = self.session(part.engine, key.digest, place, lanes, key.precision)
+        shapes = {
+            name: torch.empty(spec_shape(spec)).to(torch_dtype(spec.dtype))
+            for name, spec in key.inputs
+        }
+        in_thread(lambda: whole.ready_for(shapes), self._pause)
+        return whole.run_into
 
     def open_any_shape(self, to_run: PlanToRun) -> Sequence[AnyShape]:
         """Open a model for runs at any of its shapes: one, or one for each place.
@@ -390,7 +470,9 @@ class ModelTable:
         activations = 0 if latest is None else latest.prepared.activation_bytes or 0
         reserved = self._backend.reserved_bytes()
         sessions = sum(of == digest for _, of, *_ in self._sessions)
-        in_sessions = sessions * model.file_bytes
+        copies = (ready for copies in self._executables.values() for ready in copies)
+        in_parts = sum(ready.part_bytes for ready in copies if ready.digest == digest)
+        in_sessions = sessions * model.file_bytes + in_parts
         return ModelMemory(sum(sizes.values()), gpu_weights, activations, reserved, in_sessions)
 
     def size_bytes(self, ready: ReadyExecutable) -> int:
@@ -403,7 +485,8 @@ class ModelTable:
         own = storage_bytes(tensor for tensor in constants if storage_of(tensor) not in shared)
         on_gpu = self._backend.reserved_bytes() is not None
         activations = ready.prepared.activation_bytes or 0 if on_gpu else 0
-        return len(ready.program.units) * UNIT_BYTES + sum(own.values()) + activations
+        held = sum(own.values()) + ready.part_bytes + activations
+        return len(ready.program.units) * UNIT_BYTES + held
 
     def release(self, number: int) -> None:
         """Forget an executable, and its program if no other plan uses it."""
@@ -413,9 +496,7 @@ class ModelTable:
         for copy in copies:
             copy.prepared.release()
             if copy.digest in self._models and id(copy.program) not in used:
-                programs = self._models[copy.digest].programs
-                for key in [key for key, program in programs.items() if program is copy.program]:
-                    del programs[key]
+                self._models[copy.digest].forget(copy.program)
 
     def executables(self, number: int) -> Sequence[ReadyExecutable]:
         """Find a prepared executable: one, or one for each place that it can run on.
@@ -467,6 +548,11 @@ def seeded_inputs(
         else:
             inputs[name] = torch.full(spec_shape(spec), int(name in divisors), dtype=dtype)
     return inputs
+
+
+def with_rows(spec: TensorType, rows: int) -> TensorType:
+    """The type of so many rows of a batch, which the first dimension counts."""
+    return replace(spec, shape=(rows, *spec.shape[1:]))
 
 
 def spec_shape(spec: TensorType) -> Sequence[int]:

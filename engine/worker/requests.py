@@ -248,17 +248,19 @@ class RequestHandlers:
         return Acknowledged()
 
     def prepare(self, request: PrepareExecutable) -> ExecutableReady:
-        """Make an executable, and run it once to warm up."""
+        """Make an executable, and run it once to warm up, unless a request is to."""
         to_run, key = request.to_run, request.to_run.program
         if to_run.any_shape:
             return self._open_any_shape(request)
         clock = WorkClock(self._pause)
         graph = self._models.program(key).graph
-        inputs = seeded_inputs(graph, self._models.content(key), 0)
         places = self._models.places(to_run.side_by_side)
         copies = [self._models.executable_of(to_run, place) for place in places]
         self._models.prepare(request.number, copies)
-        run_s = max(self._warm_up(ready, inputs) for ready in copies)
+        run_s = 0.0
+        if request.runs_first:
+            inputs = seeded_inputs(graph, self._models.content(key), 0)
+            run_s = max(self._warm_up(ready, inputs) for ready in copies)
         needs_finite = any(ready.needs_finite for ready in copies)
         room = heap_bytes(graph, copies[0].layout)
         memory = self._models.memory(key.digest, copies[0])

@@ -246,14 +246,16 @@ class Device:
         with suppress(Unavailable):  # the next worker is not told of it
             await self.link.call(UnloadModel(digest))
 
-    async def prepare(self, to_run: PlanToRun) -> Executable:
-        """Make a plan ready to run.
+    async def prepare(self, to_run: PlanToRun, like: Executable | None = None) -> Executable:
+        """Make a plan ready to run, and run it once.
+
+        With ``like``, which computes the same, the first run is a request's, and bounded as that.
 
         Raises:
             InvalidRequest: the model cannot run at these shapes.
             WorkerRestarting: the worker is not up.
         """
-        return await self._executables.prepare(to_run)
+        return await self._executables.prepare(to_run, like)
 
     def at_shapes(
         self, ready: Executable, program: ProgramKey, outputs: Mapping[str, TensorType]

@@ -103,18 +103,19 @@ class Executables:
         self.memory: dict[str, ModelMemory] = {}  # as of each model's latest executable, by digest
         self.gpu_reserved_bytes: int | None = None  # as of the latest executable
 
-    async def prepare(self, to_run: PlanToRun) -> Executable:
+    async def prepare(self, to_run: PlanToRun, like: Executable | None = None) -> Executable:
         """Make a plan ready to run, as ``Device.prepare`` does."""
         self._last_number += 1
         number = self._last_number
         try:
-            answer = await self._link.call(PrepareExecutable(number, to_run))
+            request = PrepareExecutable(number, to_run, runs_first=like is None)
+            answer = await self._link.call(request)
         except asyncio.CancelledError:  # the worker makes it all the same
             with suppress(Unavailable):
                 self._link.call(ReleaseExecutable(number)).add_done_callback(_ignore)
             raise
         layout = slot_layout(to_run.program.specs, answer.outputs)
-        bound = self._limits.bound(answer.run_s)
+        bound = self._limits.bound(answer.run_s) if like is None else like.bound
         ready = Executable(
             *(number, to_run, layout, bound, answer.needs_finite, answer.heap_bytes),
             *(answer.run_s, answer.size_bytes, answer.work_s),

@@ -1,6 +1,7 @@
 """What answers a replica's requests in shapes that no schedule was made for.
 
     request ──> own executable of its class, if that is measured to be faster
+         ├────> the same, prepared while the request waits, if that saves time to this one alone
          └────> the session for any shape, or the one side by side     nothing is prepared
          └──there is none, or it does not run──> own executable, prepared while the request waits
 
@@ -23,10 +24,12 @@ from braid.core.background import log_unexpected
 from braid.core.errors import BraidError, InvalidRequest, Unavailable
 from braid.core.inputs import ShapeClass
 from braid.core.program import PlanToRun
-from braid.core.shape_uses import MAX_USES, Key, ShapeUses
+from braid.core.shape_uses import MAX_USES, Key, ShapeUse, ShapeUses
 from braid.core.tensor import TensorType, outputs_at
 from braid.server.devices.device import Device
 from braid.server.devices.executables import Executable
+from braid.server.inference.lengths import elements_of
+from braid.server.inference.shape_latencies import ShapeTimes
 
 log = logging.getLogger("braid.replica")
 
@@ -67,6 +70,7 @@ class OtherShapes:
         self._own: dict[Key, asyncio.Task[Executable]] = {}
         self._impossible: dict[Key, str] = {}  # why the model cannot run at these shapes
         self._uses = ShapeUses[Executable](self._session_at)
+        self._session_times = ShapeTimes()
         self._releasing: set[asyncio.Task[None]] = set()
         self._heap_part = 0.0  # of a run, by the bytes of its inputs; as much as was seen
 
@@ -145,7 +149,36 @@ class OtherShapes:
         if own is not None and use.is_owns_turn:
             self._memory.used(self, key)
             return own
+        if use.session is None or self._pays_at_once(key, use):
+            return None
         return use.session
+
+    def _pays_at_once(self, key: Key, use: ShapeUse[Executable]) -> bool:
+        if key in self._own or self._memory.is_preparing:
+            return False
+        expected_s = self._session_times.expected_s(_elements(key))
+        return expected_s is not None and self._uses.pays_at_once(use, expected_s)
+
+    async def prepared_now(self, key: Key) -> Executable:
+        """Return the executable of a class for which nothing is ready, prepared now.
+
+        Where that fails, the session, if there is one.
+
+        Raises:
+            InvalidRequest: the model cannot run at these shapes.
+        """
+        use = self._uses.of(key)
+        if use.session is None:
+            return await self.own(key)
+        self._memory.is_preparing = True
+        try:
+            return await self.own(key)
+        except BraidError as error:
+            if not isinstance(error, Unavailable):  # once is enough
+                use.is_own_faster = False
+            return use.session or await self.own(key)
+        finally:
+            self._memory.is_preparing = False
 
     async def own(self, key: Key) -> Executable:
         """Return the own executable of a class, prepared now if there is none.
@@ -161,13 +194,18 @@ class OtherShapes:
         """Learn from a run; has an own executable prepared beside if that would have paid."""
         use, own = self._uses.of(key), self._ready_own(key)
         if ready is use.session:
-            use.ran_in_session(seconds)
+            self._uses.spent(use, seconds)
+            self._session_times.observe(_elements(key), seconds, 1)
             if ready.heap_bytes:
                 part = ready.heap_bytes / max(1, _input_bytes(ready))
                 self._heap_part = max(self._heap_part, part)
             is_free = key not in self._own and not self._memory.is_preparing
             if is_free and self._uses.pays(use):
                 self._prepare_beside(key)
+        elif ready is own and not use.own_s and not use.session_s:
+            expected_s = self._session_times.expected_s(_elements(key))
+            if expected_s:
+                self._uses.ran_at_once(seconds, expected_s)
         if own is not None and ready in (own, use.session):
             self._uses.tried(use, seconds, is_own=ready is own)
             if use.is_own_faster is False:
@@ -225,7 +263,8 @@ class OtherShapes:
 
     async def _prepare(self, key: Key) -> Executable:
         try:
-            ready = await self._device.prepare(self._to_run(*key))
+            session = self._uses.of(key).session
+            ready = await self._device.prepare(self._to_run(*key), like=session)
         except InvalidRequest as error:
             if len(self._impossible) >= MAX_USES:
                 self._impossible.clear()
@@ -233,6 +272,7 @@ class OtherShapes:
             del self._own[key]
             raise
         except BaseException:
+            self._uses.of(key).may_wait = False
             del self._own[key]
             raise
         self._uses.prepared(ready.work_s)
@@ -249,6 +289,11 @@ class OtherShapes:
         error = None if task.cancelled() else task.exception()
         if error is not None and not isinstance(error, Unavailable):  # once is enough
             self._uses.of(key).is_own_faster = False
+
+
+def _elements(key: Key) -> int:
+    shape_class, batch_size = key
+    return elements_of(shape_class) * batch_size
 
 
 def _input_bytes(ready: Executable) -> int:

@@ -414,7 +414,7 @@ class ModelReplica:
             InvalidRequest: the model cannot run at these shapes.
         """
         ready = self.ready(shape_class, batch_size, beside)
-        return ready or await self.other_shapes.own((shape_class, batch_size))
+        return ready or await self.other_shapes.prepared_now((shape_class, batch_size))
 
     def ran(
         self, shape_class: ShapeClass, batch_size: int, ready: Executable, seconds: float

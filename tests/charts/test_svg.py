@@ -10,9 +10,11 @@ from xml.etree import ElementTree
 import pytest
 
 from benchmarks.inception_block import inception_e, planned
+from braid.charts.kinds import ENGINES
 from braid.charts.svg import legible_zoom, time_text, timeline_svg
 from braid.charts.timeline import Bar, Timeline, scheduled, sequential
-from braid.core.plan import sequential_plan
+from braid.core.plan import EnginePart, Launch, StreamPlan, sequential_plan
+from braid.core.runtimes import ONNXRUNTIME, OPENVINO
 from braid.core.schedule import Provenance, Schedule, Stage
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -184,3 +186,34 @@ def test_zoom_stretches_the_axis_with_as_many_more_ticks() -> None:
 
 def zoomed(track: Timeline, zoom: int) -> ElementTree.Element:
     return ElementTree.fromstring(timeline_svg([track], [inception_e()], "x", zoom))
+
+
+def in_parts(*parts: EnginePart) -> Schedule:
+    launches = tuple(Launch(unit, 0) for unit in range(11))
+    return replace(planned(), plan=StreamPlan(launches, 1, parts=parts), stages=())
+
+
+def test_units_that_an_engine_runs_say_so_and_bear_its_colour() -> None:
+    part = EnginePart((1, 2, 3), OPENVINO, "2025.3", 2)
+
+    picture = draw(in_parts(part))
+
+    bars = marked(picture, "bar")[11:]  # of the second track
+    colours = [[rect.get("fill") for rect in bar.iter(f"{SVG}rect")] for bar in bars]
+    facts = [bar.findtext(f"{SVG}title", "") for bar in bars]
+    assert [ENGINES[OPENVINO] in some for some in colours] == [
+        unit in part.units for unit in range(11)
+    ]
+    assert ["OpenVINO 2025.3 on 2 threads" in text for text in facts] == [
+        unit in part.units for unit in range(11)
+    ]
+    assert "in OpenVINO" in words(picture)
+
+
+def test_a_plan_of_rows_names_them() -> None:
+    units = tuple(range(11))
+    parts = [EnginePart(units, ONNXRUNTIME, "1.23", 1, rows) for rows in (3, 2)]
+
+    assert "3 + 2 rows side by side in ONNX Runtime 1.23 on 1 thread" in words(
+        draw(in_parts(*parts))
+    )

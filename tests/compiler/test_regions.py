@@ -59,17 +59,19 @@ def planned(latency_us: Latency, graph: OpGraph = GRAPH, **changes: Any) -> Plan
     """The plan of regions by a device that takes so long for parts; None: it refuses one."""
 
     async def ask(request: MeasureParts) -> PartMeasurements:
-        measured = [latency_us(part) for part in request.parts]
+        measured = [latency_us(part) for (part,) in request.stages]
         return PartMeasurements(
             tuple(PartMeasurement(us, "" if us is not None else "it refuses it") for us in measured)
         )
 
     async def latencies(names: list[str]) -> dict[str, float]:
-        return dict.fromkeys(names, 1000.0)
+        return dict.fromkeys([name for name in names if " in " not in name], 1000.0)
+
+    async def keep(_: object) -> None: ...
 
     work = SimpleNamespace(
         device=SimpleNamespace(ask=ask, software=SOFTWARE),
-        cache=SimpleNamespace(find_latencies=latencies),
+        cache=SimpleNamespace(find_latencies=latencies, keep_latencies=keep),
         runtimes=lambda _: (ONNXRUNTIME, OPENVINO),
         **changes,
     )

@@ -7,7 +7,7 @@ variants(unit) ──> [oneDNN directly, Winograd's method, oneDNN through torch
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 
 import torch
@@ -63,22 +63,20 @@ class CpuKernels:
 
     def variants(
         self, unit: Operator, graph: OpGraph, constants: Mapping[str, Tensor], packed: PackedWeights
-    ) -> list[Kernel]:
+    ) -> Iterator[Kernel]:
         library = find_onednn()
-        direct = winograd = None
         if library is not None:
             library = library.on(_data_type(unit, graph))
             binding = UnitBinding(library, graph, constants, packed, self._images(graph))
             bind = bind_on_integers if unit.kind in ON_INTEGERS else bind_directly
             direct = bind(unit, binding)
-            winograd = bind_winograd(unit, binding) if direct is not None else None
-        kernels = (
-            direct,
-            winograd,
-            _through_torch(unit, graph, constants, packed),
-            Kernel(REGISTRY, bound(unit)),
-        )
-        return [kernel for kernel in kernels if kernel is not None]
+            if direct is not None:
+                yield direct
+                if (winograd := bind_winograd(unit, binding)) is not None:
+                    yield winograd
+        if (through_torch := _through_torch(unit, graph, constants, packed)) is not None:
+            yield through_torch
+        yield Kernel(REGISTRY, bound(unit))
 
     def _images(self, graph: OpGraph) -> Set[str]:
         if self._latest is None or self._latest[0] is not graph:

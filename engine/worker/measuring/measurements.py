@@ -14,7 +14,12 @@ from statistics import median
 
 from torch import Tensor
 
-from braid.core.errors import DeviceOutOfMemory, InvalidArtefact, PreconditionFailed
+from braid.core.errors import (
+    DeviceOutOfMemory,
+    InvalidArtefact,
+    InvalidRequest,
+    PreconditionFailed,
+)
 from braid.core.measurement import DeviceFacts, StageOverheads
 from braid.core.plan import EnginePart, StreamPlan, verify_plan
 from braid.core.precision import FP32, HALF, INT8
@@ -41,7 +46,7 @@ from braid.engine.link.messages import (
 from braid.engine.passes.quantised.candidates import Candidates
 from braid.engine.program.engines import Whole
 from braid.engine.program.merge import merge_groups
-from braid.engine.program.program import NO_PARTS, Program
+from braid.engine.program.program import NO_PARTS, BoundUnit, Program
 from braid.engine.runtime.priority import thread_gives_way
 from braid.engine.runtime.yielding import NetClock, YieldToRequests, in_thread
 from braid.engine.timing.comparison import Check, ComparisonOptions, compare
@@ -49,7 +54,7 @@ from braid.engine.timing.contenders import PAUSE_S, TimedContender, idle
 from braid.engine.timing.counted_rounds import CountedRounds
 from braid.engine.timing.runs import TimedRun, timed_aside
 from braid.engine.worker.checked_inputs import inputs_to_check
-from braid.engine.worker.engine_parts import border_of, check_part
+from braid.engine.worker.engine_parts import EngineParts, border_of, check_part
 from braid.engine.worker.measuring.calibration import calibrated
 from braid.engine.worker.measuring.lost_numbers import most_lost
 from braid.engine.worker.measuring.sensitivity import most_rounded
@@ -128,32 +133,67 @@ class Measurements:
         return timing
 
     def parts(self, request: MeasureParts) -> Task:
-        """Measure parts one by one as stages of their units; an engine may refuse one, or err."""
+        """Measure stages of parts one by one; an engine may refuse a part, or err."""
         key, program = request.program, self._models.program(request.program)
-        of_file, inputs = self._models.engine_parts(key), self._seeded(key)
-        values = self._border_values(program, request.parts, inputs())
+        parts, inputs = [p for stage in request.stages for p in stage], self._seeded(key)
+        is_cut = any(part.engine and not part.rows for part in parts)
+        of_file = self._models.engine_parts(key) if is_cut else None
+        values = self._border_values(program, parts, inputs())
         measured: list[PartMeasurement] = []
-        own_us: dict[tuple[int, ...], float] = {}
-        for part in request.parts:
+        own_us: dict[frozenset[int], float] = {}
+        for stage in request.stages:
             yield None
-            delegated = None
+            units = frozenset(unit for part in stage for unit in part.units)
             try:
-                if part.engine:
-                    delegated = in_thread(partial(of_file.open, part), self._pause)
-                    check_part(delegated, values)
-                hopeless_us = HOPELESS * own_us.get(part.units, inf)
-                stage = AskedStage((part.units,), None, "concurrent", hopeless_us, delegated)
+                opened = self._opened(key, of_file, stage, values)
+                asked = AskedStage(
+                    [part.units for part in stage][: len(opened)],
+                    1
+                    if len(stage) == 1 and not stage[0].engine and stage[0].threads == 1
+                    else None,
+                    "concurrent",
+                    HOPELESS * own_us.get(units, inf),
+                    opened,
+                )
                 for _ in range(PART_ATTEMPTS):
-                    timing = yield from self._backend.measure(program, inputs, stage, self._pause)
+                    timing = yield from self._backend.measure(program, inputs, asked, self._pause)
                     if not timing.is_disturbed:
                         break
-                if not part.engine:
-                    own_us[part.units] = timing.latency_us
-                measured.append(PartMeasurement(timing.latency_us))
-            except PreconditionFailed as error:
+                if not any(part.engine for part in stage):
+                    own_us.setdefault(units, timing.latency_us)
+                measured.append(
+                    PartMeasurement(timing.latency_us, is_disturbed=timing.is_disturbed)
+                )
+            except (PreconditionFailed, InvalidRequest) as error:
                 measured.append(PartMeasurement(problem=str(error)))
         self.forget()
         return PartMeasurements(tuple(measured))
+
+    def _opened(
+        self,
+        key: ProgramKey,
+        of_file: EngineParts | None,  # of which parts are cut out
+        stage: Sequence[EnginePart],
+        values: Mapping[int, Tensor],
+    ) -> list[BoundUnit | None]:
+        """Open what runs in place of each group of a stage; None: its own units do.
+
+        Raises:
+            PreconditionFailed: an engine refuses a part, or computes something else.
+        """
+        opened: list[BoundUnit | None]
+        if stage[0].rows:
+            opened = [self._models.open_parts(key, stage)[stage[0]]]
+        else:
+            opened = [
+                in_thread(partial(of_file.open, part), self._pause)
+                if of_file is not None and part.engine
+                else None
+                for part in stage
+            ]
+        for unit in filter(None, opened):
+            check_part(unit, values)
+        return opened
 
     def in_place(self, request: MeasureInPlace) -> Task:
         """Time what plans launch in its place, as the plans run in service."""
@@ -191,7 +231,7 @@ class Measurements:
     ) -> Mapping[int, Tensor]:
         """Values at the borders of parts by the plain interpreter, by their slots."""
         graph = program.graph
-        borders = [border_of(graph, part.units) for part in parts if part.engine]
+        borders = [border_of(graph, part.units) for part in parts if part.engine or part.rows]
         names = {name for border in borders for values in border for name in values}
         shown = replace(graph, outputs={name: name for name in names})
         values = self._backend.interpret(replace(program, graph=shown), inputs, self._pause)

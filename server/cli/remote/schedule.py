@@ -20,6 +20,7 @@ from braid.charts.kinds import kind_text
 from braid.core.errors import InvalidArtefact
 from braid.core.graph import Operator, OpGraph, graph_from_json
 from braid.core.measurement import rival_text, side_by_side_text, speed_text, spread_text
+from braid.core.plan import engine_text
 from braid.core.precision import AUTO
 from braid.core.quantisation import quantisation_text
 from braid.core.runtimes import RUNTIMES
@@ -230,9 +231,10 @@ def _header(name: str, schedule: Schedule) -> Iterator[str]:
         yield f"the plan is that of {schedule.planner}"
     for part in schedule.plan.parts:
         names = [schedule.unit_names[unit] for unit in part.units]
-        threads = "1 thread" if part.threads == 1 else f"{part.threads} threads"
-        engine = f"{RUNTIMES.get(part.engine, part.engine)} {part.version}"
-        yield f"units {names[0]} to {names[-1]} ({len(names)}) run in {engine} on {threads}"
+        what = f"units {names[0]} to {names[-1]} ({len(names)})"
+        if part.rows:
+            what = f"{part.rows} of {schedule.key.batch_size} rows"
+        yield f"{what} run in {engine_text(part)}"
     yield _search(schedule)
     if provenance.max_abs_error is not None:
         yield _error(provenance)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -20,12 +20,10 @@ from braid.engine.importer.host.report import MODEL_FILE, file_digest
 from braid.engine.onnx.lowering import lower
 from braid.engine.onnx.prepare import prepare
 from braid.engine.passes import run_passes
-from braid.engine.passes.fusion import fuse_residuals, fuse_weighted_sums
-from braid.engine.passes.specialise import interpret, specialise
-from braid.engine.program.program import BoundUnit
-from braid.engine.runtime.yielding import no_pause
-from braid.engine.worker.engine_parts import EngineParts, border_of
-from braid.engine.worker.models import LoadedModel
+from braid.engine.passes.specialise import interpret
+from braid.engine.program.program import BoundUnit, OpenedParts
+from braid.engine.worker.engine_parts import border_of
+from braid.engine.worker.models import LoadedModel, ModelTable
 
 
 class Drawn:
@@ -35,6 +33,7 @@ class Drawn:
         path = folder / MODEL_FILE
         path.write_bytes(model.SerializeToString())
         self.model = model
+        self._session: onnxruntime.InferenceSession | None = None
         self.inputs = {
             info.name: torch.from_numpy(
                 np.random.default_rng(rows)
@@ -45,19 +44,41 @@ class Drawn:
         }
         template, weights = run_passes(*lower(prepare(model)))
         specs = {name: TensorType("FP32", tuple(x.shape)) for name, x in self.inputs.items()}
-        static, constants = specialise(template, weights, specs, {})
-        self.graph = fuse_weighted_sums(fuse_residuals(static), constants)
-        loaded = LoadedModel(folder, template, weights, file_digest=file_digest(path))
-        self.backend = backend
-        self.program = backend.bind(self.graph, constants, loaded.packed, no_pause)
-        key = ProgramKey("", tuple(specs.items()))
-        self.parts = EngineParts(backend, loaded, key, self.program)
+        table = ModelTable(backend)
+        table.hold("", LoadedModel(folder, template, weights, file_digest=file_digest(path)))
+        self.rows = rows
+        self.backend, self.table = backend, table
+        self.key = ProgramKey("", tuple(specs.items()))
+        self.program = table.program(self.key)
+        self.graph = self.program.graph
+        self.parts = table.engine_parts(self.key)
 
     def expected(self) -> dict[str, torch.Tensor]:
-        session = onnxruntime.InferenceSession(self.model.SerializeToString())
-        names = [output.name for output in session.get_outputs()]
-        feeds = {name: tensor.numpy() for name, tensor in self.inputs.items()}
-        return dict(zip(names, map(torch.from_numpy, session.run(None, feeds)), strict=True))
+        return self._computed(self.inputs)
+
+    def _computed(self, inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Outputs of the uncut model in ONNX Runtime."""
+        if self._session is None:
+            self._session = onnxruntime.InferenceSession(self.model.SerializeToString())
+        names = [output.name for output in self._session.get_outputs()]
+        feeds = {name: tensor.numpy() for name, tensor in inputs.items()}
+        return dict(zip(names, map(torch.from_numpy, self._session.run(names, feeds)), strict=True))
+
+    def has_rows_apart(self) -> bool:
+        """Whether the uncut model gives for each row alone what it gives for it in the batch."""
+        if any(tensor.shape[0] != self.rows for tensor in self.inputs.values()):
+            return False
+        for row in range(self.rows):
+            alone = self._computed({name: x[row : row + 1] for name, x in self.inputs.items()})
+            for name, whole in self.expected().items():
+                if whole.dim() == 0 or whole.shape[0] != self.rows:
+                    return False
+                one = whole[row : row + 1]
+                if one.shape != alone[name].shape or not torch.allclose(
+                    one, alone[name], atol=1e-4
+                ):
+                    return False
+        return True
 
     def can_be_cut(self, units: Sequence[int]) -> bool:
         inputs, outputs = border_of(self.graph, units)
@@ -85,6 +106,22 @@ class Drawn:
                 refused.append(str(error))
         launches = tuple(Launch(unit, 0) for unit in range(count))
         return StreamPlan(launches, 1, parts=tuple(opened)), opened, refused
+
+    def random_rows(self, seed: int) -> tuple[StreamPlan, OpenedParts]:
+        """A plan that divides the batch at random over two lanes.
+
+        Raises:
+            PreconditionFailed: an engine refuses the model, or the model has no rows.
+        """
+        random = np.random.default_rng(seed)
+        units = tuple(range(len(self.graph.operators)))
+        first, parts = int(random.integers(1, self.rows)), []
+        for rows in (first, self.rows - first):
+            engine = str(random.choice(["", *self.backend.runtimes]))
+            version = self.backend.engine(engine).version if engine else ""
+            parts.append(EnginePart(units, engine, version, 1, rows))
+        plan = StreamPlan(tuple(Launch(unit, 0) for unit in units), 1, parts=tuple(parts))
+        return plan, self.table.open_parts(self.key, parts)
 
     def values(self, names: Sequence[str]) -> dict[str, torch.Tensor]:
         """Values of the static graph, by the plain interpreter."""

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 import torch
 
-from braid.core.plan import verify_plan
+from braid.core.errors import PreconditionFailed
+from braid.core.plan import StreamPlan, sequential_plan, verify_plan
 from braid.engine.cpu.backend import CpuBackend
 from braid.engine.cpu.executor import CpuExecutor
+from braid.engine.device import Prepared
+from braid.engine.program.program import OpenedParts
 from braid.engine.runtime.yielding import no_pause
 from tests.engine.parts.drawn import Drawn
 from tests.models.random_graphs import random_model
 
 TOLERANCE = 1e-4
+
+ENDS_OPENVINO = frozenset({471, 728, 799, 1124, 1140, 2125})
+"""Seeds of models whose compilation as a whole ends the process in OpenVINO 2026.4 (SIGSEGV)."""
 
 
 @pytest.fixture(scope="module")
@@ -31,16 +38,51 @@ def parts_that_ran(seeds: range, folder: Path, backend: CpuBackend) -> tuple[int
     for seed in seeds:
         drawn = Drawn(random_model(seed), folder, backend, rows=1 + seed % 3)
         plan, opened, reasons = drawn.random_plan(seed, threads=(1, 2))
-        verify_plan(plan, drawn.graph.predecessors())
-        ready = backend.prepare(drawn.program, plan, no_pause, opened)
-        expected = drawn.expected()
-        for _ in range(2):  # again on memory that was used before
-            outputs = ready.run(drawn.inputs)
-            for name, wanted in expected.items():
-                error = (outputs[name] - wanted).abs().max() / wanted.abs().max().clamp(1e-3)
-                assert float(error) < TOLERANCE, (seed, name, plan.parts)
+        check_plan(drawn, plan, opened, seed)
         parts, refused = parts + len(opened), refused + reasons
     return parts, refused
+
+
+def rows_that_ran(seeds: range, folder: Path, backend: CpuBackend) -> int:
+    """Divide batches of random models at random over lanes; returns how many were."""
+    ran = 0
+    for seed in sorted({*seeds} - ENDS_OPENVINO):
+        drawn = Drawn(random_model(seed), folder, backend, rows=2 + seed % 4)
+        if not drawn.has_rows_apart():
+            continue
+        with suppress(PreconditionFailed):
+            plan, opened = drawn.random_rows(seed)
+            # Rounding moves the outputs of some models further, those of the undivided plan, too.
+            whole = drawn.backend.prepare(
+                drawn.program, sequential_plan(len(drawn.graph)), no_pause
+            )
+            allowed = max(TOLERANCE, 2 * error_of(drawn, whole))
+            check_plan(drawn, plan, opened, seed, allowed)
+            ran += 1
+    return ran
+
+
+def check_plan(
+    drawn: Drawn,
+    plan: StreamPlan,
+    opened: OpenedParts,
+    seed: int,
+    tolerance: float = TOLERANCE,
+) -> None:
+    verify_plan(plan, drawn.graph.predecessors())
+    ready = drawn.backend.prepare(drawn.program, plan, no_pause, opened)
+    for _ in range(2):  # again on memory that was used before
+        assert error_of(drawn, ready) < tolerance, (seed, plan.parts)
+
+
+def error_of(drawn: Drawn, ready: Prepared) -> float:
+    """Largest error of a run against the uncut model, relative to its output's largest element."""
+    outputs = ready.run(drawn.inputs)
+    relative = [
+        (outputs[name] - wanted).abs().max() / wanted.abs().max().clamp(1e-3)
+        for name, wanted in drawn.expected().items()
+    ]
+    return float(torch.stack(relative).max())  # NaN if one is
 
 
 @pytest.mark.parametrize("first", range(0, 200, 50))
@@ -53,13 +95,29 @@ def test_cut_networks_compute_what_the_uncut_ones_do(
     assert {reason for reason in refused if "If" not in reason} == set()
 
 
-@pytest.mark.slow
-def test_thousands_of_cut_networks_compute_what_the_uncut_ones_do(
-    tmp_path: Path, backend: CpuBackend
+@pytest.mark.parametrize("first", range(0, 60, 30))
+def test_divided_batches_compute_what_whole_ones_do(
+    first: int, tmp_path: Path, backend: CpuBackend
 ) -> None:
-    parts, _ = parts_that_ran(range(200, 2200), tmp_path, backend)
+    assert rows_that_ran(range(first, first + 30), tmp_path, backend) > 10
 
-    assert parts > 2000
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(200, 2200, 200))
+def test_hundreds_of_divided_batches_compute_what_whole_ones_do(
+    first: int, tmp_path: Path, backend: CpuBackend
+) -> None:
+    assert rows_that_ran(range(first, first + 200), tmp_path, backend) > 60
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(200, 2200, 200))
+def test_thousands_of_cut_networks_compute_what_the_uncut_ones_do(
+    first: int, tmp_path: Path, backend: CpuBackend
+) -> None:
+    parts, _ = parts_that_ran(range(first, first + 200), tmp_path, backend)
+
+    assert parts > 200
 
 
 @pytest.mark.parametrize("seed", range(300, 340))

@@ -25,6 +25,7 @@ from braid.core.plan import sequential_plan
 from braid.core.program import PlanToRun
 from braid.core.runtimes import ONNXRUNTIME
 from braid.core.schedule import SEQUENTIAL, Contender, Provenance, Schedule
+from braid.core.shape_uses import ShapeUses
 from braid.engine.importer.host.report import MODEL_FILE, file_digest
 from braid.engine.link.options import WorkerOptions
 from braid.server.devices.device import Device
@@ -195,6 +196,19 @@ async def test_an_executable_of_a_shape_answers_as_the_session_does(
         await under.replica.other_shapes.own((under.request(inputs).shape_class, 1))
 
         assert (first, await under.check(inputs)) == (ONNXRUNTIME, SEQUENTIAL)
+
+
+async def test_a_request_that_waits_for_an_executable_is_answered_by_its_first_run(
+    device: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    random, model = np.random.default_rng(8), masked_attention()
+    async with served(device, model, tmp_path, RAN) as under:
+        first = await under.check(model.inputs(random, 1, 40))
+        monkeypatch.setattr(ShapeUses, "pays_at_once", lambda *_: True)
+        plans = [await under.check(model.inputs(random, 1, length)) for length in (37, 71, 150)]
+
+        assert (first, plans) == (ONNXRUNTIME, [SEQUENTIAL] * 3)
+        assert under.replica.other_shapes.prepared == 3
 
 
 async def test_nan_and_infinity_come_out_as_the_reference_has_them(

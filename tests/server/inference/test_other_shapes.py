@@ -37,6 +37,7 @@ class FakeDevice:
     def __init__(self, limit_bytes: int = 100 * MIB, size_bytes: int = MIB) -> None:
         self.shape_memory = ShapeMemory(limit_bytes)
         self.size_bytes = size_bytes
+        self.work_s = 0.2
         self.prepared: list[PlanToRun] = []
         self.released: list[int] = []
         self.asked = 0
@@ -44,14 +45,15 @@ class FakeDevice:
         self.gate = asyncio.Event()
         self.gate.set()
 
-    async def prepare(self, to_run: PlanToRun) -> Executable:
+    async def prepare(self, to_run: PlanToRun, like: Executable | None = None) -> Executable:
         self.asked += 1
         await self.gate.wait()
         if self.error is not None:
             raise self.error
         self.prepared.append(to_run)
         layout = slot_layout(to_run.program.specs, {})
-        return Executable(len(self.prepared), to_run, layout, size_bytes=self.size_bytes)
+        ready = Executable(len(self.prepared), to_run, layout, size_bytes=self.size_bytes)
+        return replace(ready, work_s=self.work_s)
 
     def at_shapes(
         self, ready: Executable, program: ProgramKey, outputs: Mapping[str, TensorType]
@@ -87,8 +89,7 @@ async def with_session(device: FakeDevice, part_saved: float | None = None) -> O
 
 async def run(shapes: OtherShapes, at: tuple[ShapeClass, int], seconds: float) -> Executable:
     """A batch that takes so long in the session, and half of it otherwise."""
-    ready = shapes.ready(at)
-    assert ready is not None
+    ready = shapes.ready(at) or await shapes.prepared_now(at)
     shapes.ran(at, ready, seconds if ready.to_run.any_shape else seconds / 2)
     await settle()
     return ready
@@ -106,18 +107,6 @@ async def test_a_new_shape_is_answered_by_the_session_and_nothing_is_prepared() 
     for length, executable in zip(lengths, ready, strict=True):
         assert executable.layout.inputs["x"].shape == (2, length)
         assert executable.layout.outputs["y"].shape == (2, length, 2)
-
-
-async def test_a_shape_that_came_once_is_not_prepared_however_long_it_took() -> None:
-    device = FakeDevice()
-    shapes = await with_session(device)
-
-    for length in range(1, 40):
-        await run(shapes, key(length), 100.0)
-    assert device.prepared == []
-
-    await run(shapes, key(5), 100.0)
-    assert len(device.prepared) == 1
 
 
 async def test_a_shape_that_comes_often_gets_an_executable_beside_its_requests() -> None:
@@ -149,13 +138,79 @@ async def test_the_more_a_schedule_saved_the_sooner_a_shape_gets_an_executable()
     assert runs == [2, 16, 80]
 
 
+async def _new_shapes(shapes: OtherShapes, lengths: range, session_s: float = 0.1) -> list[bool]:
+    """Whether an own executable answered the first request of each length."""
+    ran = [await run(shapes, key(length), session_s) for length in lengths]
+    return [not executable.to_run.any_shape for executable in ran]
+
+
+async def test_new_shapes_wait_for_executables_that_save_more_than_they_cost_at_once() -> None:
+    device = FakeDevice()
+    shapes = await with_session(device, 0.4)
+    device.work_s = 0.01
+
+    before = await _new_shapes(shapes, range(100, 120))
+    measured = len(device.prepared)
+    after = await _new_shapes(shapes, range(200, 300))
+
+    assert not any(before)
+    assert measured == 0
+    assert device.prepared
+    assert sum(after) >= 60
+    assert sum(after[-40:]) == 35  # some ask the session what it takes now
+
+
+@pytest.mark.parametrize(("work_s", "saved"), [(0.06, 0.5), (0.03, 0.02)])
+async def test_new_shapes_wait_for_none_that_costs_more_than_one_run_saves(
+    work_s: float, saved: float
+) -> None:
+    device = FakeDevice()
+    shapes = await with_session(device, saved)
+    device.work_s = work_s
+
+    assert not any(await _new_shapes(shapes, range(100, 300)))
+    assert 1 <= len(device.prepared) <= 12  # that showed what they cost
+
+
+async def test_what_first_runs_do_not_save_is_not_waited_for_any_more() -> None:
+    device = FakeDevice()
+    shapes = await with_session(device, 0.5)
+    device.work_s = 0.01
+    await _new_shapes(shapes, range(100, 300, 2))
+    assert shapes.ready(key(101)) is None
+
+    for length in range(151, 191, 2):
+        at = key(length)
+        ready = shapes.ready(at) or await shapes.prepared_now(at)
+        shapes.ran(at, ready, 0.1)  # whatever runs it
+        await settle()
+
+    assert (last := shapes.ready(key(203))) is not None
+    assert last.to_run.any_shape
+
+
+@pytest.mark.parametrize("error", [DeviceOutOfMemory("full"), WorkerRestarting("died")])
+async def test_the_session_answers_who_waited_for_an_executable_in_vain(error: BraidError) -> None:
+    device = FakeDevice()
+    shapes = await with_session(device, 0.5)
+    device.work_s = 0.01
+    await _new_shapes(shapes, range(100, 200))
+    device.error, at = error, key(201)
+    assert shapes.ready(at) is None
+
+    answered = await shapes.prepared_now(at)
+
+    assert answered.to_run.any_shape
+    assert shapes.ready(at) is answered
+    assert not device.shape_memory.is_preparing
+
+
 async def test_one_executable_at_a_time_is_prepared_beside() -> None:
     device = FakeDevice()
     one, other = await with_session(device), await with_session(device)
     device.gate.clear()
     for shapes in (one, other):
-        for _ in range(2):
-            await run(shapes, key(5), 100.0)
+        await run(shapes, key(5), 100.0)
 
     device.gate.set()
     await settle()
@@ -168,8 +223,7 @@ async def test_one_executable_at_a_time_is_prepared_beside() -> None:
 async def test_an_executable_that_is_not_faster_is_dropped_for_good() -> None:
     device = FakeDevice()
     shapes, at = await with_session(device), key(5)
-    for _ in range(2):
-        await run(shapes, at, 100.0)
+    await run(shapes, at, 100.0)
     own = shapes.ready(at)
     assert own is not None
     assert not own.to_run.any_shape
@@ -224,7 +278,7 @@ async def test_a_preparation_beside_that_fails_is_tried_again_if_that_may_help(
     shapes = await with_session(device)
     device.error = error
 
-    for _ in range(51):
+    for _ in range(50):
         assert (await run(shapes, key(5), 100.0)).to_run.any_shape
 
     assert device.asked == 1 + tries

@@ -1,0 +1,99 @@
+"""A batch whose rows are divided over lanes: each lane computes the whole model for some of them.
+
+    inputs ─┬─ rows 0 to 2 ──> lane 0, the calling thread: ONNX Runtime ──┬─> outputs
+            └─ rows 3 and 4 ─> lane 1, a place of the device: own kernels ┘
+
+Lanes wait for each other once, at the end. What they read and write are rows of the batch's own
+tensors: nothing is copied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from braid.core.errors import PreconditionFailed
+from braid.core.graph import OpGraph
+from braid.engine.device import DevicePart
+from braid.engine.ops.dtypes import torch_dtype
+from braid.engine.program.kernel import Kernel
+from braid.engine.program.program import BoundUnit, Program
+from braid.engine.runtime.threads import on_one_thread
+
+Run = Callable[[Mapping[str, Tensor], Mapping[str, Tensor]], None]
+"""Computes a model on inputs by name into outputs by name."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowsOnLane:
+    """What computes some rows of a batch, and where."""
+
+    place: DevicePart
+    rows: int
+    run: Run
+
+
+def check_rows(graph: OpGraph, rows: int) -> None:
+    """Check that the first dimension of all that enters and leaves a graph counts the rows.
+
+    Raises:
+        PreconditionFailed: it does not, or an output is nothing that a unit makes.
+    """
+    made = {value for unit in graph.operators for value in unit.outputs}
+    values = list(graph.outputs.values())
+    if len(set(values)) < len(values) or not made.issuperset(values):
+        raise PreconditionFailed("an output of the model is no value of its own")
+    for value in (*graph.inputs, *values):
+        if tuple(graph.spec(value).shape[:1]) != (rows,):
+            raise PreconditionFailed(f"the first dimension of {value!r} does not count the rows")
+
+
+def divided(program: Program, lanes: Sequence[RowsOnLane]) -> BoundUnit:
+    """All units of a program as one, on the rows of each lane side by side.
+
+    Args:
+        program: of the whole batch, which passes ``check_rows``.
+        lanes: the first one is that of the calling thread.
+    """
+    graph = program.graph
+    shapes = {
+        name: (
+            [int(dim) for dim in graph.spec(value).shape],
+            torch_dtype(graph.spec(value).dtype),
+        )
+        for name, value in graph.outputs.items()
+    }
+    first, *others = lanes
+
+    def run(*tensors: Tensor) -> Tensor | tuple[Tensor, ...]:
+        inputs = dict(zip(graph.inputs, map(Tensor.contiguous, tensors), strict=True))
+        outputs = {name: torch.empty(shape, dtype=dtype) for name, (shape, dtype) in shapes.items()}
+        start = first.rows
+        for lane in others:
+            rows = slice(start, start + lane.rows)
+            lane.place.start(partial(lane.run, _rows(inputs, rows), _rows(outputs, rows)))
+            start += lane.rows
+        try:
+            with on_one_thread(0):
+                rows = slice(0, first.rows)
+                first.run(_rows(inputs, rows), _rows(outputs, rows))
+        finally:
+            for lane in others:
+                lane.place.join()
+        results = tuple(outputs.values())
+        return results if len(results) > 1 else results[0]
+
+    return BoundUnit(
+        Kernel("rows", run, needs_finite=True),
+        inputs=tuple(program.slots[name] for name in graph.inputs),
+        outputs=tuple(program.slots[value] for value in graph.outputs.values()),
+        work_us=sum(unit.work_us for unit in program.units),
+    )
+
+
+def _rows(tensors: Mapping[str, Tensor], rows: slice) -> dict[str, Tensor]:
+    return {name: tensor[rows] for name, tensor in tensors.items()}
