@@ -88,14 +88,17 @@ def as_asked(
         InvalidRequest: there is no such axis, or trials were not within the tolerance.
     """
     if is_forbidden:
-        why = "forbidden at registration"
-        return tuple(replace(axis, exact=False, shown_by="", reason=why) for axis in axes)
+        return refused(axes, "forbidden at registration")
     if unknown := sorted(ways.keys() - {axis.axis for axis in axes}):
         there = ", ".join(axis.axis for axis in axes) or "none"
         raise InvalidRequest(
             f"pad names {', '.join(unknown)}; axes looked at in the import: {there}"
         )
     return tuple(_as_asked(axis, ways.get(axis.axis), tolerance) for axis in axes)
+
+
+def refused(axes: Sequence[PaddedAxis], reason: str) -> tuple[PaddedAxis, ...]:
+    return tuple(replace(axis, exact=False, shown_by="", reason=reason) for axis in axes)
 
 
 def _as_asked(axis: PaddedAxis, way: str | None, tolerance: float) -> PaddedAxis:

@@ -221,7 +221,7 @@ class Settings(FleetSettings):
     reprofile_on_drift: bool = False
 
     # Schedules that rest on figures of a busy machine are made again in idle time, by themselves;
-    # and lengths to schedule are chosen by those of requests.
+    # lengths to schedule are chosen by those of requests, and padded requests are checked again.
     compare_again: bool = True
 
     # Triton's nv_inference_* names beside Braid's own metrics.

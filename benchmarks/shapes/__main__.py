@@ -20,6 +20,7 @@ import argparse
 import signal
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -34,13 +35,14 @@ from benchmarks.peers.results import BRAID
 from benchmarks.reports import LOCAL, names, numbers, parser_of, write_report
 from benchmarks.shapes.contenders import Neighbour, standing
 from benchmarks.shapes.models import CASES, DISTRIBUTIONS, USUAL, ModelMissing, Oracle, model_file
-from benchmarks.shapes.phases import Load, Pace, churn, first_requests, load_turns
+from benchmarks.shapes.phases import Load, Pace, churn, first_requests, load_turns, warm_up
 from benchmarks.shapes.report import Measured, cells, text
 from benchmarks.shapes.traffic import Requests
 from benchmarks.states import add_state, by_state
 from braid.core.allowance import cpu_allowance
 
 CONTENDERS = (BRAID, "thirty_lines_ort", "thirty_lines_openvino", "triton_ort", "infinity")
+FIRST, LOAD, SHAPES = PHASES = ("first", "load", "shapes")
 _SEED = 7
 _USUAL = {
     "models": list(USUAL),
@@ -89,7 +91,8 @@ def measure(name: str, options: argparse.Namespace, measured: Measured) -> None:
     case = CASES[name]
     file = model_file(case, options.model_files, options.transformers)
     oracle, pace = Oracle(file), Pace(options.limit, options.settle, options.checked)
-    neighbour = prepare(options.neighbour, options.model_files)
+    is_beside = SHAPES in options.phases
+    neighbour = prepare(options.neighbour, options.model_files) if is_beside else None
     contenders = [contender for contender in options.contenders if contender.serves(name)]
     hosting = Hosting(file, case.name, options.threads, options.batch_sizes)
     with (
@@ -100,11 +103,16 @@ def measure(name: str, options: argparse.Namespace, measured: Measured) -> None:
         measured.left_out |= left_out
         measured.is_stress = bool(options.churn)
         measured.start_s |= {stand.name: round(stand.start_s, 1) for stand in stands}
-        if not options.churn:
+        if options.warm_up:
+            loads = [Load(lengths, 1, options.warm_up) for lengths in options.lengths]
+            warm_up(stands, case, loads, pace)
+            time.sleep(options.idle)
+        if FIRST in options.phases:
             new = Requests(case, case.new(options.new_lengths, _SEED), _SEED)
             for first in first_requests(stands, new, options.repeats, pace, oracle):
                 measured.first.append(first)
                 _say(options, f"first requests: {first.contender}")
+        if LOAD in options.phases:
             loads = [
                 Load(lengths, clients, options.requests)
                 for lengths in options.lengths
@@ -115,14 +123,15 @@ def measure(name: str, options: argparse.Namespace, measured: Measured) -> None:
             ):
                 measured.turns.append(turn)
                 _say(options, f"{turn.distribution} {turn.clients} clients: {turn.contender}")
-        beside = Neighbour(
-            neighbour, options.neighbour_rate, min(5.0, options.neighbour_seconds), clients
-        )
-        shapes = Requests(case, case.cheapest(options.churn or options.shapes, _SEED), _SEED)
-        churn_pace = Pace(options.shapes_limit, options.settle, options.checked)
-        for row in churn(stands, shapes, beside, options.neighbour_seconds, churn_pace, oracle):
-            measured.churn.append(row)
-            _say(options, f"{row.answered} shapes: {row.contender}")
+        if neighbour is not None:
+            beside = Neighbour(
+                neighbour, options.neighbour_rate, min(5.0, options.neighbour_seconds), clients
+            )
+            shapes = Requests(case, case.cheapest(options.churn or options.shapes, _SEED), _SEED)
+            churn_pace = Pace(options.shapes_limit, options.settle, options.checked)
+            for row in churn(stands, shapes, beside, options.neighbour_seconds, churn_pace, oracle):
+                measured.churn.append(row)
+                _say(options, f"{row.answered} shapes: {row.contender}")
         measured.ended |= {stand.name: stand.failure for stand in stands if stand.failure}
 
 
@@ -147,8 +156,8 @@ def _write(options: argparse.Namespace) -> None:
     write_report(options.json, report)
 
 
-def _contenders(named: Sequence[str], servers: Path, register: Sequence[str]) -> list[Contender]:
-    """Find contenders that answer over gRPC; Braid's registers with options more.
+def _contenders(named: Sequence[str], servers: Path, braid: Sequence[str]) -> list[Contender]:
+    """Find contenders that answer over gRPC; ``braid``: arguments of Braid's program.
 
     Raises:
         ValueError: there is no such contender, or it is asked over HTTP.
@@ -158,8 +167,7 @@ def _contenders(named: Sequence[str], servers: Path, register: Sequence[str]) ->
         if contender.transport != "grpc":
             raise ValueError(f"{contender.name} is asked over {contender.transport}, not gRPC")
         if contender.name == BRAID:
-            more = (f"--register={option}" for option in register)
-            contender = replace(contender, arguments=(*contender.arguments, *more))
+            contender = replace(contender, arguments=(*contender.arguments, *braid))
         contenders.append(contender)
     return contenders
 
@@ -169,6 +177,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--models", type=names, help=",".join(CASES))
     parser.add_argument("--contenders", type=names, help=",".join(CONTENDERS))
     parser.add_argument("--lengths", type=names, default=list(DISTRIBUTIONS), help="or sizes")
+    parser.add_argument("--phases", type=names, default=list(PHASES), help=",".join(PHASES))
     parser.add_argument("--clients", type=numbers, help="of the loads: 1,4,16")
     parser.add_argument("--rounds", type=int, help="of the loads")
     parser.add_argument("--requests", type=int, help="of a turn, by all clients")
@@ -181,6 +190,8 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--limit", type=float, help="seconds of a turn; what is left is not sent")
     parser.add_argument("--shapes-limit", type=float, help="seconds for the different shapes")
     parser.add_argument("--settle", type=float, help="seconds after a turn to become idle, at most")
+    parser.add_argument("--warm-up", type=int, default=0, help="requests that are not measured")
+    parser.add_argument("--idle", type=float, default=0.0, help="seconds without any after those")
     parser.add_argument("--checked", type=int, default=10, help="answers compared, of each turn")
     parser.add_argument("--batch-sizes", type=numbers, help="of contenders that batch")
     parser.add_argument("--neighbour", help="the other model, as of benchmarks.peers")
@@ -193,6 +204,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
         metavar="OPTION",
         help="an option more of `braid register`: --register=--precision=bf16",
     )
+    parser.add_argument("--stores", type=Path, help="folder of Braid's; plans there serve again")
     parser.add_argument("--servers", type=Path, default=SERVERS, help="folder of the peers")
     parser.add_argument("--transformers", type=Path, help="folder with that package, if needed")
     parser.add_argument("--model-files", type=Path, default=LOCAL / "shapes", help="kept there")
@@ -206,11 +218,16 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     for kind, given, known in (
         ("model", options.models, CASES),
         ("distribution", options.lengths, DISTRIBUTIONS),
+        ("phase", options.phases, PHASES),
     ):
         if unknown := sorted(set(given) - set(known)):
             parser.error(f"no {kind} {', '.join(unknown)}; there are {', '.join(known)}")
+    if options.churn:
+        options.phases = [SHAPES]
     try:
-        options.contenders = _contenders(options.contenders, options.servers, options.register)
+        braid = [f"--register={option}" for option in options.register]
+        braid += [f"--stores={options.stores.absolute()}"] if options.stores else []
+        options.contenders = _contenders(options.contenders, options.servers, braid)
     except ValueError as error:
         parser.error(str(error))
     return options

@@ -39,8 +39,8 @@ class Stand:
     name: str
     model: str
     server: Server
-    neighbour: str  # address of the server that serves the neighbour
     start_s: float  # until it served the model as fast as it can
+    neighbour: str = ""  # address of the server that serves the neighbour, if there is one
     failure: str = ""  # why it takes part no longer
 
     @property
@@ -70,7 +70,10 @@ class Stand:
 
 @contextmanager
 def standing(
-    contenders: Sequence[Contender], hosting: Hosting, neighbour: fixed.Model, folder: Path
+    contenders: Sequence[Contender],
+    hosting: Hosting,
+    neighbour: fixed.Model | None,
+    folder: Path,
 ) -> Iterator[tuple[list[Stand], Mapping[str, str]]]:
     """Start the contenders one after the other; those that cannot are told with the reason."""
     left_out: dict[str, str] = {}
@@ -88,7 +91,11 @@ def standing(
 
 
 def _stand(
-    contender: Contender, hosting: Hosting, neighbour: fixed.Model, folder: Path, stack: ExitStack
+    contender: Contender,
+    hosting: Hosting,
+    neighbour: fixed.Model | None,
+    folder: Path,
+    stack: ExitStack,
 ) -> Stand:
     name = contender.name
     python_of(contender)
@@ -98,6 +105,8 @@ def _stand(
     server = stack.enter_context(serving(contender, hosting, folder / name))
     server.await_line("READY", limit_s=START_S)
     start_s = time.perf_counter() - server.started
+    if neighbour is None:
+        return Stand(name, hosting.model, server, start_s)
     if name == BRAID:
         with Client(server.address) as client:
             client.register(
@@ -108,13 +117,13 @@ def _stand(
                 wait=True,
                 timeout_s=START_S,
             )
-        return Stand(name, hosting.model, server, server.address, start_s)
+        return Stand(name, hosting.model, server, start_s, server.address)
     beside = Hosting(neighbour.file, neighbour.name, hosting.threads, (1,))
     if not contender.serves(neighbour.name):
         (contender,) = find_contenders([THIRTY_LINES], contender.folder.parent)
     other = stack.enter_context(serving(contender, beside, folder / f"{name}-beside"))
     other.await_line("READY")
-    return Stand(name, hosting.model, server, other.address, start_s)
+    return Stand(name, hosting.model, server, start_s, other.address)
 
 
 @dataclass(frozen=True, slots=True)

@@ -140,16 +140,17 @@ def write(name: str, file: Path) -> None:
     part = file.with_suffix(".part")
     file.parent.mkdir(parents=True, exist_ok=True)
     with torch.no_grad():
-        torch.onnx.export(
+        program = torch.onnx.export(
             module,
             tuple(feeds.values()),
-            str(part),
-            dynamo=False,
-            opset_version=17,
+            dynamo=True,
             input_names=list(feeds),
             output_names=["y"],
-            dynamic_axes=axes,
+            dynamic_shapes=tuple(axes.values()),
+            verbose=False,
         )
+    assert program is not None
+    program.save(str(part), external_data=False)
     if isinstance(module, _Sentence):
         save_sentences(module.encoder, file.with_suffix(""))
     part.replace(file)

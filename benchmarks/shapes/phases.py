@@ -91,6 +91,15 @@ class Churn:
         return self.neighbour_p99_us["new"] / self.neighbour_p99_us[beside]
 
 
+def warm_up(stands: Sequence[Stand], case: Case, loads: Sequence[Load], pace: Pace) -> None:
+    """Send requests that are not measured, other ones than any round has."""
+    for stand in _up(stands):
+        for load in loads:
+            with stand.failing():
+                messages = list(load.drawn(case, -1).messages())
+                send(stand.target, messages, load.clients, pace.limit_s, set())
+
+
 def first_requests(
     stands: Sequence[Stand], requests: Requests, repeats: int, pace: Pace, oracle: Oracle
 ) -> Iterator[First]:

@@ -156,6 +156,7 @@ class FrontEnd:
         if self.settings.compare_again:
             self._background.start(self.models.provisional.run())
             self._background.start(self.models.lengths.run())
+            self._background.start(self.models.padding.run())
         limit = self.settings.max_upload_bytes
         await preload(self.settings.preload, self.store, self.models.runner, limit)
         await self._serve_repository()
@@ -269,6 +270,7 @@ class FrontEnd:
                     *(replica.other_shapes.prepared, replica.other_shapes.dropped),
                     *(len(replica.scheduled_lengths), replica.buckets.padded),
                     replica.spare_plans.size_bytes,
+                    *(replica.padding_check.checked, bool(replica.padding_check.failure)),
                 )
                 for replica in self.models.serving.all_replicas()
             ],

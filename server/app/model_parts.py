@@ -28,6 +28,7 @@ from braid.server.jobs.services import JobServices
 from braid.server.limits import batch_policy, residency_limits, store_database
 from braid.server.models.length_choices import LengthChoices
 from braid.server.models.loading import ModelLoader
+from braid.server.models.padding_checks import PaddingChecks
 from braid.server.models.policies import VersionPolicies
 from braid.server.models.queries import ModelQueries
 from braid.server.models.residency import Residency
@@ -73,6 +74,7 @@ class ModelParts:
     restore: Restore
     provisional: ProvisionalSchedules
     lengths: LengthChoices
+    padding: PaddingChecks
     residency: Residency
     states: StatePlans
 
@@ -80,6 +82,7 @@ class ModelParts:
 def make_model_parts(made_from: MadeFrom, on_answers: Callable[[str, bool], None]) -> ModelParts:
     """Put the parts together; ``on_answers`` is told when a model begins or ends to answer."""
     settings, store, fleet = made_from.settings, made_from.store, made_from.fleet
+    metrics = made_from.metrics
 
     def version_serves(name: str, version: int) -> None:
         if fleet is None or runner.is_working_on(name, version):  # else it follows
@@ -102,6 +105,12 @@ def make_model_parts(made_from: MadeFrom, on_answers: Callable[[str, bool], None
         state_of=made_from.devices.state_of,
     )
     lengths = LengthChoices(store, serving.all_replicas, lambda: runner, serving.quiet, cpu_times)
+    padding = PaddingChecks(
+        serving.all_queued,
+        lambda replica: metrics.find_model(replica.name, replica.version).on(replica.device.name),
+        serving.quiet,
+        settings.tolerance,
+    )
     services = _job_services(made_from, serving, provisional, residency)
     runner = JobRunner(services)
     catch_up = None if fleet is None else fleet.catch_up
@@ -115,7 +124,8 @@ def make_model_parts(made_from: MadeFrom, on_answers: Callable[[str, bool], None
     if fleet is not None and database is not None:
         fleet.follow(database, services, serving, loader.turns)
     return ModelParts(
-        *(serving, runner, loader, policies, queries, restore, provisional, lengths, residency),
+        *(serving, runner, loader, policies, queries, restore, provisional),
+        *(lengths, padding, residency),
         StatePlans(services, serving),
     )
 

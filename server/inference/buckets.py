@@ -9,16 +9,22 @@ shape, together with requests that have that length.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable
+from functools import cache
 
 from braid.core.inputs import ShapeClass
 from braid.core.padding import PaddedAxis
 from braid.core.runtimes import ONNXRUNTIME
 from braid.core.schedule import Schedule
-from braid.server.inference.latencies import OF_ALL_SHAPES, surprise_of
-from braid.server.inference.lengths import Request, at_length, can_be_padded, length_of
+from braid.server.inference.lengths import (
+    Request,
+    at_length,
+    can_be_padded,
+    elements_of,
+    length_of,
+)
+from braid.server.inference.shape_latencies import Curve, ShapeTimes, bin_of
 
 PROBE = 64
 """One request in so many runs unpadded all the same, so that what that takes stays known."""
@@ -29,108 +35,47 @@ MOST_PADDING = 0.5
 MAX_CLASSES = 512
 """Shape classes whose scheduled shape is remembered."""
 
-REDRAWN = 32
-"""Runs after which what was learned counts, unless they are of a new length."""
-
 LEAST_SAVED = 0.02
 """Part of a request's time that padding must save."""
 
-FINE = 32
-"""Lengths below are told apart; of longer ones, 16 between a power of two and the next."""
-
-
-def bin_of(length: int) -> int:
-    """Return the greatest length that is counted together with ``length``."""
-    step = max(1, (1 << length.bit_length()) // FINE)
-    return -(-length // step) * step
-
-
-class Curve:
-    """Values by length, between those that are known."""
-
-    def __init__(self, points: Mapping[int, float], *, rises: bool = False) -> None:
-        """With ``rises``, noise in which a longer one takes less is averaged out."""
-        self._lengths = sorted(points)
-        self._values = [points[length] for length in self._lengths]
-        if rises:
-            self._values = _rising(self._values)
-
-    def at(self, length: int) -> float | None:
-        """Interpolate or extrapolate; of one known length, in proportion. None: none is known."""
-        lengths, values = self._lengths, self._values
-        if len(lengths) < 2:
-            return values[0] * length / lengths[0] if lengths else None
-        right = min(max(bisect_left(lengths, length), 1), len(lengths) - 1)
-        low, high = lengths[right - 1], lengths[right]
-        slope = (values[right] - values[right - 1]) / (high - low)
-        value = values[right - 1] + slope * (length - low)
-        return max(value, values[0] * length / low) if length < low else value
-
-    def within(self, length: int) -> float | None:
-        """Interpolate; beyond the known lengths the nearest of them counts."""
-        if not self._lengths:
-            return None
-        near = min(max(length, self._lengths[0]), self._lengths[-1])
-        return self._values[0] if len(self._lengths) == 1 else self.at(near)
-
-
-def _rising(values: Sequence[float]) -> list[float]:
-    """Return the nearest values, by least squares, that never fall (pool adjacent violators)."""
-    pools: list[tuple[float, int]] = []  # mean, and how many
-    for value in values:
-        mean, count = value, 1
-        while pools and pools[-1][0] > mean:
-            before, size = pools.pop()
-            mean, count = (mean * count + before * size) / (count + size), count + size
-        pools.append((mean, count))
-    return [mean for mean, count in pools for _ in range(count)]
-
 
 class LengthCosts:
-    """Expected seconds of the smallest batch by length: unpadded, and by a schedule's plan."""
+    """Expected seconds of a row by length: unpadded, and by a schedule's plan."""
 
-    def __init__(self) -> None:
-        self._ratios: dict[int, float] = {}  # length -> plan's latency over the session's
-        self._compared_s: dict[int, float] = {}  # length -> the session's, in that comparison
-        self._observed_s: dict[int, float] = {}  # bin -> of runs unpadded
-        self._since = 0  # runs since the curves are from
-        self._unpadded, self._ratio = Curve({}), Curve({})
+    def __init__(self, times: ShapeTimes, elements: Callable[[int], int]) -> None:
+        """``times``: of what runs unpadded. ``elements``: of a row, by its length."""
+        self._times = times
+        self._elements = elements
+        self._ratios: dict[float, float] = {}  # length -> plan's latency over the session's
+        self._compared_s: dict[float, float] = {}  # length -> the session's, in that comparison
+        self._ratio, self._compared = Curve({}), Curve({})
 
     def compared(self, length: int, schedule: Schedule) -> None:
         """Learn from the comparison that a schedule rests on."""
         plan_us, session_us = schedule.provenance.measured_us, schedule.latency_in(ONNXRUNTIME)
-        self.forget(length)
         if plan_us and session_us:
             self._ratios[length] = plan_us / session_us
             self._compared_s[length] = session_us / 1e6
             self._draw()
+        else:
+            self.forget(length)
 
     def forget(self, length: int) -> None:
         self._ratios.pop(length, None)
         self._compared_s.pop(length, None)
         self._draw()
 
-    def observe(self, length: int, seconds: float) -> None:
-        """Learn from a run, unpadded."""
-        at = bin_of(length)
-        is_new = at not in self._observed_s
-        old = self._observed_s.setdefault(at, seconds)
-        self._observed_s[at] = old * (1 + surprise_of(seconds, old, OF_ALL_SHAPES))
-        self._since += 1
-        if is_new or self._since >= REDRAWN:
-            self._draw()
-
     def _draw(self) -> None:
-        is_observed = len(self._observed_s) > 1
-        self._unpadded = Curve(self._observed_s if is_observed else self._compared_s, rises=True)
-        self._ratio, self._since = Curve(self._ratios), 0
+        self._ratio, self._compared = Curve(self._ratios), Curve(self._compared_s, rises=True)
 
     def unpadded_s(self, length: int) -> float | None:
         """Expected seconds of a length without padding, relative to others; None: not known.
 
         As observed, once two lengths were; until then as in the comparisons of schedules.
         """
-        return self._unpadded.at(length)
+        if self._times.are_compared:
+            return self._times.expected_s(self._elements(length))
+        return self._compared.at(length)
 
     def planned_s(self, length: int) -> float | None:
         """Expected seconds of a length if it had, or has, a schedule; None: not known."""
@@ -148,8 +93,14 @@ class LengthCosts:
 class Buckets:
     """Scheduled lengths of one replica that take padded requests. Belongs to the event loop."""
 
-    def __init__(self, axis: PaddedAxis | None) -> None:
-        self.costs = LengthCosts()
+    def __init__(self, axis: PaddedAxis | None, main: ShapeClass, times: ShapeTimes) -> None:
+        """``times``: of what runs unpadded. ``main``: scheduled, as long as any."""
+
+        @cache
+        def elements(length: int) -> int:
+            return elements_of(main if axis is None else at_length(main, axis, length))
+
+        self.costs = LengthCosts(times, elements)
         self._axis = axis
         self._scheduled: set[ShapeClass] = set()  # those whose schedule serves
         self._next: dict[ShapeClass, ShapeClass | None] = {}
@@ -220,11 +171,6 @@ class Buckets:
             if length < length_of(one, axis) <= axis.up_to and _is_alike(own, one, axis)
         ]
         return min(longer, key=lambda one: length_of(one, axis), default=None)
-
-    def ran(self, shape_class: ShapeClass, seconds: float) -> None:
-        """Learn from a run of the smallest batch size in no scheduled class."""
-        if self._axis is not None and seconds > 0 and shape_class not in self._scheduled:
-            self.costs.observe(max(1, length_of(shape_class, self._axis)), seconds)
 
 
 def _is_alike(own: ShapeClass, other: ShapeClass, axis: PaddedAxis) -> bool:

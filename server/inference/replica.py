@@ -25,7 +25,7 @@ from braid.core.background import log_unexpected
 from braid.core.device_state import is_state
 from braid.core.errors import BraidError, DeviceOutOfMemory, InvalidArtefact, PreconditionFailed
 from braid.core.inputs import ShapeClass
-from braid.core.padding import PaddedAxis
+from braid.core.padding import PaddedAxis, refused
 from braid.core.program import (
     PlanToRun,
     ProgramKey,
@@ -42,6 +42,7 @@ from braid.server.inference.choose_lengths import MOST_CHOSEN
 from braid.server.inference.latencies import LatencyTable
 from braid.server.inference.lengths import Lengths, Request, elements_of, length_of
 from braid.server.inference.other_shapes import OtherShapes
+from braid.server.inference.padding_check import PaddingCheck
 from braid.server.inference.shape_latencies import ShapeLatencies, ShapeTimes
 from braid.server.inference.spare_plans import SparePlans
 from braid.server.store.records import ModelVersion, SeenLengths
@@ -64,6 +65,7 @@ class ScheduleMark:
     is_promoted: bool
     is_provisional: bool
     state: str
+    tolerance: float | None
 
     @staticmethod
     def of(schedule: Schedule) -> ScheduleMark:
@@ -74,6 +76,7 @@ class ScheduleMark:
             *(schedule.plan_id, beside, record.created, record.measured_us, record.promoted),
             is_provisional=is_provisional,
             state=record.state,
+            tolerance=record.tolerance,
         )
 
 
@@ -110,13 +113,14 @@ class ModelReplica:
         shapes = self._take_shapes()
         self.profiled = self.scheduled[shapes[0].shapes_text]  # the main class
         self.lengths = Lengths(self._padded_in_batches(report.batch), self.profiled)
-        self.buckets = Buckets(self.lengths.axis)
+        self.shape_times = ShapeTimes()
+        self.buckets = Buckets(self.lengths.axis, self.profiled, self.shape_times)
+        self.padding_check = PaddingCheck()
         self.seen_lengths = SeenLengths(chosen=imported.chosen_lengths)  # as stored last
         # The schedules that were given last, by their keys in the first state.
         self.chosen: dict[ScheduleKey, ScheduleMark] = {}
         self.seen_shapes: dict[Hashable, tuple[ShapeClass, int]] = {}  # of requests that were right
         self._latencies: OrderedDict[Hashable, LatencyTable] = OrderedDict()  # by lane
-        self._shape_times = ShapeTimes()
         self._shape_tables = WeakSet[ShapeLatencies]()  # of lanes that are in use, too
         self._profiled: dict[tuple[ShapeClass, int], Executable] = {}
         self._states: dict[tuple[ShapeClass, int], str] = {}  # that these were measured in
@@ -174,6 +178,8 @@ class ModelReplica:
 
     def lane_of(self, request: Request) -> Hashable:
         """Return what requests must have in common to share batches."""
+        if self.padding_check.failure:
+            return request.shape_class
         has_session = self.other_shapes.has_session
         if (bucket := self.buckets.of(request, has_session=has_session)) is not None:
             return bucket
@@ -195,7 +201,7 @@ class ModelReplica:
             return LatencyTable(self.batch_sizes)
         if sizes := [size for of, size in self._profiled if of == lane]:
             return LatencyTable(sizes)
-        table = ShapeLatencies(self.batch_sizes, self._shape_times, elements_of(lane))
+        table = ShapeLatencies(self.batch_sizes, self.shape_times, elements_of(lane))
         self._shape_tables.add(table)
         return table
 
@@ -216,7 +222,19 @@ class ModelReplica:
     @property
     def follows_lengths(self) -> bool:
         """Whether lengths to schedule are chosen by those of its requests."""
-        return self._imported.auto_axis is not None and self.lengths.axis is not None
+        is_padded = self.lengths.axis is not None and not self.padding_check.failure
+        return is_padded and self._imported.auto_axis is not None
+
+    def forbid_padding(self, reason: str) -> None:
+        """Pad no request that comes from now on; those that wait already are."""
+        self.padding_check.failure = reason
+        self.padding = refused(self.padding, reason)
+
+    def tolerance_at(self, shape_class: ShapeClass) -> float:
+        """Largest error that plans of a class may have; 0.0: it has none."""
+        texts = {text for text, scheduled in self.scheduled.items() if scheduled == shape_class}
+        marks = (mark for key, mark in self.chosen.items() if key.shapes in texts)
+        return max((mark.tolerance or 0.0 for mark in marks), default=0.0)
 
     @property
     def given_lengths(self) -> tuple[int, ...]:
@@ -370,7 +388,7 @@ class ModelReplica:
 
     def _has_ways(self, *, is_any_size: bool, beside: int) -> None:
         """Let batches without schedules be formed as what is for any shape can run them."""
-        times = self._shape_times
+        times = self.shape_times
         times.is_any_size, times.beside = is_any_size, beside
         for table in self._shape_tables:
             table.adopt()
@@ -429,12 +447,13 @@ class ModelReplica:
         self, shape_class: ShapeClass, batch_size: int, ready: Executable, seconds: float
     ) -> None:
         """Learn what a batch took on the device."""
-        key = (shape_class, batch_size)
-        if key in self._profiled or ready.to_run.side_by_side > 1:
+        key, beside = (shape_class, batch_size), ready.to_run.side_by_side
+        if key in self._profiled:
+            return
+        self.shape_times.observe(batch_size * elements_of(shape_class), seconds, beside)
+        if beside > 1:
             return
         self.other_shapes.ran(key, ready, seconds)
-        if batch_size == self.batch_sizes[0]:
-            self.buckets.ran(shape_class, seconds)
         is_crowded = ready.to_run.any_shape and sum(self._in_use.values()) > 1
         if not is_crowded or self._opening_beside is not None or self.device.threads == 1:
             return

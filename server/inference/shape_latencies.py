@@ -1,7 +1,7 @@
 """Expected latencies of batches in shapes that no schedule was made for.
 
-    batch of b rows ──elements──> ShapeTimes, of all shapes of a model ──expects──> ShapeLatencies
-           └──────────────────────────observed──────────────────────────────────────┘
+    run ──elements, seconds──> ShapeTimes, of all shapes of a model ──> ShapeLatencies, of a lane
+                                                                   └──> Buckets: is padding cheaper?
 
 A session for any shape runs any number of rows, so its batches are as large as their requests. How
 long those of a shape take that has not run is told by others of about as many elements: three rows
@@ -11,7 +11,7 @@ of length 20 are expected to take what one of length 60 does.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from braid.server.inference.latencies import (
     FORGOTTEN_AFTER,
@@ -21,8 +21,11 @@ from braid.server.inference.latencies import (
     surprise_of,
 )
 
-STEPS = 4
-"""Numbers of elements that are told apart, between a power of two and the next."""
+FINE = 32
+"""Numbers below are told apart; of larger ones, 16 between a power of two and the next."""
+
+REDRAWN = 32
+"""Runs after which what was learned counts, unless they are of a new number of elements."""
 
 BESIDE = 0.95
 """First guess: runs side by side together take this part of what they take one by one. It is less
@@ -30,6 +33,57 @@ than one so that they are tried."""
 
 EVERY_SIZE = 8
 """Up to so many rows each number is weighed; of more, two between powers of two."""
+
+
+def bin_of(number: int) -> int:
+    """Return the greatest number that is counted together with ``number``."""
+    step = max(1, (1 << number.bit_length()) // FINE)
+    return -(-number // step) * step
+
+
+class Curve:
+    """Values at some places, above 0, and between them."""
+
+    def __init__(self, points: Mapping[float, float], *, rises: bool = False) -> None:
+        """With ``rises``, noise in which a later one is less is averaged out."""
+        self._places = sorted(points)
+        self._values = [points[place] for place in self._places]
+        if rises:
+            self._values = _rising(self._values)
+
+    def at(self, place: float) -> float | None:
+        """Interpolate; beyond the places, in proportion to the nearest. None: there are none."""
+        if not self._places:
+            return None
+        near = min(max(place, self._places[0]), self._places[-1])
+        right = bisect_left(self._places, near)
+        value = self._values[right]
+        if near < self._places[right]:
+            low, high, before = (
+                self._places[right - 1],
+                self._places[right],
+                self._values[right - 1],
+            )
+            value = before + (value - before) * (near - low) / (high - low)
+        return value * place / near
+
+    def within(self, place: float) -> float | None:
+        """Interpolate; beyond the places the nearest of them counts."""
+        if not self._places:
+            return None
+        return self.at(min(max(place, self._places[0]), self._places[-1]))
+
+
+def _rising(values: Sequence[float]) -> list[float]:
+    """Return the nearest values, by least squares, that never fall (pool adjacent violators)."""
+    pools: list[tuple[float, int]] = []  # mean, and how many
+    for value in values:
+        mean, count = value, 1
+        while pools and pools[-1][0] > mean:
+            before, size = pools.pop()
+            mean, count = (mean * count + before * size) / (count + size), count + size
+        pools.append((mean, count))
+    return [mean for mean, count in pools for _ in range(count)]
 
 
 class ShapeTimes:
@@ -40,10 +94,16 @@ class ShapeTimes:
         """Runs that a session for any shape goes on with at once; 1: one by one."""
         self.is_any_size = False
         """Whether batches may have any number of rows."""
-        self._seconds: dict[int, float] = {}  # by ``_step``, of runs one by one
-        self._keys: list[int] = []  # of it, ascending
+        self._runs: dict[int, tuple[float, float]] = {}  # bin -> elements, seconds one by one
+        self._curve, self._since = Curve({}), 0  # as of so many runs ago
+        self._pace = 1.0  # of the device now, over that of ``_runs``
         self._slower: float | None = None  # a run beside others over one alone, as observed
         self._unseen = 0  # runs since one was beside others
+
+    @property
+    def are_compared(self) -> bool:
+        """Whether runs of two numbers of elements were seen."""
+        return len(self._runs) > 1
 
     @property
     def slower(self) -> float:
@@ -52,38 +112,36 @@ class ShapeTimes:
 
     def expected_s(self, elements: int) -> float | None:
         """Return the expected seconds of a run alone; None: nothing is known."""
-        step, keys = _step(elements), self._keys
-        if not keys or step in self._seconds:
-            return self._seconds.get(step)
-        at = bisect_left(keys, step)
-        if at in (0, len(keys)):
-            near = keys[min(at, len(keys) - 1)]
-            return self._seconds[near] * elements / _elements(near)
-        low, high = _elements(keys[at - 1]), _elements(keys[at])
-        low_s, high_s = self._seconds[keys[at - 1]], self._seconds[keys[at]]
-        return low_s + (high_s - low_s) * (elements - low) / (high - low)
+        seconds = self._curve.at(elements)
+        return None if seconds is None else seconds * self._pace
 
-    def observe(self, elements: int, seconds: float, beside: int) -> None:
+    def observe(self, elements: int, seconds: float, beside: int = 1) -> None:
         """Learn from a run; half of a surprise beside others is put down to the device."""
+        if not seconds > 0:  # shorter than its clock tells
+            return
+        if beside > 1:
+            self._observe_beside(elements, seconds)
+            return
+        self._unseen += 1
+        if self._unseen >= FORGOTTEN_AFTER:
+            self._slower = None
+        at, seconds = bin_of(elements), seconds / self._pace
+        is_new = at not in self._runs
+        place, old_s = self._runs.get(at, (float(elements), seconds))
+        place += OF_ALL_SHAPES * (elements - place)
+        self._runs[at] = place, old_s * (1 + surprise_of(seconds, old_s, OF_ALL_SHAPES))
+        self._since += 1
+        if is_new or self._since >= REDRAWN:
+            self._curve, self._since = Curve(dict(self._runs.values()), rises=True), 0
+
+    def _observe_beside(self, elements: int, seconds: float) -> None:
         expected_s = self.expected_s(elements)
-        if beside == 1:
-            self._unseen += 1
-            if self._unseen >= FORGOTTEN_AFTER:
-                self._slower = None
-            step = _step(elements)
-            old = self._seconds.get(step)
-            if old is None:
-                self._keys.insert(bisect_left(self._keys, step), step)
-                self._seconds[step] = seconds
-            else:
-                self._seconds[step] = old * (1 + surprise_of(seconds, old, OF_ALL_SHAPES))
-        elif expected_s is not None:
+        if expected_s is not None:
             self._unseen = 0
             slower = self.slower
             surprise = surprise_of(seconds, slower * expected_s, OF_ALL_SHAPES)
             self._slower = slower * (1 + surprise / 2)
-            for step in self._keys:
-                self._seconds[step] *= 1 + surprise / 2
+            self._pace *= 1 + surprise / 2
 
 
 class ShapeLatencies(LatencyTable):
@@ -119,8 +177,6 @@ class ShapeLatencies(LatencyTable):
         return super().size_for(rows)
 
     def observe(self, size: int, seconds: float, beside: int = 1) -> None:
-        if seconds > 0:
-            self._times.observe(size * self._elements, seconds, beside)
         if size in self.sizes:
             super().observe(size, seconds, beside)
 
@@ -147,15 +203,3 @@ def sizes_up_to(most: int) -> tuple[int, ...]:
         sizes |= {n for n in (size, size * 3 // 2) if n <= most}
         size *= 2
     return tuple(sorted({*sizes, most}))
-
-
-def _step(elements: int) -> int:
-    """Return the number of the step that ``elements``, one at least, falls into."""
-    power = max(1, elements).bit_length() - 1
-    return STEPS * power + (STEPS * elements >> power) - STEPS
-
-
-def _elements(step: int) -> int:
-    """Return about how many elements the runs of a step have."""
-    power, part = divmod(step, STEPS)
-    return max(1, ((2 * (STEPS + part) + 1) << power) // (2 * STEPS))

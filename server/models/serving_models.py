@@ -158,7 +158,7 @@ class ServingModels(KnownModels):
         So a request can be refused before it is read, while every model has all that may wait.
         """
         refusal: ResolvedModel | None = None
-        for queued in self._every_replica():
+        for queued in self.all_queued():
             full, served = queued.refusal(), queued.replica
             if full is None:
                 return None
@@ -175,7 +175,7 @@ class ServingModels(KnownModels):
         for entry in self._names.values():
             yield from entry.served.values()
 
-    def _every_replica(self) -> Iterator[QueuedReplica]:
+    def all_queued(self) -> Iterator[QueuedReplica]:
         for replicas in self.present_versions():
             yield from replicas
 
@@ -248,7 +248,7 @@ class ServingModels(KnownModels):
 
     def all_replicas(self) -> list[ModelReplica]:
         """Replicas of all versions that answer, on all devices."""
-        return [queued.replica for queued in self._every_replica()]
+        return [queued.replica for queued in self.all_queued()]
 
     async def serve(self, model: ModelVersion, imported: ImportedModel, device: str) -> None:
         """Let a version whose model is loaded on a device answer there.

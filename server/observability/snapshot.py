@@ -72,6 +72,8 @@ class ShapeCounts:
     lengths: int = 0  # that have schedules, of the axis that requests are padded along
     padded_rows: int = 0  # that ran in one of them
     other_state_bytes: int = 0  # of plans for another state of the device
+    padding_checked: int = 0  # requests that ran once more, padded and not
+    is_padding_wrong: bool = False  # as one of them has shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,14 +300,21 @@ def _shapes(snapshot: Snapshot) -> Iterator[Metric]:
     lengths = [(at, shape.lengths) for at, shape in counts]
     text = "Scheduled lengths of the axis that requests are padded along"
     yield _family("braid_lengths_scheduled", text, labels, lengths)
+    wrong = [(at, float(shape.is_padding_wrong)) for at, shape in counts]
+    text = "1 if a request was answered otherwise as it was padded, so that none is any more"
+    yield _family("braid_padding_wrong", text, labels, wrong)
     padded = CounterMetricFamily(
         "braid_rows_padded", "Rows that ran padded in a scheduled length", labels=labels
+    )
+    checked = CounterMetricFamily(
+        "braid_padding_checked", "Requests answered again, padded and not", labels=labels
     )
     for at, shape in counts:
         prepared.add_metric(at, shape.prepared)
         dropped.add_metric(at, shape.dropped)
         padded.add_metric(at, shape.padded_rows)
-    yield from (prepared, dropped, padded)
+        checked.add_metric(at, shape.padding_checked)
+    yield from (prepared, dropped, padded, checked)
 
 
 def _family(

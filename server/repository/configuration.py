@@ -16,7 +16,7 @@ from google.protobuf import json_format, text_format
 from google.protobuf.message import Message
 from tritonclient.grpc import model_config_pb2 as wire
 
-from braid.compiler.options import ModelOptions
+from braid.compiler.options import AUTO_LENGTHS, ModelOptions
 from braid.core.errors import InvalidRequest
 from braid.scheduler.options import PlannerSettings
 from braid.server.repository.declared import DeclaredTensor, data_type_name
@@ -62,6 +62,7 @@ class Configuration:
     """Wishes of a ModelConfig."""
 
     batch_sizes: tuple[int, ...] = ()  # to schedule; none: 1, and what pays
+    lengths: str = AUTO_LENGTHS  # of the padded axis, to schedule
     max_batch_size: int | None = None  # None: nothing is declared of the batch
     versions: VersionPolicy | None = None  # None: left open
     max_wait_ms: float | None = None  # for more rows; None: left open
@@ -81,7 +82,7 @@ class Configuration:
 
     @property
     def options(self) -> ModelOptions:
-        return ModelOptions(self.batch_sizes, PlannerSettings.for_serving())
+        return ModelOptions(self.batch_sizes, PlannerSettings.for_serving(), lengths=self.lengths)
 
     def serving(self, before: ServingConfig) -> ServingConfig:
         """Return how the model is to serve, as ``before`` in what is left open."""
@@ -136,15 +137,15 @@ def _checked(config: Any, model: str, devices: Collection[str]) -> Configuration
     batching = config.dynamic_batching
     passed_over += _instances(config.instance_group, devices)
     passed_over += _passed_over(batching, "dynamic_batching")
-    residency = _residency(config.parameters)
-    if residency is not None and not config.parameters.keys() - _RESIDENCY:
+    if config.parameters and not config.parameters.keys() - _PARAMETERS:
         passed_over.remove("parameters")
     return Configuration(
         batch_sizes=_batch_sizes(config),
+        lengths=_lengths(config.parameters),
         max_batch_size=config.max_batch_size,
         versions=_versions(config.version_policy),
         max_wait_ms=batching.max_queue_delay_microseconds / 1000 or None,
-        residency=residency,
+        residency=_residency(config.parameters),
         filename=_filename(config.default_model_filename),
         inputs=_declared(config.input, "input"),
         outputs=_declared(config.output, "output"),
@@ -192,8 +193,22 @@ def _versions(policy: Any) -> VersionPolicy | None:
             return None
 
 
+def _lengths(parameters: Any) -> str:
+    """Return the lengths to schedule.
+
+    Raises:
+        InvalidRequest: they are no lengths.
+    """
+    given = parameters[_LENGTHS].string_value if _LENGTHS in parameters else AUTO_LENGTHS
+    return ModelOptions((1,), lengths=given).lengths
+
+
+_LENGTHS = "lengths"
 _RESIDENCY = frozenset({"residency", "idle_seconds", "refuse_unloaded"})
-"""Parameters that say when a model is in memory; others are passed over."""
+"""Parameters that say when a model is in memory."""
+
+_PARAMETERS = _RESIDENCY | {_LENGTHS}
+"""Parameters that are read; others are passed over."""
 
 
 def _residency(parameters: Any) -> Residency | None:

@@ -123,6 +123,28 @@ def test_churn_is_measured_alone(servers: Path, tmp_path: Path) -> None:
     assert row["asked"] == row["answered"] == 60
 
 
+@pytest.mark.ci
+def test_phases_are_measured_alone_and_plans_of_an_earlier_run_serve_again(
+    servers: Path, tmp_path: Path
+) -> None:
+    options = ["--contenders", "braid", "--stores", str(tmp_path / "stores"), "--clients", "1"]
+
+    warm = ["--warm-up", "8", "--idle", "0.5"]
+
+    status, report = quick(tmp_path, servers, *options, *warm, "--phases", "first")
+    (store,) = (tmp_path / "stores").iterdir()
+    schedules = {file: file.stat().st_ino for file in (store / "schedules").rglob("*.json")}
+    status_again, again = quick(tmp_path, servers, *options, "--phases", "load")
+
+    assert status == status_again == 0
+    assert schedules
+    assert all(file.stat().st_ino == inode for file, inode in schedules.items())
+    assert report["first"]
+    assert report["turns"] == report["churn"] == []
+    assert again["turns"]
+    assert again["first"] == again["churn"] == []
+
+
 @pytest.mark.parametrize(("last_mib", "is_bad"), [(105.0, False), (115.0, True)])
 def test_memory_that_grows_after_a_quarter_of_the_shapes_fails_churn(
     last_mib: float, is_bad: bool
@@ -152,6 +174,7 @@ def test_contenders_and_models_that_are_unknown_are_refused(
     for option, reason in (
         (["--models", "gpt"], "no model gpt; there are bert_base"),
         (["--lengths", "fixed"], "no distribution fixed; there are log-normal"),
+        (["--phases", "last"], "no phase last; there are first, load, shapes"),
         (["--contenders", "litserve"], "litserve is asked over http, not gRPC"),
     ):
         with pytest.raises(SystemExit):

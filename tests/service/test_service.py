@@ -303,6 +303,8 @@ def test_lengths_are_scheduled_and_shown(
             labels = {"model": "lengths", "device": "cpu"}
             assert shared.metric("braid_lengths_scheduled", **labels) == 2
             assert shared.metric("braid_rows_padded_total", **labels) == 0
+            assert shared.metric("braid_padding_checked_total", **labels) == 0
+            assert shared.metric("braid_padding_wrong", **labels) == 0
             longer = shared.http("/console/schedules/lengths/1/1?shapes=length%3D32")
             assert main([*register, "--lengths", "16,600"]) == 1
             error = capsys.readouterr().err

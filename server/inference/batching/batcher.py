@@ -26,6 +26,7 @@ from time import monotonic, perf_counter_ns
 from typing import Protocol
 
 from braid.core.errors import QueueFull
+from braid.core.inputs import ShapeClass
 from braid.server.inference.batching.admission import DeviceLoad, Quarantine
 from braid.server.inference.batching.batch_runner import Batch, BatchRunner
 from braid.server.inference.batching.device_time import DeviceTime
@@ -86,6 +87,7 @@ class Batcher:
         request: CheckedRequest,
         observer: BatchObserver,
         deadline: float | None = None,
+        lane: ShapeClass | None = None,
     ) -> InferenceResult:
         """Run one request; cancelling the caller takes it out of the queue.
 
@@ -93,6 +95,7 @@ class Batcher:
             request: checked against that model.
             observer: of the model's queue.
             deadline: by the clock; after it the result is of no use.
+            lane: the class that it runs in; None: the model says which.
 
         Raises:
             QueueFull: too much waits already for this model, or for the deadline to be met.
@@ -101,7 +104,7 @@ class Batcher:
             ModelQuarantined: that happened again and again with this model.
             WorkerRestarting: the worker died, or is not up again yet.
         """
-        queue, ticket = self._accept(model, request, observer, deadline)
+        queue, ticket = self._accept(model, request, observer, deadline, lane)
         alarm = None
         try:
             if not self._send_alone(queue, ticket):
@@ -126,6 +129,7 @@ class Batcher:
         request: CheckedRequest,
         observer: BatchObserver,
         deadline: float | None,
+        wanted: ShapeClass | None,
     ) -> tuple[ModelQueue, Ticket]:
         """Return a request's queue and its ticket, or raise why it is refused."""
         self._quarantine.check(model.name, model.version)
@@ -134,7 +138,7 @@ class Batcher:
             queue = self._queues[model] = ModelQueue(model, observer)
         now = self._clock.now()
         queue.arrivals.arrived(now, request.rows)
-        lane = model.lane_of(request)
+        lane = model.lane_of(request) if wanted is None else wanted
         self._load(now).admit(queue, request, lane, deadline)
         result: asyncio.Future[InferenceResult] = asyncio.get_running_loop().create_future()
         ticket = Ticket(request, deadline, now, perf_counter_ns(), result, lane)

@@ -224,6 +224,7 @@ class DeviceExecution:
             model.ran(sent.shape_class, sent.size, sent.ready, compute_us / 1e6)
             for piece in sent.pieces:
                 model.buckets.count(piece.request.shape_class, piece.rows, sent.shape_class)
+                model.padding_check.ran(piece.request, sent.shape_class)
             outcomes = []
             for draft in drafts:
                 if not draft.piece.ticket.has_ended:

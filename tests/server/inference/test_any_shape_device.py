@@ -20,6 +20,7 @@ from braid.compiler.imported_model import read_imported
 from braid.compiler.options import ModelOptions
 from braid.core.errors import InvalidRequest, Unavailable
 from braid.core.inputs import GivenTensor
+from braid.core.padding import PaddedAxis
 from braid.core.plan import sequential_plan
 from braid.core.program import PlanToRun
 from braid.core.runtimes import ONNXRUNTIME
@@ -133,10 +134,11 @@ async def served(
     keeps_file: bool = True,
     reference: str = "onnxruntime 1.31.0",
     options: ModelOptions | None = None,
+    padding: tuple[PaddedAxis, ...] | None = None,
 ) -> AsyncIterator[Served]:
     """The model under the schedule of a registration that compared these candidates.
 
-    Its import compared it with ``reference``.
+    Its import compared it with ``reference``, and found ``padding``; None: what is right.
     """
     upload = folder / "model.onnx"
     upload.write_bytes(of.model.SerializeToString())
@@ -144,7 +146,10 @@ async def served(
     options = options or ModelOptions((1, 4))
     imported = read_imported(digest, options, import_here(upload, folder / "artefact"))
     verified = replace(imported.report.verified, reference=reference)
-    imported = replace(imported, report=replace(imported.report, verified=verified))
+    report = replace(imported.report, verified=verified)
+    if padding is not None:
+        report = replace(report, padding=padding)
+    imported = replace(imported, report=report)
     version = ModelVersion("m", 1, digest, 1, imported.options)
     replica = ModelReplica(version, imported, device)
     await device.load(digest, imported.artefact)

@@ -13,7 +13,9 @@ from braid.core.plan import sequential_plan
 from braid.core.runtimes import ONNXRUNTIME
 from braid.core.schedule import SEQUENTIAL, Contender, Provenance, Schedule, ScheduleKey
 from braid.core.tensor import TensorType
-from braid.server.inference.buckets import PROBE, Buckets, LengthCosts, bin_of
+from braid.server.inference.buckets import PROBE, Buckets, LengthCosts
+from braid.server.inference.lengths import elements_of
+from braid.server.inference.shape_latencies import ShapeTimes, bin_of
 
 AXIS = PaddedAxis("length", True, {"mask": PaddedInput(1, MASK)}, {}, 256, 0.0, BY_CONSTRUCTION, "")
 
@@ -49,9 +51,12 @@ def schedule(plan_us: float, session_us: float | None) -> Schedule:
     )
 
 
-def buckets(*plans: tuple[int, float, float | None]) -> Buckets:
-    """Scheduled lengths, with what plan and session take there."""
-    made = Buckets(AXIS)
+def buckets(*plans: tuple[int, float, float | None], times: ShapeTimes | None = None) -> Buckets:
+    """Scheduled lengths, with what plan and session take there.
+
+    ``times``: of what ran unpadded.
+    """
+    made = Buckets(AXIS, Asked(256).shape_class, times or ShapeTimes())
     for length, plan_us, session_us in plans:
         made.schedule_serves(Asked(length).shape_class, schedule(plan_us, session_us))
     return made
@@ -77,11 +82,12 @@ def test_nothing_is_padded_where_plans_are_no_faster_than_the_session() -> None:
 
 
 def test_what_runs_unpadded_takes_decides_once_it_was_seen() -> None:
-    among = buckets((64, 600, 640))
+    times = ShapeTimes()
+    among = buckets((64, 600, 640), times=times)
     assert bucket_of(among, Asked(40)) is None
 
-    for length in (40, 64):  # flat: the session takes as long for short ones
-        among.ran(Asked(length - 1).shape_class, 0.7e-3)
+    for length in (39, 63):  # flat: the session takes as long for short ones
+        times.observe(elements_of(Asked(length).shape_class), 0.7e-3)
 
     assert bucket_of(among, Asked(40)) == 64
 
@@ -129,7 +135,7 @@ def test_a_class_that_was_dropped_takes_none() -> None:
 def test_costs_between_measured_lengths_lie_between_them() -> None:
     drawn = random.Random(1)
     for _ in range(200):
-        costs, count = LengthCosts(), drawn.randrange(1, 6)
+        costs, count = LengthCosts(ShapeTimes(), int), drawn.randrange(1, 6)
         lengths = sorted(drawn.sample(range(1, 500), count))
         points = dict(zip(lengths, sorted(drawn.uniform(1, 9) for _ in lengths), strict=True))
         for length, session_us in points.items():
@@ -149,10 +155,12 @@ def test_costs_between_measured_lengths_lie_between_them() -> None:
 def test_noise_never_makes_a_plan_that_is_no_faster_take_padded_requests() -> None:
     drawn = random.Random(2)
     for _ in range(50):
-        among = buckets((64, 640, 640), (200, 2000, 2000))
+        times = ShapeTimes()
+        among = buckets((64, 640, 640), (200, 2000, 2000), times=times)
         for _ in range(100):
             length = drawn.randrange(1, 200)
-            among.ran(Asked(length).shape_class, length * drawn.uniform(0.2, 3))
+            elements = elements_of(Asked(length).shape_class)
+            times.observe(elements, length * drawn.uniform(0.2, 3))
         costs = [among.costs.unpadded_s(length) or 0.0 for length in range(1, 260)]
 
         assert {bucket_of(among, Asked(length)) for length in range(1, 200)} == {None}
@@ -160,9 +168,10 @@ def test_noise_never_makes_a_plan_that_is_no_faster_take_padded_requests() -> No
 
 
 def test_costs_are_the_nearest_that_rise() -> None:
-    costs = LengthCosts()
+    times = ShapeTimes()
+    costs = LengthCosts(times, int)
     for length, seconds in ((1, 1.0), (2, 5.0), (3, 3.0), (4, 4.0), (5, 9.0), (6, 8.0)):
-        costs.observe(length, seconds)
+        times.observe(length, seconds)
 
     assert [costs.unpadded_s(length) for length in range(1, 7)] == [1.0, 4.0, 4.0, 4.0, 8.5, 8.5]
 

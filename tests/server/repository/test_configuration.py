@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from braid.compiler.options import AUTO_LENGTHS
 from braid.core.errors import InvalidRequest
 from braid.core.tensor import BATCH, TensorType
 from braid.server.repository.configuration import Configuration, configuration_from_text
@@ -163,17 +164,25 @@ def test_parameters_say_when_a_model_is_in_memory(
     assert read("").serving(ServingConfig(residency=expected)).residency == expected
 
 
+def test_a_parameter_says_which_lengths_are_scheduled() -> None:
+    config = read('parameters { key: "lengths" value { string_value: "64, 16" } }')
+
+    assert config.options.given_lengths == (16, 64)
+    assert config.passed_over == ()
+    assert read("").options.lengths == AUTO_LENGTHS
+
+
 @pytest.mark.parametrize(
     ("name", "value", "words"),
     [
+        ("lengths", "short", "lengths are auto, none or integers"),
+        ("lengths", "0,8", "lengths start at 1"),
         ("residency", "sometimes", "pinned, resident, on-demand"),
         ("idle_seconds", "soon", "give seconds"),
         ("idle_seconds", "0", "above 0"),
         ("refuse_unloaded", "yes", "give true or false"),
     ],
 )
-def test_parameters_of_residency_that_mean_nothing_are_refused(
-    name: str, value: str, words: str
-) -> None:
+def test_parameters_that_mean_nothing_are_refused(name: str, value: str, words: str) -> None:
     with pytest.raises(InvalidRequest, match=words):
         read(f'parameters {{ key: "{name}" value {{ string_value: "{value}" }} }}')

@@ -1,4 +1,4 @@
-"""``braid serve`` of this checkout on an empty store; the model is registered with --wait.
+"""``braid serve`` of this checkout; the model is registered with --wait.
 
 UP: the server takes uploads. READY: the plan that was found fastest serves.
 """
@@ -21,9 +21,11 @@ def main() -> int:
     for name in ("--name", "--port", "--threads", "--batch-sizes", "--folder"):
         parser.add_argument(name, required=True)
     parser.add_argument("--register", action="append", default=[], help="an option more of that")
+    parser.add_argument("--stores", type=Path, help="kept between runs, one a model; or empty")
     given = parser.parse_args()
+    store = given.stores / given.name if given.stores else f"{given.folder}/store"
     serve = ["--grpc-port", given.port, "--http-port", "0", "--threads", given.threads]
-    server = subprocess.Popen([*BRAID, "serve", "--store", f"{given.folder}/store", *serve])
+    server = subprocess.Popen([*BRAID, "serve", "--store", store, *serve])
     _wait_until_listening(int(given.port), server)
     print("UP", flush=True)
     register = ["--batch-sizes", given.batch_sizes, "--planner", "portfolio", "--wait"]

@@ -1,0 +1,118 @@
+"""Checks in idle time whether padded requests are answered as they are unpadded.
+
+replica ──sample──> quiet ──batcher, twice──> outputs ──differ──> the version is padded no more
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import replace
+from math import inf
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
+
+from braid.core.errors import BraidError
+from braid.core.tensor import DTYPE_BYTES
+from braid.server.inference.batching.queues import BatchObserver
+from braid.server.inference.replica import ModelReplica
+from braid.server.inference.requests import PRIORITY_LEVELS, OutputTensor
+from braid.server.inference.routing import QueuedReplica
+
+log = logging.getLogger("braid.models")
+
+LOOK_S = 30.0
+
+
+class PaddingChecks:
+    """Belongs to the event loop."""
+
+    def __init__(
+        self,
+        replicas: Callable[[], Iterable[QueuedReplica]],
+        observer: Callable[[ModelReplica], BatchObserver],
+        quiet: Callable[[], Awaitable[object]],
+        tolerance: float,
+    ) -> None:
+        """Check nothing yet.
+
+        Args:
+            replicas: of all versions that answer.
+            observer: of a replica's batches.
+            quiet: returns once no device runs requests.
+            tolerance: of plans, relative to the largest element of an output.
+        """
+        self._replicas = replicas
+        self._observer = observer
+        self._quiet = quiet
+        self._tolerance = tolerance
+
+    async def run(self) -> None:
+        """Check what replicas keep for it, until cancelled."""
+        while True:
+            await asyncio.sleep(LOOK_S)
+            await self.look()
+
+    async def look(self) -> None:
+        """Check the sample of each replica that has one."""
+        for queued in list(self._replicas()):
+            if queued.replica.padding_check.sample is not None:
+                await self._quiet()
+                await self._check(queued)
+
+    async def _check(self, queued: QueuedReplica) -> None:
+        replica, check = queued.replica, queued.replica.padding_check
+        sample, check.sample = check.sample, None
+        assert sample is not None
+        request, answers = replace(sample.request, priority=PRIORITY_LEVELS), []
+        for lane in (sample.shape_class, request.shape_class):
+            if queued not in self._replicas():  # it has ended meanwhile
+                return
+            try:
+                observer = self._observer(replica)
+                answer = await queued.batcher.submit(replica, request, observer, lane=lane)
+            except BraidError as error:
+                facts = {"model": replica.name, "version": replica.version, "reason": str(error)}
+                log.info("padding was not checked", extra=facts)
+                return
+            answers.append(answer.outputs)
+        tolerance = max(self._tolerance, replica.tolerance_at(sample.shape_class))
+        check.compared(error_of(*answers), tolerance)
+        if check.failure:
+            for other in self._replicas():
+                if other.replica.model == replica.model:
+                    other.replica.forbid_padding(check.failure)
+            facts = {"model": replica.name, "version": replica.version, "reason": check.failure}
+            log.error("requests are not padded any more", extra=facts)
+
+
+def error_of(padded: Mapping[str, OutputTensor], alone: Mapping[str, OutputTensor]) -> float:
+    """Return the largest difference of two answers, relative to the largest element of an output.
+
+    Equal elements that are not finite differ by nothing.
+    """
+    return max((_error(padded[name], output) for name, output in alone.items()), default=0.0)
+
+
+def _error(padded: OutputTensor, alone: OutputTensor) -> float:
+    if padded.shape != alone.shape:
+        return inf
+    got, wanted = _numbers(padded), _numbers(alone)
+    with np.errstate(invalid="ignore"):
+        is_same = (got == wanted) | (np.isnan(got) & np.isnan(wanted))
+        differences = np.where(is_same, 0, got - wanted)
+    largest = np.abs(wanted[np.isfinite(wanted)]).max(initial=0)
+    error = float(np.abs(differences).max(initial=0))
+    return error / float(largest) if largest else error and inf
+
+
+def _numbers(tensor: OutputTensor) -> NDArray[np.float64]:
+    if tensor.dtype == "BF16":
+        dtype = np.dtype(ml_dtypes.bfloat16)
+    else:
+        kind = "b" if tensor.dtype == "BOOL" else tensor.dtype[0].lower()
+        dtype = np.dtype(f"<{kind}{DTYPE_BYTES[tensor.dtype]}")
+    return np.frombuffer(tensor.data, dtype).astype(np.float64)
