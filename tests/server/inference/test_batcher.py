@@ -67,7 +67,7 @@ class FakeDevice:
     def prepared(self) -> int:
         return self._number
 
-    async def prepare(self, to_run: PlanToRun) -> Executable:
+    async def prepare(self, to_run: PlanToRun, like: Executable | None = None) -> Executable:
         await asyncio.sleep(0)
         self._number += 1
         inputs = to_run.program.specs

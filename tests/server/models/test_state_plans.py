@@ -50,7 +50,7 @@ class MovingDevice(FakeDevice):
         self.state = NEAR
         self.has_room = True
 
-    async def prepare(self, to_run: PlanToRun) -> Executable:
+    async def prepare(self, to_run: PlanToRun, like: Executable | None = None) -> Executable:
         if not self.has_room:
             raise DeviceOutOfMemory("there is no room")
         return await super().prepare(to_run)
