@@ -24,6 +24,7 @@ from braid.compiler.device import Device, DeviceInState
 from braid.compiler.imported_model import ImportedModel
 from braid.compiler.quantisations import with_quantisation
 from braid.compiler.report import Comparing, Report, Retrying
+from braid.compiler.retries import KeepsDying
 from braid.compiler.search import (
     FoundPlans,
     in_other_precisions,
@@ -110,12 +111,16 @@ async def compile(  # as braid.compile, which calls it
         BraidError: there is no schedule, and why.
     """
     by_state: dict[str, _Steps] = {}
+    left_out: dict[str, str] = {}
     for _ in range(MOST_CHANGES):
         state = (await options.retry(device.find_state)).name
         if state not in by_state:
             in_state = DeviceInState(device, state or None)
             kept = cache.in_state(state)
-            work = Work(imported, in_state, batch_size, options, kept, report, state)
+            work = Work(
+                *(imported, in_state, batch_size, options, kept, report, state),
+                left_out={**left_out},
+            )
             by_state[state] = _Steps(work)
         try:
             return await _compiled(by_state[state])
@@ -123,6 +128,13 @@ async def compile(  # as braid.compile, which calls it
             facts = {"device": device.name, "reason": str(error)}
             log.info("compiling in another state", extra=facts)
             report(Retrying(f"going on in another state: {error}"))
+        except KeepsDying as error:
+            runtime = by_state[state].work.other_runtimes[-1]
+            left_out[runtime] = f"{error}, at last with it"
+            by_state.clear()
+            facts = {"device": device.name, "runtime": runtime, "reason": str(error)}
+            log.warning("a runtime is left out", extra=facts)
+            report(Retrying(f"going on without {runtime}: {error}"))
     most = max(by_state.values(), key=lambda steps: (steps.is_searched, len(steps.searched)))
     kept = cache.in_state(CHANGING)
     most.work = replace(most.work, device=device, cache=kept, state=CHANGING)

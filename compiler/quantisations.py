@@ -39,7 +39,7 @@ async def with_quantisation(work: Work) -> Work:
         if precision == INT8:
             raise
         log.info("a precision is left out", extra={"precision": INT8, "reason": str(error)})
-        return replace(work, left_out={INT8: str(error)})
+        return replace(work, left_out={**work.left_out, INT8: str(error)})
     return replace(work, quantisation=quantisation)
 
 

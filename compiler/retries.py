@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from braid.core.errors import DatabaseUnavailable, Unavailable
+from braid.core.errors import DatabaseUnavailable, Unavailable, WorkerDied
 
 log = logging.getLogger("braid.jobs")
 
@@ -31,6 +31,10 @@ class RetriesExhausted(Unavailable):
 
     def __init__(self, error: Unavailable, tries: int) -> None:
         super().__init__(f"{error} (tried {tries} times)")
+
+
+class KeepsDying(Unavailable):
+    """The worker died of a call, or beside it, in as many tries in a row as were allowed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +56,7 @@ class RetryWhileRestarting:
     pauses: RetryPauses
     report: Callable[[str], None] = lambda what: None
     is_revocable: bool = False  # another server may take the work over
+    most_deaths: int | None = None  # of the worker, in a row without progress
 
     async def __call__(
         self,
@@ -68,15 +73,21 @@ class RetryWhileRestarting:
 
         Raises:
             RetriesExhausted: it failed too often without progress.
+            KeepsDying: it died ``most_deaths`` times.
         """
         most = len(self.pauses.pauses_s) + 1 if most_tries is None else most_tries
-        tries, achieved = 0, progress()
+        tries, deaths, achieved = 0, 0, progress()
         while True:
             try:
                 return await call()
-            except RetriesExhausted:
+            except (RetriesExhausted, KeepsDying):
                 raise
             except Unavailable as error:
+                if progress() > achieved:
+                    deaths = 0
+                deaths += isinstance(error, WorkerDied)
+                if deaths == self.most_deaths:
+                    raise KeepsDying(f"the worker died {deaths} times") from error
                 if not (self.is_revocable and isinstance(error, DatabaseUnavailable)):
                     now = progress()
                     tries, achieved = (1 if now > achieved else tries + 1), now

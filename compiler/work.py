@@ -27,6 +27,9 @@ from braid.core.quantisation import Quantisation
 from braid.core.runtimes import runtimes_in
 from braid.scheduler.options import PORTFOLIO
 
+MOST_DEATHS = 3
+"""Deaths of the worker in a row that leave a runtime out: one may be by chance."""
+
 
 @dataclass(frozen=True, slots=True)
 class CompileOptions:
@@ -53,7 +56,7 @@ class Work:
     report: Report
     state: str = ""  # of the device, in which everything is measured; empty: not known
     quantisation: Quantisation | None = None  # of INT8; None: that takes no part
-    left_out: dict[str, str] = field(default_factory=dict)  # precision -> why
+    left_out: dict[str, str] = field(default_factory=dict)  # precision or runtime -> why
 
     def program(self, precision: str = "") -> ProgramKey:
         """Program on its usual kernels; in the usual precision if that is empty."""
@@ -97,12 +100,24 @@ class Work:
 
     @property
     def retry(self) -> RetryWhileRestarting:
-        """Retries of calls to the device, which are reported."""
-        return replace(self.options.retry, report=lambda what: self.report(Retrying(what)))
+        """Retries of calls to the device, which are reported.
+
+        As long as other runtimes take part, the worker may die of one.
+        """
+        most = MOST_DEATHS if self.other_runtimes else None
+        return replace(
+            self.options.retry, report=lambda what: self.report(Retrying(what)), most_deaths=most
+        )
+
+    @property
+    def other_runtimes(self) -> Sequence[str]:
+        """Other runtimes that take part where they can."""
+        offered = self.device.runtimes if self.is_portfolio else ()
+        return [name for name in offered if name not in self.left_out]
 
     def runtimes(self, precision: str) -> tuple[str, ...]:
         """Other runtimes that take part in a precision."""
-        return runtimes_in(precision, self.device.runtimes) if self.is_portfolio else ()
+        return runtimes_in(precision, self.other_runtimes)
 
     @property
     def tolerated_error(self) -> float:

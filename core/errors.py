@@ -28,6 +28,7 @@
     │   │   └── DatabaseUnavailable
     │   ├── SystemShortage
     │   └── WorkerRestarting
+    │       └── WorkerDied
     ├── DeadlineExceeded
     │   └── RunStopped
     │       └── RunTooLong
@@ -233,6 +234,10 @@ class SystemShortage(Unavailable):
 
 class WorkerRestarting(Unavailable):
     """The device worker died and is being restarted."""
+
+
+class WorkerDied(WorkerRestarting):
+    """The device worker died while it had the request, maybe of it."""
 
 
 class DeadlineExceeded(BraidError):

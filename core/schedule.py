@@ -234,7 +234,8 @@ class Provenance:
     samples: int = 0  # inputs that errors were measured on; 0: seeded ones
     top_agreement: float | None = None  # part of the samples whose top class is the reference's
     quantisation: Quantisation | None = None  # that INT8 was tried with; None: it was not
-    left_out: Mapping[str, str] = field(default_factory=dict)  # precision -> why it took no part
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    """Precision or runtime -> why it took no part."""
     provisional: Provisional | None = None  # None: it is settled
     state: str = ""  # of the device while all this was measured; empty: it was not known
 

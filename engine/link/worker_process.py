@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, Self, TypeVar, cast
 
 from braid.core.background import to_the_end
 from braid.core.descriptors import connect
-from braid.core.errors import RunStopped, RunTooLong, WorkerRestarting
+from braid.core.errors import RunStopped, RunTooLong, WorkerDied, WorkerRestarting
 from braid.core.json_form import to_json
 from braid.engine.link.frames import FrameDecoder, encode
 from braid.engine.link.messages import (
@@ -282,7 +282,7 @@ class WorkerProcess(asyncio.Protocol):
         for call in calls.values():
             if not call.future.done():
                 call.future.set_exception(
-                    WorkerRestarting("the device worker died while it had this request; try again")
+                    WorkerDied("the device worker died while it had this request; try again")
                 )
 
 

@@ -58,6 +58,7 @@ STATUS: Mapping[type[errors.BraidError], grpc.StatusCode] = {
     errors.DatabaseUnavailable: grpc.StatusCode.UNAVAILABLE,
     errors.SystemShortage: grpc.StatusCode.UNAVAILABLE,
     errors.WorkerRestarting: grpc.StatusCode.UNAVAILABLE,
+    errors.WorkerDied: grpc.StatusCode.UNAVAILABLE,
     errors.DeadlineExceeded: grpc.StatusCode.DEADLINE_EXCEEDED,
     errors.RunStopped: grpc.StatusCode.DEADLINE_EXCEEDED,
     errors.RunTooLong: grpc.StatusCode.DEADLINE_EXCEEDED,

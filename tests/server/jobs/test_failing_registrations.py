@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,10 +16,14 @@ from braid.core.errors import (
     DeviceOutOfMemory,
     InvalidArtefact,
     ModelImportError,
+    WorkerDied,
     WorkerRestarting,
 )
+from braid.core.runtimes import ONNXRUNTIME, OPENVINO
 from braid.core.schedule import Stage
 from braid.engine.importer.host.launch import ImporterKilled
+from braid.engine.link.messages import ComparePlans
+from braid.scheduler.options import PlannerSettings
 from braid.server.jobs.registration import serve_again
 from braid.server.jobs.runner import JobRunner
 from braid.server.store.records import JobStatus, ModelStatus
@@ -145,6 +149,30 @@ async def test_a_planner_that_is_killed_is_started_again_and_the_job_says_so(
     times = ("2nd", "3rd", "4th")
     assert said == [f"batch size 1: trying again ({each} try): {reason}" for each in times]
     assert set(server.device.measured.values()) == {1}, "what was measured is known"
+
+
+async def test_a_runtime_of_which_the_worker_dies_is_left_out(server: Server) -> None:
+    server.device.runtimes = (ONNXRUNTIME, OPENVINO)
+    ask, deaths = server.device.ask, 0
+
+    async def ask_or_die(request: Any, on_progress: Callable[[float], None] | None = None) -> Any:
+        nonlocal deaths
+        if isinstance(request, ComparePlans):
+            runtimes = {name for field in request.fields for name in field.runtimes}
+            if OPENVINO in runtimes:
+                deaths += 1
+                raise WorkerDied("the device worker died while it had this request; try again")
+        return await ask(request, on_progress)
+
+    server.device.ask = ask_or_die  # type: ignore[method-assign]
+
+    job = await registered(server, planner=PlannerSettings("portfolio"))
+
+    assert job.state is JobStatus.READY
+    assert deaths == 3
+    (schedule,) = server.store.schedules_of(server.store.find_model("lenet", 1).sha256)
+    assert schedule.provenance.left_out == {OPENVINO: "the worker died 3 times, at last with it"}
+    assert ONNXRUNTIME in [contender.name for contender in schedule.provenance.candidates]
 
 
 @pytest.mark.parametrize(("kills", "state"), [(7, JobStatus.READY), (8, JobStatus.FAILED)])
