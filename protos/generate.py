@@ -5,8 +5,8 @@
 The client package has the only copy; the server imports it. ``--check`` fails if the committed
 code differs from what the .proto files give.
 
-Generated code runs with the protobuf that it was made for, and later ones. So grpcio-tools is held
-back (constraints.txt): the client must not upgrade an application's packages.
+Generated code runs with the grpcio and protobuf that it was made for, and later ones. So
+grpcio-tools is held back (constraints.txt): the client must not upgrade an application's packages.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ def generate() -> dict[str, str]:
                 f"-I{well_known}",
                 f"--python_out={folder}",
                 f"--pyi_out={folder}",
+                f"--grpc_python_out={folder}",
                 *sources,
             ]
         )

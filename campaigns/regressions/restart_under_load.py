@@ -16,11 +16,10 @@ import grpc
 import numpy as np
 
 from braid_client import BraidError, Client
-from braid_client.wire import inference_pb2
+from braid_client.wire import inference_pb2, inference_pb2_grpc
 from campaigns.regressions.scripts import FaultyServer
 from tests.models.small import small_cnn
 from tests.service.server_process import free_port
-from tests.stubs import inference_stub
 
 RESTARTS = 2
 BRANCHES = (1, 2, 3, 4)  # a model for each; they serve one after the other after a restart
@@ -72,7 +71,7 @@ def _ask(
     """Ask for every model in turn until told to stop; count how calls end."""
     tensor = inference_pb2.Tensor(name="x", dtype="FP32", shape=ROW.shape, data=ROW.tobytes())
     with grpc.insecure_channel(address, options=EAGER) as channel:
-        infer = inference_stub(channel).Infer
+        infer = inference_pb2_grpc.InferenceServiceStub(channel).Infer
         while not stopping.is_set():
             for name in names:
                 request = inference_pb2.InferRequest(model=name, inputs=[tensor])

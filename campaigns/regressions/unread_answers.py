@@ -17,11 +17,10 @@ import psutil
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from braid_client.aio import AsyncClient
-from braid_client.wire import inference_pb2
+from braid_client.wire import inference_pb2, inference_pb2_grpc
 from campaigns.regressions.scripts import FaultyServer
 from tests.models.small import identity, row_sums
 from tests.service.unread_connections import unread_connections
-from tests.stubs import inference_stub
 
 COLUMNS = 1 << 18
 ROWS = 4
@@ -84,7 +83,7 @@ async def watch(server: FaultyServer, front: psutil.Process, before: int) -> Non
 
 def unread_calls(channel: grpc.aio.Channel) -> list[Awaitable[Any]]:
     """Calls of every kind that carries tensors."""
-    braid: Any = inference_stub(channel)
+    braid: Any = inference_pb2_grpc.InferenceServiceStub(channel)
     triton = service_pb2_grpc.GRPCInferenceServiceStub(channel)
     tensor = inference_pb2.Tensor(name="x", dtype="FP32", shape=FEW.shape, data=FEW.tobytes())
     own = inference_pb2.InferRequest(model="wide", inputs=[tensor])

@@ -35,7 +35,7 @@ from braid.server.ports.http.requests import BodyRoom
 from braid.server.ports.http.routes import health_routes, metrics_route
 from braid.server.ports.http.server import HttpServer
 from braid.server.ports.ready_line import near_address, register_command
-from braid.server.rpc.status import Handler, handlers_of
+from braid.server.rpc.status import Handler
 from braid.server.servicers.admin import AdminServicer
 from braid.server.servicers.braid_v1 import BraidV1
 from braid.server.servicers.health import Health
@@ -47,22 +47,19 @@ from braid.server.servicers.oip.shared_memory import SharedMemoryMethods
 from braid.server.servicers.oip.tensors import OpenInference
 from braid.server.servicers.rest.calls import Admission, IsSignedIn
 from braid.server.servicers.rest.inference import RestInference
-from braid.server.servicers.rest.operations import SCHEDULE_AGAIN
 from braid.server.servicers.rest.routes import Infer, RestServices, rest_routes
 from braid.server.servicers.tensor_service import TensorService
 from braid.server.servicers.uploads import ModelUploads
 from braid.server.settings import Settings, shown_settings
 from braid.server.store.store import Store
-from braid_client.wire import admin_pb2
+from braid_client.wire import admin_pb2, admin_pb2_grpc
 
 LARGE_BODIES = 4
 """Large bodies of JSON that are read at once: that takes ten times their bytes."""
 
-_ADMIN = admin_pb2.DESCRIPTOR.services_by_name["AdminService"]
-
 SERVICES = (
     BraidV1.service,
-    _ADMIN.full_name,
+    admin_pb2.DESCRIPTOR.services_by_name["AdminService"].full_name,
     OpenInference.service,
 )
 """Names of the gRPC services that are up while the server takes requests."""
@@ -110,7 +107,6 @@ class Interfaces:
         )
         self._oip = self._open_inference()
         self._admin = self._admin_servicer()
-        self._admin_methods = handlers_of(_ADMIN, self._admin)
         protocol = OpenInference(self._regions)
         self._inference = (
             TensorService(models.serving, memory, self._turns, BraidV1()).methods(),
@@ -185,7 +181,7 @@ class Interfaces:
         models, memory = self._parts.models.serving, self._parts.memory
         return RestServices(
             inference=TensorService(models, memory, self._turns, protocol),
-            others={**self._oip, SCHEDULE_AGAIN: self._admin_methods[SCHEDULE_AGAIN]},
+            others={**self._oip, **self._admin.over_http()},
             admission=self._admission(self._origins),
             turns=self._turns,
             reading=asyncio.Semaphore(LARGE_BODIES),
@@ -253,8 +249,8 @@ class Interfaces:
         )
 
     def _add_services(self, server: grpc.aio.Server) -> None:
-        admin = grpc.method_handlers_generic_handler(_ADMIN.full_name, self._admin_methods)
-        server.add_generic_rpc_handlers((*self._inference, admin))
+        server.add_generic_rpc_handlers(self._inference)
+        admin_pb2_grpc.add_AdminServiceServicer_to_server(self._admin, server)
         health_pb2_grpc.add_HealthServicer_to_server(self._parts.health, server)
         reflection.enable_server_reflection(
             [

@@ -9,15 +9,13 @@ id under which the log has the rest.
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from functools import lru_cache
 from types import TracebackType
 from typing import Any, NoReturn, TypeAlias
 
 import grpc
 from google.protobuf import any_pb2, duration_pb2
-from google.protobuf.descriptor import ServiceDescriptor
-from google.protobuf.message_factory import GetMessageClass
 from google.rpc import error_details_pb2, status_pb2  # type: ignore[import-untyped]
 
 from braid.core import errors
@@ -198,21 +196,6 @@ _MAKERS: dict[tuple[bool, bool], Callable[..., Handler]] = {
     (True, False): grpc.stream_unary_rpc_method_handler,
     (True, True): grpc.stream_stream_rpc_method_handler,
 }
-
-
-def handlers_of(
-    service: ServiceDescriptor, *parts: object, without: Collection[str] = ()
-) -> dict[str, Handler]:
-    """Return the handlers of a service's methods, by name; each is in one of ``parts``."""
-    return {
-        method.name: _MAKERS[method.client_streaming, method.server_streaming](
-            next(getattr(part, method.name) for part in parts if hasattr(part, method.name)),
-            GetMessageClass(method.input_type).FromString,
-            GetMessageClass(method.output_type).SerializeToString,
-        )
-        for method in service.methods
-        if method.name not in without
-    }
 
 
 def behaviour_of(handler: Handler) -> Behaviour:

@@ -7,6 +7,8 @@ import json
 from collections.abc import AsyncIterator
 from dataclasses import replace
 
+import grpc
+
 from braid.core.graph import graph_to_json
 from braid.core.schedule import schedule_to_json
 from braid.server.jobs.node_list import NodeList
@@ -14,7 +16,7 @@ from braid.server.jobs.runner import JobRunner
 from braid.server.models.policies import VersionPolicies
 from braid.server.models.queries import ModelQueries
 from braid.server.models.serving_models import ServingModels
-from braid.server.rpc.status import Context, answering
+from braid.server.rpc.status import Context, Handler, answering
 from braid.server.servicers.admin_messages import (
     allowance_to_wire,
     job_to_wire,
@@ -28,11 +30,12 @@ from braid.server.servicers.admin_messages import (
 from braid.server.servicers.uploads import ModelUploads, arriving, caller_of, header_of
 from braid.server.store.records import ModelVersion, check_model_name
 from braid_client.wire import admin_pb2 as wire
+from braid_client.wire import admin_pb2_grpc
 
 MAX_LISTED_JOBS = 1000
 
 
-class AdminServicer:
+class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
     """``braid.v1.AdminService``: each method converts, calls, converts."""
 
     def __init__(
@@ -160,6 +163,16 @@ class AdminServicer:
             allowance = await asyncio.to_thread(allowance_to_wire, cpus, budget_bytes)
             nodes = [node_to_wire(node, allowance) for node in listed]
             return wire.ListNodesResponse(nodes=nodes)
+
+    def over_http(self) -> dict[str, Handler]:
+        """Return the RPCs that REST offers, by name."""
+        return {
+            "ScheduleAgain": grpc.unary_unary_rpc_method_handler(
+                self.ScheduleAgain,
+                wire.ScheduleAgainRequest.FromString,
+                wire.Job.SerializeToString,
+            )
+        }
 
     async def _describe(self, model: ModelVersion) -> wire.Model:
         schedules = await self._queries.schedules(model)

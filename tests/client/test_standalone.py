@@ -45,11 +45,17 @@ def test_the_sdk_bounds_no_version_from_above() -> None:
 
 
 def test_generated_code_demands_no_more_than_the_sdk_requires() -> None:
-    (lowest,) = _requirements()["protobuf"]
+    bounds = _requirements()
 
     for module in (CLIENT / "braid_client" / "wire").glob("*_pb2*.py"):
-        (demanded,) = re.findall(r"# Protobuf Python Version: (.+)", module.read_text())
-        assert _numbers(demanded) <= _numbers(lowest.removeprefix(">=")), module.name
+        code = module.read_text()
+        if module.name.endswith("_grpc.py"):
+            demanded = {"grpcio": re.findall(r"GRPC_GENERATED_VERSION = '(.+)'", code)[0]}
+        else:
+            demanded = {"protobuf": re.findall(r"# Protobuf Python Version: (.+)", code)[0]}
+        for name, version in demanded.items():
+            (lowest,) = bounds[name]
+            assert _numbers(version) <= _numbers(lowest.removeprefix(">=")), module.name
 
 
 def _requirements() -> dict[str, list[str]]:

@@ -18,12 +18,11 @@ import psutil
 import pytest
 
 from braid_client import Client, JobState
-from braid_client.wire import inference_pb2
+from braid_client.wire import inference_pb2, inference_pb2_grpc
 from tests.clock import until
 from tests.models.small import small_cnn
 from tests.service.conftest import ended
 from tests.service.server_process import BRAID, ServerProcess, plans_by_size
-from tests.stubs import inference_stub
 
 MEASURING = (JobState.PROFILING, JobState.SCHEDULING, JobState.VERIFYING)
 
@@ -45,7 +44,7 @@ class Load:
         tensor = inference_pb2.Tensor(name="x", dtype="FP32", shape=ROW.shape, data=ROW.tobytes())
         request = inference_pb2.InferRequest(model="cnn", inputs=[tensor])
         with grpc.insecure_channel(address) as channel:
-            stub = inference_stub(channel)
+            stub = inference_pb2_grpc.InferenceServiceStub(channel)
             while not self._stop.wait(self._pause_s):
                 try:
                     response = stub.Infer(request, timeout=120)

@@ -17,11 +17,10 @@ import pytest
 from braid.core.errors import DeadlineExceeded, ResourceExhausted
 from braid.server.servicers.uploads import SLOWEST_BYTES_PER_S, IdleTime, arriving, caller_of
 from braid.server.store.quota import Quota, StoreLimits
-from braid_client.wire import admin_pb2
+from braid_client.wire import admin_pb2, admin_pb2_grpc, inference_pb2_grpc
 from tests import ROOT
 from tests.service.server_process import ServerProcess
 from tests.service.unread_connections import unread_connections
-from tests.stubs import admin_stub, inference_stub
 
 HEADER = admin_pb2.RegisterModelRequest(header=admin_pb2.RegisterModelHeader(name="m"))
 CHUNK = admin_pb2.RegisterModelRequest(chunk=b"x")
@@ -88,7 +87,7 @@ async def _upload_once(
     address: str, *parts: admin_pb2.RegisterModelRequest
 ) -> grpc.aio.AioRpcError:
     async with grpc.aio.insecure_channel(address) as channel:
-        stub: Any = admin_stub(channel)
+        stub: Any = admin_pb2_grpc.AdminServiceStub(channel)
         call = stub.RegisterModel()
         try:
             for part in parts:
@@ -188,7 +187,7 @@ async def test_a_stream_may_be_quiet_while_its_client_asks_for_signs_of_life(
     server = ServerProcess(tmp_path / "store").start()
     try:
         async with grpc.aio.insecure_channel(server.address, options=options) as channel:
-            stub: Any = inference_stub(channel)
+            stub: Any = inference_pb2_grpc.InferenceServiceStub(channel)
             call = stub.InferStream()
             with pytest.raises(TimeoutError):  # gRPC ends it after 50 s unless told otherwise
                 await asyncio.wait_for(call.read(), 60)
