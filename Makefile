@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: setup demo fleet-demo test test-paused test-ci test-all test-deploy test-fleet test-fleet-all test-ray image-test docs lint dist protos bench onnx-backend fuzz chaos chaos-short soak soak-short attack audit lock gpu gpu-networks gpu-tests gpu-bench gpu-service gpu-dry clean
+.PHONY: setup demo fleet-demo test test-paused test-ci test-all test-deploy test-fleet test-fleet-all test-ray image-test docs lint dist protos bench onnx-backend fuzz chaos chaos-short soak soak-short attack audit lock gpu gpu-networks gpu-tests gpu-bench gpu-service clean
 
 # An npm package that tests run inside the console's pages.
 AXE := axe-core@4.14.1
@@ -168,36 +168,6 @@ gpu-bench:
 
 gpu-service:
 	$(GPU_PYTHON) -m pytest -W default -m gpu tests/service/test_gpu_service.py
-
-# The engine under torch's CUDA build where there is no GPU, on a CUDA runtime in software: docs/gpu.md. By hand: it
-# makes CUDA_VENV if there is none, 5 GB. DRY names tests, e.g. tests/gpu_dry/test_release.py.
-CUDA_VENV ?= .venv-cuda
-DRY ?= tests/gpu_dry
-DRY_OUT := $(CURDIR)/build/gpu-dry
-DRY_RUNTIME := $(DRY_OUT)/libgpu_dry.so $(DRY_OUT)/libcuda.so.1
-gpu-dry: $(DRY_RUNTIME)
-	LD_PRELOAD=$(DRY_OUT)/libgpu_dry.so LD_LIBRARY_PATH=$(DRY_OUT) TRITON_LIBCUDA_PATH=$(DRY_OUT) \
-	TRITON_CACHE_DIR=$(DRY_OUT)/triton TORCHINDUCTOR_CACHE_DIR=$(DRY_OUT)/inductor \
-	$(CUDA_VENV)/bin/python -m pytest -W default -p no:cacheprovider $(DRY)
-
-# What a machine with a GPU has, and what is carried there, Braid itself in PYTHONPATH only.
-# === takes no local version, such as a CPU build that pip knows of.
-$(CUDA_VENV)/.ready: constraints.txt tests/gpu-packages.txt
-	test -x $(CUDA_VENV)/bin/python || $(PYTHON) -m venv $(CUDA_VENV)
-	$(CUDA_VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
-		"torch===$$(sed -n 's/^torch==//p' constraints.txt)" onnx onnxruntime numpy safetensors ml-dtypes \
-		prometheus-client rich pytest pytest-timeout hypothesis
-	$(CUDA_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r tests/gpu-packages.txt
-	touch $@
-
-# The headers of NVIDIA's wheels, and of Triton's, which has the crt/ that they leave out.
-CUDA_INCLUDES = $$(printf ' -I%s' $(CUDA_VENV)/lib/python3*/site-packages/{nvidia/*,triton/backends/nvidia}/include)
-$(DRY_RUNTIME): SHELL := bash
-$(DRY_OUT)/libgpu_dry.so: $(addprefix tests/gpu_dry/runtime/,cudart.cpp libraries.cpp)
-$(DRY_OUT)/libcuda.so.1: tests/gpu_dry/runtime/cuda.cpp
-$(DRY_RUNTIME): | $(CUDA_VENV)/.ready
-	@mkdir -p $(@D)
-	g++ -std=c++17 -O1 -Wall $(CUDA_INCLUDES) -shared -fPIC -Wl,-soname,$(@F) $^ -o $@ -ldl
 
 clean:
 	rm -rf .venv build client/build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

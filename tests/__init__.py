@@ -5,7 +5,6 @@ engine  server                                 without a server process; some st
 service                                        start ``braid serve`` and speak to it
 fleet                                          several servers, in namespaces of their own
 deploy  docs                                   tests of those folders' files
-gpu_dry                                        the CUDA engine without a GPU: ``make gpu-dry``
 models                                         makers of model files, for all tests
 chaos  conformance  fuzz  paused  regressions  programs: ``python -m campaigns.fuzz``
 """
