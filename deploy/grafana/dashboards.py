@@ -435,9 +435,17 @@ DASHBOARDS = {
 }
 
 
+def as_text(document: Mapping[str, Any]) -> str:
+    """JSON with a member a line, and a panel a line."""
+    panels = ",\n".join(f"    {json.dumps(panel)}" for panel in document["panels"])
+    members = {name: json.dumps(value) for name, value in document.items()}
+    members["panels"] = f"[\n{panels}\n  ]"
+    return "{\n" + ",\n".join(f'  "{name}": {text}' for name, text in members.items()) + "\n}\n"
+
+
 def main() -> None:
     for name, document in DASHBOARDS.items():
-        (FOLDER / name).write_text(json.dumps(document, indent=2) + "\n")
+        (FOLDER / name).write_text(as_text(document))
 
 
 if __name__ == "__main__":
