@@ -1,6 +1,6 @@
 """What a machine with a GPU is and has: ``python -m benchmarks.cuda.versions``.
 
-Prints JSON; ends with ``NO_GPU`` and one line where torch sees no GPU.
+Prints JSON, or one line where torch sees no GPU.
 """
 
 from __future__ import annotations
@@ -13,9 +13,6 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from benchmarks.environment import REPOSITORY, describe
-
-NO_GPU = 3
-"""Exit status where there is none."""
 
 PACKAGES = REPOSITORY / "tests/gpu-packages.txt"
 
@@ -31,12 +28,11 @@ def missing(listed: Path = PACKAGES) -> list[str]:
     return lacking
 
 
-def main() -> int:
+def main() -> None:
     import torch
 
     if not torch.cuda.is_available():
-        print("no NVIDIA GPU (or no torch that sees one) here")
-        return NO_GPU
+        sys.exit("no NVIDIA GPU (or no torch that sees one) here")
     from braid.engine.cuda.identity import read_identity
 
     identity = read_identity()
@@ -48,8 +44,7 @@ def main() -> int:
         "missing_packages": missing(),
     }
     print(json.dumps(facts, indent=1))
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

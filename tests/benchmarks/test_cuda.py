@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ import torch
 import torch._inductor.config as inductor_config
 
 from benchmarks.contender_process import ContenderProcess
+from benchmarks.cuda import versions
 from benchmarks.cuda.agenda import (
     BATCHES,
     BRAID,
@@ -22,6 +25,7 @@ from benchmarks.cuda.agenda import (
     GRAPH,
     MAX_AUTOTUNE,
     NETWORKS,
+    PEERS,
     REDUCE_OVERHEAD,
     Budget,
     agenda,
@@ -40,6 +44,7 @@ from braid.engine.cuda.executor import CudaExecutor
 from braid.engine.cuda.on_gpu import OnGpu
 from braid.engine.passes.specialise import specialise
 from braid.server.cli.local.demo_networks.network import Network
+from tests import ROOT
 from tests.engine.cuda.graphs import bound, random_graph
 from tests.engine.cuda.recording import RecordingDriver
 from tests.engine.cuda.torch_2_11 import Torch211
@@ -302,3 +307,40 @@ def test_a_frozen_network_still_reads_its_inputs() -> None:
 
         assert torch.equal(first, torch.full_like(x, 3.0))
         assert torch.equal(function(x), torch.full_like(x, 9.0))
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_without_a_gpu_its_versions_are_one_line() -> None:
+    command = [sys.executable, "-m", "benchmarks.cuda.versions"]
+
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+
+    assert done.returncode == 1
+    assert done.stderr.strip() == "no NVIDIA GPU (or no torch that sees one) here"
+
+
+def test_missing_packages_are_named(tmp_path: Path) -> None:
+    listed = tmp_path / "packages.txt"
+    listed.write_text("# a comment\npytest==9.2.0\nno-such-package==1.0\n")
+
+    assert versions.missing(listed) == ["no-such-package"]
+
+
+def test_the_page_of_a_session_names_files_and_contenders_that_there_are() -> None:
+    page = (ROOT / "benchmarks/README.md").read_text()
+    page = page[page.index("## Engine on a GPU") : page.index("## Served beside compared\n")]
+    tests = re.findall(r"tests/[\w/]+\.py", page)
+    for_a_gpu = [
+        path.relative_to(ROOT).as_posix()
+        for folder in ("tests/engine/cuda", "tests/service")
+        for path in (ROOT / folder).rglob("test_*.py")
+        if "pytest.mark.gpu" in path.read_text()
+    ]
+
+    assert set(for_a_gpu) == set(tests), "none is left out"
+    for path in re.findall(r"`((?:benchmarks|engine|tests|docs)/[\w./-]+\.\w+)`", page):
+        assert (ROOT / path).exists(), path
+    left_out = {
+        name for names in re.findall(r"--without ([\w,-]+)", page) for name in names.split(",")
+    }
+    assert left_out < {*PEERS}

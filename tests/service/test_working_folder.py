@@ -37,7 +37,7 @@ with braid.compile(sys.argv[1], planner="sequential", store=sys.argv[2]) as net:
     assert net(np.zeros((2, 3, 16, 16), np.float32)).shape[0] == 2
 """
 TESTS_OF_A_COPY = (
-    "tests/benchmarks/test_cuda_session.py::test_without_a_gpu_a_part_says_so_and_ends",
+    "tests/benchmarks/test_cuda.py::test_without_a_gpu_its_versions_are_one_line",
     "tests/service/oip/test_rest.py::test_triton_client_asks_for_everything_else",
     "tests/service/oip/test_rest.py::test_the_document_names_every_route",
     "tests/service/test_service.py::test_answers_are_those_of_onnxruntime",
