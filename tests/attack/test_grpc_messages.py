@@ -9,12 +9,18 @@ import pytest
 
 from campaigns.noise import methods_of
 from tests.attack.messages import admin, inference, open_inference, parts
-from tests.attack.messages.grpc_calls import GrpcCall, check
+from tests.attack.messages.grpc_calls import OIP, GrpcCall, check
 from tests.attack.target import Target
 from tests.attack.test_bad_requests import CALLS as BAD_CALLS
 from tests.attack.test_bad_requests import UPLOADS
 
 pytestmark = pytest.mark.ci
+
+OPEN = (
+    *("/grpc.health.v1.Health/Check", "/grpc.health.v1.Health/Watch"),
+    *(f"{OIP}ServerLive", f"{OIP}ServerReady"),
+)
+"""Methods that take no token."""
 
 CALLS: dict[str, GrpcCall] = {
     **dict(inference.calls()),
@@ -36,6 +42,13 @@ def test_a_message_is_refused_as_its_table_says(
     name: str, target: Target, channel: grpc.Channel
 ) -> None:
     check(channel, CALLS[name], target.metadata)
+
+
+@pytest.mark.parametrize("method", parts.METHODS)
+def test_who_may_not_call_hears_that_first(method: str, channel: grpc.Channel) -> None:
+    status = "INVALID_ARGUMENT" if method in OPEN else "UNAUTHENTICATED"
+
+    check(channel, GrpcCall(method, [parts.NOISE], status), ())
 
 
 def test_every_method_has_cases(target: Target) -> None:

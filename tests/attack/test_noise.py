@@ -26,6 +26,7 @@ async def test_no_message_is_the_servers_mistake(target: Target) -> None:
     assert outcomes.messages > CALLS
     assert {path for path, _ in outcomes.counts} == {each.path for each in sender.methods}
     assert target.tracebacks() == []
+    assert 0 < target.server.log.count("a message cannot be decoded") < outcomes.messages / 2
     target.check()
 
 

@@ -39,7 +39,6 @@ from tests.service.test_bad_requests import (  # noqa: F401
     channel,
     test_a_file_that_is_no_model_fails_its_job_only,
     test_a_message_over_the_limit_is_refused_and_the_server_goes_on,
-    test_asking_for_what_is_not_there_is_not_found,
 )
 from tests.service.test_requests_in_time import (  # noqa: F401
     test_a_cancelled_call_leaves_and_its_neighbour_is_answered,

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import grpc
 import numpy as np
@@ -123,22 +122,3 @@ def test_an_upload_over_the_limit_is_refused(server: ServerProcess) -> None:
         client.register("large", b"\x08\x08:\xff\xff\xff\x7f" + bytes(3 << 20))
 
     assert list((server.store / "uploads").iterdir()) == []
-
-
-@pytest.mark.parametrize(
-    ("call", "words"),
-    [
-        (lambda c: c.model("nobody"), "nobody"),
-        (lambda c: c.delete("nobody"), "nobody"),
-        (lambda c: c.schedule("cnn", batch=2), "batch size 2"),
-        (lambda c: c.schedule("cnn", device="cuda:7"), "cuda:7"),
-        (lambda c: c.cancel_job("nojob"), "nojob"),
-        (lambda c: list(c.watch_job("nojob")), "nojob"),
-    ],
-)
-def test_asking_for_what_is_not_there_is_not_found(
-    shared: ServerProcess, call: Callable[[Any], Any], words: str
-) -> None:
-    with shared.client() as client, pytest.raises(Exception, match=words) as refused:
-        call(client)
-    assert "NotFound" in type(refused.value).__name__

@@ -196,7 +196,6 @@ def calls() -> Iterator[tuple[str, GrpcCall]]:
         yield f"{limit} jobs of nobody", GrpcCall(f"{ADMIN}ListJobs", [listing], "OK")
     for method in ("ListModels", "ListNodes"):  # unknown fields are for later versions
         yield f"{method}: unknown fields", GrpcCall(ADMIN + method, [b"\x0a\x03abc" * 1000], "OK")
-        yield f"{method}: noise", GrpcCall(ADMIN + method, [b"\xff"], INVALID, ("decoded",))
     yield from _health()
     yield from _reflection()
 
@@ -208,7 +207,6 @@ def _health() -> Iterator[tuple[str, GrpcCall]]:
         status = MISSING if name else "OK"  # "" is the server itself
         yield f"health: {what}", GrpcCall(f"{service}Check", [asked], status)
         yield f"health to watch: {what}", GrpcCall(f"{service}Watch", [asked], "OK")
-    yield "health: noise", GrpcCall(f"{service}Check", [b"\xff"], INVALID, ("decoded",))
 
 
 def _reflection() -> Iterator[tuple[str, GrpcCall]]:
@@ -220,4 +218,3 @@ def _reflection() -> Iterator[tuple[str, GrpcCall]]:
     numbers = reflection_pb2.ExtensionRequest(containing_type="braid.v1.Model", extension_number=-1)
     asked = reflection_pb2.ServerReflectionRequest(file_containing_extension=numbers)
     yield "reflection: an extension of -1", GrpcCall(method, [asked], "OK")
-    yield "reflection: noise", GrpcCall(method, [b"\xff"], INVALID, ("decoded",))

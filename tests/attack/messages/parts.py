@@ -25,6 +25,7 @@ METHODS = [
     for service in file.DESCRIPTOR.services_by_name.values()
     for method in service.methods
 ]
+NOISE = b"\xff"  # the beginning of a tag, and nothing after it
 TOO_MANY = ("more than 131072 fields and messages; send fewer",)
 ANY = oip.InferParameter(int64_param=1)
 ENTRY = oip.ModelInferRequest(parameters={"a": ANY}).SerializeToString()
@@ -114,12 +115,14 @@ MESSAGES: Mapping[str, tuple[str, bytes, Sequence[str]]] = {
 
 
 def calls() -> Iterator[tuple[str, GrpcCall]]:
-    """Yield all cases by name, and each method with fields that nobody knows."""
+    """Yield all cases by name, and each method with fields that nobody knows, and with none."""
     for what, (method, data, words) in MESSAGES.items():
         yield f"parts: {what}", GrpcCall(method, [data], INVALID, words)
     for method in METHODS:
         unknown = b"\x98\x3f\x01" * 1_000_000
         yield f"parts: {method}", GrpcCall(method, [unknown], INVALID, TOO_MANY)
+        told = [f"cannot be decoded as a request of {method};"]
+        yield f"noise: {method}", GrpcCall(method, [NOISE], INVALID, told)
 
 
 def _times(text: str, begin: str, end: str) -> str:

@@ -72,13 +72,6 @@ def test_a_request_s_own_parameters_are_ignored(stub: Any) -> None:
     assert stub.ModelInfer(good, timeout=120).outputs[0].name == "y"
 
 
-def test_a_message_over_the_limit_is_refused(stub: Any) -> None:
-    with pytest.raises(grpc.RpcError) as error:
-        stub.ModelInfer(request(x(), raw=(bytes(80 << 20),)), timeout=120)
-
-    assert error.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED, error.value.details()
-
-
 @pytest.fixture
 def shared_object() -> Iterator[Path]:
     path = Path(f"/dev/shm{SHM_KEY}")
