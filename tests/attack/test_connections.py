@@ -10,10 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from braid.server.http2.frames import ErrorCode
+from braid.server.http2.frames import ErrorCode, settings_frame
 from campaigns.noise import methods_of
-from tests.attack.messages import connections
-from tests.attack.messages.connections import FLOODS, Wire, bomb, half_message, head
+from tests.attack.messages.connections import HEALTH, Wire, bomb, half_message, head
 from tests.attack.target import CALLS_MEMORY_BYTES, Target
 
 pytestmark = pytest.mark.ci
@@ -62,7 +61,7 @@ def test_many_bombs_at_once_are_bounded(target: Target) -> None:
     with bounded(target, CALLS_MEMORY_BYTES + len(wires) * 64 * MIB):
         for wire in wires:
             for number in range(1, 11, 2):
-                wire.headers(number, head(connections.HEALTH, ("grpc-encoding", "gzip")))
+                wire.headers(number, head(HEALTH, ("grpc-encoding", "gzip")))
                 wire.send_all(number, message)
         for wire in wires:
             assert {wire.status(number) for number in range(1, 11, 2)} <= REFUSED
@@ -92,7 +91,7 @@ def test_half_messages_hold_the_limit_at_most_and_others_get_through(
             time.sleep(2)
             target.answer()
             wire = Wire(target.address)
-            wire.headers(1, head(connections.HEALTH))
+            wire.headers(1, head(HEALTH))
             wire.send_all(1, b"\0" + (40 * MIB).to_bytes(4, "big") + bytes(40 * MIB))
             assert wire.status(1) == 3  # it came through, and is no message of its type
             wire.close()
@@ -103,15 +102,13 @@ def test_half_messages_hold_the_limit_at_most_and_others_get_through(
     target.check()
 
 
-@pytest.mark.parametrize("name", FLOODS)
-def test_a_flood_ends_its_connection(target: Target, name: str) -> None:
-    assert connections.flood(target.address, name) == ErrorCode.ENHANCE_YOUR_CALM
+def test_a_flood_ends_its_connection(target: Target) -> None:
+    """Each kind of flood: tests/server/http2/test_bounds.py."""
+    wire = Wire(target.address)
+    while wire.fault is None and not wire.is_closed:
+        wire.send(settings_frame({4: MIB}) * 200)
+        wire.read(0.1)
+    wire.close()
+
+    assert wire.fault == ErrorCode.ENHANCE_YOUR_CALM
     target.check()
-
-
-@pytest.mark.parametrize(
-    ("timeout", "status"),
-    [("0n", 4), ("0H", 4), ("99999999H", 0), ("999999999S", 0), ("1", 13), ("-1S", 13), ("", 13)],
-)
-def test_odd_deadlines_are_answered(target: Target, timeout: str, status: int) -> None:
-    assert connections.timed(target.address, timeout) == status

@@ -11,18 +11,16 @@ import socket
 import struct
 import time
 import zlib
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
 from braid.server.http2 import frames
 from braid.server.http2.answer_headers import literal
-from braid.server.http2.frames import frame, number_frame, settings_frame
+from braid.server.http2.frames import frame, settings_frame
 
 HEALTH = "/grpc.health.v1.Health/Check"
 INFER = "/braid.v1.InferenceService/Infer"
 MIB = 1 << 20
 SECONDS = 60.0
-END = frames.END_HEADERS | frames.END_STREAM
 
 
 def head(path: str, *more: tuple[str, str]) -> bytes:
@@ -158,69 +156,3 @@ def half_message(wire: Wire, number: int, size: int, path: str = INFER) -> Calla
         return sent > 0
 
     return send_on
-
-
-def _endless(wire: Wire, useless: Callable[[int], bytes]) -> None:
-    """Send without end, until the server has enough."""
-    deadline = time.monotonic() + SECONDS
-    for number in range(1, 1 << 24, 2):
-        wire.send(useless(number))
-        if number % 200 == 1:
-            wire.read(0.0)
-        if wire.is_closed or wire.fault is not None or time.monotonic() > deadline:
-            break
-    for _ in range(20):
-        if wire.fault is None:
-            wire.read(0.2)
-
-
-def _call(number: int, more: bytes) -> bytes:
-    return frame(frames.HEADERS, END, number, head("/a/b", ("n", str(number))) + more)
-
-
-_LARGE = b"\x40" + literal(b"a", b"v" * 3900)[1:]
-_IN_CODE = b"\x00\x01k\xff\x81\x1d" + bytes.fromhex("18c6318c63") * 768
-"""A field of 3840 bytes in Huffman's code."""
-
-FLOODS: Mapping[str, Callable[[int], bytes]] = {
-    "headers of many fields": lambda n: _call(n, literal(b"k", b"v") * 400),
-    "headers in Huffman's code": lambda n: _call(n, _IN_CODE * 2),
-    "headers that are too long": lambda n: _call(n, literal(b"k", b"v" * 16_000) * 2),
-    "headers of references": lambda n: _call(n, _LARGE if n == 1 else b"\xbe" * 16),
-    "headers in frames of a byte": lambda n: (
-        frame(frames.HEADERS, 0, n, b"")
-        + frame(frames.CONTINUATION, 0, n, b"\x82") * 60
-        + frame(frames.CONTINUATION, frames.END_HEADERS, n, head("/a/b"))
-    ),
-    "headers without an end": lambda n: (
-        frame(frames.HEADERS, 0, n, b"") + frame(frames.CONTINUATION, 0, n, b"") * 100
-    ),
-    "calls that end at once": lambda n: (
-        frame(frames.HEADERS, 4, n, head(INFER)) + number_frame(frames.RST_STREAM, n, 8)
-    ),
-    "frames of unknown kinds": lambda n: frame(0xBE, 0, n, bytes(20)),
-    "settings": lambda _: settings_frame({4: 1 << 20}) * 100,
-    "windows": lambda _: number_frame(frames.WINDOW_UPDATE, 0, 1) * 100,
-}
-"""What is sent again and again, by the number of a new stream."""
-
-
-def flood(address: str, name: str) -> int | None:
-    """Flood a server; returns why it had enough."""
-    wire = Wire(address)
-    try:
-        _endless(wire, FLOODS[name])
-        return wire.fault
-    finally:
-        wire.close()
-
-
-def timed(address: str, timeout: str) -> Any:
-    """Status of a call with a deadline."""
-    wire = Wire(address)
-    try:
-        wire.headers(1, head(HEALTH, ("grpc-timeout", timeout)))
-        wire.send_all(1, bytes(5))
-        return wire.status(1)
-    finally:
-        wire.close()

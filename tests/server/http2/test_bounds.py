@@ -27,6 +27,7 @@ __all__ = ["on_each_kind_of_port"]
 
 PING = frame(frames.PING, 0, 0, bytes(8))
 HOLD = CALL.replace(b"\x07/t/Echo", b"\x07/t/Hold")
+LARGE = b"\x40" + literal(b"a", b"v" * 3900)[1:]  # a field that the table keeps
 MIB = 1 << 20
 SIZE = 3 * MIB
 LONG = replace(LIMITS, message_bytes=SIZE, keepalive_s=20.0, answer_s=20.0)
@@ -45,6 +46,7 @@ async def flood(peer: Peer, useless: bytes) -> ErrorCode:
         PING,
         frame(frames.PING, frames.ACK, 0, bytes(8)),
         frame(frames.SETTINGS, frames.ACK, 0),
+        frames.settings_frame({frames.INITIAL_WINDOW_SIZE: MIB}),
         frame(frames.PRIORITY, 0, 1, bytes(5)),
         frame(0xBE, 0, 0, b"grease"),
         number_frame(frames.WINDOW_UPDATE, 0, 1),
@@ -52,7 +54,10 @@ async def flood(peer: Peer, useless: bytes) -> ErrorCode:
         data(1, b"\0", frames.PADDED),
         number_frame(frames.RST_STREAM, 1, 8),
     ],
-    ids=["ping", "pong", "settings", "priority", "unknown", "window", "empty", "padding", "reset"],
+    ids=[
+        *("ping", "pong", "settings", "new settings", "priority", "unknown", "window", "empty"),
+        *("padding", "reset"),
+    ],
 )
 async def test_a_flood_of_frames_without_use_ends_the_connection(useless: bytes) -> None:
     async with connected(limits=LONG) as peer:
@@ -84,8 +89,8 @@ def in_code(eights: int) -> bytes:
 
 @pytest.mark.parametrize(
     "more",
-    [literal(b"k", b"v") * 400, in_code(1500), literal(b"k", b"v" * 20_000)],
-    ids=["many fields", "in Huffman's code", "too long"],
+    [literal(b"k", b"v") * 400, in_code(1500), literal(b"k", b"v" * 20_000), LARGE + b"\xbe" * 15],
+    ids=["many fields", "in Huffman's code", "too long", "references"],
 )
 async def test_a_flood_of_headers_ends_the_connection(more: bytes) -> None:
     """They cost their sender nothing beside other frames, and milliseconds to read."""
@@ -129,9 +134,8 @@ async def test_headers_in_some_small_frames_are_read() -> None:
 
 async def test_a_short_block_of_endless_fields_is_not_read_to_its_end() -> None:
     """Each byte names a field of 4 KiB that the table holds."""
-    large = b"\x40" + literal(b"a", bytes(3900).replace(b"\0", b"v"))[1:]
     async with connected() as peer:
-        peer.send(headers(1, CALL + large), headers(3, CALL + b"\xbe" * 16_000))
+        peer.send(headers(1, CALL + LARGE), headers(3, CALL + b"\xbe" * 16_000))
         assert await peer.fault() is ErrorCode.ENHANCE_YOUR_CALM
 
 
