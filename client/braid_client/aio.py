@@ -23,7 +23,7 @@ from collections.abc import (
     Sequence,
 )
 from dataclasses import replace
-from typing import Self
+from typing import Any, Self
 
 import grpc
 import grpc.aio
@@ -55,7 +55,7 @@ from braid_client.records import (
     register_header,
     version_text,
 )
-from braid_client.rpcs import Connection, Request, Response, Rpc
+from braid_client.rpcs import Connection, Rpc
 from braid_client.serving import Serving, serving_from_wire, serving_to_wire
 from braid_client.tensors import Array
 from braid_client.upload import (
@@ -307,15 +307,12 @@ class AsyncClient(Connection):
                 call.cancel()
         return answer
 
-    async def _call(
-        self, rpc: Rpc[Request, Response], request: Request, timeout_s: float | None
-    ) -> Response:
+    async def _call(self, rpc: Rpc, request: Any, timeout_s: float | None) -> Any:
         """Call until an answer comes or a failure that is not to be retried."""
         attempts = self._attempts(rpc, timeout_s)
         while True:
             try:
-                answer: Response = await self._start(rpc, request, attempts.remaining_s())
-                return answer
+                return await self._start(rpc, request, attempts.remaining_s())
             except grpc.RpcError as failure:
                 error = error_of_call(failure, rpc.not_found)
                 delay = attempts.delay_after(error)

@@ -7,23 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Generic, Literal, TypeVar
+from typing import Any, Final
 
 import grpc
+from google.protobuf.descriptor import ServiceDescriptor
 from google.protobuf.message import Message
+from google.protobuf.message_factory import GetMessageClass
 
 from braid_client.errors import ClientClosed, JobNotFound, ModelNotFound, NotFound, ScheduleNotFound
 from braid_client.retries import Attempts, Retry, RetryPolicy
 from braid_client.security import Tls
-from braid_client.wire import admin_pb2 as admin
-from braid_client.wire import inference_pb2 as inference
-
-Request = TypeVar("Request", bound=Message)
-Response = TypeVar("Response", bound=Message)
+from braid_client.wire import admin_pb2, inference_pb2
 
 DEFAULT_ADDRESS: Final = "127.0.0.1:8001"
-
-Kind = Literal["unary_unary", "unary_stream", "stream_unary", "stream_stream"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,89 +32,58 @@ class Timeouts:
 
 
 @dataclass(frozen=True, slots=True)
-class Rpc(Generic[Request, Response]):
+class Rpc:
     """A call of the wire: path, messages, retries, meaning of NOT_FOUND."""
 
     path: str
-    request: type[Request]
-    response: type[Response]
-    kind: Kind = "unary_unary"
-    in_bytes: bool = False  # requests and responses are given as bytes of their messages
-    retry: Retry = Retry.NEVER
-    not_found: type[NotFound] = ModelNotFound
+    kind: str  # of gRPC: "unary_unary", "unary_stream", "stream_unary", "stream_stream"
+    request: type[Message]
+    response: type[Message]
+    retry: Retry
+    not_found: type[NotFound]
+    in_bytes: bool  # requests and responses are given as bytes of their messages
 
 
-_INFERENCE = "/braid.v1.InferenceService/"
-_ADMIN = "/braid.v1.AdminService/"
+def _rpc(
+    service: ServiceDescriptor,
+    name: str,
+    retry: Retry = Retry.NEVER,
+    not_found: type[NotFound] = ModelNotFound,
+    *,
+    in_bytes: bool = False,
+) -> Rpc:
+    """Describe a call, as the wire declares it."""
+    method = service.methods_by_name[name]
+    streams = (method.client_streaming, method.server_streaming)
+    return Rpc(
+        f"/{service.full_name}/{name}",
+        "_".join("stream" if is_stream else "unary" for is_stream in streams),
+        GetMessageClass(method.input_type),
+        GetMessageClass(method.output_type),
+        retry,
+        not_found,
+        in_bytes,
+    )
 
-INFER: Rpc[Any, Any] = Rpc(
-    _INFERENCE + "Infer",
-    inference.InferRequest,
-    inference.InferResponse,
-    in_bytes=True,
-    retry=Retry.INFER,
-)
-INFER_STREAM: Rpc[Any, Any] = Rpc(
-    _INFERENCE + "InferStream",
-    inference.InferRequest,
-    inference.InferStreamResponse,
-    kind="stream_stream",
-    in_bytes=True,
-)
-REGISTER_MODEL = Rpc(
-    _ADMIN + "RegisterModel",
-    admin.RegisterModelRequest,
-    admin.RegisterModelResponse,
-    kind="stream_unary",
-)
-WATCH_JOB = Rpc(
-    _ADMIN + "WatchJob",
-    admin.WatchJobRequest,
-    admin.Job,
-    kind="unary_stream",
-    retry=Retry.READ,
-    not_found=JobNotFound,
-)
-CANCEL_JOB = Rpc(_ADMIN + "CancelJob", admin.CancelJobRequest, admin.Job, not_found=JobNotFound)
-LIST_JOBS = Rpc(
-    _ADMIN + "ListJobs", admin.ListJobsRequest, admin.ListJobsResponse, retry=Retry.READ
-)
-LIST_MODELS = Rpc(
-    _ADMIN + "ListModels", admin.ListModelsRequest, admin.ListModelsResponse, retry=Retry.READ
-)
-GET_MODEL = Rpc(_ADMIN + "GetModel", admin.GetModelRequest, admin.Model, retry=Retry.READ)
-DELETE_MODEL = Rpc(_ADMIN + "DeleteModel", admin.DeleteModelRequest, admin.DeleteModelResponse)
-GET_SERVING = Rpc(
-    _ADMIN + "GetServing", admin.GetServingRequest, admin.ServingConfig, retry=Retry.READ
-)
-SET_SERVING = Rpc(_ADMIN + "SetServing", admin.ServingConfig, admin.ServingConfig)
-GET_SCHEDULE = Rpc(
-    _ADMIN + "GetSchedule",
-    admin.GetScheduleRequest,
-    admin.GetScheduleResponse,
-    retry=Retry.READ,
-    not_found=ScheduleNotFound,
-)
-SCHEDULE_AGAIN = Rpc(_ADMIN + "ScheduleAgain", admin.ScheduleAgainRequest, admin.Job)
-LIST_NODES = Rpc(
-    _ADMIN + "ListNodes", admin.ListNodesRequest, admin.ListNodesResponse, retry=Retry.READ
-)
 
-RPCS: Final[tuple[Rpc[Any, Any], ...]] = (
-    INFER,
-    INFER_STREAM,
-    REGISTER_MODEL,
-    WATCH_JOB,
-    CANCEL_JOB,
-    LIST_JOBS,
-    LIST_MODELS,
-    GET_MODEL,
-    DELETE_MODEL,
-    GET_SERVING,
-    SET_SERVING,
-    GET_SCHEDULE,
-    SCHEDULE_AGAIN,
-    LIST_NODES,
+_INFERENCE = inference_pb2.DESCRIPTOR.services_by_name["InferenceService"]
+_ADMIN = admin_pb2.DESCRIPTOR.services_by_name["AdminService"]
+
+RPCS: Final = (
+    INFER := _rpc(_INFERENCE, "Infer", Retry.INFER, in_bytes=True),
+    INFER_STREAM := _rpc(_INFERENCE, "InferStream", in_bytes=True),
+    REGISTER_MODEL := _rpc(_ADMIN, "RegisterModel"),
+    WATCH_JOB := _rpc(_ADMIN, "WatchJob", Retry.READ, JobNotFound),
+    CANCEL_JOB := _rpc(_ADMIN, "CancelJob", not_found=JobNotFound),
+    LIST_JOBS := _rpc(_ADMIN, "ListJobs", Retry.READ),
+    LIST_MODELS := _rpc(_ADMIN, "ListModels", Retry.READ),
+    GET_MODEL := _rpc(_ADMIN, "GetModel", Retry.READ),
+    DELETE_MODEL := _rpc(_ADMIN, "DeleteModel"),
+    GET_SERVING := _rpc(_ADMIN, "GetServing", Retry.READ),
+    SET_SERVING := _rpc(_ADMIN, "SetServing"),
+    GET_SCHEDULE := _rpc(_ADMIN, "GetSchedule", Retry.READ, ScheduleNotFound),
+    SCHEDULE_AGAIN := _rpc(_ADMIN, "ScheduleAgain"),
+    LIST_NODES := _rpc(_ADMIN, "ListNodes", Retry.READ),
 )
 
 CHANNEL_OPTIONS: Final[tuple[tuple[str, int], ...]] = (
@@ -177,7 +142,7 @@ class Connection:
             for rpc in RPCS
         }
 
-    def _timeout_s(self, rpc: Rpc[Any, Any], timeout_s: float | None) -> float:
+    def _timeout_s(self, rpc: Rpc, timeout_s: float | None) -> float:
         """Seconds that a call may take: as given, else as usual for its kind."""
         if timeout_s is not None:
             return timeout_s
@@ -185,10 +150,10 @@ class Connection:
             return self.timeouts.call_s
         return self.timeouts.upload_s if rpc.kind == "stream_unary" else self.timeouts.stream_s
 
-    def _attempts(self, rpc: Rpc[Any, Any], timeout_s: float | None) -> Attempts:
+    def _attempts(self, rpc: Rpc, timeout_s: float | None) -> Attempts:
         return Attempts(self.retry, rpc.retry, self._timeout_s(rpc, timeout_s))
 
-    def _start(self, rpc: Rpc[Any, Any], request: Any, timeout_s: float) -> Any:
+    def _start(self, rpc: Rpc, request: Any, timeout_s: float) -> Any:
         """Call with one request, or with an iterator of them."""
         if self._closed:
             raise ClientClosed
