@@ -72,6 +72,14 @@ SAMPLES: Mapping[str, tuple[Make, str]] = {
         lambda _: npz(npy("[('a', '<f4'), ('b', 'O')]", "(1,)", bytes(12))),
         "cannot be read",
     ),
+    "pickles without content": (lambda _: npz(npy("'|O'", "(1,)")), "pickles"),
+    "fewer bytes than it says": (
+        lambda _: npz(npy("'<f4'", "(4, 4)", bytes(8))),
+        "other bytes than its shape",
+    ),
+    "a petabyte": (lambda _: npz(npy("'<f4'", "(1099511627776, 1024)")), "more than"),
+    "no array": (lambda _: npz(b"not an array"), "cannot be read"),
+    "a text": (lambda _: npz(b"hello", name="readme.txt"), "no array"),
     "a negative extent": (lambda _: npz(npy("'<f4'", "(-5, 4)", bytes(900))), "cannot be read"),
     "a negative extent over a bomb": (
         lambda _: npz(npy("'<f4'", "(-5, 4)", bytes(64 << 20)), zipfile.ZIP_DEFLATED),

@@ -13,7 +13,7 @@ from tritonclient.grpc import service_pb2 as oip
 from braid_client.wire import admin_pb2, inference_pb2
 from braid_client.wire_fields import field
 from tests.attack.messages.doors import INVALID, ROW
-from tests.attack.messages.grpc_calls import ADMIN, BRAID, OIP, GrpcCall
+from tests.attack.messages.grpc_calls import BRAID, OIP, GrpcCall
 from tests.attack.messages.http_requests import HttpRequest, post
 from tests.attack.messages.rest import INFER
 from tests.attack.target import GROWN, PREY
@@ -28,7 +28,6 @@ METHODS = [
 NOISE = b"\xff"  # the beginning of a tag, and nothing after it
 TOO_MANY = ("more than 131072 fields and messages; send fewer",)
 ANY = oip.InferParameter(int64_param=1)
-ENTRY = oip.ModelInferRequest(parameters={"a": ANY}).SerializeToString()
 
 
 def request(*raw: bytes, **fields: Any) -> oip.ModelInferRequest:
@@ -44,41 +43,12 @@ def typed(name: str, number: bytes, count: int) -> bytes:
 
 
 MESSAGES: Mapping[str, tuple[str, bytes, Sequence[str]]] = {
-    "empty inputs": (f"{OIP}ModelInfer", b"\x2a\x00" * MILLIONS, TOO_MANY),
-    "empty outputs": (f"{OIP}ModelInfer", b"\x32\x00" * MILLIONS, TOO_MANY),
-    "empty contents": (f"{OIP}ModelInfer", b"\x3a\x00" * MILLIONS, TOO_MANY),
-    "parameters": (f"{OIP}ModelInfer", ENTRY * 1_000_000, TOO_MANY),
-    "parameters of an input": (
-        f"{OIP}ModelInfer",
-        b"".join(field(5, [b"\x22\x00" * MILLIONS])),
-        TOO_MANY,
-    ),
-    "a shape": (f"{OIP}ModelInfer", b"".join(field(5, field(3, [b"\x01" * MILLIONS]))), TOO_MANY),
-    "strings": (f"{OIP}ModelInfer", b"".join(field(5, field(5, [b"\x42\0" * MILLIONS]))), TOO_MANY),
     "integers": (
         f"{OIP}ModelInfer",
         typed("int64_contents", b"\x01", MILLIONS),
         ["more than 4194304 integers or truth values; send them raw"],
     ),
-    "truth values": (f"{OIP}ModelInfer", typed("bool_contents", b"\x01", MILLIONS), ["4194304"]),
-    "floats one by one": (
-        f"{OIP}ModelInfer",
-        b"".join(field(5, field(5, [(b"\x35" + bytes(4)) * 1_000_000]))),
-        TOO_MANY,
-    ),
     "a stream of empty inputs": (f"{OIP}ModelStreamInfer", b"\x2a\x00" * MILLIONS, TOO_MANY),
-    "empty tensors": (f"{BRAID}Infer", b"\x1a\x00" * MILLIONS, TOO_MANY),
-    "empty names of outputs": (f"{BRAID}Infer", b"\x22\x00" * MILLIONS, TOO_MANY),
-    "a stream of empty tensors": (f"{BRAID}InferStream", b"\x1a\x00" * MILLIONS, TOO_MANY),
-    "models to load": (f"{OIP}RepositoryModelLoad", b"\x1a\x00" * MILLIONS, TOO_MANY),
-    "settings": (f"{OIP}LogSettings", b"\x0a\x00" * MILLIONS, TOO_MANY),
-    "batch sizes": (
-        f"{ADMIN}RegisterModel",
-        admin_pb2.RegisterModelRequest(
-            header=admin_pb2.RegisterModelHeader(name="hostile", batch_sizes=[1] * 1_000_000)
-        ).SerializeToString(),
-        TOO_MANY,
-    ),
     "a name of 60 MiB": (
         f"{OIP}ModelInfer",
         request(ROW, inputs=[{"name": "\x1b" * (60 << 20)}]).SerializeToString(),
@@ -89,7 +59,6 @@ MESSAGES: Mapping[str, tuple[str, bytes, Sequence[str]]] = {
         health_pb2.HealthCheckRequest(service="x" * (60 << 20)).SerializeToString(),
         ["more than 2097152 bytes in a text"],
     ),
-    "labels": (f"{ADMIN}SetServing", b"\x1a\x00" * 1_000_000, TOO_MANY),
     "5,000 inputs": (
         f"{OIP}ModelInfer",
         request(*[ROW] * 5000, inputs=[{"name": "x"}] * 5000).SerializeToString(),
@@ -111,7 +80,10 @@ MESSAGES: Mapping[str, tuple[str, bytes, Sequence[str]]] = {
         ["the request has 5000 inputs; it may have 4096"],
     ),
 }
-"""Method, a message, and words of the refusal: all are INVALID_ARGUMENT."""
+"""Method, a message, and words of the refusal: all are INVALID_ARGUMENT.
+
+Each kind of part: tests/server/rpc/test_wire_parts.py.
+"""
 
 
 def calls() -> Iterator[tuple[str, GrpcCall]]:

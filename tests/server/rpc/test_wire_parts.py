@@ -48,6 +48,12 @@ BOMBS = {
         Request,
         b"".join(field(5, field(5, [(b"\x35" + bytes(4)) * 200_000]))),
     ),
+    "strings": (Request, b"".join(field(5, field(5, [b"\x42\0" * 1_000_000])))),
+    "contents": (Request, b"\x3a\x00" * 1_000_000),
+    "models to load": (service_pb2.RepositoryModelLoadRequest, b"\x1a\x00" * 1_000_000),
+    "settings": (service_pb2.LogSettingsRequest, b"\x0a\x00" * 1_000_000),
+    "labels": (admin_pb2.ServingConfig, b"\x1a\x00" * 1_000_000),
+    "names of outputs": (inference_pb2.InferRequest, b"\x22\x00" * 1_000_000),
     "empty tensors": (inference_pb2.InferRequest, b"\x1a\x00" * 1_000_000),
     "batch sizes": (
         admin_pb2.RegisterModelRequest,

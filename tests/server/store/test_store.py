@@ -239,7 +239,7 @@ def test_a_version_that_is_being_deleted_is_not_answered(store: Store) -> None:
     assert register(store).model.version == 2
 
 
-@pytest.mark.parametrize("name", ["", "a/b", "../a", "-a", "_unknown", "a\n", "a" * 129, "ä"])
+@pytest.mark.parametrize("name", ["", "a/b", "../a", ".a", "-a", "_unknown", "a\n", "a" * 129, "ä"])
 def test_a_name_that_could_do_harm_is_refused(store: Store, name: str) -> None:
     with pytest.raises(InvalidRequest, match="is not 1 to 128 letters"):
         register(store, name)
