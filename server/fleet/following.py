@@ -13,9 +13,9 @@ import asyncio
 import logging
 from contextlib import suppress
 from time import monotonic
-from typing import Protocol
 
 from braid.core.errors import BraidError
+from braid.server.fleet.metrics import FollowMetrics
 from braid.server.fleet.notifications import Change
 from braid.server.fleet.reconcile import Reconciler
 
@@ -34,20 +34,13 @@ AWAY_S = 1.0
 """Seconds between two looks while the database is away."""
 
 
-class FollowObserver(Protocol):
-    """Counts of looks."""
-
-    def looked(self, is_done: bool) -> None:
-        """Count one look at the database, and whether it answered."""
-
-
 class Following:
     """Looks of one node at what others changed. Belongs to the event loop."""
 
     def __init__(
         self,
         reconciler: Reconciler,
-        observer: FollowObserver,
+        observer: FollowMetrics,
         poll_seconds: float,
     ) -> None:
         """Look at nothing yet; ``poll_seconds`` is the longest time between two looks."""

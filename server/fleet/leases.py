@@ -18,11 +18,11 @@ from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from time import monotonic
-from typing import Protocol
 
 from braid.core.errors import BraidError, ResourceExhausted, Unavailable
 from braid.core.keyed_locks import KeyedLocks
 from braid.server.fleet.beats import BEATS_A_LEASE, Beat, BeatThread, NodeBeats
+from braid.server.fleet.metrics import NodeMetrics
 from braid.server.fleet.records import Lease
 from braid.server.fleet.store import FleetStore
 from braid.server.jobs.registry import Work
@@ -44,25 +44,6 @@ LEAVE_SECONDS = 5.0
 """Time that a beat under way may take at the end."""
 
 
-class LeaseObserver(Protocol):
-    """Counts what happens to leases."""
-
-    def leases_held(self, count: int) -> None:
-        """Take the number of leases that this node holds."""
-
-    def nodes_alive(self, count: int) -> None:
-        """Take the number of nodes that live."""
-
-    def lease_lost(self) -> None:
-        """Count a lease that another node has taken over."""
-
-    def write_refused(self) -> None:
-        """Count a write that was refused, as another node has the lease."""
-
-    def taken_over(self) -> None:
-        """Count a job that was taken over from another node."""
-
-
 @dataclass(slots=True)
 class _Held:
     """A lease that this node holds."""
@@ -76,7 +57,7 @@ class _Held:
 class Leases:
     """Leases of this node. Belongs to the event loop, but for the beat's part."""
 
-    def __init__(self, store: FleetStore, lease_seconds: float, observer: LeaseObserver) -> None:
+    def __init__(self, store: FleetStore, lease_seconds: float, observer: NodeMetrics) -> None:
         """Hold nothing yet."""
         self.seconds = lease_seconds
         self._store = store

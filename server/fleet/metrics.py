@@ -55,22 +55,22 @@ class FollowMetrics:
     """Looks at the database, and what came of them."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self.lag = Gauge(
+        self._lag = Gauge(
             "braid_fleet_follow_lag_seconds",
             "From the last change that another node made to the moment this node had applied it",
             registry=registry,
         )
-        self.looks = Counter(
+        self._looks = Counter(
             "braid_fleet_reconciliations",
             "Looks at what the database says that this node serves",
             registry=registry,
         )
-        self.failures = Counter(
+        self._failures = Counter(
             "braid_fleet_reconciliation_failures",
             "Looks without an answer of the database, and changes that could not be applied then",
             registry=registry,
         )
-        self.off_speed = Counter(
+        self._off_speed = Counter(
             "braid_fleet_schedules_off_speed",
             "Schedules of other nodes that run more than 25 % slower or faster here",
             ("device",),
@@ -79,23 +79,24 @@ class FollowMetrics:
 
     def add_device(self, device: str) -> None:
         """Make the series of a device, so that they begin at zero."""
-        self.off_speed.labels(device)
+        self._off_speed.labels(device)
 
     def looked(self, is_done: bool) -> None:
-        self.looks.inc()
+        self._looks.inc()
         if not is_done:
-            self.failures.inc()
+            self._failures.inc()
 
     def applied(self, lag_s: float | None) -> None:
         """Take the seconds from a change to its end here; None: when it was made is not known."""
         if lag_s is not None:
-            self.lag.set(lag_s)
+            self._lag.set(lag_s)
 
     def failed(self) -> None:
-        self.failures.inc()
+        self._failures.inc()
 
     def is_off_speed(self, device: str) -> None:
-        self.off_speed.labels(device).inc()
+        """Count a schedule of another node that runs slower or faster on a device here."""
+        self._off_speed.labels(device).inc()
 
 
 class FileMetrics:
@@ -103,56 +104,56 @@ class FileMetrics:
 
     def __init__(self, registry: CollectorRegistry) -> None:
         counter, gauge = partial(Counter, registry=registry), partial(Gauge, registry=registry)
-        self.cache_bytes = gauge("braid_fleet_cache_bytes", "Files in the cache of shared files")
-        self.cache_files = gauge(
+        self._cache_bytes = gauge("braid_fleet_cache_bytes", "Files in the cache of shared files")
+        self._cache_files = gauge(
             "braid_fleet_cache_files", "Number of files and artefacts in the cache"
         )
-        self.evictions = counter(
+        self._evictions = counter(
             "braid_fleet_cache_evictions", "Files that left the cache to make room"
         )
-        self.fetches = counter(
+        self._fetches = counter(
             "braid_fleet_fetches", "Shared files asked for, by where they were", ("kind", "source")
         )
-        self.fetched_bytes = counter("braid_fleet_fetched_bytes", "Bytes fetched into the cache")
-        self.puts = counter("braid_fleet_puts", "Files put into the shared place", ("kind",))
-        self.put_bytes = counter("braid_fleet_put_bytes", "Bytes put into the shared place")
-        self.failures = counter(
+        self._fetched_bytes = counter("braid_fleet_fetched_bytes", "Bytes fetched into the cache")
+        self._puts = counter("braid_fleet_puts", "Files put into the shared place", ("kind",))
+        self._put_bytes = counter("braid_fleet_put_bytes", "Bytes put into the shared place")
+        self._failures = counter(
             "braid_fleet_file_failures", "Puts, fetches and sweeps that failed", ("operation",)
         )
-        self.damages = counter(
+        self._damages = counter(
             "braid_fleet_damaged_files", "Objects and cached files that were not what was put"
         )
-        self.sweeps = counter("braid_fleet_sweeps", "Sweeps of the shared place by this server")
-        self.removed = counter("braid_fleet_objects_removed", "Objects that sweeps removed")
+        self._sweeps = counter("braid_fleet_sweeps", "Sweeps of the shared place by this server")
+        self._removed = counter("braid_fleet_objects_removed", "Objects that sweeps removed")
         for kind in KINDS:  # rates need the zeros
-            self.puts.labels(kind)
+            self._puts.labels(kind)
             for source in SOURCES:
-                self.fetches.labels(kind, source)
+                self._fetches.labels(kind, source)
         for operation in OPERATIONS:
-            self.failures.labels(operation)
+            self._failures.labels(operation)
 
     def cache_is(self, size_bytes: int, count: int) -> None:
-        self.cache_bytes.set(size_bytes)
-        self.cache_files.set(count)
+        self._cache_bytes.set(size_bytes)
+        self._cache_files.set(count)
 
     def evicted(self, size_bytes: int) -> None:
-        self.evictions.inc()
+        self._evictions.inc()
 
     def fetched(self, kind: str, source: str, size_bytes: int) -> None:
         """Count a file that was asked for, and where it came from."""
-        self.fetches.labels(kind, source).inc()
-        self.fetched_bytes.inc(size_bytes)
+        self._fetches.labels(kind, source).inc()
+        self._fetched_bytes.inc(size_bytes)
 
     def put(self, kind: str, size_bytes: int) -> None:
-        self.puts.labels(kind).inc()
-        self.put_bytes.inc(size_bytes)
+        self._puts.labels(kind).inc()
+        self._put_bytes.inc(size_bytes)
 
     def failed(self, operation: str) -> None:
-        self.failures.labels(operation).inc()
+        self._failures.labels(operation).inc()
 
     def damaged(self) -> None:
-        self.damages.inc()
+        self._damages.inc()
 
     def swept(self, count: int) -> None:
-        self.sweeps.inc()
-        self.removed.inc(count)
+        self._sweeps.inc()
+        self._removed.inc(count)

@@ -15,13 +15,13 @@ import asyncio
 import logging
 from collections.abc import Awaitable
 from time import monotonic
-from typing import Protocol
 
 from braid.core.background import to_the_end
 from braid.core.errors import BraidError, InvalidArtefact, PreconditionFailed
 from braid.core.keyed_locks import KeyedLocks
 from braid.server.fleet.differences import DEFAULT, Differences, StoredSchedule
 from braid.server.fleet.loads import Loads
+from braid.server.fleet.metrics import FollowMetrics
 from braid.server.fleet.store import FleetStore
 from braid.server.fleet.tables.wanted import WantedState
 from braid.server.inference.replica import ScheduleMark
@@ -31,16 +31,6 @@ from braid.server.models.serving_models import ServingModels
 from braid.server.store.records import ModelStatus, ModelVersion
 
 log = logging.getLogger("braid.fleet")
-
-
-class Followed(Protocol):
-    """Observer of what was made equal."""
-
-    def applied(self, lag_s: float | None) -> None:
-        """Record a change that was applied ``lag_s`` seconds after it was made; None: unknown."""
-
-    def failed(self) -> None:
-        """Count changes that could not be applied now."""
 
 
 class Reconciler:
@@ -53,7 +43,7 @@ class Reconciler:
         jobs: JobRunner,
         turns: KeyedLocks,
         loads: Loads,
-        followed: Followed,
+        followed: FollowMetrics,
     ) -> None:
         """Begin nothing yet; ``turns`` are those of ``ModelLoader``."""
         self._store = store

@@ -16,7 +16,6 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 from braid.compiler.progress import batch_size_label
 from braid.core.errors import BraidError
@@ -27,6 +26,7 @@ from braid.core.program import PlansToCompare
 from braid.core.schedule import Schedule
 from braid.core.sign_test import sign_test_interval
 from braid.engine.link.messages import ComparePlans, DescribeProgram
+from braid.server.fleet.metrics import FollowMetrics
 from braid.server.inference.replica import ModelReplica, ScheduleMark
 from braid.server.jobs.interfaces import ServingDevice
 from braid.server.jobs.services import JobServices
@@ -43,13 +43,6 @@ BUSY_S = 1.0
 
 ANY_ERROR = 1e30
 """Tolerance of outputs that lets each plan be timed: what errs was refused when it was made."""
-
-
-class SpeedObserver(Protocol):
-    """Counts of schedules that run at another speed here."""
-
-    def is_off_speed(self, device: str) -> None:
-        """Count a schedule of another node that runs slower or faster on a device here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +91,7 @@ class SameSpeed:
     """Times each schedule found in the store once. Belongs to the event loop."""
 
     def __init__(
-        self, services: JobServices, models: ServingModels, observer: SpeedObserver
+        self, services: JobServices, models: ServingModels, observer: FollowMetrics
     ) -> None:
         self._services = services
         self._models = models

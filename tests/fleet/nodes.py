@@ -10,6 +10,7 @@ from sqlalchemy import make_url
 
 from braid.server.fleet.files.opening import open_files
 from braid.server.fleet.leases import Leases
+from braid.server.fleet.metrics import NodeMetrics
 from braid.server.fleet.registry import FleetRegistry
 from braid.server.fleet.store import FleetStore
 from braid.server.jobs.runner import JobRunner
@@ -20,7 +21,7 @@ from tests.server.jobs.fakes import Server
 LEASE_SECONDS = 1.0
 
 
-class LeaseCounts:
+class LeaseCounts(NodeMetrics):
     """Remembers what happened to leases."""
 
     def __init__(self) -> None:

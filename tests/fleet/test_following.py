@@ -12,6 +12,7 @@ from sqlalchemy import make_url
 
 from braid.core.errors import StoreUnavailable
 from braid.server.fleet.following import Following
+from braid.server.fleet.metrics import FollowMetrics
 from braid.server.fleet.notifications import Change, Notifications
 from braid.server.store.serving_config import ServingConfig
 from tests.fleet.postgres import Postgres
@@ -22,7 +23,7 @@ pytestmark = pytest.mark.fleet
 NEVER_S = 3600.0
 
 
-class Looks:
+class Looks(FollowMetrics):
     """Counts looks by whether the database answered."""
 
     def __init__(self) -> None:

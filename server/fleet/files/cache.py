@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from braid.core.keyed_locks import KeyedLocks
-from braid.server.fleet.files.interface import FilesObserver
+from braid.server.fleet.metrics import FileMetrics
 from braid.server.store.files import StoreFolder
 from braid.server.store.quota import size_on_disk
 
@@ -44,7 +44,7 @@ class FileCache:
         folder: StoreFolder,
         limit_bytes: int,
         serving: Callable[[], Collection[str]],
-        observer: FilesObserver,
+        observer: FileMetrics,
     ) -> None:
         """Look after ``folder``.
 

@@ -25,10 +25,10 @@ from braid.core.errors import (
 )
 from braid.core.removal import remove_folder
 from braid.server.fleet.files.cache import FileCache
-from braid.server.fleet.files.interface import FilesObserver
 from braid.server.fleet.files.kinds import FileKind, exists
 from braid.server.fleet.files.packing import unpack
 from braid.server.fleet.files.place import ObjectPlace
+from braid.server.fleet.metrics import FileMetrics
 from braid.server.fleet.store import FleetStore
 from braid.server.fleet.tables.objects import ObjectState, StoredObject
 from braid.server.store.disk import DiskWatch
@@ -45,7 +45,7 @@ class Fetches:
     """Fetches of one server. Belongs to the event loop."""
 
     def __init__(
-        self, place: ObjectPlace, store: FleetStore, cache: FileCache, observer: FilesObserver
+        self, place: ObjectPlace, store: FleetStore, cache: FileCache, observer: FileMetrics
     ) -> None:
         self._place = place
         self._store = store

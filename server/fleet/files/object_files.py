@@ -20,11 +20,12 @@ from braid.core.background import BackgroundTasks
 from braid.core.errors import Unavailable
 from braid.server.fleet.files.cache import FileCache
 from braid.server.fleet.files.fetches import Fetches
-from braid.server.fleet.files.interface import FilesGone, FilesObserver, MaySweep, always
+from braid.server.fleet.files.interface import FilesGone, MaySweep, always
 from braid.server.fleet.files.kinds import ARTEFACT, SAMPLES, UPLOAD
 from braid.server.fleet.files.place import ObjectPlace
 from braid.server.fleet.files.puts import Puts
 from braid.server.fleet.files.sweep import FileSweep
+from braid.server.fleet.metrics import FileMetrics
 from braid.server.fleet.store import FleetStore
 from braid.server.store.records import ReceivedUpload
 from braid.server.store.shared_files import Files
@@ -45,7 +46,7 @@ class ObjectFiles(Files):
         place: ObjectPlace,
         store: FleetStore,
         cache: FileCache,
-        observer: FilesObserver,
+        observer: FileMetrics,
         grace_s: float,
         may_sweep: MaySweep = always,
     ) -> None:

@@ -9,7 +9,8 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 
 from braid.core.errors import StartupError
-from braid.server.fleet.files.interface import FilesObserver, MaySweep, always
+from braid.server.fleet.files.interface import MaySweep, always
+from braid.server.fleet.metrics import FileMetrics
 from braid.server.fleet.store import FleetStore
 from braid.server.store.shared_files import Files
 
@@ -17,7 +18,7 @@ from braid.server.store.shared_files import Files
 def open_files(
     url: str,
     store: FleetStore,
-    observer: FilesObserver,
+    observer: FileMetrics,
     serving: Callable[[], Collection[str]],
     *,
     credentials: Path | None = None,

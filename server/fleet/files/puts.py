@@ -18,10 +18,11 @@ from pathlib import Path
 from braid.core.errors import BraidError, StoreUnavailable
 from braid.core.keyed_locks import KeyedLocks
 from braid.engine.importer.host.report import file_digest
-from braid.server.fleet.files.interface import FilesGone, FilesObserver
+from braid.server.fleet.files.interface import FilesGone
 from braid.server.fleet.files.kinds import FileKind
 from braid.server.fleet.files.packing import pack
 from braid.server.fleet.files.place import ObjectPlace
+from braid.server.fleet.metrics import FileMetrics
 from braid.server.fleet.store import FleetStore
 from braid.server.fleet.tables.objects import StoredObject
 from braid.server.store.disk import DiskWatch
@@ -37,7 +38,7 @@ class Puts:
         self,
         place: ObjectPlace,
         store: FleetStore,
-        observer: FilesObserver,
+        observer: FileMetrics,
         before: Callable[[], Awaitable[None]],
     ) -> None:
         """Put nothing yet; ``before`` each put is made sure that the place may be used."""

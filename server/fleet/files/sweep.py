@@ -16,8 +16,9 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from braid.core.errors import BraidError
-from braid.server.fleet.files.interface import FilesObserver, MaySweep
+from braid.server.fleet.files.interface import MaySweep
 from braid.server.fleet.files.place import ObjectPlace
+from braid.server.fleet.metrics import FileMetrics
 from braid.server.fleet.store import FleetStore
 
 log = logging.getLogger("braid.files")
@@ -36,7 +37,7 @@ class FileSweep:
         self,
         place: ObjectPlace,
         store: FleetStore,
-        observer: FilesObserver,
+        observer: FileMetrics,
         grace_s: float,
         may_sweep: MaySweep,
     ) -> None:

@@ -20,6 +20,7 @@ from braid.core.schedule import Schedule
 from braid.server.devices.pool import Devices
 from braid.server.fleet.files.interface import SharedFilesAway
 from braid.server.fleet.loads import Loads
+from braid.server.fleet.metrics import FollowMetrics
 from braid.server.fleet.reconcile import Reconciler
 from braid.server.fleet.store import FleetStore
 from braid.server.jobs.registry import Registry
@@ -36,7 +37,7 @@ from tests.server.models.test_name_turns import KeepingDevice
 from tests.server.store.shared_sqlite import let_others_open
 
 
-class Counted:
+class Counted(FollowMetrics):
     """Remembers how changes were followed."""
 
     def __init__(self) -> None:

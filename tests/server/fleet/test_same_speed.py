@@ -13,11 +13,12 @@ import pytest
 
 from braid.core.measurement import PlanMeasurement
 from braid.core.schedule import Provisional
+from braid.server.fleet.metrics import FollowMetrics
 from braid.server.fleet.same_speed import SameSpeed
 from tests.server.fleet.nodes import Node, until
 
 
-class Counts:
+class Counts(FollowMetrics):
     """Counts schedules that are off, by device."""
 
     def __init__(self) -> None:

@@ -18,13 +18,14 @@ from braid.server.fleet.files.cache import FileCache
 from braid.server.fleet.files.object_files import ObjectFiles
 from braid.server.fleet.files.place import ObjectPlace, open_place
 from braid.server.fleet.files.sweep import FileSweep
+from braid.server.fleet.metrics import FileMetrics
 from braid.server.fleet.store import FleetStore
 from braid.server.store.records import ReceivedUpload, Registration
 from tests.server.fleet.files.reports import write_report
 from tests.server.store.shared_sqlite import let_others_open
 
 
-class Observed:
+class Observed(FileMetrics):
     """What an observer was told."""
 
     def __init__(self) -> None:
