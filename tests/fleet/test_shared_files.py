@@ -22,6 +22,11 @@ from tests.clock import until
 from tests.fleet.postgres import Postgres
 from tests.fleet.s3 import S3
 from tests.server.fleet.files.nodes import Node, nodes
+from tests.server.fleet.files.test_object_files import (  # noqa: F401
+    test_a_place_belongs_to_one_database,
+    test_an_artefact_is_the_same_folder_on_another_node,
+    test_an_upload_that_one_node_kept_is_what_another_fetches,
+)
 
 pytestmark = pytest.mark.fleet
 
@@ -54,33 +59,6 @@ def key_of(node: Node, s3: S3) -> str:
         if path.startswith(f"{prefix}/") and not path.endswith("braid-fleet")
     )
     return found
-
-
-@pytest.mark.parametrize("content", [b"a model", LARGE], ids=["small", "in parts"])
-async def test_an_upload_that_one_node_kept_is_what_another_fetches(
-    two: list[Node], content: bytes
-) -> None:
-    one, other = two
-    made = await one.register("m", one.received(content))
-
-    await other.files.fetch_upload(made.model.sha256)
-
-    assert other.store.folder.upload(made.model.sha256).read_bytes() == content
-
-
-async def test_an_artefact_is_one_object_and_the_same_folder(
-    two: list[Node], environment: S3
-) -> None:
-    one, other = two
-    artefact = one.imported("a" * 64, weights=LARGE)
-
-    await one.files.keep_artefact("a" * 64)
-    await other.files.fetch_artefact("a" * 64)
-
-    assert "/artefacts/" in key_of(one, environment)
-    back = other.store.folder.artefact("a" * 64)
-    for path in artefact.iterdir():
-        assert (back / path.name).read_bytes() == path.read_bytes()
 
 
 async def test_a_sweep_leaves_what_is_needed_and_no_more(two: list[Node], environment: S3) -> None:
@@ -233,17 +211,6 @@ async def test_a_bucket_that_does_not_exist_ends_the_start_with_one_line(
         pytest.raises(StartupError, match="no such bucket; create it"),
     ):
         await node.files.start()
-
-
-async def test_a_place_belongs_to_one_database(environment: S3, tmp_path: Path) -> None:
-    url = f"s3://{environment.bucket}/{tmp_path.name}-owned"
-    (tmp_path / "1").mkdir()
-    (tmp_path / "2").mkdir()
-    with nodes(tmp_path / "1", 1, url) as (one,), nodes(tmp_path / "2", 1, url) as (other,):
-        await one.files.start()
-        await one.files.stop()
-        with pytest.raises(StartupError, match="belong to another database"):
-            await other.files.start()
 
 
 async def test_a_full_s3_is_resource_exhausted_and_nothing_is_half_done(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -22,6 +21,7 @@ from braid.engine.onednn.library import find_onednn
 from braid.engine.passes.specialise import interpret
 from braid.engine.program.bands import pieces_of
 from braid.engine.program.kernel import PackedWeights
+from tests.engine.cpu.executors import executor_of
 
 pytestmark = pytest.mark.skipif(find_onednn() is None, reason="bands run on oneDNN")
 
@@ -29,12 +29,7 @@ THREADS = 3
 Constants = dict[str, torch.Tensor]
 
 
-@pytest.fixture(scope="module")
-def executor() -> Iterator[CpuExecutor]:
-    executor = CpuExecutor(threads=THREADS)
-    with torch.inference_mode():
-        yield executor
-    executor.close()
+executor = executor_of(threads=THREADS)
 
 
 class Chain:

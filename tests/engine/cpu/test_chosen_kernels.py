@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 
@@ -17,16 +15,11 @@ from braid.engine.program.kernel import PackedWeights
 from braid.engine.runtime.yielding import no_pause
 from braid.engine.timing.recorded_inputs import Activations
 from braid.engine.timing.samples import TimerOptions
+from tests.engine.cpu.executors import executor_of
 from tests.engine.cpu.test_lanes import SHAPE, random_graph
 from tests.engine.timing.running import finish
 
-
-@pytest.fixture(scope="module")
-def executor() -> Iterator[CpuExecutor]:
-    made = CpuExecutor(threads=1)
-    with torch.inference_mode():
-        yield made
-    made.close()
+executor = executor_of(threads=1)
 
 
 def test_every_variant_of_every_unit_gives_the_same_numbers(executor: CpuExecutor) -> None:

@@ -5,7 +5,7 @@ x ──> conv + relu ──> mean ──> dense ──> squashed        outputs
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import pytest
 import torch
@@ -25,17 +25,13 @@ from braid.engine.passes.specialise import specialise
 from braid.engine.program.kernel import PackedWeights
 from braid.engine.program.program import Program
 from braid.engine.runtime.stopping import StopSignal, stop_signal
+from tests.engine.cpu.executors import executor_of
 from tests.engine.cpu.test_outputs import WINDOW, check, slot
 
 pytestmark = pytest.mark.skipif(find_runner() is None, reason="needs the part in C")
 
 
-@pytest.fixture
-def executor() -> Iterator[CpuExecutor]:
-    made = CpuExecutor(threads=2)
-    with torch.inference_mode():
-        yield made
-    made.close()
+executor = executor_of(threads=2, scope="function")
 
 
 class Net:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from time import perf_counter_ns
 
 import pytest
@@ -22,17 +21,13 @@ from braid.engine.passes.specialise import interpret
 from braid.engine.program.kernel import PackedWeights
 from braid.engine.program.kernel_choice import REGISTRY
 from braid.engine.program.program import Program
+from tests.engine.cpu.executors import executor_of
 
 SHAPE = (1, 16, 6, 6)
 SPEC = TensorType("FP32", SHAPE)
 
 
-@pytest.fixture(scope="module")
-def executor() -> Iterator[CpuExecutor]:
-    made = CpuExecutor(threads=3)
-    with torch.inference_mode():
-        yield made
-    made.close()
+executor = executor_of(threads=3)
 
 
 def random_graph(seed: int, units: int) -> tuple[OpGraph, dict[str, torch.Tensor]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import combinations
 
 import pytest
@@ -22,6 +21,7 @@ from braid.engine.cpu.memory import Lifetime, plan_memory
 from braid.engine.cpu.segments import find_runner
 from braid.engine.passes.specialise import interpret, specialise
 from braid.engine.program.kernel import PackedWeights
+from tests.engine.cpu.executors import executor_of
 
 
 @st.composite
@@ -63,12 +63,7 @@ def test_values_of_lanes_side_by_side_do_not_share() -> None:
     assert plan_memory(lifetimes).peak_bytes == 128
 
 
-@pytest.fixture(scope="module")
-def executor() -> Iterator[CpuExecutor]:
-    made = CpuExecutor(threads=2)
-    with torch.inference_mode():
-        yield made
-    made.close()
+executor = executor_of(threads=2)
 
 
 def chain_with_views() -> tuple[OpGraph, dict[str, Tensor]]:

@@ -6,7 +6,7 @@ x ─> narrow           └─> soft              also outputs: x, a weight, den
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -25,6 +25,7 @@ from braid.engine.cpu.lanes import lay_out
 from braid.engine.cpu.segments import find_runner
 from braid.engine.passes.specialise import specialise
 from braid.engine.program.kernel import PackedWeights
+from tests.engine.cpu.executors import executor_of
 from tests.engine.cpu.test_lanes import random_plan
 
 WINDOW: dict[str, Literal] = {
@@ -39,12 +40,7 @@ WRITTEN = ("dense", "squashed", "narrow")
 """Outputs that a sequential plan writes in place, outside the interpreter."""
 
 
-@pytest.fixture(scope="module")
-def executor() -> Iterator[CpuExecutor]:
-    made = CpuExecutor(threads=2)
-    with torch.inference_mode():
-        yield made
-    made.close()
+executor = executor_of(threads=2)
 
 
 def graph() -> tuple[OpGraph, dict[str, Tensor]]:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
-import pytest
 import torch
 
 from braid.core.graph import Operator, OpGraph
@@ -22,6 +21,7 @@ from braid.engine.program.work import estimated_profile
 from braid.engine.runtime.lost_cores import ThreadWaits
 from braid.engine.runtime.yielding import no_pause
 from braid.engine.timing.samples import TimerOptions
+from tests.engine.cpu.executors import executor_of
 from tests.engine.timing.running import finish
 
 SPEC = TensorType("FP32", (4,))
@@ -36,12 +36,7 @@ def threads(x: torch.Tensor) -> torch.Tensor:
 seen: list[int] = []
 
 
-@pytest.fixture
-def executor() -> Iterator[CpuExecutor]:
-    made = CpuExecutor(threads=2)
-    with torch.inference_mode():
-        yield made
-    made.close()
+executor = executor_of(threads=2, scope="function")
 
 
 class ScriptedExecutor:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 
@@ -15,15 +13,10 @@ from braid.engine.cpu.segments import find_runner
 from braid.engine.passes.specialise import interpret
 from braid.engine.program.kernel import PackedWeights
 from braid.engine.runtime.yielding import YieldToRequests
+from tests.engine.cpu.executors import executor_of
 from tests.engine.cpu.test_lanes import SHAPE, random_graph, random_plan
 
-
-@pytest.fixture(scope="module")
-def executor() -> Iterator[CpuExecutor]:
-    made = CpuExecutor(threads=2, slice_us=0.001)
-    with torch.inference_mode():
-        yield made
-    made.close()
+executor = executor_of(threads=2, slice_us=0.001)
 
 
 @pytest.mark.skipif(find_runner() is None, reason="without the part in C, few steps pause")

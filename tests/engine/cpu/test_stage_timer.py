@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import cycle
 
 import pytest
@@ -24,6 +24,7 @@ from braid.engine.runtime.yielding import NetTime, no_pause
 from braid.engine.timing.comparison import errors
 from braid.engine.timing.recorded_inputs import Activations
 from braid.engine.timing.samples import Sampler, TimerOptions, reduce_samples, steady
+from tests.engine.cpu.executors import executor_of
 from tests.engine.timing.running import finish
 
 SPEC = TensorType("FP32", (4,))
@@ -35,12 +36,7 @@ def sleep(x: torch.Tensor, *, ms: float) -> torch.Tensor:
     return x + 1
 
 
-@pytest.fixture
-def executor() -> Iterator[CpuExecutor]:
-    made = CpuExecutor(threads=2)
-    with torch.inference_mode():
-        yield made
-    made.close()
+executor = executor_of(threads=2, scope="function")
 
 
 #   x ──> a (45 ms) ──> c (15 ms)      a and b are independent
