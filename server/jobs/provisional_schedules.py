@@ -18,7 +18,7 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from math import inf
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from braid.compiler.provisional import (
     LONGEST_PAUSE_S,
@@ -31,35 +31,12 @@ from braid.core.cpu_times import CpuTimes, read_cpu_times
 from braid.core.device_state import is_state
 from braid.core.errors import BraidError, NotFound
 from braid.core.schedule import Provisional, Schedule, ScheduleKey
-from braid.server.store.records import JobRecord, JobStatus, ModelVersion
+from braid.server.jobs.runner import JobRunner
+from braid.server.store.records import JobStatus, ModelVersion
 
 log = logging.getLogger("braid.jobs")
 
 Place = tuple[str, int]  # name and version of a model
-
-
-class Runner(Protocol):
-    """Jobs, as far as this uses them."""
-
-    @property
-    def has_jobs(self) -> bool:
-        """True if a job runs here."""
-
-    async def compare_again(
-        self,
-        name: str,
-        version: int,
-        is_due: Callable[[Provisional], bool],
-        *,
-        lacks_state: bool = False,
-    ) -> JobRecord | None:
-        """Run a job for the provisional schedules of a version, if one of them is due.
-
-        With ``lacks_state``, also for those alone that present states of devices lack.
-        """
-
-    async def find(self, job_id: str) -> JobRecord:
-        """A job as it is now."""
 
 
 class _Open(NamedTuple):
@@ -84,7 +61,7 @@ class ProvisionalSchedules:
 
     def __init__(
         self,
-        runner: Callable[[], Runner],
+        runner: Callable[[], JobRunner],
         quiet: Callable[[], Awaitable[object]],
         cpu_times: Callable[[], CpuTimes] = read_cpu_times,
         clock: Callable[[], float] = time.time,

@@ -10,7 +10,6 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Protocol
 
 from braid.compiler.provisional import cores_are_idle
 from braid.core.cpu_times import CpuTimes, read_cpu_times
@@ -24,7 +23,8 @@ from braid.server.inference.choose_lengths import (
     expected_s,
 )
 from braid.server.inference.replica import ModelReplica
-from braid.server.store.records import JobRecord, SeenLengths
+from braid.server.jobs.runner import JobRunner
+from braid.server.store.records import SeenLengths
 from braid.server.store.store import Store
 
 log = logging.getLogger("braid.models")
@@ -35,19 +35,6 @@ KEEP_S = 30.0
 Place = tuple[str, int]
 
 
-class Runner(Protocol):
-    """Jobs, as far as this uses them."""
-
-    @property
-    def has_jobs(self) -> bool:
-        """True if a job runs here."""
-
-    async def schedule_lengths(
-        self, name: str, version: int, lengths: Sequence[int]
-    ) -> JobRecord | None:
-        """Run a job that schedules a version for these lengths, in place of earlier ones."""
-
-
 class LengthChoices:
     """Chooses lengths to schedule by those of requests. Belongs to the event loop."""
 
@@ -55,7 +42,7 @@ class LengthChoices:
         self,
         store: Store,
         replicas: Callable[[], Sequence[ModelReplica]],
-        runner: Callable[[], Runner],
+        runner: Callable[[], JobRunner],
         quiet: Callable[[], Awaitable[object]],
         cpu_times: Callable[[], CpuTimes] = read_cpu_times,
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
