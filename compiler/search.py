@@ -25,7 +25,7 @@ from braid.core.graph import OpGraph
 from braid.core.measurement import DeviceFacts, PlanMeasurement
 from braid.core.plan import verify_plan
 from braid.core.program import PlansToCompare
-from braid.core.runtimes import on_one_thread
+from braid.core.runtimes import engine_of, on_one_thread
 from braid.core.schedule import SEQUENTIAL
 from braid.engine.link.messages import ComparePlans, DescribeProgram, FindFacts
 from braid.scheduler.planners import Planned
@@ -73,6 +73,16 @@ class FoundPlans:
         """What the device is given."""
         program, plans = self.kernels.program, self.plans
         return PlansToCompare(program, tuple(plans.plans), plans.runtimes, self.tolerance)
+
+    def without(self, engine: str) -> FoundPlans:
+        """The same without what an engine runs, or has a part in."""
+        plans = self.plans
+        planned = [
+            plan for plan in plans.planned if engine not in (part.engine for part in plan.plan.parts)
+        ]
+        runtimes = [name for name in plans.runtimes if engine_of(name) != engine]
+        left = replace(plans, planned=tuple(planned), runtimes=tuple(runtimes))
+        return replace(self, plans=left)
 
 
 async def search_plans(work: Work, precision: str = "") -> FoundPlans:
