@@ -78,7 +78,9 @@ class FoundPlans:
         """The same without what an engine runs, or has a part in."""
         plans = self.plans
         planned = [
-            plan for plan in plans.planned if engine not in (part.engine for part in plan.plan.parts)
+            plan
+            for plan in plans.planned
+            if engine not in (part.engine for part in plan.plan.parts)
         ]
         runtimes = [name for name in plans.runtimes if engine_of(name) != engine]
         left = replace(plans, planned=tuple(planned), runtimes=tuple(runtimes))
