@@ -76,6 +76,7 @@ class Case:
     batch: int
     state: str
     chosen: str = ""  # candidate that serves; empty: it was not searched yet
+    doubt: str = ""  # why that is provisional; empty: it is not
     elsewhere: str = ""  # the one that was chosen in the other state; empty: not known
     is_new: list[str] = field(default_factory=list)  # candidates for cores that are far apart
     turns_ms: dict[str, list[float]] = field(default_factory=dict)  # by candidate, of each round
@@ -177,8 +178,10 @@ class WorkerLab(Lab):
                 searched = await plans_on(*wanted, results=self._results, state=case.state)
             await asyncio.to_thread(keep, searched, folder)
         took = searched.scheduling
-        case.chosen, case.search_s = searched.portfolio, {**took.requests_s, "all": took.total_s}
-        print(f"  {case.name}: {case.chosen}, in {took.total_s:.1f} s", flush=True)
+        case.chosen, case.doubt = searched.portfolio, searched.doubt
+        case.search_s = {**took.requests_s, "all": took.total_s}
+        about = f"  {case.name}: {case.chosen}, in {took.total_s:.1f} s"
+        print("; ".join(filter(None, [about, case.doubt])), flush=True)
         self._write()
 
     async def measure(self, case: Case) -> None:

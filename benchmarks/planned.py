@@ -73,6 +73,7 @@ class SearchedPlans:
     refused: dict[str, str]  # plans that may not serve, and why
     scheduling: Scheduling
     choices: Mapping[str, str]  # kernel signature -> variant, where it is not the usual one
+    doubt: str = ""  # why it serves for the time being only; empty: it was decided
 
 
 async def imported(model: Path, artefact: Path) -> Path:
@@ -217,6 +218,7 @@ def _searched(
         },
         scheduling=scheduling,
         choices=dict(found.kernels.program.choices),
+        doubt=choice.doubt or found.doubt,
     )
 
 
