@@ -122,7 +122,7 @@ async def test_a_runtime_that_kills_its_worker_is_left_out_however_often_the_sta
             raise WorkerDied("the device worker died while it had this request; try again")
         return await ask(request, *arguments)
 
-    device.ask = ask_or_die  # type: ignore[method-assign]
+    device.ask = ask_or_die  # type: ignore[method-assign, assignment]
     moves(device, lambda request: isinstance(request, ComparePlans), ([FAR, NEAR] * 50)[:changes])
 
     job = await registered(server, sizes=(1,), planner=PlannerSettings("portfolio"))
