@@ -3,7 +3,7 @@
     python -m benchmarks.moved [squeezenet] [--clients 1] --out benchmarks/results/moved.json
 
     one server:          register while cores are near ─> its schedule, and one for far cores
-    another, same store: clients ask │ far │ near │       a minute around each change
+    another, same store: clients ask │ far │ near │       as long a time before, then around each
 
 The workers of the server are told distances in place of measuring them, so the change comes when
 it is wanted and nothing else changes with it. The schedule for far cores is the other one's with
@@ -80,6 +80,7 @@ class Change:
     failed: int
     p50_us: tuple[float, float]  # under the plan of before, and the one after
     p99_us: float  # of all in this time
+    steady: float  # p99 over p50 in as long a time without a change
 
     @property
     def tail(self) -> float:
@@ -91,7 +92,9 @@ class Change:
         return self.switch_s <= MOST_SWITCH_S and not self.failed and self.tail <= MOST_TAIL
 
 
-def change_of(to: str, at_s: float, around_s: float, answers: Sequence[Answer]) -> Change:
+def change_of(
+    to: str, at_s: float, around_s: float, answers: Sequence[Answer], steady: float = nan
+) -> Change:
     """Reduce the answers of ``around_s`` seconds on either side of a change."""
     here = [answer for answer in answers if abs(answer.at_s - at_s) <= around_s]
     right = sorted((a for a in here if not a.error), key=lambda answer: answer.at_s)
@@ -106,7 +109,14 @@ def change_of(to: str, at_s: float, around_s: float, answers: Sequence[Answer]) 
         len(here) - len(right),
         (median(old_us or [nan]), median(new_us or [nan])),
         percentile([a.took_us for a in right], 99),
+        steady,
     )
+
+
+def tail_of(answers: Sequence[Answer]) -> float:
+    """p99 over p50 of the answers that came."""
+    took_us = [answer.took_us for answer in answers if not answer.error]
+    return percentile(took_us, 99) / median(took_us or [nan])
 
 
 def for_far_cores(near: Schedule) -> Schedule:
@@ -180,14 +190,16 @@ def measure(args: argparse.Namespace, work: Path) -> list[Change]:
         changed_at: list[tuple[str, float]] = []
 
         def change() -> None:
-            time.sleep(args.around)
+            time.sleep(3 * args.around)
             for state in (FAR, NEAR) * args.times:
                 replace_text(told, str(DISTANCE_NS[state]))
                 changed_at.append((state, time.monotonic()))
                 time.sleep(2 * args.around)
 
         clients.run(args.clients, change)
-    return [change_of(to, at_s, args.around, clients.answers) for to, at_s in changed_at]
+    around_s, (_, first_s), *_ = args.around, *changed_at
+    steady = tail_of([answer for answer in clients.answers if answer.at_s < first_s - around_s])
+    return [change_of(to, at_s, around_s, clients.answers, steady) for to, at_s in changed_at]
 
 
 def text(change: Change) -> str:
@@ -195,7 +207,8 @@ def text(change: Change) -> str:
     return (
         f"to {change.to:4}: the new plan after {change.switch_s:.1f} s, {change.failed} of "
         f"{change.requests} requests failed, p50 {before_ms:.2f} and {after_ms:.2f} ms, p99 "
-        f"{change.p99_us / 1e3:.2f} ms: {change.tail:.2f} of p50 in the slower state"
+        f"{change.p99_us / 1e3:.2f} ms: {change.tail:.2f} of p50 in the slower state "
+        f"({change.steady:.2f} in as long a time before)"
         f"{'' if change.is_good else '; a goal is missed'}"
     )
 

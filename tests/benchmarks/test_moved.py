@@ -7,7 +7,7 @@ from math import isnan
 
 import pytest
 
-from benchmarks.moved import Answer, change_of, for_far_cores
+from benchmarks.moved import Answer, change_of, for_far_cores, tail_of
 from braid.core.plan import sequential_plan
 from braid.core.runtimes import ONNXRUNTIME, OPENVINO
 from braid.core.schedule import SEQUENTIAL, Provenance, Schedule, ScheduleKey
@@ -50,6 +50,12 @@ def test_without_another_plan_there_is_no_time_of_a_switch() -> None:
 
     assert isnan(change.switch_s)
     assert not change.is_good
+
+
+def test_a_tail_is_of_the_requests_that_were_answered() -> None:
+    seen = answers(0, 95, 1000.0, "near") + answers(95, 100, 3000.0, "near")
+
+    assert tail_of([*seen, Answer(100.0, 9e6, "", "UNAVAILABLE")]) == 3.0
 
 
 def test_the_schedule_of_the_other_state_runs_something_else_under_a_key_of_its_own() -> None:
