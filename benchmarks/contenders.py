@@ -21,7 +21,7 @@ import torch
 from benchmarks.networks.registry import NETWORKS, arrays_of, inputs_of
 from braid.core.plan import plan_from_json
 from braid.core.precision import BF16, FP32, PRECISIONS
-from braid.core.program import ProgramKey, sorted_choices
+from braid.core.program import PlanToRun, ProgramKey, sorted_choices
 from braid.core.runtimes import ONNXRUNTIME, RUNTIMES
 from braid.engine.cpu.backend import CpuBackend
 from braid.engine.cpu.executor import CpuExecutor
@@ -113,8 +113,8 @@ def braid(network: Network, args: argparse.Namespace) -> Run:
     specs = tuple((name, spec_of(tensor)) for name, tensor in inputs.items())
     choices = sorted_choices(json.loads(args.kernels))
     key = ProgramKey(digest, specs, precision=args.precision, choices=choices)
-    program = table.program(key)
-    ready = table.ready(program, plan_from_json(json.loads(args.plan.read_text())))
+    plan = plan_from_json(json.loads(args.plan.read_text()))
+    ready = table.executable_of(PlanToRun(key, plan), None).prepared
     return lambda: ready.run(inputs)
 
 

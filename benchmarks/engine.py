@@ -153,11 +153,12 @@ def _model_file(network: str, folder: Path, args: argparse.Namespace) -> Path:
 
 
 def _planned(network: str, batch: int, artefact: Path, args: argparse.Namespace) -> SearchedPlans:
-    folder = artefact.parent / f"{network}-{batch}-{args.precision}"
+    name = "-".join(filter(None, [network, str(batch), args.precision, args.state]))
+    folder = artefact.parent / name
     searched = kept(folder)
     if searched is None:
         options = PlannerSettings.for_serving(args.planner)
-        search = partial(find_plans, precision=_computed_in(args))
+        search = partial(find_plans, precision=_computed_in(args), state=args.state)
         searched = asyncio.run(search(artefact, batch, args.threads, folder, options))
         keep(searched, folder)
     return searched

@@ -1,41 +1,47 @@
-"""A network's plans on this device, as a server would find them, for ``benchmarks.engine``.
+"""A network's plans on this device, as a registration finds them, for benchmarks.
 
-ONNX file ──import──> artefact ──device worker, planner process──> plan of each planner
-                                        └──comparison──> what the portfolio would serve
+ONNX file ──import──> artefact ──braid.compiler.search──> every candidate
+                                        └──comparison──> what would serve
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from time import monotonic
+from typing import TypeVar
 
+from benchmarks.states import LOOK_S
 from braid.compiler.cache import Cache
-from braid.compiler.choose_plan import ComparedPlans, PlanChoice, choose_plan
-from braid.compiler.device import measure as measure_stage
-from braid.compiler.kernels import choose_kernels
+from braid.compiler.choose_plan import PlanChoice, choose_plan
+from braid.compiler.device import DeviceInState
+from braid.compiler.imported_model import read_imported
+from braid.compiler.options import ModelOptions
 from braid.compiler.planner import PlannerProcess
-from braid.compiler.planner_messages import StageQuery
 from braid.compiler.result_files import ResultFiles
-from braid.compiler.retries import RetryPauses, RetryWhileRestarting
+from braid.compiler.search import FoundPlans, search_plans
+from braid.compiler.work import CompileOptions, Work
+from braid.core.errors import DeviceChanged
 from braid.core.plan import StreamPlan, plan_to_json
-from braid.core.precision import FP32, TOLERANCES, allowed_in
-from braid.core.program import PlansToCompare, ProgramKey, static_content
-from braid.core.runtimes import runtimes_in
-from braid.core.tensor import TensorType
+from braid.core.precision import FP32
 from braid.engine.importer.host.launch import import_model
-from braid.engine.importer.host.report import read_graph, read_report
+from braid.engine.importer.host.report import read_report
 from braid.engine.importer.host.request import ImportLimits
-from braid.engine.link.messages import ComparePlans, DescribeProgram, FindFacts, MeasureStage
+from braid.engine.link.messages import ComparePlans, FindKernels, MeasureStage, ProgramRequest
 from braid.engine.link.options import WorkerOptions
+from braid.engine.link.worker_process import OnProgress
 from braid.scheduler.options import PlannerSettings
 from braid.server.devices.device import Device
 
+R = TypeVar("R")
+
 TOLERANCE = 1e-4
+
 _GIB = 1 << 30
 
 
@@ -47,6 +53,7 @@ class Scheduling:
     planning_s: float  # search and measurement of stages
     stages_measured: int
     contest_s: float  # whole plans against each other
+    requests_s: Mapping[str, float] = field(default_factory=dict)  # of the device, by their names
 
     @property
     def total_s(self) -> float:
@@ -66,6 +73,7 @@ class SearchedPlans:
     refused: dict[str, str]  # plans that may not serve, and why
     scheduling: Scheduling
     choices: Mapping[str, str]  # kernel signature -> variant, where it is not the usual one
+    doubt: str = ""  # why it serves for the time being only; empty: it was decided
 
 
 async def imported(model: Path, artefact: Path) -> Path:
@@ -73,6 +81,11 @@ async def imported(model: Path, artefact: Path) -> Path:
     if not await asyncio.to_thread(artefact.exists):
         await import_model(model, artefact, ImportLimits(), lambda *_: None, {})
     return artefact
+
+
+def cpu_device(threads: int) -> Device:
+    """Return a device of this process's cores with the usual room, not started."""
+    return Device("cpu", WorkerOptions(threads, _GIB, 2 * _GIB, 7))
 
 
 async def find_plans(
@@ -83,18 +96,23 @@ async def find_plans(
     options: PlannerSettings,
     *,
     precision: str = FP32,
+    state: str = "",
 ) -> SearchedPlans:
-    """Plan one network at one batch size with every planner of the portfolio, on the CPU.
+    """Plan one network at one batch size as ``plans_on`` does, on the CPU.
 
-    Kernels are chosen as a registration does; their latencies are kept beside ``folder``.
+    What is measured is kept beside ``folder``. After a change of the state it begins again with
+    that, once the ``state`` is back.
     """
-    device = Device("cpu", WorkerOptions(threads, _GIB, 2 * _GIB, 7))
-    results = ResultFiles(folder.parent / "store")
+    device, results = cpu_device(threads), ResultFiles(folder.parent / "store")
     try:
         await device.start()
         async with device.keeping(read_report(artefact).sha256):
-            wanted = partial(plans_on, results=results, precision=precision)
-            return await wanted(device, artefact, batch, folder, options)
+            wanted = partial(plans_on, results=results, precision=precision, state=state)
+            while True:
+                try:
+                    return await wanted(device, artefact, batch, folder, options)
+                except DeviceChanged:
+                    await asyncio.sleep(LOOK_S)
     finally:
         await device.close()
 
@@ -106,11 +124,12 @@ async def plans_on(
     folder: Path,
     options: PlannerSettings,
     *,
-    results: ResultFiles | None = None,
+    results: ResultFiles,
     others: bool = True,
     precision: str = FP32,
+    state: str = "",
 ) -> SearchedPlans:
-    """Plan one network at one batch size with every planner of the portfolio.
+    """Find and compare all candidates for one network at one batch size.
 
     Args:
         device: started; the caller keeps the model there.
@@ -118,65 +137,71 @@ async def plans_on(
         batch: size of dimension 0.
         folder: where the plans are written.
         options: of the planner.
-        results: for what is known of kernels; without them the usual kernels run.
+        results: for what is measured of kernels and stages.
         others: whether other runtimes take part in the comparison.
         precision: in which the plans compute.
+        state: of the device, in which everything is measured; empty: in any.
+
+    Raises:
+        DeviceChanged: the device is in another state.
     """
-    report = read_report(artefact)
-    digest = report.sha256
+    digest = read_report(artefact).sha256
     await device.load(digest, artefact)
-    template = read_graph(artefact, report)
-    inputs = {
-        name: TensorType(spec.dtype, (batch, *spec.shape[1:]))
-        for name, spec in template.inputs.items()
-    }
-    static = static_content(report.static_values, template.inputs)
-    program = ProgramKey(digest, tuple(inputs.items()), static, precision)
-    graph = (await device.ask(DescribeProgram(program))).graph
-    tolerance = allowed_in(TOLERANCES.get(precision, TOLERANCE), graph)
-    state, measured = (await device.find_state()).name, 0
-
-    async def measure(queries: Sequence[StageQuery]) -> list[float]:
-        nonlocal measured
-        measured += sum(query.ask != "work" for query in queries)
-        return [await _latency_us(device, program, query) for query in queries]
-
+    asked = ModelOptions((batch,), options, precision=precision)
+    imported = await asyncio.to_thread(read_imported, digest, asked, artefact)
+    name = state or (await device.find_state()).name
+    timed = TimedDevice(device, state or None)
+    cache = Cache(results, asyncio.to_thread, device.device_key).in_state(name)
+    how = CompileOptions(PlannerProcess(8 * _GIB, 1800.0), TOLERANCE)
+    left_out = {} if others else dict.fromkeys(device.runtimes, "it is not asked for")
+    work = Work(imported, timed, batch, how, cache, lambda _: None, name, left_out=left_out)
     began = monotonic()
-    if results is not None:
-        retry = RetryWhileRestarting(RetryPauses())
-        cache = Cache(results, asyncio.to_thread, device.device_key).in_state(state)
-        chosen = await choose_kernels(graph, program, device, cache, retry)
-        program = chosen.program
-    chose = monotonic()
-    planner = PlannerProcess(8 * _GIB, 1800.0)
-    planned = await planner(graph, options, await device.ask(FindFacts(program)), measure)
-    searched = monotonic()
-    runtimes = runtimes_in(precision, device.runtimes) if others else ()
-    field = ComparedPlans.of(planned, len(graph.operators), runtimes)
-    asked = PlansToCompare(program, tuple(field.plans), runtimes, tolerance)
-    measurements = (await device.ask(ComparePlans(program, (asked,)))).plans
-    scheduling = Scheduling(chose - began, searched - chose, measured, monotonic() - searched)
-    choice = choose_plan(field, measurements, tolerance, choose=True, precision=precision)
+    found = await search_plans(work)
+    request = ComparePlans(found.kernels.program, (found.to_compare,))
+    measurements = (await work.retry(lambda: timed.ask(request))).plans
+    choice = choose_plan(
+        found.plans, measurements, found.tolerance, choose=True, precision=precision
+    )
+    kernels_s, contest_s = timed.seconds[_KERNELS], timed.seconds[_CONTEST]
+    planning_s = monotonic() - began - kernels_s - contest_s
+    requests_s = {name: round(seconds, 3) for name, seconds in timed.seconds.items()}
+    scheduling = Scheduling(kernels_s, planning_s, found.stages_measured, contest_s, requests_s)
     await asyncio.to_thread(folder.mkdir, parents=True, exist_ok=True)
-    return _searched(field, choice, folder, scheduling, dict(program.choices))
+    return _searched(found, choice, folder, scheduling)
 
 
-async def _latency_us(device: Device, program: ProgramKey, query: StageQuery) -> float:
-    threads = 1 if query.ask == "work" else None
-    return (await measure_stage(device, MeasureStage(program, query.stage, threads))).latency_us
+_KERNELS, _CONTEST = "kernels", "contest"
+
+
+class TimedDevice(DeviceInState):
+    """A device that keeps count of the seconds that requests take, by what they are for."""
+
+    def __init__(self, device: Device, state: str | None) -> None:
+        super().__init__(device, state)
+        self.seconds: defaultdict[str, float] = defaultdict(float)
+
+    async def ask(self, request: ProgramRequest[R], on_progress: OnProgress | None = None) -> R:
+        began = monotonic()
+        try:
+            return await super().ask(request, on_progress)
+        finally:
+            self.seconds[_purpose(request)] += monotonic() - began
+
+
+def _purpose(request: object) -> str:
+    if isinstance(request, ComparePlans):
+        return _KERNELS if request.is_brief else _CONTEST
+    is_of_kernels = isinstance(request, MeasureStage) and request.variant
+    return _KERNELS if is_of_kernels or isinstance(request, FindKernels) else type(request).__name__
 
 
 def _searched(
-    field: ComparedPlans,
-    choice: PlanChoice,
-    folder: Path,
-    scheduling: Scheduling,
-    choices: Mapping[str, str],
+    found: FoundPlans, choice: PlanChoice, folder: Path, scheduling: Scheduling
 ) -> SearchedPlans:
     names = [contender.name for contender in choice.contenders]
     plans = {
         name: _written(folder / f"{number}.json", model.plan)
-        for number, (name, model) in enumerate(zip(names, field.planned, strict=False))
+        for number, (name, model) in enumerate(zip(names, found.plans.planned, strict=False))
     }
     return SearchedPlans(
         plans=plans,
@@ -192,7 +217,8 @@ def _searched(
             contender.name: contender.remark for contender in choice.contenders if contender.remark
         },
         scheduling=scheduling,
-        choices=choices,
+        choices=dict(found.kernels.program.choices),
+        doubt=choice.doubt or found.doubt,
     )
 
 

@@ -153,7 +153,7 @@ def measure(args: argparse.Namespace, store: Path, models: Path) -> list[Served]
                     served.phases["during"] = observe(client, served, args.pause, is_over)
         if "quiet" in args.phases:
             with braid_server(store) as server:
-                _wait_until_serving(server.client, name)
+                wait_until_serving(server.client, name)
                 served.phases["quiet"] = observe(
                     server.client, served, args.pause, _for(args.seconds)
                 )
@@ -170,7 +170,7 @@ def _first(one: Callable[[], bool], other: Callable[[], bool]) -> Callable[[], b
     return lambda: one() or other()
 
 
-def _wait_until_serving(client: Client, name: str) -> None:
+def wait_until_serving(client: Client, name: str) -> None:
     until = time.monotonic() + LONGEST_S
     while client.model(name).state is not ModelState.SERVING:
         if time.monotonic() > until:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
@@ -57,6 +57,12 @@ class _Steps:
     searched: list[FoundPlans] = field(default_factory=list)  # of each precision
     is_searched: bool = False
     compared: _Compared | None = None
+
+    def leave_out(self, runtime: str, why: str) -> None:
+        """Go on without a runtime; what takes part without it is compared again."""
+        self.work = replace(self.work, left_out={**self.work.left_out, runtime: why})
+        self.searched = [plans.without(runtime) for plans in self.searched]
+        self.compared = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,8 +118,12 @@ async def compile(  # as braid.compile, which calls it
     """
     by_state: dict[str, _Steps] = {}
     left_out: dict[str, str] = {}
-    for _ in range(MOST_CHANGES):
-        state = (await options.retry(device.find_state)).name
+    changes = 0
+    while True:
+        if changes < MOST_CHANGES:
+            state = (await options.retry(device.find_state)).name
+        else:
+            state, by_state = CHANGING, {CHANGING: _in_any_state(by_state.values(), device, cache)}
         if state not in by_state:
             in_state = DeviceInState(device, state or None)
             kept = cache.in_state(state)
@@ -125,20 +135,25 @@ async def compile(  # as braid.compile, which calls it
         try:
             return await _compiled(by_state[state])
         except DeviceChanged as error:
+            changes += 1
             facts = {"device": device.name, "reason": str(error)}
             log.info("compiling in another state", extra=facts)
             report(Retrying(f"going on in another state: {error}"))
         except KeepsDying as error:
             runtime = by_state[state].work.other_runtimes[-1]
             left_out[runtime] = f"{error}, at last with it"
-            by_state.clear()
+            for steps in by_state.values():
+                steps.leave_out(runtime, left_out[runtime])
             facts = {"device": device.name, "runtime": runtime, "reason": str(error)}
             log.warning("a runtime is left out", extra=facts)
             report(Retrying(f"going on without {runtime}: {error}"))
-    most = max(by_state.values(), key=lambda steps: (steps.is_searched, len(steps.searched)))
-    kept = cache.in_state(CHANGING)
-    most.work = replace(most.work, device=device, cache=kept, state=CHANGING)
-    return await _compiled(most)
+
+
+def _in_any_state(begun: Iterable[_Steps], device: Device, cache: Cache) -> _Steps:
+    """The steps of the state that came farthest, to go on from in whatever state there is."""
+    most = max(begun, key=lambda steps: (steps.is_searched, len(steps.searched)))
+    most.work = replace(most.work, device=device, cache=cache.in_state(CHANGING), state=CHANGING)
+    return most
 
 
 async def _compiled(steps: _Steps) -> tuple[Schedule, OpGraph]:

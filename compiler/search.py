@@ -25,7 +25,7 @@ from braid.core.graph import OpGraph
 from braid.core.measurement import DeviceFacts, PlanMeasurement
 from braid.core.plan import verify_plan
 from braid.core.program import PlansToCompare
-from braid.core.runtimes import on_one_thread
+from braid.core.runtimes import engine_of, on_one_thread
 from braid.core.schedule import SEQUENTIAL
 from braid.engine.link.messages import ComparePlans, DescribeProgram, FindFacts
 from braid.scheduler.planners import Planned
@@ -39,7 +39,7 @@ MOST_DISTURBED = 0.1
 """Part of a search's measurements that may have been taken while other processes had the cores."""
 
 SURELY = 0.5
-"""Part of what usual kernels leave of the allowed error that others may take in a few runs."""
+"""Part of what usual kernels leave of the allowed error that others may take in one run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +73,18 @@ class FoundPlans:
         """What the device is given."""
         program, plans = self.kernels.program, self.plans
         return PlansToCompare(program, tuple(plans.plans), plans.runtimes, self.tolerance)
+
+    def without(self, engine: str) -> FoundPlans:
+        """The same without what an engine runs, or has a part in."""
+        plans = self.plans
+        planned = [
+            plan
+            for plan in plans.planned
+            if engine not in (part.engine for part in plan.plan.parts)
+        ]
+        runtimes = [name for name in plans.runtimes if engine_of(name) != engine]
+        left = replace(plans, planned=tuple(planned), runtimes=tuple(runtimes))
+        return replace(self, plans=left)
 
 
 async def search_plans(work: Work, precision: str = "") -> FoundPlans:
@@ -130,7 +142,7 @@ def _is_short(
 
 
 async def _is_exact_enough(work: Work, graph: OpGraph, kernels: ChosenKernels) -> bool:
-    """Whether a few runs of the sequential plan say that these kernels err little more.
+    """Whether a run of the sequential plan says that these kernels err little more.
 
     The sequential plan serves however much it errs, and some kernels round more than the usual.
     """
@@ -138,7 +150,8 @@ async def _is_exact_enough(work: Work, graph: OpGraph, kernels: ChosenKernels) -
     plans = _compared(work, precision, (), graph, work.runtimes(precision))
     allowed = work.tolerance(precision, graph)
     both = (ChosenKernels({}, replace(kernels.program, choices=())), kernels)
-    tried = await _tried(work, [FoundPlans(graph, choice, (), plans, allowed) for choice in both])
+    fields = [FoundPlans(graph, choice, (), plans, allowed) for choice in both]
+    tried = await _tried(work, fields, is_timed=False)
     usual, chosen = (inf if run.max_rel_error is None else run.max_rel_error for run in tried)
     if chosen <= usual + SURELY * max(0.0, allowed - usual):
         return True
@@ -193,13 +206,17 @@ async def sequential_plans(work: Work, precision: str = "") -> FoundPlans:
     )
 
 
-async def _tried(work: Work, plans: Sequence[FoundPlans]) -> Sequence[PlanMeasurement]:
-    """A few runs of the sequential plan in each precision."""
+async def _tried(
+    work: Work, plans: Sequence[FoundPlans], *, is_timed: bool = True
+) -> Sequence[PlanMeasurement]:
+    """A few runs of the sequential plan in each precision; for its error alone, one of each."""
     fields = [
         PlansToCompare(field.kernels.program, tuple(field.plans.plans[:1]), (), field.tolerance)
         for field in plans
     ]
-    request = ComparePlans(fields[0].program, tuple(fields), work.samples.path, is_brief=True)
+    request = ComparePlans(
+        *(fields[0].program, tuple(fields), work.samples.path), is_brief=True, is_timed=is_timed
+    )
     return (await work.device.ask(request)).plans
 
 

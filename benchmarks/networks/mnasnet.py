@@ -8,6 +8,7 @@ The structure is that of torchvision's ``mnasnet0_5``. Output: logits [batch, 10
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor, nn
 
 from braid.server.cli.local.demo_networks.layers import Classifier, ConvNorm
@@ -79,3 +80,15 @@ class MnasNet(nn.Module):
     def forward(self, image: Tensor) -> Tensor:
         logits: Tensor = self.classifier(self.head(self.blocks(self.stem(image))))
         return logits
+
+
+class MnasNetPair(nn.Module):
+    """Two of them in one file, each with an image of its own: branches that share nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = MnasNet(), MnasNet()
+
+    def forward(self, first: Tensor, second: Tensor) -> Tensor:
+        """Return the logits of both side by side, [batch, 2000]."""
+        return torch.cat([self.first(first), self.second(second)], dim=1)

@@ -14,14 +14,15 @@ from benchmarks.networks import deepfm
 from benchmarks.networks.bert import BertConfig, BertEncoder
 from benchmarks.networks.detr_like import DetrLike
 from benchmarks.networks.googlenet import GoogLeNet
-from benchmarks.networks.mnasnet import MnasNet
+from benchmarks.networks.mnasnet import MnasNet, MnasNetPair
 from benchmarks.networks.nasnet import nasnet_large, nasnet_mobile
 from benchmarks.networks.randwire import RandWire
 from benchmarks.networks.resnet import ResNet50
+from benchmarks.networks.shufflenet import ShuffleNet
 from benchmarks.networks.squeezenet_bypass import squeezenet_bypass
 from benchmarks.networks.t5 import T5Config, T5Encoder
 from braid.server.cli.local.demo_networks.network import NETWORKS as DEMO_NETWORKS
-from braid.server.cli.local.demo_networks.network import Draw, Network, classifier
+from braid.server.cli.local.demo_networks.network import Draw, Network, classifier, images
 
 
 def _tokens(vocabulary: int, sequence: int) -> Draw:
@@ -43,6 +44,11 @@ def _encoder(
     return Network(name, construct, draw, ("input_ids", "attention_mask"), ("last_hidden_state",))
 
 
+def _image_pairs(batch: int, generator: torch.Generator) -> tuple[Tensor, ...]:
+    draw = images(224)
+    return *draw(batch, generator), *draw(batch, generator)
+
+
 def _clicks(batch: int, generator: torch.Generator) -> tuple[Tensor, ...]:
     """Categories and numbers of one shown advertisement per row."""
     categories = torch.randint(0, 10_000, (batch, deepfm.CATEGORIES), generator=generator)
@@ -61,6 +67,8 @@ NETWORKS: Mapping[str, Network] = {
         classifier("nasnet_mobile", nasnet_mobile, 224),
         classifier("nasnet_large", nasnet_large, 331),
         classifier("mnasnet", MnasNet, 224),
+        Network("mnasnet_pair", MnasNetPair, _image_pairs, ("first", "second"), ("logits",)),
+        classifier("shufflenet", ShuffleNet, 224),
         classifier("resnet50", ResNet50, 224),
         _encoder("bert_base", BertEncoder, BertConfig()),
         _encoder("t5_encoder", T5Encoder, T5Config()),

@@ -288,6 +288,7 @@ class ComparePlans(MeasurementRequest[PlanMeasurements]):
     fields: tuple[PlansToCompare, ...]  # of one program in several precisions, that one first
     samples: str = ""  # path of the inputs that errors are measured on; empty: seeded ones
     is_brief: bool = False  # a few runs of each, to tell who is hopeless
+    is_timed: bool = True  # False: each runs once for its error, and has no latency
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,6 +52,7 @@ from braid.engine.runtime.yielding import NetClock, YieldToRequests, in_thread
 from braid.engine.timing.comparison import Check, ComparisonOptions, compare
 from braid.engine.timing.contenders import PAUSE_S, TimedContender, idle
 from braid.engine.timing.counted_rounds import CountedRounds
+from braid.engine.timing.rounds import RoundOptions
 from braid.engine.timing.runs import TimedRun, timed_aside
 from braid.engine.worker.checked_inputs import inputs_to_check
 from braid.engine.worker.engine_parts import EngineParts, border_of, check_part
@@ -266,6 +267,8 @@ class Measurements:
             options = ComparisonOptions(tolerance)
             if request.is_brief:
                 options = ComparisonOptions.brief(tolerance)
+            if not request.is_timed:
+                options = replace(options, rounds=RoundOptions(min_rounds=0, max_rounds=0))
             contenders = [contender for field in fields for contender in field]
             checks = self._checks(request)
             counted = CountedRounds(options.patience_s, self._backend.threads)

@@ -18,6 +18,8 @@ PUBLISHED_PARAMETERS = {
     "nasnet_mobile": 5_289_978,
     "nasnet_large": 88_753_150,
     "mnasnet": 2_218_512,
+    "mnasnet_pair": 2 * 2_218_512,
+    "shufflenet": 1_366_792,
     "resnet50": 25_557_032,
     "bert_base": 108_891_648,
     "t5_encoder": 109_628_544,
@@ -25,6 +27,7 @@ PUBLISHED_PARAMETERS = {
 # Mean and deviation over wirings, RandWire paper, tables 2 and 3.
 RANDWIRE_PARAMETERS = {"randwire": (61.5e6, 1.32e6), "randwire_small": (5.6e6, 0.1e6)}
 OUTPUT_SHAPES = {
+    "mnasnet_pair": (2000,),
     "bert_base": (128, 768),
     "t5_encoder": (128, 768),
     "deepfm": (1,),

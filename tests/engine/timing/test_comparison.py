@@ -77,6 +77,17 @@ def test_the_clearly_slower_leave_early_and_the_baseline_stays() -> None:
     assert baseline.turns_us == (8000,) * 6
 
 
+def test_without_rounds_each_runs_once_for_its_error() -> None:
+    no_rounds = replace(OPTIONS, rounds=RoundOptions(min_rounds=0, max_rounds=0))
+    plans = [Scripted(8, error=1e-5), Scripted(4, error=2e-5)]
+
+    results = held(*plans, options=no_rounds)
+
+    assert [plan.runs for plan in plans] == [1, 1]
+    assert [result.latency_us for result in results] == [None, None]
+    assert [result.max_rel_error for result in results] == pytest.approx([1e-5, 2e-5], rel=0.02)
+
+
 def test_those_that_take_long_run_once_a_turn() -> None:
     slow, fast = Scripted(2000), Scripted(1999)
 

@@ -46,6 +46,8 @@ async def test_a_worker_measures_stages_merges_and_whole_models_in_any_precision
         plan = sequential_plan(len(graph.operators))
         field = PlansToCompare(program, (plan,), device.runtimes, 1e-4)
         measurements = (await device.ask(ComparePlans(program, (field,)), told.append)).plans
+        of_errors = ComparePlans(program, (field,), is_timed=False)
+        untimed = (await device.ask(of_errors)).plans
         ready = await device.prepare(PlanToRun(program, plan, "x", runtime=ONNXRUNTIME))
         outputs = await _infer(device, ready)
         others = [
@@ -70,6 +72,8 @@ async def test_a_worker_measures_stages_merges_and_whole_models_in_any_precision
     assert all(measurement.max_rel_error is not None for measurement in measurements)
     assert max(measurement.max_rel_error or 0.0 for measurement in measurements) < 1e-5
     assert told == sorted(told)
+    assert max(measurement.max_rel_error or 1.0 for measurement in untimed) < 1e-5
+    assert [measurement.latency_us for measurement in untimed] == [None] * len(measurements)
     session = onnxruntime.InferenceSession(str(upload), providers=["CPUExecutionProvider"])
     expected = session.run(None, {"x": _ROWS})[0]
     for found in (outputs, *others):

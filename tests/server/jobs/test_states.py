@@ -11,11 +11,15 @@ import pytest
 
 from braid.compiler.compile import MOST_CHANGES
 from braid.compiler.provisional import FIRST_PAUSE_S
+from braid.compiler.work import MOST_DEATHS
 from braid.core.device_state import CHANGING, UNKNOWN, DeviceState, key_in_state
-from braid.core.errors import DeviceChanged
+from braid.core.errors import DeviceChanged, WorkerDied
 from braid.core.measurement import PlanMeasurement
+from braid.core.precision import FP32
+from braid.core.runtimes import ONNXRUNTIME, OPENVINO
 from braid.core.schedule import Schedule, ScheduleKey
 from braid.engine.link.messages import ComparePlans, FindFacts, MeasurementRequest, MeasureStage
+from braid.scheduler.options import PlannerSettings
 from braid.server.jobs.registration import serve_again
 from braid.server.jobs.runner import JobRunner
 from braid.server.store.records import JobStatus
@@ -100,6 +104,38 @@ async def test_a_device_that_stays_in_no_state_gets_a_provisional_schedule(serve
     assert "kept changing" in provenance.provisional.reason
     assert len(server.device.compared) == 1
     assert {*server.device.measured.values()} == {2}, "in each state once, however often it changed"
+
+
+@pytest.mark.parametrize("changes", [0, MOST_CHANGES - 1, MOST_CHANGES, 99])
+async def test_a_runtime_that_kills_its_worker_is_left_out_however_often_the_state_changed(
+    server: Server, changes: int
+) -> None:
+    device, deaths, plans = server.device, 0, server.planner.calls
+    device.state, device.runtimes = NEAR, (ONNXRUNTIME, OPENVINO)
+    device.in_runtimes = {(ONNXRUNTIME, FP32): device.others}
+    ask = device.ask
+
+    async def ask_or_die(request: Any, *arguments: Any) -> Any:
+        nonlocal deaths
+        if isinstance(request, ComparePlans) and OPENVINO in request.fields[0].runtimes:
+            deaths += 1
+            raise WorkerDied("the device worker died while it had this request; try again")
+        return await ask(request, *arguments)
+
+    device.ask = ask_or_die  # type: ignore[method-assign, assignment]
+    moves(device, lambda request: isinstance(request, ComparePlans), ([FAR, NEAR] * 50)[:changes])
+
+    job = await registered(server, sizes=(1,), planner=PlannerSettings("portfolio"))
+
+    provenance = stored(server).provenance
+    assert (job.state, deaths) == (JobStatus.READY, MOST_DEATHS)
+    assert provenance.left_out == {OPENVINO: "the worker died 3 times, at last with it"}
+    names = [contender.name for contender in provenance.candidates]
+    assert ONNXRUNTIME in names
+    assert OPENVINO not in names
+    assert (provenance.state == CHANGING) == (changes >= MOST_CHANGES)
+    assert (provenance.provisional is not None) == (changes >= MOST_CHANGES)
+    assert server.planner.calls - plans == min(2, changes + 1), "once in each state"
 
 
 async def test_what_was_measured_before_a_change_is_not_measured_again_after_it(
