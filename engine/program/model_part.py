@@ -31,7 +31,7 @@ _SMALL_BYTES = 1024
 _ELEMENTS = {name: element for element, name in DTYPES.items()}
 
 Border = Mapping[str, TensorType]
-"""Static types of tensors of the file, by name."""
+"""Types of tensors of the file, by name; extents may be open."""
 
 NO_NAMES: Mapping[str, str] = MappingProxyType({})
 
