@@ -43,6 +43,22 @@ def parts_that_ran(seeds: range, folder: Path, backend: CpuBackend) -> tuple[int
     return parts, refused
 
 
+def lanes_that_ran(seeds: range, folder: Path, backend: CpuBackend) -> int:
+    """Run branches of random models in parts on two lanes; returns how many stages had two parts."""
+    beside = 0
+    for seed in seeds:
+        drawn = Drawn(random_model(seed), folder, backend, rows=1 + seed % 3)
+        plan, opened = drawn.random_lanes(seed)
+        check_plan(drawn, plan, opened, seed)
+        lane_of = {launch.unit: launch.stream for launch in plan.launches}
+        in_parts = {unit for part in plan.parts for unit in part.units}
+        beside += sum(
+            {0, 1} <= {lane_of[launch.unit] for launch in stage if launch.unit in in_parts}
+            for stage in plan.segments()
+        )
+    return beside
+
+
 def rows_that_ran(seeds: range, folder: Path, backend: CpuBackend) -> int:
     """Divide batches of random models at random over lanes; returns how many were."""
     ran = 0
@@ -100,6 +116,21 @@ def test_divided_batches_compute_what_whole_ones_do(
     first: int, tmp_path: Path, backend: CpuBackend
 ) -> None:
     assert rows_that_ran(range(first, first + 30), tmp_path, backend) > 10
+
+
+@pytest.mark.parametrize("first", range(0, 60, 30))
+def test_branches_on_lanes_compute_what_the_uncut_networks_do(
+    first: int, tmp_path: Path, backend: CpuBackend
+) -> None:
+    assert lanes_that_ran(range(first, first + 30), tmp_path, backend) > 5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(200, 2200, 200))
+def test_thousands_of_networks_on_lanes_compute_what_the_uncut_ones_do(
+    first: int, tmp_path: Path, backend: CpuBackend
+) -> None:
+    assert lanes_that_ran(range(first, first + 200), tmp_path, backend) > 60
 
 
 @pytest.mark.slow
