@@ -109,7 +109,7 @@ class Drawn:
         return StreamPlan(launches, 1, parts=tuple(opened)), opened, refused
 
     def random_lanes(self, seed: int) -> tuple[StreamPlan, dict[EnginePart, BoundUnit]]:
-        """A plan of stages cut at random, branches of which run on two lanes, in parts of engines."""
+        """A plan of stages cut at random whose branches run on two lanes, in engines."""
         random = np.random.default_rng(seed)
         predecessors = self.graph.predecessors()
         launches: list[Launch] = []

@@ -44,7 +44,7 @@ def parts_that_ran(seeds: range, folder: Path, backend: CpuBackend) -> tuple[int
 
 
 def lanes_that_ran(seeds: range, folder: Path, backend: CpuBackend) -> int:
-    """Run branches of random models in parts on two lanes; returns how many stages had two parts."""
+    """Run branches of random models on two lanes; returns how many stages had two parts."""
     beside = 0
     for seed in seeds:
         drawn = Drawn(random_model(seed), folder, backend, rows=1 + seed % 3)
