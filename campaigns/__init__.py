@@ -4,6 +4,7 @@ attack         the tables of tests/attack, then random messages to every method 
 chaos          random blows to a server under load
 exact          random requests to random networks, compared with plain arithmetic
 fuzz           random graphs, damaged model files, damaged bytes of HTTP/2
+mixed          plans that mix engines, with calls that are cancelled: nothing hangs
 paused         the fast suite while its processes are stopped at random
 regressions    faults that were found once, shown from outside on the server of any checkout
 soak           mixed load for long: memory stays flat, latencies steady

@@ -23,6 +23,7 @@ CAMPAIGNS: Mapping[str, tuple[str, Sequence[str]]] = {
     "chaos": ("campaigns.chaos.campaign", ("seed", "minutes")),
     "exact": ("campaigns.exact.campaign", ("seed",)),
     "fuzz": ("campaigns.fuzz.campaign", ("seed", "minutes")),
+    "mixed": ("campaigns.mixed", ("seed",)),
     "paused": ("campaigns.paused", ("seed",)),
     "regressions": ("campaigns.regressions.campaign", ()),
     "soak": ("campaigns.soak.campaign", ("seed", "minutes")),

@@ -136,7 +136,8 @@ def _bar(bar: Bar, graph: OpGraph, top: float, scale: float) -> str:
     if bar.stage is not None and bar.group is not None:
         facts.insert(1, f"stage {bar.stage}, group {bar.group + 1}")
     if bar.runs_in:
-        facts.append(f"runs in {bar.runs_in}; the times are those on own kernels")
+        known = "its share of the stage is" if bar.stage else "the times are those"
+        facts.append(f"runs in {bar.runs_in}; {known} on own kernels")
     label = _fitted(_short(op.name), kind_text(op), width)
     text = f'<text x="{x + 3:.1f}" y="{y + 16:.0f}">{escape(label)}</text>' if label else ""
     box = f'x="{x:.2f}" y="{y:.0f}" width="{width:.2f}" height="{BAR}"'

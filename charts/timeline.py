@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from statistics import median
 
 from braid.core.graph import OpGraph
-from braid.core.plan import engine_text
+from braid.core.plan import EnginePart, engine_text
 from braid.core.runtimes import RUNTIMES
 from braid.core.schedule import Schedule, Stage
 
@@ -102,6 +102,7 @@ def scheduled(schedule: Schedule, units: Collection[int] | None = None) -> Timel
     title = _title(schedule)
     if not schedule.stages:
         return _simulated(schedule, times, units, title, measured)
+    part_of = _part_of(schedule)
     bars: list[Bar] = []
     spans: list[StageSpan] = []
     now, guessed = 0.0, False
@@ -112,7 +113,8 @@ def scheduled(schedule: Schedule, units: Collection[int] | None = None) -> Timel
         if length is None:
             length, guessed = max(sum(times[u] for u in group) for group in stage.groups), True
         guessed = guessed or not times.cover(stage.operators)
-        bars += _stage_bars(stage, number, now, length, times)
+        shown = _stage_bars(stage, number, now, length, times)
+        bars += [_in_engine(bar, part_of.get(bar.unit)) for bar in shown]
         spans.append(StageSpan(number, now, length, stage.strategy, stage.groups))
         now += length
     return Timeline(title, tuple(bars), tuple(spans), now, measured, guessed)
@@ -176,7 +178,7 @@ def _simulated(
     ended: dict[int, float] = {}
     bars = []
     barriers = set(schedule.plan.barriers)
-    part_of = {unit: part for part in schedule.plan.parts for unit in part.units}
+    part_of = _part_of(schedule)
     for position, launch in enumerate(schedule.plan.launches):
         if position in barriers:
             free = [max(free)] * len(free)
@@ -187,9 +189,7 @@ def _simulated(
         duration = times[launch.unit]
         alone_us = times.measured_us.get(launch.unit)
         bar = Bar(launch.unit, launch.stream, start, duration, alone_us=alone_us)
-        if (part := part_of.get(launch.unit)) is not None:
-            bar = replace(bar, engine=part.engine, runs_in=engine_text(part))
-        bars.append(bar)
+        bars.append(_in_engine(bar, part_of.get(launch.unit)))
         free[launch.stream] = ended[launch.unit] = start + duration
     return Timeline(
         f"{title}, streams without stages",
@@ -199,6 +199,14 @@ def _simulated(
         measured_us,
         is_estimated=True,
     )
+
+
+def _part_of(schedule: Schedule) -> Mapping[int, EnginePart]:
+    return {unit: part for part in schedule.plan.parts for unit in part.units}
+
+
+def _in_engine(bar: Bar, part: EnginePart | None) -> Bar:
+    return bar if part is None else replace(bar, engine=part.engine, runs_in=engine_text(part))
 
 
 def describe_unit(graph: OpGraph, unit: int) -> list[str]:

@@ -21,6 +21,7 @@ from braid.core.graph import OpGraph
 from braid.core.plan import EnginePart, Launch, StreamPlan
 from braid.core.precision import FP32
 from braid.core.program import ProgramKey
+from braid.core.schedule import Stage
 from braid.scheduler.branches import balanced, find_branches
 from braid.scheduler.planners import Planned
 from braid.scheduler.regions import borders
@@ -107,11 +108,11 @@ class _Lanes:
             for stage, alone_us, us in zip(stages, longest_us, together_us, strict=True)
         ]
         before, after = range(found.span.start), range(found.span.stop, len(graph))
-        rest_us = sum(work_us[unit] for unit in (*before, *after))
+        rest_us = [sum(work_us[unit] for unit in units) for units in (before, after)]
         facts = {"branches": [len(units) for units in found.members], "alone_together_us": named}
         log.info("branches measured", extra=facts)
         best = _fastest(stages, together_us)
-        if best is None or best[1] + rest_us > MOST_US * sum(work_us):
+        if best is None or best[1] + sum(rest_us) > MOST_US * sum(work_us):
             return None
         stage, us = best
         launches = [Launch(unit, 0) for unit in before]
@@ -120,7 +121,11 @@ class _Lanes:
         cuts = {found.span.start, found.span.stop} - {0, len(graph)}
         parts = tuple(part for part in stage if part.engine)
         plan = StreamPlan(tuple(launches), len(stage), tuple(sorted(cuts)), parts=parts)
-        return Planned(BRANCHES, plan, (), us + rest_us)
+        beside = tuple(part.units for part in stage)
+        around = [(tuple(units),) if units else () for units in (before, after)]
+        stages_us = zip((around[0], beside, around[1]), (rest_us[0], us, rest_us[1]), strict=True)
+        shown = tuple(Stage(groups, latency_us=took) for groups, took in stages_us if groups)
+        return Planned(BRANCHES, plan, shown, us + sum(rest_us))
 
     async def by_rows(self, sequential_us: float) -> Planned | None:
         """The fastest plan that divides the rows of a batch over lanes.
@@ -144,8 +149,9 @@ class _Lanes:
         best = _fastest(stages, latencies_us)
         if best is None or (sequential_us and best[1] > MOST_US * sequential_us):
             return None
-        launches = tuple(Launch(unit, 0) for unit in range(len(self._graph)))
-        return Planned(ROWS, StreamPlan(launches, 1, parts=best[0]), (), best[1])
+        units = tuple(range(len(self._graph)))
+        plan = StreamPlan(tuple(Launch(unit, 0) for unit in units), 1, parts=best[0])
+        return Planned(ROWS, plan, (Stage((units,), latency_us=best[1]),), best[1])
 
     def _part(self, units: tuple[int, ...], engine: str) -> EnginePart:
         return EnginePart(units, engine, self._versions[engine], 1)

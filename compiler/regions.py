@@ -21,6 +21,7 @@ from braid.core.graph import OpGraph
 from braid.core.plan import EnginePart, Launch, StreamPlan
 from braid.core.precision import FP32
 from braid.core.program import ProgramKey
+from braid.core.schedule import Stage
 from braid.scheduler.planners import Planned
 from braid.scheduler.regions import (
     BYTES_PER_US,
@@ -121,9 +122,11 @@ async def plan_of_regions(
     if len(set(path)) == 1 or predicted_us > LEAST_GAIN * least_of_one(costs, price_us):
         return None
     launches = tuple(Launch(unit, 0) for unit in range(len(graph)))
-    delegated = [part(span, choice) for span, choice in runs_of(parts, path) if choice.engine]
+    runs_us = runs_of(parts, path, costs, price_us)
+    delegated = [part(span, choice) for span, choice, _ in runs_us if choice.engine]
     plan = StreamPlan(launches, 1, parts=tuple(delegated))
-    return Planned(PLANNER, plan, (), predicted_us)
+    stages = tuple(Stage((tuple(span),), latency_us=us) for span, _, us in runs_us)
+    return Planned(PLANNER, plan, stages, predicted_us)
 
 
 def _is_near(us: float, costs: Mapping[Choice, float]) -> bool:

@@ -163,14 +163,25 @@ def cheapest(
     return path[::-1], best[last]
 
 
-def runs_of(parts: Sequence[range], path: Sequence[Choice]) -> list[tuple[range, Choice]]:
-    """Join regions that follow on each other and are run by the same."""
-    joined: list[tuple[range, Choice]] = []
-    for part, choice in zip(parts, path, strict=True):
+def runs_of(
+    parts: Sequence[range],
+    path: Sequence[Choice],
+    costs_us: Sequence[Mapping[Choice, float]],
+    price_us: Callable[[int, Choice, Choice], float],
+) -> list[tuple[range, Choice, float]]:
+    """Join regions that follow on each other and are run by the same; with the cost of each run.
+
+    A run's cost has that of the border before it, so that the costs add up to that of the path.
+    """
+    joined: list[tuple[range, Choice, float]] = []
+    for region, (part, choice) in enumerate(zip(parts, path, strict=True)):
+        us = costs_us[region][choice]
+        us += price_us(region, path[region - 1], choice) if region else 0.0
         if joined and joined[-1][1] == choice:
-            joined[-1] = range(joined[-1][0].start, part.stop), choice
+            first, _, before_us = joined[-1]
+            joined[-1] = range(first.start, part.stop), choice, before_us + us
         else:
-            joined.append((part, choice))
+            joined.append((part, choice, us))
     return joined
 
 

@@ -49,6 +49,10 @@ class Whole(Protocol):
     def ready_for(self, inputs: Mapping[str, Tensor]) -> None:
         """Do at once what the first run on tensors of these shapes would; their content is none."""
 
+    @property
+    def holders(self) -> Sequence[object]:
+        """What holds the weights, each of them once; wholes of equal content may share some."""
+
 
 class Engine(Protocol):
     """A runtime of braid.core.runtimes on one kind of device."""

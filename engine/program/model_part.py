@@ -3,8 +3,9 @@
     nodes from the outputs back to the inputs + initialisers that they read ──> a model of its own
 
 Exporters compute the operands of reshapes from shapes of tensors far above. The static graph knows
-those shapes, so a ``Shape`` of a tensor whose shape is known becomes a constant; what it reads
-stays out of the part. Nothing else is rewritten: what an engine computes is what the file says.
+those shapes, so a ``Shape`` of a tensor outside whose shape is known becomes a constant; what it
+reads stays out of the part. Nothing else is rewritten: what an engine computes is what the file
+says, and a part whose border leaves the batch open is the same file for each batch size.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _SMALL_BYTES = 1024
 _ELEMENTS = {name: element for element, name in DTYPES.items()}
 
 Border = Mapping[str, TensorType]
-"""Static types of tensors of the file, by name."""
+"""Types of tensors of the file, by name; extents may be open."""
 
 NO_NAMES: Mapping[str, str] = MappingProxyType({})
 
@@ -81,6 +82,7 @@ class ModelParts:
         graph = onnx.GraphProto(name="part")
         graph.output.extend(_info(name, spec) for name, spec in outputs.items())
         pending, kept, ends, read = list(outputs), set[int](), set[str](), set[str]()
+        shapes: dict[str, np.ndarray[Any, Any]] = {}  # known ones of tensors, inside or outside
         while pending:
             name = pending.pop()
             if name in ends:
@@ -102,11 +104,18 @@ class ModelParts:
             elif name not in self._made_by:
                 raise PreconditionFailed(f"the part reads {name!r}, which is not in its border")
             elif (shape := self._known_shape(self._nodes[self._made_by[name]])) is not None:
-                graph.initializer.append(numpy_helper.from_array(shape, name))
+                shapes[name] = shape
                 ends.add(name)
             elif self._made_by[name] not in kept:
                 kept.add(self._made_by[name])
                 pending += reads_of(self._nodes[self._made_by[name]])
+        for name, shape in shapes.items():
+            at = self._made_by[name]
+            (source,) = self._nodes[at].input
+            if source in read or self._made_by.get(source) in kept:
+                kept.add(at)
+            else:
+                graph.initializer.append(numpy_helper.from_array(shape, name))
         graph.node.extend(self._nodes[at] for at in sorted(kept))
         part = onnx.ModelProto()
         part.CopyFrom(self._frame)

@@ -7,12 +7,14 @@ itself, ONNX Runtime's pool would spin on into whatever the device does next.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from hashlib import sha256
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 import torch
@@ -147,6 +149,10 @@ class OnnxSession:
     def ready_for(self, inputs: Mapping[str, Tensor]) -> None:
         """Do nothing: the session was made ready when it was opened."""
 
+    @property
+    def holders(self) -> Sequence[object]:
+        return (self,)
+
     def _run_and_copy(self, inputs: Mapping[str, Tensor], outputs: Mapping[str, Tensor]) -> None:
         for name, tensor in self.run(inputs).items():
             place = outputs[name]
@@ -194,6 +200,14 @@ class OnnxRuntime:
     def version(self) -> str:
         return version("onnxruntime")
 
+    @cached_property
+    def _sessions(self) -> WeakValueDictionary[tuple[object, ...], OnnxSession]:
+        """Sessions in use whose content was given.
+
+        It packs weights again in each session, so equal content in the same place shares one.
+        """
+        return WeakValueDictionary()
+
     def check(self, graph: OpGraph, constants: Mapping[str, Tensor]) -> None:
         check_division(graph, constants)
 
@@ -205,7 +219,15 @@ class OnnxRuntime:
         *,
         any_shape: bool = False,
     ) -> OnnxSession:
-        return OnnxSession(model, on, self.provider, any_shape=any_shape)
+        if isinstance(model, Path):
+            return OnnxSession(model, on, self.provider, any_shape=any_shape)
+        place = on.threads, tuple(on.cpus), on.callers, on.spins
+        key = sha256(model).digest(), place, any_shape
+        session = self._sessions.get(key)
+        if session is None:
+            session = OnnxSession(model, on, self.provider, any_shape=any_shape)
+            self._sessions[key] = session
+        return session
 
 
 def _options(onnxruntime: Any, on: EnginePlace) -> Any:

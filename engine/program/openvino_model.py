@@ -11,12 +11,14 @@ cached in files.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
+from hashlib import sha256
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 import torch
@@ -40,6 +42,10 @@ _TYPES = {FP32: "f32", BF16: "bf16"}
 _CANNOT = "OpenVINO cannot run it"
 
 _CANCEL_AGAIN_S = 0.001
+
+_models: WeakValueDictionary[bytes, Any] = WeakValueDictionary()
+"""Models in use whose content was given, by its SHA-256: what is compiled of them shares weights,
+but for those that it packs."""
 
 _Shapes = tuple[tuple[str, torch.Size], ...]
 
@@ -65,7 +71,7 @@ class OpenVinoModel:
         with _refused("OpenVINO refuses the model"):
             self._library = library.load()
             self._core = self._library.Core()
-            self._model = self._core.read_model(model)
+            self._model = self._read(model)
 
     def run(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
         dense = {name: tensor.contiguous() for name, tensor in inputs.items()}
@@ -82,6 +88,19 @@ class OpenVinoModel:
 
     def ready_for(self, inputs: Mapping[str, Tensor]) -> None:
         self._at(inputs)
+
+    @property
+    def holders(self) -> Sequence[object]:
+        return (self._model, *self._compiled.values())
+
+    def _read(self, model: Path | bytes) -> Any:
+        if isinstance(model, Path):
+            return self._core.read_model(model)
+        digest = sha256(model).digest()
+        read = _models.get(digest)
+        if read is None:
+            read = _models[digest] = self._core.read_model(model)
+        return read
 
     def _at(self, inputs: Mapping[str, Tensor]) -> _Compiled:
         shapes = tuple([(name, tensor.shape) for name, tensor in inputs.items()])

@@ -32,7 +32,8 @@ class BoundUnit:
     inputs: tuple[int, ...]  # slots
     outputs: tuple[int, ...]  # slots
     work_us: float  # rough latency on one thread, to balance lanes
-    held_bytes: int = 0  # weights of its own, which an engine made of the model's file
+    held: tuple[tuple[int, int], ...] = ()
+    """What holds weights that an engine made of the model's file, by ``id``, and bytes of each."""
 
 
 OpenedParts = Mapping[EnginePart, BoundUnit]

@@ -6,6 +6,7 @@ units ──border──> tensors of the file ──ModelParts.cut──> ONNX �
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -17,7 +18,7 @@ from braid.core.plan import EnginePart
 from braid.core.precision import FP32
 from braid.core.program import ProgramKey
 from braid.core.runtimes import RUNTIMES
-from braid.core.tensor import TensorType
+from braid.core.tensor import BATCH, TensorType
 from braid.engine.device import Backend
 from braid.engine.onednn.library import Run
 from braid.engine.ops.dtypes import torch_dtype
@@ -28,6 +29,7 @@ from braid.engine.program.program import BoundUnit, Program
 from braid.engine.timing.comparison import errors
 
 if TYPE_CHECKING:
+    from braid.engine.program.model_part import Border
     from braid.engine.worker.models import LoadedModel
 
 
@@ -85,6 +87,8 @@ class EngineParts:
         self._program = program
         with opened_file(model.artefact, model.file_digest) as path:
             self._parts = ModelParts(onnx.load(str(path)), program.graph.inputs)
+        firsts = {spec.shape[0] for spec in program.graph.inputs.values() if spec.shape}
+        self._rows = firsts.pop() if len(firsts) == 1 else None
         self._names = {
             value: [name for name in names if name in self._parts.tensors]
             for value, names in program.graph.sources.items()
@@ -113,7 +117,7 @@ class EngineParts:
         given = {name: graph.spec(value) for name, value in value_of.items()}
         outputs = {self._names[value][-1]: graph.spec(value) for value in results}
         equal = {name: last for last, value in value_of.items() for name in self._names[value][:-1]}
-        model, read = self._parts.cut(given, outputs, equal)
+        model, read = self._parts.cut(self._of_any_rows(given), self._of_any_rows(outputs), equal)
         if not read:
             raise PreconditionFailed("the part reads nothing: its outputs are constants")
         whole = engine.compile(model, backend.engine_place(threads=part.threads))
@@ -124,8 +128,17 @@ class EngineParts:
             inputs=tuple(program.slots[value_of[name]] for name in read),
             outputs=tuple(program.slots[value] for value in results),
             work_us=sum(program.units[unit].work_us for unit in part.units),
-            held_bytes=len(model),
+            held=tuple((id(holder), len(model)) for holder in whole.holders),
         )
+
+    def _of_any_rows(self, border: Border) -> dict[str, TensorType]:
+        """A border that leaves the batch open, so that equal parts of other sizes are equal files."""
+        return {
+            name: replace(spec, shape=(BATCH, *spec.shape[1:]))
+            if spec.shape[:1] == (self._rows,)
+            else spec
+            for name, spec in border.items()
+        }
 
 
 MOST_ERROR = 1e-3

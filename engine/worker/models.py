@@ -13,6 +13,7 @@ import logging
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 from weakref import WeakValueDictionary
@@ -117,7 +118,7 @@ class ReadyExecutable:
     session: Whole | None = None  # runs instead of the plan, as long as it can
     place: DevicePart | None = None  # where it runs; None: on all of the device
     fallback: Prepared | None = None  # of a plan with parts in engines: runs what these refuse
-    part_bytes: int = 0  # weights that parts in engines hold
+    held: Mapping[int, int] = field(default_factory=dict)  # weights that parts hold: ``BoundUnit``
     has_fallen_back: bool = False  # a run was left to another plan, which was logged
 
     @property
@@ -333,9 +334,9 @@ class ModelTable:
                 log.warning("runs under the sequential plan instead: %s", error, extra=facts)
                 plan = fallback = None
         prepared = self.ready(program, plan, place, opened)
-        part_bytes = sum(unit.held_bytes for unit in opened.values())
+        held = dict(chain.from_iterable(unit.held for unit in opened.values()))
         return ReadyExecutable(
-            *(key.digest, program, prepared, layout, session, place, fallback), part_bytes
+            *(key.digest, program, prepared, layout, session, place, fallback), held
         )
 
     def engine_parts(self, key: ProgramKey) -> EngineParts:
@@ -469,10 +470,11 @@ class ModelTable:
         gpu_weights = sizes.pop("cuda", 0)
         activations = 0 if latest is None else latest.prepared.activation_bytes or 0
         reserved = self._backend.reserved_bytes()
-        sessions = sum(of == digest for _, of, *_ in self._sessions)
-        copies = (ready for copies in self._executables.values() for ready in copies)
-        in_parts = sum(ready.part_bytes for ready in copies if ready.digest == digest)
-        in_sessions = sessions * model.file_bytes + in_parts
+        sessions = [whole for (_, of, *_), whole in self._sessions.items() if of == digest]
+        held = {id(holder): model.file_bytes for whole in sessions for holder in whole.holders}
+        for ready in chain.from_iterable(self._executables.values()):
+            held |= ready.held if ready.digest == digest else {}
+        in_sessions = sum(held.values())
         return ModelMemory(sum(sizes.values()), gpu_weights, activations, reserved, in_sessions)
 
     def size_bytes(self, ready: ReadyExecutable) -> int:
@@ -480,13 +482,15 @@ class ModelTable:
 
         On a CPU all executables share the memory of activations.
         """
-        shared = set(map(storage_of, self.model(ready.digest).shared()))
+        weights = set(map(storage_of, self.model(ready.digest).shared()))
         constants = ready.program.constants().values()
-        own = storage_bytes(tensor for tensor in constants if storage_of(tensor) not in shared)
+        own = storage_bytes(tensor for tensor in constants if storage_of(tensor) not in weights)
         on_gpu = self._backend.reserved_bytes() is not None
         activations = ready.prepared.activation_bytes or 0 if on_gpu else 0
-        held = sum(own.values()) + ready.part_bytes + activations
-        return len(ready.program.units) * UNIT_BYTES + held
+        copies = chain.from_iterable(self._executables.values())
+        shared = set(chain.from_iterable(one.held for one in copies if one is not ready))
+        in_parts = sum(size for holder, size in ready.held.items() if holder not in shared)
+        return len(ready.program.units) * UNIT_BYTES + sum(own.values()) + in_parts + activations
 
     def release(self, number: int) -> None:
         """Forget an executable, and its program if no other plan uses it."""

@@ -210,6 +210,19 @@ def test_units_that_an_engine_runs_say_so_and_bear_its_colour() -> None:
     assert "in OpenVINO" in words(picture)
 
 
+def test_a_part_takes_as_long_as_it_was_measured_in_its_engine() -> None:
+    part = EnginePart((1, 2, 3), OPENVINO, "2025.3", 2)
+    stages = [((0,), 10.0), (part.units, 70.0), (tuple(range(4, 11)), 30.0)]
+    measured = tuple(Stage((units,), latency_us=us) for units, us in stages)
+
+    bars = scheduled(replace(in_parts(part), stages=measured)).bars
+
+    times_us = {bar.unit: bar.duration_us for bar in bars}
+    assert sum(times_us[unit] for unit in part.units) == pytest.approx(70.0)
+    assert times_us[0] == pytest.approx(10.0)
+    assert {bar.unit for bar in bars if bar.engine == OPENVINO} == set(part.units)
+
+
 def test_a_plan_of_rows_names_them() -> None:
     units = tuple(range(11))
     parts = [EnginePart(units, ONNXRUNTIME, "1.23", 1, rows) for rows in (3, 2)]

@@ -113,6 +113,8 @@ def test_each_tower_runs_on_a_lane_in_the_engine_that_is_fastest() -> None:
     assert plan.plan.streams == 2
     assert plan.plan.barriers == ()
     assert plan.predicted_us == pytest.approx(2400 * 1.1)
+    assert [stage.groups for stage in plan.stages] == [((0, 2, 4), (1, 3))]
+    assert plan.stages[0].latency_us == plan.predicted_us
     verify_plan(plan.plan, TOWERS.predecessors())
 
 
@@ -133,6 +135,7 @@ def test_five_rows_are_divided_as_three_and_two() -> None:
     assert [part.rows for part in plan.plan.parts] == [3, 2]
     assert {part.engine for part in plan.plan.parts} == {OPENVINO}
     assert plan.predicted_us == pytest.approx(800 * 3 * 3 / 5 * 1.1)
+    assert [stage.latency_us for stage in plan.stages] == [plan.predicted_us]
     assert plan_from_json(plan_to_json(plan.plan)) == plan.plan
 
 

@@ -96,6 +96,10 @@ def test_each_region_runs_where_it_is_fastest() -> None:
     assert found.plan.parts == (EnginePart(products, OPENVINO, "2.0", 2),)
     verify_plan(found.plan, GRAPH.predecessors())
     assert found.predicted_us == pytest.approx(10_000, rel=0.02)
+    assert [stage.operators for stage in found.stages] == [tuple(range(CONVOLUTIONS)), products]
+    latencies_us = [stage.latency_us or 0.0 for stage in found.stages]
+    assert latencies_us == pytest.approx([6_000, 4_000], rel=0.02)
+    assert sum(latencies_us) == pytest.approx(found.predicted_us)
     assert not runs_in_sequence(found.plan)
 
 

@@ -108,9 +108,14 @@ def test_regions_of_one_engine_that_follow_on_each_other_become_one_part() -> No
     own, one, both, _ = CHOICES
 
     parts = [range(2), range(2, 3), range(3, 7), range(7, 9)]
+    path = [own, both, both, one]
+    costs = [{own: 1.0}, {own: 9.0, both: 2.0}, {both: 3.0}, {one: 4.0}]
 
-    assert runs_of(parts, [own, both, both, one]) == [
-        (range(2), own),
-        (range(2, 7), both),
-        (range(7, 9), one),
+    def border_us(_: int, before: Choice, after: Choice) -> float:
+        return -0.5 if before == after else 10.0
+
+    assert runs_of(parts, path, costs, border_us) == [
+        (range(2), own, 1.0),
+        (range(2, 7), both, 10.0 + 2.0 - 0.5 + 3.0),
+        (range(7, 9), one, 10.0 + 4.0),
     ]

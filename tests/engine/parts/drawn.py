@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -106,6 +107,34 @@ class Drawn:
                 refused.append(str(error))
         launches = tuple(Launch(unit, 0) for unit in range(count))
         return StreamPlan(launches, 1, parts=tuple(opened)), opened, refused
+
+    def random_lanes(self, seed: int) -> tuple[StreamPlan, dict[EnginePart, BoundUnit]]:
+        """A plan of stages cut at random whose branches run on two lanes, in engines."""
+        random = np.random.default_rng(seed)
+        predecessors = self.graph.predecessors()
+        launches: list[Launch] = []
+        barriers: list[int] = []
+        opened: dict[EnginePart, BoundUnit] = {}
+        while (start := len(launches)) < len(predecessors):
+            stage = range(start, min(len(predecessors), start + int(random.integers(1, 9))))
+            lane_of: dict[int, int] = {}
+            for unit in stage:
+                lanes = {lane_of[before] for before in predecessors[unit] if before in lane_of}
+                if len(lanes) > 1:  # it joins lanes: the stage ends before it
+                    break
+                lane_of[unit] = lanes.pop() if lanes else int(random.integers(2))
+            if start:
+                barriers.append(start)
+            for lane in (0, 1):
+                units = tuple(unit for unit in lane_of if lane_of[unit] == lane)
+                launches += [Launch(unit, lane) for unit in units]
+                engine = str(random.choice(["", *self.backend.runtimes]))
+                if units and engine and self.can_be_cut(units):
+                    part = EnginePart(units, engine, self.backend.engine(engine).version, 1)
+                    with suppress(PreconditionFailed):
+                        opened[part] = self.parts.open(part)
+        plan = StreamPlan(tuple(launches), 2, tuple(barriers), parts=tuple(opened))
+        return plan, opened
 
     def random_rows(self, seed: int) -> tuple[StreamPlan, OpenedParts]:
         """A plan that divides the batch at random over two lanes.

@@ -6,17 +6,24 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+import numpy as np
+import onnxruntime
 import pytest
 import torch
+from onnx import helper
 
 from braid.core.errors import PreconditionFailed
-from braid.core.plan import StreamPlan, sequential_plan, verify_plan
+from braid.core.plan import EnginePart, Launch, StreamPlan, sequential_plan, verify_plan
+from braid.core.program import PlanToRun, ProgramKey
+from braid.core.runtimes import ONNXRUNTIME
+from braid.core.tensor import TensorType
 from braid.engine.cpu.backend import CpuBackend
 from braid.engine.cpu.executor import CpuExecutor
 from braid.engine.device import Prepared
 from braid.engine.program.program import OpenedParts
 from braid.engine.runtime.yielding import no_pause
 from tests.engine.parts.drawn import Drawn
+from tests.models.graphs import as_model, graph, tensors
 from tests.models.random_graphs import random_model
 
 TOLERANCE = 1e-4
@@ -41,6 +48,22 @@ def parts_that_ran(seeds: range, folder: Path, backend: CpuBackend) -> tuple[int
         check_plan(drawn, plan, opened, seed)
         parts, refused = parts + len(opened), refused + reasons
     return parts, refused
+
+
+def lanes_that_ran(seeds: range, folder: Path, backend: CpuBackend) -> int:
+    """Run branches of random models on two lanes; returns how many stages had two parts."""
+    beside = 0
+    for seed in seeds:
+        drawn = Drawn(random_model(seed), folder, backend, rows=1 + seed % 3)
+        plan, opened = drawn.random_lanes(seed)
+        check_plan(drawn, plan, opened, seed)
+        lane_of = {launch.unit: launch.stream for launch in plan.launches}
+        in_parts = {unit for part in plan.parts for unit in part.units}
+        beside += sum(
+            {0, 1} <= {lane_of[launch.unit] for launch in stage if launch.unit in in_parts}
+            for stage in plan.segments()
+        )
+    return beside
 
 
 def rows_that_ran(seeds: range, folder: Path, backend: CpuBackend) -> int:
@@ -102,6 +125,21 @@ def test_divided_batches_compute_what_whole_ones_do(
     assert rows_that_ran(range(first, first + 30), tmp_path, backend) > 10
 
 
+@pytest.mark.parametrize("first", range(0, 60, 30))
+def test_branches_on_lanes_compute_what_the_uncut_networks_do(
+    first: int, tmp_path: Path, backend: CpuBackend
+) -> None:
+    assert lanes_that_ran(range(first, first + 30), tmp_path, backend) > 5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(200, 2200, 200))
+def test_thousands_of_networks_on_lanes_compute_what_the_uncut_ones_do(
+    first: int, tmp_path: Path, backend: CpuBackend
+) -> None:
+    assert lanes_that_ran(range(first, first + 200), tmp_path, backend) > 60
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(200, 2200, 200))
 def test_hundreds_of_divided_batches_compute_what_whole_ones_do(
@@ -118,6 +156,44 @@ def test_thousands_of_cut_networks_compute_what_the_uncut_ones_do(
     parts, _ = parts_that_ran(range(first, first + 200), tmp_path, backend)
 
     assert parts > 200
+
+
+#   x [batch, 6, 8] ─> MatMul ─> Reshape to [batch, 48], read from the shape ─> MatMul ─> y
+def test_a_part_that_computes_with_its_rows_is_shared_by_batch_sizes(
+    tmp_path: Path, backend: CpuBackend
+) -> None:
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["wide"]),
+        helper.make_node("Shape", ["wide"], ["shape"]),
+        helper.make_node("Gather", ["shape", "first"], ["rows"]),
+        helper.make_node("Concat", ["rows", "rest"], ["flat_shape"], axis=0),
+        helper.make_node("Reshape", ["wide", "flat_shape"], ["flat"]),
+        helper.make_node("Relu", ["flat"], ["right"]),
+        helper.make_node("MatMul", ["right", "v"], ["y"]),
+    ]
+    draw = np.random.default_rng(0).standard_normal
+    weights = {"w": draw((8, 8), np.float32), "v": draw((48, 5), np.float32)}
+    weights |= {"first": np.array([0]), "rest": np.array([-1])}
+    model = as_model(graph(nodes, tensors(x=["batch", 6, 8]), tensors(y=["batch", 5]), weights))
+    drawn = Drawn(model, tmp_path, backend, rows=2)
+    units = tuple(range(1, len(drawn.graph)))
+    assert drawn.can_be_cut(units)
+
+    counted = []
+    for rows in (2, 3):
+        x = torch.randn(rows, 6, 8)
+        part = EnginePart(units, ONNXRUNTIME, backend.engine(ONNXRUNTIME).version, 1)
+        launches = tuple(Launch(unit, 0) for unit in range(len(drawn.graph)))
+        key = ProgramKey("", (("x", TensorType("FP32", tuple(x.shape))),))
+        to_run = PlanToRun(key, StreamPlan(launches, 1, parts=(part,)))
+        ready = drawn.table.executable_of(to_run, None)
+        drawn.table.prepare(rows, [ready])
+        counted.append(drawn.table.memory("").sessions)
+        session = onnxruntime.InferenceSession(model.SerializeToString())
+        (expected,) = session.run(None, {"x": x.numpy()})
+        outputs = ready.prepared.run({"x": x})
+        torch.testing.assert_close(outputs["y"], torch.from_numpy(expected), rtol=1e-4, atol=1e-4)
+    assert counted[0] == counted[1] > 0
 
 
 @pytest.mark.parametrize("seed", range(300, 340))

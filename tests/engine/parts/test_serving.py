@@ -25,7 +25,7 @@ from braid.engine.link.messages import MeasureParts, PartMeasurements, PrepareEx
 from braid.engine.program.onnxruntime_session import OnnxSession
 from braid.engine.runtime.yielding import no_pause
 from braid.engine.worker.measuring.measurements import Measurements, Task
-from braid.engine.worker.models import ModelTable, ReadyExecutable, seeded_inputs
+from braid.engine.worker.models import UNIT_BYTES, ModelTable, ReadyExecutable, seeded_inputs
 from braid.engine.worker.requests import RequestHandlers, begin_run
 from tests.engine.importer.running import import_here
 from tests.models.small import small_cnn
@@ -55,9 +55,7 @@ class Served:
         return self.table.executable_of(PlanToRun(self.key, plan), None)
 
     def outputs(self, ready: ReadyExecutable) -> dict[str, torch.Tensor]:
-        outputs = {name: torch.empty(2, 4, 16, 16) for name in self.graph.outputs}
-        results = begin_run(self.backend, ready, self.inputs, outputs).finish()
-        return {name: tensor.clone() for name, tensor in results.items()}
+        return outputs_of(self, ready, self.inputs)
 
 
 @pytest.fixture
@@ -172,6 +170,47 @@ def test_the_memory_of_a_mixed_plan_is_counted_and_is_near_that_of_a_whole_one(
     assert own < mixed <= 1.3 * whole
 
 
+SIZES = 1, 2, 8
+
+
+@pytest.mark.parametrize("engine", installed_engines())
+def test_equal_parts_of_other_batch_sizes_share_what_the_engine_can_share(
+    served: Served, engine: str
+) -> None:
+    table, plan = served.table, served.plan(served.part(1, 4, engine))
+    sizes_bytes = []
+    for number, rows in enumerate(SIZES):
+        ready = table.executable_of(PlanToRun(with_rows(served, rows), plan), None)
+        table.prepare(number, [ready])
+        sizes_bytes.append(table.memory(served.digest).sessions)
+
+    part_bytes = sizes_bytes[0] if engine == ONNXRUNTIME else sizes_bytes[0] / 2
+    packed = 0 if engine == ONNXRUNTIME else part_bytes  # OpenVINO packs for each size
+    assert 0 < part_bytes < served.table.model(served.digest).file_bytes
+    assert sizes_bytes == [sizes_bytes[0] + packed * at for at in range(len(SIZES))]
+    for number, rows in enumerate(SIZES):
+        (ready,) = table.executables(number)
+        inputs = {"x": torch.randn(rows, 3, 16, 16)}
+        whole = table.executable_of(PlanToRun(with_rows(served, rows)), None)
+        expected = outputs_of(served, whole, inputs)
+        for _ in range(2):
+            got = outputs_of(served, ready, inputs)
+            torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-4)
+    for number in (1, 0):
+        table.release(number)
+    assert table.memory(served.digest).sessions == sizes_bytes[0]
+    assert part_bytes <= table.size_bytes(ready) - UNIT_BYTES * len(served.graph)
+
+
+def outputs_of(
+    served: Served, ready: ReadyExecutable, inputs: dict[str, torch.Tensor]
+) -> dict[str, torch.Tensor]:
+    rows = inputs["x"].shape[0]
+    outputs = {name: torch.empty(rows, 4, 16, 16) for name in served.graph.outputs}
+    results = begin_run(served.backend, ready, inputs, outputs).finish()
+    return {name: tensor.clone() for name, tensor in results.items()}
+
+
 def threads_us() -> dict[str, int]:
     """CPU time of each thread of this process, in clock ticks."""
     times = {}
@@ -239,11 +278,7 @@ def test_rows_on_lanes_compute_what_the_whole_batch_does(
     ready = served.table.executable_of(PlanToRun(key, plan), None)
     whole = served.table.executable_of(PlanToRun(key), None)
 
-    results = []
-    for executable in (whole, ready, ready):
-        outputs = {name: torch.empty(ROWS, 4, 16, 16) for name in served.graph.outputs}
-        found = begin_run(served.backend, executable, inputs, outputs).finish()
-        results.append({name: tensor.clone() for name, tensor in found.items()})
+    results = [outputs_of(served, executable, inputs) for executable in (whole, ready, ready)]
     assert ready.fallback is not None
     for got in results[1:]:
         torch.testing.assert_close(got, results[0], rtol=1e-4, atol=1e-4)
