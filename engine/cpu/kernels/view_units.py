@@ -1,0 +1,98 @@
+"""Views: the bytes of their operand where these lie in the wanted order, else copies by oneDNN.
+
+A view that needs the interpreter would end a native segment (docs/decisions/0017-bursts.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from braid.core.graph import Operator
+from braid.engine.cpu.kernels.unit_binding import VARIANT, UnitBinding
+from braid.engine.onednn.library import DST, SRC, PostOp
+from braid.engine.onednn.recipe import Action, Place, Recipe
+from braid.engine.ops.kinds import bound, call
+from braid.engine.passes.attention import RESHAPES
+from braid.engine.program.kernel import Kernel
+
+VIEW_KINDS = RESHAPES | {"aten.permute", "aten.select", "braid.slice", "braid.split"}
+
+Layout = tuple[tuple[int, ...], tuple[int, ...], int]
+"""Shape, strides, and offset of the first element, in elements."""
+
+
+def viewed(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> Kernel | None:
+    """Kernel of a view of its only operand."""
+    if steps or len(unit.inputs) != 1 or not all(map(binding.is_plain, unit.outputs)):
+        return None
+    (source,) = unit.inputs
+    x = torch.empty_strided(binding.shape(source), binding.strides(source), device="meta")
+    results = call(unit, [x])
+    operands = ((0, not binding.lies_dense(source)),)
+    buffers = tuple(
+        binding.buffer(binding.shape(name), images=not binding.lies_dense(name))
+        for name in unit.outputs
+    )
+    wanted = [binding.strides(name) for name in unit.outputs]
+    size = binding.library.dtype.itemsize
+    is_view = all(
+        _is_view(y, x) and _lies_as(y, strides)
+        for y, strides in zip(results, wanted, strict=True)
+    )
+    if is_view and not {*unit.outputs} & {*binding.graph.outputs.values()}:
+        offsets = tuple(size * int(y.storage_offset()) for y in results)
+        recipe = Recipe((), operands, buffers, views=offsets)
+        return Kernel(VARIANT, bound(unit), lambda _: recipe)
+    copies = [
+        _copy(unit, x, y, strides) for y, strides in zip(results, wanted, strict=True)
+    ]
+    if None in copies:
+        return None
+
+    def make(threads: int) -> Recipe:
+        library, actions = binding.library, []
+        with library.threads(threads):
+            for number, copy in enumerate(copies):
+                assert copy is not None
+                (shape, strides, offset), target = copy
+                primitive = library.copy(
+                    library.strided(shape, strides), library.strided(shape, target)
+                )
+                places = {SRC: Place("operand", 0, size * offset), DST: Place("result", number)}
+                actions.append(Action(primitive, {}, places))
+        return Recipe(tuple(actions), operands, buffers)
+
+    return Kernel(VARIANT, recipe=make)
+
+
+def _copy(
+    unit: Operator, x: Tensor, y: Tensor, strides: Sequence[int]
+) -> tuple[Layout, Sequence[int]] | None:
+    """What is read, and the strides to which it is copied."""
+    source: Layout
+    if _is_view(y, x):
+        source = tuple(y.shape), y.stride(), int(y.storage_offset())
+    elif unit.kind not in RESHAPES:
+        return None
+    elif x.is_contiguous():  # seen as its result, in another order of images
+        source = tuple(y.shape), torch.empty(y.shape, device="meta").stride(), 0
+    else:  # images, whose elements come into the order of their shape
+        if not _lies_as(y, strides):
+            return None
+        source, strides = (tuple(x.shape), x.stride(), 0), torch.empty(x.shape, device="meta").stride()
+    shape, steps, _ = source
+    if any(step <= 0 < extent - 1 for step, extent in zip(steps, shape, strict=True)):
+        return None  # oneDNN repeats nothing
+    return source, strides
+
+
+def _is_view(tensor: Tensor, of: Tensor) -> bool:
+    return tensor.untyped_storage()._cdata == of.untyped_storage()._cdata
+
+
+def _lies_as(tensor: Tensor, strides: Sequence[int]) -> bool:
+    pairs = zip(tensor.shape, tensor.stride(), strides, strict=True)
+    return all(extent == 1 or have == want for extent, have, want in pairs)
