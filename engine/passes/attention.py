@@ -17,6 +17,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -27,7 +28,9 @@ from braid.engine.ops.families.attention import (
     ADDED,
     ATTENTION,
     HIDDEN,
+    MOST_MASKS,
     SHOWN,
+    AttentionOptions,
     ViewedAttention,
 )
 from braid.engine.ops.kinds import EPILOGUE, call
@@ -42,7 +45,7 @@ _DENSE = frozenset({"aten.linear", "braid.linear_add", "aten.layer_norm", "braid
 """Kinds whose results of four axes lie in the order of their shape."""
 
 _FLOATS = frozenset({"FP32", "BF16", "FP16"})
-_MOST_MASKS = 4
+_WIDEST = "FP32"
 _HIDES = -1e30
 """A score of this or less has odds of 0 beside any that is not hidden."""
 
@@ -52,8 +55,8 @@ def fuse_attention(graph: OpGraph, constants: Weights) -> OpGraph:
 
     Only where nothing else reads the scores.
     """
-    rules = partial(_attention, graph), partial(_followed, graph)
-    return rewrite_static(graph, constants, *rules)
+    rules = (_attention, _standard, _followed)
+    return rewrite_static(graph, constants, *(partial(rule, graph) for rule in rules))
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,46 +95,116 @@ def _attention(graph: OpGraph, op: Operator, upstream: Upstream) -> Operator | N
         return None
     softmax, zero_hidden = _softmax(op.inputs[0], graph, upstream)
     scores = None if softmax is None else next(_scores(softmax.inputs[0], graph, upstream), None)
-    if softmax is None or scores is None or len(scores.masks) > _MOST_MASKS:
+    if softmax is None or scores is None:
         return None
-    shape = _extents(graph, softmax.outputs[0])
-    result = _extents(graph, op.outputs[0])
-    if not 2 <= len(shape) <= 4 or len(result) != len(shape) or 0 in (*shape, *result):
+    shape, product = (_extents(graph, unit.outputs[0]) for unit in (softmax, scores.product))
+    if product[-2:] != shape[-2:] or shape[:-2] != _extents(graph, op.outputs[0])[:-2]:
         return None
     q, k = (_traced(name, graph, upstream) for name in scores.product.inputs)
     v = _traced(op.inputs[1], graph, upstream, scales=False)
-    batch = result[:-2]
-    if _extents(graph, scores.product.outputs[0])[-2:] != shape[-2:] or shape[:-2] != batch:
+    if q.tensor.dim() < 2 or k.tensor.dim() < 2 or v.tensor.dim() < 2:
         return None
     k = dataclasses.replace(k, tensor=k.tensor.transpose(-1, -2))
-    views = [_placed(view, batch) for view in (q, k, v)]
+    unit = _unit(graph, op, (q, k, v), shape[:-2], scores, upstream)
+    if unit is None or not zero_hidden:
+        return unit
+    return dataclasses.replace(unit, attributes={**unit.attributes, "zero_hidden": True})
+
+
+def _standard(graph: OpGraph, op: Operator, upstream: Upstream) -> Operator | None:
+    """ONNX's own operator, where it has no more than a mask."""
+    if op.kind != "braid.attention" or any(op.inputs[4:]):
+        return None
+    if any(upstream.reads[name] for name in op.outputs[1:]):
+        return None
+    how = AttentionOptions(**op.attributes)  # type: ignore[arg-type]
+    is_plain = how.left < 0 and how.right < 0 and not how.softcap and how.scores is None
+    if not is_plain or how.precision not in (None, _WIDEST):
+        return None
+    is_flat = len(_extents(graph, op.inputs[0])) == 3
+    views = []
+    heads = how.q_heads, how.kv_heads, how.kv_heads
+    for name, count, scales in zip(op.inputs, heads, (True, True, False), strict=False):
+        view = _traced(name, graph, upstream, scales=scales)
+        if is_flat:
+            rows = view.tensor.shape[:2]
+            view_in_heads = view.tensor.reshape(*rows, count or 1, -1).transpose(1, 2)
+            seen = view.seen(view_in_heads)
+            if seen is None:
+                return None
+            view = seen
+        views.append(view)
+    q, k, v = views
+    if q.tensor.shape[:2] != k.tensor.shape[:2] or k.tensor.shape[:3] != v.tensor.shape[:3]:
+        return None  # heads of keys are shared
+    shape = (*q.tensor.shape[:3], k.tensor.shape[2])
+    masks: tuple[_Mask, ...] = ()
+    if mask := (*op.inputs, "")[3]:
+        kind = SHOWN if graph.spec(mask).dtype == "BOOL" else ADDED
+        if kind == ADDED and graph.spec(mask).dtype != graph.spec(op.outputs[0]).dtype:
+            return None
+        masks = (_Mask(kind, mask, -math.inf, shape),)
+    scores = _Scores(op, how.scale or 1 / math.sqrt(q.tensor.shape[-1]), masks)
+    unit = _unit(graph, op, (q, k, v), shape[:2], scores, upstream)
+    if unit is None:
+        return None
+    changed: dict[str, Any] = {"zero_hidden": True}
+    if how.causal:
+        changed["causal"] = True
+    if is_flat:
+        width = v.tensor.shape[-1]
+        changed["out"] = [shape[2] * shape[1] * width, width, shape[1] * width]
+        changed["shape"] = [shape[0], shape[2], shape[1] * width]
+    return dataclasses.replace(unit, attributes={**unit.attributes, **changed})
+
+
+def _unit(
+    graph: OpGraph,
+    op: Operator,
+    qkv: tuple[_View, _View, _View],
+    batch: tuple[int, ...],
+    scores: _Scores,
+    upstream: Upstream,
+) -> Operator | None:
+    """The unit in the place of ``op``, its result [*batch, queries, value width].
+
+    None if strides cannot tell an operand or a mask.
+    """
+    q, k, v = qkv
+    queries, keys, width = q.tensor.shape[-2], k.tensor.shape[-2], v.tensor.shape[-1]
+    shape, result = (*batch, queries, keys), (*batch, queries, width)
+    if len(batch) > 2 or 0 in (*shape, *result, q.tensor.shape[-1]) or len(scores.masks) > MOST_MASKS:
+        return None
+    batches, heads = (*batch, 1, 1)[:2]
+    try:
+        views = [view.tensor.expand(*batch, *view.tensor.shape[-2:]) for view in qkv]
+    except RuntimeError:
+        return None
     masks = [_masked(mask, shape, graph, upstream) for mask in scores.masks]
-    if None in views or None in masks:
+    if None in masks:
         return None
     limit = _HIDES if len(masks) == 1 else -math.inf
     causal = [m for m in scores.masks if _is_causal(m, shape, upstream.weights, limit)]
     kept = [m for m, mask in zip(masks, scores.masks, strict=True) if m and mask not in causal]
-    batches, heads = _four(shape)[:2]
-    q_view, k_view, v_view = (view for view in views if view is not None)
+    q_view, k_view, v_view = map(_strides_of, views)
     how = ViewedAttention(
         batches,
         heads,
-        queries=shape[-2],
-        keys=shape[-1],
+        queries,
+        keys,
         width=q.tensor.shape[-1],
-        value_width=result[-1],
+        value_width=width,
         q=q_view,
         k=k_view,
         v=v_view,
-        out=[heads * shape[-2] * result[-1], shape[-2] * result[-1], result[-1]],
+        out=[heads * queries * width, queries * width, width],
         shape=[*result],
         scale=scores.scale * q.factor * k.factor,
         masks=[view for _, view in kept],
         causal=bool(causal),
-        zero_hidden=zero_hidden,
     )
     inputs = (q.source, k.source, v.source, *(source for source, _ in kept))
-    return Operator(op.name, ATTENTION, inputs, op.outputs, dataclasses.asdict(how))
+    return Operator(op.name, ATTENTION, inputs, op.outputs[:1], dataclasses.asdict(how))
 
 
 def _softmax(value: str, graph: OpGraph, upstream: Upstream) -> tuple[Operator | None, bool]:
@@ -271,28 +344,11 @@ def _along(
     return view
 
 
-def _placed(view: _View, batch: Sequence[int]) -> list[int] | None:
-    """Offset and distances of a batch, head, row and column."""
-    tensor = view.tensor
-    if tensor.dim() < 2 or len(batch) > 2:
-        return None
-    try:
-        tensor = tensor.expand(*batch, *tensor.shape[-2:])
-    except RuntimeError:
-        return None
-    return _strides_of(tensor)
-
-
 def _strides_of(tensor: Tensor) -> list[int]:
     """Offset and strides of a view of two to four axes, as of [batch, head, row, column]."""
     *outer, row, column = tensor.stride()
     batch, head = {0: [0, 0], 1: [*outer, 0], 2: outer}[len(outer)]
     return [int(tensor.storage_offset()), batch, head, row, column]
-
-
-def _four(shape: Sequence[int]) -> tuple[int, ...]:
-    *outer, rows, columns = shape
-    return (*{0: (1, 1), 1: (*outer, 1), 2: tuple(outer)}[len(outer)], rows, columns)
 
 
 def _masked(

@@ -27,7 +27,12 @@ from braid.engine.onednn.library import (
     PostOp,
 )
 from braid.engine.onednn.recipe import Action, Buffer, Place, Recipe
-from braid.engine.ops.families.attention import ATTENTION, MASKS, ViewedAttention
+from braid.engine.ops.families.attention import (
+    ATTENTION,
+    MASKS,
+    MOST_MASKS,
+    ViewedAttention,
+)
 from braid.engine.ops.families.normalisation import by_channel
 from braid.engine.ops.kinds import EPILOGUE
 from braid.engine.program.kernel import Kernel
@@ -37,7 +42,6 @@ VARIANT = "native"
 _KEYS, _VALUES = 2, 3
 """Arguments of attention beside SRC, its queries; masks follow MANY."""
 
-_MOST_MASKS = 4
 _LEAST_ROWS = 12
 """Queries in registers with the widest vectors, as in vectors.c."""
 
@@ -71,7 +75,7 @@ class _Attention(ctypes.Structure):
         *((name, _View) for name in ("q", "k", "v", "out")),
         ("scale", ctypes.c_double),
         *_words("causal", "zero_hidden", "masks"),
-        ("mask", _Mask * _MOST_MASKS),
+        ("mask", _Mask * MOST_MASKS),
         *_words("threads", "parts"),
     )
 
@@ -122,12 +126,12 @@ def _attention(
     if EPILOGUE in unit.attributes or not all(map(binding.lies_dense, (*unit.inputs, *unit.outputs))):
         return None
     how = ViewedAttention(**unit.attributes)  # type: ignore[arg-type]
-    if len(how.masks) > _MOST_MASKS or not all(map(binding.is_plain, unit.inputs[:3])):
+    if not all(map(binding.is_plain, unit.inputs[:3])):
         return None
     extents = how.batches, how.heads, how.queries, how.keys, how.width, how.value_width
     views = [_View(*view) for view in (how.q, how.k, how.v, [0, *how.out, 1])]
     masks = [_Mask(MASKS.index(kind), number, _View(*view)) for kind, number, *view in how.masks]
-    numbers = how.scale, how.causal, how.zero_hidden, len(masks), (_Mask * _MOST_MASKS)(*masks)
+    numbers = how.scale, how.causal, how.zero_hidden, len(masks), (_Mask * MOST_MASKS)(*masks)
 
     def make(threads: int) -> Recipe:
         blocks = math.ceil(how.queries / _LEAST_ROWS)

@@ -194,6 +194,9 @@ ADDED, SHOWN, HIDDEN = MASKS = "added", "shown", "hidden"
 """Kinds of masks: added to the scores; true where the score stays, else it becomes the mask's
 number; true where it becomes that."""
 
+MOST_MASKS = 4
+"""Of one unit: as many as engine/cpu/native/vectors.c has room for."""
+
 
 @operator(ATTENTION, how=ViewedAttention)
 def attention_on_views(
