@@ -42,7 +42,8 @@ def viewed(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> Kernel 
         _is_view(y, x) and _lies_as(y, strides)
         for y, strides in zip(results, wanted, strict=True)
     )
-    if is_view and not {*unit.outputs} & {*binding.graph.outputs.values()}:
+    is_input = source in binding.graph.inputs and unit.kind not in RESHAPES
+    if is_view and not is_input and not {*unit.outputs} & {*binding.graph.outputs.values()}:
         offsets = tuple(size * int(y.storage_offset()) for y in results)
         recipe = Recipe((), operands, buffers, views=offsets)
         return Kernel(VARIANT, bound(unit), lambda _: recipe)

@@ -210,6 +210,20 @@ def attention_on_views(
     queries = _strided(q, (*extents, how.queries, how.width), how.q)
     keys = _strided(k, (*extents, how.keys, how.width), how.k)
     values = _strided(v, (*extents, how.keys, how.value_width), how.v)
+    if masks:
+        result = _through_masks((queries, keys, values), masks, how)
+    else:
+        causal = {"is_causal": how.causal, "scale": how.scale}
+        result = F.scaled_dot_product_attention(queries, keys, values, **causal)
+    placed = torch.empty(result.numel(), dtype=result.dtype, device=result.device)
+    placed.as_strided(result.shape, (*how.out, 1)).copy_(result)
+    return placed.reshape(tuple(how.shape))
+
+
+def _through_masks(
+    qkv: tuple[Tensor, Tensor, Tensor], masks: Sequence[Tensor], how: ViewedAttention
+) -> Tensor:
+    queries, keys, values = qkv
     scores = torch.matmul(queries, keys.transpose(-1, -2)) * how.scale
     for mask, (kind, number, *view) in zip(masks, how.masks, strict=True):
         placed = _strided(mask, scores.shape, view)
@@ -218,15 +232,12 @@ def attention_on_views(
         else:
             scores = scores.masked_fill(placed if kind == HIDDEN else ~placed, number)
     if how.causal:
-        seen = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).tril()
+        seen = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
         scores = scores.masked_fill(~seen, -torch.inf)
     odds = torch.softmax(scores, -1)
     if how.zero_hidden:
         odds = odds.masked_fill((scores == -torch.inf).all(-1, keepdim=True), 0)
-    result = torch.matmul(odds, values)
-    placed = torch.empty(result.numel(), dtype=result.dtype, device=result.device)
-    placed.as_strided(result.shape, (*how.out, 1)).copy_(result)
-    return placed.reshape(tuple(how.shape))
+    return torch.matmul(odds, values)
 
 
 def _strided(x: Tensor, shape: Sequence[int], view: Sequence[int]) -> Tensor:
