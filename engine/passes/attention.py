@@ -84,10 +84,23 @@ class _View:
     source: str
     tensor: Tensor  # on meta
     factor: float = 1.0
+    shared: int = 1  # how often each of its heads, axis 1, stands in the value
 
     def seen(self, tensor: Tensor) -> _View | None:
         """The same, seen otherwise; None for a copy."""
         return dataclasses.replace(self, tensor=tensor) if _shares(self.tensor, tensor) else None
+
+    def through(self, op: Operator, number: int) -> _View | None:
+        """What a view makes of this one; None for a copy, unless it only repeats heads."""
+        if self.shared > 1 and (op.kind != "aten.permute" or op.attributes["dims"] != [0, 1, 3, 2]):
+            return None
+        result = call(op, [self.tensor])[number]
+        if (view := self.seen(result)) is not None or op.kind not in RESHAPES:
+            return view
+        x = self.tensor
+        if x.dim() != 5 or x.stride(2) or result.shape != (x.shape[0], x.shape[1] * x.shape[2], *x.shape[3:]):
+            return None
+        return dataclasses.replace(self, tensor=x[:, :, 0], shared=x.shape[2])
 
 
 def _attention(graph: OpGraph, op: Operator, upstream: Upstream) -> Operator | None:
@@ -104,7 +117,7 @@ def _attention(graph: OpGraph, op: Operator, upstream: Upstream) -> Operator | N
     v = _traced(op.inputs[1], graph, upstream, scales=False)
     if q.tensor.dim() < 2 or k.tensor.dim() < 2 or v.tensor.dim() < 2:
         return None
-    k = dataclasses.replace(k, tensor=k.tensor.transpose(-1, -2))
+    k = dataclasses.replace(k, tensor=k.tensor.transpose(-1, -2))  # it was transposed
     unit = _unit(graph, op, (q, k, v), shape[:-2], scores, upstream)
     if unit is None or not zero_hidden:
         return unit
@@ -135,8 +148,11 @@ def _standard(graph: OpGraph, op: Operator, upstream: Upstream) -> Operator | No
             view = seen
         views.append(view)
     q, k, v = views
-    if q.tensor.shape[:2] != k.tensor.shape[:2] or k.tensor.shape[:3] != v.tensor.shape[:3]:
-        return None  # heads of keys are shared
+    shared = q.tensor.shape[1] // max(1, k.tensor.shape[1])
+    if shared > 1:
+        if any(view.shared > 1 for view in views):
+            return None
+        k, v = (dataclasses.replace(view, shared=shared) for view in (k, v))
     shape = (*q.tensor.shape[:3], k.tensor.shape[2])
     masks: tuple[_Mask, ...] = ()
     if mask := (*op.inputs, "")[3]:
@@ -173,11 +189,16 @@ def _unit(
     q, k, v = qkv
     queries, keys, width = q.tensor.shape[-2], k.tensor.shape[-2], v.tensor.shape[-1]
     shape, result = (*batch, queries, keys), (*batch, queries, width)
+    if q.shared > 1 or k.shared != v.shared or (k.shared > 1 and len(batch) < 2):
+        return None
     if len(batch) > 2 or 0 in (*shape, *result, q.tensor.shape[-1]) or len(scores.masks) > MOST_MASKS:
         return None
     batches, heads = (*batch, 1, 1)[:2]
     try:
-        views = [view.tensor.expand(*batch, *view.tensor.shape[-2:]) for view in qkv]
+        views = [
+            view.tensor.expand(*_fewer(batch, view.shared), *view.tensor.shape[-2:])
+            for view in qkv
+        ]
     except RuntimeError:
         return None
     masks = [_masked(mask, shape, graph, upstream) for mask in scores.masks]
@@ -202,6 +223,7 @@ def _unit(
         scale=scores.scale * q.factor * k.factor,
         masks=[view for _, view in kept],
         causal=bool(causal),
+        shared=k.shared,
     )
     inputs = (q.source, k.source, v.source, *(source for source, _ in kept))
     return Operator(op.name, ATTENTION, inputs, op.outputs[:1], dataclasses.asdict(how))
@@ -333,8 +355,7 @@ def _along(
     view: _View | None = _View(begin, _meta(graph, begin))
     for op, result in reversed(path):
         if op.kind in _VIEWS:
-            seen = call(op, [view.tensor])[op.outputs.index(result)]
-            view = view.seen(seen)
+            view = view.through(op, op.outputs.index(result))
         else:
             scaled = _scaled(op, graph, weights)
             assert scaled is not None
@@ -342,6 +363,11 @@ def _along(
         if view is None:
             return None
     return view
+
+
+def _fewer(batch: tuple[int, ...], shared: int) -> tuple[int, ...]:
+    """Batches and heads, each of which is read ``shared`` times."""
+    return batch if shared == 1 else (batch[0], batch[1] // shared)
 
 
 def _strides_of(tensor: Tensor) -> list[int]:

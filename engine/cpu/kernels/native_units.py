@@ -74,7 +74,7 @@ class _Attention(ctypes.Structure):
         *_words("batches", "heads", "queries", "keys", "width", "value_width"),
         *((name, _View) for name in ("q", "k", "v", "out")),
         ("scale", ctypes.c_double),
-        *_words("causal", "zero_hidden", "masks"),
+        *_words("causal", "zero_hidden", "shared", "masks"),
         ("mask", _Mask * MOST_MASKS),
         *_words("threads", "parts"),
     )
@@ -131,7 +131,8 @@ def _attention(
     extents = how.batches, how.heads, how.queries, how.keys, how.width, how.value_width
     views = [_View(*view) for view in (how.q, how.k, how.v, [0, *how.out, 1])]
     masks = [_Mask(MASKS.index(kind), number, _View(*view)) for kind, number, *view in how.masks]
-    numbers = how.scale, how.causal, how.zero_hidden, len(masks), (_Mask * MOST_MASKS)(*masks)
+    flags = how.causal, how.zero_hidden, how.shared
+    numbers = how.scale, *flags, len(masks), (_Mask * MOST_MASKS)(*masks)
 
     def make(threads: int) -> Recipe:
         blocks = math.ceil(how.queries / _LEAST_ROWS)

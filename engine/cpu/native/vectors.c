@@ -51,6 +51,7 @@ struct attention {
     struct view q, k, v, out; /* out.column is 1 */
     double scale;
     int64_t causal, hidden_rows_are_zero; /* rows without any key are NaN otherwise */
+    int64_t shared; /* heads of queries, one after the other, that read one head of keys */
     int64_t masks;
     struct mask mask[MOST_MASKS];
     int64_t threads, parts; /* of the queries of a head */

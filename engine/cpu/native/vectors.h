@@ -285,10 +285,11 @@ static void OWN(attention)(const struct attention *a, const float *q, const floa
         for (int64_t task = thread * all / team; task < (thread + 1) * all / team; task++) {
             int64_t number = task / a->parts, part = task % a->parts;
             struct place at = {number / a->heads, number % a->heads};
-            if (number != packed) {
-                packed = number;
-                OWN(pack_keys)(a, k + strided(&a->k, at), keys);
-                OWN(pack_values)(a, v + strided(&a->v, at), values);
+            struct place read = {at.batch, at.head / a->shared};
+            if (number / a->shared != packed) {
+                packed = number / a->shared;
+                OWN(pack_keys)(a, k + strided(&a->k, read), keys);
+                OWN(pack_values)(a, v + strided(&a->v, read), values);
             }
             int64_t end = (part + 1) * blocks / a->parts * ROWS;
             end = end < a->queries ? end : a->queries;

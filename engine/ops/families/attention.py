@@ -188,6 +188,7 @@ class ViewedAttention:
     masks: Sequence[Sequence[Any]] = ()  # of each: kind, number, view
     causal: bool = False  # a query sees keys up to its own position
     zero_hidden: bool = False  # rows whose scores are all -inf give 0, not NaN
+    shared: int = 1  # how many heads of queries, one after the other, read a head of keys
 
 
 ADDED, SHOWN, HIDDEN = MASKS = "added", "shown", "hidden"
@@ -206,10 +207,12 @@ def attention_on_views(
 
     Made by ``fuse_attention`` of views, products, masks and a softmax. Masks apply in order.
     """
-    extents = how.batches, how.heads
-    queries = _strided(q, (*extents, how.queries, how.width), how.q)
+    extents = how.batches, how.heads // how.shared
+    queries = _strided(q, (how.batches, how.heads, how.queries, how.width), how.q)
     keys = _strided(k, (*extents, how.keys, how.width), how.k)
     values = _strided(v, (*extents, how.keys, how.value_width), how.v)
+    if how.shared > 1:
+        keys, values = (x.repeat_interleave(how.shared, 1) for x in (keys, values))
     if masks:
         result = _through_masks((queries, keys, values), masks, how)
     else:

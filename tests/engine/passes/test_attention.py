@@ -149,8 +149,24 @@ def one_head(draw: Drawing, b: int, n: int, h: int, d: int) -> str:
     return draw.op("aten.matmul", softmax(draw, scores), v)
 
 
+def shared_heads(draw: Drawing, b: int, n: int, h: int, d: int) -> str:
+    """Each head of keys stands for several of queries, repeated by an expand, as in Llama."""
+    groups = next(count for count in (3, 2, 1) if h % count == 0)
+    q = in_heads(draw, draw.op("aten.linear", "x", draw.constant(h * d, h * d)), b, n, h, d)
+    k, v = (
+        draw.op("aten.linear", "x", draw.constant(h // groups * d, h * d)) for _ in range(2)
+    )
+    repeated = []
+    for part in (k, v):
+        part = draw.op("braid.unsqueeze", in_heads(draw, part, b, n, h // groups, d), axes=[2])
+        part = draw.op("braid.expand", part, shape=[b, h // groups, groups, n, d])
+        repeated.append(draw.op("braid.reshape", part, shape=[b, h, n, d]))
+    odds = softmax(draw, product(draw, q, repeated[0]))
+    return joined(draw, draw.op("aten.matmul", odds, repeated[1]), b, n, h, d)
+
+
 STYLES: list[Style] = [
-    *(plain, dynamo, moving_mask, chosen_scores, causal, hidden_keys, one_projection),
+    *(plain, shared_heads, dynamo, moving_mask, chosen_scores, causal, hidden_keys, one_projection),
     *(rows_first, windows, one_head),
 ]
 
@@ -270,12 +286,15 @@ def test_onnx_own_operator_is_the_same_unit(is_flat: bool, mask: str, causal: bo
     assert_same_numbers((graph, constants), (fused, constants))
 
 
-def test_shared_heads_of_keys_are_left_to_the_operator() -> None:
-    draw = Drawing(q=(1, 4, 5, 8), k=(1, 2, 5, 8))
+def test_shared_heads_of_keys_are_read_where_they_are() -> None:
+    draw = Drawing(q=(2, 4, 5, 8), k=(2, 2, 6, 8))
     draw.operators.append(
         Operator("attention", "braid.attention", ("q", "k", "k"), ("y", "keys", "values"), {})
     )
     template, weights = draw.graph("y")
     graph, constants = specialise(template, weights, template.inputs)
 
-    assert fuse_attention(graph, constants) == graph
+    fused = fuse_attention(graph, constants)
+
+    assert kinds(fused) == [ATTENTION.split(".")[1]]
+    assert_same_numbers((graph, constants), (fused, constants))
