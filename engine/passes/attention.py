@@ -92,7 +92,7 @@ class _View:
 
     def through(self, op: Operator, number: int) -> _View | None:
         """What a view makes of this one; None for a copy, unless it only repeats heads."""
-        if self.shared > 1 and (op.kind != "aten.permute" or op.attributes["dims"] != [0, 1, 3, 2]):
+        if self.shared > 1 and (op.kind != "aten.permute" or op.attributes.get("dims") != [0, 1, 3, 2]):
             return None
         result = call(op, [self.tensor])[number]
         if (view := self.seen(result)) is not None or op.kind not in RESHAPES:
@@ -266,7 +266,7 @@ def _scores(value: str, graph: OpGraph, upstream: Upstream) -> Iterator[_Scores]
         return
     if (scaled := _scaled(op, graph, upstream.weights)) is not None:
         for scores in _scores(scaled[0], graph, upstream):
-            if not scores.masks:
+            if not scores.masks or scaled[1] == 1:
                 yield dataclasses.replace(scores, scale=scores.scale * scaled[1])
         return
     for source, mask in _masks(op, graph, upstream.weights):

@@ -30,7 +30,7 @@ def viewed(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> Kernel 
         return None
     (source,) = unit.inputs
     x = torch.empty_strided(binding.shape(source), binding.strides(source), device="meta")
-    results = call(unit, [x])
+    results = call(unit, [x])[: len(unit.outputs)]
     operands = ((0, not binding.lies_dense(source)),)
     buffers = tuple(
         binding.buffer(binding.shape(name), images=not binding.lies_dense(name))
@@ -72,18 +72,14 @@ def viewed(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> Kernel 
 def _copy(
     unit: Operator, x: Tensor, y: Tensor, strides: Sequence[int]
 ) -> tuple[Layout, Sequence[int]] | None:
-    """What is read, and the strides to which it is copied."""
-    source: Layout
-    if _is_view(y, x):
-        source = tuple(y.shape), y.stride(), int(y.storage_offset())
-    elif unit.kind not in RESHAPES:
-        return None
-    elif x.is_contiguous():  # seen as its result, in another order of images
-        source = tuple(y.shape), torch.empty(y.shape, device="meta").stride(), 0
-    else:  # images, whose elements come into the order of their shape
-        if not _lies_as(y, strides):
+    """What is read, and the strides to which it is copied; None if oneDNN cannot."""
+    source: Layout = tuple(y.shape), y.stride(), int(y.storage_offset())
+    if not _is_view(y, x):
+        if unit.kind not in RESHAPES or not _lies_as(y, strides):
             return None
-        source, strides = (tuple(x.shape), x.stride(), 0), torch.empty(x.shape, device="meta").stride()
+        # Images, whose elements come into the order of their shape, which the reshape keeps.
+        source = tuple(x.shape), x.stride(), 0
+        strides = torch.empty(x.shape, device="meta").stride()
     shape, steps, _ = source
     if any(step <= 0 < extent - 1 for step, extent in zip(steps, shape, strict=True)):
         return None  # oneDNN repeats nothing
