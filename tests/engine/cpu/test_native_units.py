@@ -24,6 +24,7 @@ from braid.engine.passes.specialise import interpret, specialise
 from braid.engine.program.kernel import PackedWeights
 from braid.engine.program.program import Program
 from tests.engine.cpu.test_kernels import all_kernels, unit_graph
+from tests.engine.cpu.test_lanes import random_plan
 from tests.engine.passes.drawing import Drawing
 from tests.engine.passes.test_attention import STYLES, Style, drawn
 
@@ -355,3 +356,47 @@ def test_repeated_operands(
 POOL: dict[str, Literal] = {
     "kernel": [1, 1], "stride": [1, 1], "pads": [0, 0, 0, 0], "dilation": [1, 1]
 }  # fmt: skip
+
+
+def random_rows(seed: int, units: int) -> tuple[OpGraph, Weights]:
+    """Linear layers, norms, softmaxes, sums and views of values [4, 6, 8]; some are outputs."""
+    chance, draw = random.Random(seed), Drawing(x=(4, 6, 8))
+    values = ["x"]
+    for _ in range(units):
+        x = chance.choice(values[-5:])
+        match chance.randrange(7):
+            case 0:
+                x = draw.op("aten.linear", x, draw.constant(8, 8))
+            case 1:
+                x = draw.op("aten.layer_norm", x, "", axis=-1, eps=1e-5)
+            case 2:
+                x = draw.op("aten.softmax", x, dim=2)
+            case 3:
+                x = draw.op("aten.add", x, chance.choice(values))
+            case 4:
+                x = draw.op("braid.reshape", draw.op("braid.reshape", x, shape=[24, 8]), shape=[4, 6, 8])
+            case 5:
+                x = draw.op("braid.reshape", draw.op("aten.permute", x, dims=[1, 0, 2]), shape=[4, 6, 8])
+            case 6:
+                halves = draw.op("braid.slice", x, starts=[3], ends=[6], axes=[1])
+                x = draw.op("aten.cat", halves, halves, dim=1)
+        values.append(x)
+    graph, weights = draw.graph(values[-1], *chance.sample(values[1:], 2))
+    return specialise(graph, weights, graph.inputs)
+
+
+@pytest.mark.parametrize("barriers", [True, False])
+@pytest.mark.parametrize("seed", range(12))
+def test_views_in_lanes_give_the_interpreter_s_numbers(
+    executor: CpuExecutor, seed: int, barriers: bool
+) -> None:
+    graph, constants = random_rows(seed, units=20)
+    inputs = {"x": torch.randn(4, 6, 8, generator=torch.Generator().manual_seed(seed))}
+    program = bind_on_cpu(graph, constants, PackedWeights(), executor.threads)
+    plan = LanePlan(lay_out(program, random_plan(graph, seed, barriers), executor.threads))
+
+    for _ in range(2):
+        got = executor.run(program, plan, inputs)
+
+    for name, wanted in interpret(graph, constants, inputs).items():
+        torch.testing.assert_close(got[name], wanted, rtol=1e-4, atol=1e-4)
