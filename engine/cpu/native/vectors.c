@@ -141,7 +141,7 @@ static void (*const rows[])(const struct rows *, const float *, const float *, c
                             float *) = VARIANTS(rows);
 static void (*const spread[])(const float *, int64_t, int64_t, float *, float *) = VARIANTS(spread);
 static void (*const scale_pixels[])(const struct groups *, const float *, int64_t, const float *,
-                                    float *) = VARIANTS(scale_pixels);
+                                    const float *, float *) = VARIANTS(scale_pixels);
 
 /* The widest vectors that run here (0: of 4 numbers, 1: of 8, 2: of 16), or fewer: for tests. */
 static int most_level = 2;
@@ -193,9 +193,9 @@ int braid_rows(const struct rows *r, void *stream, int count, const struct argum
     return SUCCESS;
 }
 
-/* Factors of each channel of an image, then what is added, from what each thread found. */
+/* Factors of each channel of an image, then means, from what each thread found. */
 static void factors_of(const struct groups *g, const float *found, int64_t team, const float *weight,
-                       const float *bias, float *factors) {
+                       float *factors) {
     int64_t channels = g->channels, of_group = channels / g->groups;
     for (int64_t group = 0; group < g->groups; group++) {
         double total = 0, mean = 0, squares = 0;
@@ -212,9 +212,8 @@ static void factors_of(const struct groups *g, const float *found, int64_t team,
         }
         double scale = 1 / sqrt(squares / total + g->eps);
         for (int64_t channel = group * of_group; channel < (group + 1) * of_group; channel++) {
-            double factor = scale * weight[channel];
-            factors[channel] = (float)factor;
-            factors[channels + channel] = (float)(bias[channel] - mean * factor);
+            factors[channel] = (float)(scale * weight[channel]);
+            factors[channels + channel] = (float)mean;
         }
     }
 }
@@ -245,11 +244,10 @@ int braid_groups(const struct groups *g, void *stream, int count, const struct a
 #pragma omp barrier
 #pragma omp for schedule(static)
         for (int64_t image = 0; image < g->images; image++)
-            factors_of(g, scratch + image * team * pair, team, weight, bias,
-                       factors + image * pair);
+            factors_of(g, scratch + image * team * pair, team, weight, factors + image * pair);
         for (int64_t image = 0; image < g->images; image++) {
             int64_t start = image * size + first * g->channels;
-            scale_pixels[here](g, from + start, own, factors + image * pair, to + start);
+            scale_pixels[here](g, from + start, own, factors + image * pair, bias, to + start);
         }
     }
     return SUCCESS;

@@ -391,14 +391,14 @@ static void OWN(spread)(const float *pixels, int64_t count, int64_t channels, fl
 }
 
 static void OWN(scale_pixels)(const struct groups *g, const float *from, int64_t count,
-                              const float *factors, float *to) {
-    const float *shifts = factors + g->channels;
+                              const float *factors, const float *bias, float *to) {
+    const float *means = factors + g->channels;
     for (int64_t pixel = 0; pixel < count; pixel++, from += g->channels, to += g->channels)
         for (int64_t channel = 0; channel < g->channels; channel += LANES) {
             int64_t left = g->channels - channel;
-            vec y = OWN(load_first)(from + channel, left, 0) *
-                        OWN(load_first)(factors + channel, left, 0) +
-                    OWN(load_first)(shifts + channel, left, 0);
+            vec y = OWN(load_first)(from + channel, left, 0) - OWN(load_first)(means + channel, left, 0);
+            y = y * OWN(load_first)(factors + channel, left, 0) +
+                OWN(load_first)(bias + channel, left, 0);
             OWN(store_first)(to + channel, OWN(activated)(y, g->activation), left);
         }
 }
