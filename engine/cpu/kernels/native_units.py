@@ -123,7 +123,7 @@ def bind_natively(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> 
 def _attention(
     unit: Operator, binding: UnitBinding, native: ctypes.CDLL, activation: int
 ) -> Kernel | None:
-    if EPILOGUE in unit.attributes or not all(map(binding.lies_dense, (*unit.inputs, *unit.outputs))):
+    if EPILOGUE in unit.attributes or not binding.lies_dense(unit.outputs[0]):
         return None
     how = ViewedAttention(**unit.attributes)  # type: ignore[arg-type]
     if not all(map(binding.is_plain, unit.inputs[:3])):
@@ -163,7 +163,7 @@ def _rows(
     data, *names = (*unit.inputs, "", "")[:3]
     shape, attributes = binding.shape(result), unit.attributes
     axis = attributes.get("dim" if unit.kind == "aten.softmax" else "axis")
-    if not isinstance(axis, int) or not shape or not all(map(binding.lies_dense, (data, result))):
+    if not isinstance(axis, int) or not shape or not binding.lies_dense(result):
         return None
     over, eps = shape[axis:], attributes.get("eps", 0.0)
     weights = [binding.constant(name) if name else None for name in names]
@@ -200,7 +200,7 @@ def _groups(
     data, *names = unit.inputs
     weights = [binding.constant(name) for name in names]
     shape, eps = binding.shape(data), unit.attributes.get("eps")
-    if len(shape) != 4 or binding.lies_dense(data) or binding.lies_dense(unit.outputs[0]):
+    if len(shape) != 4 or binding.lies_dense(unit.outputs[0]):
         return None
     images, channels, height, width = shape
     groups = unit.attributes.get("groups", channels)
@@ -237,11 +237,8 @@ def _recipe(
     places |= {DST: Place("result", 0)}
     if scratch:
         places |= {SCRATCH: Place("temporary", 0)}
-    operands = tuple(
-        (position, not binding.lies_dense(name))
-        for position, name in enumerate(unit.inputs[: len(arguments)])
-    )
     images = not binding.lies_dense(result)
+    operands = tuple((position, images) for position in range(len(arguments)))
     return Recipe(
         (Action(call, fixed or {}, places),),
         operands,

@@ -69,7 +69,7 @@ def _matmul(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> Kernel
     names = (*unit.inputs, *unit.outputs)
     shapes = [binding.shape(name) for name in names]
     rank = len(shapes[2])
-    if not all(map(binding.is_plain, names)) or not all(map(binding.lies_dense, names)):
+    if not all(map(binding.is_plain, names)) or not binding.lies_dense(unit.outputs[0]):
         return None
     if min(map(len, shapes)) < 2:
         return None
