@@ -154,14 +154,14 @@ def _choose(
     return chosen
 
 
-def _recipe(
-    item: _Numbered, where: Mapping[int, Buffer], keep: frozenset[int]
-) -> Recipe | None:
+def _recipe(item: _Numbered, where: Mapping[int, Buffer], keep: frozenset[int]) -> Recipe | None:
     unit = item.step.unit
     recipe = unit.kernel.recipe_on(item.step.threads)
     if recipe is None:
         return None
-    if recipe.views and not (unit.inputs[0] in where and keep.isdisjoint((*unit.inputs, *unit.outputs))):
+    if recipe.views and not (
+        unit.inputs[0] in where and keep.isdisjoint((*unit.inputs, *unit.outputs))
+    ):
         return None  # only activation memory stays where it is
     for position, images in recipe.operands:
         buffer = where.get(item.step.unit.inputs[position])
@@ -185,7 +185,7 @@ class _Values:
         self._before: dict[int, int] = {}
         self.seen_through: dict[int, set[int]] = {}  # slot -> values it may be a view of
         self.temporaries: dict[int, list[int]] = {}  # step number -> its temporary values
-        # slot that native segments see through -> value in activation memory, bytes behind its start
+        # slot that is a view -> value in activation memory, bytes behind its start
         self.views: dict[int, tuple[int, int]] = {}
 
     def note(self, item: _Numbered) -> None:
@@ -290,7 +290,9 @@ def _native_segment(
     native.bookmark = torch.zeros(2 + max(counts), dtype=torch.int64)
     native.results = [(slot, buffers[slot], memories) for slot, memories in results.items()]
     native.shown = [
-        (slot, *values.place(slot), buffers[slot]) for slot in sorted(buffers) if slot in values.shown
+        (slot, *values.place(slot), buffers[slot])
+        for slot in sorted(buffers)
+        if slot in values.shown
     ]
     return native
 

@@ -4,8 +4,8 @@
     k ─> views, times a number ─┴─> matmul ─> times a number, masks ─> softmax ─┐
     v ─> views ─────────────────────────────────────────────────────────────────┴─> matmul ─> views
 
-becomes one ``braid.attention_on_views`` of what the views are of, in a static graph. A mask is added
-to the scores, or chooses between them and a number. Where a view cannot be told by strides, e.g. a
+becomes one ``braid.attention_on_views`` of what the views are of, in a static graph. A mask is
+added to the scores, or chooses between them and a number. Where a view cannot be told by strides, e.g. a
 reshape that copies, the unit begins behind it. Zeros in place of NaN, which torch's exporter writes
 behind the softmax for queries that see no key, become part of the unit, too.
 """
@@ -92,13 +92,19 @@ class _View:
 
     def through(self, op: Operator, number: int) -> _View | None:
         """What a view makes of this one; None for a copy, unless it only repeats heads."""
-        if self.shared > 1 and (op.kind != "aten.permute" or op.attributes.get("dims") != [0, 1, 3, 2]):
+        if self.shared > 1 and (
+            op.kind != "aten.permute" or op.attributes.get("dims") != [0, 1, 3, 2]
+        ):
             return None
         result = call(op, [self.tensor])[number]
         if (view := self.seen(result)) is not None or op.kind not in RESHAPES:
             return view
         x = self.tensor
-        if x.dim() != 5 or x.stride(2) or result.shape != (x.shape[0], x.shape[1] * x.shape[2], *x.shape[3:]):
+        if (
+            x.dim() != 5
+            or x.stride(2)
+            or result.shape != (x.shape[0], x.shape[1] * x.shape[2], *x.shape[3:])
+        ):
             return None
         return dataclasses.replace(self, tensor=x[:, :, 0], shared=x.shape[2])
 
@@ -191,13 +197,16 @@ def _unit(
     shape, result = (*batch, queries, keys), (*batch, queries, width)
     if q.shared > 1 or k.shared != v.shared or (k.shared > 1 and len(batch) < 2):
         return None
-    if len(batch) > 2 or 0 in (*shape, *result, q.tensor.shape[-1]) or len(scores.masks) > MOST_MASKS:
+    if (
+        len(batch) > 2
+        or 0 in (*shape, *result, q.tensor.shape[-1])
+        or len(scores.masks) > MOST_MASKS
+    ):
         return None
     batches, heads = (*batch, 1, 1)[:2]
     try:
         views = [
-            view.tensor.expand(*_fewer(batch, view.shared), *view.tensor.shape[-2:])
-            for view in qkv
+            view.tensor.expand(*_fewer(batch, view.shared), *view.tensor.shape[-2:]) for view in qkv
         ]
     except RuntimeError:
         return None

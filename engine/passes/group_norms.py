@@ -61,7 +61,11 @@ def _affine(graph: OpGraph, op: Operator, upstream: Upstream) -> Operator | None
             not is_product or _is_all(upstream.weights.get(weight), 1)
         )
         spec = graph.spec(data)
-        if not is_free or spec != graph.spec(op.outputs[0]) or spec.dtype != graph.spec(other).dtype:
+        if (
+            not is_free
+            or spec != graph.spec(op.outputs[0])
+            or spec.dtype != graph.spec(other).dtype
+        ):
             continue
         if _is_by_channel(content, [int(extent) for extent in spec.shape]):
             inputs = (x, other, bias) if is_product else (x, weight, other)

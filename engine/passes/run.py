@@ -52,6 +52,7 @@ PASSES: tuple[Pass, ...] = (
     drop_dead,
 )
 
+
 def fuse_static(graph: OpGraph, constants: Weights) -> OpGraph:
     """What passes make of a static graph, where shapes and summands are known."""
     graph = fuse_group_norms(fuse_attention(graph, constants), constants)

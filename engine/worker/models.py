@@ -35,10 +35,10 @@ from braid.engine.link.messages import ModelMemory
 from braid.engine.link.shared_memory import SlotLayout, slot_layout
 from braid.engine.ops.dtypes import torch_dtype
 from braid.engine.ops.whole import loose_graph, output_specs
-from braid.engine.passes.run import fuse_static
 from braid.engine.passes.precision import in_precision
 from braid.engine.passes.quantised.calibrated import quantised_by
 from braid.engine.passes.quantised.fusing import fuse_quantised
+from braid.engine.passes.run import fuse_static
 from braid.engine.passes.specialise import specialise
 from braid.engine.program.engines import Whole
 from braid.engine.program.input_ranges import input_ranges

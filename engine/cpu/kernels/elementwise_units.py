@@ -178,9 +178,7 @@ def _buffer(unit: Operator, binding: UnitBinding) -> Buffer:
 def image_values(graph: OpGraph) -> frozenset[str]:
     """Values that a unit on images makes or reads, also behind elementwise units."""
     users: dict[str, list[int]] = {}
-    moving = [
-        set() if unit.kind in _OF_ROWS else _moving(unit, graph) for unit in graph.operators
-    ]
+    moving = [set() if unit.kind in _OF_ROWS else _moving(unit, graph) for unit in graph.operators]
     for index, values in enumerate(moving):
         for value in values:
             users.setdefault(value, []).append(index)

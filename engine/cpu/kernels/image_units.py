@@ -43,4 +43,3 @@ def batch_norm(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> Ker
         return single(primitive, {WEIGHTS: packed, BIAS: bias}, {SRC: 0}, result_buffer)
 
     return Kernel(VARIANT, recipe=make, needs_finite=bool(steps))
-

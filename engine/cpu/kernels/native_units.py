@@ -113,7 +113,7 @@ class NativeCall(Computation):
 
 
 def bind_natively(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> Kernel | None:
-    """Kernel of one of ``NATIVE_KINDS``; None where it does not fit, or the part in C is missing."""
+    """Kernel of one of ``NATIVE_KINDS``; None where it does not fit or nothing was built."""
     native, activation = find_native(), _ACTIVATIONS.get(tuple(steps))
     if native is None or activation is None or binding.library.dtype != torch.float32:
         return None
@@ -231,7 +231,7 @@ def _recipe(
     scratch: int,
     fixed: Mapping[int, Tensor] | None = None,
 ) -> Recipe:
-    """A recipe of one call whose arguments are operands of the unit, and so many numbers of scratch."""
+    """A recipe of one call on operands of the unit, with so many numbers of scratch."""
     (result,) = unit.outputs
     places = {argument: Place("operand", at) for at, argument in enumerate(arguments)}
     places |= {DST: Place("result", 0)}
@@ -247,9 +247,7 @@ def _recipe(
     )
 
 
-NATIVE_KINDS: Mapping[
-    str, Callable[[Operator, UnitBinding, ctypes.CDLL, int], Kernel | None]
-] = {
+NATIVE_KINDS: Mapping[str, Callable[[Operator, UnitBinding, ctypes.CDLL, int], Kernel | None]] = {
     ATTENTION: _attention,
     "aten.softmax": _rows,
     "aten.layer_norm": _rows,
@@ -257,4 +255,3 @@ NATIVE_KINDS: Mapping[
     "braid.group_norm": _groups,
     "braid.instance_norm": _groups,
 }
-

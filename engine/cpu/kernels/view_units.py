@@ -6,6 +6,7 @@ A view that needs the interpreter would end a native segment (docs/decisions/001
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -39,17 +40,14 @@ def viewed(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> Kernel 
     wanted = [binding.strides(name) for name in unit.outputs]
     size = binding.library.dtype.itemsize
     is_view = all(
-        _is_view(y, x) and _lies_as(y, strides)
-        for y, strides in zip(results, wanted, strict=True)
+        _is_view(y, x) and _lies_as(y, strides) for y, strides in zip(results, wanted, strict=True)
     )
     is_input = source in binding.graph.inputs and unit.kind not in RESHAPES
     if is_view and not is_input and not {*unit.outputs} & {*binding.graph.outputs.values()}:
         offsets = tuple(size * int(y.storage_offset()) for y in results)
         recipe = Recipe((), operands, buffers, views=offsets)
         return Kernel(VARIANT, bound(unit), lambda _: recipe)
-    copies = [
-        _copy(unit, x, y, strides) for y, strides in zip(results, wanted, strict=True)
-    ]
+    copies = [_copy(unit, x, y, strides) for y, strides in zip(results, wanted, strict=True)]
     if None in copies:
         return None
 
@@ -80,9 +78,12 @@ def _copy(
         # Images, whose elements come into the order of their shape, which the reshape keeps.
         source = tuple(x.shape), x.stride(), 0
         strides = torch.empty(x.shape, device="meta").stride()
-    shape, steps, _ = source
-    if any(step <= 0 < extent - 1 for step, extent in zip(steps, shape, strict=True)):
+    extents = zip(source[1], source[0], strict=True)
+    long = sorted((step, extent) for step, extent in extents if extent > 1)
+    if any(step <= 0 for step, _ in long):
         return None  # oneDNN repeats nothing
+    if any(step * extent > further for (step, extent), (further, _) in pairwise(long)):
+        return None  # and takes no strides by which the last element could lie in the next row
     return source, strides
 
 

@@ -73,9 +73,7 @@ def check(graph: OpGraph, constants: Weights, executor: CpuExecutor, tolerance: 
     wanted = interpret(graph, wide(constants), wide(inputs))
     for name, tensor in wanted.items():
         limit = tolerance * max(1.0, float(tensor.nan_to_num().abs().max()))
-        torch.testing.assert_close(
-            got[name].double(), tensor, rtol=0, atol=limit, equal_nan=True
-        )
+        torch.testing.assert_close(got[name].double(), tensor, rtol=0, atol=limit, equal_nan=True)
     return plan
 
 
@@ -119,7 +117,9 @@ def test_any_number_of_threads_attends_to_the_same(threads: int) -> None:
     graph, constants = drawn(STYLES[0], 1, 40, 1, 16)
     fused = fuse_attention(graph, constants)
     program = bind_on_cpu(fused, constants, PackedWeights(), threads)
-    unit = next(u for u, op in zip(program.units, fused.operators, strict=True) if len(op.inputs) > 2)
+    unit = next(
+        u for u, op in zip(program.units, fused.operators, strict=True) if len(op.inputs) > 2
+    )
     x = torch.randn(1, 40, 48)
 
     got = unit.kernel.run_on(threads)(x, x, x)
@@ -149,9 +149,7 @@ def test_parts_keep_all_threads_busy() -> None:
     assert parts_of(1, 1, 8) == 1
 
 
-def run(
-    kind: str, inputs: dict[str, Tensor | None], threads: int, **attributes: Literal
-) -> Tensor:
+def run(kind: str, inputs: dict[str, Tensor | None], threads: int, **attributes: Literal) -> Tensor:
     graph, weights = unit_graph(kind, inputs, [n for n in inputs if n != "x"], attributes)
     kernel = all_kernels(graph, weights)[VARIANT]
     result = kernel.run_on(threads)(*inputs.values())
@@ -165,7 +163,9 @@ def close(got: Tensor, wanted: Tensor, tolerance: float = 2e-6) -> None:
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.parametrize("shape", [(1,), (3, 1), (2, 7, 5), (5, 16), (4, 3, 197), (2, 768)], ids=str)
+@pytest.mark.parametrize(
+    "shape", [(1,), (3, 1), (2, 7, 5), (5, 16), (4, 3, 197), (2, 768)], ids=str
+)
 def test_softmax_of_rows(shape: tuple[int, ...], threads: int) -> None:
     for scale in (1, 1e-3, 50):
         x = scale * torch.randn(shape)
@@ -336,7 +336,11 @@ def test_channels_that_lie_side_by_side_are_rows_without_a_copy(executor: CpuExe
 )
 @pytest.mark.parametrize("is_constant", [False, True])
 def test_repeated_operands(
-    kind: str, left: tuple[int, ...], right: tuple[int, ...], is_constant: bool, executor: CpuExecutor
+    kind: str,
+    left: tuple[int, ...],
+    right: tuple[int, ...],
+    is_constant: bool,
+    executor: CpuExecutor,
 ) -> None:
     draw = Drawing(x=left) if is_constant else Drawing(x=left, r=right)
     other = draw.constant(*right) if is_constant else "r"
@@ -374,9 +378,13 @@ def random_rows(seed: int, units: int) -> tuple[OpGraph, Weights]:
             case 3:
                 x = draw.op("aten.add", x, chance.choice(values))
             case 4:
-                x = draw.op("braid.reshape", draw.op("braid.reshape", x, shape=[24, 8]), shape=[4, 6, 8])
+                x = draw.op(
+                    "braid.reshape", draw.op("braid.reshape", x, shape=[24, 8]), shape=[4, 6, 8]
+                )
             case 5:
-                x = draw.op("braid.reshape", draw.op("aten.permute", x, dims=[1, 0, 2]), shape=[4, 6, 8])
+                x = draw.op(
+                    "braid.reshape", draw.op("aten.permute", x, dims=[1, 0, 2]), shape=[4, 6, 8]
+                )
             case 6:
                 halves = draw.op("braid.slice", x, starts=[3], ends=[6], axes=[1])
                 x = draw.op("aten.cat", halves, halves, dim=1)

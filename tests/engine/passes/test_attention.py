@@ -30,7 +30,9 @@ def split(draw: Drawing, parts: int = 3) -> list[str]:
 
 
 def in_heads(draw: Drawing, x: str, b: int, n: int, h: int, d: int) -> str:
-    return draw.op("aten.permute", draw.op("braid.reshape", x, shape=[b, n, h, d]), dims=[0, 2, 1, 3])
+    return draw.op(
+        "aten.permute", draw.op("braid.reshape", x, shape=[b, n, h, d]), dims=[0, 2, 1, 3]
+    )
 
 
 def joined(draw: Drawing, y: str, b: int, n: int, h: int, d: int) -> str:
@@ -153,9 +155,7 @@ def shared_heads(draw: Drawing, b: int, n: int, h: int, d: int) -> str:
     """Each head of keys stands for several of queries, repeated by an expand, as in Llama."""
     groups = next(count for count in (3, 2, 1) if h % count == 0)
     q = in_heads(draw, draw.op("aten.linear", "x", draw.constant(h * d, h * d)), b, n, h, d)
-    k, v = (
-        draw.op("aten.linear", "x", draw.constant(h // groups * d, h * d)) for _ in range(2)
-    )
+    k, v = (draw.op("aten.linear", "x", draw.constant(h // groups * d, h * d)) for _ in range(2))
     repeated = []
     for part in (k, v):
         part = draw.op("braid.unsqueeze", in_heads(draw, part, b, n, h // groups, d), axes=[2])
