@@ -5,9 +5,9 @@
     v ─> views ─────────────────────────────────────────────────────────────────┴─> matmul ─> views
 
 becomes one ``braid.attention_on_views`` of what the views are of, in a static graph. A mask is
-added to the scores, or chooses between them and a number. Where a view cannot be told by strides, e.g. a
-reshape that copies, the unit begins behind it. Zeros in place of NaN, which torch's exporter writes
-behind the softmax for queries that see no key, become part of the unit, too.
+added to the scores, or chooses between them and a number. Where a view cannot be told by strides,
+e.g. a reshape that copies, the unit begins behind it. Zeros in place of NaN, which torch's exporter
+writes behind the softmax for queries that see no key, become part of the unit, too.
 """
 
 from __future__ import annotations
@@ -361,16 +361,17 @@ def _along(
     path: Sequence[tuple[Operator, str]], begin: str, graph: OpGraph, weights: Weights
 ) -> _View | None:
     """What a path of operators, the last one first, makes of a dense value; None for a copy."""
-    view: _View | None = _View(begin, _meta(graph, begin))
+    view = _View(begin, _meta(graph, begin))
     for op, result in reversed(path):
         if op.kind in _VIEWS:
-            view = view.through(op, op.outputs.index(result))
+            seen = view.through(op, op.outputs.index(result))
+            if seen is None:
+                return None
+            view = seen
         else:
             scaled = _scaled(op, graph, weights)
             assert scaled is not None
             view = dataclasses.replace(view, factor=view.factor * scaled[1])
-        if view is None:
-            return None
     return view
 
 
@@ -434,8 +435,9 @@ def _followed(graph: OpGraph, op: Operator, upstream: Upstream) -> Operator | No
     changed: Mapping[str, object] = {"shape": [*shape]}
     if op.kind == "aten.permute":
         before = _extents(graph, op.inputs[0])
-        dims = op.attributes.get("dims") or [*range(len(before))][::-1]
-        out = _permuted_out(maker, before, dims)
+        given = op.attributes.get("dims")
+        dims = given if isinstance(given, list) else [*range(len(before))][::-1]
+        out = _permuted_out(maker, before, [dim for dim in dims if isinstance(dim, int)])
         if out is None:
             return None
         changed = {**changed, "out": out}
@@ -469,4 +471,4 @@ def _meta(graph: OpGraph, value: str) -> Tensor:
 
 def _shares(tensor: Tensor, view: Tensor) -> bool:
     """Whether one tensor on meta is a view of another one."""
-    return tensor.untyped_storage()._cdata == view.untyped_storage()._cdata
+    return bool(tensor.untyped_storage()._cdata == view.untyped_storage()._cdata)

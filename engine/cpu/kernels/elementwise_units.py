@@ -82,7 +82,7 @@ def combined(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> Kerne
     if (function := _with_number(right, binding, algorithm)) is not None:
         flat = partial(floats.elementwise, binding.library, math.prod(shape), function, steps)
         return binding.kernel(flat, {SRC: first}, buffer, needs_finite=bool(steps))
-    whole = shape, binding.strides(result)
+    whole: tuple[tuple[int, ...], tuple[int, ...]] = shape, binding.strides(result)
     is_dense = len(places) < 2 and (right in binding.graph.constants or binding.lies_dense(right))
     if len(places) == 2:  # rows of numbers that lie alike, whatever their shape
         whole = repeated = (math.prod(shape),), (1,)

@@ -88,7 +88,7 @@ def _copy(
 
 
 def _is_view(tensor: Tensor, of: Tensor) -> bool:
-    return tensor.untyped_storage()._cdata == of.untyped_storage()._cdata
+    return bool(tensor.untyped_storage()._cdata == of.untyped_storage()._cdata)
 
 
 def _lies_as(tensor: Tensor, strides: Sequence[int]) -> bool:

@@ -216,8 +216,9 @@ def attention_on_views(
     if masks:
         result = _through_masks((queries, keys, values), masks, how)
     else:
-        causal = {"is_causal": how.causal, "scale": how.scale}
-        result = F.scaled_dot_product_attention(queries, keys, values, **causal)
+        result = F.scaled_dot_product_attention(
+            queries, keys, values, is_causal=how.causal, scale=how.scale
+        )
     placed = torch.empty(result.numel(), dtype=result.dtype, device=result.device)
     placed.as_strided(result.shape, (*how.out, 1)).copy_(result)
     return placed.reshape(tuple(how.shape))
