@@ -10,7 +10,7 @@ AXE := axe-core@4.14.1
 
 setup: $(READY)
 
-$(READY): pyproject.toml setup.py client/pyproject.toml client/braid_client/version.py constraints.txt tests/real-models.txt tests/schemas.txt $(wildcard engine/cpu/native/*.c)
+$(READY): pyproject.toml setup.py client/pyproject.toml client/braid_client/version.py constraints.txt tests/real-models.txt tests/schemas.txt $(wildcard engine/cpu/native/*.[ch])
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -e client

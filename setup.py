@@ -138,7 +138,11 @@ setup(
     ext_modules=[
         Extension(
             "braid.engine.cpu.native._lanes",
-            sources=[f"engine/cpu/native/{name}.c" for name in ("distances", "lanes", "winograd")],
+            sources=[
+                f"engine/cpu/native/{name}.c"
+                for name in ("distances", "lanes", "vectors", "winograd")
+            ],
+            depends=["engine/cpu/native/vectors.h"],
             extra_compile_args=["-O2", "-fopenmp"],
             extra_link_args=["-fopenmp"],
             py_limited_api=ONE_WHEEL,

@@ -65,7 +65,7 @@ def compile_layout(
         step_by_step: make a native segment of each step on a lane without neighbours, so that
             stamps tell when it began.
     """
-    chosen = _choose(_number(segments), pause)
+    chosen = _choose(_number(segments), keep, pause)
     values = _Values(keep, kinds, the_end=1 << sum(len(lane) for s in segments for lane in s.lanes))
     items = (item for lanes in chosen for lane in lanes for item in lane)
     for item in sorted(items, key=lambda item: item.number):
@@ -125,7 +125,9 @@ def _number(segments: Sequence[Segment]) -> Iterator[list[_Lane]]:
         yield numbered
 
 
-def _choose(segments: Iterator[list[_Lane]], pause: YieldToRequests) -> list[list[_Lane]]:
+def _choose(
+    segments: Iterator[list[_Lane]], keep: frozenset[int], pause: YieldToRequests
+) -> list[list[_Lane]]:
     """The steps of each segment's lanes, native ones with their recipe."""
     where: dict[int, Buffer] = {}  # slot -> how it lies in memory, if a native segment fills it
     chosen = []
@@ -135,7 +137,7 @@ def _choose(segments: Iterator[list[_Lane]], pause: YieldToRequests) -> list[lis
         recipes: dict[int, Recipe] = {}
         for item in sorted((i for lane in lanes for i in lane), key=lambda i: i.number):
             pause()
-            recipe = None if several and item.step.threads > 1 else _recipe(item, trial)
+            recipe = None if several and item.step.threads > 1 else _recipe(item, trial, keep)
             if recipe is None:
                 for slot in item.step.unit.outputs:
                     trial.pop(slot, None)
@@ -152,10 +154,15 @@ def _choose(segments: Iterator[list[_Lane]], pause: YieldToRequests) -> list[lis
     return chosen
 
 
-def _recipe(item: _Numbered, where: Mapping[int, Buffer]) -> Recipe | None:
-    recipe = item.step.unit.kernel.recipe_on(item.step.threads)
+def _recipe(item: _Numbered, where: Mapping[int, Buffer], keep: frozenset[int]) -> Recipe | None:
+    unit = item.step.unit
+    recipe = unit.kernel.recipe_on(item.step.threads)
     if recipe is None:
         return None
+    if recipe.views and not (
+        unit.inputs[0] in where and keep.isdisjoint((*unit.inputs, *unit.outputs))
+    ):
+        return None  # only activation memory stays where it is
     for position, images in recipe.operands:
         buffer = where.get(item.step.unit.inputs[position])
         if buffer is not None and (buffer.images and buffer.seen_as is None) != images:
@@ -178,6 +185,8 @@ class _Values:
         self._before: dict[int, int] = {}
         self.seen_through: dict[int, set[int]] = {}  # slot -> values it may be a view of
         self.temporaries: dict[int, list[int]] = {}  # step number -> its temporary values
+        # slot that is a view -> value in activation memory, bytes behind its start
+        self.views: dict[int, tuple[int, int]] = {}
 
     def note(self, item: _Numbered) -> None:
         """Note what a step reads and makes; call it for steps in the order of their numbers."""
@@ -187,6 +196,12 @@ class _Values:
                 self._touched[value] |= bit
         if item.recipe is None:
             self._note_python(item)
+            return
+        if item.recipe.views:
+            base, start = self.place(unit.inputs[0])
+            for slot, offset in zip(unit.outputs, item.recipe.views, strict=True):
+                self.views[slot] = base, start + offset
+                self.seen_through[slot] = {base}
             return
         for slot, buffer in zip(unit.outputs, item.recipe.results, strict=True):
             if slot not in self.keep:
@@ -198,7 +213,8 @@ class _Values:
 
     def _note_python(self, item: _Numbered) -> None:
         behind = {value for slot in item.step.unit.inputs for value in self._behind(slot)}
-        self.shown.update(slot for slot in item.step.unit.inputs if slot in self.sizes)
+        slots = item.step.unit.inputs
+        self.shown.update(slot for slot in slots if slot in self.sizes or slot in self.views)
         for slot in item.step.unit.outputs:
             if behind and self._kinds.get(slot) in _VIEWS:
                 self.seen_through[slot] = behind
@@ -210,6 +226,10 @@ class _Values:
         self.sizes[value] = buffer.size_bytes
         self._touched[value] = 1 << item.number
         self._before[value] = item.before
+
+    def place(self, slot: int) -> tuple[int, int]:
+        """The value whose memory a slot lies in, and the bytes behind its start."""
+        return self.views.get(slot, (slot, 0))
 
     def _behind(self, slot: int) -> set[int]:
         return {slot} if slot in self.sizes else self.seen_through.get(slot, set())
@@ -269,7 +289,11 @@ def _native_segment(
     native.flags = torch.zeros(max(1, len(flags)), dtype=torch.int64)
     native.bookmark = torch.zeros(2 + max(counts), dtype=torch.int64)
     native.results = [(slot, buffers[slot], memories) for slot, memories in results.items()]
-    native.shown = [(slot, buffers[slot]) for slot in sorted(buffers) if slot in values.shown]
+    native.shown = [
+        (slot, *values.place(slot), buffers[slot])
+        for slot in sorted(buffers)
+        if slot in values.shown
+    ]
     return native
 
 
@@ -313,12 +337,14 @@ def _code(
         native.calls.append(call)
         for memory, place in zip(call.moving, action.places.values(), strict=True):
             slot, images = _slot(item, place, values)
+            slot, start = values.place(slot)
+            offset = start + place.offset_bytes
             if slot in values.sizes:
-                native.fixed.append((memory, slot, place.offset_bytes))
+                native.fixed.append((memory, slot, offset))
             elif slot in results:
-                results[slot].append((memory, place.offset_bytes))
+                results[slot].append((memory, offset))
             else:
-                native.operands.append(OutsideOperand(memory, slot, images, place.offset_bytes))
+                native.operands.append(OutsideOperand(memory, slot, images, offset))
         words += [EXECUTE, *call.words, team]
     return words
 

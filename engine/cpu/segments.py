@@ -144,7 +144,8 @@ class NativeSegment:
     operands: list[OutsideOperand] = field(default_factory=list)  # values from outside
     # outputs of the graph: slot, buffer, memory objects with bytes behind the start
     results: list[tuple[int, Buffer, list[tuple[int, int]]]] = field(default_factory=list)
-    shown: list[tuple[int, Buffer]] = field(default_factory=list)  # values that Python reads
+    # values that Python reads: slot, value that it lies in, bytes behind its start
+    shown: list[tuple[int, int, int, Buffer]] = field(default_factory=list)
     releases: list[int] = field(default_factory=list)  # slots that are not read afterwards
     views: list[tuple[int, Tensor]] = field(default_factory=list)  # of ``shown``, in the arena
     runs: int = 0
@@ -177,8 +178,8 @@ class Compiled:
                 tensor = arena.at(self.memory.offsets[value], self.sizes[value])
                 library.set_handle(memory, tensor.data_ptr() + extra)
             native.views = [
-                (slot, buffer.over(arena.at(self.memory.offsets[slot], buffer.size_bytes)))
-                for slot, buffer in native.shown
+                (slot, buffer.over(arena.at(self.memory.offsets[value] + extra, buffer.size_bytes)))
+                for slot, value, extra, buffer in native.shown
             ]
 
 

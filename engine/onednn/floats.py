@@ -13,7 +13,6 @@ from torch import Tensor
 
 from braid.engine.onednn.library import (
     ACTIVATIONS,
-    BINARY_ADD,
     CONVOLUTION_DIRECT,
     DECONVOLUTION_DIRECT,
     INFERENCE,
@@ -23,6 +22,9 @@ from braid.engine.onednn.library import (
     Primitive,
     dims,
 )
+
+Layout = ctypes.c_void_p
+"""Descriptor of memory, of ``OneDnn.images`` and so on."""
 
 
 def convolution(
@@ -105,30 +107,38 @@ def pooling(
     return Primitive(library, handle)
 
 
-def concat(library: OneDnn, shapes: Sequence[Sequence[int]], output: Sequence[int]) -> Primitive:
-    """Join channels_last data along the channels."""
-    parts = [library.images(shape) for shape in shapes]  # alive until the call is over
-    sources = (ctypes.c_void_p * len(parts))(*[part.value for part in parts])
-    result = library.images(output)
+def batched_matmul(
+    library: OneDnn, shapes: Sequence[Sequence[int]], post_ops: Sequence[PostOp]
+) -> Primitive:
+    """Product of matrices in dense tensors of one rank; ``shapes``: of both, and of the result."""
+    left, right, result = (library.dense(shape) for shape in shapes)
     handle = library.make(
-        "concat_primitive_desc_create",
-        *(library.engine, result, len(shapes), 1, sources, library.attributes((), result)),
+        "matmul_primitive_desc_create",
+        *(library.engine, left, right, None, result, library.attributes(post_ops, result)),
     )
     return Primitive(library, handle)
 
 
-def add(
+def concat(library: OneDnn, parts: Sequence[Layout], output: Layout, axis: int) -> Primitive:
+    sources = (ctypes.c_void_p * len(parts))(*[part.value for part in parts])
+    handle = library.make(
+        "concat_primitive_desc_create",
+        *(library.engine, output, len(parts), axis, sources, library.attributes((), output)),
+    )
+    return Primitive(library, handle)
+
+
+def binary(
     library: OneDnn,
-    elements: int,
+    algorithm: int,
+    layouts: tuple[Layout, Layout, Layout],
     post_ops: Sequence[PostOp],
     scales: Mapping[int, int] = NO_SCALES,
 ) -> Primitive:
-    """Sum of two tensors that lie in memory alike."""
-    flat = library.dense([elements])
-    attributes = library.attributes(post_ops, flat, scales)
+    """Sum, product, ... of two tensors; the second one is repeated along its axes of extent 1."""
+    attributes = library.attributes(post_ops, layouts[2], scales)
     handle = library.make(
-        "binary_primitive_desc_create",
-        *(library.engine, BINARY_ADD, flat, flat, flat, attributes),
+        "binary_primitive_desc_create", *(library.engine, algorithm, *layouts, attributes)
     )
     return Primitive(library, handle)
 
@@ -151,33 +161,6 @@ def slice_of_channels(library: OneDnn, shape: Sequence[int], channels: int) -> P
     strides = h * w * channels, 1, w * channels, channels
     source = library.strided((n, c, h, w), strides)
     return library.copy(source, library.images(shape))
-
-
-def slice_of_images(
-    library: OneDnn,
-    shape: Sequence[int],
-    output: Sequence[int],
-    first: Sequence[int],
-    steps: Sequence[int],
-) -> tuple[Primitive, int]:
-    """Copy images out of images, both in channels_last.
-
-    Args:
-        shape: of the source.
-        output: of what is copied.
-        first: element along each axis ...
-        steps: ... and the distance to the next one.
-
-    Returns:
-        The copy, and the bytes from the start of the source to what it reads first.
-    """
-    _, c, h, w = shape
-    strides = h * w * c, 1, w * c, c
-    offset = sum(stride * start for stride, start in zip(strides, first, strict=True))
-    apart = [stride * step for stride, step in zip(strides, steps, strict=True)]
-    source = library.strided(output, apart)
-    size = library.dtype.itemsize
-    return library.copy(source, library.images(output)), size * offset
 
 
 def slice_of_columns(library: OneDnn, rows: int, columns: int, width: int) -> Primitive:

@@ -86,7 +86,8 @@ class Action:
 class Recipe:
     """Actions of a unit, for one number of threads, one after the other on all of them.
 
-    With ``lanes``, each thread has actions of its own, side by side with the others.
+    With ``lanes``, each thread has actions of its own, side by side with the others. With ``views``
+    there are no actions: the unit's results are where its operand is.
     """
 
     actions: tuple[Action, ...]
@@ -94,6 +95,7 @@ class Recipe:
     results: tuple[Buffer, ...]
     temporaries: tuple[Buffer, ...] = ()
     lanes: tuple[int, ...] = ()  # how many of the actions, in order, each thread has
+    views: tuple[int, ...] = ()  # of results that lie in operand 0: bytes behind its start
 
     def by_lane(self) -> tuple[tuple[Action, ...], ...]:
         ends = [0, *accumulate(self.lanes or (len(self.actions),))]

@@ -3,6 +3,7 @@
     x * sigmoid(x)                                        silu
     clip(x + 3, 0, 6) / 6                                 hardsigmoid, and times x: hardswish
     0.5 * x * (1 + erf(x / sqrt(2)))                      gelu
+    0.5 * x * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x^3)))
     x / sqrt(mean(x^2) + eps) * w                         rms_norm
     d = x - mean(x);  d / sqrt(mean(d^2) + eps) * w + b   layer_norm
 
@@ -18,6 +19,7 @@ from functools import partial
 from itertools import permutations
 
 from braid.core.graph import Operator, OpGraph
+from braid.engine.ops.kinds import EPILOGUE
 from braid.engine.passes.body import Weights, scalar
 from braid.engine.passes.matching import (
     Build,
@@ -46,8 +48,10 @@ class _Product:
         self._number, self._factors = number, factors
 
     def __call__(self, value: str, upstream: Upstream, captures: Captures) -> Iterator[Captures]:
-        op = upstream.makers[value]
-        if op.kind not in ("aten.mul", "aten.div"):
+        op = upstream.makers.get(value)
+        if op is None or op.kind not in ("aten.mul", "aten.div") or EPILOGUE in op.attributes:
+            return
+        if captures and upstream.reads[value] != 1:
             return
         number, values = _factors(op, upstream)
         if len(values) == len(self._factors) and fits(number, self._number):
@@ -102,6 +106,15 @@ _HALVED = either(
     Op("aten.div", _X, number(_near(_ROOT_OF_2))), Op("aten.mul", _X, number(_near(1 / _ROOT_OF_2)))
 )
 _ONE_PLUS_ERF = Op("aten.add", Op("aten.erf", _HALVED), number(1))
+_CUBIC = either(
+    _Product(_near(0.044715), Op("braid.pow", _X, value=3)), _Product(_near(0.044715), _X, _X, _X)
+)
+_SLOPE = Op("aten.add", number(1), _Product(_near(0.044715), _X, _X))
+_ROOT_OF_2_BY_PI = _near(math.sqrt(2 / math.pi))
+_BENT = either(
+    _Product(_ROOT_OF_2_BY_PI, Op("aten.add", _X, _CUBIC)), _Product(_ROOT_OF_2_BY_PI, _X, _SLOPE)
+)
+_ONE_PLUS_TANH = Op("aten.add", Op("aten.tanh", _BENT), number(1))
 _HARDSIGMOID = Op("braid.hardsigmoid", _X, alpha=_near(_SIXTH), beta=0.5)
 
 _ACTIVATIONS = (
@@ -110,13 +123,14 @@ _ACTIVATIONS = (
     ),
     rule(_Product(_near(_SIXTH), _X, _CLIPPED), becomes("aten.hardswish", "x")),
     rule(_Product(_near(0.5), _X, _ONE_PLUS_ERF), becomes("aten.gelu", "x", approximate="none")),
+    rule(_Product(_near(0.5), _X, _ONE_PLUS_TANH), becomes("aten.gelu", "x", approximate="tanh")),
     rule(_Product(1, _X, Op("aten.sigmoid", _X)), becomes("aten.silu", "x")),
     rule(_Product(1, _X, _HARDSIGMOID), becomes("aten.hardswish", "x")),
 )
 
 
 def recognise_activations(graph: OpGraph, weights: Weights) -> tuple[OpGraph, Weights]:
-    """Write silu, hardsigmoid, hardswish and gelu (erf) as one operator each.
+    """Write silu, hardsigmoid, hardswish and gelu (erf, tanh) as one operator each.
 
     Only where nothing else reads the values in between. The parts are left for dead code removal.
     """

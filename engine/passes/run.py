@@ -11,6 +11,7 @@ from braid.core.graph import Operator, OpGraph
 from braid.engine.ops.dtypes import spec_of
 from braid.engine.ops.kinds import EPILOGUE, epilogue_steps, op
 from braid.engine.passes.affine import fold_affine, matmul_to_linear
+from braid.engine.passes.attention import fuse_attention
 from braid.engine.passes.body import Pass, Weights
 from braid.engine.passes.clean import drop_dead, drop_no_ops, merge_duplicates
 from braid.engine.passes.folding import (
@@ -20,7 +21,13 @@ from braid.engine.passes.folding import (
     fold_pooled_views,
     fold_view_chains,
 )
-from braid.engine.passes.fusion import convolve_parts, fuse_epilogues
+from braid.engine.passes.fusion import (
+    convolve_parts,
+    fuse_epilogues,
+    fuse_residuals,
+    fuse_weighted_sums,
+)
+from braid.engine.passes.group_norms import fuse_group_norms
 from braid.engine.passes.image_rows import sequences_to_images
 from braid.engine.passes.patterns import recognise_activations, recognise_norms
 
@@ -44,6 +51,13 @@ PASSES: tuple[Pass, ...] = (
     convolve_parts,
     drop_dead,
 )
+
+
+def fuse_static(graph: OpGraph, constants: Weights) -> OpGraph:
+    """What passes make of a static graph, where shapes and summands are known."""
+    graph = fuse_group_norms(fuse_attention(graph, constants), constants)
+    return fuse_weighted_sums(fuse_residuals(graph), constants)
+
 
 _CONTROL = frozenset({"braid.cond"})  # kinds that the registry does not run
 

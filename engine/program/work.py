@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from braid.core.graph import Operator, OpGraph
 from braid.core.measurement import UnitProfile
+from braid.engine.ops.families.attention import ATTENTION, ViewedAttention
 from braid.engine.ops.families.quantised_unit import KIND
 
 _FLOP_PER_US = 50_000.0  # one thread of a server CPU, fp32
@@ -52,6 +53,10 @@ def estimated_flop(unit: Operator, graph: OpGraph) -> float:
     if unit.kind in ("aten.convolution", "braid.convolution_add"):
         taps = graph.spec(unit.inputs[1]).shape[1:]
         return 2.0 * result.elements * math.prod(int(tap) for tap in taps)
+    if unit.kind == ATTENTION:
+        how = ViewedAttention(**unit.attributes)  # type: ignore[arg-type]
+        scores = how.batches * how.heads * how.queries * how.keys
+        return 2.0 * scores * (how.width + how.value_width)
     source = graph.spec(unit.inputs[0]) if unit.inputs else result
     if unit.kind in ("aten.linear", "braid.linear_add", "aten.matmul") and source.shape:
         return 2.0 * result.elements * int(source.shape[-1])

@@ -36,10 +36,10 @@ from braid.engine.link.messages import ModelMemory
 from braid.engine.link.shared_memory import SlotLayout, slot_layout
 from braid.engine.ops.dtypes import torch_dtype
 from braid.engine.ops.whole import loose_graph, output_specs
-from braid.engine.passes.fusion import fuse_residuals, fuse_weighted_sums
 from braid.engine.passes.precision import in_precision
 from braid.engine.passes.quantised.calibrated import quantised_by
 from braid.engine.passes.quantised.fusing import fuse_quantised
+from braid.engine.passes.run import fuse_static
 from braid.engine.passes.specialise import specialise
 from braid.engine.program.engines import Whole
 from braid.engine.program.input_ranges import input_ranges
@@ -269,7 +269,7 @@ class ModelTable:
         if has_nothing and (loose := self._loose(key.digest)) is not None:
             (template, weights), static = loose, {}
         graph, constants = specialise(template, weights, key.specs, static, self._pause)
-        return fuse_weighted_sums(fuse_residuals(graph), constants), constants
+        return fuse_static(graph, constants), constants
 
     def _loose(self, digest: str) -> tuple[OpGraph, Mapping[str, Tensor]] | None:
         """Return a model as one operator of ONNX Runtime, whose results may have any shape.

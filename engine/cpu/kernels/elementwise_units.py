@@ -8,37 +8,121 @@ answers want it: of the 442 us that doubling 600 KB took in service, reordering 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from functools import partial
 from itertools import pairwise
 
 import torch
 
 from braid.core.graph import Operator, OpGraph
-from braid.engine.cpu.kernels.epilogues import POINTWISE, post_op
-from braid.engine.cpu.kernels.unit_binding import UnitBinding
+from braid.engine.cpu.kernels.epilogues import post_op
+from braid.engine.cpu.kernels.unit_binding import VARIANT, UnitBinding
 from braid.engine.onednn import floats
-from braid.engine.onednn.library import ADD, DTYPES, POST_OP, SCALES, SRC, SRC_1, PostOp
-from braid.engine.onednn.recipe import Buffer
+from braid.engine.onednn.library import (
+    ADD,
+    BINARY_ADD,
+    BINARY_DIVIDE,
+    BINARY_MAX,
+    BINARY_MIN,
+    BINARY_MULTIPLY,
+    BINARY_SUBTRACT,
+    DST,
+    DTYPES,
+    POST_OP,
+    SCALES,
+    SRC,
+    SRC_1,
+    PostOp,
+)
+from braid.engine.onednn.recipe import Action, Buffer, Place, Recipe
 from braid.engine.ops.dtypes import torch_dtype
+from braid.engine.ops.families.attention import ATTENTION
 from braid.engine.ops.families.quantised_unit import DEQUANTISE, IDENTITY, QUANTISE
-from braid.engine.ops.kinds import EPILOGUE, WEIGHTED_SUM
+from braid.engine.ops.kinds import EPILOGUE, OPS, WEIGHTED_SUM
+from braid.engine.passes.attention import RESHAPES
 from braid.engine.passes.fusion import weights_of
 from braid.engine.program.kernel import Kernel
 
-_KINDS = frozenset(
-    {"aten.add", "aten.mul", WEIGHTED_SUM, "braid.cast", QUANTISE, DEQUANTISE, *POINTWISE}
-)
+_ALGORITHMS = {
+    "aten.add": BINARY_ADD,
+    "aten.mul": BINARY_MULTIPLY,
+    "aten.sub": BINARY_SUBTRACT,
+    "aten.div": BINARY_DIVIDE,
+    "aten.maximum": BINARY_MAX,
+    "aten.minimum": BINARY_MIN,
+}
+COMBINING = frozenset(_ALGORITHMS)
+
+_KINDS = COMBINING | {
+    *(WEIGHTED_SUM, "braid.cast", QUANTISE, DEQUANTISE, "aten.where"),
+    *("aten.cat", "braid.slice", "braid.split"),
+}
+"""Kinds that are not pointwise, and whose results lie as their operands do."""
+
+_OF_ROWS = RESHAPES | {
+    *("aten.permute", "aten.matmul", "aten.linear", "braid.linear_add", "aten.softmax"),
+    *("aten.layer_norm", "braid.rms_norm", ATTENTION),
+}
+"""Kinds that want and make numbers in the order of their shape, or do with any."""
 
 
-def summed(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> Kernel | None:
-    left, right = unit.inputs
-    shape = binding.shape(unit.outputs[0])
-    same = binding.is_plain(right) and binding.shape(left) == binding.shape(right) == shape
-    if not same or set(unit.attributes) - {EPILOGUE}:
+def combined(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> Kernel | None:
+    """Kernel of a sum, product and so on; one operand may be repeated along axes."""
+    (result,) = unit.outputs
+    shape, algorithm = binding.shape(result), _ALGORITHMS[unit.kind]
+    places = [at for at, name in enumerate(unit.inputs) if binding.shape(name) == shape]
+    if len(unit.inputs) != 2 or set(unit.attributes) - {EPILOGUE} or not shape or not places:
         return None
-    describe = partial(floats.add, binding.library, math.prod(shape), steps)
-    arguments, buffer = {SRC: 0, SRC_1: 1}, _buffer(unit, binding)
-    return binding.kernel(describe, arguments, buffer, needs_finite=bool(steps))
+    if places[0] == 1 and algorithm in (BINARY_SUBTRACT, BINARY_DIVIDE):
+        return None  # oneDNN repeats the second operand only
+    if not all(map(binding.is_plain, unit.inputs)):
+        return None
+    first, second = places[0], 1 - places[0]
+    right, buffer = unit.inputs[second], _buffer(unit, binding)
+    if (function := _with_number(right, binding, algorithm)) is not None:
+        flat = partial(floats.elementwise, binding.library, math.prod(shape), function, steps)
+        return binding.kernel(flat, {SRC: first}, buffer, needs_finite=bool(steps))
+    whole: tuple[tuple[int, ...], tuple[int, ...]] = shape, binding.strides(result)
+    is_dense = len(places) < 2 and (right in binding.graph.constants or binding.lies_dense(right))
+    if len(places) == 2:  # rows of numbers that lie alike, whatever their shape
+        whole = repeated = (math.prod(shape),), (1,)
+    else:
+        repeated = _padded(binding.shape(right), right, binding, len(shape), is_dense=is_dense)
+    operands = (first, buffer.images), (second, buffer.images if len(places) == 2 else not is_dense)
+
+    def make(threads: int) -> Recipe:
+        library = binding.library
+        with library.threads(threads):
+            layouts = library.strided(*whole), library.strided(*repeated), library.strided(*whole)
+            primitive = floats.binary(library, algorithm, layouts, steps)
+        arguments = {SRC: Place("operand", 0), SRC_1: Place("operand", 1), DST: Place("result", 0)}
+        return Recipe((Action(primitive, {}, arguments),), operands, (buffer,))
+
+    is_exact = not steps and algorithm not in (BINARY_MAX, BINARY_MIN)
+    return Kernel(VARIANT, recipe=make, needs_finite=not is_exact)
+
+
+def _padded(
+    own: tuple[int, ...], value: str, binding: UnitBinding, rank: int, *, is_dense: bool
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Shape and strides of an operand with axes of extent 1 before its own."""
+    strides = torch.empty(own, device="meta").stride() if is_dense else binding.strides(value)
+    missing = rank - len(own)
+    return (*[1] * missing, *own), (*[math.prod(own)] * missing, *strides)
+
+
+def _with_number(value: str, binding: UnitBinding, algorithm: int) -> PostOp | None:
+    """A product, sum or difference with a constant number, as a function of the other operand."""
+    constant = binding.constant(value)
+    if constant is None or constant.numel() != 1:
+        return None
+    number = float(constant)
+    functions: Mapping[int, PostOp] = {
+        BINARY_MULTIPLY: ("linear", number, 0.0),
+        BINARY_ADD: ("linear", 1.0, number),
+        BINARY_SUBTRACT: ("linear", 1.0, -number),
+    }
+    return functions.get(algorithm)
 
 
 def weighted(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> Kernel | None:
@@ -58,7 +142,9 @@ def weighted(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> Kerne
         chain += [("linear", ratio, 0.0), (ADD, 0.0, 0.0)]
         arguments[POST_OP * len(chain) | SRC_1] = position
     chain += [("linear", weights[-1], 0.0), *steps]
-    describe = partial(floats.add, binding.library, math.prod(shape), chain, {SRC: 0})
+    flat = binding.library.dense([math.prod(shape)])
+    layouts = flat, flat, flat
+    describe = partial(floats.binary, binding.library, BINARY_ADD, layouts, chain, {SRC: 0})
     fixed = {SCALES | SRC: torch.tensor([first])}
     buffer = _buffer(unit, binding)
     return binding.kernel(describe, arguments, buffer, fixed=fixed, needs_finite=True)
@@ -74,23 +160,6 @@ def pointwise(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> Kern
     return binding.kernel(describe, {SRC: 0}, _buffer(unit, binding), needs_finite=True)
 
 
-def scaled(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> Kernel | None:
-    if set(unit.attributes) - {EPILOGUE}:
-        return None
-    shape = binding.shape(unit.outputs[0])
-    for position, factor in ((0, unit.inputs[1]), (1, unit.inputs[0])):
-        number, data = binding.constant(factor), unit.inputs[position]
-        if number is None or number.numel() != 1 or not binding.is_plain(data):
-            continue
-        if binding.shape(data) != shape:
-            continue
-        scale: PostOp = "linear", float(number), 0.0
-        describe = partial(floats.elementwise, binding.library, math.prod(shape), scale, steps)
-        buffer = _buffer(unit, binding)
-        return binding.kernel(describe, {SRC: position}, buffer, needs_finite=bool(steps))
-    return None
-
-
 def cast(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> Kernel | None:
     source = torch_dtype(binding.graph.spec(unit.inputs[0]).dtype)
     shape = binding.shape(unit.outputs[0])
@@ -103,13 +172,13 @@ def cast(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> Kernel | 
 def _buffer(unit: Operator, binding: UnitBinding) -> Buffer:
     (result,) = unit.outputs
     shape = binding.shape(result)
-    return binding.buffer(shape, images=len(shape) == 4 and result in binding.images)
+    return binding.buffer(shape, images=not binding.lies_dense(result))
 
 
 def image_values(graph: OpGraph) -> frozenset[str]:
-    """Values that a unit of another kind makes or reads, also behind elementwise units."""
+    """Values that a unit on images makes or reads, also behind elementwise units."""
     users: dict[str, list[int]] = {}
-    moving = [_moving(unit, graph) for unit in graph.operators]
+    moving = [set() if unit.kind in _OF_ROWS else _moving(unit, graph) for unit in graph.operators]
     for index, values in enumerate(moving):
         for value in values:
             users.setdefault(value, []).append(index)
@@ -127,7 +196,9 @@ def image_values(graph: OpGraph) -> frozenset[str]:
 
 def _is_elementwise(unit: Operator) -> bool:
     """Whether a unit reads and writes numbers in any order."""
-    return unit.kind in _KINDS or unit.attributes.get("unit") in ("aten.add", IDENTITY)
+    is_pointwise = unit.kind in OPS and OPS[unit.kind].pointwise
+    on_integers = unit.attributes.get("unit") in ("aten.add", IDENTITY)
+    return is_pointwise or unit.kind in _KINDS or on_integers
 
 
 def _moving(unit: Operator, graph: OpGraph) -> set[str]:

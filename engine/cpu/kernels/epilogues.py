@@ -43,6 +43,10 @@ _POST_OPS: Mapping[str, Reader] = {
     "aten.leaky_relu": _numbers("relu", "negative_slope"),
     "braid.hardsigmoid": _numbers("hardsigmoid", "alpha", "beta"),
     "braid.affine": _numbers("linear", "scale", "shift"),
+    "aten.neg": _plain("linear", -1.0),
+    "aten.square": _plain("square"),
+    "aten.abs": _plain("abs"),
+    "aten.sqrt": _plain("sqrt"),
 }
 
 

@@ -16,10 +16,18 @@ from functools import partial
 from torch import Tensor
 
 from braid.core.graph import Operator
-from braid.engine.cpu.kernels.elementwise_units import cast, pointwise, scaled, summed, weighted
+from braid.engine.cpu.kernels.elementwise_units import (
+    COMBINING,
+    cast,
+    combined,
+    pointwise,
+    weighted,
+)
 from braid.engine.cpu.kernels.epilogues import POINTWISE, post_ops
-from braid.engine.cpu.kernels.image_units import batch_norm, sliced
+from braid.engine.cpu.kernels.image_units import batch_norm
+from braid.engine.cpu.kernels.native_units import NATIVE_KINDS, bind_natively
 from braid.engine.cpu.kernels.unit_binding import VARIANT, UnitBinding, single
+from braid.engine.cpu.kernels.view_units import VIEW_KINDS, viewed
 from braid.engine.onednn import floats
 from braid.engine.onednn.library import (
     ADD,
@@ -54,6 +62,25 @@ def bind_directly(unit: Operator, binding: UnitBinding) -> Kernel | None:
         return None
     steps = post_ops(unit)
     return None if steps is None else binder(unit, binding, steps)
+
+
+def _matmul(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> Kernel | None:
+    """Product of two values of several axes, of which the leading ones may be repeated."""
+    names = (*unit.inputs, *unit.outputs)
+    shapes = [binding.shape(name) for name in names]
+    rank = len(shapes[2])
+    if not all(map(binding.is_plain, names)) or not binding.lies_dense(unit.outputs[0]):
+        return None
+    if min(map(len, shapes)) < 2:
+        return None
+    padded = [(*[1] * (rank - len(shape)), *shape) for shape in shapes]
+    describe = partial(floats.batched_matmul, binding.library, padded, steps)
+    return binding.kernel(
+        describe,
+        {SRC: 0, WEIGHTS: 1},
+        binding.buffer(shapes[2], images=False),
+        needs_finite=bool(steps),
+    )
 
 
 def _convolution(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> Kernel | None:
@@ -186,19 +213,21 @@ def _mean(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> Kernel |
 
 
 def _concatenation(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> Kernel | None:
-    result = binding.shape(unit.outputs[0])
-    if (
-        steps
-        or len(unit.inputs) < 2
-        or len(result) != 4
-        or unit.attributes["dim"] not in (1, -3)
-        or not all(binding.is_plain(name, 4) for name in unit.inputs)
-    ):
+    (result,) = unit.outputs
+    shape, dim = binding.shape(result), unit.attributes["dim"]
+    if steps or len(unit.inputs) < 2 or not all(map(binding.is_plain, unit.inputs)):
         return None
-    shapes = [binding.shape(name) for name in unit.inputs]
-    arguments = {MANY + i: i for i in range(len(shapes))}
-    describe = partial(floats.concat, binding.library, shapes, result)
-    return binding.kernel(describe, arguments, binding.buffer(result, images=True))
+    assert isinstance(dim, int)
+    images = not binding.lies_dense(result)
+
+    def describe() -> Primitive:
+        library = binding.library
+        layout = library.images if images else library.dense
+        parts = [layout(binding.shape(name)) for name in unit.inputs]
+        return floats.concat(library, parts, layout(shape), dim % len(shape))
+
+    arguments = {MANY + i: i for i in range(len(unit.inputs))}
+    return binding.kernel(describe, arguments, binding.buffer(shape, images=images))
 
 
 _BINDERS: Mapping[str, Callable[[Operator, UnitBinding, list[PostOp]], Kernel | None]] = {
@@ -212,12 +241,13 @@ _BINDERS: Mapping[str, Callable[[Operator, UnitBinding, list[PostOp]], Kernel | 
     _GLOBAL_POOL: _mean,
     "aten.cat": _concatenation,
     "aten.batch_norm": batch_norm,
-    "braid.slice": sliced,
-    "aten.add": summed,
+    "aten.matmul": _matmul,
     WEIGHTED_SUM: weighted,
-    "aten.mul": scaled,
     "braid.cast": cast,
+    **dict.fromkeys(COMBINING, combined),
     **dict.fromkeys(POINTWISE, pointwise),
+    **dict.fromkeys(NATIVE_KINDS, bind_natively),
+    **dict.fromkeys(VIEW_KINDS, viewed),
 }
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass
 from types import MappingProxyType
 
+import torch
 from torch import Tensor
 
 from braid.core.graph import OpGraph
@@ -38,6 +39,15 @@ class UnitBinding:
             and (rank is None or len(spec.shape) == rank)
             and 0 not in spec.shape
         )
+
+    def lies_dense(self, value: str) -> bool:
+        """Whether the elements of a value lie in the order of its shape, not as images."""
+        return len(self.graph.spec(value).shape) != 4 or value not in self.images
+
+    def strides(self, value: str) -> tuple[int, ...]:
+        """Distances between elements along each axis, in elements."""
+        layout = torch.contiguous_format if self.lies_dense(value) else torch.channels_last
+        return torch.empty(self.shape(value), memory_format=layout, device="meta").stride()
 
     def constant(self, value: str) -> Tensor | None:
         """Tensor of a value that is a constant in fp32 or bf16; None for any other value."""

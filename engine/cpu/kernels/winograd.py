@@ -19,21 +19,11 @@ from torch import Tensor
 
 from braid.core.graph import Operator
 from braid.engine.cpu.kernels.epilogues import post_ops
+from braid.engine.cpu.kernels.native_units import NativeCall
 from braid.engine.cpu.kernels.onednn_units import constants_of, weights_and_bias, with_residual
 from braid.engine.cpu.kernels.unit_binding import UnitBinding
 from braid.engine.cpu.native.find import find_native
-from braid.engine.onednn.library import (
-    BIAS,
-    DST,
-    POST_OP,
-    SCRATCH,
-    SRC,
-    SRC_1,
-    WEIGHTS,
-    Computation,
-    OneDnn,
-    PostOp,
-)
+from braid.engine.onednn.library import DST, SCRATCH, OneDnn, PostOp
 from braid.engine.onednn.recipe import Action, Buffer, Place, Recipe
 from braid.engine.program.attributes import image_window
 from braid.engine.program.kernel import Kernel
@@ -47,8 +37,6 @@ BLOCK, FEW = 24, 12
 """Most tiles of a block, and how many are few."""
 
 _KINDS = frozenset({"aten.convolution", "braid.convolution_add"})
-
-_RESIDUAL = POST_OP | SRC_1
 
 _RELU: PostOp = ("relu", 0.0, 0.0)
 
@@ -74,7 +62,7 @@ class _Convolution(ctypes.Structure):
     )
 
 
-class Winograd(Computation):
+class Winograd(NativeCall):
     """One convolution on images of fixed shapes, for one number of threads."""
 
     def __init__(
@@ -98,32 +86,17 @@ class Winograd(Computation):
             threads: that take tiles.
             relu: negative results become 0.
         """
-        self.library, self.execute = library, native.braid_winograd
         n, c, h, w = source
         _, out, out_height, out_width = output
         tiles = n * math.ceil(out_height / TILE) * math.ceil(out_width / TILE)
         blocks, shares = cut(tiles, math.ceil(out / PANEL), threads)
         of_thread = math.ceil(tiles / blocks) * PATCH * PATCH * (c + out)
-        images = library.images(source), library.images(output)
-        weights = PATCH * PATCH * math.ceil(out / PANEL) * c * PANEL
         self.scratch_elements = threads * of_thread
-        self._layouts = {
-            SRC: images[0],
-            DST: images[1],
-            _RESIDUAL: images[1],
-            WEIGHTS: library.dense([weights]),
-            BIAS: library.dense([out]),
-            SCRATCH: library.dense([self.scratch_elements]),
-        }
-        self._convolution = _Convolution(
-            ctypes.cast(library.data_of, ctypes.c_void_p).value,
-            *(n, h, w, c, out, out_height, out_width, *padding),
+        convolution = _Convolution(
+            *(None, n, h, w, c, out, out_height, out_width, *padding),
             *(blocks, shares, threads, relu, of_thread),
         )
-        self.handles = ctypes.addressof(self._convolution), 0
-
-    def layout(self, argument: int) -> ctypes.c_void_p:
-        return self._layouts[argument]
+        super().__init__(library, native.braid_winograd, convolution)
 
 
 def cut(tiles: int, panels: int, threads: int) -> tuple[int, int]:

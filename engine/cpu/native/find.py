@@ -12,6 +12,8 @@ log = logging.getLogger("braid.executor")
 FUNCTIONS = (
     *("braid_run_lanes", "braid_let_lanes_spin", "braid_interleave"),
     *("braid_winograd", "braid_has_winograd", "braid_core_distances"),
+    *("braid_attention", "braid_rows", "braid_groups"),
+    *("braid_attention_scratch", "braid_limit_vectors"),
 )
 
 MISSING = (
@@ -33,7 +35,11 @@ def find_native() -> ctypes.CDLL | None:
             native = ctypes.CDLL(str(path))
             for name in FUNCTIONS:
                 getattr(native, name)
-            native.braid_winograd.argtypes = [_POINTER, _POINTER, ctypes.c_int, _POINTER]
+            for name in ("winograd", "attention", "rows", "groups"):
+                function = getattr(native, f"braid_{name}")
+                function.argtypes = [_POINTER, _POINTER, ctypes.c_int, _POINTER]
+            native.braid_attention_scratch.argtypes = [_POINTER]
+            native.braid_attention_scratch.restype = ctypes.c_int64
             native.braid_core_distances.argtypes = [
                 *(_POINTER, ctypes.c_int, ctypes.c_int, ctypes.c_int),
                 *(ctypes.c_int64, _POINTER),

@@ -47,14 +47,7 @@ def group_normalization(node: OnnxNode, to: Builder) -> None:
     eps, groups = node.real("epsilon", 1e-5), node.integer("num_groups")
     node.without_effect("stash_type")
     operands = [node.operand(i) for i in range(3)]
-    to.emit(
-        "braid.group_norm",
-        operands,
-        node.output,
-        groups=groups,
-        eps=eps,
-        by_group=node.version < 21,
-    )
+    to.emit("braid.group_norm", operands, node.output, groups=groups, eps=eps)
 
 
 @lowers("LRN", 1, 13)

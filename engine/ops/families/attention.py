@@ -161,6 +161,94 @@ def scaled_dot_product_attention(
     return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=causal, scale=scale)
 
 
+ATTENTION = "braid.attention_on_views"
+"""Kind of ``attention_on_views``."""
+
+
+@dataclass(frozen=True, slots=True)
+class ViewedAttention:
+    """Attributes of ``braid.attention_on_views``.
+
+    A view is an offset and the distances between neighbours of a batch, head, row and column, in
+    elements of a dense tensor.
+    """
+
+    batches: int
+    heads: int
+    queries: int
+    keys: int
+    width: int  # of queries and keys
+    value_width: int
+    q: Sequence[int]  # views
+    k: Sequence[int]
+    v: Sequence[int]
+    out: Sequence[int]  # distances between batches, heads, rows of the result
+    shape: Sequence[int]  # of the result
+    scale: float  # of the scores
+    masks: Sequence[Sequence[Any]] = ()  # of each: kind, number, view
+    causal: bool = False  # a query sees keys up to its own position
+    zero_hidden: bool = False  # rows whose scores are all -inf give 0, not NaN
+    shared: int = 1  # how many heads of queries, one after the other, read a head of keys
+
+
+ADDED, SHOWN, HIDDEN = MASKS = "added", "shown", "hidden"
+"""Kinds of masks: added to the scores; true where the score stays, else it becomes the mask's
+number; true where it becomes that."""
+
+MOST_MASKS = 4
+"""Of one unit: as many as engine/cpu/native/vectors.c has room for."""
+
+
+@operator(ATTENTION, how=ViewedAttention)
+def attention_on_views(
+    q: Tensor, k: Tensor, v: Tensor, *masks: Tensor, how: ViewedAttention
+) -> Tensor:
+    """Attention over heads that lie anywhere in dense tensors, and its result in any order.
+
+    Made by ``fuse_attention`` of views, products, masks and a softmax. Masks apply in order.
+    """
+    extents = how.batches, how.heads // how.shared
+    queries = _strided(q, (how.batches, how.heads, how.queries, how.width), how.q)
+    keys = _strided(k, (*extents, how.keys, how.width), how.k)
+    values = _strided(v, (*extents, how.keys, how.value_width), how.v)
+    if how.shared > 1:
+        keys, values = (x.repeat_interleave(how.shared, 1) for x in (keys, values))
+    if masks:
+        result = _through_masks((queries, keys, values), masks, how)
+    else:
+        result = F.scaled_dot_product_attention(
+            queries, keys, values, is_causal=how.causal, scale=how.scale
+        )
+    placed = torch.empty(result.numel(), dtype=result.dtype, device=result.device)
+    placed.as_strided(result.shape, (*how.out, 1)).copy_(result)
+    return placed.reshape(tuple(how.shape))
+
+
+def _through_masks(
+    qkv: tuple[Tensor, Tensor, Tensor], masks: Sequence[Tensor], how: ViewedAttention
+) -> Tensor:
+    queries, keys, values = qkv
+    scores = torch.matmul(queries, keys.transpose(-1, -2)) * how.scale
+    for mask, (kind, number, *view) in zip(masks, how.masks, strict=True):
+        placed = _strided(mask, scores.shape, view)
+        if kind == ADDED:
+            scores = scores + placed
+        else:
+            scores = scores.masked_fill(placed if kind == HIDDEN else ~placed, number)
+    if how.causal:
+        seen = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
+        scores = scores.masked_fill(~seen, -torch.inf)
+    odds = torch.softmax(scores, -1)
+    if how.zero_hidden:
+        odds = odds.masked_fill((scores == -torch.inf).all(-1, keepdim=True), 0)
+    return torch.matmul(odds, values)
+
+
+def _strided(x: Tensor, shape: Sequence[int], view: Sequence[int]) -> Tensor:
+    offset, *strides = view
+    return x.contiguous().as_strided(tuple(shape), strides, offset)
+
+
 def _positions(shapes: Sequence[Shape | None], _: Mapping[str, Any]) -> Iterable[ValueRange]:
     if len(shapes) > 3:
         assert shapes[1] is not None

@@ -59,11 +59,17 @@ def instance_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor
 def group_norm(
     x: Tensor, weight: Tensor, bias: Tensor, groups: int, eps: float, by_group: bool = False
 ) -> Tensor:
-    """Normalise groups of channels; weight and bias are by channel, or by group."""
-    if by_group:
-        repeat = x.shape[1] // groups
-        weight, bias = weight.repeat_interleave(repeat), bias.repeat_interleave(repeat)
+    """Normalise groups of channels; weight and bias have a number a channel, or a group.
+
+    Their shapes do not matter, nor does ``by_group``, which older artefacts state.
+    """
+    weight, bias = (by_channel(t, x.shape[1]) for t in (weight, bias))
     return torch.group_norm(x, groups, weight, bias, eps)
+
+
+def by_channel(numbers: Tensor, channels: int) -> Tensor:
+    """Numbers by channel or by group of channels, as [channels]."""
+    return numbers.reshape(-1).repeat_interleave(channels // max(1, numbers.numel()))
 
 
 @operator("braid.lrn")

@@ -97,3 +97,30 @@ def test_a_convolution_and_its_recognised_activation_are_one_unit() -> None:
 
     assert kinds(graph) == ["convolution"]
     assert_same_numbers(drawn, (graph, weights), 1e-5)
+
+
+@pytest.mark.parametrize("order", ["power", "cube", "slope"])
+def test_gelu_by_tanh_is_recognised(order: str) -> None:
+    net = Drawing(x=["batch", 4])
+    steep = net.constant(value=0.044715)
+    root = net.constant(value=math.sqrt(2 / math.pi))
+    if order == "slope":
+        squared = net.op("aten.mul", net.op("aten.mul", steep, "x"), "x")
+        slope = net.op("aten.add", net.constant(value=1.0), squared)
+        inner = net.op("aten.mul", net.op("aten.mul", "x", root), slope)
+    else:
+        cube = (
+            net.op("braid.pow", "x", value=3.0)
+            if order == "power"
+            else net.op("aten.mul", net.op("aten.mul", "x", "x"), "x")
+        )
+        bent = net.op("aten.add", "x", net.op("aten.mul", cube, steep))
+        inner = net.op("aten.mul", bent, root)
+    one = net.op("aten.add", net.op("aten.tanh", inner), net.constant(value=1.0))
+    half = net.op("aten.mul", "x", net.constant(value=0.5))
+    drawn = net.graph(net.op("aten.mul", half, one))
+
+    found = drop_dead(*recognise_activations(*drawn))
+
+    assert kinds(found[0]) == ["gelu"]
+    assert_same_numbers(drawn, found)

@@ -1,0 +1,257 @@
+"""Units on the part in C: attention, softmax, normalisations over rows and over groups of channels.
+
+engine/cpu/native/vectors.c computes them, in FP32.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import Tensor
+
+from braid.core.graph import Operator
+from braid.engine.cpu.kernels.unit_binding import UnitBinding
+from braid.engine.cpu.native.find import find_native
+from braid.engine.onednn.library import (
+    BIAS,
+    DST,
+    MANY,
+    SCRATCH,
+    SRC,
+    WEIGHTS,
+    Computation,
+    OneDnn,
+    PostOp,
+)
+from braid.engine.onednn.recipe import Action, Buffer, Place, Recipe
+from braid.engine.ops.families.attention import (
+    ATTENTION,
+    MASKS,
+    MOST_MASKS,
+    ViewedAttention,
+)
+from braid.engine.ops.families.normalisation import by_channel
+from braid.engine.ops.kinds import EPILOGUE
+from braid.engine.program.kernel import Kernel
+
+VARIANT = "native"
+
+_KEYS, _VALUES = 2, 3
+"""Arguments of attention beside SRC, its queries; masks follow MANY."""
+
+_LEAST_ROWS = 12
+"""Queries in registers with the widest vectors, as in vectors.c."""
+
+_UNEVEN = 1.1
+"""How much more than its share the busiest thread may have before heads are divided."""
+
+_ACTIVATIONS: Mapping[tuple[PostOp, ...], int] = {
+    (): 0,
+    (("relu", 0.0, 0.0),): 1,
+    (("swish", 1.0, 0.0),): 2,
+}
+_LAYER_NORM, _RMS_NORM, _SOFTMAX = range(3)
+
+
+def _words(*names: str) -> list[tuple[str, type]]:
+    return [(name, ctypes.c_int64) for name in names]
+
+
+class _View(ctypes.Structure):
+    _fields_ = _words("offset", "batch", "head", "row", "column")
+
+
+class _Mask(ctypes.Structure):
+    _fields_ = (*_words("kind"), ("fill", ctypes.c_double), ("at", _View))
+
+
+class _Attention(ctypes.Structure):
+    _fields_ = (
+        ("data_of", ctypes.c_void_p),
+        *_words("batches", "heads", "queries", "keys", "width", "value_width"),
+        *((name, _View) for name in ("q", "k", "v", "out")),
+        ("scale", ctypes.c_double),
+        *_words("causal", "zero_hidden", "shared", "masks"),
+        ("mask", _Mask * MOST_MASKS),
+        *_words("threads", "parts"),
+    )
+
+
+class _Rows(ctypes.Structure):
+    _fields_ = (
+        ("data_of", ctypes.c_void_p),
+        *_words("kind", "rows", "columns"),
+        ("eps", ctypes.c_double),
+        *_words("activation", "threads"),
+    )
+
+
+class _Groups(ctypes.Structure):
+    _fields_ = (
+        ("data_of", ctypes.c_void_p),
+        *_words("images", "pixels", "channels", "groups"),
+        ("eps", ctypes.c_double),
+        *_words("activation", "threads"),
+    )
+
+
+class NativeCall(Computation):
+    """A function of the part in C that is called as a primitive is; ``structure`` is its own."""
+
+    def __init__(self, library: OneDnn, execute: object, structure: ctypes.Structure) -> None:
+        structure.data_of = ctypes.cast(library.data_of, ctypes.c_void_p).value
+        self.library, self.execute = library, execute
+        self._structure = structure
+        self._any = library.dense([1])  # of each argument only the address is read
+        self.handles = ctypes.addressof(structure), 0
+
+    def layout(self, argument: int) -> ctypes.c_void_p:
+        return self._any
+
+
+def bind_natively(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> Kernel | None:
+    """Kernel of one of ``NATIVE_KINDS``; None where it does not fit or nothing was built."""
+    native, activation = find_native(), _ACTIVATIONS.get(tuple(steps))
+    if native is None or activation is None or binding.library.dtype != torch.float32:
+        return None
+    return NATIVE_KINDS[unit.kind](unit, binding, native, activation)
+
+
+def _attention(
+    unit: Operator, binding: UnitBinding, native: ctypes.CDLL, activation: int
+) -> Kernel | None:
+    if EPILOGUE in unit.attributes or not binding.lies_dense(unit.outputs[0]):
+        return None
+    how = ViewedAttention(**unit.attributes)  # type: ignore[arg-type]
+    if not all(map(binding.is_plain, unit.inputs[:3])):
+        return None
+    extents = how.batches, how.heads, how.queries, how.keys, how.width, how.value_width
+    views = [_View(*view) for view in (how.q, how.k, how.v, [0, *how.out, 1])]
+    masks = [_Mask(MASKS.index(kind), number, _View(*view)) for kind, number, *view in how.masks]
+    flags = how.causal, how.zero_hidden, how.shared
+    numbers = how.scale, *flags, len(masks), (_Mask * MOST_MASKS)(*masks)
+
+    def make(threads: int) -> Recipe:
+        blocks = math.ceil(how.queries / _LEAST_ROWS)
+        parts = parts_of(how.batches * how.heads, blocks, threads)
+        structure = _Attention(None, *extents, *views, *numbers, threads, parts)
+        scratch = native.braid_attention_scratch(ctypes.addressof(structure))
+        call = NativeCall(binding.library, native.braid_attention, structure)
+        arguments = (SRC, _KEYS, _VALUES, *(MANY + number for number in range(len(masks))))
+        return _recipe(call, binding, unit, dict(zip(arguments, unit.inputs, strict=True)), scratch)
+
+    return Kernel(VARIANT, recipe=make, needs_finite=True)
+
+
+def parts_of(heads: int, blocks: int, threads: int) -> int:
+    """Into how many parts each head's blocks of queries go, so that threads have about as much."""
+    for parts in range(1, blocks):
+        tasks = heads * parts
+        if math.ceil(tasks / threads) * threads <= _UNEVEN * tasks:
+            return parts
+    return blocks
+
+
+def _rows(
+    unit: Operator, binding: UnitBinding, native: ctypes.CDLL, activation: int
+) -> Kernel | None:
+    """Softmax, layer norm or RMS norm over the last axes."""
+    (result,) = unit.outputs
+    data, *names = (*unit.inputs, "", "")[:3]
+    shape, attributes = binding.shape(result), unit.attributes
+    axis = attributes.get("dim" if unit.kind == "aten.softmax" else "axis")
+    if not isinstance(axis, int) or not shape or not binding.lies_dense(result):
+        return None
+    over, eps = shape[axis:], attributes.get("eps", 0.0)
+    weights = [binding.constant(name) if name else None for name in names]
+    if any(name and weight is None for name, weight in zip(names, weights, strict=True)):
+        return None
+    if any(w is not None and (w.dtype, w.shape) != (torch.float32, over) for w in weights):
+        return None
+    kind = _LAYER_NORM if unit.kind == "aten.layer_norm" else _RMS_NORM
+    if unit.kind == "aten.softmax":
+        kind = _SOFTMAX
+        if len(over) != 1 or activation:
+            return None
+    columns = math.prod(over)
+    fixed = {
+        argument: weight.contiguous()
+        for argument, weight in zip((WEIGHTS, BIAS), weights, strict=True)
+        if weight is not None
+    }
+
+    def make(threads: int) -> Recipe:
+        structure = _Rows(
+            None, kind, math.prod(shape) // columns, columns, eps, activation, threads
+        )
+        call = NativeCall(binding.library, native.braid_rows, structure)
+        return _recipe(call, binding, unit, {SRC: data}, 0, fixed)
+
+    return Kernel(VARIANT, recipe=make, needs_finite=kind == _SOFTMAX or activation > 0)
+
+
+def _groups(
+    unit: Operator, binding: UnitBinding, native: ctypes.CDLL, activation: int
+) -> Kernel | None:
+    """Normalisation of groups of channels of images."""
+    data, *names = unit.inputs
+    weights = [binding.constant(name) for name in names]
+    shape, eps = binding.shape(data), unit.attributes.get("eps")
+    if len(shape) != 4 or binding.lies_dense(unit.outputs[0]):
+        return None
+    images, channels, height, width = shape
+    groups = unit.attributes.get("groups", channels)
+    if any(weight is None or weight.dtype != torch.float32 for weight in weights):
+        return None
+    fixed = {
+        argument: by_channel(weight, channels).contiguous()
+        for argument, weight in zip((WEIGHTS, BIAS), weights, strict=True)
+        if weight is not None
+    }
+
+    def make(threads: int) -> Recipe:
+        structure = _Groups(
+            *(None, images, height * width, channels, groups, eps, activation, threads)
+        )
+        call = NativeCall(binding.library, native.braid_groups, structure)
+        scratch = 2 * channels * images * (threads + 1)
+        return _recipe(call, binding, unit, {SRC: data}, scratch, fixed)
+
+    return Kernel(VARIANT, recipe=make, needs_finite=activation > 0)
+
+
+def _recipe(
+    call: NativeCall,
+    binding: UnitBinding,
+    unit: Operator,
+    arguments: Mapping[int, str],
+    scratch: int,
+    fixed: Mapping[int, Tensor] | None = None,
+) -> Recipe:
+    """A recipe of one call on operands of the unit, with so many numbers of scratch."""
+    (result,) = unit.outputs
+    places = {argument: Place("operand", at) for at, argument in enumerate(arguments)}
+    places |= {DST: Place("result", 0)}
+    if scratch:
+        places |= {SCRATCH: Place("temporary", 0)}
+    images = not binding.lies_dense(result)
+    operands = tuple((position, images) for position in range(len(arguments)))
+    return Recipe(
+        (Action(call, fixed or {}, places),),
+        operands,
+        (binding.buffer(binding.shape(result), images=images),),
+        (Buffer((scratch,), images=False),) if scratch else (),
+    )
+
+
+NATIVE_KINDS: Mapping[str, Callable[[Operator, UnitBinding, ctypes.CDLL, int], Kernel | None]] = {
+    ATTENTION: _attention,
+    "aten.softmax": _rows,
+    "aten.layer_norm": _rows,
+    "braid.rms_norm": _rows,
+    "braid.group_norm": _groups,
+    "braid.instance_norm": _groups,
+}

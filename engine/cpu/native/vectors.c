@@ -1,0 +1,254 @@
+/* Attention over heads, softmax and normalisations, in FP32.
+
+   Called as dnnl_primitive_execute is, with oneDNN's memory objects; engine/cpu/kernels/native.py
+   fills the structures, on which all strides and offsets are in numbers, not bytes.
+
+   Attention packs the keys and values of one head into memory of the thread, and then takes some rows
+   of queries through all of it, so that scores never leave the nearest caches:
+
+       keys ──> panels [width, 32] ──q──> scores ──masks, softmax──> odds ──x values──> out */
+
+#include <math.h>
+#include <omp.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+enum { SOURCE = 1, SECOND = 2, THIRD = 3, OUTPUT = 17, WEIGHTS = 33, BIAS = 41, SCRATCH = 80, MANY = 1024 };
+enum { SUCCESS = 0, FAILED = 6 };
+enum { NO_ACTIVATION, RELU, SILU };
+enum { ADDED, SHOWN, HIDDEN }; /* kinds of masks: numbers; keys that are seen; keys that are not */
+enum { LAYER_NORM, RMS_NORM, SOFTMAX };
+enum { MOST_MASKS = 4 };
+
+#define INLINE static inline __attribute__((always_inline))
+
+typedef int (*data_fn)(const void *memory, void **data);
+
+struct argument {
+    int index;
+    void *memory;
+};
+
+/* Distances between neighbours, and what comes before the first one. */
+struct view {
+    int64_t offset, batch, head, row, column;
+};
+
+struct place {
+    int64_t batch, head;
+};
+
+struct mask {
+    int64_t kind;
+    double fill; /* what the score of a hidden key becomes */
+    struct view at;
+};
+
+struct attention {
+    data_fn data_of;
+    int64_t batches, heads, queries, keys, width, value_width;
+    struct view q, k, v, out; /* out.column is 1 */
+    double scale;
+    int64_t causal, hidden_rows_are_zero; /* rows without any key are NaN otherwise */
+    int64_t shared; /* heads of queries, one after the other, that read one head of keys */
+    int64_t masks;
+    struct mask mask[MOST_MASKS];
+    int64_t threads, parts; /* of the queries of a head */
+};
+
+/* Rows of numbers side by side. */
+struct rows {
+    data_fn data_of;
+    int64_t kind, rows, columns;
+    double eps;
+    int64_t activation, threads;
+};
+
+/* Images whose channels lie side by side. */
+struct groups {
+    data_fn data_of;
+    int64_t images, pixels, channels, groups;
+    double eps;
+    int64_t activation, threads;
+};
+
+INLINE int64_t strided(const struct view *view, struct place at) {
+    return view->offset + at.batch * view->batch + at.head * view->head;
+}
+
+static void *data_at(data_fn data_of, int count, const struct argument *arguments, int index) {
+    for (int at = 0; at < count; at++) {
+        void *data = NULL;
+        if (arguments[at].index == index)
+            return data_of(arguments[at].memory, &data) ? NULL : data;
+    }
+    return NULL;
+}
+
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
+#define HAS_WIDE_VECTORS
+
+#pragma GCC push_options
+#pragma GCC target("avx512f")
+#define LANES 16
+#define ROWS 12
+#define VECTORS 2
+#define PRODUCTS                                                                                       \
+    BY_VECTORS(1) BY_VECTORS(2) BY_VECTORS(3) BY_VECTORS(4) BY_VECTORS(5) BY_VECTORS(6) BY_VECTORS(7)  \
+    BY_VECTORS(8) BY_VECTORS(9) BY_VECTORS(10) BY_VECTORS(11) BY_VECTORS(12)
+#include "vectors.h"
+#undef LANES
+#undef ROWS
+#undef PRODUCTS
+#pragma GCC pop_options
+
+#pragma GCC push_options
+#pragma GCC target("avx2,fma")
+#define LANES 8
+#define ROWS 6
+#define PRODUCTS                                                                                       \
+    BY_VECTORS(1) BY_VECTORS(2) BY_VECTORS(3) BY_VECTORS(4) BY_VECTORS(5) BY_VECTORS(6)
+#include "vectors.h"
+#undef LANES
+#undef ROWS
+#undef PRODUCTS
+#pragma GCC pop_options
+
+#define VARIANTS(name) {name##_4, name##_8, name##_16}
+
+static int level(void) {
+    if (__builtin_cpu_supports("avx512f"))
+        return 2;
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+}
+#else
+#define VARIANTS(name) {name##_4}
+#define VECTORS 2
+
+static int level(void) { return 0; }
+#endif
+
+#define LANES 4
+#define ROWS 4
+#define PRODUCTS BY_VECTORS(1) BY_VECTORS(2) BY_VECTORS(3) BY_VECTORS(4)
+#include "vectors.h"
+
+static int64_t (*const attention_scratch[])(const struct attention *) = VARIANTS(attention_scratch);
+static void (*const attention[])(const struct attention *, const float *, const float *, const float *,
+                                 float *, const void *const *, float *) = VARIANTS(attention);
+static void (*const rows[])(const struct rows *, const float *, const float *, const float *,
+                            float *) = VARIANTS(rows);
+static void (*const spread[])(const float *, int64_t, int64_t, float *, float *) = VARIANTS(spread);
+static void (*const scale_pixels[])(const struct groups *, const float *, int64_t, const float *,
+                                    const float *, float *) = VARIANTS(scale_pixels);
+
+/* The widest vectors that run here (0: of 4 numbers, 1: of 8, 2: of 16), or fewer: for tests. */
+static int most_level = 2;
+
+void braid_limit_vectors(int most) { most_level = most; }
+
+static int chosen(void) {
+    int here = level();
+    return here < most_level ? here : most_level;
+}
+
+/* Numbers of scratch memory that all threads of a call take. */
+int64_t braid_attention_scratch(const struct attention *a) {
+    int64_t most = 0;
+    for (int here = 0; here <= level(); here++) {
+        int64_t own = attention_scratch[here](a);
+        most = own > most ? own : most;
+    }
+    return most * a->threads;
+}
+
+int braid_attention(const struct attention *a, void *stream, int count,
+                    const struct argument *arguments) {
+    (void)stream;
+    const float *q = data_at(a->data_of, count, arguments, SOURCE);
+    const float *k = data_at(a->data_of, count, arguments, SECOND);
+    const float *v = data_at(a->data_of, count, arguments, THIRD);
+    float *out = data_at(a->data_of, count, arguments, OUTPUT);
+    float *scratch = data_at(a->data_of, count, arguments, SCRATCH);
+    const void *masks[MOST_MASKS];
+    for (int64_t number = 0; number < a->masks; number++)
+        if (!(masks[number] = data_at(a->data_of, count, arguments, MANY + (int)number)))
+            return FAILED;
+    if (!q || !k || !v || !out || !scratch)
+        return FAILED;
+    attention[chosen()](a, q, k, v, out, masks, scratch);
+    return SUCCESS;
+}
+
+int braid_rows(const struct rows *r, void *stream, int count, const struct argument *arguments) {
+    (void)stream;
+    const float *from = data_at(r->data_of, count, arguments, SOURCE);
+    const float *weight = data_at(r->data_of, count, arguments, WEIGHTS);
+    const float *bias = data_at(r->data_of, count, arguments, BIAS);
+    float *to = data_at(r->data_of, count, arguments, OUTPUT);
+    if (!from || !to)
+        return FAILED;
+    rows[chosen()](r, from, weight, bias, to);
+    return SUCCESS;
+}
+
+/* Factors of each channel of an image, then means, from what each thread found. */
+static void factors_of(const struct groups *g, const float *found, int64_t team, const float *weight,
+                       float *factors) {
+    int64_t channels = g->channels, of_group = channels / g->groups;
+    for (int64_t group = 0; group < g->groups; group++) {
+        double total = 0, mean = 0, squares = 0;
+        for (int64_t thread = 0; thread < team; thread++) {
+            double size = (double)((thread + 1) * g->pixels / team - thread * g->pixels / team);
+            const float *means = found + thread * 2 * channels;
+            for (int64_t channel = group * of_group; size && channel < (group + 1) * of_group;
+                 channel++) {
+                double step = means[channel] - mean, both = total + size;
+                squares += means[channels + channel] + step * step * total * size / both;
+                mean += step * size / both;
+                total = both;
+            }
+        }
+        double scale = 1 / sqrt(squares / total + g->eps);
+        for (int64_t channel = group * of_group; channel < (group + 1) * of_group; channel++) {
+            factors[channel] = (float)(scale * weight[channel]);
+            factors[channels + channel] = (float)mean;
+        }
+    }
+}
+
+/* Each thread has its pixels of every image. Scratch: mean and squares of each image and thread, then
+   factors of each image. */
+int braid_groups(const struct groups *g, void *stream, int count, const struct argument *arguments) {
+    (void)stream;
+    const float *from = data_at(g->data_of, count, arguments, SOURCE);
+    const float *weight = data_at(g->data_of, count, arguments, WEIGHTS);
+    const float *bias = data_at(g->data_of, count, arguments, BIAS);
+    float *to = data_at(g->data_of, count, arguments, OUTPUT);
+    float *scratch = data_at(g->data_of, count, arguments, SCRATCH);
+    if (!from || !weight || !bias || !to || !scratch)
+        return FAILED;
+    int64_t size = g->pixels * g->channels, pair = 2 * g->channels;
+    float *factors = scratch + g->images * g->threads * pair;
+    int here = chosen();
+#pragma omp parallel num_threads((int)g->threads) if (g->threads > 1)
+    {
+        int64_t thread = omp_get_thread_num(), team = omp_get_num_threads();
+        int64_t first = thread * g->pixels / team, own = (thread + 1) * g->pixels / team - first;
+        for (int64_t image = 0; image < g->images; image++) {
+            float *found = scratch + (image * team + thread) * pair;
+            spread[here](from + image * size + first * g->channels, own, g->channels, found,
+                         found + g->channels);
+        }
+#pragma omp barrier
+#pragma omp for schedule(static)
+        for (int64_t image = 0; image < g->images; image++)
+            factors_of(g, scratch + image * team * pair, team, weight, factors + image * pair);
+        for (int64_t image = 0; image < g->images; image++) {
+            int64_t start = image * size + first * g->channels;
+            scale_pixels[here](g, from + start, own, factors + image * pair, bias, to + start);
+        }
+    }
+    return SUCCESS;
+}
