@@ -135,6 +135,7 @@ async def served(
     reference: str = "onnxruntime 1.31.0",
     options: ModelOptions | None = None,
     padding: tuple[PaddedAxis, ...] | None = None,
+    padding_failure: str = "",
 ) -> AsyncIterator[Served]:
     """The model under the schedule of a registration that compared these candidates.
 
@@ -149,7 +150,7 @@ async def served(
     report = replace(imported.report, verified=verified)
     if padding is not None:
         report = replace(report, padding=padding)
-    imported = replace(imported, report=report)
+    imported = replace(imported, report=report, padding_failure=padding_failure)
     version = ModelVersion("m", 1, digest, 1, imported.options)
     replica = ModelReplica(version, imported, device)
     await device.load(digest, imported.artefact)
