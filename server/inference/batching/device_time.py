@@ -5,6 +5,8 @@ of the device's threads, any other one all of them, and waits until they are fre
 
     2 parts     │ beside A ──── │ beside C ──────── │
                 │ beside B ───────── │ (waits)      │ D, on all threads ── │
+
+One that waits for its executable takes none of the device until that is prepared.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from collections.abc import Callable
 from math import lcm
 
 from braid.server.inference.batching.batch_runner import Batch
+from braid.server.inference.batching.queues import ModelQueue
 
 IN_FLIGHT = 2
 """Batches sent to each part of a device at once: one runs, the next is already there."""
@@ -28,14 +31,33 @@ class DeviceTime:
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
         self._began: dict[Batch, float | None] = {}  # in order; None: the part is not free yet
+        self._waiting: set[Batch] = set()  # for their executables
 
     def sent(self, batch: Batch) -> None:
         self._began[batch] = None
         self._begin()
 
+    def waits(self, batch: Batch, *, is_waiting: bool) -> None:
+        """Take note that a batch waits for its executable, or that it is sent after all."""
+        if is_waiting and batch in self._began:
+            self._waiting.add(batch)
+            self.ended(batch)
+        elif not is_waiting and batch in self._waiting:
+            self._waiting.discard(batch)
+            self.sent(batch)
+
     def ended(self, batch: Batch) -> None:
         del self._began[batch]
         self._begin()
+
+    def may_wait(self, queue: ModelQueue) -> bool:
+        """Return whether one more batch of a queue may wait for an executable."""
+        return sum(batch.queue is queue for batch in self._waiting) < IN_FLIGHT
+
+    @property
+    def is_busy(self) -> bool:
+        """True if there are batches with the device."""
+        return bool(self._began)
 
     @property
     def is_full(self) -> bool:

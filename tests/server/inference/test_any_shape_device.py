@@ -30,7 +30,13 @@ from braid.engine.importer.host.report import MODEL_FILE, file_digest
 from braid.engine.link.options import WorkerOptions
 from braid.server.devices.device import Device
 from braid.server.inference.batching.batcher import Batcher
-from braid.server.inference.batching.execution import BatchResult, DeviceExecution, Running
+from braid.server.inference.batching.execution import (
+    BatchResult,
+    DeviceExecution,
+    OnWait,
+    Running,
+    ignore_wait,
+)
 from braid.server.inference.batching.queues import Piece
 from braid.server.inference.replica import ModelReplica
 from braid.server.inference.requests import CheckedRequest, GivenRequest, check_request
@@ -67,9 +73,14 @@ class Counting(DeviceExecution):
         self.ran = Counter[int]()
 
     def run(
-        self, model: ModelReplica, pieces: Sequence[Piece], size: int, beside: int = 1
+        self,
+        model: ModelReplica,
+        pieces: Sequence[Piece],
+        size: int,
+        beside: int = 1,
+        on_wait: OnWait = ignore_wait,
     ) -> Running:
-        running = super().run(model, pieces, size, beside)
+        running = super().run(model, pieces, size, beside, on_wait)
 
         async def counted() -> BatchResult:
             result = await running
