@@ -209,8 +209,8 @@ class DeviceExecution:
             times_ns = sent_ns, prepare_ns
             sent = _Sent(model, ready, offset, pieces, rows, size, *times_ns, shape_class, on_wait)
             if rows:
-                memory, axis = self._device.arena.view, model.lengths.axis
-                is_finite = write_rows(memory, offset, ready, pieces, axis)
+                memory, axes = self._device.arena.view, model.lengths.axes
+                is_finite = write_rows(memory, offset, ready, pieces, axes)
                 unwanted = partial(when_all_ended, pieces)
                 sent.answer = self._device.run(ready, offset, unwanted, is_finite=is_finite)
         except BaseException:
