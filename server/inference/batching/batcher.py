@@ -199,10 +199,8 @@ class Batcher:
 
     def _send_next(self, now: float) -> float:
         """Send the next batch if one should go now; returns when to look again."""
-        if self._time.is_full:
-            return inf  # looked at again when a batch ends
-        queues = self._queues.values()
-        waiting = [queue for queue in queues if not queue.is_empty and self._time.may_wait(queue)]
+        queues = self._queues.values()  # those of a full device are looked at when a batch ends
+        waiting = [q for q in queues if not q.is_empty and not self._time.is_full(q)]
         waiting.sort(key=lambda queue: queue.used_s)
         wake_at = inf
         for queue in waiting:
@@ -239,12 +237,12 @@ class Batcher:
     def _send_at(self, queue: ModelQueue, way: Way, now: float) -> float:
         """Return the time at which the next batch of a queue should go, as far as is known."""
         lane = queue.next_lane()
-        if not self._time.takes(way.beside):
+        if not self._time.takes(way.beside, queue):
             return inf  # as above
         if lane.rows >= lane.table.sizes[-1]:
             return now
-        busy_until = self._time.free_at(way.beside) - self._runner.lead_s
-        if self._time.is_busy and busy_until > now:
+        busy_until = self._time.free_at(way.beside, queue) - self._runner.lead_s
+        if self._time.is_busy_for(queue) and busy_until > now:
             return busy_until
         if way.beside > 1:
             return now
@@ -273,10 +271,10 @@ class Batcher:
         request_rows, is_alone = -(-rows // requests), requests == 1
         gap_s = queue.arrivals.gap_s(now)
         most = lane.rows if len(lanes) > 1 else None
-        if not (self._time.is_busy and lane.table.beside):
+        if not (self._time.is_busy_for(queue) and lane.table.beside):
             return lane.plan.best_way(rows, gap_s, request_rows, is_alone=is_alone, most=most)
         return lane.plan.best_way_on(
-            self._time.free_s(), rows, gap_s, request_rows, is_alone=is_alone, most=most
+            self._time.free_s(queue), rows, gap_s, request_rows, is_alone=is_alone, most=most
         )
 
     def _send(self, queue: ModelQueue, way: Way, now: float) -> None:
@@ -291,7 +289,7 @@ class Batcher:
     ) -> None:
         size, beside = lane.table.way_for(sum(piece.rows for piece in pieces), beside)
         self._used_s = max(self._used_s, queue.used_s)
-        expected_s, idle = lane.table.seconds(size, beside), self._time.is_free(beside)
+        expected_s, idle = lane.table.seconds(size, beside), self._time.is_free(beside, queue)
         batch = Batch(queue, lane, pieces, size, expected_s, now, was_idle=idle, beside=beside)
         self._time.sent(batch)
         queue.used_s += batch.share_of(expected_s)
