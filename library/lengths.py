@@ -60,7 +60,7 @@ class Lengths:
         self._axis, self._has_session = axis, has_session
         planned = [_planned(one, axis) for one in compiled]
         self._planned = sorted(planned, key=lambda one: one.length)
-        compared = {one.length: one.session_us for one in planned if one.session_us}
+        compared = {float(one.length): one.session_us for one in planned if one.session_us}
         self._session_us = Curve(compared, rises=True)
 
     def padded(self, inputs: Mapping[str, Tensor]) -> tuple[Mapping[str, Tensor], int | None]:
