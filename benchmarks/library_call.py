@@ -43,7 +43,7 @@ def median_us(run: Callable[[], object], calls: int) -> float:
 
 def turns_of(net: braid.Network, calls: int) -> dict[str, Turn]:
     """The contenders: the bare executor, by a call of its thread, and calls of the network."""
-    executable = net._executables[1]
+    executable = net._main.executables[1]
     given = seeded_inputs(executable.ready.program.graph, {}, 0)
     outputs = {name: torch.empty_like(tensor) for name, tensor in executable.spare.items()}
     device = net._device

@@ -46,6 +46,7 @@ class ImportedModel:
     graph: OpGraph  # the template: the batch and open extents are symbols
     report: Report
     chosen_lengths: tuple[int, ...] = ()  # where they follow from requests
+    padding_failure: str = ""  # how a padded request was answered wrongly: none is padded again
 
     @property
     def batch_sizes(self) -> tuple[int, ...]:

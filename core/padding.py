@@ -101,6 +101,27 @@ def refused(axes: Sequence[PaddedAxis], reason: str) -> tuple[PaddedAxis, ...]:
     return tuple(replace(axis, exact=False, shown_by="", reason=reason) for axis in axes)
 
 
+def together(axes: Sequence[PaddedAxis]) -> tuple[PaddedAxis, ...]:
+    """Return axes along which a request may be padded at once: the first exact one, and others.
+
+    What is shown of an axis holds at any extents of the others, for any request whose masks begin
+    with ones. So a request that is padded along one of them may be padded along the next, unless an
+    input that has both is a mask: it would begin with zeros in the rows of the padding.
+    """
+    found = list[PaddedAxis]()
+    for axis in axes:
+        if axis.exact and (not found or all(_are_apart(axis, other) for other in found)):
+            found.append(axis)
+    return tuple(found)
+
+
+def _are_apart(one: PaddedAxis, other: PaddedAxis) -> bool:
+    if BY_REQUEST in (one.shown_by, other.shown_by):  # trials had one axis each
+        return False
+    shared = one.inputs.keys() & other.inputs.keys()
+    return not any(MASK in (one.inputs[name].way, other.inputs[name].way) for name in shared)
+
+
 def _as_asked(axis: PaddedAxis, way: str | None, tolerance: float) -> PaddedAxis:
     if way is None or (axis.exact and way == ZEROS):
         return axis

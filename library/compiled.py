@@ -23,6 +23,7 @@ class Compiled:
     graphs: Mapping[int, OpGraph]  # static ones, that the schedules are about
     options: WorkerOptions
     remarks: tuple[str, ...] = ()  # why some batch sizes run sequentially
+    lengths: tuple[Compiled, ...] = ()  # the same model at other lengths of its padded axis
 
     @property
     def batch_sizes(self) -> tuple[int, ...]:

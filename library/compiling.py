@@ -56,6 +56,7 @@ def compile(  # like torch's
     samples: Samples | None = None,
     planner: str = PORTFOLIO,
     input_shapes: Mapping[str, Sequence[int]] | None = None,
+    lengths: Sequence[int] = (),
     device: str = "cpu",
     store: str | os.PathLike[str] | None = None,
     on_progress: OnProgress | None = None,
@@ -79,6 +80,8 @@ def compile(  # like torch's
             takes nothing that it can make up.
         planner: one of ``braid plan --help``; the portfolio takes the fastest of all.
         input_shapes: whole shapes, batch as 1, of inputs with other open extents.
+        lengths: extents of the one axis along which padding is exact, each with plans of its own;
+            shorter calls are padded to them where that is measured to be faster.
         device: ``cpu``, or some of its cores: ``cpu:0-7``.
         store: folder of schedules and measurements; None: ``~/.cache/braid``.
         on_progress: told how far it is.
@@ -93,6 +96,7 @@ def compile(  # like torch's
         input_shapes={name: tuple(shape) for name, shape in (input_shapes or {}).items()},
         precision=precision,
         accepted_error=accept_error,
+        lengths=",".join(map(str, lengths)),
     )
     settings = _settings(device, Path(store) if store is not None else default_store())
     with tempfile.TemporaryDirectory(prefix="braid-") as folder:

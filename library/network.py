@@ -3,8 +3,9 @@
 net(x) ──checked──> Route (batches of rows, each with its plan) ──device thread──> outputs
 
 Rows are cut into batches of the compiled sizes and padded as is cheapest by their measured
-latencies, as a server does it. Shapes that were not compiled are left to
-``braid.library.other_shapes``, if possible all rows at once.
+latencies, as a server does it. Calls shorter than a compiled length may be padded to it
+(``braid.library.lengths``). Other shapes are left to ``braid.library.other_shapes``, if possible
+all rows at once.
 """
 
 from __future__ import annotations
@@ -28,11 +29,21 @@ from braid.engine.ops.whole import run_named
 from braid.library.compiled import Compiled
 from braid.library.device_thread import DEVICE_THREADS
 from braid.library.executables import Executable
+from braid.library.lengths import Lengths, padded_axis
 from braid.library.other_shapes import OtherShapes
 from braid.library.schedules import NetworkSchedule
 from braid.library.tensors import GivenInputs, Inputs, given_inputs, joined, padded
 
 MAX_ROUTES = 256
+
+
+@dataclass(frozen=True, slots=True)
+class _Planned:
+    """One of the compiled shapes."""
+
+    batch_sizes: Sequence[int]
+    cover: Cover  # of rows by those
+    executables: Mapping[int, Executable]  # by batch size
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,14 +83,15 @@ class Network:
         self.batched = imported.report.batch is not None
         self.batch_sizes: Sequence[int] = compiled.batch_sizes
         self.static_inputs: Sequence[str] = imported.report.static_inputs
-        self.remarks: Sequence[str] = compiled.remarks
+        shapes = (compiled, *compiled.lengths)
+        self.remarks: Sequence[str] = tuple(remark for one in shapes for remark in one.remarks)
         self.seen_shapes: dict[Hashable, tuple[ShapeClass, int]] = {}
         self._names = tuple(self.inputs)
         self._axes = imported.report.batch.outputs if imported.report.batch else {}
         self._compiled = compiled
-        self._cover = Cover([(size, compiled.expected_us(size)) for size in self.batch_sizes])
         self._routes: dict[Hashable, _Route] = {}
-        self._executables: dict[int, Executable] = {}  # of the compiled shapes, by batch size
+        self._planned: dict[ShapeClass, _Planned] = {}  # the main shape first
+        self._lengths: Lengths | None = None  # that calls are padded to
         self._lock = threading.Lock()  # of everything above that changes
         self._is_loaded = self._is_closed = False
         self._device = DEVICE_THREADS.use(compiled.options, self)
@@ -94,14 +106,28 @@ class Network:
         imported = self._compiled.imported
         self._device.keep(imported.digest, imported.artefact)
         self._is_loaded = True
-        self._profiled = ShapeClass(
-            tuple((name, self.one_row(spec)) for name, spec in imported.inputs(1).items()),
-            imported.static,
-        )
-        for size in self.batch_sizes:
-            to_run = self._compiled.to_run(self._profiled, size)
-            self._executables[size] = self._device.prepare(to_run)
+        shapes = (self._compiled, *self._compiled.lengths)
+        for compiled in shapes:
+            self._load_shape(compiled)
         self.other_shapes.open()
+        axis = padded_axis(imported) if self._compiled.lengths else None
+        if axis is not None:
+            has_session = self.other_shapes.has_session
+            self._lengths = Lengths(axis, shapes, has_session=has_session)
+
+    def _load_shape(self, compiled: Compiled) -> None:
+        specs, executables = compiled.imported.inputs(1).items(), dict[int, Executable]()
+        inputs = tuple((name, self.one_row(spec)) for name, spec in specs)
+        shape_class = ShapeClass(inputs, compiled.imported.static)
+        sizes = compiled.batch_sizes
+        cover = Cover([(size, compiled.expected_us(size)) for size in sizes])
+        self._planned[shape_class] = _Planned(sizes, cover, executables)
+        for size in sizes:
+            executables[size] = self._device.prepare(compiled.to_run(shape_class, size))
+
+    @property
+    def _main(self) -> _Planned:
+        return next(iter(self._planned.values()))
 
     def one_row(self, spec: TensorType) -> TensorType:
         return TensorType(spec.dtype, (1, *spec.shape[1:])) if self.batched else spec
@@ -124,6 +150,10 @@ class Network:
         with self._lock:  # a network is not closed while it is computing
             if self._compiled.imported.has_strings:
                 return self._strings_run(inputs)
+            length = None
+            if self._lengths is not None:
+                tensors, length = self._lengths.padded(inputs.tensors)
+                inputs = GivenInputs(tensors, inputs.are_numpy)
             route = None if self.static_inputs else self._routes.get(inputs.looks)
             if route is None:
                 route = self._route(inputs)
@@ -131,6 +161,8 @@ class Network:
                 results = self._run(route.batches[0], inputs.tensors)
             else:
                 results = self._run_in_parts(route.batches, inputs.tensors)
+        if self._lengths is not None and length is not None:
+            results = self._lengths.cut(results, length)
         if len(self.outputs) == 1:
             only = results[self.outputs[0]]
             return only.numpy() if inputs.are_numpy else only
@@ -206,15 +238,16 @@ class Network:
         """Check inputs and find the plans for their shapes."""
         self._check_open()
         shape_class, all_rows = check_inputs(self, inputs.unchecked())
-        is_other = shape_class != self._profiled
-        batches, first = list[_Batch](), 0
+        planned = self._planned.get(shape_class)
+        like, batches, first = planned or self._main, list[_Batch](), 0
         while first < all_rows or not batches:
             left = max(all_rows - first, 1)
-            size = self.batch_sizes[self._cover.first(left)] if self.batched else 1
-            if is_other and all_rows and self.other_shapes.takes_rows:
+            size = like.batch_sizes[like.cover.first(left)] if self.batched else 1
+            if planned is None and all_rows and self.other_shapes.takes_rows:
                 size = all_rows
             rows = min(all_rows - first, size)
-            batches.append(self._batch(shape_class, first, rows, size))
+            compiled = None if planned is None else planned.executables[size]
+            batches.append(self._batch(shape_class, first, rows, size, compiled))
             first += rows
         takes_all = inputs.tensors.keys() == batches[0].inputs
         is_whole = len(batches) == 1 and batches[0].is_full and takes_all
@@ -223,15 +256,21 @@ class Network:
             self._routes[inputs.looks] = route
         return route
 
-    def _batch(self, shape_class: ShapeClass, first: int, rows: int, size: int) -> _Batch:
-        compiled = self._executables[size] if shape_class == self._profiled else None
+    def _batch(
+        self,
+        shape_class: ShapeClass,
+        first: int,
+        rows: int,
+        size: int,
+        compiled: Executable | None,
+    ) -> _Batch:
         names = self._names if compiled is None else compiled.ready.program.graph.inputs
         return _Batch(first, rows, size, shape_class, compiled, frozenset(names))
 
     @property
     def plan_ids(self) -> dict[int, str]:
-        """Names of the plans that run, by batch size, as a server answers them."""
-        return {size: self._executables[size].plan_id for size in self.batch_sizes}
+        """Names of the plans of the main shape, by batch size, as a server answers them."""
+        return {size: ready.plan_id for size, ready in self._main.executables.items()}
 
     @property
     def schedule(self) -> NetworkSchedule:
@@ -247,7 +286,7 @@ class Network:
 
     @property
     def schedules(self) -> dict[int, NetworkSchedule]:
-        """Schedules by batch size."""
+        """Schedules of the main shape by batch size."""
         compiled = self._compiled
         return {
             size: NetworkSchedule(self.name, schedule, compiled.graphs[size])
@@ -271,9 +310,10 @@ class Network:
 
     def _unload(self) -> None:
         self.other_shapes.close()
-        for executable in self._executables.values():
-            self._device.release(executable)
-        self._executables.clear()
+        for planned in self._planned.values():
+            for executable in planned.executables.values():
+                self._device.release(executable)
+        self._planned.clear()
         if self._is_loaded:
             self._device.let_go(self._compiled.imported.digest)
 

@@ -86,6 +86,10 @@ class OtherShapes:
             return False
         return True
 
+    @property
+    def has_session(self) -> bool:
+        return self._session is not None
+
     def close(self) -> None:
         self._session = None
         self._device.shape_memory.forget_all(self)

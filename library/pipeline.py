@@ -122,7 +122,21 @@ async def _compile(given: GivenFile, parts: _Parts) -> Compiled:
     received = await folder.call(_receive, given, parts.work, parts.settings.max_samples_bytes)
     await _ask_again(received, folder, device.device_key)
     imported = await _import(received, parts)
-    outcome = await _schedules(imported, received.samples, parts)
+    shapes = imported.at_shapes()
+    sizes = [size for one in shapes if one.is_planned for size in one.batch_sizes]
+    forecast = Forecast(sizes, imported.options.planner.time_budget_s)
+    main, *others = [
+        await _at_shape(one, received.samples, parts, forecast, is_only=len(shapes) == 1)
+        for one in shapes
+    ]
+    return replace(main, lengths=tuple(others))
+
+
+async def _at_shape(
+    imported: ImportedModel, samples: Path, parts: _Parts, forecast: Forecast, *, is_only: bool
+) -> Compiled:
+    folder, shape = parts.folder, "" if is_only else f"{imported.shapes_text}, "
+    outcome = await _schedules(imported, samples, parts, forecast, shape)
     graphs = {
         size: graph
         for size, schedule in outcome.schedules.items()
@@ -130,7 +144,7 @@ async def _compile(given: GivenFile, parts: _Parts) -> Compiled:
     }
     schedules = {size: outcome.schedules[size] for size in graphs}
     remarks = (*outcome.failures, *outcome.remarks)
-    return Compiled(imported, schedules, graphs, device.options, remarks)
+    return Compiled(imported, schedules, graphs, parts.device.options, remarks)
 
 
 def _receive(given: GivenFile, work: Path, max_samples_bytes: int) -> _Received:
@@ -194,16 +208,20 @@ async def _import(received: _Received, parts: _Parts) -> ImportedModel:
     return imported
 
 
-async def _schedules(imported: ImportedModel, samples_file: Path, parts: _Parts) -> _Outcome:
-    """Find or make a schedule for each batch size; one that fails does not stop the others."""
+async def _schedules(
+    imported: ImportedModel, samples_file: Path, parts: _Parts, forecast: Forecast, shape: str
+) -> _Outcome:
+    """Find or make a schedule for each batch size; one that fails does not stop the others.
+
+    ``shape`` stands before the batch size in what is told of it.
+    """
     outcome, options = _Outcome(), imported.options
     samples = NO_SAMPLES
     if options.samples:
         samples = await read_given(imported, samples_file)
     sizes = imported.batch_sizes if imported.is_planned else ()
-    forecast = Forecast(sizes, options.planner.time_budget_s)
     for batch_size in sizes:
-        label = batch_size_label(batch_size)
+        label = f"{shape}{batch_size_label(batch_size)}"
         progress = BatchSizeProgress(parts.report, label, forecast)
         try:
             schedule = await _schedule(imported, batch_size, samples, parts, progress)

@@ -11,15 +11,16 @@ import os
 import shutil
 import tempfile
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from braid.compiler.imported_model import read_imported
 from braid.compiler.options import options_from_json
 from braid.core.errors import InvalidArtefact
-from braid.core.graph import graph_from_json, graph_to_json
+from braid.core.graph import OpGraph, graph_from_json, graph_to_json
 from braid.core.regular_file import read_file
-from braid.core.schedule import schedule_from_json, schedule_to_json
+from braid.core.schedule import Schedule, schedule_from_json, schedule_to_json
 from braid.engine.importer.host.report import check_files
 from braid.engine.link.options import WorkerOptions
 from braid.library.compiled import Compiled
@@ -59,8 +60,16 @@ def _document(name: str, compiled: Compiled) -> dict[str, Any]:
         "name": name,
         "sha256": imported.digest,
         "size_bytes": imported.report.size_bytes,
-        "options": imported.options.to_json(),
         "cores": list(compiled.options.cores),
+        **_shape_document(compiled),
+        "lengths": [_shape_document(one) for one in compiled.lengths],
+    }
+
+
+def _shape_document(compiled: Compiled) -> dict[str, Any]:
+    """What is of one of the compiled shapes."""
+    return {
+        "options": compiled.imported.options.to_json(),
         "schedules": [
             {"schedule": schedule_to_json(schedule), "graph": graph_to_json(compiled.graphs[size])}
             for size, schedule in sorted(compiled.schedules.items())
@@ -95,29 +104,41 @@ def load(folder: str | os.PathLike[str], *, device: str = "cpu") -> Network:
 
 
 def _compiled(document: dict[str, Any], artefact: Path, options: WorkerOptions) -> Compiled:
-    digest, options_of_model = str(document["sha256"]), options_from_json(document["options"])
+    digest, key = str(document["sha256"]), device_key_of(options)
     check_files(artefact, digest)
+    entries, others = [document, *document.get("lengths", ())], set[str]()
+    imported = read_imported(digest, options_from_json(document["options"]), artefact)
+    shapes = []
+    for entry in entries:
+        at_shape = replace(imported, options=options_from_json(entry["options"]))
+        fits, graphs, other = _schedules(entry["schedules"], key)
+        shapes.append(Compiled(at_shape, fits, graphs, options, tuple(entry["remarks"])))
+        others |= other
+    if others:
+        warnings.warn(
+            f"{document['name']} was compiled for {others.pop()}, this is {key}: it runs "
+            "sequentially here; compile it again",
+            stacklevel=3,
+        )
+    return replace(shapes[0], lengths=tuple(shapes[1:]))
+
+
+def _schedules(
+    entries: list[dict[str, Any]], key: str
+) -> tuple[dict[int, Schedule], dict[int, OpGraph], set[str]]:
+    """Schedules for a device with their graphs, and the keys of devices of other ones."""
     read = [
         (schedule_from_json(entry["schedule"]), graph_from_json(entry["graph"]))
-        for entry in document["schedules"]
+        for entry in entries
     ]
     fits, graphs = {}, {}
-    key = device_key_of(options)
     for schedule, graph in read:
         if tuple(operator.name for operator in graph.operators) != schedule.unit_names:
             raise InvalidArtefact("a schedule names other units than its graph")
         if schedule.key.device_key == key:
             fits[schedule.key.batch_size] = schedule
             graphs[schedule.key.batch_size] = graph
-    if len(fits) < len(read):
-        other = read[0][0].key.device_key
-        warnings.warn(
-            f"{document['name']} was compiled for {other}, this is {key}: it runs sequentially "
-            "here; compile it again",
-            stacklevel=3,
-        )
-    imported = read_imported(digest, options_of_model, artefact)
-    return Compiled(imported, fits, graphs, options, tuple(document["remarks"]))
+    return fits, graphs, {schedule.key.device_key for schedule, _ in read} - {key}
 
 
 def device_key_of(options: WorkerOptions) -> str:

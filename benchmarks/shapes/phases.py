@@ -6,6 +6,7 @@ without requests, so that a preparation beside does not count against the next o
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from collections import Counter
@@ -16,7 +17,7 @@ from statistics import median
 
 from benchmarks.reports import percentile
 from benchmarks.shapes.contenders import Neighbour, Stand
-from benchmarks.shapes.models import Case, Oracle
+from benchmarks.shapes.models import Case, Oracle, Shape
 from benchmarks.shapes.traffic import Requests, Sent, send
 from benchmarks.states import in_state
 
@@ -208,6 +209,15 @@ def _turn(contender: str, load: Load, number: int, sent: Sent, settled_s: float)
     )
 
 
+def spread(shapes: Sequence[Shape], count: int) -> list[Shape]:
+    """Return some of the shapes, at even distances by their elements.
+
+    So runs of them are about as long as those of all: a neighbour waits for the longest ones.
+    """
+    ordered = sorted(shapes, key=math.prod)
+    return [ordered[(2 * at + 1) * len(ordered) // (2 * count)] for at in range(count)]
+
+
 def churn(
     stands: Sequence[Stand],
     requests: Requests,
@@ -236,7 +246,7 @@ def _churn(
 ) -> Churn:
     count = len(requests.shapes)
     row = Churn(stand.name, count)
-    few = list(Requests(requests.case, requests.shapes[:REPEATED], 0).messages())
+    few = list(Requests(requests.case, spread(requests.shapes, REPEATED), 0).messages())
     errors: Counter[str] = Counter()
 
     def look(position: int) -> None:

@@ -109,6 +109,7 @@ def make_model_parts(made_from: MadeFrom, on_answers: Callable[[str, bool], None
         serving.all_queued,
         lambda replica: metrics.find_model(replica.name, replica.version).on(replica.device.name),
         serving.quiet,
+        lengths.keep,
         settings.tolerance,
     )
     services = _job_services(made_from, serving, provisional, residency)

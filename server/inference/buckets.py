@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable
 from functools import cache
 
+from braid.core.curve import Curve
 from braid.core.inputs import ShapeClass
 from braid.core.padding import PaddedAxis
 from braid.core.runtimes import ONNXRUNTIME
@@ -24,7 +25,7 @@ from braid.server.inference.lengths import (
     elements_of,
     length_of,
 )
-from braid.server.inference.shape_latencies import Curve, ShapeTimes, bin_of
+from braid.server.inference.shape_latencies import ShapeTimes, bin_of
 
 PROBE = 64
 """One request in so many runs unpadded all the same, so that what that takes stays known."""

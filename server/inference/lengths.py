@@ -5,7 +5,8 @@
     request [1, 58] ──┘
 
 Lengths that lie near each other share a lane, and with it what its batches are seen to take. A
-batch is as long as the longest request in it, so one that runs alone is not padded.
+batch is as long as the longest request in it, so one that runs alone is not padded. Where several
+axes are padded, lengths are near if they are so along each.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from braid.core.inputs import Content, GivenTensor, ShapeClass
-from braid.core.padding import PaddedAxis, takes
+from braid.core.padding import PaddedAxis, takes, together
 from braid.core.tensor import TensorType
 
 LEAST_STEP = 8
@@ -56,13 +57,18 @@ def longest_near(length: int) -> int:
 
 
 class Lengths:
-    """Lanes of one model by an open axis; of several the first, as two at once were not tried."""
+    """Lanes of one model by its open axes, as far as they are padded at once."""
 
     def __init__(self, padding: Sequence[PaddedAxis], scheduled: ShapeClass) -> None:
         """``scheduled``: the main class that has schedules; each such keeps a lane of its own."""
-        self.axis = next((axis for axis in padding if axis.exact), None)
+        self.axes = together(padding)
         self._scheduled = {scheduled}
         self._near: dict[ShapeClass, Near | None] = {}  # None: it is not padded
+
+    @property
+    def axis(self) -> PaddedAxis | None:
+        """The first of them, whose lengths are counted and scheduled."""
+        return self.axes[0] if self.axes else None
 
     def keep_apart(self, scheduled: Collection[ShapeClass]) -> None:
         """Take the classes whose schedules serve, beside the main one."""
@@ -72,34 +78,43 @@ class Lengths:
     def lane_of(self, request: Request) -> Hashable:
         """Return what requests must have in common to share batches."""
         shape_class = request.shape_class
-        if self.axis is None:
+        if not self.axes:
             return shape_class
         if shape_class not in self._near:
             if len(self._near) >= MAX_LANES:
                 self._near.clear()
-            self._near[shape_class] = self._lane(shape_class, self.axis)
+            self._near[shape_class] = self._lane(shape_class)
         near = self._near[shape_class]
-        return near if near is not None and can_be_padded(request, self.axis) else shape_class
+        return near if near is not None and can_be_padded(request, *self.axes) else shape_class
 
-    def _lane(self, shape_class: ShapeClass, axis: PaddedAxis) -> Near | None:
-        length = length_of(shape_class, axis)
-        if shape_class in self._scheduled or not 0 < length <= axis.up_to:
+    def _lane(self, shape_class: ShapeClass) -> Near | None:
+        if shape_class in self._scheduled:
             return None
-        return Near(at_length(shape_class, axis, longest_near(length)))
+        longest = shape_class
+        for axis in self.axes:
+            length = length_of(shape_class, axis)
+            if not 0 < length <= axis.up_to:
+                return None
+            longest = at_length(longest, axis, longest_near(length))
+        return Near(longest)
 
     def joined(self, classes: Collection[ShapeClass]) -> ShapeClass:
         """Return the class of a batch of requests of one lane, as long as the longest of them."""
-        axis = self.axis
-        return max(classes, key=lambda one: length_of(one, axis) if axis else 0)
+        joined = next(iter(classes))
+        for axis in self.axes:
+            longest = max(length_of(one, axis) for one in classes)
+            joined = at_length(joined, axis, longest)
+        return joined
 
 
-def can_be_padded(request: Request, axis: PaddedAxis) -> bool:
+def can_be_padded(request: Request, *axes: PaddedAxis) -> bool:
     given = [
         GivenTensor(name, spec.dtype, (request.rows, *map(int, spec.shape[1:])), data)
         for name, spec in request.shape_class.inputs
         if isinstance(data := request.inputs[name], bytes | memoryview)
     ]
-    return not request.is_empty and len(given) == len(request.inputs) and takes(given, axis)
+    is_given = not request.is_empty and len(given) == len(request.inputs)
+    return is_given and all(takes(given, axis) for axis in axes)
 
 
 def elements_of(lane: Hashable) -> int:

@@ -136,6 +136,8 @@ class ModelReplica:
         self._retired: set[Executable] = set()  # replaced, but still in use
         self._releasing: asyncio.Task[None] | None = None
         self._is_closed = False
+        if imported.padding_failure:
+            self.forbid_padding(imported.padding_failure)
         device.keep(self.digest)
 
     def _take_shapes(self) -> Sequence[ImportedModel]:
@@ -226,7 +228,10 @@ class ModelReplica:
         return is_padded and self._imported.auto_axis is not None
 
     def forbid_padding(self, reason: str) -> None:
-        """Pad no request that comes from now on; those that wait already are."""
+        """Pad no request that comes from now on; those that wait already are.
+
+        The scheduled lengths stay scheduled.
+        """
         self.padding_check.failure = reason
         self.padding = refused(self.padding, reason)
 

@@ -63,11 +63,11 @@ def write_rows(
     offset: int,
     ready: Executable,
     pieces: Sequence[Piece],
-    axis: PaddedAxis | None = None,
+    axes: Sequence[PaddedAxis] = (),
 ) -> bool:
     """Copy every piece's rows into the slot; rows of padding are zeroed, of integers repeated.
 
-    Shorter ones are padded along ``axis``. Returns True if all inputs are known to be finite, which
+    Shorter ones are padded along ``axes``. Returns True if all inputs are known to be finite, which
     is looked at only if the executable needs that.
     """
     if ready.layout.has_heap:
@@ -78,7 +78,7 @@ def write_rows(
         start = offset + place.offset
         end = start + place.size_bytes
         for piece in pieces:
-            size = _write_longer(memory[start:end], piece, name, place, axis)
+            size = _write_longer(memory[start:end], piece, name, place, axes)
             is_finite = is_finite and _is_finite(memory[start : start + size], place.spec.dtype)
             start += size
         if "INT" in place.spec.dtype:
@@ -89,24 +89,26 @@ def write_rows(
 
 
 def _write_longer(
-    memory: memoryview, piece: Piece, name: str, place: Field, axis: PaddedAxis | None
+    memory: memoryview, piece: Piece, name: str, place: Field, axes: Sequence[PaddedAxis]
 ) -> int:
-    """Do as ``_write_piece``, padded along the axis to what the slot has."""
-    data = piece.request.inputs[name]
-    if axis is None or name not in axis.inputs:
-        return _write_piece(memory, piece, data)
-    dimension, shape_class = axis.inputs[name].dimension, piece.request.shape_class
-    if length_of(shape_class, axis) == place.shape[dimension]:
+    """Do as ``_write_piece``, padded along the axes to what the slot has."""
+    data, shape_class = piece.request.inputs[name], piece.request.shape_class
+    wanted = [
+        (axis, place.shape[axis.inputs[name].dimension]) for axis in axes if name in axis.inputs
+    ]
+    longer = [(axis, to) for axis, to in wanted if length_of(shape_class, axis) != to]
+    if not longer:
         return _write_piece(memory, piece, data)
     assert isinstance(data, bytes | memoryview), "what is stored elsewhere is not padded"
     spec = dict(shape_class.inputs)[name]
     row = len(data) // piece.request.rows
     rows = memoryview(data)[piece.first_row * row :][: piece.rows * row]
     given = GivenTensor(name, spec.dtype, (piece.rows, *map(int, spec.shape[1:])), rows)
-    (padded,) = pad([given], axis, place.shape[dimension])
-    assert isinstance(padded.data, bytes)
-    memory[: len(padded.data)] = padded.data
-    return len(padded.data)
+    for axis, to in longer:
+        (given,) = pad([given], axis, to)
+    assert isinstance(given.data, bytes)
+    memory[: len(given.data)] = given.data
+    return len(given.data)
 
 
 def _repeat_last_row(memory: memoryview, start: int, end: int, place: Field) -> None:
@@ -258,20 +260,23 @@ def _shortened(
     model: ModelReplica, piece: Piece, run: BatchRun, name: str, output: OutputTensor
 ) -> OutputTensor:
     """Return an output without what follows padding; its rows are those of the piece."""
-    axis, own = model.lengths.axis, piece.request.shape_class
-    if axis is None or own == run.shape_class or name not in axis.outputs:
+    own = piece.request.shape_class
+    if own == run.shape_class:
         return output
-    specs = {name: (TensorType(output.dtype, output.shape), output.data)}
-    spec, data = cut(specs, axis, length_of(own, axis))[name]
-    return OutputTensor(spec.dtype, tuple(map(int, spec.shape)), data)
+    for axis in model.lengths.axes:
+        if name in axis.outputs:
+            specs = {name: (TensorType(output.dtype, output.shape), output.data)}
+            spec, data = cut(specs, axis, length_of(own, axis))[name]
+            output = OutputTensor(spec.dtype, tuple(map(int, spec.shape)), data)
+    return output
 
 
 def _needs_copy(model: ModelReplica, run: BatchRun, name: str, piece: Piece) -> bool:
     """True if a piece's rows of an output do not lie together in the slot, or are in the heap."""
     axis, place = model.output_axes.get(name), run.ready.layout.outputs[name]
     shape, rows = place.shape, piece.rows
-    padded = model.lengths.axis
-    if padded and name in padded.outputs and piece.request.shape_class != run.shape_class:
+    is_cut = any(name in padded.outputs for padded in model.lengths.axes)
+    if is_cut and piece.request.shape_class != run.shape_class:
         return True
     if place.spec.dtype == BYTES or not place.spec.is_static:
         return True

@@ -242,7 +242,7 @@ async def _read(model: ModelVersion, services: JobServices) -> ImportedModel:
     read = partial(read_imported, model.artefact, model.options, artefact)
     imported = await services.retry()(lambda: asyncio.to_thread(read))
     seen = await services.store.call(services.store.find_lengths, model)
-    return replace(imported, chosen_lengths=seen.chosen)
+    return replace(imported, chosen_lengths=seen.chosen, padding_failure=seen.padding_failure)
 
 
 async def _samples(imported: ImportedModel, services: JobServices) -> GivenSamples:

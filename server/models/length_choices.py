@@ -2,6 +2,8 @@
 
 replicas ──rows by length──> store ──enough, and others save enough──> job: schedules for them
     └── other servers of the database take what was chosen from there <──┘
+
+Replicas learn from there as well that a padded request was answered wrongly (``padding_checks``).
 """
 
 from __future__ import annotations
@@ -69,7 +71,7 @@ class LengthChoices:
                 log.warning("lengths were not stored", extra={"reason": str(error)})
 
     async def keep(self) -> None:
-        """Store what was counted, and have replicas use what was chosen."""
+        """Store what was counted and whether padding was wrong; replicas use what is stored."""
         by_place: dict[Place, list[ModelReplica]] = {}
         for replica in self._replicas():
             if replica.lengths.axis is not None:
@@ -82,9 +84,15 @@ class LengthChoices:
                 self.seen[place] = await store.call(store.add_lengths, model, rows)
             else:
                 self.seen[place] = await store.call(store.find_lengths, model)
+            checks = (replica.padding_check.failure for replica in replicas)
+            failure = self.seen[place].padding_failure or next(filter(None, checks), "")
+            if failure and not self.seen[place].padding_failure:
+                self.seen[place] = await store.call(store.refuse_padding, model, failure)
             for replica in replicas:
                 replica.seen_lengths = self.seen[place]
                 await replica.use_lengths(self.seen[place].chosen)
+                if failure and not replica.padding_check.failure:
+                    replica.forbid_padding(failure)
 
     async def choose(self) -> None:
         """Have other lengths of one version scheduled, where that saves enough."""

@@ -1,6 +1,7 @@
 """Checks in idle time whether padded requests are answered as they are unpadded.
 
 replica ──sample──> quiet ──batcher, twice──> outputs ──differ──> the version is padded no more
+                                                          └──> store: nor after a restart
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from math import inf
 
@@ -35,6 +37,7 @@ class PaddingChecks:
         replicas: Callable[[], Iterable[QueuedReplica]],
         observer: Callable[[ModelReplica], BatchObserver],
         quiet: Callable[[], Awaitable[object]],
+        keep: Callable[[], Awaitable[object]],
         tolerance: float,
     ) -> None:
         """Check nothing yet.
@@ -43,11 +46,13 @@ class PaddingChecks:
             replicas: of all versions that answer.
             observer: of a replica's batches.
             quiet: returns once no device runs requests.
+            keep: stores what was found; called again later where it fails.
             tolerance: of plans, relative to the largest element of an output.
         """
         self._replicas = replicas
         self._observer = observer
         self._quiet = quiet
+        self._keep = keep
         self._tolerance = tolerance
 
     async def run(self) -> None:
@@ -87,6 +92,8 @@ class PaddingChecks:
                     other.replica.forbid_padding(check.failure)
             facts = {"model": replica.name, "version": replica.version, "reason": check.failure}
             log.error("requests are not padded any more", extra=facts)
+            with suppress(BraidError):
+                await self._keep()
 
 
 def error_of(padded: Mapping[str, OutputTensor], alone: Mapping[str, OutputTensor]) -> float:

@@ -50,11 +50,12 @@ class ModelStatus(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class SeenLengths:
-    """Lengths of a version's requests along its padded axis, and those chosen by them."""
+    """What requests have shown of a version's padded axis: their lengths, and wrong answers."""
 
     rows: Mapping[int, int] = field(default_factory=dict)  # by length; long ones in steps
     since: int = 0  # rows since the last choice
-    chosen: tuple[int, ...] = ()
+    chosen: tuple[int, ...] = ()  # lengths to schedule, by those of the rows
+    padding_failure: str = ""  # how a padded request was answered wrongly: none is padded again
 
 
 class JobStatus(enum.Enum):

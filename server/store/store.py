@@ -318,6 +318,7 @@ class Store(Registrations):
 
     find_lengths = read_method(lengths.find)
     add_lengths = write_method(lengths.add)
+    refuse_padding = write_method(lengths.refuse_padding)
 
     def choose_lengths(
         self, name: str, version: int, device_keys: str, chosen: Sequence[int]

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from importlib.util import find_spec
 from pathlib import Path
-from statistics import median
+from statistics import mean, median
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ import pytest
 from benchmarks.peers.hosting.contract import SERVERS
 from benchmarks.shapes.__main__ import main
 from benchmarks.shapes.models import CASES, DISTRIBUTIONS, LOG_NORMAL, UNIFORM
-from benchmarks.shapes.phases import Churn
+from benchmarks.shapes.phases import Churn, spread
 from benchmarks.shapes.report import Measured
 
 ANSWERED = "(array.tobytes())"
@@ -112,6 +113,15 @@ def test_braid_and_thirty_lines_are_measured_in_every_phase(
 
 
 @pytest.mark.ci
+def test_shapes_that_come_again_are_as_large_as_those_that_do_not() -> None:
+    shapes = CASES["resnet18"].cheapest(2000, seed=1)
+
+    few = [math.prod(shape) for shape in spread(shapes, 8)]
+
+    assert len(set(few)) == 8
+    assert mean(few) == pytest.approx(mean(map(math.prod, shapes)), rel=0.02)
+
+
 def test_churn_is_measured_alone(servers: Path, tmp_path: Path) -> None:
     status, report = quick(
         tmp_path, servers, "--contenders", "thirty_lines_ort", "--churn", "60", "--limit", "1"

@@ -11,14 +11,17 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+from torch import Tensor
 
 import braid
 from braid.compiler.imported_model import read_imported
 from braid.compiler.options import ModelOptions
+from braid.core.errors import InvalidRequest, InvalidTensor
 from braid.core.plan import sequential_plan
 from braid.core.runtimes import ONNXRUNTIME
 from braid.core.schedule import SEQUENTIAL, Contender, Provenance, Schedule
 from braid.core.shape_memory import LEAST_BYTES, PART
+from braid.core.shape_uses import Key
 from braid.engine.importer.host.report import file_digest
 from braid.engine.link.options import WorkerOptions
 from braid.library.compiled import Compiled
@@ -77,6 +80,85 @@ def network(
     }
     with Network("m", Compiled(imported, schedules, {}, options)) as net:
         yield Checked(net, upload)
+
+
+@contextmanager
+def at_lengths(
+    model: onnx.ModelProto, folder: Path, latencies_us: Mapping[int, tuple[float, float]]
+) -> Iterator[Checked]:
+    """A network of several lengths; what each plan took in its comparison, and ONNX Runtime."""
+    upload = folder / "model.onnx"
+    upload.write_bytes(model.SerializeToString())
+    lengths = ",".join(map(str, latencies_us))
+    options = ModelOptions((1, 4), lengths=lengths)
+    artefact = import_here(upload, folder / "artefact")
+    shapes = []
+    imported = read_imported(file_digest(upload), options, artefact)
+    for one, (plan_us, session_us) in zip(imported.at_shapes(), latencies_us.values(), strict=True):
+        ran = Contender(ONNXRUNTIME, latency_us=session_us)
+        compared = Provenance(promoted=False, sequential_us=plan_us, candidates=(ran,))
+        key = one.schedule_key("cpu", 1)
+        schedule = Schedule(key, SEQUENTIAL, sequential_plan(0), (), (), compared)
+        shapes.append(Compiled(one, {1: schedule}, {}, OPTIONS))
+    with Network("m", replace(shapes[0], lengths=tuple(shapes[1:]))) as net:
+        yield Checked(net, upload)
+
+
+def test_calls_are_padded_to_compiled_lengths_where_their_plans_are_faster(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    random, model = np.random.default_rng(7), masked_attention()
+    latencies_us = {8: (10.0, 20.0), 24: (30.0, 60.0), 48: (1000.0, 120.0)}
+    with at_lengths(model.model, tmp_path, latencies_us) as checked:
+        ran, run = set[int](), checked.net.other_shapes.run
+
+        def watched(key: Key, given: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+            ran.add(given["ids"].shape[1])
+            return run(key, given)
+
+        monkeypatch.setattr(checked.net.other_shapes, "run", watched)
+        for length in (8, 5, 3, 9, 17, 24, 30, 48, 60):
+            for rows in (1, 3, 6):
+                checked.check(model.inputs(random, rows, length))
+        hidden = dict(model.inputs(random, 2, 20))
+        hidden["mask"] = np.zeros_like(hidden["mask"])  # attention spreads over all its words
+        checked.check(hidden)
+
+    # 3 and 9 take less in the session than 8 and 24 do in plans; the plan of 48 is slower.
+    assert ran == {3, 9, 30, 60, 20}
+
+
+def test_a_call_whose_inputs_have_different_lengths_is_refused(tmp_path: Path) -> None:
+    random, model = np.random.default_rng(8), masked_attention()
+    with at_lengths(model.model, tmp_path, {8: (1.0, 100.0)}) as checked:
+        inputs = dict(model.inputs(random, 1, 5))
+        inputs["mask"] = np.ones((1, 6), np.int64)
+        with pytest.raises(InvalidTensor, match="length"):
+            checked.net(inputs)
+
+
+def test_lengths_are_compiled_saved_and_loaded(tmp_path: Path, store: Path) -> None:
+    random, model = np.random.default_rng(9), masked_attention()
+    path = tmp_path / "model.onnx"
+    path.write_bytes(model.model.SerializeToString())
+    kinds = {"batch_sizes": [1, 2], "planner": "sequential", "store": store}
+    with braid.compile(path, lengths=[16, 8], **kinds) as net:  # type: ignore[arg-type]
+        plan_ids = net.plan_ids
+        for length in (3, 8, 13, 16, 40):
+            Checked(net, path).check(model.inputs(random, 3, length))
+        net.save(tmp_path / "saved")
+    with braid.load(tmp_path / "saved") as loaded:
+        assert loaded.plan_ids == plan_ids
+        for length in (8, 13, 16, 40):
+            Checked(loaded, path).check(model.inputs(random, 3, length))
+
+
+def test_lengths_of_a_model_that_padding_changes_are_refused(tmp_path: Path, store: Path) -> None:
+    path = tmp_path / "model.onnx"
+    path.write_bytes(pooling().model.SerializeToString())
+
+    with pytest.raises(InvalidRequest, match="not padded"):
+        braid.compile(path, lengths=[8, 16], store=store)
 
 
 @pytest.mark.parametrize("of", ALL, ids=lambda of: of.__name__)

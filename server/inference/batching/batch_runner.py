@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from braid.core.errors import ModelQuarantined, RunTooLong, Unavailable
@@ -27,7 +28,7 @@ HANDOVER_S, LONGEST_HANDOVER_S = 0.001, 0.01
 """Cost of a batch beside the computing, in seconds: a first guess, and the most assumed."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Batch:
     """Pieces of one shape class that are sent to the device together."""
 
@@ -39,6 +40,7 @@ class Batch:
     sent_at: float  # by the batcher's clock
     was_idle: bool  # its part of the device had nothing else to do
     beside: int = 1  # batches that the device runs side by side, this one among them
+    has_waited: bool = False  # for its executable
 
     def share_of(self, seconds: float) -> float:
         """Device time by share for a batch that takes so many seconds on its part of the device."""
@@ -49,13 +51,19 @@ class BatchRunner:
     """Runs the batches of one device, and ends their pieces. Belongs to the event loop."""
 
     def __init__(
-        self, execution: Execution, now: Callable[[], float], quarantine: Quarantine
+        self,
+        execution: Execution,
+        now: Callable[[], float],
+        quarantine: Quarantine,
+        on_wait: Callable[[Batch, bool], object],
     ) -> None:
+        """``on_wait`` receives whether a batch waits for its executable."""
         self.handover_s = HANDOVER_S  # of a batch, beside the computing
         self._early_s = 0.0  # that batches end before they are expected to, on average
         self._execution = execution
         self._now = now
         self._quarantine = quarantine
+        self._on_wait = on_wait
 
     @property
     def lead_s(self) -> float:
@@ -70,10 +78,16 @@ class BatchRunner:
         model = batch.queue.model
         try:
             self._quarantine.check(model.name, model.version)  # it may have waited for long
-            running = self._execution.run(model, batch.pieces, batch.size, batch.beside)
+            running = self._execution.run(
+                model, batch.pieces, batch.size, batch.beside, partial(self._waits, batch)
+            )
         except Exception as error:
             return self._failed(batch, error)
         return self._finish(batch, running)
+
+    def _waits(self, batch: Batch, is_waiting: bool) -> None:
+        batch.has_waited = True
+        self._on_wait(batch, is_waiting)
 
     async def _finish(self, batch: Batch, running: Running) -> bool:
         model = batch.queue.model
@@ -150,7 +164,7 @@ class BatchRunner:
         batch.queue.used_s += batch.share_of(compute_s - batch.expected_s)
         early_s = max(0.0, batch.expected_s - compute_s)
         self._early_s += 0.1 * (early_s - self._early_s)
-        if batch.was_idle:
+        if batch.was_idle and not batch.has_waited:
             handover_s = min(max(0.0, spent_s - compute_s), LONGEST_HANDOVER_S)
             self.handover_s += 0.1 * (handover_s - self.handover_s)
             batch.lane.table.handed_over(handover_s)

@@ -73,7 +73,7 @@ class Batcher:
     ) -> None:
         self._quarantine = quarantine or Quarantine()
         self._clock: Clock = clock or MonotonicClock()
-        self._runner = BatchRunner(execution, self._clock.now, self._quarantine)
+        self._runner = BatchRunner(execution, self._clock.now, self._quarantine, self._waits)
         self._queues: dict[ModelReplica, ModelQueue] = {}
         self._in_flight: dict[asyncio.Task[bool], Batch] = {}
         self._time = DeviceTime(self._clock.now)
@@ -199,9 +199,8 @@ class Batcher:
 
     def _send_next(self, now: float) -> float:
         """Send the next batch if one should go now; returns when to look again."""
-        if self._time.is_full:
-            return inf  # looked at again when a batch ends
-        waiting = [queue for queue in self._queues.values() if not queue.is_empty]
+        queues = self._queues.values()  # those of a full device are looked at when a batch ends
+        waiting = [q for q in queues if not q.is_empty and not self._time.is_full(q)]
         waiting.sort(key=lambda queue: queue.used_s)
         wake_at = inf
         for queue in waiting:
@@ -211,7 +210,7 @@ class Batcher:
                 self._send(queue, way, now)
                 return now
             wake_at = min(wake_at, send_at)
-            if self._in_flight:
+            if self._time.is_busy:
                 break  # the batch is next, and waits for the device only: no other goes before it
         return wake_at
 
@@ -238,12 +237,12 @@ class Batcher:
     def _send_at(self, queue: ModelQueue, way: Way, now: float) -> float:
         """Return the time at which the next batch of a queue should go, as far as is known."""
         lane = queue.next_lane()
-        if not self._time.takes(way.beside):
+        if not self._time.takes(way.beside, queue):
             return inf  # as above
         if lane.rows >= lane.table.sizes[-1]:
             return now
-        busy_until = self._time.free_at(way.beside) - self._runner.lead_s
-        if self._in_flight and busy_until > now:
+        busy_until = self._time.free_at(way.beside, queue) - self._runner.lead_s
+        if self._time.is_busy_for(queue) and busy_until > now:
             return busy_until
         if way.beside > 1:
             return now
@@ -272,10 +271,10 @@ class Batcher:
         request_rows, is_alone = -(-rows // requests), requests == 1
         gap_s = queue.arrivals.gap_s(now)
         most = lane.rows if len(lanes) > 1 else None
-        if not (self._in_flight and lane.table.beside):
+        if not (self._time.is_busy_for(queue) and lane.table.beside):
             return lane.plan.best_way(rows, gap_s, request_rows, is_alone=is_alone, most=most)
         return lane.plan.best_way_on(
-            self._time.free_s(), rows, gap_s, request_rows, is_alone=is_alone, most=most
+            self._time.free_s(queue), rows, gap_s, request_rows, is_alone=is_alone, most=most
         )
 
     def _send(self, queue: ModelQueue, way: Way, now: float) -> None:
@@ -290,7 +289,7 @@ class Batcher:
     ) -> None:
         size, beside = lane.table.way_for(sum(piece.rows for piece in pieces), beside)
         self._used_s = max(self._used_s, queue.used_s)
-        expected_s, idle = lane.table.seconds(size, beside), self._time.is_free(beside)
+        expected_s, idle = lane.table.seconds(size, beside), self._time.is_free(beside, queue)
         batch = Batch(queue, lane, pieces, size, expected_s, now, was_idle=idle, beside=beside)
         self._time.sent(batch)
         queue.used_s += batch.share_of(expected_s)
@@ -302,6 +301,10 @@ class Batcher:
         if self._alarm is not None:
             self._alarm.cancel()
         self._alarm = None if when == inf else self._clock.call_at(when, self._pump)
+
+    def _waits(self, batch: Batch, is_waiting: bool) -> None:
+        self._time.waits(batch, is_waiting=is_waiting)
+        self._pump()
 
     def _ended(self, task: asyncio.Task[bool]) -> None:
         self._time.ended(self._in_flight.pop(task))

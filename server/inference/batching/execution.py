@@ -7,7 +7,7 @@ run ──all at hand──> _send ──> _finish ──> BatchResult
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from functools import partial
 from time import monotonic, perf_counter_ns
@@ -52,11 +52,24 @@ Running = Coroutine[Any, Any, BatchResult]
 """Batch under way, which brings its result."""
 
 
+OnWait = Callable[[bool], object]
+"""Receives whether a batch waits for its executable: the device is free for others meanwhile."""
+
+
+def ignore_wait(is_waiting: bool) -> None:
+    """Do nothing about a batch that waits."""
+
+
 class Execution(Protocol):
     """Runs batches: ``DeviceExecution``, or a fake in tests."""
 
     def run(
-        self, model: ModelReplica, pieces: Sequence[Piece], size: int, beside: int = 1
+        self,
+        model: ModelReplica,
+        pieces: Sequence[Piece],
+        size: int,
+        beside: int = 1,
+        on_wait: OnWait = ignore_wait,
     ) -> Running:
         """Run pieces of one lane as a batch of ``size`` rows, one of ``beside`` at once."""
 
@@ -74,6 +87,7 @@ class _Sent:
     sent_ns: int
     prepare_ns: int
     shape_class: ShapeClass  # that it runs in: no shorter than the pieces' along any axis
+    on_wait: OnWait
     answer: Coroutine[Any, Any, int] | None = None  # None: nothing was left to run
 
 
@@ -93,7 +107,12 @@ class DeviceExecution:
         self._slot_freed = asyncio.Event()
 
     def run(
-        self, model: ModelReplica, pieces: Sequence[Piece], size: int, beside: int = 1
+        self,
+        model: ModelReplica,
+        pieces: Sequence[Piece],
+        size: int,
+        beside: int = 1,
+        on_wait: OnWait = ignore_wait,
     ) -> Running:
         """Run pieces of one lane as a batch of ``size`` rows, one of ``beside`` at once.
 
@@ -107,15 +126,15 @@ class DeviceExecution:
         shape_class = _joined(model, pieces)
         ready = model.ready(shape_class, size, beside)
         if ready is None:
-            return self._wait_and_run(model, pieces, size, beside)
+            return self._wait_and_run(model, pieces, size, beside, on_wait)
         offset = self._device.arena.allocate(slot_bytes(ready, pieces))
         if offset is None:
-            return self._wait_and_run(model, pieces, size, beside)
+            return self._wait_and_run(model, pieces, size, beside, on_wait)
         model.begin_use(ready)
         if not self._duty_cycle.begin_now():
             self._free(model, ready, offset)
-            return self._wait_and_run(model, pieces, size, beside)
-        return self._finish(self._send(model, ready, offset, pieces, size, shape_class))
+            return self._wait_and_run(model, pieces, size, beside, on_wait)
+        return self._finish(self._send(model, ready, offset, pieces, size, shape_class, on_wait))
 
     async def _wait_and_run(
         self,
@@ -123,6 +142,7 @@ class DeviceExecution:
         pieces: Sequence[Piece],
         size: int,
         beside: int,
+        on_wait: OnWait,
         *,
         of_class: bool = False,
     ) -> BatchResult:
@@ -132,10 +152,16 @@ class DeviceExecution:
         """
         began_ns, wanted = perf_counter_ns(), (_joined(model, pieces), size)
         is_new = of_class or model.ready(*wanted, beside) is None
-        if of_class:
-            ready = await model.other_shapes.own(wanted)
-        else:
-            ready = await model.executable(*wanted, beside)
+        if is_new:
+            on_wait(True)
+        try:
+            if of_class:
+                ready = await model.other_shapes.own(wanted)
+            else:
+                ready = await model.executable(*wanted, beside)
+        finally:
+            if is_new:
+                on_wait(False)
         prepare_ns = perf_counter_ns() - began_ns if is_new else 0
         model.begin_use(ready)
         offset = None
@@ -145,7 +171,7 @@ class DeviceExecution:
         except BaseException:
             self._free(model, ready, offset)
             raise
-        sent = self._send(model, ready, offset, pieces, size, wanted[0], prepare_ns)
+        sent = self._send(model, ready, offset, pieces, size, wanted[0], on_wait, prepare_ns)
         return await self._finish(sent)
 
     async def _finish(self, sent: _Sent) -> BatchResult:
@@ -154,7 +180,7 @@ class DeviceExecution:
         How large they are is known only when they are computed, if that follows the content. It
         also runs again, as its shape class would have alone, if what is for any shape refuses it.
         """
-        model, again = sent.model, (sent.model, sent.pieces, sent.size, 1)
+        model, again = sent.model, (sent.model, sent.pieces, sent.size, 1, sent.on_wait)
         try:
             result = await self._ended(sent)
         except PreconditionFailed as error:
@@ -172,6 +198,7 @@ class DeviceExecution:
         pieces: Sequence[Piece],
         size: int,
         shape_class: ShapeClass,
+        on_wait: OnWait,
         prepare_ns: int = 0,
     ) -> _Sent:
         """Write the rows into the slot and ask the device; frees the slot if that fails."""
@@ -180,10 +207,10 @@ class DeviceExecution:
             pieces = still_wanted(pieces, monotonic())
             rows = sum(piece.rows for piece in pieces)
             times_ns = sent_ns, prepare_ns
-            sent = _Sent(model, ready, offset, pieces, rows, size, *times_ns, shape_class)
+            sent = _Sent(model, ready, offset, pieces, rows, size, *times_ns, shape_class, on_wait)
             if rows:
-                memory, axis = self._device.arena.view, model.lengths.axis
-                is_finite = write_rows(memory, offset, ready, pieces, axis)
+                memory, axes = self._device.arena.view, model.lengths.axes
+                is_finite = write_rows(memory, offset, ready, pieces, axes)
                 unwanted = partial(when_all_ended, pieces)
                 sent.answer = self._device.run(ready, offset, unwanted, is_finite=is_finite)
         except BaseException:

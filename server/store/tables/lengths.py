@@ -1,4 +1,4 @@
-"""Lengths of the requests of each version, and which of them were chosen to be scheduled.
+"""Lengths of the requests of each version, which were chosen, and whether padding was wrong.
 
 Every function runs inside the caller's transaction. Servers that share the database add to the same
 rows.
@@ -28,7 +28,8 @@ def find(connection: Connection, model: ModelVersion) -> SeenLengths:
     if row is None or row.sha256 != model.sha256:
         return SeenLengths()
     rows = {int(length): count for length, count in row.seen["rows"].items()}
-    return SeenLengths(rows, row.seen["since"], tuple(row.seen["chosen"]))
+    failure = row.seen.get("padding_failure", "")
+    return SeenLengths(rows, row.seen["since"], tuple(row.seen["chosen"]), failure)
 
 
 def add(connection: Connection, model: ModelVersion, rows: Mapping[int, int]) -> SeenLengths:
@@ -46,6 +47,13 @@ def choose(connection: Connection, model: ModelVersion, chosen: Sequence[int]) -
     return _put(connection, model, replace(before, since=0, chosen=tuple(chosen)))
 
 
+def refuse_padding(connection: Connection, model: ModelVersion, failure: str) -> SeenLengths:
+    """Store why no request of a version is padded any more; the first reason stays."""
+    before = find(connection, model)
+    failure = before.padding_failure or failure
+    return _put(connection, model, replace(before, padding_failure=failure))
+
+
 def forget(connection: Connection, name: str, version: int) -> None:
     connection.execute(delete(lengths).where(lengths.c.name == name, lengths.c.version == version))
 
@@ -53,6 +61,8 @@ def forget(connection: Connection, name: str, version: int) -> None:
 def _put(connection: Connection, model: ModelVersion, seen: SeenLengths) -> SeenLengths:
     rows = {str(length): seen.rows[length] for length in sorted(seen.rows)}
     document = {"rows": rows, "since": seen.since, "chosen": list(seen.chosen)}
+    if seen.padding_failure:
+        document["padding_failure"] = seen.padding_failure
     row = {"name": model.name, "version": model.version, "sha256": model.sha256, "seen": document}
     put_row(connection, lengths, row)
     return seen

@@ -17,6 +17,7 @@ from braid.server.inference.choose_lengths import LEAST_ROWS
 from braid.server.inference.replica import ModelReplica
 from braid.server.jobs.registration import serve_again
 from braid.server.models.length_choices import LengthChoices
+from braid.server.store.records import SeenLengths
 from tests.server.fleet.nodes import Node, until
 from tests.server.jobs.fakes import a_moment, template
 
@@ -165,12 +166,39 @@ async def test_a_restarted_server_serves_the_chosen_lengths(
     again.node.store.close()
 
 
+async def test_padding_that_was_wrong_is_forbidden_on_all_servers_and_after_a_restart(
+    nodes: tuple[Served, Served], tmp_path: Path
+) -> None:
+    a, b = nodes
+    a.answer(OFTEN)
+    await a.look()
+    await b.look()
+    a.replica.forbid_padding("an error of 0.5")
+
+    await a.look()
+    await b.look()
+    again = Served("c", tmp_path)
+    (model,) = again.node.store.models()
+    again.node.models.restoring(model)
+    await serve_again(model, again.node.services)
+
+    for server in (a, b, again):
+        (axis,) = server.replica.padding
+        assert (axis.exact, axis.reason) == (False, "an error of 0.5")
+        assert server.replica.padding_check.failure == "an error of 0.5"
+        assert not server.replica.follows_lengths
+        assert server.replica.scheduled_lengths == (10, 60, 150)
+    again.node.store.close()
+
+
 async def test_a_deleted_version_is_forgotten(nodes: tuple[Served, Served]) -> None:
     a, _ = nodes
     model = a.replica.model
     a.answer(OFTEN)
+    a.replica.forbid_padding("an error of 0.5")
     await a.look()
+    assert a.node.store.find_lengths(model).padding_failure
 
     a.node.store.delete_model("net", 1)
 
-    assert not a.node.store.find_lengths(model).rows
+    assert a.node.store.find_lengths(model) == SeenLengths()

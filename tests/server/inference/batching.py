@@ -14,7 +14,7 @@ from braid.core.errors import BraidError, WorkerRestarting
 from braid.core.inputs import ShapeClass
 from braid.core.tensor import TensorType
 from braid.server.inference.batching.batcher import Batcher
-from braid.server.inference.batching.execution import BatchResult
+from braid.server.inference.batching.execution import BatchResult, OnWait, ignore_wait
 from braid.server.inference.batching.queues import Piece, still_wanted
 from braid.server.inference.latencies import LatencyTable
 from braid.server.inference.requests import (
@@ -89,6 +89,7 @@ class FakeModel:
     ) -> None:
         self.name, self.version = "fake", 1
         self.beside_s = beside_s or {}  # of each of two batches side by side
+        self.prepare_s = 0.0  # that each batch waits for its executable
         self.batched = True
         self.batch_sizes = tuple(sorted(latencies_s))
         self.policy = policy or BatchPolicy()
@@ -140,8 +141,17 @@ class FakeExecution:
         self.error: BraidError = BraidError("a row is bad")
 
     async def run(
-        self, model: Any, pieces: Sequence[Piece], size: int, beside: int = 1
+        self,
+        model: Any,
+        pieces: Sequence[Piece],
+        size: int,
+        beside: int = 1,
+        on_wait: OnWait = ignore_wait,
     ) -> BatchResult:
+        if model.prepare_s:
+            on_wait(True)
+            await self._clock.sleep(model.prepare_s)
+            on_wait(False)
         async with self._part(beside):
             pieces = still_wanted(pieces, self._clock.now())
             given = [_rows(piece) for piece in pieces]

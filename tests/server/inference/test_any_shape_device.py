@@ -30,7 +30,13 @@ from braid.engine.importer.host.report import MODEL_FILE, file_digest
 from braid.engine.link.options import WorkerOptions
 from braid.server.devices.device import Device
 from braid.server.inference.batching.batcher import Batcher
-from braid.server.inference.batching.execution import BatchResult, DeviceExecution, Running
+from braid.server.inference.batching.execution import (
+    BatchResult,
+    DeviceExecution,
+    OnWait,
+    Running,
+    ignore_wait,
+)
 from braid.server.inference.batching.queues import Piece
 from braid.server.inference.replica import ModelReplica
 from braid.server.inference.requests import CheckedRequest, GivenRequest, check_request
@@ -45,6 +51,7 @@ from tests.models.of_any_length import (
     convolution_over_time,
     masked_attention,
     pooling,
+    two_texts,
 )
 from tests.server.inference.batching import Watcher
 
@@ -67,9 +74,14 @@ class Counting(DeviceExecution):
         self.ran = Counter[int]()
 
     def run(
-        self, model: ModelReplica, pieces: Sequence[Piece], size: int, beside: int = 1
+        self,
+        model: ModelReplica,
+        pieces: Sequence[Piece],
+        size: int,
+        beside: int = 1,
+        on_wait: OnWait = ignore_wait,
     ) -> Running:
-        running = super().run(model, pieces, size, beside)
+        running = super().run(model, pieces, size, beside, on_wait)
 
         async def counted() -> BatchResult:
             result = await running
@@ -135,6 +147,7 @@ async def served(
     reference: str = "onnxruntime 1.31.0",
     options: ModelOptions | None = None,
     padding: tuple[PaddedAxis, ...] | None = None,
+    padding_failure: str = "",
 ) -> AsyncIterator[Served]:
     """The model under the schedule of a registration that compared these candidates.
 
@@ -149,7 +162,7 @@ async def served(
     report = replace(imported.report, verified=verified)
     if padding is not None:
         report = replace(report, padding=padding)
-    imported = replace(imported, report=report)
+    imported = replace(imported, report=report, padding_failure=padding_failure)
     version = ModelVersion("m", 1, digest, 1, imported.options)
     replica = ModelReplica(version, imported, device)
     await device.load(digest, imported.artefact)
@@ -393,6 +406,27 @@ async def test_near_lengths_share_batches_only_where_padding_is_exact(
                 *(under.batcher.submit(under.replica, under.request(x), Watcher()) for x in inputs)
             )
             assert (max(result.batch_rows for result in results) > 1) == shared
+
+
+async def test_requests_share_batches_along_two_axes_unless_a_mask_has_both(
+    device: Device, tmp_path: Path
+) -> None:
+    for mask_of_pairs in (False, True):
+        random, model = np.random.default_rng(12), two_texts(mask_of_pairs=mask_of_pairs)
+        (folder := tmp_path / str(mask_of_pairs)).mkdir()
+        async with served(device, model, folder, RAN) as under:
+            assert [axis.exact for axis in under.replica.padding] == [True, True]
+            async with asyncio.TaskGroup() as requests:
+                for length in random.integers(17, 25, 40):
+                    requests.create_task(under.check(model.inputs(random, 1, int(length))))
+            inputs = [model.inputs(random, 1, 17 + at % 8) for at in range(24)]
+            results = await asyncio.gather(
+                *(under.batcher.submit(under.replica, under.request(x), Watcher()) for x in inputs)
+            )
+            lanes = {under.replica.lane_of(under.request(x)) for x in inputs}
+            assert (len(lanes) == 1) != mask_of_pairs
+            if not mask_of_pairs:
+                assert max(result.batch_rows for result in results) > 1
 
 
 async def test_a_request_whose_mask_hides_its_first_word_is_not_padded(

@@ -54,8 +54,9 @@ class FakeDevice:
         self.arena = Arena(1 << 20)
         self.bench = SimpleNamespace(is_measuring=False)
         self.batches: list[np.ndarray[Any, Any]] = []
-        self.gate = asyncio.Event()
+        self.gate, self.may_prepare = asyncio.Event(), asyncio.Event()
         self.gate.set()
+        self.may_prepare.set()
         self.before_run: Callable[[np.ndarray[Any, Any]], None] = lambda x: None
         self.released: list[int] = []
         self.unwanted: list[int] = []  # batches, by their number
@@ -69,6 +70,7 @@ class FakeDevice:
 
     async def prepare(self, to_run: PlanToRun, like: Executable | None = None) -> Executable:
         await asyncio.sleep(0)
+        await self.may_prepare.wait()
         self._number += 1
         inputs = to_run.program.specs
         rows, width = inputs["x"].shape
@@ -467,6 +469,27 @@ async def test_executables_for_other_shapes_are_kept_in_bounds(device: FakeDevic
 
     assert device.released == [1, 2, 3, 4, 5]
     assert device.prepared == len(widths)
+
+
+async def test_batches_that_wait_for_executables_hold_up_no_other_model(
+    device: FakeDevice,
+) -> None:
+    service, other, x = Service(device, (1,)), serve(device, (1,)), rows_from(0, 1)
+    await other.use_plan(1)
+    device.may_prepare.clear()
+    widths = (5, 6, 7)
+    waiting = [asyncio.create_task(service.infer(np.zeros((1, w), np.float32))) for w in widths]
+    await settle()
+
+    checked = check_request(other, request_of(x))
+    answer = await asyncio.wait_for(service.batcher.submit(other, checked, Watcher()), timeout=120)
+
+    np.testing.assert_array_equal(array(answer, "y"), x + 1)
+    assert not any(task.done() for task in waiting)
+    device.may_prepare.set()
+    answers = await asyncio.gather(*waiting)
+    assert [array(answer, "y").shape for answer in answers] == [(1, width) for width in widths]
+    assert device.arena.used_bytes == 0
 
 
 async def test_draining_one_model_does_not_wait_for_another(device: FakeDevice) -> None:

@@ -155,6 +155,10 @@ class BatcherMachine(RuleBasedStateMachine):
             if model.beside_s:
                 model._table.expect(size, BESIDE_S[size], PARTS)
 
+    @rule(which=st.integers(0, 1), prepare_s=st.sampled_from([0.0, 0.004]))
+    def prepare_before_each_batch(self, which: int, prepare_s: float) -> None:
+        self.models[which].prepare_s = prepare_s
+
     @rule(which=st.integers(0, 1), policy=POLICIES)
     def configure(self, which: int, policy: BatchPolicy) -> None:
         self.models[which].policy = policy

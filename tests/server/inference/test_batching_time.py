@@ -375,6 +375,23 @@ async def test_models_share_the_device_by_time_not_by_turns() -> None:
     assert spent[bench.model] == pytest.approx(spent[slow], abs=0.025)
 
 
+async def test_what_is_prepared_for_one_model_holds_up_no_other() -> None:
+    bench = Bench({1: 20 * MS}, NEVER_WAIT)
+    bench.model.prepare_s = 500 * MS
+    other = FakeModel({1: 2 * MS}, NEVER_WAIT)
+    waiting = [bench.send() for _ in range(3)]
+    await bench.clock.advance(1 * MS)
+
+    for _ in range(3):
+        answered = bench.send(model=other)
+        await bench.clock.advance(2 * MS)
+        assert answered.done()
+
+    assert not any(task.done() for task in waiting)
+    await bench.clock.advance(2000 * MS)
+    assert all(task.done() for task in waiting)
+
+
 async def test_a_share_of_three_gets_three_times_the_device() -> None:
     bench = Bench({1: 5 * MS}, BatchPolicy(max_wait_s=0, share=3))
     other = FakeModel({1: 5 * MS}, NEVER_WAIT)

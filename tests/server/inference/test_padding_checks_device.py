@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -41,7 +42,7 @@ async def device() -> AsyncIterator[Device]:
 
 def checks(under: Served) -> PaddingChecks:
     queued = QueuedReplica(under.replica, under.batcher)
-    return PaddingChecks(lambda: [queued], lambda _: Watcher(), a_moment, 1e-4)
+    return PaddingChecks(lambda: [queued], lambda _: Watcher(), a_moment, a_moment, 1e-4)
 
 
 async def test_padding_that_is_exact_stays(device: Device, tmp_path: Path) -> None:
@@ -79,6 +80,18 @@ async def test_a_wrong_answer_forbids_padding_and_the_report_says_so(
         assert "requests are not padded any more" in caplog.text
         assert await under.check(model.inputs(random, 1, 17)) == ONNXRUNTIME
         assert not under.replica.follows_lengths
+
+
+async def test_padding_that_was_found_wrong_is_not_done_when_the_version_is_loaded_again(
+    device: Device, tmp_path: Path
+) -> None:
+    random, model = np.random.default_rng(4), pooling()
+    options, wrong = ModelOptions((1, 4), lengths="8,24,48"), "an error of 0.5"
+    loaded = partial(served, device, model, tmp_path, SLOW, options=options, padding=(WRONG,))
+    async with loaded(padding_failure=wrong) as under:
+        assert await under.check(model.inputs(random, 1, 17)) == ONNXRUNTIME
+        assert (await under.check(model.inputs(random, 1, 24))).startswith(SEQUENTIAL)
+        assert [axis.reason for axis in under.replica.padding] == [wrong]
 
 
 async def test_requests_that_shared_a_batch_are_checked_too(device: Device, tmp_path: Path) -> None:
