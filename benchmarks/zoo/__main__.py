@@ -3,6 +3,7 @@
     python -m benchmarks.zoo --transformers FOLDER --json benchmarks/results/zoo.json
     python -m benchmarks.zoo bert detectors --rows 1,2,8 --phases engines --resume --json FILE
     python -m benchmarks.zoo --types fp16,bf16 encoder lstm detector
+    python -m benchmarks.zoo --brief
     python -m benchmarks.zoo --quick
 
     import    the file of each exporter: in parts, whole by a runtime, or refused    ──> why
@@ -25,7 +26,6 @@ import signal
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 
@@ -36,7 +36,15 @@ from benchmarks.reports import LOCAL, names, numbers, parser_of
 from benchmarks.states import add_state, by_state
 from benchmarks.zoo import bounds, engines, serving
 from benchmarks.zoo.counts import STORED, read_counts, worse, write_counts
-from benchmarks.zoo.files import FP32, TYPES, ZOO, Exported, NotExported, Specimen, exported
+from benchmarks.zoo.feeds import FP32, TYPES
+from benchmarks.zoo.files import (
+    ZOO,
+    Exported,
+    NotExported,
+    Specimen,
+    export_missing,
+    exported,
+)
 from benchmarks.zoo.importing import imported
 from benchmarks.zoo.records import Record, read_records, write_records
 from benchmarks.zoo.report import text
@@ -73,20 +81,24 @@ def measure(specimen: Specimen, record: Record, options: argparse.Namespace) -> 
 def _import(
     specimen: Specimen, files: Exported, record: Record, options: argparse.Namespace
 ) -> None:
-    for form, file in {"onnx": files.onnx, "pt2": files.pt2}.items():
-        if file is not None and form not in record.imports:
-            record.imports[form] = imported(file)
+    kept = options.folder / "artefacts" / specimen.key
+    if "onnx" not in record.imports or not kept.exists():
+        record.imports["onnx"] = imported(files.onnx, kept)
+    if files.pt2 is not None and "pt2" not in record.imports and "pt2" in options.forms:
+        with tempfile.TemporaryDirectory(prefix="braid-zoo-") as folder:
+            record.imports["pt2"] = imported(files.pt2, Path(folder) / "artefact")
 
 
 def _engines(
     specimen: Specimen, files: Exported, record: Record, options: argparse.Namespace
 ) -> None:
+    artefact = options.folder / "artefacts" / specimen.key
     for rows in options.rows:
-        if str(rows) in record.timed or (files.rows and rows != files.rows):
-            continue
-        with tempfile.TemporaryDirectory(prefix="braid-zoo-") as folder:
-            course = replace(options.course, folder=Path(folder))
-            record.timed[str(rows)] = engines.measure(specimen, files.onnx, rows, course)
+        if str(rows) not in record.timed and files.rows in (0, rows):
+            where = files.onnx, artefact, rows
+            record.timed[str(rows)] = engines.measure(
+                specimen, *where, options.course, options.processes
+            )
 
 
 def _bound(
@@ -131,6 +143,10 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--turn", type=float, help="seconds of runs in one turn: 0.2")
     parser.add_argument("--seconds", type=float, help="of a turn of the client: 1")
     parser.add_argument("--planner", help="of Braid: portfolio")
+    parser.add_argument(
+        "--brief", action="store_true", help="search nothing: the sequential plan of an import"
+    )
+    parser.add_argument("--forms", type=names, default=["onnx", "pt2"], help="to import")
     parser.add_argument("--threads", type=int, default=cpu_allowance().threads)
     parser.add_argument("--contenders", type=names, default=list(serving.CONTENDERS))
     parser.add_argument("--servers", type=Path, default=SERVERS, help="folder of the peers")
@@ -146,7 +162,8 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     for name, value in (_QUICK if options.quick else _USUAL).items():
         if getattr(options, name) is None:
             setattr(options, name, value)
-    options.phases = options.phases or [IMPORT, ENGINES, *([] if options.quick else [SERVED])]
+    is_short = options.quick or options.brief
+    options.phases = options.phases or [IMPORT, ENGINES, *([] if is_short else [SERVED])]
     for kind, given, known in (
         ("phase", options.phases, PHASES),
         ("type", options.types, TYPES),
@@ -176,8 +193,9 @@ def _run(options: argparse.Namespace) -> int:
     facts = environment.describe("torch", "onnx", "onnxruntime", "openvino", "transformers")
     records = read_records(options.json) if options.resume else {}
     store = options.folder / "store"
+    names = engines.BRIEFLY if options.brief else engines.CONTENDERS
     options.course = engines.Course(
-        *(options.folder, store, options.planner, options.threads, options.rounds, options.turn),
+        *(names, store, options.planner, options.threads, options.rounds, options.turn),
         state=options.state,
     )
     options.servers_course = serving.Servers(
@@ -192,15 +210,17 @@ def _run(options: argparse.Namespace) -> int:
         except SetupFailed as error:
             print(error, file=sys.stderr)
             return 1
-    seen = []
-    for specimen in _chosen(options):
-        record = records.setdefault(
-            specimen.key, Record(specimen.name, specimen.family, specimen.type)
-        )
-        measure(specimen, record, options)
-        seen.append(record)
-        print(_progress(record), file=sys.stderr, flush=True)
-        write_records(options.json, facts, records)
+    seen, chosen = [], _chosen(options)
+    export_missing(chosen, options.folder / "files", options.transformers)
+    with engines.contenders() as options.processes:
+        for specimen in chosen:
+            record = records.setdefault(
+                specimen.key, Record(specimen.name, specimen.family, specimen.type)
+            )
+            measure(specimen, record, options)
+            seen.append(record)
+            print(_progress(record), file=sys.stderr, flush=True)
+            write_records(options.json, facts, records)
     print(text(seen, options.rows))
     faults = [f"{record.key}: answers err by {record.wrong}" for record in seen if record.wrong]
     faults += [f"{record.key}: {record.failed}" for record in seen if record.failed]

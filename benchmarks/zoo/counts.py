@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.reports import replace_text
-from benchmarks.zoo.contender import engine_names
-from benchmarks.zoo.engines import SERVES
+from benchmarks.zoo.contender import SERVES
 from benchmarks.zoo.importing import verdict
+from benchmarks.zoo.plans import engine_names
 from benchmarks.zoo.records import Record
 from benchmarks.zoo.report import geometric_mean
 

@@ -5,31 +5,36 @@
     NAME.npz    inputs of ``ROWS`` rows, floats in FP32
     NAME.json   how it was written, and what could not be
 
-``python -m benchmarks.zoo.files NAME FOLDER`` exports one network in a process of its own.
+``python -m benchmarks.zoo.files FOLDER NAME:TYPE ...`` exports networks in a process of its own.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import logging
+import signal
 import subprocess
 import sys
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from types import FrameType
 
 import numpy as np
 import onnxruntime
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from benchmarks.environment import REPOSITORY
 from benchmarks.zoo.architectures import ARCHITECTURES
 from benchmarks.zoo.entry import Entry
+from benchmarks.zoo.feeds import FP32, TYPES, feeds_of, relative_error
 from benchmarks.zoo.styles import STYLES
+from braid.engine.ops.dtypes import tensor_of
 
 FP32 = "fp32"
 TYPES: Mapping[str, torch.dtype] = {
@@ -47,7 +52,8 @@ TOLERANCE = 2e-2
 Beyond it the exporter wrote another network, e.g. one that fits the traced rows only.
 """
 
-LONGEST_S = 900.0
+WAY_S, LONGEST_S = 240.0, 900.0
+"""Seconds of one way to export a network, and of all ways."""
 
 
 class NotExported(Exception):
@@ -81,18 +87,14 @@ class Exported:
     failures: Mapping[str, str] = field(default_factory=dict)  # way to export -> why it failed
 
 
-def feeds_of(onnx: Path, rows: int) -> dict[str, Tensor]:
-    """Return inputs of the first rows for an exported file, floats in FP32."""
-    with np.load(onnx.with_suffix(".npz")) as arrays:
-        return {name: torch.from_numpy(arrays[name][:rows]) for name in arrays.files}
+def export_missing(specimens: Sequence[Specimen], folder: Path, transformers: Path | None) -> None:
+    """Export what was not tried before, in one process for all.
 
-
-def cast(feeds: Mapping[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]:
-    """Return inputs with floats of another type."""
-    return {
-        name: given.to(dtype) if given.is_floating_point() else given
-        for name, given in feeds.items()
-    }
+    Those that it fails at are left to ``exported``, which tries each by itself.
+    """
+    missing = [one for one in specimens if not (folder / f"{one.key}.json").exists()]
+    if len(missing) > 1:
+        _run(missing, folder, transformers, timeout_s=LONGEST_S * len(missing))
 
 
 def exported(specimen: Specimen, folder: Path, transformers: Path | None) -> Exported:
@@ -102,25 +104,32 @@ def exported(specimen: Specimen, folder: Path, transformers: Path | None) -> Exp
         NotExported: torch writes no file, or a package is missing.
     """
     facts = folder / f"{specimen.key}.json"
-    if not facts.exists():
-        command = [sys.executable, "-m", "benchmarks.zoo.files", specimen.name, str(folder)]
-        command += ["--type", specimen.type]
-        command += ["--transformers", str(transformers)] if transformers else []
-        try:
-            done = subprocess.run(
-                command, cwd=REPOSITORY, capture_output=True, text=True, timeout=LONGEST_S
-            )
-        except subprocess.TimeoutExpired:
-            raise NotExported(f"torch did not end within {LONGEST_S:.0f} s") from None
-        if done.returncode:
-            raise NotExported("".join(done.stderr.strip().splitlines()[-1:])[:300])
+    if not facts.exists() and (why := _run([specimen], folder, transformers, LONGEST_S)):
+        raise NotExported(why)
     said = json.loads(facts.read_text())
     onnx, pt2 = (folder / f"{specimen.key}.{ending}" for ending in ("onnx", "pt2"))
     if not said["how"]:
         raise NotExported("; ".join(f"{how}: {why}" for how, why in said["failures"].items()))
-    return Exported(
-        onnx, said["how"], said["rows"], pt2 if pt2.exists() else None, said["failures"]
-    )
+    form = pt2 if pt2.exists() else None
+    return Exported(onnx, said["how"], said["rows"], form, said["failures"])
+
+
+def _run(
+    specimens: Sequence[Specimen], folder: Path, transformers: Path | None, timeout_s: float
+) -> str:
+    """Export in a process of its own; returns why it failed, or ""."""
+    keys = [f"{one.name}:{one.type}" for one in specimens]
+    command = [sys.executable, "-m", "benchmarks.zoo.files", str(folder), *keys]
+    command += ["--transformers", str(transformers)] if transformers else []
+    try:
+        done = subprocess.run(
+            command, cwd=REPOSITORY, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+            text=True, timeout=timeout_s,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        return f"torch did not end within {timeout_s:.0f} s"
+    last = "".join(done.stderr.strip().splitlines()[-1:])[:300]
+    return (last or f"exit status {done.returncode}") if done.returncode else ""
 
 
 @dataclass(slots=True)
@@ -132,37 +141,45 @@ class _Facts:
 
 def export(specimen: Specimen, folder: Path) -> None:
     """Write the files of a specimen; what could not be written is in its facts."""
-    entry, dtype, facts = ZOO[specimen.name], TYPES[specimen.type], _Facts()
+    entry, path, facts = ZOO[specimen.name], folder / specimen.key, _Facts()
     torch.backends.mha.set_fastpath_enabled(False)  # one operator that no exporter writes
-    module = entry.module().to(dtype)
-    path = folder / specimen.key
+    module, onnx = entry.module().to(_TORCH_TYPES[specimen.type]), path.with_suffix(".onnx")
     feeds = entry.inputs(module, ROWS)
     np.savez(path.with_suffix(".npz"), **{name: given.numpy() for name, given in feeds.items()})
-    for rows in (0, 1):
-        example = cast({name: given[: rows or TRACED_ROWS] for name, given in feeds.items()}, dtype)
-        for how in _ways(module, example, rows, path, facts):
+    ways = itertools.product((0, 1), (("dynamo", _by_dynamo), ("TorchScript", _by_torchscript)))
+    for rows, (how, write) in ways:
+        example = _tensors(onnx, rows or TRACED_ROWS, specimen.type)
+        try:
+            with _limited(WAY_S):
+                write(module, example, onnx, is_open=not rows)
+                _check(module, onnx, rows, specimen.type)
+        except Exception as error:  # torch has dozens of kinds
+            onnx.unlink(missing_ok=True)
+            where = "one row" if rows else "open rows"
+            facts.failures[f"{how}, {where}"] = _first_line(error)
+        else:
             facts.how, facts.rows = how, rows
-            break
-        if facts.how:
             break
     path.with_suffix(".json").write_text(json.dumps(asdict(facts), indent=1))
 
 
-def _ways(
-    module: nn.Module, example: Mapping[str, Tensor], rows: int, path: Path, facts: _Facts
-) -> Iterator[str]:
-    """Try the exporters one after the other; yields the names of those that wrote a right file."""
-    onnx = path.with_suffix(".onnx")
-    label = "one row" if rows else "open rows"
-    for how, write in (("dynamo", _by_dynamo), ("TorchScript", _by_torchscript)):
-        try:
-            write(module, example, onnx, is_open=not rows)
-            _check(module, onnx, rows)
-        except Exception as error:  # torch has dozens of kinds
-            onnx.unlink(missing_ok=True)
-            facts.failures[f"{how}, {label}"] = _first_line(error)
-        else:
-            yield how
+def _tensors(onnx: Path, rows: int, type_: str) -> dict[str, Tensor]:
+    return {name: tensor_of(array) for name, array in feeds_of(onnx, rows, type_).items()}
+
+
+@contextmanager
+def _limited(seconds: float) -> Iterator[None]:
+    """Raise TimeoutError in the block once it takes longer than that."""
+
+    def late(number: int, frame: FrameType | None) -> None:
+        raise TimeoutError(f"not done within {seconds:.0f} s")
+
+    signal.signal(signal.SIGALRM, late)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
 
 
 def _by_dynamo(
@@ -197,18 +214,18 @@ def _by_torchscript(
     )
 
 
-def _check(module: nn.Module, onnx: Path, rows: int) -> None:
+def _check(module: nn.Module, onnx: Path, rows: int, type_: str) -> None:
     """Compare the file in ONNX Runtime with the module, at one row and at all if rows are open.
 
     Raises:
         ValueError: they differ.
     """
-    if any(given.dtype == torch.bfloat16 for given in module.parameters()):
+    if type_ == "bf16":
         return  # ONNX Runtime has no kernels for it on CPUs
     session = onnxruntime.InferenceSession(onnx, providers=["CPUExecutionProvider"])
     names = [given.name for given in session.get_inputs()]
     for count in (rows,) if rows else (1, ROWS):
-        feeds = cast(feeds_of(onnx, count), next(module.parameters()).dtype)
+        feeds = _tensors(onnx, count, type_)
         outputs = module(**feeds)
         right = outputs if isinstance(outputs, tuple | list) else (outputs,)
         answers = session.run(None, {name: feeds[name].numpy() for name in names})
@@ -218,25 +235,14 @@ def _check(module: nn.Module, onnx: Path, rows: int) -> None:
                 raise ValueError(f"with {count} rows the file errs by {error:.2g}")
 
 
-def relative_error(answer: NDArray[np.generic], right: NDArray[np.generic]) -> float:
-    """Return the largest difference, relative to the largest element; infinite for other shapes."""
-    if answer.shape != right.shape:
-        return float("inf")
-    if not right.size:
-        return 0.0
-    difference = np.abs(answer.astype(np.float64) - right.astype(np.float64)).max()
-    return float(difference / max(float(np.abs(right.astype(np.float64)).max()), 1e-12))
-
-
 def _first_line(error: Exception) -> str:
     return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"[:300]
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.zoo.files")
-    parser.add_argument("name", choices=ZOO)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--type", choices=TYPES, default=FP32)
+    parser.add_argument("networks", nargs="+", metavar="NAME:TYPE")
     parser.add_argument("--transformers", type=Path, help="folder that has the package")
     options = parser.parse_args(arguments)
     if options.transformers:
@@ -244,9 +250,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     warnings.simplefilter("ignore")
     logging.disable(logging.ERROR)
     options.folder.mkdir(parents=True, exist_ok=True)
+    failures = 0
     with torch.no_grad():
-        export(Specimen(options.name, options.type), options.folder)
+        for network in options.networks:
+            try:
+                export(Specimen(*network.split(":")), options.folder)
+            except Exception as error:  # of a package that is missing, or of an architecture
+                failures += 1
+                print(_first_line(error), file=sys.stderr)
+    return 1 if failures else 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import tempfile
+import shutil
 from pathlib import Path
 
 from braid.core.errors import BraidError
@@ -14,15 +14,19 @@ from braid.engine.importer.host.request import ImportLimits
 PARTS, WHOLE, REFUSED = "parts", "whole", "refused"
 
 
-def imported(file: Path) -> str:
-    """Return ``parts``, ``whole: reason`` or ``refused: reason``, with what the import warns of."""
-    with tempfile.TemporaryDirectory(prefix="braid-zoo-") as folder:
-        artefact = Path(folder) / "artefact"
+def imported(file: Path, artefact: Path) -> str:
+    """Import a file, unless that was done; returns ``parts``, ``whole: why`` or ``refused: why``.
+
+    What the import warns of follows.
+    """
+    if not artefact.exists():
+        artefact.parent.mkdir(parents=True, exist_ok=True)
         try:
             asyncio.run(import_model(file, artefact, ImportLimits(), lambda fraction, step: None))
         except BraidError as error:
+            shutil.rmtree(artefact, ignore_errors=True)
             return f"{REFUSED}: {error}"
-        report = read_report(artefact)
+    report = read_report(artefact)
     whole = [warning for warning in report.warnings if "served whole by" in warning]
     batch = "" if report.batch is not None else " (unbatched)"
     how = f"{WHOLE}: {whole[0]}" if whole else f"{PARTS}{batch}"

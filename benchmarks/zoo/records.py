@@ -9,9 +9,11 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from benchmarks.reports import write_report
-from benchmarks.zoo.engines import SEQUENTIAL, TOLERANCES, Timed
-from benchmarks.zoo.files import FP32
+from benchmarks.zoo.contender import OWN, PLAIN, SEQUENTIAL
+from benchmarks.zoo.engines import TOLERANCES, Timed
+from benchmarks.zoo.feeds import FP32
 from benchmarks.zoo.serving import Served
+from braid.core.runtimes import RUNTIMES
 
 
 @dataclass(slots=True)
@@ -44,8 +46,8 @@ class Record:
         if self.least_ms is None or timed is None:
             return math.nan
         candidates = timed.plan.get("candidates", {})
-        own = [ms for name, ms in candidates.items() if not name.startswith(("onnx", "openvino"))]
-        own += [timed.ms[SEQUENTIAL]] if SEQUENTIAL in timed.ms else []
+        own = [ms for name, ms in candidates.items() if name not in RUNTIMES]
+        own += [timed.ms[name] for name in (SEQUENTIAL, PLAIN) if name in timed.ms]
         return self.least_ms / min(own) if own else math.nan
 
     @property
@@ -56,7 +58,7 @@ class Record:
             rows: error
             for rows, timed in self.timed.items()
             for name, error in timed.errors.items()
-            if name == "serves" and not error <= allowed
+            if name in OWN and not error <= allowed
         }
 
 

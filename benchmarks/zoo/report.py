@@ -10,15 +10,17 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from benchmarks.peers.results import BRAID
-from benchmarks.zoo.contender import engine_names
-from benchmarks.zoo.engines import SEQUENTIAL, SERVES, Timed
+from benchmarks.zoo.contender import PLAIN, SEQUENTIAL, SERVES
+from benchmarks.zoo.engines import Timed
 from benchmarks.zoo.importing import PARTS, verdict
+from benchmarks.zoo.plans import engine_names
 from benchmarks.zoo.records import Record
 
 WORST = 10
+_SHOWN = (SERVES, PLAIN)  # what the worst are chosen by
 
 _COLUMNS: Mapping[str, Callable[[Timed], float]] = {
-    "sequential": lambda timed: timed.speed(SEQUENTIAL),
+    "sequential": lambda timed: timed.speed(SEQUENTIAL, PLAIN),
     "own best": lambda timed: timed.candidate_speed(mixed=False),
     "mixed": lambda timed: timed.candidate_speed(mixed=True),
     "serves": lambda timed: timed.speed(SERVES),
@@ -48,21 +50,21 @@ def _batch(records: Sequence[Record], rows: int) -> Iterator[str]:
         same = [(record, one) for record, one in timed if family in ("all", record.family)]
         means = [geometric_mean([of(one) for _, one in same]) for of in _COLUMNS.values()]
         bound = geometric_mean([record.share_of_bound for record, _ in same]) if rows == 1 else None
-        worst = min((_known(one.speed(SERVES)) for _, one in same), default=math.nan)
+        worst = min((_known(one.speed(*_SHOWN)) for _, one in same), default=math.nan)
         cells = "".join(f"{_number(value):>12}" for value in (*means, bound))
         yield f"  {family:24}{len(same):9}{cells}{_number(worst):>8}"
     yield from _worst(timed)
 
 
 def _worst(timed: Sequence[tuple[Record, Timed]]) -> Iterator[str]:
-    ordered = sorted(timed, key=lambda pair: _known(pair[1].speed(SERVES)))
-    yield f"  the worst {min(WORST, len(ordered))} of what serves, ms"
+    ordered = sorted(timed, key=lambda pair: _known(pair[1].speed(*_SHOWN)))
+    yield f"  the worst {min(WORST, len(ordered))} of what serves, or of the sequential plan if nothing was searched, ms"
     for record, one in ordered[:WORST]:
         times = "  ".join(f"{name} {ms:.2f}" for name, ms in one.ms.items())
         kinds = sorted(one.plan.get("kinds_ms", {}).items(), key=lambda kind: -kind[1])[:4]
         spent = ", ".join(f"{kind} {ms:.2f}" for kind, ms in kinds)
         yield (
-            f"    {record.key:26}{_number(one.speed(SERVES)):>6}  {times}"
+            f"    {record.key:26}{_number(one.speed(*_SHOWN)):>6}  {times}"
             f"  ({one.plan.get('planner') or 'no plan'}; own units: {spent or 'not measured'})"
         )
 

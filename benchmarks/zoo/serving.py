@@ -18,7 +18,8 @@ from benchmarks.peers.results import BRAID, cells_of
 from benchmarks.peers.rounds import Course, run_course, started
 from benchmarks.peers.stands import Stand
 from benchmarks.shapes.models import Oracle
-from benchmarks.zoo.files import ROWS, Exported, Specimen, feeds_of
+from benchmarks.zoo.feeds import feeds_of
+from benchmarks.zoo.files import ROWS, Exported, Specimen
 
 CONTENDERS = (BRAID, "thirty_lines_ort", "thirty_lines_openvino")
 _QUESTIONS = 4
@@ -69,7 +70,7 @@ def measure(specimen: Specimen, files: Exported, servers: Servers) -> Served:
         rows = feeds_of(files.onnx, min(_QUESTIONS, files.rows or ROWS))
         count = len(next(iter(rows.values())))
         questions = [
-            oracle.question({name: given[n : n + 1].numpy() for name, given in rows.items()})
+            oracle.question({name: given[n : n + 1] for name, given in rows.items()})
             for n in range(count)
         ]
         asked = write_questions(folder / "questions.npz", questions)
