@@ -32,14 +32,11 @@ from torch import Tensor, nn
 from benchmarks.environment import REPOSITORY
 from benchmarks.zoo.architectures import ARCHITECTURES
 from benchmarks.zoo.entry import Entry
-from benchmarks.zoo.feeds import FP32, TYPES, feeds_of, relative_error
+from benchmarks.zoo.feeds import FP32, feeds_of, relative_error
 from benchmarks.zoo.styles import STYLES
 from braid.engine.ops.dtypes import tensor_of
 
-FP32 = "fp32"
-TYPES: Mapping[str, torch.dtype] = {
-    FP32: torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16,
-}  # fmt: skip
+_TORCH_TYPES = {FP32: torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 ZOO: Mapping[str, Entry] = {**STYLES, **ARCHITECTURES}
 
 ROWS = 8

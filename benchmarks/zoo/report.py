@@ -58,7 +58,7 @@ def _batch(records: Sequence[Record], rows: int) -> Iterator[str]:
 
 def _worst(timed: Sequence[tuple[Record, Timed]]) -> Iterator[str]:
     ordered = sorted(timed, key=lambda pair: _known(pair[1].speed(*_SHOWN)))
-    yield f"  the worst {min(WORST, len(ordered))} of what serves, or of the sequential plan if nothing was searched, ms"
+    yield f"  the worst {min(WORST, len(ordered))} of what serves, or of the plain plan, ms"
     for record, one in ordered[:WORST]:
         times = "  ".join(f"{name} {ms:.2f}" for name, ms in one.ms.items())
         kinds = sorted(one.plan.get("kinds_ms", {}).items(), key=lambda kind: -kind[1])[:4]
