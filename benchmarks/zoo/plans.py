@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -142,9 +143,7 @@ def plain(load: Load, feeds: Arrays, stack: ExitStack) -> Contestant:
     report = read_report(artefact)
     if report.static_inputs:
         raise PreconditionFailed(f"the content of {report.static_inputs} decides the plan")
-    backend = CpuBackend(CpuExecutor(load.threads, usable_cpus()[: load.threads]))
-    stack.callback(backend.close)
-    table = ModelTable(backend)
+    table = ModelTable(_backend(load.threads))
     table.load(report.sha256, artefact)
     stack.callback(table.unload, report.sha256)
     names = table.model(report.sha256).template.inputs
@@ -156,6 +155,12 @@ def plain(load: Load, feeds: Arrays, stack: ExitStack) -> Contestant:
         outputs = {name: value.clone() for name, value in ready.run(given).items()}
     turn = torch.inference_mode()(turns_of(lambda: ready.run(given)))
     return Contestant(_arrays(outputs), turn)
+
+
+@cache
+def _backend(threads: int) -> CpuBackend:
+    """The only one of this process, as its lanes are."""
+    return CpuBackend(CpuExecutor(threads, usable_cpus()[:threads]))
 
 
 def _arrays(outputs: Mapping[str, Tensor]) -> Arrays:
