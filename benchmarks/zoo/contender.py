@@ -157,7 +157,7 @@ def _loaded(load: Load, loader: Loader, stack: ExitStack) -> Contestant:
     feeds = feeds_of(Path(load.file), load.rows, load.type)
     contestant = loader(load, feeds, stack)
     floats = {name: array.astype(np.float64) for name, array in contestant.outputs.items()}
-    np.savez(load.outputs, **floats)
+    np.savez(load.outputs, allow_pickle=False, **floats)
     contestant.turn_ms(WARM_UPS)
     return contestant
 

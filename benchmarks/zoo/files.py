@@ -142,7 +142,8 @@ def export(specimen: Specimen, folder: Path) -> None:
     torch.backends.mha.set_fastpath_enabled(False)  # one operator that no exporter writes
     module, onnx = entry.module().to(_TORCH_TYPES[specimen.type]), path.with_suffix(".onnx")
     feeds = entry.inputs(module, ROWS)
-    np.savez(path.with_suffix(".npz"), **{name: given.numpy() for name, given in feeds.items()})
+    arrays = {name: given.numpy() for name, given in feeds.items()}
+    np.savez(path.with_suffix(".npz"), allow_pickle=False, **arrays)
     ways = itertools.product((0, 1), (("dynamo", _by_dynamo), ("TorchScript", _by_torchscript)))
     for rows, (how, write) in ways:
         example = _tensors(onnx, rows or TRACED_ROWS, specimen.type)

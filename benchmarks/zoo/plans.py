@@ -51,9 +51,10 @@ def plan_facts(net: braid.Network, rows: int) -> PlanFacts:
         return PlanFacts(fallbacks=tuple(net.remarks))
     schedule, provenance = found.document, found.document.provenance
     kind_of = {operator.name: operator.kind for operator in found.graph.operators}
-    kinds_ms: Counter[str] = Counter()
+    kinds_ms = dict[str, float]()
     for unit, took_us in provenance.unit_us.items():
-        kinds_ms[kind_of.get(unit, "other")] += took_us / 1e3
+        kind = kind_of.get(unit, "other")
+        kinds_ms[kind] = kinds_ms.get(kind, 0.0) + took_us / 1e3
     reasons = [f"{what} is left out: {why}" for what, why in provenance.left_out.items()]
     reasons += [provenance.reason] if provenance.reason else []
     return PlanFacts(
@@ -71,7 +72,7 @@ def plan_facts(net: braid.Network, rows: int) -> PlanFacts:
         },
         fallbacks=tuple(reasons),
         units=_units_by_engine(schedule),
-        kinds_ms=dict(kinds_ms),
+        kinds_ms=kinds_ms,
         choices=dict(provenance.choices),
         provisional=found.provisional,
         digest=schedule.key.model_digest,

@@ -92,6 +92,8 @@ class Yolo(nn.Module):
 class Ssd(nn.Module):
     """Separable convolutions, boxes and classes at four scales, decoded against anchors."""
 
+    anchors: Tensor
+
     def __init__(self) -> None:
         super().__init__()
         self.stem = nn.Sequential(conv(3, 16, 3, 2), separable(16, 32), separable(32, 64, 2))

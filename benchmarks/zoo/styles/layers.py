@@ -55,10 +55,12 @@ class First(nn.Module):
         return states
 
 
-def conv(inputs: int, outputs: int, kernel: int = 3, stride: int = 1, **more: int) -> nn.Sequential:
+def conv(
+    inputs: int, outputs: int, kernel: int = 3, stride: int = 1, groups: int = 1
+) -> nn.Sequential:
     """Return convolution, batch norm and ReLU."""
     return nn.Sequential(
-        nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2, bias=False, **more),
+        nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2, groups=groups, bias=False),
         nn.BatchNorm2d(outputs),
         nn.ReLU(),
     )

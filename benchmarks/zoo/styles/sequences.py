@@ -63,7 +63,8 @@ class Experts(nn.Module):
         least = torch.topk(scores, 2, -1).values[..., -1:]
         weights = scores.masked_fill(scores < least, float("-inf")).softmax(-1)
         answers = torch.stack([expert(x) for expert in self.experts], -1)
-        return (answers * weights[..., None, :]).sum(-1)
+        mixed: Tensor = (answers * weights[..., None, :]).sum(-1)
+        return mixed
 
 
 def _experts() -> nn.Module:

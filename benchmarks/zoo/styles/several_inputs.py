@@ -17,6 +17,8 @@ _FIELDS, _WIDTH = 26, 32
 class Recommender(nn.Module):
     """Tables of categories and a network of numbers, their products in pairs, as DLRM."""
 
+    pairs: Tensor
+
     def __init__(self) -> None:
         super().__init__()
         self.tables = nn.ModuleList(nn.Embedding(2000, _WIDTH) for _ in range(_FIELDS))
