@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: setup demo fleet-demo test test-paused test-ci test-all test-deploy test-fleet test-fleet-all test-ray image-test docs lint dist protos bench onnx-backend fuzz chaos chaos-short soak soak-short attack audit lock gpu gpu-networks gpu-tests gpu-bench gpu-service clean
+.PHONY: setup demo fleet-demo test test-paused test-ci test-all test-deploy test-fleet test-fleet-all test-ray zoo-quick image-test docs lint dist protos bench onnx-backend fuzz chaos chaos-short soak soak-short attack audit lock gpu gpu-networks gpu-tests gpu-bench gpu-service clean
 
 # An npm package that tests run inside the console's pages.
 AXE := axe-core@4.14.1
@@ -37,6 +37,14 @@ test-paused: $(READY)
 # What takes seconds each: larger networks, processes that are killed or run into their limits.
 test-ci: $(READY)
 	$(BIN)/python -m pytest -m ci -n $(WORKERS) --no-loadscope-reorder
+
+# Ten networks of the zoo through import, search and engines, against benchmarks/zoo/counts.json. Minutes; the
+# package transformers goes into a folder of its own, and where it cannot be had its four networks are left out.
+ZOO := .venv/transformers
+zoo-quick: $(READY)
+	@test -d $(ZOO)/transformers || $(BIN)/python -m pip install --quiet --disable-pip-version-check \
+		-c constraints.txt --target $(ZOO) transformers 2>/dev/null || echo "could not install transformers"
+	$(BIN)/python -m benchmarks.zoo --quick --transformers $(ZOO) --folder build/zoo --json build/zoo/quick.json
 
 test-all: $(READY)
 	$(BIN)/python -m pytest -m 'not gpu and not image and not fleet and not ray'

@@ -92,6 +92,7 @@ setup(
             "opentelemetry-exporter-otlp-proto-grpc>=1.30",
         ],
         "bench": ["braid-serve[openvino,server]", "matplotlib>=3.9"],
+        "zoo": ["braid-serve[bench]", "transformers>=5.24,<5.25"],
         "dev": [
             "braid-serve[bench,fleet,ray,tracing]",
             "build>=1.2",

@@ -65,9 +65,14 @@ class Bound:
     path_us: float
 
     @property
+    def least_us(self) -> float:
+        """Least time of any schedule."""
+        return max(self.work_us, self.path_us)
+
+    @property
     def gain(self) -> float:
         """Largest speed of any schedule as a multiple of the sequential plan's."""
-        return self.sequential_us / max(self.work_us, self.path_us)
+        return self.sequential_us / self.least_us
 
 
 def bound_of(graph: OpGraph, units: Sequence[UnitTimes], threads: int) -> Bound:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import shutil
 from importlib.util import find_spec
 from pathlib import Path
 from statistics import mean, median
@@ -12,28 +11,10 @@ from typing import Any
 
 import pytest
 
-from benchmarks.peers.hosting.contract import SERVERS
 from benchmarks.shapes.__main__ import main
 from benchmarks.shapes.models import CASES, DISTRIBUTIONS, LOG_NORMAL, UNIFORM
 from benchmarks.shapes.phases import Churn, spread
 from benchmarks.shapes.report import Measured
-
-ANSWERED = "(array.tobytes())"
-
-
-@pytest.fixture
-def servers(tmp_path: Path) -> Path:
-    """Braid, thirty lines, and thirty lines with wrong answers, in the tests' environment."""
-    folder = tmp_path / "servers"
-    leave_out = shutil.ignore_patterns("requirements.txt", "__pycache__")
-    for name in ("braid", "thirty_lines_ort"):
-        shutil.copytree(SERVERS / name, folder / name, ignore=leave_out)
-    shutil.copytree(folder / "thirty_lines_ort", folder / "off_by_one")
-    program = folder / "off_by_one" / "serve.py"
-    right = program.read_text()
-    assert ANSWERED in right
-    program.write_text(right.replace(ANSWERED, "((array + 1).tobytes())"))
-    return folder
 
 
 def quick(tmp_path: Path, servers: Path, *more: str) -> tuple[int, dict[str, Any]]:
