@@ -13,7 +13,7 @@ import pytest
 
 from braid.server.cli.main import main
 from braid_client import Client
-from tests.control_groups import group_with_quota
+from tests.control_groups import group_with_quota, within
 from tests.models.small import small_cnn
 from tests.service.server_process import FOR_TESTS, ServerProcess
 
@@ -27,8 +27,8 @@ def test_under_a_quota_of_one_cpu_one_unpinned_thread_computes(
 ) -> None:
     model, x = small_cnn(tmp_path / "net.onnx"), np.ones((1, 3, 16, 16), np.float32)
     with group_with_quota(1.0) as group:
-        enter = ("sh", "-c", f'echo $$ > {group}/cgroup.procs && exec "$@"', "sh")
-        server = ServerProcess(tmp_path / "store", command=(*enter, *FOR_TESTS)).start()
+        command = (*within(group), *FOR_TESTS)
+        server = ServerProcess(tmp_path / "store", command=command).start()
         try:
             with Client(server.address) as client:
                 client.register("net", model, batch_sizes=[1], planner="sequential", wait=True)
