@@ -68,5 +68,7 @@ def _read_lines() -> dict[str, CpuTimes]:
     for name, *counts in map(str.split, lines):
         if name.startswith(_ALL_CORES):
             numbers = [int(count) for count in counts[:_FIELDS]]
-            times[name] = CpuTimes(sum(numbers), numbers[_IDLE] + numbers[_IO_WAIT], numbers[_STEAL])
+            times[name] = CpuTimes(
+                sum(numbers), numbers[_IDLE] + numbers[_IO_WAIT], numbers[_STEAL]
+            )
     return times

@@ -116,9 +116,7 @@ def _choice_from(
     return tuple(chosen)
 
 
-def _cost(
-    core: int, chosen: Sequence[int], busy: Mapping[int, float], layout: CpuLayout
-) -> float:
+def _cost(core: int, chosen: Sequence[int], busy: Mapping[int, float], layout: CpuLayout) -> float:
     taken = sum(1.0 if core in chosen else busy[core] for core in layout.siblings[core])
     is_far = bool(chosen) and chosen[0] not in layout.near[core]
     return busy[core] + SIBLING * taken + FAR * is_far

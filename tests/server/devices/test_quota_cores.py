@@ -29,7 +29,10 @@ def layout_of(cores: int, *, threads: int = 1, caches: int = 1) -> CpuLayout:
     """Cores 0, 1, ... of ``threads`` hyperthreads a core, ``caches`` caches of equally many."""
     each = cores // caches
     return CpuLayout(
-        {n: frozenset(range(n - n % threads, n - n % threads + threads)) - {n} for n in range(cores)},
+        {
+            n: frozenset(range(n - n % threads, n - n % threads + threads)) - {n}
+            for n in range(cores)
+        },
         {n: frozenset(range(n - n % each, n - n % each + each)) - {n} for n in range(cores)},
     )
 
@@ -79,7 +82,10 @@ def test_servers_that_see_all_cores_idle_take_different_ones() -> None:
 
 def test_the_layout_is_what_the_system_says(tmp_path: Path) -> None:
     for core, (threads, cache) in enumerate([("0,2", "0-2"), ("1,3", "1,3"), ("0,2", "0-2")]):
-        for name, text in {"topology/thread_siblings": threads, "cache/index3/shared_cpu": cache}.items():
+        for name, text in {
+            "topology/thread_siblings": threads,
+            "cache/index3/shared_cpu": cache,
+        }.items():
             file = tmp_path / f"cpu{core}/{name}_list"
             file.parent.mkdir(parents=True)
             file.write_text(f"{text}\n")
