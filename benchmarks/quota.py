@@ -4,7 +4,7 @@
     python -m benchmarks.quota --other PATH        beside another build of Braid
 
 Servers of one model, each in a control group of its own, are asked in turns by clients outside of
-it, which wait for their answers:
+it, which wait for their answers. The model ``identity`` moves 600 KB and computes next to nothing.
 
     as it is       no setting
     by hand        BRAID_THREADS as the quota says
@@ -31,12 +31,12 @@ import psutil
 from benchmarks.environment import REPOSITORY, describe
 from benchmarks.footprint import module_of
 from benchmarks.load.processes import braid_server
-from benchmarks.networks.export import export_onnx
 from benchmarks.overload import Clients
+from benchmarks.peers.models import IDENTITY, prepare
 from benchmarks.reports import numbers, parser_of, percentile, write_report
 from tests.control_groups import group_with_quota, within
 
-MODEL = "squeezenet"
+MODELS = ("squeezenet", IDENTITY)
 SHAPE = (1, 3, 224, 224)
 BATCH_SIZES = (1, 2, 4, 8)
 REGISTERED_S = 300
@@ -69,6 +69,7 @@ class Server:
 def main() -> None:
     parser = parser_of("benchmarks.quota", __doc__)
     parser.add_argument("--cpus", type=float, default=1.0, help="the quota")
+    parser.add_argument("--model", choices=MODELS, default=MODELS[0])
     parser.add_argument("--clients", type=numbers, default=[1, 4, 16])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=5.0, help="of a phase")
@@ -86,7 +87,7 @@ def main() -> None:
     phases: dict[str, list[Phase]] = {}
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        model = export_onnx(MODEL, folder / "model.onnx")
+        model = prepare(arguments.model, folder).file
         servers = {
             name: serve(stack, folder / name.replace(" ", "-"), model, arguments.cpus, *kind)
             for name, kind in kinds.items()
@@ -100,7 +101,11 @@ def main() -> None:
     print(json.dumps(rows, indent=1))
     if arguments.out is not None:
         every = {name: list(map(asdict, of_one)) for name, of_one in phases.items()}
-        facts = {"environment": describe("grpcio", "torch"), "cpus": arguments.cpus}
+        facts = {
+            "environment": describe("grpcio", "torch"),
+            "cpus": arguments.cpus,
+            "model": arguments.model,
+        }
         write_report(arguments.out / "quota.json", {**facts, "medians": rows, "phases": every})
 
 
