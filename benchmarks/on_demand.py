@@ -1,20 +1,24 @@
 """More models than memory has room for: all of them answer, and what a cold one takes.
 
     python -m benchmarks.on_demand --models 1000 --fit 50 --out FOLDER
+    python -m benchmarks.on_demand --models 20 --size 4096 --settle 65      memory of 20 models
 
 Registers models of distinct weights (y = factor * x, by a whole matrix) on a server whose worker
 has room for ``--fit`` of them, asks all of them in an order by chance, each twice, then starts
-again on the store and asks once more. An answer that is wrong or missing ends it.
+again on the store and asks once more. An answer that is wrong or missing ends it, and so does a
+database that is damaged.
 """
 
 from __future__ import annotations
 
 import json
 import random
+import sqlite3
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from time import monotonic
@@ -31,8 +35,6 @@ from braid.core.shape_memory import PART
 from braid.server.models.residency import ESTIMATE_BYTES, ESTIMATE_FACTOR, LIBRARIES_BYTES
 from braid_client import Client, ModelState
 
-SIZE = 1024  # of a matrix of 4 MiB
-MODEL_BYTES = ESTIMATE_FACTOR * 4 * SIZE**2 + ESTIMATE_BYTES
 AT_ONCE = 4  # callers
 
 
@@ -52,6 +54,7 @@ class Report:
     """Figures of one run; memory is the PSS of all processes."""
 
     models: int
+    weights_mib: float  # of all models
     registered_s: float
     asked: Asked
     memory_mib: float
@@ -63,41 +66,49 @@ def main() -> None:
     parser = parser_of("benchmarks.on_demand", __doc__)
     parser.add_argument("--models", type=int, default=1000)
     parser.add_argument("--fit", type=int, default=50, help="models that memory has room for")
+    parser.add_argument("--size", type=int, default=1024, help="of a matrix, each way")
+    parser.add_argument("--settle", type=float, default=0.0, help="seconds, then memory is read")
     parser.add_argument("--seed", type=int, default=0, help="of the order")
     parser.add_argument("--out", type=Path, help="folder for on-demand.json")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        report = run(Path(folder), arguments.models, arguments.fit, arguments.seed)
+        sizes = arguments.models, arguments.fit, arguments.size
+        report = run(Path(folder), *sizes, arguments.settle, arguments.seed)
     print(json.dumps(asdict(report), indent=2))
     if arguments.out is not None:
         document = {"environment": describe("torch", "onnxruntime"), **asdict(report)}
         write_report(arguments.out / "on-demand.json", document)
 
 
-def run(folder: Path, count: int, fit: int, seed: int) -> Report:
-    limit_bytes = (LIBRARIES_BYTES + fit * MODEL_BYTES) * PART // (PART - 1)
+def run(folder: Path, count: int, fit: int, size: int, settle_s: float, seed: int) -> Report:
+    model_bytes = ESTIMATE_FACTOR * 4 * size**2 + ESTIMATE_BYTES
+    limit_bytes = (LIBRARIES_BYTES + fit * model_bytes) * PART // (PART - 1)
     environment = {"BRAID_WORKER_MEMORY_BYTES": str(limit_bytes), "BRAID_RESTORE_SECONDS": "0"}
     factors = {f"net-{number}": number + 1 for number in range(count)}
     order = random.Random(seed).sample(list(factors), count)
     store = folder / "store"
     with braid_server(store, environment=environment) as server:
-        registered_s = register(server.client, factors, folder / "net.onnx")
-        asked = ask_all(server, factors, order)
+        registered_s = register(server.client, factors, folder / "net.onnx", size)
+        asked = ask_all(server, factors, order, size)
         check(server.client, factors)
+        time.sleep(settle_s)
         memory_mib = sum(pss_mib(server).values())
+    check_database(store)
     began = monotonic()
     with braid_server(store, environment=environment) as server:
         restarted_ready_s = monotonic() - began
-        again = ask_all(server, factors, order[::-1])
+        again = ask_all(server, factors, order[::-1], size)
         check(server.client, factors)
-    return Report(count, registered_s, asked, memory_mib, restarted_ready_s, again)
+    check_database(store)
+    weights_mib = count * 4 * size**2 / 2**20
+    return Report(count, weights_mib, registered_s, asked, memory_mib, restarted_ready_s, again)
 
 
-def register(client: Client, factors: Mapping[str, int], file: Path) -> float:
+def register(client: Client, factors: Mapping[str, int], file: Path, size: int) -> float:
     """Register a model for each factor, one after the other; returns the seconds of all."""
     began = monotonic()
     for name, factor in factors.items():
-        write_matrix(file, factor)
+        write_matrix(file, factor, size)
         job = client.register(name, file, batch_sizes=[1], planner="sequential")
         while client.model(name).state is not ModelState.SERVING:
             time.sleep(0.01)
@@ -105,10 +116,10 @@ def register(client: Client, factors: Mapping[str, int], file: Path) -> float:
     return monotonic() - began
 
 
-def write_matrix(file: Path, factor: int) -> None:
-    weights = numpy_helper.from_array(np.eye(SIZE, dtype=np.float32) * factor, "w")
+def write_matrix(file: Path, factor: int, size: int) -> None:
+    weights = numpy_helper.from_array(np.eye(size, dtype=np.float32) * factor, "w")
     places = [
-        helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", SIZE]) for name in "xy"
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", size]) for name in "xy"
     ]
     node = helper.make_node("MatMul", ["x", "w"], ["y"])
     graph = helper.make_graph([node], "matrix", places[:1], places[1:], [weights])
@@ -116,13 +127,15 @@ def write_matrix(file: Path, factor: int) -> None:
     onnx.save(helper.make_model(graph, opset_imports=opset, ir_version=8), file)
 
 
-def ask_all(server: BraidServer, factors: Mapping[str, int], order: Sequence[str]) -> Asked:
+def ask_all(
+    server: BraidServer, factors: Mapping[str, int], order: Sequence[str], size: int
+) -> Asked:
     """Ask each model twice, by a few callers at once.
 
     Raises:
         ValueError: an answer is wrong.
     """
-    row = np.ones((1, SIZE), np.float32)
+    row = np.ones((1, size), np.float32)
 
     def timed_ms(name: str) -> float:
         began = monotonic()
@@ -153,6 +166,19 @@ def check(client: Client, factors: Mapping[str, int]) -> None:
         serve = {name for name, state in states.items() if state is ModelState.SERVING}
         wrong = {name: states.get(name) for name in factors.keys() - serve}
         raise ValueError(f"{len(states)} models; not serving: {wrong}")
+
+
+def check_database(store: Path) -> None:
+    """Check the database of a store whose server has ended.
+
+    Raises:
+        ValueError: SQLite finds it damaged.
+    """
+    for file in store.glob("*.db"):
+        with closing(sqlite3.connect(file)) as connection:
+            (verdict,) = connection.execute("PRAGMA integrity_check").fetchone()
+        if verdict != "ok":
+            raise ValueError(f"{file}: {verdict}")
 
 
 if __name__ == "__main__":

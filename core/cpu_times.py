@@ -13,6 +13,7 @@ STATISTICS = Path("/proc/stat")
 
 _IDLE, _IO_WAIT, _STEAL = 3, 4, 7
 _FIELDS = 8  # those after it are parts of the first two
+_ALL_CORES = "cpu"
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +23,11 @@ class CpuTimes:
     ticks: int = 0
     idle: int = 0
     stolen: int = 0  # the host gave the core to another machine
+
+    def __add__(self, other: CpuTimes) -> CpuTimes:
+        return CpuTimes(
+            self.ticks + other.ticks, self.idle + other.idle, self.stolen + other.stolen
+        )
 
     def since(self, before: CpuTimes) -> CpuTimes:
         return CpuTimes(
@@ -40,17 +46,29 @@ class CpuTimes:
 
 
 def read_cpu_times(cores: Collection[int] = ()) -> CpuTimes:
+    """Return the times of some cores together; without ``cores``, of all."""
+    lines = _read_lines()
+    names = [f"{_ALL_CORES}{core}" for core in cores] or [_ALL_CORES]
+    return sum((lines[name] for name in names if name in lines), CpuTimes())
+
+
+def read_core_times(cores: Collection[int]) -> dict[int, CpuTimes]:
+    """Return the times of each core."""
+    lines = _read_lines()
+    return {core: lines.get(f"{_ALL_CORES}{core}", CpuTimes()) for core in cores}
+
+
+def _read_lines() -> dict[str, CpuTimes]:
+    """Times by the name of their line: ``cpu`` of all cores, ``cpu7`` of one."""
     try:
         lines = STATISTICS.read_text().splitlines()
     except OSError:  # another system
-        return CpuTimes()
-    wanted = {f"cpu{core}" for core in cores} or {"cpu"}
-    ticks = idle = stolen = 0
-    for line in lines:
-        name, *counts = line.split()
-        if name in wanted:
+        return {}
+    times = {}
+    for name, *counts in map(str.split, lines):
+        if name.startswith(_ALL_CORES):
             numbers = [int(count) for count in counts[:_FIELDS]]
-            ticks += sum(numbers)
-            idle += numbers[_IDLE] + numbers[_IO_WAIT]
-            stolen += numbers[_STEAL]
-    return CpuTimes(ticks, idle, stolen)
+            times[name] = CpuTimes(
+                sum(numbers), numbers[_IDLE] + numbers[_IO_WAIT], numbers[_STEAL]
+            )
+    return times

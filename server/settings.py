@@ -98,7 +98,8 @@ class Settings(FleetSettings):
     devices: Annotated[tuple[str, ...], NoDecode] = ("cpu",)
     threads: int = Field(default=0, ge=0, le=1024)
 
-    # Each thread of a CPU device stays on one core. Turn it off where servers share cores.
+    # Each thread of a CPU device stays on one core, and under a quota of CPU time the server on as
+    # many as it pays for. Turn it off where servers share cores.
     pin_threads: bool = True
 
     # Memory of all processes of the server. 0: 80 % of what the machine or the container may use.

@@ -32,6 +32,11 @@ def group_with_quota(cpus: float) -> Iterator[Path]:
         folder.rmdir()
 
 
+def within(group: Path) -> tuple[str, ...]:
+    """What to put before a command so that it runs in a group."""
+    return "sh", "-c", f'echo $$ > {group}/cgroup.procs && exec "$@"', "sh"
+
+
 def _made(quota_us: int) -> Path | None:
     for parent, name, value in _PLACES:
         folder = parent / f"braid-test-{uuid4().hex}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,12 +35,16 @@ def braid_server(
     environment: Mapping[str, str] = MappingProxyType({}),
     tree: Path = REPOSITORY,
     python: str = sys.executable,
+    before: Sequence[str] = (),
 ) -> Iterator[BraidServer]:
-    """``braid serve`` of a checkout on a store, on free ports; its log lies beside the store."""
+    """``braid serve`` of a checkout on a store, on free ports; its log lies beside the store.
+
+    ``before`` is a command that runs the one that follows it.
+    """
     grpc_port, http_port = free_ports(2)
     address = f"127.0.0.1:{grpc_port}"
     flags = {"--store": store, "--grpc-port": grpc_port, "--http-port": http_port, **options}
-    command = ["env", *(f"{name}={value}" for name, value in environment.items())]
+    command = [*before, "env", *(f"{name}={value}" for name, value in environment.items())]
     command += [python, "-m", "braid", "serve"]
     command += [str(part) for flag in flags.items() for part in flag]
     log = store.parent / f"{store.name}.log"

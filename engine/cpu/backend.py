@@ -119,6 +119,7 @@ class CpuBackend:
         return cpu_device_key(self.threads, self._executor.usable_cores, self._cpu_quota)
 
     def state(self, pause: YieldToRequests = no_pause) -> DeviceState:
+        self._probe.move_to(self._executor.lane_cores)
         return self._probe.look(pause.answer)
 
     def software(self) -> dict[str, str]:

@@ -80,6 +80,10 @@ class CoreProbe:
         """Lanes that were near one another at the last look; empty: not known."""
         return self._state.groups
 
+    def move_to(self, cores: Sequence[int]) -> None:
+        """Look at other cores from now on, to which the lanes have moved."""
+        self._cores = tuple(cores)
+
     def look(self, pause: Callable[[], object] = lambda: None) -> DeviceState:
         """State of now; where it cannot be told, that of the last look.
 

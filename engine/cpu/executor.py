@@ -63,9 +63,7 @@ class CpuExecutor:
         assert len(cpus) in (0, threads)
         self.threads = threads
         self.cpus = tuple(cpus)
-        usable = usable_cpus()  # before this thread is pinned to one of them
-        self.usable_cores = len(usable)
-        self.lane_cores = self.cpus or usable[:threads]
+        self.usable_cores = len(usable_cpus())  # before this thread is pinned to one of them
         self._teams: dict[tuple[int, int], PinnedTeam] = {}  # (first thread, threads)
         self._intra_op = threads
         self._slice_ns = round(slice_us * 1e3)
@@ -74,6 +72,11 @@ class CpuExecutor:
         torch.set_num_threads(threads)
         if self.cpus:
             make_pinned_team(self.cpus)
+
+    @property
+    def lane_cores(self) -> tuple[int, ...]:
+        """A core for each thread; of threads without cores, of those that they may use now."""
+        return self.cpus or usable_cpus()[: self.threads]
 
     def run(
         self,

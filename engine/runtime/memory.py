@@ -154,9 +154,12 @@ class FreedMemory:
         self,
         idle_s: float = IDLE_SECONDS,
         give_back: Callable[[int], object] = give_back_freed_memory,
+        give_back_read: Callable[[], object] = lambda: None,
     ) -> None:
+        """Note no work yet; ``give_back_read`` is called, too, where a model was loaded."""
         self._idle_s = idle_s
         self._give_back = give_back
+        self._give_back_read = give_back_read
         self._due: float | None = None  # None: no work came since it was given back
         self._least_bytes = TRIM_BYTES
 
@@ -174,5 +177,7 @@ class FreedMemory:
         return None if self._due is None else max(0.0, self._due - monotonic())
 
     def give_back(self) -> None:
+        if self._least_bytes == LOADED_TRIM_BYTES:
+            self._give_back_read()
         self._give_back(self._least_bytes)
         self._due, self._least_bytes = None, TRIM_BYTES

@@ -25,6 +25,7 @@ import torch
 
 from braid.core.errors import BraidError, DeviceLost, InvalidRequest, WorkerFault
 from braid.engine.device import RUNS_UNDERWAY, Backend
+from braid.engine.importer.host.report import WEIGHTS_FILE
 from braid.engine.link.frames import BlockingChannel
 from braid.engine.link.messages import (
     Acknowledged,
@@ -52,6 +53,7 @@ from braid.engine.link.messages import (
     WorkerFailure,
     WorkerProgress,
 )
+from braid.engine.runtime.mapped_files import give_back_pages
 from braid.engine.runtime.memory import FreedMemory, leaves_interpreter_unsound
 from braid.engine.runtime.stopping import check_stopped
 from braid.engine.runtime.yielding import YieldToRequests
@@ -128,7 +130,7 @@ class Worker(YieldToRequests):
             CompareThroughput: self._measurements.throughput,
         }
         self._background = deque([_Background(None, _warm_up())])
-        self._freed = freed or FreedMemory()
+        self._freed = freed or FreedMemory(give_back_read=partial(give_back_pages, WEIGHTS_FILE))
 
     def serve(self) -> None:
         """Answer calls until the link closes.

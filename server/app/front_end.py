@@ -28,6 +28,7 @@ from braid.server.app.model_parts import MadeFrom, make_model_parts, make_reposi
 from braid.server.app.readiness import Readiness
 from braid.server.devices.device import Device, DeviceEvents
 from braid.server.devices.pool import Devices
+from braid.server.devices.quota_cores import QuotaCores, cores_paid_for
 from braid.server.inference.call_memory import CallMemory
 from braid.server.limits import memory_limits, store_database, store_limits
 from braid.server.models.preload import preload
@@ -92,6 +93,8 @@ class FrontEnd:
                 moved=lambda device: self._background.start(self.models.states.follow(device)),
             )
             self.devices = Devices(settings, events, make_host)
+            allowance = self.devices.allowance
+            self._cores = QuotaCores(allowance.cores, cores_paid_for(settings, allowance))
             health = Health(SERVICES, self._device_facts)
             self._readiness = Readiness(health, self.devices, settings.ready_models)
             made_from = MadeFrom(
@@ -135,6 +138,8 @@ class FrontEnd:
             StartupError: a port is taken, or no device can be used.
         """
         logging.getLogger(LOGGER).addFilter(self._worker_logs)
+        await asyncio.to_thread(self._cores.look)
+        self._background.start(self._cores.run())
         await self._interfaces.listen()
         _leave_to_stay()  # while the fork server loads
         await self._files.start()

@@ -8,13 +8,13 @@ model repository ──> sync ──> policies, serving, and the runner for file
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING
 
 from braid.compiler.planner import PlannerProcess, SearchLimits
-from braid.core.cpu_times import read_cpu_times
+from braid.core.cpu_times import CpuTimes, read_cpu_times
 from braid.core.keyed_locks import KeyedLocks
 from braid.core.schedule import Schedule
 from braid.engine.importer.host.launch import import_model
@@ -95,7 +95,10 @@ def make_model_parts(made_from: MadeFrom, on_answers: Callable[[str, bool], None
         *(made_from.devices, made_from.metrics, batch_policy(settings), on_answers),
         *(version_serves, bring),
     )
-    cpu_times = partial(read_cpu_times, _cores_of(made_from.devices))
+
+    def cpu_times() -> CpuTimes:
+        return read_cpu_times(_cores_of(made_from.devices))
+
     residency = Residency(residency_limits(settings), serving, made_from.devices, store.folder.root)
     provisional = ProvisionalSchedules(
         lambda: runner,
@@ -132,8 +135,9 @@ def make_model_parts(made_from: MadeFrom, on_answers: Callable[[str, bool], None
 
 
 def _cores_of(devices: Devices) -> set[int]:
-    """Numbers of the cores that devices compute on; none: those of a GPU's host are any."""
-    return {core for device in devices.all for core in device.link.options.cores}
+    """Numbers of the cores that devices compute on; without any of their own, this process's."""
+    named = {core for device in devices.all for core in device.link.options.cores}
+    return named or os.sched_getaffinity(0)
 
 
 def _job_services(

@@ -25,7 +25,8 @@ def worker_options(
     """Return how the worker of one device is started.
 
     A quota of CPU time is divided among CPU devices by their cores. Under one below the cores that
-    this process may use, threads have no cores of their own, which other groups use as well.
+    this process may use, threads have no cores of their own, which other groups use as well; a
+    device that names none is where this process is (``quota_cores``).
 
     Args:
         allowance: CPUs that this process may use; None: asks the system.
@@ -56,7 +57,7 @@ def worker_options(
         activation_bytes=settings.profiling_memory_bytes,
         timing_repeats=settings.timing_repeats,
         gpu=name.gpu,
-        cores=cores,
+        cores=cores if name.cores or math.isinf(quota) else (),
         pin_threads=settings.pin_threads and math.isinf(quota),
         cpu_quota=0.0 if math.isinf(quota) else quota,
         start_timeout_s=start_s,

@@ -1,8 +1,12 @@
-"""A worker that loads, runs and unloads models again and again takes no more memory."""
+"""A worker that loads, runs and unloads models again and again takes no more memory.
+
+``LOAD_CYCLES=1000 pytest -m slow`` of this file is the long form.
+"""
 
 from __future__ import annotations
 
 import gc
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -26,7 +30,7 @@ from tests.models.graphs import graph, save, tensors
 SIZE = 1024  # of a matrix of 4 MiB
 SPEC = TensorType("FP32", (1, SIZE))
 LAYOUT = slot_layout({"x": SPEC}, {"y": SPEC})
-WARM, CYCLES = 10, 60
+WARM, CYCLES = 10, int(os.environ.get("LOAD_CYCLES", "60"))
 MOST_BYTES = 48 << 20  # a fifth of what all weights would take
 
 

@@ -21,11 +21,11 @@ def test_without_a_quota_each_core_has_a_thread_that_may_spin() -> None:
     assert (options.threads, options.pin_threads, options.cpu_quota) == (64, True, 0.0)
 
 
-def test_under_a_quota_few_threads_sleep_on_any_core() -> None:
+def test_under_a_quota_few_threads_sleep_on_the_cores_of_the_server() -> None:
     options = worker_options(Settings(), parse_device("cpu"), FOUR)
 
     assert (options.threads, options.pin_threads, options.cpu_quota) == (4, False, 4.5)
-    assert options.cores == CORES
+    assert options.cores == ()
 
 
 def test_devices_of_a_cpu_divide_the_quota_by_their_cores() -> None:
