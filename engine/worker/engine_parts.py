@@ -132,7 +132,7 @@ class EngineParts:
         )
 
     def _of_any_rows(self, border: Border) -> dict[str, TensorType]:
-        """A border that leaves the batch open, so that equal parts of other sizes are equal files."""
+        """A border that leaves the batch open: equal parts of other sizes are equal files."""
         return {
             name: replace(spec, shape=(BATCH, *spec.shape[1:]))
             if spec.shape[:1] == (self._rows,)
