@@ -101,13 +101,13 @@ def engine_names(candidates: Mapping[str, Any]) -> set[str]:
 def serves(load: Load, feeds: Arrays, stack: ExitStack) -> Contestant:
     net = _compiled(load, stack)
     facts = asdict(plan_facts(net, load.rows))
-    executable = net._executables.get(load.rows)
+    executable = net._main.executables.get(load.rows)
     return replace(_in_device_thread(net, executable, feeds), facts=facts)
 
 
 def sequential(load: Load, feeds: Arrays, stack: ExitStack) -> Contestant:
     net = _compiled(load, stack)
-    served = net._compiled.to_run(net._profiled, load.rows)
+    served = net._compiled.to_run(next(iter(net._planned)), load.rows)
     to_run = replace(served, plan=None, plan_id=SEQUENTIAL, runtime="")
     executable = net._device.call(lambda: net._device.prepare(to_run))
     return _in_device_thread(net, executable, feeds)

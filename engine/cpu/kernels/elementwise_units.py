@@ -53,6 +53,9 @@ _ALGORITHMS = {
 }
 COMBINING = frozenset(_ALGORITHMS)
 
+_Laid = tuple[tuple[int, ...], tuple[int, ...]]
+"""Extents and strides, in numbers."""
+
 _KINDS = COMBINING | {
     *(WEIGHTED_SUM, "braid.cast", QUANTISE, DEQUANTISE, "aten.where"),
     *("aten.cat", "braid.slice", "braid.split"),
@@ -82,7 +85,8 @@ def combined(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> Kerne
     if (function := _with_number(right, binding, algorithm)) is not None:
         flat = partial(floats.elementwise, binding.library, math.prod(shape), function, steps)
         return binding.kernel(flat, {SRC: first}, buffer, needs_finite=bool(steps))
-    whole: tuple[tuple[int, ...], tuple[int, ...]] = shape, binding.strides(result)
+    whole: _Laid = shape, binding.strides(result)
+    repeated: _Laid
     is_dense = len(places) < 2 and (right in binding.graph.constants or binding.lies_dense(right))
     if len(places) == 2:  # rows of numbers that lie alike, whatever their shape
         whole = repeated = (math.prod(shape),), (1,)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -196,11 +197,11 @@ def test_layer_norms(
 ) -> None:
     x, over = 3 * torch.randn(shape) + 100, shape[axis:]
     w, b = (torch.randn(over) if name in has else None for name in "wb")
-    more: dict[str, Literal] = {} if epilogue is None else {"epilogue": epilogue}
+    more: dict[str, Any] = {} if epilogue is None else {"epilogue": epilogue}
 
     got = run("aten.layer_norm", {"x": x, "w": w, "b": b}, threads, axis=axis, eps=1e-5, **more)
 
-    exact = [None if t is None else t.double() for t in (w, b)]
+    exact: list[Any] = [None if t is None else t.double() for t in (w, b)]
     wanted = torch.nn.functional.layer_norm(x.double(), over, *exact, 1e-5)
     close(got, activated(wanted, epilogue), 2e-5)
 
@@ -238,16 +239,14 @@ def test_norms_of_groups_of_channels(
     shape: tuple[int, ...], groups: int, epilogue: list[Literal] | None, threads: int
 ) -> None:
     x = torch.randn(shape) * torch.rand(shape[1]).reshape(-1, 1, 1) + 30
-    more: dict[str, Literal] = {} if epilogue is None else {"epilogue": epilogue}
+    more: dict[str, Any] = {} if epilogue is None else {"epilogue": epilogue}
     for numbers in {groups, shape[1]}:
         w, b = torch.randn(numbers), torch.randn(numbers)
 
-        got = run(
-            *("braid.group_norm", {"x": x, "w": w, "b": b}, threads),
-            groups=groups, eps=1e-5, **more,
-        )  # fmt: skip
+        more |= {"groups": groups, "eps": 1e-5}
+        got = run("braid.group_norm", {"x": x, "w": w, "b": b}, threads, **more)
 
-        exact = [t.double().repeat_interleave(shape[1] // numbers) for t in (w, b)]
+        exact: list[Any] = [t.double().repeat_interleave(shape[1] // numbers) for t in (w, b)]
         wanted = torch.nn.functional.group_norm(x.double(), groups, *exact, 1e-5)
         close(got, activated(wanted, epilogue), 3e-5)
 
