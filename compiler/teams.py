@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from braid.compiler.work import Work
 from braid.core.device_state import lanes_near_first
@@ -22,7 +23,7 @@ from braid.core.graph import OpGraph
 from braid.core.plan import StreamPlan, plan_of_teams, sequential_plan
 from braid.core.program import ProgramKey
 from braid.engine.link.messages import MeasureInPlace
-from braid.engine.program.bands import parts_of_bands, pieces_of
+from braid.engine.program.bands import is_piece, parts_of_bands, pieces_of
 from braid.scheduler.planners import Planned
 from braid.scheduler.teams import (
     cheapest,
@@ -96,7 +97,7 @@ async def plans_of_teams(
         teams, predicted_us = cheapest([*uniform, *mixed], measured)
         if len(set(teams)) > 1 and predicted_us <= least_us:
             planned.append(Planned(TEAMS, plan_of_teams(teams), (), predicted_us))
-    sets = spans_to_measure(pieces_of(graph, threads))
+    sets = spans_to_measure(pieces_of(graph, threads), partial(is_piece, graph))
     bounds_us = [_least_of_bands(graph, spans, threads, one_us, all_us) for spans in sets]
     if sets and cheapest_spans(sets, bounds_us, all_us)[1] <= least_us:
         bands = await _plan_of_bands(work, program, sets, all_us)

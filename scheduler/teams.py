@@ -11,7 +11,7 @@ measured as the plan runs.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import combinations
 from math import inf
 
@@ -74,17 +74,21 @@ def cheapest(
     return path, predicted_us
 
 
-def spans_to_measure(pieces: Sequence[range]) -> list[tuple[range, ...]]:
+def spans_to_measure(
+    pieces: Sequence[range], may_run_as_one: Callable[[range], bool] = lambda span: True
+) -> list[tuple[range, ...]]:
     """Sets of disjoint spans in which every row of neighbouring pieces stands as one span.
 
-    A span has at least two units.
+    A span has at least two units. ``may_run_as_one`` says no where a value inside is read later, as
+    skip connections do: such a span is in no set.
     """
     sets: list[tuple[range, ...]] = []
     for length in range(1, len(pieces) + 1):
         for first in range(length):
             starts = range(first, len(pieces) - length + 1, length)
             spans = [range(pieces[at].start, pieces[at + length - 1].stop) for at in starts]
-            if several := tuple(span for span in spans if len(span) > 1):
+            several = tuple(span for span in spans if len(span) > 1 and may_run_as_one(span))
+            if several:
                 sets.append(several)
     return sets
 

@@ -211,7 +211,7 @@ def pieces_of(graph: OpGraph, count: int) -> list[range]:
             break
         is_end = at == len(graph.operators) or not _has_bands(graph.operators[at], graph)
         is_border = is_end or _is_lower(graph.operators[at], graph)
-        if is_border and _is_piece(graph, range(last, at)):
+        if is_border and is_piece(graph, range(last, at)):
             borders.append(at)
             last = at
         if is_end:
@@ -224,7 +224,7 @@ def _is_lower(operator: Operator, graph: OpGraph) -> bool:
     return _height(graph, operator.outputs[0]) < _height(graph, operator.inputs[0])
 
 
-def _is_piece(graph: OpGraph, units: range) -> bool:
+def is_piece(graph: OpGraph, units: range) -> bool:
     """Whether one value enters these units and one leaves them."""
     made = {name for unit in units for name in graph.operators[unit].outputs}
     read = {name for unit in units for name in _moving(graph.operators[unit], graph)}

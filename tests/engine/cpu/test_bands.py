@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -19,8 +20,9 @@ from braid.engine.cpu.lanes import lay_out
 from braid.engine.cpu.segments import find_runner
 from braid.engine.onednn.library import find_onednn
 from braid.engine.passes.specialise import interpret
-from braid.engine.program.bands import pieces_of
+from braid.engine.program.bands import is_piece, pieces_of
 from braid.engine.program.kernel import PackedWeights
+from braid.scheduler.teams import spans_to_measure
 from tests.engine.cpu.executors import executor_of
 
 pytestmark = pytest.mark.skipif(find_onednn() is None, reason="bands run on oneDNN")
@@ -81,9 +83,9 @@ class Chain:
         """Channels, height and width."""
         return tuple(int(extent) for extent in self.specs[value].shape[1:])
 
-    def pool(self, source: str) -> str:
+    def pool(self, source: str, padded: int | None = None) -> str:
         channels, *extents = self.extents(source)
-        padded = self.random.choice((0, 1))
+        padded = self.random.choice((0, 1)) if padded is None else padded
         shape = [(extent + 2 * padded - 3) // 2 + 1 for extent in extents]
         return self.grow(
             "braid.max_pool", (source,), (1, channels, *shape),
@@ -236,3 +238,21 @@ def test_a_plan_with_bands_survives_json_and_others_say_nothing_of_them() -> Non
     assert "bands" not in plan_to_json(sequential_plan(4))
     with pytest.raises(InvalidArtefact):
         replace(sequential_plan(4), bands=((0, 2),))
+
+
+#   x ──> a ──> pool ──> b ──> y        as in a U-Net: a leaves the two pieces at one
+#         └───> pool ──────────^
+def test_pieces_are_not_joined_over_a_value_that_is_read_later(executor: CpuExecutor) -> None:
+    chain = Chain(0, height=64, width=64)
+    first = chain.convolve("x", is_same=True)
+    second = chain.convolve(chain.pool(first, 1), is_same=True)
+    chain.convolve(second, residual=chain.pool(first, 1), is_same=True)
+    graph = chain.graph()
+
+    pieces = pieces_of(graph, 2)
+    assert pieces[:2] == [range(1), range(1, 3)]
+    sets = spans_to_measure(pieces, partial(is_piece, graph))
+    assert sets
+    for spans in sets:
+        plan = replace(sequential_plan(len(graph)), bands=tuple(map(tuple, spans)))
+        outputs(executor, graph, chain.constants, plan)

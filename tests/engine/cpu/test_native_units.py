@@ -202,7 +202,7 @@ def test_layer_norms(
     got = run("aten.layer_norm", {"x": x, "w": w, "b": b}, threads, axis=axis, eps=1e-5, **more)
 
     exact: list[Any] = [None if t is None else t.double() for t in (w, b)]
-    wanted = torch.nn.functional.layer_norm(x.double(), over, *exact, 1e-5)
+    wanted = torch.nn.functional.layer_norm(x.double(), over, exact[0], exact[1], 1e-5)
     close(got, activated(wanted, epilogue), 2e-5)
 
 
@@ -247,7 +247,7 @@ def test_norms_of_groups_of_channels(
         got = run("braid.group_norm", {"x": x, "w": w, "b": b}, threads, **more)
 
         exact: list[Any] = [t.double().repeat_interleave(shape[1] // numbers) for t in (w, b)]
-        wanted = torch.nn.functional.group_norm(x.double(), groups, *exact, 1e-5)
+        wanted = torch.nn.functional.group_norm(x.double(), groups, exact[0], exact[1], 1e-5)
         close(got, activated(wanted, epilogue), 3e-5)
 
 
