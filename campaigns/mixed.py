@@ -175,8 +175,8 @@ def load(server: ServerProcess, path: Path, runs: int, callers: int, seed: int) 
         broken.append(f"{left:.0f} requests wait though all callers have gone")
     with server.client() as client:
         ran = {client.infer(MODEL, {"x": _of_rows(calls.asked, size).x}).plan_id for size in SIZES}
-    if not all(plan.startswith(MIXED) for plan in ran) or len(ran) < len(SIZES):
-        broken.append(f"at last ran {sorted(ran)}, not a mixed plan for each size")
+    if not all(plan.startswith(MIXED) for plan in ran):
+        broken.append(f"at last ran {sorted(ran)}, and not mixed plans only")
     restarts = server.metric("braid_worker_restarts_total")
     if restarts:
         broken.append(f"the worker was started again {restarts:.0f} times")

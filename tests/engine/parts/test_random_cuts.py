@@ -125,11 +125,10 @@ def test_divided_batches_compute_what_whole_ones_do(
     assert rows_that_ran(range(first, first + 30), tmp_path, backend) > 10
 
 
-@pytest.mark.parametrize("first", range(0, 60, 30))
 def test_branches_on_lanes_compute_what_the_uncut_networks_do(
-    first: int, tmp_path: Path, backend: CpuBackend
+    tmp_path: Path, backend: CpuBackend
 ) -> None:
-    assert lanes_that_ran(range(first, first + 30), tmp_path, backend) > 5
+    assert lanes_that_ran(range(30, 60), tmp_path, backend) > 5
 
 
 @pytest.mark.slow
