@@ -55,7 +55,7 @@ class Footprint:
 def main() -> None:
     parser = parser_of("benchmarks.footprint", __doc__)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--settle", type=float, default=65.0, help="seconds; benches end in 60")
+    parser.add_argument("--settle", type=float, default=65.0, help="seconds; benches end in 10")
     parser.add_argument("--other", type=Path, help="folder that holds another build of braid")
     parser.add_argument("--out", type=Path, help="folder for footprint.json")
     arguments = parser.parse_args()

@@ -20,8 +20,10 @@ CUDA_DEFAULTS = {
 LIBRARY_DEFAULTS = {
     "ORT_DISABLE_TELEMETRY": "1",  # ONNX Runtime would report on use, in a thread of its own
     "OPENBLAS_NUM_THREADS": "1",  # NumPy's; it starts its threads when it loads
+    "TORCH_DEVICE_BACKEND_AUTOLOAD": "0",  # it would look through all installed packages for one
 }
-"""Variables without which importing a library starts threads; those that are set win."""
+"""Variables without which importing a library starts threads, or what nobody asked for; those that
+are set win."""
 
 
 def library_environment() -> dict[str, str]:

@@ -29,7 +29,7 @@ import torch
 
 from braid.engine.runtime.stopping import StopSignal, stop_signal
 
-_SPREAD_ELEMENTS = 1 << 22  # an elementwise operator of this size uses every thread
+_SPREAD_ELEMENTS = 1 << 16  # for each thread: an elementwise operator of this size uses all
 
 
 def usable_cpus() -> tuple[int, ...]:
@@ -44,7 +44,7 @@ def make_pinned_team(cpus: Sequence[int]) -> None:
     """
     before = set(os.listdir("/proc/self/task"))
     torch.set_num_threads(len(cpus))
-    torch.ones(_SPREAD_ELEMENTS).add_(1)
+    torch.ones(_SPREAD_ELEMENTS * len(cpus)).add_(1)
     threads = sorted(map(int, set(os.listdir("/proc/self/task")) - before))
     with contextlib.suppress(OSError):
         os.sched_setaffinity(0, {cpus[0]})

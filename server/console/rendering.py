@@ -11,15 +11,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from time import perf_counter
+from typing import TYPE_CHECKING
 from urllib.parse import quote, urlencode
-
-from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from braid.core.measurement import rival_text, side_by_side_text, speed_text
 from braid.core.quantisation import quantisation_text
 from braid.core.tensor import guess_text
 from braid.server.console import formats
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
 BASE = "/console/"
 NAVIGATION = (("Models", BASE), ("Jobs", f"{BASE}jobs"), ("Devices", f"{BASE}devices"))
@@ -43,7 +46,13 @@ class Renderer:
     """The templates. Belongs to the event loop, which also serves requests."""
 
     def __init__(self) -> None:
-        self._environment = Environment(
+        self._is_compiled = False
+
+    @cached_property
+    def _environment(self) -> Environment:
+        from jinja2 import Environment, PackageLoader, StrictUndefined  # with the first page
+
+        environment = Environment(
             loader=PackageLoader("braid.server.console"),
             autoescape=True,
             undefined=StrictUndefined,
@@ -51,8 +60,8 @@ class Renderer:
             lstrip_blocks=True,
             auto_reload=False,
         )
-        self._environment.globals |= {"url": url, "navigation": NAVIGATION}
-        self._environment.filters |= {
+        environment.globals |= {"url": url, "navigation": NAVIGATION}
+        environment.filters |= {
             "duration": formats.duration,
             "latency": formats.latency,
             "error": formats.error,
@@ -65,7 +74,7 @@ class Renderer:
             "guess": guess_text,
             "rival": lambda best: "–" if best is None else rival_text(best.ratio, best.name),
         }
-        self._is_compiled = False
+        return environment
 
     def compile(self) -> None:
         for name in self._environment.list_templates(["html"]):

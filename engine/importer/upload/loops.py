@@ -18,7 +18,6 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 from onnx import helper, numpy_helper
-from onnx.reference import ReferenceEvaluator
 
 from braid.engine.onnx.structure import subgraphs
 
@@ -140,6 +139,8 @@ def _run(
         [helper.make_tensor_value_info(name, 0, None) for name in names],
         [helper.make_tensor_value_info(node.output[0], 0, None)],
     )
+    from onnx.reference import ReferenceEvaluator  # 8 MiB: its table of all operator sets
+
     evaluator = ReferenceEvaluator(helper.make_model(graph, opset_imports=list(opsets)))
     results = evaluator.run(None, {name: constants[name] for name in names})
     assert isinstance(results, list)  # a dict only if it was asked for intermediate results

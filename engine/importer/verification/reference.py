@@ -15,7 +15,6 @@ from typing import Any, Protocol
 import numpy as np
 import onnx
 import onnxruntime
-from onnx.reference import ReferenceEvaluator
 from torch import Tensor
 
 from braid.core.errors import ModelImportError
@@ -108,6 +107,8 @@ def _session(upload: Path, level: object) -> onnxruntime.InferenceSession:
 class _OnnxReference:
     def __init__(self, upload: Path, words: Words) -> None:
         self.words = words
+        from onnx.reference import ReferenceEvaluator  # 8 MiB: its table of all operator sets
+
         self._evaluator = ReferenceEvaluator(onnx.load(upload, load_external_data=False))
         self.name = f"onnx {onnx.__version__} reference"
 
