@@ -42,6 +42,13 @@ def _forecast(kind: type[nn.LSTM | nn.GRU]) -> nn.Module:
     return nn.Sequential(First(kind(64, 128, batch_first=True)), _LAST, nn.Linear(128, 16))
 
 
+class _Parts(nn.Module):
+    """Softmax over the last axis, as large as its input: parts of its width, not of one."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.softmax(-1) * x.shape[-1]
+
+
 def _linear(width: int, *between: nn.Module) -> nn.Module:
     layers = (nn.Sequential(nn.Linear(width, width), *between) for _ in range(4))
     return nn.Sequential(*layers)
@@ -251,6 +258,6 @@ SEQUENCES: Mapping[str, Entry] = {
     "mixer": _of(_SERIES, _mixer, floats(3, 128, 128)),
     "pointnet": _of(_SERIES, PointNet, floats(3, 512)),
     "layer_norm": _of(_SERIES, lambda: _linear(256, nn.LayerNorm(256), nn.GELU()), floats(64, 256)),
-    "softmax": _of(_SERIES, lambda: _linear(256, nn.Softmax(-1)), floats(64, 256)),
+    "softmax": _of(_SERIES, lambda: _linear(256, _Parts()), floats(64, 256)),
     "perceptron": _of(_SERIES, lambda: _linear(1024, nn.ReLU()), floats(1024)),
 }
