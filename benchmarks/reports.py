@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,21 @@ def names(text: str) -> list[str]:
 
 def numbers(text: str) -> list[int]:
     return [int(part) for part in names(text)]
+
+
+def fill(options: argparse.Namespace, values: Mapping[str, Any]) -> None:
+    """Give options that were not given their values."""
+    for name, value in values.items():
+        if getattr(options, name) is None:
+            setattr(options, name, value)
+
+
+def refuse_unknown(
+    parser: argparse.ArgumentParser, kind: str, given: Iterable[str], known: Collection[str]
+) -> None:
+    """End the program with a message if there are names of a kind that are not known."""
+    if unknown := sorted(set(given) - set(known)):
+        parser.error(f"no {kind} {', '.join(unknown)}; there are {', '.join(known)}")
 
 
 def percentile(values: Sequence[float], percent: float) -> float:

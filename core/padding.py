@@ -37,6 +37,12 @@ _ONES: Mapping[str, bytes] = {
     "FP64": b"\x00\x00\x00\x00\x00\x00\xf0\x3f",
 }
 
+LEAST_SAVED = 0.02
+"""Part of a request's time that padding to a scheduled shape must save."""
+
+MOST_PADDING = 0.5
+"""Part of a scheduled shape that may be padding where nothing runs other shapes at once."""
+
 Bytes = bytes | memoryview
 
 

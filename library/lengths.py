@@ -16,16 +16,10 @@ from torch import Tensor
 
 from braid.compiler.imported_model import ImportedModel
 from braid.core.curve import Curve
-from braid.core.padding import MASK, PaddedAxis
+from braid.core.padding import LEAST_SAVED, MASK, MOST_PADDING, PaddedAxis
 from braid.core.runtimes import ONNXRUNTIME
 from braid.core.tensor import outputs_at
 from braid.library.compiled import Compiled
-
-LEAST_SAVED = 0.02
-"""Part of a call's time that padding must save."""
-
-MOST_PADDING = 0.5
-"""Part of a compiled shape that may be padding where nothing runs other shapes at once."""
 
 
 def padded_axis(imported: ImportedModel) -> PaddedAxis | None:

@@ -21,7 +21,7 @@ from benchmarks.peers.records import BATCHINGS, DYNAMIC, Case, path_of, read_cas
 from benchmarks.peers.report import write_report
 from benchmarks.peers.rounds import Course, run_course, started
 from benchmarks.peers.stands import Stand
-from benchmarks.reports import names, numbers
+from benchmarks.reports import fill, names, numbers
 from benchmarks.states import add_state, by_state
 from braid.core.allowance import cpu_allowance
 
@@ -81,9 +81,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     options = parser.parse_args(arguments)
     usual = {"rounds": 5, "seconds": 1.0, "warmup": 0.3}
     quick = {"rounds": 1, "seconds": 0.3, "warmup": 0.1}
-    for name, value in (quick if options.quick else usual).items():
-        if getattr(options, name) is None:
-            setattr(options, name, value)
+    fill(options, quick if options.quick else usual)
     options.model_files = options.model_files or options.out / "models"
     try:
         options.peers = find_contenders(options.peers, options.servers)

@@ -32,7 +32,7 @@ from benchmarks.peers.hosting.servers import Hosting
 from benchmarks.peers.load.client import client_process
 from benchmarks.peers.models import prepare
 from benchmarks.peers.results import BRAID
-from benchmarks.reports import LOCAL, names, numbers, parser_of, write_report
+from benchmarks.reports import LOCAL, fill, names, numbers, parser_of, refuse_unknown, write_report
 from benchmarks.shapes.contenders import Neighbour, standing
 from benchmarks.shapes.models import CASES, DISTRIBUTIONS, USUAL, ModelMissing, Oracle, model_file
 from benchmarks.shapes.phases import Load, Pace, churn, first_requests, load_turns, warm_up
@@ -212,16 +212,13 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--json", type=Path, help="write all figures here (JSON)")
     add_state(parser)
     options = parser.parse_args(arguments)
-    for name, value in (_QUICK if options.quick else _USUAL).items():
-        if getattr(options, name) is None:
-            setattr(options, name, value)
+    fill(options, _QUICK if options.quick else _USUAL)
     for kind, given, known in (
         ("model", options.models, CASES),
         ("distribution", options.lengths, DISTRIBUTIONS),
         ("phase", options.phases, PHASES),
     ):
-        if unknown := sorted(set(given) - set(known)):
-            parser.error(f"no {kind} {', '.join(unknown)}; there are {', '.join(known)}")
+        refuse_unknown(parser, kind, given, known)
     if options.churn:
         options.phases = [SHAPES]
     try:

@@ -32,7 +32,7 @@ from types import FrameType
 from benchmarks import environment
 from benchmarks.peers.hosting.contract import SERVERS
 from benchmarks.peers.hosting.environments import SetupFailed, python_of
-from benchmarks.reports import LOCAL, names, numbers, parser_of
+from benchmarks.reports import LOCAL, fill, names, numbers, parser_of, refuse_unknown
 from benchmarks.states import add_state, by_state
 from benchmarks.zoo import bounds, engines, serving
 from benchmarks.zoo.counts import STORED, read_counts, worse, write_counts
@@ -159,9 +159,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--json", type=Path, help="write all figures here (JSON)")
     add_state(parser)
     options = parser.parse_args(arguments)
-    for name, value in (_QUICK if options.quick else _USUAL).items():
-        if getattr(options, name) is None:
-            setattr(options, name, value)
+    fill(options, _QUICK if options.quick else _USUAL)
     is_short = options.quick or options.brief
     options.phases = options.phases or [IMPORT, ENGINES, *([] if is_short else [SERVED])]
     for kind, given, known in (
@@ -169,8 +167,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
         ("type", options.types, TYPES),
         ("network or family", options.networks, [*ZOO, *families]),
     ):
-        if unknown := sorted(set(given) - set(known)):
-            parser.error(f"no {kind} {', '.join(unknown)}; there are {', '.join(known)}")
+        refuse_unknown(parser, kind, given, known)
     try:
         options.contenders = serving.contenders(options.contenders, options.servers)
     except ValueError as error:

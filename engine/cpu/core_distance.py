@@ -22,6 +22,7 @@ from pathlib import Path
 from statistics import median
 from time import monotonic
 
+from braid.core.cpu_layout import CPU_FOLDERS, LARGEST_CACHE, cores_alike
 from braid.core.device_state import UNKNOWN, DeviceState
 from braid.engine.cpu.native.find import find_native
 
@@ -48,7 +49,6 @@ AT_ONCE = 4
 LOOKS = 3
 """Looks, at most, until two agree that the state is another one."""
 
-CACHE_FOLDERS = Path("/sys/devices/system/cpu")
 
 Pair = tuple[int, int]
 Lanes = Sequence[int]
@@ -211,17 +211,11 @@ def _measure(pairs: Sequence[Pair]) -> Sequence[float]:
     return list(trips_ns)
 
 
-def shared_caches(cores: Sequence[int]) -> list[Lanes]:
+def shared_caches(cores: Sequence[int], folders: Path = CPU_FOLDERS) -> list[Lanes]:
     """Numbers of ``cores`` that share their largest cache, by sysfs; all of them if it is silent.
 
     Hyperthreads of one core share all caches, so they are among these.
     """
-    islands: dict[str, list[int]] = {}
-    for lane, core in enumerate(cores):
-        path = CACHE_FOLDERS / f"cpu{core}/cache/index3/shared_cpu_list"
-        try:
-            shared = path.read_text().strip()
-        except OSError:
-            shared = ""
-        islands.setdefault(shared, []).append(lane)
-    return list(islands.values())
+    lanes = {core: lane for lane, core in enumerate(cores)}
+    islands = cores_alike(cores, LARGEST_CACHE, folders)
+    return [[lanes[core] for core in island] for island in islands]

@@ -20,19 +20,19 @@ import logging
 import math
 import os
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from braid.core.allowance import CpuAllowance
+from braid.core.cpu_layout import CPU_FOLDERS, HYPERTHREADS, LARGEST_CACHE, cores_alike
 from braid.core.cpu_times import read_core_times
 from braid.server.device_names import parse_devices
 from braid.server.settings import Settings
 
 log = logging.getLogger("braid.device")
 
-CPU_FOLDERS = Path("/sys/devices/system/cpu")
 PROCESSES = Path("/proc")
 
 LOOK_S = 10.0
@@ -62,23 +62,12 @@ class CpuLayout:
 
 def cpu_layout(cores: Sequence[int], folders: Path = CPU_FOLDERS) -> CpuLayout:
     """Return what the system says; where it is silent: no siblings, and one cache."""
-    siblings = _alike(cores, folders, "topology/thread_siblings_list", lambda core: f"{core}")
-    return CpuLayout(siblings, _alike(cores, folders, "cache/index3/shared_cpu_list", lambda _: ""))
+    siblings = cores_alike(cores, HYPERTHREADS, folders, str)
+    return CpuLayout(_others(siblings), _others(cores_alike(cores, LARGEST_CACHE, folders)))
 
 
-def _alike(
-    cores: Sequence[int], folders: Path, file: str, otherwise: Callable[[int], str]
-) -> Mapping[int, frozenset[int]]:
-    texts = {}
-    for core in cores:
-        try:
-            texts[core] = (folders / f"cpu{core}" / file).read_text().strip()
-        except OSError:
-            texts[core] = otherwise(core)
-    together: dict[str, set[int]] = {}
-    for core, text in texts.items():
-        together.setdefault(text, set()).add(core)
-    return {core: frozenset(together[text] - {core}) for core, text in texts.items()}
+def _others(groups: Sequence[Sequence[int]]) -> Mapping[int, frozenset[int]]:
+    return {core: frozenset(group) - {core} for group in groups for core in group}
 
 
 def choose_cores(

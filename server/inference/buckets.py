@@ -15,7 +15,7 @@ from functools import cache
 
 from braid.core.curve import Curve
 from braid.core.inputs import ShapeClass
-from braid.core.padding import PaddedAxis
+from braid.core.padding import LEAST_SAVED, MOST_PADDING, PaddedAxis
 from braid.core.runtimes import ONNXRUNTIME
 from braid.core.schedule import Schedule
 from braid.server.inference.lengths import (
@@ -30,14 +30,8 @@ from braid.server.inference.shape_latencies import ShapeTimes, bin_of
 PROBE = 64
 """One request in so many runs unpadded all the same, so that what that takes stays known."""
 
-MOST_PADDING = 0.5
-"""Part of a scheduled shape that may be padding where nothing runs other shapes at once."""
-
 MAX_CLASSES = 512
 """Shape classes whose scheduled shape is remembered."""
-
-LEAST_SAVED = 0.02
-"""Part of a request's time that padding must save."""
 
 
 class LengthCosts:

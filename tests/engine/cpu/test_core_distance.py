@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from braid.engine.cpu import core_distance
 from braid.engine.cpu.core_distance import (
     ALL_PAIRS,
     CoreProbe,
@@ -143,17 +142,15 @@ def test_one_lane_is_near_itself() -> None:
 
 
 def test_cores_that_share_their_largest_cache_are_an_island(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
     for core, shared in {0: "0-1,4", 1: "0-1,4", 2: "2-3", 3: "2-3", 4: "0-1,4"}.items():
         folder = tmp_path / f"cpu{core}/cache/index3"
         folder.mkdir(parents=True)
         (folder / "shared_cpu_list").write_text(f"{shared}\n")
-    monkeypatch.setattr(core_distance, "CACHE_FOLDERS", tmp_path)
 
-    assert shared_caches((1, 2, 3, 4)) == [[0, 3], [1, 2]]
-    monkeypatch.setattr(core_distance, "CACHE_FOLDERS", tmp_path / "none")
-    assert shared_caches((1, 2, 3)) == [[0, 1, 2]]
+    assert shared_caches((1, 2, 3, 4), tmp_path) == [[0, 3], [1, 2]]
+    assert shared_caches((1, 2, 3), tmp_path / "none") == [[0, 1, 2]]
 
 
 @pytest.mark.skipif(find_native() is None, reason="needs the part in C")
