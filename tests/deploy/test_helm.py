@@ -1,4 +1,4 @@
-"""The Helm chart: rendered by Helm itself, against Kubernetes' schemas and the kustomize base."""
+"""The Helm chart: rendered by Helm itself, against Kubernetes' schemas and our own promises."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+from copy import deepcopy
 from functools import cache
 from importlib.util import find_spec
 from typing import Any
@@ -13,10 +14,10 @@ from typing import Any
 import pytest
 import yaml
 
+from braid.server.settings import Settings
 from braid_client.version import __version__
 from tests.deploy.places import DEPLOY, unknown_settings
-from tests.deploy.test_kubernetes import SETS, Manifest, pod_of, problems, written
-from tests.deploy.test_kubernetes import rendered as kustomized
+from tests.deploy.test_kubernetes import SETS, Manifest, pod_of, problems
 
 CHART = DEPLOY / "helm/braid"
 
@@ -126,47 +127,73 @@ def test_helm_finds_nothing_to_complain_of(values: dict[str, Any]) -> None:
     assert [each for each in findings["messages"] if each["severity"] > 1] == []
 
 
-def test_the_usual_pod_is_that_of_the_kustomize_base() -> None:
-    base, ours = pod_of(written()), pod_of(rendered())
+def test_the_schema_would_notice_a_mistake() -> None:
+    (stateful,) = of_kind(deepcopy(rendered()), "StatefulSet")
+    stateful["spec"]["template"]["spec"]["containers"][0]["readynessProbe"] = {}
 
-    base["containers"][0]["image"] = "braid:cpu"  # kustomize sets the tag
-    assert ours == base
-
-
-@pytest.mark.parametrize("kind", ["PodDisruptionBudget", "NetworkPolicy", "StatefulSet"])
-def test_what_surrounds_the_pods_is_that_of_the_base(kind: str) -> None:
-    def plain(manifests: list[Manifest]) -> Any:
-        """Without the labels, of which Helm has one more, and without the pod."""
-        text = json.dumps(of_kind(manifests, kind)[0]["spec"])
-        spec = json.loads(text.replace(', "app.kubernetes.io/instance": "braid"', ""))
-        spec.pop("template", None)
-        return spec
-
-    assert plain(rendered()) == plain(written())
+    assert any("readynessProbe" in text for text in problems(stateful))
 
 
-@pytest.mark.parametrize(
-    "kind",
-    ["Deployment", "PodDisruptionBudget", "NetworkPolicy", "HorizontalPodAutoscaler"],
-)
-def test_a_fleet_is_that_of_the_kustomize_variant(kind: str) -> None:
-    def plain(manifests: list[Manifest]) -> Any:
-        text = json.dumps(of_kind(manifests, kind)[0]["spec"])
-        spec = json.loads(re.sub(r'(, )?"app.kubernetes.io/instance": "braid"(?(1)|, )', "", text))
-        spec.pop("replicas", None)  # the autoscaler's
-        spec.get("template", {}).pop("metadata", None)
-        (container,) = spec.get("template", {"spec": {"containers": [{}]}})["spec"]["containers"]
-        for source in container.get("envFrom", []):
-            source.get("configMapRef", {}).pop("name", None)  # kustomize adds a digest
-        return spec
-
-    assert plain(rendered(json.dumps(FLEET))) == plain(kustomized("fleet"))
+def test_pods_are_confined_as_the_restricted_standard_wants() -> None:
+    pod = pod_of(rendered())
+    (container,) = pod["containers"]
+    assert pod["securityContext"]["runAsNonRoot"]
+    assert pod["securityContext"]["seccompProfile"]["type"] == "RuntimeDefault"
+    assert pod["automountServiceAccountToken"] is False
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
 
 
-def test_settings_of_a_fleet_are_those_of_the_kustomize_variant() -> None:
-    (ours,) = of_kind(rendered(json.dumps(FLEET)), "ConfigMap")
-    (theirs,) = of_kind(kustomized("fleet"), "ConfigMap")
-    assert ours["data"] == theirs["data"]
+def test_probes_ask_the_health_service_by_names_that_it_knows() -> None:
+    (container,) = pod_of(rendered())["containers"]
+    for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
+        grpc = container[probe]["grpc"]
+        assert grpc["port"] == Settings.model_fields["grpc_port"].default
+        assert grpc.get("service", "") in ("", "liveness")
+    assert container["readinessProbe"]["grpc"].get("service", "") == ""
+
+
+def test_a_fleet_keeps_nothing_in_its_pods_and_reaches_what_it_shares() -> None:
+    manifests = rendered(json.dumps(FLEET))
+    ((deployment,), (config,), (policy,)) = (
+        of_kind(manifests, kind) for kind in ("Deployment", "ConfigMap", "NetworkPolicy")
+    )
+    settings, pod = config["data"], pod_of(manifests)
+    (container,) = pod["containers"]
+
+    volumes = {each["name"]: each for each in pod["volumes"]}
+    assert not any("persistentVolumeClaim" in each for each in volumes.values())
+    assert "volumeClaimTemplates" not in deployment["spec"]
+    cache_gib = float(volumes["store"]["emptyDir"]["sizeLimit"].removesuffix("Gi"))
+    assert float(settings["BRAID_MAX_CACHE_BYTES"].removesuffix("GiB")) < cache_gib
+    environment = {each["name"]: each.get("value") for each in container["env"]}
+    read = Settings(
+        database=settings["BRAID_DATABASE"],
+        database_password_file=environment["BRAID_DATABASE_PASSWORD_FILE"],
+        files=settings["BRAID_FILES"],
+    )
+    assert read.is_fleet
+    assert str(read.database_password_file).startswith("/run/secrets/braid-database/")
+    ports = {each["port"] for rule in policy["spec"]["egress"] for each in rule["ports"]}
+    assert {5432, 443, 53} == ports
+
+
+def test_the_autoscaler_scales_by_a_metric_that_the_adapter_makes_and_by_cpu() -> None:
+    manifests = rendered(json.dumps(FLEET))
+    (scaler,) = of_kind(manifests, "HorizontalPodAutoscaler")
+    adapter = yaml.safe_load((DEPLOY / "kubernetes/prometheus-adapter.yaml").read_text())
+    (made,) = adapter["rules"]["custom"]
+
+    assert scaler["spec"]["scaleTargetRef"]["kind"] == "Deployment"
+    assert [each["type"] for each in scaler["spec"]["metrics"]] == ["Pods", "Resource"]
+    assert scaler["spec"]["metrics"][0]["pods"]["metric"]["name"] == made["name"]["as"]
+    recorded = re.match(r"[\w:]+", made["seriesQuery"])
+    assert recorded is not None
+    assert recorded[0] in (DEPLOY / "prometheus/rules/recording.yml").read_text()
+    assert "cpu" in pod_of(manifests)["containers"][0]["resources"]["requests"]
 
 
 def test_a_pod_gets_as_long_to_end_as_its_server_takes() -> None:
@@ -178,18 +205,17 @@ def test_a_pod_gets_as_long_to_end_as_its_server_takes() -> None:
     assert grace({"terminationGracePeriodSeconds": 300}) == 300
 
 
-def test_settings_are_those_that_the_server_reads_and_those_of_the_base() -> None:
+def test_settings_are_those_that_the_server_reads() -> None:
     (usual,) = of_kind(rendered(), "ConfigMap")
     (full,) = of_kind(rendered(json.dumps(EVERYTHING)), "ConfigMap")
-    base = yaml.safe_load((DEPLOY / "kubernetes/base/kustomization.yaml").read_text())
-    literals = base["configMapGenerator"][0]["literals"]
 
-    assert usual["data"] == dict(each.split("=", 1) for each in literals)
+    assert usual["data"]["BRAID_HOST"] == "0.0.0.0"
+    assert not unknown_settings(list(usual["data"]))
     assert full["data"]["BRAID_READY_MODELS"] == "resnet,bert"
     assert full["data"]["BRAID_DEVICES"] == "cuda:0"
-    mounts = pod_of(rendered(json.dumps(EVERYTHING)))["containers"][0]["volumeMounts"]
-    assert full["data"]["BRAID_MODEL_REPOSITORY"] in {each["mountPath"] for each in mounts}
     (container,) = pod_of(rendered(json.dumps(EVERYTHING)))["containers"]
+    mounts = {each["mountPath"]: each for each in container["volumeMounts"]}
+    assert mounts[full["data"]["BRAID_MODEL_REPOSITORY"]]["readOnly"]
     assert not unknown_settings([*full["data"], *(each["name"] for each in container["env"])])
 
 
@@ -230,6 +256,8 @@ def test_monitors_find_pods_or_the_service_of_the_replicas() -> None:
 
     manifests = rendered(json.dumps({"monitor": {"enabled": True}}))
     (pod_monitor,) = of_kind(manifests, "PodMonitor")
+    named = {each["name"] for each in pod_of(manifests)["containers"][0]["ports"]}
+    assert {each["port"] for each in pod_monitor["spec"]["podMetricsEndpoints"]} <= named
     labels = of_kind(manifests, "StatefulSet")[0]["spec"]["template"]["metadata"]["labels"]
     assert pod_monitor["spec"]["selector"]["matchLabels"].items() <= labels.items()
 

@@ -1,45 +1,21 @@
-"""Kubernetes manifests: against the schemas of Kubernetes itself, and against our own promises."""
+"""KServe's manifests against what KServe declares; Kubernetes' own schemas, for every manifest."""
 
 from __future__ import annotations
 
 import ast
 import json
-import re
-import subprocess
 from collections.abc import Iterator
 from typing import Any
 
-import pytest
 import yaml
 from jsonschema import Draft202012Validator
 from referencing import Registry, Resource
 
-from braid.server.settings import Settings
-from tests.deploy.places import DEPLOY, program, shipped, unknown_settings
+from tests.deploy.places import DEPLOY, shipped, unknown_settings
 
 KUBERNETES = "v1.34.0"
-FOLDER = DEPLOY / "kubernetes"
 SETS = ("StatefulSet", "Deployment")
 Manifest = dict[str, Any]
-
-
-def rendered(variant: str) -> list[Manifest]:
-    """What ``kubectl apply -k`` would send."""
-    ran = subprocess.run(
-        [program("kubectl", "kubectl"), "kustomize", str(FOLDER / variant)],
-        capture_output=True,
-        timeout=60,
-        check=False,
-    )
-    assert ran.returncode == 0, ran.stderr.decode()
-    return list(yaml.safe_load_all(ran.stdout))
-
-
-def written() -> list[Manifest]:
-    """The base as written, without kustomize."""
-    files = sorted((FOLDER / "base").glob("*.yaml"))
-    documents = (each for path in files for each in yaml.safe_load_all(path.read_text()))
-    return [each for each in documents if each["kind"] not in ("Kustomization", "PodMonitor")]
 
 
 def shipped_schema(name: str) -> Manifest:
@@ -74,133 +50,6 @@ def pod_of(manifests: list[Manifest]) -> Manifest:
     (pod,) = [each["spec"]["template"]["spec"] for each in manifests if each["kind"] in SETS]
     assert isinstance(pod, dict)
     return pod
-
-
-@pytest.mark.parametrize("manifest", written(), ids=lambda each: each["kind"])
-def test_each_manifest_follows_the_schema_of_kubernetes(manifest: Manifest) -> None:
-    assert list(problems(manifest)) == []
-
-
-def test_the_schema_would_notice_a_mistake() -> None:
-    (stateful,) = [each for each in written() if each["kind"] == "StatefulSet"]
-    stateful["spec"]["template"]["spec"]["containers"][0]["readynessProbe"] = {}
-
-    assert any("readynessProbe" in text for text in problems(stateful))
-
-
-@pytest.mark.parametrize("variant", ["base", "gpu", "models", "fleet"])
-def test_kustomize_renders_manifests_that_follow_the_schemas(variant: str) -> None:
-    manifests = rendered(variant)
-
-    kinds = {each["kind"] for each in manifests}
-    wanted = "Deployment" if variant == "fleet" else "StatefulSet"
-    assert [kind for kind in kinds if kind in SETS] == [wanted]
-    assert {"Service", "PodDisruptionBudget", "NetworkPolicy", "PodMonitor",
-            "HorizontalPodAutoscaler", "ConfigMap", "ServiceAccount"} <= kinds  # fmt: skip
-    for manifest in manifests:
-        if manifest["kind"] != "PodMonitor":
-            assert list(problems(manifest)) == []
-    settings = [each["data"] for each in manifests if each["kind"] == "ConfigMap"]
-    assert not unknown_settings([name for data in settings for name in data])
-
-
-def test_the_gpu_variant_asks_for_one_gpu_and_the_other_for_none() -> None:
-    limits = {
-        variant: pod_of(rendered(variant))["containers"][0]["resources"]["limits"]
-        for variant in ("base", "gpu")
-    }
-    assert limits["gpu"]["nvidia.com/gpu"] == 1
-    assert "nvidia.com/gpu" not in limits["base"]
-
-
-def test_the_variant_with_a_repository_mounts_what_the_setting_names() -> None:
-    manifests = rendered("models")
-    (settings,) = [each["data"] for each in manifests if each["kind"] == "ConfigMap"]
-    pod = pod_of(manifests)
-    mounts = {each["mountPath"]: each for each in pod["containers"][0]["volumeMounts"]}
-    mount = mounts[settings["BRAID_MODEL_REPOSITORY"]]
-    (volume,) = [each for each in pod["volumes"] if each["name"] == mount["name"]]
-    assert mount["readOnly"]
-    assert volume["persistentVolumeClaim"]["readOnly"]
-
-
-def test_the_fleet_keeps_nothing_in_its_pods_and_reaches_what_it_shares() -> None:
-    manifests = rendered("fleet")
-    (deployment,) = [each for each in manifests if each["kind"] == "Deployment"]
-    (settings,) = [each["data"] for each in manifests if each["kind"] == "ConfigMap"]
-    pod = pod_of(manifests)
-    (container,) = pod["containers"]
-
-    assert deployment["spec"]["replicas"] > 1
-    volumes = {each["name"]: each for each in pod["volumes"]}
-    assert not any("persistentVolumeClaim" in each for each in volumes.values())
-    assert "volumeClaimTemplates" not in deployment["spec"]
-    cache_gib = float(volumes["store"]["emptyDir"]["sizeLimit"].removesuffix("Gi"))
-    assert float(settings["BRAID_MAX_CACHE_BYTES"].removesuffix("GiB")) < cache_gib
-    environment = {each["name"]: each.get("value") for each in container["env"]}
-    read = Settings(
-        database=settings["BRAID_DATABASE"],
-        database_password_file=environment["BRAID_DATABASE_PASSWORD_FILE"],
-        files=settings["BRAID_FILES"],
-    )
-    assert read.is_fleet
-    assert str(read.database_password_file).startswith("/run/secrets/braid-database/")
-    delays = [float(settings[f"BRAID_{name}_SECONDS"]) for name in ("SHUTDOWN_DELAY", "DRAIN")]
-    assert pod["terminationGracePeriodSeconds"] > sum(delays) + 5
-    (policy,) = [each["spec"] for each in manifests if each["kind"] == "NetworkPolicy"]
-    ports = {each["port"] for rule in policy["egress"] for each in rule["ports"]}
-    assert {5432, 443, 53} == ports
-
-
-def test_the_autoscaler_of_the_fleet_scales_the_deployment_by_waiting_and_by_cpu() -> None:
-    (scaler,) = [each for each in rendered("fleet") if each["kind"] == "HorizontalPodAutoscaler"]
-
-    assert scaler["spec"]["scaleTargetRef"]["kind"] == "Deployment"
-    assert [each["type"] for each in scaler["spec"]["metrics"]] == ["Pods", "Resource"]
-    assert "cpu" in pod_of(rendered("fleet"))["containers"][0]["resources"]["requests"]
-
-
-def test_pods_are_confined_as_the_restricted_standard_wants() -> None:
-    pod = pod_of(written())
-    (container,) = pod["containers"]
-    assert pod["securityContext"]["runAsNonRoot"]
-    assert pod["securityContext"]["seccompProfile"]["type"] == "RuntimeDefault"
-    assert pod["automountServiceAccountToken"] is False
-    assert container["securityContext"] == {
-        "allowPrivilegeEscalation": False,
-        "readOnlyRootFilesystem": True,
-        "capabilities": {"drop": ["ALL"]},
-    }
-
-
-def test_probes_ask_the_health_service_by_names_that_it_knows() -> None:
-    (container,) = pod_of(written())["containers"]
-    for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
-        grpc = container[probe]["grpc"]
-        assert grpc["port"] == Settings.model_fields["grpc_port"].default
-        assert grpc.get("service", "") in ("", "liveness")
-    assert container["readinessProbe"]["grpc"].get("service", "") == ""
-
-
-def test_a_pod_gets_longer_to_stop_than_requests_to_drain() -> None:
-    assert pod_of(written())["terminationGracePeriodSeconds"] > 30 + 5
-
-
-def test_the_pod_monitor_and_the_autoscaler_name_what_exists() -> None:
-    monitor = yaml.safe_load((FOLDER / "base/podmonitor.yaml").read_text())
-    (container,) = pod_of(written())["containers"]
-    ports = {port["name"] for port in container["ports"]}
-    assert set(monitor["spec"]) == {"selector", "podMetricsEndpoints"}
-    assert {endpoint["port"] for endpoint in monitor["spec"]["podMetricsEndpoints"]} <= ports
-
-    adapter = yaml.safe_load((FOLDER / "prometheus-adapter.yaml").read_text())["rules"]["custom"]
-    scaler = yaml.safe_load((FOLDER / "base/horizontalpodautoscaler.yaml").read_text())
-    assert scaler["spec"]["metrics"][0]["pods"]["metric"]["name"] == adapter[0]["name"]["as"]
-    rules = (DEPLOY / "prometheus/rules/recording.yml").read_text()
-    assert re.match(r"[\w:]+", adapter[0]["seriesQuery"])[0] in rules  # type: ignore[index]
-
-
-# KServe.
 
 
 def attributes(model: str) -> dict[str, str]:
