@@ -33,17 +33,18 @@ from benchmarks.load.processes import braid_server
 from benchmarks.networks.export import model_file
 from benchmarks.networks.registry import NETWORKS, arrays_of
 from benchmarks.reports import LOCAL, parser_of, percentile, replace_text, write_report
-from benchmarks.served import WARM_UPS, register, wait_until_serving
 from braid.compiler.result_files import SCHEDULES, ResultFiles
 from braid.core.device_state import FAR, NEAR
 from braid.core.plan import sequential_plan
 from braid.core.runtimes import ONNXRUNTIME
 from braid.core.schedule import SEQUENTIAL, Schedule
-from braid_client import BraidError, Client, RetryPolicy
+from braid_client import BraidError, Client, ModelState, RetryPolicy
 
 DISTANCE_NS = {NEAR: 45.0, FAR: 300.0}
 
 MOST_SWITCH_S, MOST_TAIL = 5.0, 2.0
+WARM_UPS = 20
+LONGEST_S = 600.0
 
 _TOLD = """
 import sys
@@ -172,6 +173,14 @@ class Clients:
                 thread.join()
 
 
+def wait_until_serving(client: Client, name: str) -> None:
+    until = time.monotonic() + LONGEST_S
+    while client.model(name).state is not ModelState.SERVING:
+        if time.monotonic() > until:
+            sys.exit(f"{name} does not serve again")
+        time.sleep(0.1)
+
+
 def measure(args: argparse.Namespace, work: Path) -> list[Change]:
     told, store = work / "distance", work / "store"
     hook = work / "hook"
@@ -180,7 +189,8 @@ def measure(args: argparse.Namespace, work: Path) -> list[Change]:
     surroundings = {"PYTHONPATH": str(hook)}
     replace_text(told, str(DISTANCE_NS[NEAR]))
     with braid_server(store, environment=surroundings) as server:
-        register(server.client, args.network, model_file(args.network, args.models or work))
+        model = model_file(args.network, args.models or work)
+        server.client.register(args.network, model, wait=True, timeout_s=LONGEST_S)
     add_schedule(store)
     with braid_server(store, environment=surroundings) as server:
         wait_until_serving(server.client, args.network)

@@ -26,14 +26,16 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
 
+import numpy as np
 import psutil
 
 from benchmarks.environment import REPOSITORY, describe
 from benchmarks.footprint import module_of
+from benchmarks.load.callers import Callers
 from benchmarks.load.processes import braid_server
-from benchmarks.overload import Clients
 from benchmarks.peers.models import IDENTITY, prepare
 from benchmarks.reports import numbers, parser_of, percentile, write_report
+from braid_client.wire import inference_pb2
 from tests.control_groups import group_with_quota, within
 
 MODELS = ("squeezenet", IDENTITY)
@@ -62,6 +64,7 @@ class Server:
     """A server in a group."""
 
     address: str
+    request: bytes
     group: Path
     process: psutil.Process
 
@@ -134,11 +137,15 @@ def serve(
         wait=True,
         timeout_s=REGISTERED_S,
     )
-    return Server(server.address, group, psutil.Process(server.process.pid))
+    values = np.random.default_rng(0).standard_normal(SHAPE, dtype=np.float32)
+    name = server.client.model("net").inputs[0].name
+    tensor = inference_pb2.Tensor(name=name, dtype="FP32", shape=SHAPE, data=values.tobytes())
+    request = inference_pb2.InferRequest(model="net", inputs=[tensor]).SerializeToString()
+    return Server(server.address, request, group, psutil.Process(server.process.pid))
 
 
 async def measure(server: Server, clients: int, seconds: float) -> Phase:
-    callers = Clients(server.address, "net", SHAPE)
+    callers = Callers(server.address, server.request)
     await callers.closed(clients, WARM_S)
     before, threads, began = _counts(server.group), _thread_seconds(server.process), time.time()
     outcomes = await callers.closed(clients, seconds)
@@ -151,7 +158,7 @@ async def measure(server: Server, clients: int, seconds: float) -> Phase:
     most = sorted(used, key=lambda name: -used[name])[:THREADS_SHOWN]
     periods = after["nr_periods"] - before["nr_periods"]
     return Phase(
-        len(outcomes.answered) / outcomes.seconds,
+        outcomes.answers_per_s,
         percentile(outcomes.answered, 50) * 1000,
         percentile(outcomes.answered, 99) * 1000,
         periods,

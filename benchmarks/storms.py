@@ -28,7 +28,7 @@ import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -36,10 +36,13 @@ import grpc
 import numpy as np
 import onnx
 import onnxruntime
+import psutil
 from onnx import TensorProto, helper, numpy_helper
 
 from benchmarks import environment
-from benchmarks.overload import INFER, OPTIONS, Memory, Outcomes, closed_loop, served
+from benchmarks.footprint import module_of, processes
+from benchmarks.load.callers import CONNECTIONS, OPTIONS, Callers, Outcomes
+from benchmarks.load.processes import BraidServer, braid_server
 from benchmarks.reports import LOCAL, write_report
 from braid.engine.runtime.memory import keep_freed_memory
 from braid.server.devices.cores import leave_cores_to_devices
@@ -49,11 +52,11 @@ from braid_client.wire import admin_pb2, inference_pb2
 DEFAULT_OUT = LOCAL / "storms.json"
 ADMIN = "/braid.v1.AdminService/"
 SHAPE, CHANNELS, LAYERS = (1, 16, 16, 16), 256, 10
-CONNECTIONS = 8
+QUEUE_REQUESTS = 64
 BESIDE = 0.3  # of the capacity
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
 
-Storm = Callable[["Callers", float, float], Awaitable[dict[str, object]]]
+Storm = Callable[["Askers", float, float], Awaitable[dict[str, object]]]
 """Rages for some seconds at a server of some capacity; what its callers saw."""
 
 
@@ -92,60 +95,21 @@ def large_answers(path: Path) -> Path:
     return path
 
 
-class Callers:
-    """All callers of one server, with one request of which the answer is known."""
+class Askers(Callers):
+    """Callers with one request, of which the answer is known."""
 
     def __init__(self, address: str, model: Path) -> None:
-        self.address, self.model = address, model
+        self.model = model
         x = np.random.default_rng(1).standard_normal(SHAPE, dtype=np.float32)
         self._right = onnxruntime.InferenceSession(model).run(None, {"x": x})[0].ravel()
         tensor = inference_pb2.Tensor(name="x", dtype="FP32", shape=SHAPE, data=x.tobytes())
         request = inference_pb2.InferRequest(model="net", inputs=[tensor])
-        self.message = request.SerializeToString()
-        self.channels = [
-            grpc.aio.insecure_channel(address, options=OPTIONS) for _ in range(CONNECTIONS)
-        ]
-        self._calls: list[Any] = [channel.unary_unary(INFER) for channel in self.channels]
+        super().__init__(address, request.SerializeToString(), self._answers)
 
-    async def one(
-        self, number: int, due: float, outcomes: Outcomes, timeout_s: float = 30.0
-    ) -> None:
-        try:
-            answer = await self._calls[number % CONNECTIONS](self.message, timeout=timeout_s)
-        except grpc.aio.AioRpcError as error:
-            if error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED:
-                outcomes.refused.append(time.perf_counter() - due)
-            else:
-                outcomes.other[error.code().name] += 1
-        else:
-            outcomes.answered.append(time.perf_counter() - due)
-            outcomes.other.update(() if self._is_right(answer) else ("WRONG",))
-
-    def _is_right(self, answer: bytes) -> bool:
-        y = np.frombuffer(
-            inference_pb2.InferResponse.FromString(answer).outputs[0].data, np.float32
-        )
+    def _answers(self, answer: bytes) -> bool:
+        (output,) = inference_pb2.InferResponse.FromString(answer).outputs
+        y = np.frombuffer(output.data, np.float32)
         return np.allclose(y, self._right, rtol=1e-3, atol=1e-4)
-
-    async def closed(self, clients: int, seconds: float) -> Outcomes:
-        return await closed_loop(self.one, clients, seconds)
-
-    async def open(self, rate_per_s: float, seconds: float, timeout_s: float = 30.0) -> Outcomes:
-        """Requests begin at Poisson moments; a latency counts from when one really began."""
-        outcomes, running = Outcomes(), set()
-        random = np.random.default_rng(3)
-        due = began = time.perf_counter()
-        number = 0
-        while (due := due + random.exponential(1 / rate_per_s)) < began + seconds:
-            await asyncio.sleep(max(0.0, due - time.perf_counter()))
-            task = asyncio.ensure_future(self.one(number, time.perf_counter(), outcomes, timeout_s))
-            running.add(task)
-            task.add_done_callback(running.discard)
-            number += 1
-        outcomes.seconds = time.perf_counter() - began
-        if running:
-            await asyncio.wait(running)
-        return outcomes
 
     async def until_right(self) -> float:
         began, outcomes = time.perf_counter(), Outcomes()
@@ -159,20 +123,18 @@ class Callers:
 # Storms.
 
 
-async def ten_times(callers: Callers, capacity: float, seconds: float) -> dict[str, object]:
+async def ten_times(callers: Askers, capacity: float, seconds: float) -> dict[str, object]:
     outcomes = await callers.open(10 * capacity, seconds)
-    goodput = len(outcomes.answered) / outcomes.seconds
-    sent = (
-        len(outcomes.answered) + len(outcomes.refused) + outcomes.other.total()
-    ) / outcomes.seconds
+    goodput = outcomes.answers_per_s
+    sent = goodput + (len(outcomes.refused) + outcomes.other.total()) / outcomes.seconds
     row: dict[str, object] = {"sent_of_capacity": round(sent / capacity, 2)}
     return {**row, **outcomes.row(), "goodput_of_capacity": round(goodput / capacity, 3)}
 
 
-def beside(storm: Callable[[Callers, float], Any]) -> Storm:
+def beside(storm: Callable[[Askers, float], Any]) -> Storm:
     """Return a storm with arrivals at BESIDE of the capacity going on beside it."""
 
-    async def both(callers: Callers, capacity: float, seconds: float) -> dict[str, object]:
+    async def both(callers: Askers, capacity: float, seconds: float) -> dict[str, object]:
         async with storm(callers, seconds) as told:
             outcomes = await callers.open(BESIDE * capacity, seconds)
         return {**told, **outcomes.row()}
@@ -181,7 +143,7 @@ def beside(storm: Callable[[Callers, float], Any]) -> Storm:
 
 
 @asynccontextmanager
-async def cancellations(callers: Callers, seconds: float) -> AsyncIterator[dict[str, object]]:
+async def cancellations(callers: Askers, seconds: float) -> AsyncIterator[dict[str, object]]:
     """A thousand calls a second, each with 3 ms to live."""
     told: dict[str, object] = {}
     storm = asyncio.create_task(callers.open(1000, seconds, timeout_s=0.003))
@@ -190,7 +152,7 @@ async def cancellations(callers: Callers, seconds: float) -> AsyncIterator[dict[
 
 
 @asynccontextmanager
-async def slow_readers(callers: Callers, seconds: float) -> AsyncIterator[dict[str, object]]:
+async def slow_readers(callers: Askers, seconds: float) -> AsyncIterator[dict[str, object]]:
     """200 streams of 50 requests each, whose answers of a megabyte nobody reads."""
     x = inference_pb2.Tensor(name="x", dtype="FP32", shape=(1, 3), data=bytes(12))
     message = inference_pb2.InferRequest(model="wide", inputs=[x]).SerializeToString()
@@ -211,7 +173,7 @@ async def _write(call: Any, messages: Sequence[bytes]) -> None:
 
 
 @asynccontextmanager
-async def idle_connections(callers: Callers, seconds: float) -> AsyncIterator[dict[str, object]]:
+async def idle_connections(callers: Askers, seconds: float) -> AsyncIterator[dict[str, object]]:
     """2,000 connections that have begun HTTP/2 and say nothing."""
     host, _, port = callers.address.rpartition(":")
     writers = []
@@ -225,7 +187,7 @@ async def idle_connections(callers: Callers, seconds: float) -> AsyncIterator[di
 
 
 @asynccontextmanager
-async def stalled_uploads(callers: Callers, seconds: float) -> AsyncIterator[dict[str, object]]:
+async def stalled_uploads(callers: Askers, seconds: float) -> AsyncIterator[dict[str, object]]:
     """200 uploads of a header and half a file each, over two connections."""
     calls, ends = [], []
     header = admin_pb2.RegisterModelHeader(name="stalled")
@@ -245,7 +207,7 @@ async def stalled_uploads(callers: Callers, seconds: float) -> AsyncIterator[dic
 
 
 @asynccontextmanager
-async def watchers(callers: Callers, seconds: float) -> AsyncIterator[dict[str, object]]:
+async def watchers(callers: Askers, seconds: float) -> AsyncIterator[dict[str, object]]:
     """1,000 watchers of the job of a model that is registered meanwhile."""
     job = await asyncio.to_thread(_register, callers.address, callers.model)
     request = admin_pb2.WatchJobRequest(job_id=job).SerializeToString()
@@ -280,12 +242,22 @@ STORMS: dict[str, Storm] = {
 }
 
 
-async def _settled(memory: Memory, calm_s: float = 10.0) -> None:
+def by_process(server: BraidServer) -> dict[str, tuple[int, int]]:
+    """Each process by its module and id: its resident memory in MiB, its descriptors."""
+    by_name = {}
+    for process in processes(server):
+        with suppress(psutil.NoSuchProcess):  # it has ended meanwhile
+            name = f"{module_of(process)} {process.pid}"
+            by_name[name] = process.memory_info().rss >> 20, process.num_fds()
+    return by_name
+
+
+async def _settled(server: BraidServer, calm_s: float = 10.0) -> None:
     """Wait until none of the processes kept for the next registration has come or gone lately."""
-    names, since = memory.by_process().keys(), time.monotonic()
+    names, since = by_process(server).keys(), time.monotonic()
     while time.monotonic() < since + calm_s:
         await asyncio.sleep(1.0)
-        if (now := memory.by_process().keys()) != names:
+        if (now := by_process(server).keys()) != names:
             names, since = now, time.monotonic()
 
 
@@ -304,24 +276,24 @@ def grown(
 
 
 async def measure(
-    address: str, model: Path, memory: Memory, options: argparse.Namespace
+    server: BraidServer, model: Path, options: argparse.Namespace
 ) -> dict[str, object]:
-    callers = Callers(address, model)
+    callers = Askers(server.address, model)
     await callers.closed(32, 3.0)
     closed = await callers.closed(32, options.seconds)
-    paced = await callers.open(1.5 * len(closed.answered) / closed.seconds, options.seconds)
-    capacity = max(len(loop.answered) / loop.seconds for loop in (closed, paced))
+    paced = await callers.open(1.5 * closed.answers_per_s, options.seconds)
+    capacity = max(loop.answers_per_s for loop in (closed, paced))
     rows: dict[str, object] = {"capacity": closed.row(), "150%": paced.row()}
-    await _settled(memory)
+    await _settled(server)
     for name, storm in STORMS.items():
         if options.only and name not in options.only:
             continue
         print(f"{name} begins", file=sys.stderr)
-        before = memory.by_process()
+        before = by_process(server)
         row = await storm(callers, capacity, options.storm_seconds if name == "10x" else 10.0)
         recovered_s = await callers.until_right()
         await asyncio.sleep(options.rest)
-        more = grown(before, memory.by_process())
+        more = grown(before, by_process(server))
         row |= {
             "recovered_s": round(recovered_s, 3),
             "more_mib": sum(mib for mib, _ in more.values()),
@@ -330,8 +302,7 @@ async def measure(
         }
         rows[name] = row
         print(json.dumps({name: row}), file=sys.stderr)
-    for channel in callers.channels:
-        await channel.close()
+    await callers.close()
     return {"capacity_per_s": round(capacity, 1), **rows}
 
 
@@ -370,12 +341,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     }
     with tempfile.TemporaryDirectory(prefix="braid-storms-") as name:
         model = network(Path(name) / "net.onnx")
-        with served(model, (1, 2, 4), Path(name), threads) as (address, memory):
-            with Client(address) as client:
-                wide = large_answers(Path(name) / "wide.onnx")
-                client.register("wide", wide, planner="sequential", wait=True)
+        settings = {"BRAID_MAX_QUEUE_REQUESTS": str(QUEUE_REQUESTS)}
+        with braid_server(Path(name) / "store", {"--threads": threads}, settings) as server:
+            wide = large_answers(Path(name) / "wide.onnx")
+            for named, file, sizes in (("net", model, (1, 2, 4)), ("wide", wide, (1,))):
+                server.client.register(
+                    named, file, batch_sizes=sizes, planner="sequential", wait=True, timeout_s=300
+                )
             leave_cores_to_devices(set(cores[:threads]))  # they are the device's
-            report |= asyncio.run(measure(address, model, memory, options))
+            report |= asyncio.run(measure(server, model, options))
     write_report(options.out, report)
     print("\n".join(table(report)))
     return 0
