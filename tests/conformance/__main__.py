@@ -14,7 +14,7 @@ import onnx
 from braid.core.allowance import cpu_allowance
 from tests.conformance.cases import KINDS, load_cases
 from tests.conformance.document import DOCUMENT, as_markdown, unexplained
-from tests.conformance.results import Result, Run, Verdict, read_run, write_run
+from tests.conformance.results import Result, Verdict, read_run, run_of, write_run
 from tests.conformance.workers import run_cases
 
 
@@ -31,18 +31,18 @@ def main() -> int:
         DOCUMENT.write_text(as_markdown(read_run()))
         return 0
     cases = [case for case in load_cases(options.kinds.split(",")) if options.match in case.name]
-    run = Run(_versions(), run_cases(cases, options.processes, _show))
+    results = run_cases(cases, options.processes, _show)
+    run = run_of(_versions(), results)
     if options.write:
         write_run(run)
         DOCUMENT.write_text(as_markdown(run))
-    count = Counter(result.verdict for result in run.results)
-    passed = count[Verdict.PASSED]
+    count = Counter(result.verdict for result in run.others)
     print(
-        f"{passed} passed, {len(run.results) - passed} failed "
+        f"{sum(run.passed.values())} passed, {len(run.others)} failed "
         f"({count[Verdict.REFUSED]} refused with a reason, {count[Verdict.FAILED]} failed while "
         f"running, {count[Verdict.WRONG]} silently wrong)"
     )
-    bad = unexplained(run.results)
+    bad = unexplained(run.others)
     for result in bad:
         print(f"WRONG without explanation: {result.name}: {result.reason}")
     return 1 if bad else 0

@@ -29,7 +29,7 @@ Table = Mapping[str, tuple[int, int, str]]  # operator -> first and last set, re
 ELEMENT = "element type "
 _FRAME = re.compile(r"^the model .* reason\(s\): |\. Export it .*")  # the same in every message
 _NAME = re.compile(r"'\w+' (?=is not a)| \([^)]*\)(?=:)")
-_COUNTED = (Verdict.PASSED, Verdict.REFUSED, Verdict.FAILED, Verdict.WRONG)
+OTHER = (Verdict.REFUSED, Verdict.FAILED, Verdict.WRONG)
 
 
 def unexplained(results: Sequence[Result]) -> list[Result]:
@@ -50,7 +50,7 @@ def as_markdown(run: Run) -> str:
         "",
         *_wrapped(
             "`make onnx-backend` writes this page: it runs the backend tests of the onnx package "
-            "through the importer, the passes and the CPU executor, and keeps each result in "
+            "through the importer, the passes and the CPU executor, and keeps what did not pass in "
             "`onnx-backend.json`. `python -m tests.conformance --redraw` writes it from these."
         ),
         "",
@@ -66,7 +66,7 @@ def as_markdown(run: Run) -> str:
         "",
         "## Not covered",
         "",
-        *_wrapped(f"{', '.join(_uncovered(run.results, table))}."),
+        *_wrapped(f"{', '.join(_uncovered(run.others, table))}."),
         "",
         "## Results",
         "",
@@ -77,17 +77,17 @@ def as_markdown(run: Run) -> str:
         "",
         "| tests | passed | refused | failed | wrong |",
         "| --- | --- | --- | --- | --- |",
-        *_by_kind(run.results),
+        *_by_kind(run),
         "",
         "Wrong:",
         "",
-        *_wrong(run.results),
+        *_wrong(run.others),
         "",
         "Refused or failed, of covered operators and whole models:",
         "",
         "| operator | tests | why |",
         "| --- | --- | --- |",
-        *_not_passed(run.results, table),
+        *_not_passed(run.others, table),
     ]
     return "\n".join(lines) + "\n"
 
@@ -112,17 +112,15 @@ def _wrong(results: Sequence[Result]) -> list[str]:
     return lines or ["None."]
 
 
-def _counts(results: Sequence[Result]) -> list[int]:
-    count = Counter(result.verdict for result in results)
-    return [count[verdict] for verdict in _COUNTED]
-
-
-def _by_kind(results: Sequence[Result]) -> list[str]:
-    groups = {kind: [r for r in results if r.kind == kind] for kind in KINDS}
-    groups = {kind: group for kind, group in groups.items() if group} | {"**all**": [*results]}
-    return [
-        f"| {kind} | {' | '.join(map(str, _counts(group)))} |" for kind, group in groups.items()
-    ]
+def _by_kind(run: Run) -> list[str]:
+    verdicts = Counter((result.kind, result.verdict) for result in run.others)
+    counts = {
+        kind: [run.passed.get(kind, 0), *(verdicts[kind, verdict] for verdict in OTHER)]
+        for kind in KINDS
+    }
+    counts = {kind: count for kind, count in counts.items() if any(count)}
+    counts["**all**"] = list(map(sum, zip(*counts.values(), strict=True)))
+    return [f"| {kind} | {' | '.join(map(str, count))} |" for kind, count in counts.items()]
 
 
 def _by_first_set(table: Table) -> list[str]:

@@ -1,9 +1,10 @@
-"""Verdicts on cases, kept as JSON beside the document they are shown in."""
+"""Verdicts on cases; JSON beside the document that shows them has those that did not pass."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -35,21 +36,28 @@ class Result:
 
 @dataclass(frozen=True)
 class Run:
-    """All results of one run and what they were made with."""
+    """Results of one run and what they were made with."""
 
     versions: str
-    results: Sequence[Result]
+    passed: Mapping[str, int]  # cases of each kind
+    others: Sequence[Result]
+
+
+def run_of(versions: str, results: Sequence[Result]) -> Run:
+    passed = Counter(result.kind for result in results if result.verdict is Verdict.PASSED)
+    return Run(versions, passed, [r for r in results if r.verdict is not Verdict.PASSED])
 
 
 def write_run(run: Run, path: Path = KEPT) -> None:
     """Keep a run; one line a case, so that changes show in a diff."""
-    lines = ",\n".join(json.dumps(asdict(result)) for result in run.results)
-    path.write_text(f'{{"versions": {json.dumps(run.versions)}, "results": [\n{lines}\n]}}\n')
+    head = f'"versions": {json.dumps(run.versions)}, "passed": {json.dumps(run.passed)}'
+    lines = ",\n".join(json.dumps(asdict(result)) for result in run.others)
+    path.write_text(f'{{{head}, "others": [\n{lines}\n]}}\n')
 
 
 def read_run(path: Path = KEPT) -> Run:
     document = json.loads(path.read_text())
-    results = [
-        Result(**{**entry, "verdict": Verdict(entry["verdict"])}) for entry in document["results"]
+    others = [
+        Result(**{**entry, "verdict": Verdict(entry["verdict"])}) for entry in document["others"]
     ]
-    return Run(document["versions"], results)
+    return Run(document["versions"], document["passed"], others)
