@@ -6,7 +6,6 @@ exact          random requests to random networks, compared with plain arithmeti
 fuzz           random graphs, damaged model files, damaged bytes of HTTP/2
 mixed          plans that mix engines, with calls that are cancelled: nothing hangs
 paused         the fast suite while its processes are stopped at random
-regressions    faults that were found once, shown from outside on the server of any checkout
 soak           mixed load for long: memory stays flat, latencies steady
 
 traffic and registrations are clients that chaos, soak and benchmarks of fleets share. Tests of the

@@ -25,7 +25,6 @@ CAMPAIGNS: Mapping[str, tuple[str, Sequence[str]]] = {
     "fuzz": ("campaigns.fuzz.campaign", ("seed", "minutes")),
     "mixed": ("campaigns.mixed", ("seed",)),
     "paused": ("campaigns.paused", ("seed",)),
-    "regressions": ("campaigns.regressions.campaign", ()),
     "soak": ("campaigns.soak.campaign", ("seed", "minutes")),
 }
 """Name -> module, which is loaded only when it runs, and the common options that it takes."""

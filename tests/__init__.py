@@ -6,7 +6,7 @@ service                                        start ``braid serve`` and speak t
 fleet                                          several servers, in namespaces of their own
 deploy  docs                                   tests of those folders' files
 models                                         makers of model files, for all tests
-chaos  conformance  fuzz  paused  regressions  programs: ``python -m campaigns.fuzz``
+conformance                                    a program: ``python -m tests.conformance``
 """
 
 from pathlib import Path
