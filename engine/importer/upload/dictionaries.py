@@ -1,7 +1,7 @@
 """Outputs that are dictionaries, served as the tensors that these are made of.
 
-    scores [rows, classes] ──ZipMap──> a dictionary for each row      as scikit-learn's are exported
-    scores [rows, classes] ──Identity──> the same, by the same name   as served
+scores [rows, classes] ──ZipMap──> a dictionary for each row      as scikit-learn's are exported
+scores [rows, classes] ──Identity──> the same, by the same name   as served
 """
 
 from __future__ import annotations
