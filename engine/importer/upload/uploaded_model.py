@@ -96,11 +96,11 @@ def open_upload(upload: Path, work: Path) -> UploadedModel:
         data = frozenset(archive.names) - {archive.model}
     from braid.engine.importer.upload.dictionaries import without_dictionaries
 
-    if remark := without_dictionaries(model):
-        path = upload = work / "tensors.onnx"
-        path.write_bytes(model.SerializeToString())
-        data = frozenset()
-    return OnnxUpload(model, path, file=upload, data=data, remark=remark)
+    if not (remark := without_dictionaries(model)):
+        return OnnxUpload(model, path, file=upload, data=data)
+    path = work / "tensors.onnx"
+    path.write_bytes(model.SerializeToString())
+    return OnnxUpload(model, path, file=None, remark=remark)  # no runtime takes the upload itself
 
 
 class OnnxUpload:

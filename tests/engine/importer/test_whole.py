@@ -218,15 +218,14 @@ def classifier(opsets: list[onnx.OperatorSetIdProto]) -> onnx.ModelProto:
 
 
 @pytest.mark.parametrize("opsets", [[], [helper.make_opsetid("", 17)]], ids=["none", "17"])
-def test_dictionaries_of_classes_are_served_as_tensors(
+async def test_dictionaries_of_classes_are_served_as_tensors(
     opsets: list[onnx.OperatorSetIdProto], tmp_path: Path
 ) -> None:
-    path = tmp_path / "classifier.onnx"
-    path.write_bytes(classifier(opsets).SerializeToString())
+    data = classifier(opsets).SerializeToString()
     x = np.random.default_rng(0).standard_normal((3, 4), np.float32)
-    labels, dictionaries = onnxruntime.InferenceSession(str(path)).run(None, {"x": x})
+    labels, dictionaries = onnxruntime.InferenceSession(data).run(None, {"x": x})
 
-    artefact = load_artefact(import_here(path, tmp_path / "artefact"))
+    artefact = load_artefact(await imported(data, tmp_path))
     inputs = {"x": torch.from_numpy(x)}
     specs = {"x": spec_of(inputs["x"])}
     graph, constants = specialise(artefact.graph, artefact.weights, specs)
