@@ -26,6 +26,11 @@ _OTHERS = {
     b"\x89HDF": "an HDF5 file (Keras?); export it as ONNX (tf2onnx)",
     b"GGUF": "a GGUF file; export the model as ONNX",
     b"\x7fELF": "a program",
+    b"version https://git-lfs": "a Git LFS pointer; fetch the model itself (git lfs pull)",
+    b"<!DOCTYPE": "a web page; download the model itself",
+    b"<!doctype": "a web page; download the model itself",
+    b"<html": "a web page; download the model itself",
+    b"<?xml": "XML (OpenVINO?); register the ONNX model that it was made of",
     b"\x80\x02": _PICKLE,
     b"\x80\x03": _PICKLE,
     b"\x80\x04": _PICKLE,
@@ -57,6 +62,11 @@ def why_no_model(head: bytes, whole: bool) -> str:
             return f"not a model: the file looks like {what}"
     if head[4:8] == b"TFL3":
         return "not a model: the file looks like a TFLite model; export it as ONNX (tf2onnx)"
+    if head[4:8] == b"ORTM":
+        return (
+            "not a model: the file looks like one in ORT format (.ort); register the .onnx that it "
+            "was made of"
+        )
     if head[8:9] == b"{" and struct.unpack_from("<Q", head)[0] < 1 << 32:
         return (
             "not a model: the file looks like safetensors, which holds weights without a network; "

@@ -29,10 +29,8 @@ from braid.engine.onnx.lowering_table import (
 )
 from braid.engine.onnx.node import OnnxNode
 from braid.engine.onnx.node_order import count_reads, in_order
-from braid.engine.onnx.structure import check_nesting
+from braid.engine.onnx.structure import DEFAULT_DOMAINS, check_nesting
 from braid.engine.onnx.tensors import input_spec, to_tensor
-
-DEFAULT_DOMAINS = ("", "ai.onnx")
 
 
 def lower(model: onnx.ModelProto) -> tuple[OpGraph, dict[str, Tensor]]:

@@ -12,9 +12,8 @@ import onnx
 from onnx import checker, defs, helper, inliner, shape_inference, version_converter
 
 from braid.core.errors import ModelImportError
-from braid.engine.onnx.lowering import DEFAULT_DOMAINS
 from braid.engine.onnx.lowering_table import OLDEST_OPSET
-from braid.engine.onnx.structure import all_nodes, check_nesting, check_structure
+from braid.engine.onnx.structure import DEFAULT_DOMAINS, all_nodes, check_nesting, check_structure
 from braid.engine.runtime.memory import raise_out_of_memory
 
 MAX_EXPANSIONS = 4  # a function of ONNX's own may be defined by others

@@ -14,6 +14,9 @@ from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProt
 
 from braid.core.errors import ModelImportError
 
+DEFAULT_DOMAINS = ("", "ai.onnx")
+"""Of ONNX's own operators."""
+
 MAX_NODES = 200_000  # functions expanded; the largest real models have some 20,000
 MAX_NESTING = 16  # of subgraphs
 

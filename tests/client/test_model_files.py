@@ -48,6 +48,10 @@ def test_a_model_passes(content: bytes) -> None:
         (b"\x1f\x8b\x08" + bytes(9), ["gzip", "unpack"]),
         (b"\x7fELF\x02\x01", ["a program"]),
         (b"\x10\0\0\0TFL3" + bytes(9), ["TFLite"]),
+        (b"\x18\0\0\0ORTM" + bytes(9), [".ort", "the .onnx"]),
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:4d\n", ["git lfs pull"]),
+        (b"<!DOCTYPE html>\n<html>", ["a web page"]),
+        (b"<?xml version='1.0'?>\n<net>", ["OpenVINO"]),
         (b"\x40\0\0\0\0\0\0\0{" + bytes(70), ["safetensors", "torch.export.save"]),
     ],
 )

@@ -68,6 +68,7 @@ def packed(files: Mapping[str, bytes], method: int = zipfile.ZIP_STORED) -> byte
 
 
 MODEL = "models/model.json"
+SAMPLES = "data/sample_inputs/model.pt"
 WEIGHTS = "data/weights/model_weights_config.json"
 CONSTANTS = "data/constants/model_constants_config.json"
 
@@ -102,23 +103,18 @@ def ints(*values: int) -> list[dict[str, int]]:
     return [{"as_int": value} for value in values]
 
 
-def pickled_samples(files: Files, payload: Payload) -> None:
+def saved(content: object) -> bytes:
+    """What torch.save writes."""
     inner = io.BytesIO()
-    torch.save((payload,), inner)
-    files["data/sample_inputs/model.pt"] = inner.getvalue()
-
-
-def bare_pickled_samples(files: Files, payload: Payload) -> None:
-    files["data/sample_inputs/model.pt"] = pickle.dumps(payload, protocol=4)
+    torch.save(content, inner)
+    return inner.getvalue()
 
 
 def pickled_weights(files: Files, payload: Payload) -> None:
     document = json.loads(files[WEIGHTS])
     document["config"]["linear.weight"]["use_pickle"] = True
     files[WEIGHTS] = json.dumps(document).encode()
-    inner = io.BytesIO()
-    torch.save(payload, inner)
-    files["data/weights/weight_0"] = inner.getvalue()
+    files["data/weights/weight_0"] = saved(payload)
 
 
 def opaque_constant(files: Files, payload: Payload) -> None:
@@ -247,8 +243,6 @@ def deep(files: Files, payload: Payload) -> None:
 
 Change = Callable[[Files, Payload], None]
 CHANGES: Mapping[str, tuple[Change, str]] = {
-    "pickled samples": (pickled_samples, "pickle that calls"),
-    "bare pickled samples": (bare_pickled_samples, "pickle that calls"),
     "pickled weights": (pickled_weights, "stored as a pickle"),
     "an opaque constant": (opaque_constant, "opaque object"),
     "a custom object": (custom_object, "custom object"),

@@ -63,10 +63,10 @@ def test_a_pt2_that_would_run_code_fails_and_the_server_goes_on(
 ) -> None:
     marker = tmp_path / "marker"
     path = tmp_path / "bad.pt2"
-    path.write_bytes(attack("pickled samples", marker, tmp_path))
+    path.write_bytes(attack("pickled weights", marker, tmp_path))
 
     with shared.client() as client:
-        with pytest.raises(JobFailed, match="pickle that calls"):
+        with pytest.raises(JobFailed, match="stored as a pickle"):
             client.register("bad", path, wait=True)
         client.infer("cnn", {"x": np.zeros((1, 3, 16, 16), np.float32)})
 

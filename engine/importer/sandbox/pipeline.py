@@ -94,8 +94,8 @@ def import_upload(source: UploadedModel, request: ImportRequest, on_progress: On
     samples = read_samples(request.samples) if request.samples else {}
     study, reference = _in_parts_or_whole(source, request, samples, on_progress)
     given = with_shapes_of(samples, study.subject.template.inputs, request.example_shapes)
-    if guessed := _guessed(study.subject, given):
-        study = replace(study, warnings=(*study.warnings, guessed))
+    remarks = [source.remark, _guessed(study.subject, given)]
+    study = replace(study, warnings=(*study.warnings, *filter(None, remarks)))
     on_progress(0.85, "looking where padding is exact")
     padding = padded_axes(study.subject, study.batch, reference) if study.is_verified else ()
     on_progress(0.9, "writing the artefact")

@@ -17,7 +17,7 @@ from google.protobuf.message import DecodeError
 from onnx import GraphProto, ModelProto, TensorProto
 
 from braid.core.errors import ModelImportError
-from braid.engine.onnx.structure import all_nodes, check_structure, subgraphs
+from braid.engine.onnx.structure import DEFAULT_DOMAINS, all_nodes, check_structure, subgraphs
 
 EXPORT = (
     "export the model instead: torch.export.save(torch.export.export(model, (example,)), "
@@ -26,6 +26,7 @@ EXPORT = (
 MAX_TENSORS = 200_000
 
 _PIECE_BYTES = 1 << 20
+_UNUSED_OPSET = 13
 
 _OTHER_FORMATS = {
     b"\x1f\x8b": "a gzip archive",
@@ -49,7 +50,16 @@ def parse_model(data: bytes, external: frozenset[str] = frozenset()) -> ModelPro
     model = _decoded(data)
     _check_tensors(model, external)
     check_structure(model)
+    _state_opset(model)
     return model
+
+
+def _state_opset(model: ModelProto) -> None:
+    """State a set of ONNX's own operators where a file of other ones (ai.onnx.ml) states none."""
+    stated = (opset.domain for opset in model.opset_import)
+    used = (node.domain for node in all_nodes(model.graph.node))
+    if not any(domain in DEFAULT_DOMAINS for domain in (*stated, *used)):
+        model.opset_import.add(domain="", version=_UNUSED_OPSET)
 
 
 def read_model(file: Path) -> bytes:

@@ -4,16 +4,13 @@
 <name>/data/weights/model_weights_config.json   weight -> file, element type, sizes, strides
 <name>/data/weights/weight_0                    raw little-endian bytes
 <name>/data/constants/...                       the same for constants
-<name>/data/sample_inputs/model.pt              a pickle; looked at as opcodes, never loaded
+<name>/data/sample_inputs/model.pt              a pickle; never opened, for nothing needs it
 """
 
 from __future__ import annotations
 
-import io
 import json
 import math
-import pickletools
-import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -27,21 +24,9 @@ from braid.engine.ops.dtypes import torch_dtype
 from braid.engine.pt2.document import DTYPES, MAX_JSON_BYTES, Program, read_program
 
 _MAX_CONFIG_BYTES = 64 << 20
-_MAX_SAMPLE_BYTES = 4 << 30
-_MAX_PICKLE_BYTES = 16 << 20
 _STRIDED = 7
 _CODE = ("data/aotinductor/", "data/executorch/", "data/mtia", "extra/code/")
 _LIBRARIES = (".so", ".o", ".cubin", ".hsaco", ".dll", ".dylib", ".cpp", ".py", ".ptx")
-
-# What torch.save writes for tensors; anything else in a pickle may run code when loaded.
-_HARMLESS = frozenset(
-    {
-        *("torch._utils _rebuild_tensor_v2", "torch._utils _rebuild_parameter"),
-        *("collections OrderedDict", "torch Size", "torch device", "torch.storage UntypedStorage"),
-        *("torch.serialization _get_layout", "builtins tuple", "__builtin__ tuple"),
-        *("torch.storage TypedStorage", "torch.nn.parameter Parameter"),
-    }
-)
 
 
 def read_container(archive: Archive) -> tuple[Program, dict[str, Tensor]]:
@@ -101,54 +86,6 @@ def _refuse_code(archive: Archive, root: str) -> None:
             raise ModelImportError(
                 f"the .pt2 holds an opaque object ({inner}), which could only be unpickled"
             )
-        if inner.startswith("data/sample_inputs/"):
-            _check_samples(archive, name)
-
-
-def _check_samples(archive: Archive, name: str) -> None:
-    """Refuse sample inputs that would run code when loaded; they are not needed.
-
-    Raises:
-        ModelImportError: the pickle names something else than tensors.
-    """
-    data = bytes(archive.read(name, _MAX_SAMPLE_BYTES))
-    try:
-        with zipfile.ZipFile(io.BytesIO(data)) as inner:
-            pickles = [i for i in inner.infolist() if i.filename.endswith(".pkl")]
-            if any(i.file_size > _MAX_PICKLE_BYTES for i in pickles):
-                raise ModelImportError("the sample inputs of the .pt2 are too large to look at")
-            texts = [inner.read(i) for i in pickles]
-    except zipfile.BadZipFile:
-        texts = [data[:_MAX_PICKLE_BYTES]]  # the old format: bare pickles
-    for text in texts:
-        for used in _globals(text):
-            module = used.partition(" ")[0]
-            storage = module == "torch" and used.endswith("Storage")
-            if used not in _HARMLESS and not storage:
-                raise ModelImportError(
-                    f"the sample inputs of the .pt2 are a pickle that calls {used!r} when loaded; "
-                    "they are never loaded. Export again without such inputs"
-                )
-
-
-def _globals(pickle: bytes) -> list[str]:
-    """Names that a pickle would import, as "module name"; found without running it."""
-    names, strings = [], []
-    try:
-        for opcode, argument, _ in pickletools.genops(pickle):
-            if isinstance(argument, str) and "UNICODE" in opcode.name:
-                strings.append(argument)
-            elif opcode.name in ("GLOBAL", "INST"):
-                names.append(str(argument))
-            elif opcode.name == "STACK_GLOBAL":  # torch.save writes none; names may hide in memos
-                names.append("whatever " + " ".join(strings[-2:]))
-            elif opcode.name in ("EXT1", "EXT2", "EXT4"):
-                names.append("an extension")
-    except MemoryError:
-        raise
-    except Exception as error:  # pickletools raises whatever it likes on a broken pickle
-        raise ModelImportError("the sample inputs of the .pt2 are damaged") from error
-    return names
 
 
 def _config(archive: Archive, name: str) -> Mapping[str, Any]:

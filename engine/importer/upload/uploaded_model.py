@@ -30,6 +30,7 @@ class UploadedModel(Protocol):
 
     kind: str  # "onnx" or "pt2"
     file: Path | None  # all of the model in one file that other runtimes read
+    remark: str  # what is not served as the file has it, for the report; "" if nothing
 
     @property
     def opset(self) -> int:
@@ -80,17 +81,26 @@ def open_upload(upload: Path, work: Path) -> UploadedModel:
         zipped = is_zip(upload)
     except NoRegularFile as error:
         raise ModelImportError(f"the upload cannot be read: {error.strerror}") from error
+    data: frozenset[str] = frozenset()
     if not zipped:
         from braid.engine.importer.upload.onnx_file import parse_model, read_model
 
-        return OnnxUpload(parse_model(read_model(upload)), upload, file=upload)
-    archive = Archive(upload)
-    if any(name.endswith("/archive_format") for name in archive.names):
-        return Pt2Upload(archive, work)
-    from braid.engine.importer.upload.onnx_bundle import unpack_bundle
+        model, path = parse_model(read_model(upload)), upload
+    else:
+        archive = Archive(upload)
+        if any(name.endswith("/archive_format") for name in archive.names):
+            return Pt2Upload(archive, work)
+        from braid.engine.importer.upload.onnx_bundle import unpack_bundle
 
-    data = frozenset(archive.names) - {archive.model}
-    return OnnxUpload(*unpack_bundle(archive, work), file=upload, data=data)
+        model, path = unpack_bundle(archive, work)
+        data = frozenset(archive.names) - {archive.model}
+    from braid.engine.importer.upload.dictionaries import without_dictionaries
+
+    if not (remark := without_dictionaries(model)):
+        return OnnxUpload(model, path, file=upload, data=data)
+    path = work / "tensors.onnx"
+    path.write_bytes(model.SerializeToString())
+    return OnnxUpload(model, path, file=None, remark=remark)  # no runtime takes the upload itself
 
 
 class OnnxUpload:
@@ -108,6 +118,7 @@ class OnnxUpload:
         *,
         file: Path | None,
         data: frozenset[str] = frozenset(),
+        remark: str = "",
     ) -> None:
         """Keep a model that was read from a path.
 
@@ -116,6 +127,7 @@ class OnnxUpload:
             path: where it lies.
             file: that the artefact keeps for other runtimes; also a zip, with its data.
             data: names of the files beside it with weights.
+            remark: what differs from the file that was uploaded.
         """
         from braid.engine.importer.upload.model_strings import words_of
 
@@ -125,6 +137,7 @@ class OnnxUpload:
         self._path = path
         self._data = data
         self.file = file
+        self.remark = remark
 
     @property
     def opset(self) -> int:
@@ -214,6 +227,8 @@ class Pt2Upload:
         file = None if data else path
         self._onnx = OnnxUpload(read_with_data(path, data), path, file=file, data=data)
         self.file = None if set(inputs) & set(results) else self._onnx.file
+        fixed = ", ".join(f"{name} = {value!r}" for name, value in self._outline.fixed.items())
+        self.remark = f"left out of the outputs, as no tensors: {fixed}"[:300] if fixed else ""
 
     @property
     def opset(self) -> int:
@@ -227,9 +242,7 @@ class Pt2Upload:
         except UnsupportedOperators as refusal:
             raise UnsupportedOperators(refusal.reasons, OPERATORS_PAGE) from refusal
         outputs = {self._renamed[name]: value for name, value in template.outputs.items()}
-        fixed = ", ".join(f"{name} = {value!r}" for name, value in self._outline.fixed.items())
-        remark = f"left out of the outputs, as no tensors: {fixed}"[:300] if fixed else ""
-        return replace(template, outputs=outputs), weights, remark
+        return replace(template, outputs=outputs), weights, ""
 
     def whole(
         self, reasons: tuple[str, ...], given: Mapping[str, tuple[int, ...]], samples: Arrays

@@ -75,8 +75,6 @@ def as_one_unit(
     """
     inputs, against = _boundary(model)
     against += [*_foreign(model), *_endless(model)]
-    if maps := _zip_maps(model):  # without these, ONNX Runtime could serve what the table lacks
-        raise UnsupportedOperators((*maps, *against))
     data = model.SerializeToString()
     if not against:
         try:
@@ -187,31 +185,14 @@ def _boundary(model: onnx.ModelProto) -> tuple[dict[str, TensorType], list[str]]
             inputs[info.name] = input_spec(info, or_strings=True)
         except (UnsupportedUse, ModelImportError) as error:
             against.append(f"input {info.name!r}: {error}")
-    zipped = _zipped(model)
     against += [
         f"output {info.name!r} is not a tensor"
         for info in model.graph.output
-        if not info.type.HasField("tensor_type") and info.name not in zipped
+        if not info.type.HasField("tensor_type")
     ]
     if not inputs and not against:
         against.append("the model has no inputs")
     return inputs, against
-
-
-def _zip_maps(model: onnx.ModelProto) -> list[str]:
-    """Outputs that are dictionaries, as scikit-learn's classifiers are exported by default."""
-    zipped = _zipped(model)
-    return [
-        f"output {info.name!r} is a list of dictionaries (ZipMap), not a tensor; export the "
-        "classifier again with convert_sklearn(..., options={'zipmap': False})"
-        for info in model.graph.output
-        if info.name in zipped
-    ]
-
-
-def _zipped(model: onnx.ModelProto) -> set[str]:
-    """Values that ZipMap makes."""
-    return {name for node in model.graph.node if node.op_type == "ZipMap" for name in node.output}
 
 
 def _all_nodes(model: onnx.ModelProto) -> Iterator[onnx.NodeProto]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain, product
 
 from braid.core.errors import ModelImportError
 from braid.core.graph import OpGraph
@@ -18,6 +18,7 @@ _IMAGE = tuple(dict.fromkeys(width for _, width in _IMAGES))  # one of them open
 _TEXT_LINE = (320, 160, 100, 640, 128, 64)  # widths where the height is fixed and small
 _TOKENS = (128, 64, 16, 512, 1, 2)
 _SIGNAL = (576, 512, 1024, 16000, 128, 64, 16, 256, 1)
+_MOST_STATED = 16
 _FEATURES = (128, 64, 16, 512, 576, 100, 1, 2)
 
 
@@ -26,22 +27,26 @@ def shape_candidates(
 ) -> Iterator[dict[str, TensorType]]:
     """Static specs of the inputs, the likeliest first.
 
-    Symbols take the same place of their lists first (square images), then every combination.
+    Symbols take the same place of their lists first (square images), then every combination. The
+    lists end with extents that the model's operators state: an export may leave an axis open and
+    still work at one extent only.
 
     Raises:
         ModelImportError: a given shape does not fit the model.
     """
     bound = _bind_given(template, given)
+    stated = _stated(template)
     slots: dict[tuple[str, ...], Sequence[tuple[int, ...]]] = {}
     for spec in template.inputs.values():
         for symbols, choices in _slots(spec, bound):
             if not any(set(symbols) & set(slot) for slot in slots):
-                slots[symbols] = choices
+                others = [] if symbols == spec.shape[:1] else [(n,) * len(symbols) for n in stated]
+                slots[symbols] = list(dict.fromkeys([*choices, *others]))
     lists: list[Sequence[tuple[int, ...]]] = list(slots.values())
     longest = max(map(len, lists), default=1)
     diagonal = [tuple(some[min(i, len(some) - 1)] for some in lists) for i in range(longest)]
     tried = set()
-    for choice in itertools.chain(diagonal, itertools.product(*lists)):
+    for choice in chain(diagonal, product(*lists)):
         if choice in tried:
             continue
         tried.add(choice)
@@ -62,6 +67,15 @@ def wanted_shapes(inputs: Mapping[str, TensorType]) -> str:
         if any(isinstance(dim, str) for dim in spec.shape[1:]):
             options.append(f"--input-shape {name}={','.join(extents)}")
     return " ".join(options)
+
+
+def _stated(template: OpGraph) -> list[int]:
+    """Extents in constant shapes, and those of constants that are added to values; at most 16."""
+    shapes = [operator.attributes.get("shape") for operator in template.operators]
+    added = [op.inputs for op in template.operators if op.kind == "aten.add"]
+    shapes += [template.constants[n].shape for n in chain(*added) if n in template.constants]
+    extents = chain(*(shape for shape in shapes if isinstance(shape, (list, tuple))))
+    return [n for n in dict.fromkeys(extents) if isinstance(n, int) and n > 1][:_MOST_STATED]
 
 
 def _slots(

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import pickle
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -9,7 +11,7 @@ from braid.engine.importer.upload.uploaded_model import open_upload
 from braid.engine.passes import run_passes
 from braid.engine.passes.specialise import specialise
 from tests.engine.importer.running import imported, left_in
-from tests.models.bad_pt2 import CHANGES, attack, bomb, link, packed, sound
+from tests.models.bad_pt2 import CHANGES, SAMPLES, Payload, attack, bomb, link, packed, saved, sound
 
 _AT_SHAPES = ("a fill of 2^38",)  # refused once shapes are known
 
@@ -42,6 +44,17 @@ def test_a_bad_pt2_is_refused_with_its_reason_and_nothing_of_it_runs(
     assert not marker.exists()
 
 
+@pytest.mark.parametrize("save", [pickle.dumps, saved], ids=["bare", "torch"])
+def test_sample_inputs_of_any_class_are_never_loaded(
+    save: Callable[[object], bytes], tmp_path: Path, folder: Path
+) -> None:
+    marker = tmp_path / "marker"
+
+    read(packed({**sound(folder), SAMPLES: save((Payload(marker),))}), tmp_path)
+
+    assert not marker.exists()
+
+
 def test_the_file_the_attacks_are_made_of_is_sound(tmp_path: Path, folder: Path) -> None:
     read(packed(sound(folder)), tmp_path)
 
@@ -59,7 +72,7 @@ def test_a_link_in_a_zip_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=[] if name == "pickled samples" else [pytest.mark.slow])
+        pytest.param(name, marks=[] if name == "pickled weights" else [pytest.mark.slow])
         for name in CHANGES
     ],
 )

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
@@ -96,6 +97,16 @@ def test_shapes_and_ranges_are_tried_until_the_reference_runs() -> None:
 
     assert found.specs["x"].shape == (1, 512)
     assert found.integers == ({"x": 2},)
+
+
+def test_an_extent_that_the_operators_state_is_tried_where_the_file_leaves_it_open() -> None:
+    baked = Operator("split", "braid.reshape", ("x",), ("r",), {"shape": [37, -1, 4]})
+    graph = replace(template(x=["n", "t", 4]), operators=(baked,))
+
+    shapes = [specs["x"].shape for specs in shape_candidates(graph, {})]
+
+    assert shapes[0] == (1, 128, 4)
+    assert shapes[-2:] == [(1, 37, 4), (1, 4, 4)]
 
 
 def test_the_reasons_are_given_when_nothing_runs() -> None:

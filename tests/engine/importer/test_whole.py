@@ -200,17 +200,42 @@ async def test_it_is_refused_with_all_reasons_at_once(name: str, tmp_path: Path)
         assert reason in str(caught.value)
 
 
-def test_a_classifier_of_scikit_learn_is_told_how_to_give_tensors() -> None:
-    made = model([helper.make_node("ZipMap", ["x"], ["y"], domain="ai.onnx.ml")])
-    rows = helper.make_map_type_proto(
-        TensorProto.INT64, helper.make_tensor_type_proto(TensorProto.FLOAT, None)
-    )
-    made.graph.output[0].type.CopyFrom(helper.make_sequence_type_proto(rows))
+def classifier(opsets: list[onnx.OperatorSetIdProto]) -> onnx.ModelProto:
+    """Labels and dictionaries of scores, as scikit-learn's classifiers are exported by default."""
+    ml = "ai.onnx.ml"
+    lines = {"coefficients": [1.0, -2.0, 0.5, 3.0] * 3, "intercepts": [0.1, 0.2, 0.3]}
+    keys = {"classlabels_ints": [3, 5, 8]}
+    scored = helper.make_node("LinearClassifier", ["x"], ["y", "s"], domain=ml, **lines, **keys)
+    zipped = helper.make_node("ZipMap", ["s"], ["p"], domain=ml, classlabels_int64s=[3, 5, 8])
+    made = model([scored, zipped])
+    made.graph.output[0].type.tensor_type.elem_type = TensorProto.INT64
+    number = helper.make_tensor_type_proto(TensorProto.FLOAT, None)
+    rows = helper.make_map_type_proto(TensorProto.INT64, number)
+    made.graph.output.append(helper.make_value_info("p", helper.make_sequence_type_proto(rows)))
+    del made.opset_import[:]
+    made.opset_import.extend([*opsets, helper.make_opsetid(ml, 1)])
+    return made
 
-    with pytest.raises(UnsupportedOperators, match="for 1 reason") as caught:
-        as_one_unit(made, ("ZipMap: custom domain",), pytest.fail, {})
 
-    assert "convert_sklearn(..., options={'zipmap': False})" in str(caught.value)
+@pytest.mark.parametrize("opsets", [[], [helper.make_opsetid("", 17)]], ids=["none", "17"])
+async def test_dictionaries_of_classes_are_served_as_tensors(
+    opsets: list[onnx.OperatorSetIdProto], tmp_path: Path
+) -> None:
+    data = classifier(opsets).SerializeToString()
+    x = np.random.default_rng(0).standard_normal((3, 4), np.float32)
+    labels, dictionaries = onnxruntime.InferenceSession(data).run(None, {"x": x})
+
+    artefact = load_artefact(await imported(data, tmp_path))
+    inputs = {"x": torch.from_numpy(x)}
+    specs = {"x": spec_of(inputs["x"])}
+    graph, constants = specialise(artefact.graph, artefact.weights, specs)
+    answers = interpret(graph, constants, inputs)
+
+    np.testing.assert_array_equal(answers["y"].numpy(), labels)
+    scores = [list(row.values()) for row in dictionaries]
+    np.testing.assert_allclose(answers["p"].numpy(), scores, rtol=1e-6)
+    assert [list(row) for row in dictionaries] == [[3, 5, 8]] * 3
+    assert any("classes 3, 5, 8" in text for text in artefact.report.warnings)
 
 
 def test_a_loop_over_run_time_values_is_ended() -> None:

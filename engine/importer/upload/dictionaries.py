@@ -1,0 +1,41 @@
+"""Outputs that are dictionaries, served as the tensors that these are made of.
+
+scores [rows, classes] ──ZipMap──> a dictionary for each row      as scikit-learn's are exported
+scores [rows, classes] ──Identity──> the same, by the same name   as served
+"""
+
+from __future__ import annotations
+
+from onnx import ModelProto, NodeProto, TensorProto, helper
+
+_MOST_CLASSES = 10
+"""Classes that are named in a remark."""
+
+
+def without_dictionaries(model: ModelProto) -> str:
+    """Replace, in place, each ZipMap that makes an output of a model by the tensor it reads.
+
+    Returns:
+        Which outputs, and the classes of their columns, in words; "" if there are none.
+    """
+    outputs = {output.name: output for output in model.graph.output}
+    remarks = []
+    for node in model.graph.node:
+        if (node.domain, node.op_type) != ("ai.onnx.ml", "ZipMap") or node.output[0] not in outputs:
+            continue
+        name, classes = node.output[0], _classes(node)
+        node.CopyFrom(helper.make_node("Identity", node.input, node.output))
+        outputs[name].type.CopyFrom(helper.make_tensor_type_proto(TensorProto.FLOAT, None))
+        remarks.append(
+            f"output {name!r} is a tensor in place of dictionaries (ZipMap); its columns are the "
+            f"classes {classes}"
+        )
+    return "; ".join(remarks)
+
+
+def _classes(node: NodeProto) -> str:
+    """Keys of a ZipMap's dictionaries."""
+    given = {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
+    texts = [text.decode(errors="replace") for text in given.get("classlabels_strings", ())]
+    keys = texts or [str(number) for number in given.get("classlabels_int64s", ())]
+    return ", ".join(keys[:_MOST_CLASSES]) + (", ..." if len(keys) > _MOST_CLASSES else "")
