@@ -227,7 +227,11 @@ class Backend(StageTimer, Protocol):
         None: this device cannot tell them.
         """
 
-    def contender(self, prepared: Prepared) -> TimedContender: ...
+    def contender(self, prepared: Prepared, outputs: Tensors | None) -> TimedContender:
+        """A plan in a comparison; ``outputs`` as for ``Prepared.begin``."""
+
+    def whole_contender(self, whole: Whole, outputs: Tensors | None) -> TimedContender:
+        """A model in another runtime in a comparison; ``outputs`` None: it makes its own."""
 
     def fault(self, error: Exception) -> BraidError | None:
         """The Braid error that an error of the device's libraries stands for; None if unknown.

@@ -160,6 +160,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     add_state(parser)
     options = parser.parse_args(arguments)
     fill(options, _QUICK if options.quick else _USUAL)
+    options.folder = options.folder.resolve()  # servers run in folders of their own
     is_short = options.quick or options.brief
     options.phases = options.phases or [IMPORT, ENGINES, *([] if is_short else [SERVED])]
     for kind, given, known in (

@@ -39,7 +39,7 @@ from braid.engine.device import (
     UnitTimes,
 )
 from braid.engine.passes.specialise import interpret
-from braid.engine.program.engines import Engine, EnginePlace
+from braid.engine.program.engines import Engine, EnginePlace, Whole
 from braid.engine.program.kernel import PackedWeights
 from braid.engine.program.program import NO_PARTS, OpenedParts, Program
 from braid.engine.program.work import estimated_profile
@@ -209,11 +209,21 @@ class CpuBackend:
     def forget(self) -> None:
         self._timer.forget()
 
-    def contender(self, prepared: Prepared) -> TimedContender:
-        """A contender that is timed by the clock of this thread."""
+    def contender(self, prepared: Prepared, outputs: Tensors | None) -> TimedContender:
+        """A contender that runs as a request's batch does: on this thread, into the same memory."""
         return TimedContender(
-            timed(prepared.run), activation_bytes=lambda: prepared.activation_bytes
+            timed(lambda inputs, _: prepared.begin(inputs, outputs).finish()),
+            activation_bytes=lambda: prepared.activation_bytes,
         )
+
+    def whole_contender(self, whole: Whole, outputs: Tensors | None) -> TimedContender:
+        def run(inputs: Tensors, _: YieldToRequests) -> Tensors:
+            if outputs is None:
+                return whole.run(inputs)
+            whole.run_into(inputs, outputs)
+            return outputs
+
+        return TimedContender(timed(run))
 
     def fault(self, error: Exception) -> BraidError | None:
         if is_out_of_memory(error):

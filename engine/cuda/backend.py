@@ -34,7 +34,7 @@ from braid.engine.cuda.on_gpu import OnGpu
 from braid.engine.device import AskedStage, DevicePart, MakeInputs, Prepared, StageTimer, Tensors
 from braid.engine.ops.whole import KIND as ON_HOST
 from braid.engine.passes.specialise import interpret
-from braid.engine.program.engines import Engine, EnginePlace
+from braid.engine.program.engines import Engine, EnginePlace, Whole
 from braid.engine.program.input_ranges import check_inputs, input_ranges
 from braid.engine.program.kernel import PackedWeights
 from braid.engine.program.kernel_choice import KernelSource
@@ -44,7 +44,7 @@ from braid.engine.program.work import estimated_flop, estimated_profile
 from braid.engine.runtime.yielding import YieldToRequests, no_pause
 from braid.engine.timing.contenders import TimedContender
 from braid.engine.timing.overheads import CHAIN, tiny_graph
-from braid.engine.timing.runs import timed
+from braid.engine.timing.runs import timed, timed_aside
 
 T = TypeVar("T")
 
@@ -229,12 +229,16 @@ class CudaBackend:
     def forget(self) -> None:
         self._timer.forget()
 
-    def contender(self, prepared: Prepared) -> TimedContender:
+    def contender(self, prepared: Prepared, outputs: Tensors | None) -> TimedContender:
         """A contender timed on the device, without the copies, which are the same for all plans."""
         assert isinstance(prepared, OnGpu)
         return TimedContender(
             timed(prepared.run), prepared.device_us, lambda: prepared.activation_bytes
         )
+
+    def whole_contender(self, whole: Whole, outputs: Tensors | None) -> TimedContender:
+        """A contender that leaves this thread, which serves, to requests."""
+        return TimedContender(timed_aside(whole.run))
 
     def fault(self, error: Exception) -> BraidError | None:
         return classify(error, "serving")

@@ -51,6 +51,12 @@ def torch_dtype(name: str) -> torch.dtype:
         raise InvalidArtefact(f"unknown dtype {name!r}; known: {', '.join(TORCH_DTYPES)}") from None
 
 
+def empty_of(spec: TensorType) -> Tensor:
+    """Memory for a tensor of a static type."""
+    assert spec.is_static, f"{spec} is symbolic"
+    return torch.empty([int(dim) for dim in spec.shape], dtype=torch_dtype(spec.dtype))
+
+
 def spec_of(tensor: torch.Tensor) -> TensorType:
     return TensorType(DTYPE_NAMES[tensor.dtype], tuple(tensor.shape))
 

@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-import torch
 from torch import Tensor
 
 from braid.core.errors import PreconditionFailed
@@ -21,7 +20,7 @@ from braid.core.runtimes import RUNTIMES
 from braid.core.tensor import BATCH, TensorType
 from braid.engine.device import Backend
 from braid.engine.onednn.library import Run
-from braid.engine.ops.dtypes import torch_dtype
+from braid.engine.ops.dtypes import empty_of
 from braid.engine.program.engines import Whole
 from braid.engine.program.kernel import Kernel
 from braid.engine.program.model_file import opened_file
@@ -122,7 +121,7 @@ class EngineParts:
             raise PreconditionFailed("the part reads nothing: its outputs are constants")
         whole = engine.compile(model, backend.engine_place(threads=part.threads))
         given = {name: given[name] for name in read}
-        whole.ready_for({name: _empty(spec) for name, spec in given.items()})
+        whole.ready_for({name: empty_of(spec) for name, spec in given.items()})
         return BoundUnit(
             Kernel(part.engine, _run(whole, given, outputs), needs_finite=True),
             inputs=tuple(program.slots[value_of[name]] for name in read),
@@ -167,16 +166,12 @@ def _run(whole: Whole, given: Mapping[str, TensorType], outputs: Mapping[str, Te
         for name, tensor in zip(given, tensors, strict=True):
             if not tensor.is_contiguous():
                 if name not in dense:
-                    dense[name] = _empty(given[name])
+                    dense[name] = empty_of(given[name])
                 tensor = dense[name].copy_(tensor)
             feeds[name] = tensor
-        results = {name: _empty(spec) for name, spec in outputs.items()}
+        results = {name: empty_of(spec) for name, spec in outputs.items()}
         whole.run_into(feeds, results)
         made = tuple(results.values())
         return made if len(made) > 1 else made[0]
 
     return run
-
-
-def _empty(spec: TensorType) -> Tensor:
-    return torch.empty([int(dim) for dim in spec.shape], dtype=torch_dtype(spec.dtype))

@@ -34,7 +34,7 @@ from braid.engine.importer.artefact import load_artefact
 from braid.engine.importer.host.report import MODEL_FILE
 from braid.engine.link.messages import ModelMemory
 from braid.engine.link.shared_memory import SlotLayout, slot_layout
-from braid.engine.ops.dtypes import torch_dtype
+from braid.engine.ops.dtypes import empty_of, torch_dtype
 from braid.engine.ops.whole import loose_graph, output_specs
 from braid.engine.passes.precision import in_precision
 from braid.engine.passes.quantised.calibrated import quantised_by
@@ -399,10 +399,7 @@ class ModelTable:
         check_version(self._backend, part)
         self.check_runtime(part.engine, key)
         whole = self.session(part.engine, key.digest, place, lanes, key.precision)
-        shapes = {
-            name: torch.empty(spec_shape(spec)).to(torch_dtype(spec.dtype))
-            for name, spec in key.inputs
-        }
+        shapes = {name: empty_of(spec) for name, spec in key.inputs}
         in_thread(lambda: whole.ready_for(shapes), self._pause)
         return whole.run_into
 
@@ -552,6 +549,14 @@ def seeded_inputs(
         else:
             inputs[name] = torch.full(spec_shape(spec), int(name in divisors), dtype=dtype)
     return inputs
+
+
+def result_memory(graph: OpGraph) -> dict[str, Tensor] | None:
+    """Memory for the outputs of a static graph; None if some follow the content, or are empty."""
+    specs = output_specs(graph)
+    if not all(spec.is_static and spec.elements for spec in specs.values()):
+        return None
+    return {name: empty_of(spec) for name, spec in specs.items()}
 
 
 def with_rows(spec: TensorType, rows: int) -> TensorType:

@@ -398,4 +398,4 @@ def are_finite(size_bytes: int, tensors: Tensors) -> bool:
 
 def _is_finite(tensor: Tensor) -> bool:
     """Whether no element is NaN or infinite; may say False for sums that overflow."""
-    return not tensor.is_floating_point() or bool(tensor.sum().isfinite())
+    return not tensor.is_floating_point() or math.isfinite(tensor.sum().item())

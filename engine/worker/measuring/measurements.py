@@ -53,14 +53,14 @@ from braid.engine.timing.comparison import Check, ComparisonOptions, compare
 from braid.engine.timing.contenders import PAUSE_S, TimedContender, idle
 from braid.engine.timing.counted_rounds import CountedRounds
 from braid.engine.timing.rounds import RoundOptions
-from braid.engine.timing.runs import TimedRun, timed_aside
+from braid.engine.timing.runs import TimedRun
 from braid.engine.worker.checked_inputs import inputs_to_check
 from braid.engine.worker.engine_parts import EngineParts, border_of, check_part
 from braid.engine.worker.measuring.calibration import calibrated
 from braid.engine.worker.measuring.lost_numbers import most_lost
 from braid.engine.worker.measuring.sensitivity import most_rounded
 from braid.engine.worker.measuring.throughput import Throughput
-from braid.engine.worker.models import ModelTable, seeded_inputs
+from braid.engine.worker.models import ModelTable, result_memory, seeded_inputs
 
 Task = Generator[SearchProgress | float | None, float | None, AnyReply]
 """Yields whenever a request may go first; a number is the fraction done.
@@ -347,7 +347,7 @@ class Measurements:
         except (DeviceOutOfMemory, PreconditionFailed, InvalidArtefact) as error:
             return TimedContender(_absent, problem=str(error))
         prepared.append(ready)
-        return self._backend.contender(ready)
+        return self._backend.contender(ready, result_memory(program.graph))
 
     def _whole_contender(self, key: ProgramKey, runtime: str) -> TimedContender:
         """Open a whole model for a comparison, whose threads give way to requests."""
@@ -365,7 +365,8 @@ class Measurements:
             whole = in_thread(opened, self._pause)
         except (PreconditionFailed, InvalidArtefact) as error:
             return TimedContender(_absent, problem=str(error))
-        return TimedContender(timed_aside(whole.run))
+        outputs = result_memory(self._models.program(key).graph)
+        return self._backend.whole_contender(whole, outputs)
 
 
 def _absent(*_: object) -> TimedRun:

@@ -14,14 +14,13 @@ from dataclasses import dataclass, field
 from statistics import mean, median
 from time import monotonic, perf_counter_ns
 
-import torch
 from torch import Tensor
 
 from braid.core.errors import BraidError, DeviceLost
 from braid.core.program import PlanToRun
 from braid.core.runtimes import RUNTIMES
 from braid.engine.link.messages import CompareThroughput, PlaceMeasurement, ThroughputMeasurements
-from braid.engine.ops.dtypes import torch_dtype
+from braid.engine.ops.dtypes import empty_of
 from braid.engine.ops.whole import output_specs
 from braid.engine.runtime.lost_cores import ThreadWaits
 from braid.engine.runtime.yielding import YieldToRequests, elsewhere, waited_part
@@ -31,7 +30,6 @@ from braid.engine.worker.models import (
     ModelTable,
     ReadyExecutable,
     seeded_inputs,
-    spec_shape,
 )
 
 FIRST_TURNS = 3
@@ -190,10 +188,7 @@ class Throughput:
         return outputs
 
     def _memory(self) -> dict[str, Tensor]:
-        return {
-            name: torch.empty(spec_shape(spec), dtype=torch_dtype(spec.dtype))
-            for name, spec in self._specs.items()
-        }
+        return {name: empty_of(spec) for name, spec in self._specs.items()}
 
     def _together(
         self,
