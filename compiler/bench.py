@@ -16,16 +16,18 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from braid.core.background import BackgroundTasks
 from braid.core.errors import WorkerRestarting
 from braid.engine.link.messages import (
     DescribeDevice,
     DeviceDescription,
+    HoldMeasurements,
     LoadModel,
     ProgramRequest,
     UnloadModel,
+    WorkerRequest,
 )
 from braid.engine.link.options import WatchLimits, WorkerOptions
 from braid.engine.link.shared_memory import Arena
@@ -50,10 +52,16 @@ class MeasuringHost(Protocol):
     """A worker process that measures."""
 
     searches: bool  # whether it plans, too
+    is_awaited: bool
+    """Whether somebody waits for what it measures; the rest is for idle time."""
 
     @property
     def is_measuring(self) -> bool:
         """True if a call is open that competes with the serving worker for cores."""
+
+    @property
+    def is_held(self) -> bool:
+        """True if what it measures stands still."""
 
     @property
     def pid(self) -> int | None:
@@ -73,6 +81,12 @@ class MeasuringHost(Protocol):
         Raises:
             WorkerRestarting: no worker is up, it died, or it does not start.
         """
+
+    def hold(self) -> None:
+        """Let what is measured stand still where it is, so that requests have the cores."""
+
+    def go_on(self) -> None:
+        """Let what is held go on."""
 
     def wake(self) -> None:
         """Prepare for calls that will come soon."""
@@ -95,7 +109,8 @@ class ServingProcess(MeasuringHost):
     """Worker that serves, which measures between requests."""
 
     searches = False
-    is_measuring = False
+    is_measuring = is_held = False
+    is_awaited = True
 
     def __init__(self, link: WorkerLink) -> None:
         self._link = link
@@ -106,6 +121,12 @@ class ServingProcess(MeasuringHost):
     async def call(self, request: ProgramRequest[R], on_progress: OnProgress | None = None) -> R:
         """Send a request to the worker that serves; the model is loaded there."""
         return await self._link.call(request, on_progress)
+
+    def hold(self) -> None:
+        """Do nothing: it measures between requests."""
+
+    def go_on(self) -> None:
+        """Do nothing."""
 
     def wake(self) -> None:
         """Do nothing: the worker is up."""
@@ -121,10 +142,13 @@ class MeasuringProcess(MeasuringHost):
     """A worker process that exists while a device is measured. Belongs to the event loop.
 
     none ──wake, call──> running ──idle for ``idle_seconds``, close──> none
+                           ▲ └──hold──> stands still, and calls wait
+                           └──────────────go_on──┘
                                    └──dies: open calls fail with WorkerRestarting──> none
     """
 
     searches = True
+    is_awaited = True
 
     def __init__(
         self,
@@ -149,9 +173,12 @@ class MeasuringProcess(MeasuringHost):
         self._idle_seconds = idle_seconds
         self._changing = asyncio.Lock()  # held to start, load and end
         self._process: WorkerProcess | None = None
+        self._is_up = False  # has answered
         self._loaded: set[str] = set()
         self._open_calls = 0
         self._is_closed = False
+        self._may_go_on = asyncio.Event()
+        self._may_go_on.set()
         self._ending: asyncio.TimerHandle | None = None
         self._background = BackgroundTasks(f"bench of {name}")
 
@@ -168,6 +195,7 @@ class MeasuringProcess(MeasuringHost):
         """Describe the device; the worker is started first, where needed."""
         self._open_calls += 1
         try:
+            await self._may_go_on.wait()
             async with self._changing:
                 process = await self._started()
             return await process.send(DescribeDevice())
@@ -183,11 +211,31 @@ class MeasuringProcess(MeasuringHost):
         """Send a call; the worker is started and the model loaded first, where needed."""
         self._open_calls += 1
         try:
+            await self._may_go_on.wait()
             process = await self._with_model(request.program.digest)
             return await process.send(request, on_progress)
         finally:
             self._open_calls -= 1
             self._end_when_idle()
+
+    @property
+    def is_held(self) -> bool:
+        return not self._may_go_on.is_set()
+
+    def hold(self) -> None:
+        if not self.is_held:
+            self._may_go_on.clear()
+            self._tell_held()
+
+    def go_on(self) -> None:
+        if self.is_held:
+            self._may_go_on.set()
+            self._tell_held()
+
+    def _tell_held(self) -> None:
+        """Tell the worker whether it is held; one that starts is told when it is up."""
+        if self._process is not None and self._is_up:
+            self._send(self._process, HoldMeasurements(self.is_held))
 
     def wake(self) -> None:
         """Begin to start the worker."""
@@ -203,13 +251,16 @@ class MeasuringProcess(MeasuringHost):
         process = self._process
         if process is not None and digest in self._loaded:
             self._loaded.discard(digest)
-            answer = process.send(UnloadModel(digest))  # before whatever is sent next
+            self._send(process, UnloadModel(digest))  # before whatever is sent next
 
-            async def hear() -> None:
-                with suppress(WorkerRestarting):  # a worker that has ended has forgotten it
-                    await answer
+    def _send(self, process: WorkerProcess, request: WorkerRequest[Any]) -> None:
+        answer = process.send(request)
 
-            self._background.start(hear())
+        async def hear() -> None:
+            with suppress(WorkerRestarting):  # a worker that has ended has forgotten it
+                await answer
+
+        self._background.start(hear())
 
     async def close(self) -> None:
         """End the worker; calls in flight fail with WorkerRestarting."""
@@ -237,13 +288,16 @@ class MeasuringProcess(MeasuringHost):
                 process = await WorkerProcess.start(self._options, self._arena)
             except OSError as error:
                 raise WorkerRestarting(f"no process to measure in: {error}") from error
-            self._process, self._loaded = process, set()
+            self._process, self._loaded, self._is_up = process, set(), False
             log.info("bench of %s: worker %d", self._name, process.pid)
             self._background.start(self._watch(process))
             if self._is_closed:  # by now; ``close`` waits for the lock
                 await self._end_now()
             self._check_open()
             await self._answers(process)
+            self._is_up = True
+            if self.is_held:
+                self._tell_held()
         return process
 
     def _check_open(self) -> None:

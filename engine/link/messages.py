@@ -257,6 +257,16 @@ class DropMeasurement(WorkerRequest[Acknowledged]):
 
 
 @dataclass(frozen=True, slots=True)
+class HoldMeasurements(WorkerRequest[Acknowledged]):
+    """Let whatever is measured stand still where it is, or go on; answered as soon as it arrives.
+
+    Between the two, other calls than inferences wait as well.
+    """
+
+    is_held: bool
+
+
+@dataclass(frozen=True, slots=True)
 class DescribeProgram(ProgramRequest[ProgramDescription]):
     """Describe the static graph of a program."""
 
@@ -345,6 +355,7 @@ AnyRequest = (
     | ReleaseExecutable
     | RunExecutable
     | DropMeasurement
+    | HoldMeasurements
     | DescribeProgram
     | FindFacts
     | FindKernels

@@ -38,6 +38,7 @@ from braid.engine.link.messages import (
     DropMeasurement,
     FindFacts,
     FindKernels,
+    HoldMeasurements,
     LoadModel,
     MeasureInPlace,
     MeasurementRequest,
@@ -103,6 +104,7 @@ class Worker(YieldToRequests):
         self._poller.register(channel.fileno(), select.POLLIN)
         self._waiting: deque[WorkerCall] = deque()  # received, and not inference
         self._is_closed = False
+        self._is_held = False  # nothing is measured; requests run
         self._went_on_at = monotonic()  # when work that is not inference began again
         models = ModelTable(backend, self)
         self._measurements = Measurements(backend, models, self)
@@ -118,6 +120,7 @@ class Worker(YieldToRequests):
             ReleaseExecutable: calls.release,
             DescribeProgram: calls.describe_program,
             DropMeasurement: self._drop,
+            HoldMeasurements: self._hold,
         }
         self.measurements: dict[type, Callable[[Any], Task]] = {
             FindFacts: self._measurements.facts,
@@ -168,10 +171,20 @@ class Worker(YieldToRequests):
         Also called in the midst of other work, see ``braid.engine.runtime.yielding``.
         """
         requests = self._arrived(timeout_ms)
-        if not requests:
-            return False
-        self._infer(requests, and_more=timeout_ms is None)
-        return True
+        if requests:
+            self._infer(requests, and_more=timeout_ms is None)
+        if self._is_held:
+            self._stand_still()
+            return True
+        return bool(requests)
+
+    def _stand_still(self) -> None:
+        """Answer inference requests only, until measurements go on."""
+        self._work.rest()
+        while self._is_held and not self._is_closed:
+            if requests := self._arrived(None):
+                self._infer(requests, and_more=False)
+        self._work.begin_step()
 
     def _arrived(self, timeout_ms: int | None) -> list[WorkerCall]:
         """Return inference requests that have arrived; keep other calls."""
@@ -182,9 +195,17 @@ class Worker(YieldToRequests):
         if messages is None:
             self._is_closed = True
             return []
-        calls = [message for message in messages if isinstance(message, WorkerCall)]
-        self._waiting += [call for call in calls if not isinstance(call.request, RunExecutable)]
-        return [call for call in calls if isinstance(call.request, RunExecutable)]
+        runs = []
+        for call in messages:
+            if not isinstance(call, WorkerCall):
+                continue
+            if isinstance(call.request, RunExecutable):
+                runs.append(call)
+            elif isinstance(call.request, HoldMeasurements):
+                self._answer(call)
+            else:
+                self._waiting.append(call)
+        return runs
 
     def _infer(self, requests: list[WorkerCall], *, and_more: bool) -> None:
         """Answer requests; while a device works by itself for one, the next one is begun.
@@ -353,6 +374,10 @@ class Worker(YieldToRequests):
         self._background = deque(kept)
         self._state_guard.forget()
         self._measurements.forget()
+        return Acknowledged()
+
+    def _hold(self, request: HoldMeasurements) -> Acknowledged:
+        self._is_held = request.is_held
         return Acknowledged()
 
     def _unload(self, request: UnloadModel) -> Acknowledged:

@@ -1,4 +1,4 @@
-"""The part of a busy device's time in which registrations measure.
+"""How requests and what is measured share a device's cores.
 
 A measuring process runs where requests leave cores to it (compiler/bench.py). If
 they leave none, its threads still get a share of each core, but at different moments, and wait for
@@ -7,6 +7,9 @@ hardly idle for ``BETWEEN_S`` runs nothing for ``PAUSE_S``, in which the measuri
 cores at once.
 
     runs ... runs │ pause │ runs ... runs │ pause │ runs ...     idle for ``IDLE_S``: no pause
+
+What nobody waits for, work of idle time, is held as soon as a request comes, delays none, and goes
+on ``QUIET_S`` after the last run.
 """
 
 from __future__ import annotations
@@ -15,10 +18,15 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from time import monotonic
 
+from braid.compiler.bench import MeasuringHost
+
 PAUSE_S = 0.02
 BETWEEN_S = 0.2  # between two pauses, which so take a tenth of the time at most
 IDLE_S = 0.02  # a device that was idle this long between two pauses owes none ...
 LEAST_GAP_S = 0.005  # ... counting gaps in which something could be measured
+
+QUIET_S = 1.0
+"""Without a run, after which work of idle time goes on."""
 
 
 class DutyCycle:
@@ -26,15 +34,15 @@ class DutyCycle:
 
     def __init__(
         self,
-        is_measuring: Callable[[], bool],
+        bench: MeasuringHost,
         clock: Callable[[], float] = monotonic,
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
     ) -> None:
-        """Count from now; ``is_measuring`` tells whether pauses are of use.
+        """Count from now.
 
         ``clock`` gives the time in seconds, ``sleep`` waits for some.
         """
-        self._is_measuring = is_measuring
+        self._bench = bench
         self._clock = clock
         self._sleep = sleep
         self._running = 0
@@ -50,7 +58,7 @@ class DutyCycle:
         async with self._beginning:
             self._count_idle()
             if self._clock() - self._since >= BETWEEN_S:
-                if self._is_measuring() and self._idle_s < IDLE_S:
+                if self._leaves_cores and self._idle_s < IDLE_S:
                     while self._running:
                         self._ended.clear()
                         await self._ended.wait()
@@ -59,8 +67,11 @@ class DutyCycle:
             self._running += 1
 
     def begin_now(self) -> bool:
-        """Begin a run at once; False: something is measured, and it did not begin."""
-        if self._is_measuring() or self._beginning.locked():
+        """Begin a run at once; False: it did not, as somebody waits for what is measured."""
+        if self._bench.is_measuring and not self._bench.is_awaited and not self._bench.is_held:
+            self._bench.hold()
+            self._look_later(QUIET_S)
+        if self._leaves_cores or self._beginning.locked():
             return False
         self._count_idle()
         if self._clock() - self._since >= BETWEEN_S:
@@ -74,6 +85,20 @@ class DutyCycle:
         if not self._running:
             self._free_at = self._clock()
             self._ended.set()
+
+    @property
+    def _leaves_cores(self) -> bool:
+        return self._bench.is_measuring and self._bench.is_awaited
+
+    def _look_later(self, seconds: float) -> None:
+        asyncio.get_running_loop().call_later(seconds, self._go_on_if_quiet)
+
+    def _go_on_if_quiet(self) -> None:
+        quiet_s = 0.0 if self._running else self._clock() - self._free_at
+        if quiet_s >= QUIET_S:
+            self._bench.go_on()
+        elif self._bench.is_held:
+            self._look_later(QUIET_S - quiet_s)
 
     def _count_idle(self) -> None:
         if not self._running:

@@ -22,6 +22,7 @@ class LiveJob:
         replaces: bool = False,
         *,
         in_present_state: bool = False,
+        is_awaited: bool = True,
     ) -> None:
         self.job = job
         self.model = model
@@ -29,6 +30,7 @@ class LiveJob:
         self.check: CheckImported = check or (lambda imported: None)
         self.replaces = replaces  # a version serves other bytes, until these do
         self.in_present_state = in_present_state  # makes what present states of devices lack
+        self.is_awaited = is_awaited  # by somebody; else it is work of idle time
         self.grant: object = None  # for the registry
         self.changed = asyncio.Event()  # set, and replaced, at each change
         self.task: asyncio.Task[None] | None = None

@@ -234,13 +234,17 @@ class JobRunner:
         check: CheckImported | None = None,
         *,
         in_present_state: bool = False,
+        is_awaited: bool = True,
     ) -> None:
-        """Run a job whose rows were just stored, if it is new."""
-        if entry.is_new_job and not self._is_stopping:
+        """Run a job whose rows were just stored, if it is new; else somebody waits for it now."""
+        if not entry.is_new_job:
+            self.running.await_end_of(entry.job.id)
+        elif not self._is_stopping:
             self.live.count(None, entry.job.state)
             live = LiveJob(
                 *(entry.job, entry.model, self._store, check, entry.replaces),
                 in_present_state=in_present_state,
+                is_awaited=is_awaited,
             )
             live.grant = entry.grant
             self.running.begin(live)
@@ -302,7 +306,7 @@ class JobRunner:
             add = partial(again, name, version, self.device_keys, devices, is_due)
             entry = await store.call(add, lacks_state=lacks_state)
             if entry is not None:
-                self._begin(entry, in_present_state=True)
+                self._begin(entry, in_present_state=True, is_awaited=False)
         return None if entry is None else entry.job
 
     async def schedule_lengths(
@@ -321,7 +325,7 @@ class JobRunner:
         async with self._registering:
             entry = await store.call(choose, name, version, self.device_keys, lengths)
             if entry is not None:
-                self._begin(entry)
+                self._begin(entry, is_awaited=False)
         return None if entry is None else entry.job
 
     async def doubt(

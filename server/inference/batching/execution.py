@@ -103,7 +103,7 @@ class DeviceExecution:
 
     def __init__(self, device: Device) -> None:
         self._device = device
-        self._duty_cycle = DutyCycle(lambda: device.bench.is_measuring)
+        self._duty_cycle = DutyCycle(device.bench)
         self._slot_freed = asyncio.Event()
 
     def run(

@@ -52,7 +52,7 @@ class FakeDevice:
     def __init__(self) -> None:
         self.name = self.device_key = "fake"
         self.arena = Arena(1 << 20)
-        self.bench = SimpleNamespace(is_measuring=False)
+        self.bench = SimpleNamespace(is_measuring=False, is_awaited=True, is_held=False)
         self.batches: list[np.ndarray[Any, Any]] = []
         self.gate, self.may_prepare = asyncio.Event(), asyncio.Event()
         self.gate.set()

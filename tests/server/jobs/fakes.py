@@ -227,6 +227,7 @@ class FakeDevice:
         self.fails_at = 0  # this batch size
         self.refusal: Exception | None = None  # to load models
         self.state = UNKNOWN
+        self.is_awaited = True
 
     @property
     def bench(self) -> Any:
@@ -234,6 +235,9 @@ class FakeDevice:
 
     def wake(self) -> None:
         self.wakes += 1
+
+    def go_on(self) -> None:
+        """Nothing is ever held."""
 
     @asynccontextmanager
     async def keeping(self, digest: str) -> AsyncIterator[None]:

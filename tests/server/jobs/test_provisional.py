@@ -369,6 +369,28 @@ async def test_nothing_is_made_again_while_another_registration_runs(server: Ser
         await until(lambda: is_settled(server))
 
 
+@pytest.mark.parametrize("asks", ["for_it", "for_another"])
+async def test_requests_go_first_until_somebody_waits_for_a_job(server: Server, asks: str) -> None:
+    server.device.doubt = BUSY
+    await registered(server)
+    server.device.doubt = ""
+
+    async with in_idle_time(server, Machine()):
+        go_on = asyncio.Event()
+        server.device.before_comparing = lambda: waited_for(go_on)
+        await until(lambda: server.runner.has_jobs)
+        assert not server.device.is_awaited
+        if asks == "for_it":
+            await server.runner.schedule_again("lenet", 1)
+        else:
+            await server.register("second", b"second")
+        assert server.device.is_awaited
+        go_on.set()
+        await until(lambda: is_settled(server))
+
+    assert not server.device.is_awaited
+
+
 async def test_a_cancelled_one_is_left_alone_for_hours(server: Server) -> None:
     server.device.doubt = BUSY
     await registered(server)
