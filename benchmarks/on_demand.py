@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import sqlite3
 import tempfile
 import time
@@ -21,7 +22,9 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from statistics import median
 from time import monotonic
+from urllib.request import urlopen
 
 import numpy as np
 import onnx
@@ -56,8 +59,11 @@ class Report:
     models: int
     weights_mib: float  # of all models
     registered_s: float
+    registration_ms: tuple[float, float]  # until it serves: medians of the first and last tenth
     asked: Asked
+    in_memory: int  # models, after that
     memory_mib: float
+    front_end_mib: float
     restarted_ready_s: float
     asked_again: Asked
 
@@ -81,18 +87,19 @@ def main() -> None:
 
 
 def run(folder: Path, count: int, fit: int, size: int, settle_s: float, seed: int) -> Report:
-    model_bytes = ESTIMATE_FACTOR * 4 * size**2 + ESTIMATE_BYTES
-    limit_bytes = (LIBRARIES_BYTES + fit * model_bytes) * PART // (PART - 1)
+    models_bytes = fit * ESTIMATE_FACTOR * 4 * size**2 + ESTIMATE_BYTES  # as counted once loaded
+    limit_bytes = (LIBRARIES_BYTES + models_bytes) * PART // (PART - 1)
     environment = {"BRAID_WORKER_MEMORY_BYTES": str(limit_bytes), "BRAID_RESTORE_SECONDS": "0"}
     factors = {f"net-{number}": number + 1 for number in range(count)}
     order = random.Random(seed).sample(list(factors), count)
     store = folder / "store"
     with braid_server(store, environment=environment) as server:
-        registered_s = register(server.client, factors, folder / "net.onnx", size)
+        times_s = register(server.client, factors, folder / "net.onnx", size)
         asked = ask_all(server, factors, order, size)
         check(server.client, factors)
         time.sleep(settle_s)
-        memory_mib = sum(pss_mib(server).values())
+        in_memory = count_loaded(server)
+        by_process = pss_mib(server)
     check_database(store)
     began = monotonic()
     with braid_server(store, environment=environment) as server:
@@ -101,19 +108,25 @@ def run(folder: Path, count: int, fit: int, size: int, settle_s: float, seed: in
         check(server.client, factors)
     check_database(store)
     weights_mib = count * 4 * size**2 / 2**20
-    return Report(count, weights_mib, registered_s, asked, memory_mib, restarted_ready_s, again)
+    tenth = -(-count // 10)
+    first_ms, last_ms = (1000 * median(part) for part in (times_s[:tenth], times_s[-tenth:]))
+    registered = sum(times_s), (first_ms, last_ms)
+    memory = in_memory, sum(by_process.values()), next(iter(by_process.values()))
+    return Report(count, weights_mib, *registered, asked, *memory, restarted_ready_s, again)
 
 
-def register(client: Client, factors: Mapping[str, int], file: Path, size: int) -> float:
-    """Register a model for each factor, one after the other; returns the seconds of all."""
-    began = monotonic()
+def register(client: Client, factors: Mapping[str, int], file: Path, size: int) -> list[float]:
+    """Register a model for each factor, one after the other; returns the seconds of each."""
+    times_s = []
     for name, factor in factors.items():
         write_matrix(file, factor, size)
+        began = monotonic()
         job = client.register(name, file, batch_sizes=[1], planner="sequential")
         while client.model(name).state is not ModelState.SERVING:
             time.sleep(0.01)
         client.cancel_job(job.id)  # its schedule is of no interest here
-    return monotonic() - began
+        times_s.append(monotonic() - began)
+    return times_s
 
 
 def write_matrix(file: Path, factor: int, size: int) -> None:
@@ -153,6 +166,13 @@ def ask_all(
         map(float, np.percentile(times, (50, 99))) for times in (first, second)
     )
     return Asked(first_p50, first_p99, second_p50, second_p99, all_s)
+
+
+def count_loaded(server: BraidServer) -> int:
+    """Count the models that are in memory."""
+    with urlopen(f"http://127.0.0.1:{server.http_port}/metrics", timeout=600) as answer:
+        text = answer.read().decode()
+    return len(re.findall(r"^braid_model_loaded{.* 1\.0$", text, re.MULTILINE))
 
 
 def check(client: Client, factors: Mapping[str, int]) -> None:

@@ -13,9 +13,10 @@ from types import MappingProxyType
 
 from benchmarks.environment import REPOSITORY
 from benchmarks.load.children import ChildFailed, free_ports, running
-from braid_client import Client, Unavailable
+from braid_client import Client, Timeouts, Unavailable
 
 _START_S = 60.0
+_CALLS = Timeouts(call_s=600.0)  # as the machine may be busy
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +49,7 @@ def braid_server(
     command += [python, "-m", "braid", "serve"]
     command += [str(part) for flag in flags.items() for part in flag]
     log = store.parent / f"{store.name}.log"
-    with running(command, cwd=tree, log=log) as process, Client(address) as client:
+    with running(command, cwd=tree, log=log) as process, Client(address, timeouts=_CALLS) as client:
         _wait_until_up(client, process, log)
         yield BraidServer(client, address, http_port, process)
 

@@ -160,7 +160,7 @@ class Registrations:
 
     def _place(self, connection: Connection, model: ModelVersion, device_keys: str) -> Registration:
         if models_table.find(connection, model.name, model.version) is None:
-            self._quota.check_models(len(models_table.present(connection)))
+            self._quota.check_models(models_table.count(connection))
         digests.remember(connection, [model.sha256])
         self._hold_files(connection, model)
         job, replaces = placed.place(connection, model, device_keys)
@@ -207,7 +207,7 @@ class Registrations:
         ]
         model = versions[-1] if versions else None
         if model is None or (model.sha256, model.options) != (received.sha256, options):
-            self._quota.check_models(len(models_table.present(connection)))
+            self._quota.check_models(models_table.count(connection))
             sha256, size_bytes = received.sha256, received.size_bytes
             imported = [row.own_artefact for row in versions if row.sha256 == sha256]
             own = imported[-1] if imported and received.path is None else ""
@@ -259,8 +259,7 @@ class Registrations:
             self._remove(lambda: self.folder.remove_artefact(key), again)
 
     def _discard_samples(self, digest: str) -> None:
-        needed = self._transactions.read(models_table.samples, stored_only=True)
-        if digest and digest not in needed:
+        if digest and digest not in self._transactions.read(models_table.samples, stored_only=True):
             samples, again = self.folder.sample_file(digest), partial(self._discard_samples, digest)
             self._remove(lambda: self.folder.remove(samples), again)
 

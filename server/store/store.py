@@ -297,13 +297,13 @@ class Store(Registrations):
             models_table.mark_deleted(connection, name, version)
             placed.forget(connection, name, version)
             lengths.forget(connection, name, version)
-            return model, models_table.present(connection)
+            return model, models_table.of_bytes(connection, model.sha256)
 
         model, others = self._transactions.write(delete, "models")
         if model.artefact not in {other.artefact for other in others}:
             again = partial(self.discard_artefact, model.artefact)
             self._remove(lambda: self.folder.remove_artefact(model.artefact), again)
-        if model.sha256 not in {other.sha256 for other in others}:
+        if not others:
             again = partial(self.discard_upload, model.sha256)
             self._remove(lambda: self.folder.remove(self.folder.upload(model.sha256)), again)
         self._discard_samples(model.options.samples)

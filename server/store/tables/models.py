@@ -6,7 +6,7 @@ import time
 from dataclasses import replace
 from typing import Any
 
-from sqlalchemy import Connection, Row, bindparam, insert, select, update
+from sqlalchemy import Connection, Row, bindparam, func, insert, select, update
 
 from braid.compiler.options import ModelOptions, options_from_json
 from braid.core.errors import ModelNotFound, PreconditionFailed, VersionNotFound
@@ -21,6 +21,8 @@ _PRESENT = (
     select(models).where(models.c.deleted_unix.is_(None)).order_by(models.c.name, models.c.version)
 )
 _VERSIONS = _PRESENT.where(models.c.name == bindparam("model"))
+_OF_BYTES = _PRESENT.where(models.c.sha256 == bindparam("bytes"))
+_COUNT = select(func.count()).where(models.c.deleted_unix.is_(None))
 _THIS = (models.c.name == bindparam("model"), models.c.version == bindparam("number"))
 _CHANGE = update(models).where(*_THIS, models.c.deleted_unix.is_(None))
 
@@ -69,6 +71,16 @@ def present(connection: Connection, name: str | None = None) -> list[ModelVersio
     else:
         rows = connection.execute(_VERSIONS, {"model": name})
     return [_from_row(row) for row in rows]
+
+
+def of_bytes(connection: Connection, sha256: str) -> list[ModelVersion]:
+    """Versions of a file that are not deleted: no others can have its artefacts."""
+    return [_from_row(row) for row in connection.execute(_OF_BYTES, {"bytes": sha256})]
+
+
+def count(connection: Connection) -> int:
+    """How many versions are not deleted, without reading them."""
+    return connection.scalars(_COUNT).one()
 
 
 def get(connection: Connection, name: str, version: int) -> ModelVersion:
