@@ -4,16 +4,20 @@
 
 torch's kernels for meta tensors are Python that decomposes: an activation behind a convolution
 takes them 2 ms, and a network of a hundred units 0.1 s, which is more than it then computes for.
+They also load sympy, which takes a process 0.3 s and 32 MiB.
 A rule answers only what it is sure of; what is wrong, torch says in its own words.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
 
+import torch
 from torch import Tensor
 
 from braid.core.graph import Literal, Operator
+from braid.engine.ops.families.pooling import PoolingWindow
 from braid.engine.ops.kinds import EPILOGUE, epilogue_steps, op
 
 Shape = tuple[int, ...]
@@ -21,21 +25,32 @@ Attributes = Mapping[str, Literal]
 Rule = Callable[[Sequence[Shape | None], Attributes], Shape | None]
 """Shape of the result by those of the operands; None: torch shall say."""
 
+_GATHER = "braid.gather"
+_INDICES = (torch.int32, torch.int64)
+_OF_INTEGERS = {
+    *("aten.add", "aten.sub", "aten.mul", "aten.maximum", "aten.minimum", "aten.div"),
+    *("aten.cat", _GATHER),
+}
+"""Kinds whose results are of their operands' type also where that is one of ``_INDICES``."""
+
 
 def shape_of(operator: Operator, operands: Sequence[Tensor | None]) -> Shape | None:
     """Return the shape of the only result, which is of the type of all operands.
 
-    None where there is no rule, or the operands are not floats of one type on meta.
+    None where there is no rule, or the operands are not numbers of one type on meta.
     """
     definition = op(operator.kind)
     rule = _same if definition.pointwise else _RULES.get(operator.kind)
     if rule is None:
         return None
     given = [tensor for tensor in operands if tensor is not None]
-    if not given or not given[0].is_floating_point() or len(operator.outputs) != 1:
+    if not given or len(operator.outputs) != 1 or not all(tensor.is_meta for tensor in given):
         return None
-    dtype = given[0].dtype
-    if any(tensor.dtype != dtype or not tensor.is_meta for tensor in given):
+    dtype, *others = (tensor.dtype for tensor in given)
+    is_integer = operator.kind in _OF_INTEGERS and dtype in _INDICES
+    if not dtype.is_floating_point and not is_integer:
+        return None
+    if any(other not in (_INDICES if operator.kind == _GATHER else (dtype,)) for other in others):
         return None
     shapes = [None if tensor is None else tuple(tensor.shape) for tensor in operands]
     if any(0 in shape for shape in shapes if shape is not None):
@@ -128,6 +143,83 @@ def _numbers(literal: Literal, usual: int, count: int) -> list[int] | None:
     return numbers if len(numbers) == count else None
 
 
+def _quotient(shapes: Sequence[Shape | None], attributes: Attributes) -> Shape | None:
+    """Shape of what is of the type of the operands also where they are integers."""
+    return _broadcast(shapes, {}) if attributes == {"truncate": True} else None
+
+
+def _matmul(shapes: Sequence[Shape | None], attributes: Attributes) -> Shape | None:
+    left, right = shapes
+    if attributes or left is None or right is None or min(len(left), len(right)) < 2:
+        return None
+    rows = _broadcast((left[:-2], right[:-2]), {})
+    fits = rows is not None and left[-1] == right[-2]
+    return (*rows, left[-2], right[-1]) if fits and rows is not None else None
+
+
+def _rms_norm(shapes: Sequence[Shape | None], attributes: Attributes) -> Shape | None:
+    return None if None in shapes else _layer_norm(shapes, attributes)
+
+
+def _softmax(shapes: Sequence[Shape | None], attributes: Attributes) -> Shape | None:
+    (x,) = shapes
+    return None if x is None or _axis(attributes.get("dim"), x) is None else x
+
+
+def _concatenation(shapes: Sequence[Shape | None], attributes: Attributes) -> Shape | None:
+    parts = [shape for shape in shapes if shape is not None]
+    axis = _axis(attributes.get("dim"), parts[0])
+    if len(parts) < len(shapes) or axis is None:
+        return None
+    around = {(len(shape), shape[:axis], shape[axis + 1 :]) for shape in parts}
+    if len(around) > 1:
+        return None
+    ((_, before, after),) = around
+    return (*before, sum(shape[axis] for shape in parts), *after)
+
+
+def _reduction(shapes: Sequence[Shape | None], attributes: Attributes) -> Shape | None:
+    (x,) = shapes
+    dims = attributes.get("dims")
+    if x is None or not isinstance(dims, list) or not dims:
+        return None
+    axes = {_axis(dim, x) for dim in dims}
+    if None in axes or len(axes) < len(dims):
+        return None
+    kept = (1,) if attributes.get("keepdim") else ()
+    return tuple(
+        extent for axis, whole in enumerate(x) for extent in (kept if axis in axes else (whole,))
+    )
+
+
+def _gather(shapes: Sequence[Shape | None], attributes: Attributes) -> Shape | None:
+    x, indices = shapes
+    if x is None or indices is None or (axis := _axis(attributes.get("axis", 0), x)) is None:
+        return None
+    return (*x[:axis], *indices, *x[axis + 1 :])
+
+
+def _pool(shapes: Sequence[Shape | None], attributes: Attributes) -> Shape | None:
+    (x,) = shapes
+    names = {field.name for field in fields(PoolingWindow)}
+    try:
+        window = PoolingWindow(**{k: v for k, v in attributes.items() if k in names})  # type: ignore[arg-type]
+        if x is None or not 0 < len(window.kernel) < 4:
+            return None
+        if min(*window.kernel, *window.stride, *window.dilation) < 1:
+            return None
+        return *x[:2], *window.counts_of(x[2:])
+    except (TypeError, ValueError):
+        return None
+
+
+def _axis(axis: Literal, shape: Shape) -> int | None:
+    """Number of an axis from the front; None if there is none."""
+    if not isinstance(axis, int) or not -len(shape) <= axis < len(shape):
+        return None
+    return axis % len(shape)
+
+
 _RULES: Mapping[str, Rule] = {
     "aten.convolution": _convolution,
     "braid.convolution_add": _plus_summand(_convolution),
@@ -137,5 +229,13 @@ _RULES: Mapping[str, Rule] = {
     "braid.global_avg_pool": _global_pool,
     "braid.global_max_pool": _global_pool,
     **dict.fromkeys(("aten.add", "aten.sub", "aten.mul", "aten.maximum"), _broadcast),
-    **dict.fromkeys(("aten.minimum", "aten.div"), _broadcast),
+    "aten.minimum": _broadcast,
+    "aten.div": _quotient,
+    "aten.matmul": _matmul,
+    "aten.cat": _concatenation,
+    "braid.rms_norm": _rms_norm,
+    **dict.fromkeys(("aten.softmax", "aten.log_softmax"), _softmax),
+    **dict.fromkeys(("aten.mean", "aten.sum", "aten.amax", "aten.amin"), _reduction),
+    **dict.fromkeys(("braid.max_pool", "braid.avg_pool"), _pool),
+    _GATHER: _gather,
 }

@@ -5,26 +5,15 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Protocol, cast
 
 import braid.core.errors
 import braid_client
-from braid.server.cli import completion
 from braid.server.cli.connection import Subparsers, tls_hint
-from braid.server.cli.local import database, demo, plan, ray, serve, token
-from braid.server.cli.parser import Parser
-from braid.server.cli.remote import (
-    delete,
-    health,
-    infer,
-    jobs,
-    models,
-    nodes,
-    register,
-    schedule,
-    serving,
-)
+from braid.server.cli.parser import INTERRUPTED, Parser
 from braid.server.variables import unknown_variables
 
 
@@ -38,23 +27,32 @@ class Command(Protocol):
         """Run it and return the exit code."""
 
 
+@dataclass(frozen=True, slots=True)
+class _InModule:
+    """A subcommand whose module is loaded when it is used: those of a server load most of it."""
+
+    module: str  # below braid.server.cli
+
+    def add_parser(self, subparsers: Subparsers, /) -> object:
+        return self._command.add_parser(subparsers)
+
+    def run(self, args: argparse.Namespace, /) -> int:
+        return self._command.run(args)
+
+    @property
+    def _command(self) -> Command:
+        return cast(Command, import_module(f"braid.server.cli.{self.module}"))
+
+
+_LOCAL = ("serve", "token", "database", "ray", "demo", "plan")
+_REMOTE = (
+    *("serving", "register", "models", "jobs", "nodes", "delete", "infer", "schedule", "health"),
+)
+
 COMMANDS: dict[str, Command] = {
-    "serve": serve,
-    "serving": serving,
-    "token": token,
-    "database": database,
-    "ray": ray,
-    "register": register,
-    "models": models,
-    "jobs": jobs,
-    "nodes": nodes,
-    "delete": delete,
-    "infer": infer,
-    "schedule": schedule,
-    "health": health,
-    "completion": completion,
-    "demo": demo,
-    "plan": plan,
+    **{name: _InModule(f"local.{name}") for name in _LOCAL},
+    **{name: _InModule(f"remote.{name}") for name in _REMOTE},
+    "completion": _InModule("completion"),
 }
 
 GROUPS = (
@@ -101,7 +99,8 @@ examples:
 """
 
 
-def build_parser() -> argparse.ArgumentParser:
+def build_parser(names: Iterable[str] = COMMANDS) -> argparse.ArgumentParser:
+    """Return the parser of these subcommands."""
     parser = Parser(
         prog="braid",
         usage="braid [--version] COMMAND ...",
@@ -113,8 +112,8 @@ def build_parser() -> argparse.ArgumentParser:
     subparsers = parser.add_subparsers(
         dest="command", metavar="COMMAND", prog="braid", required=True, help=argparse.SUPPRESS
     )
-    for command in COMMANDS.values():
-        command.add_parser(subparsers)
+    for name in names:
+        COMMANDS[name].add_parser(subparsers)
     parser.description = MANUAL.format(commands=_command_list(subparsers))
     return parser
 
@@ -130,18 +129,21 @@ def _command_list(subparsers: Subparsers) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = build_parser()
-    if not (sys.argv[1:] if argv is None else argv):
+    given = sys.argv[1:] if argv is None else argv
+    name = given[0] if given else ""
+    alone = name in COMMANDS and name != "completion"  # which describes all of them
+    parser = build_parser([name] if alone else COMMANDS)
+    if not given:
         parser.print_help(sys.stderr)
         return 2
-    args = parser.parse_args(argv)
+    args = parser.parse_args(given)
     if args.command != "serve":  # which logs them
         _warn_of_unknown_variables()
     try:
         return COMMANDS[args.command].run(args)
     except KeyboardInterrupt:
         print(f"braid {args.command}: interrupted", file=sys.stderr)
-        return register.INTERRUPTED
+        return INTERRUPTED
     except BrokenPipeError:
         # The reader of our output has gone (`braid models | head`); it has what it wanted.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

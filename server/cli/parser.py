@@ -7,6 +7,9 @@ from collections.abc import Collection, Sequence
 from difflib import get_close_matches
 from typing import Any, TypeVar
 
+INTERRUPTED = 130
+"""Exit code after Ctrl-C, as in shells: 128 + SIGINT."""
+
 Known = TypeVar("Known", bound=argparse.Namespace)
 _LEFT_OVER = "_unrecognized_args"  # where argparse collects what a parser below did not know
 

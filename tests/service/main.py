@@ -13,6 +13,9 @@ from braid.server.cli import main as cli
 from braid.server.cli.local import serve
 
 if TYPE_CHECKING:  # the command loads them
+    import socket
+    from collections.abc import Sequence
+
     from braid.compiler.bench import ArtefactOf, ServingProcess
     from braid.engine.link.shared_memory import Arena
     from braid.engine.link.supervisor import WorkerLink
@@ -29,10 +32,10 @@ class Serve:
         return serve.run(args, run_server)
 
 
-def run_server(settings: Settings) -> None:
+def run_server(settings: Settings, *, listening: Sequence[socket.socket]) -> None:
     from braid.server.app import process
 
-    process.run(settings, serving_process)
+    process.run(settings, serving_process, listening)
 
 
 def serving_process(link: WorkerLink, arena: Arena, artefact_of: ArtefactOf) -> ServingProcess:

@@ -30,6 +30,14 @@ class PoolingWindow:
     dilation: Ints
     ceil_mode: bool = False  # a last window may reach beyond the data
 
+    def counts_of(self, extents: Sequence[int]) -> list[int]:
+        """Windows along each axis of data with these spatial extents.
+
+        Raises:
+            ValueError: the data is smaller than a window.
+        """
+        return [axis.windows for axis in self._axes(torch.empty((1, 1, *extents), device="meta"))]
+
     def pairs(self, x: Tensor) -> Pairs:
         """Padding before and after each spatial axis of x."""
         if isinstance(self.pads, str):

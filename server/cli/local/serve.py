@@ -5,16 +5,20 @@ from __future__ import annotations
 import argparse
 import gc
 import sys
-from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from braid.core.errors import InvalidRequest, StartupError
 from braid.engine.processes.fork_server import ForkServer
 from braid.server.cli.connection import Subparsers
+from braid.server.ports.listening import listen
 from braid.server.store.records import check_model_name
 
 if TYPE_CHECKING:
+    import socket
+    from collections.abc import Sequence
+
     from braid.server.settings import Settings
 
 FLAGS = {
@@ -44,6 +48,13 @@ CHOICES = {
     "--log-format": ("text", "json"),
 }
 CASES = {"--log-level": str.upper, "--log-format": str.lower}
+
+
+class RunServer(Protocol):
+    """Runs a server until it is told to stop."""
+
+    def __call__(self, settings: Settings, *, listening: Sequence[socket.socket]) -> None:
+        """Run it, with the sockets of its main port."""
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -84,15 +95,11 @@ def model_to_serve(text: str) -> str:
     return f"{name}={path}"
 
 
-def run(args: argparse.Namespace, run_server: Callable[[Settings], None] | None = None) -> int:
+def run(args: argparse.Namespace, run_server: RunServer | None = None) -> int:
     """Run a server until it has drained; ``run_server`` replaces the product's composition."""
     ForkServer.running()  # loads its libraries while this process loads its own
-    # Imported here: no other subcommand needs what the server is made of.
-    gc.disable()  # collections are a seventh of the CPU time that loading takes
-    from braid.server.app import process
     from braid.server.settings import load_settings
 
-    gc.enable()
     names = [flag.removeprefix("--").replace("-", "_") for flag in FLAGS]
     try:
         settings = load_settings({name: getattr(args, name) for name in names})
@@ -101,5 +108,11 @@ def run(args: argparse.Namespace, run_server: Callable[[Settings], None] | None 
     except StartupError as error:
         print(f"braid serve: {error}", file=sys.stderr)
         return 2
-    (run_server or process.run)(settings)
+    with ExitStack() as refused:  # a start that is closes what it listens on
+        listening = [refused.enter_context(each) for each in listen(settings)]
+        gc.disable()  # collections are a seventh of the CPU time that loading takes
+        from braid.server.app import process  # most of it
+
+        gc.enable()
+        (run_server or process.run)(settings, listening=listening)
     return 0

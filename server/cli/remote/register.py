@@ -17,7 +17,7 @@ from braid.core.precision import ASKED
 from braid.core.tensor import guess_text
 from braid.scheduler.options import PLANNERS
 from braid.server.cli.connection import Subparsers, add_address, connect, connection_options
-from braid.server.cli.parser import at_least_zero
+from braid.server.cli.parser import INTERRUPTED, at_least_zero
 from braid.server.cli.progress import JobProgress
 from braid.server.cli.text import latency_text, print_json, print_table, summary_speed
 from braid.server.store.serving_config import KINDS
@@ -25,9 +25,6 @@ from braid_client import Client, Job, JobFailed, JobState, Model, PlannerOptions
 
 NOT_SCHEDULED = 3
 """Exit code if a model serves, but no schedule was found for some device or batch size."""
-
-INTERRUPTED = 130
-"""Exit code after Ctrl-C, as in shells: 128 + SIGINT."""
 
 
 def add_parser(subparsers: Subparsers) -> None:

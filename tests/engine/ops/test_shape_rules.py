@@ -25,14 +25,14 @@ def _on_meta(shape: Shape | None, dtype: torch.dtype = torch.float32) -> torch.T
     return None if shape is None else torch.empty(shape, dtype=dtype, device="meta")
 
 
-def _agrees(operator: Operator, *shapes: Shape | None) -> bool:
+def _agrees(operator: Operator, *shapes: Shape | None, dtype: torch.dtype = torch.float32) -> bool:
     """Compare a rule with torch; returns whether there was an answer, which torch may refuse."""
-    answer = shape_of(operator, [_on_meta(shape) for shape in shapes])
+    answer = shape_of(operator, [_on_meta(shape, dtype) for shape in shapes])
     if answer is not None:
-        data = [None if shape is None else torch.zeros(shape) for shape in shapes]
+        data = [None if shape is None else torch.ones(shape, dtype=dtype) for shape in shapes]
         (result,) = call(operator, data)
         assert answer == tuple(result.shape)
-        assert result.dtype == torch.float32
+        assert result.dtype == dtype
     return answer is not None
 
 
@@ -66,17 +66,87 @@ def test_convolutions_of_random_windows_are_as_torch_says_or_left_to_it() -> Non
     assert sum(answered) > 150
 
 
+def _random_shape(rng: random.Random, most: int = 4) -> Shape:
+    return tuple(rng.choice((1, 1, 2, 3)) for _ in range(rng.randint(0, most)))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64])
 @pytest.mark.parametrize("kind", ["add", "sub", "mul", "div", "maximum", "minimum"])
-def test_broadcasting_is_as_torch_says_or_left_to_it(kind: str) -> None:
+def test_broadcasting_is_as_torch_says_or_left_to_it(kind: str, dtype: torch.dtype) -> None:
     rng = random.Random(kind)
-    shapes = [tuple(rng.choice((1, 1, 2, 3)) for _ in range(rng.randint(0, 4))) for _ in range(80)]
+    attributes: dict[str, Literal] = {"truncate": True} if kind == "div" else {}
+    operator = _operator(f"aten.{kind}", 2, **attributes)
 
     answered = [
-        _agrees(_operator(f"aten.{kind}", 2), left, right)
-        for left, right in zip(shapes[::2], shapes[1::2], strict=True)
+        _agrees(operator, _random_shape(rng), _random_shape(rng), dtype=dtype) for _ in range(40)
     ]
 
     assert any(answered)
+
+
+def _random_pool(rng: random.Random) -> tuple[Operator, Shape]:
+    axes = rng.choice((1, 2, 2, 3))
+
+    def numbers(least: int, most: int, count: int = axes) -> list[Literal]:
+        return [rng.randint(least, most) for _ in range(count)]
+
+    even = numbers(0, 1)
+    pads = rng.choice((even + even, numbers(0, 3, 2 * axes), "same_upper", "same_lower"))
+    window: dict[str, Literal] = {
+        "kernel": numbers(1, 4),
+        "stride": numbers(1, 3),
+        "pads": pads,
+        "dilation": numbers(1, 2),
+        "ceil_mode": rng.random() < 0.5,
+    }
+    kind = rng.choice(("braid.max_pool", "braid.avg_pool"))
+    more: dict[str, Literal] = {"count_padding": True} if kind == "braid.avg_pool" else {}
+    shape = 1, 2, *(rng.randint(1, 9) for _ in range(axes))
+    return _operator(kind, 1, **window, **more), shape
+
+
+def test_pools_of_random_windows_are_as_torch_says_or_left_to_it() -> None:
+    rng = random.Random(5)
+
+    answered = [_agrees(*_random_pool(rng)) for _ in range(300)]
+
+    assert sum(answered) > 200
+
+
+@pytest.mark.parametrize("kind", ["mean", "sum", "amax", "amin"])
+def test_reductions_are_as_torch_says_or_left_to_it(kind: str) -> None:
+    rng = random.Random(kind)
+
+    def reduced() -> bool:
+        shape = _random_shape(rng)
+        dims: list[Literal] = [rng.randint(-4, 3) for _ in range(rng.randint(0, 2))]
+        operator = _operator(f"aten.{kind}", 1, dims=dims, keepdim=rng.random() < 0.5)
+        return _agrees(operator, shape, dtype=rng.choice((torch.float32, torch.bfloat16)))
+
+    assert sum(reduced() for _ in range(100)) > 20
+
+
+def test_products_concatenations_and_softmax_are_as_torch_says_or_left_to_it() -> None:
+    rng = random.Random(7)
+
+    def answered(kind: str, count: int, **attributes: Literal) -> bool:
+        shapes = [_random_shape(rng) for _ in range(count)]
+        return _agrees(_operator(kind, count, **attributes), *shapes)
+
+    assert sum(answered("aten.matmul", 2) for _ in range(200)) > 0
+    assert sum(answered("aten.cat", 3, dim=rng.randint(-3, 3)) for _ in range(400)) > 0
+    assert sum(answered("aten.softmax", 1, dim=rng.randint(-4, 4)) for _ in range(40)) > 0
+    assert sum(answered("braid.rms_norm", 2, axis=-1, eps=1e-5) for _ in range(200)) > 0
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int64, torch.int32])
+def test_what_is_picked_by_integers_is_as_torch_says(dtype: torch.dtype) -> None:
+    operator = _operator("braid.gather", 2, axis=-2)
+    x, indices = torch.ones(4, 3, 2, dtype=dtype), torch.ones(5, 1, dtype=torch.int64)
+
+    (result,) = call(operator, [x, indices])
+
+    assert shape_of(operator, [x.to("meta"), indices.to("meta")]) == tuple(result.shape)
 
 
 @pytest.mark.parametrize(
@@ -128,8 +198,10 @@ def test_pointwise_kinds_keep_shape_and_type_of_floats(kind: str, dtype: torch.d
         (_operator("aten.convolution", 2), [(1, 3, 5, 5), (4, 2, 3, 3)]),
         (_operator("aten.convolution", 2), [(1, 2, 2, 2), (4, 2, 3, 3)]),
         (_operator("aten.linear", 2), [(2, 3), (4, 5)]),
+        (_operator("aten.matmul", 2), [(2, 3), (4, 5)]),
+        (_operator("aten.cat", 2, dim=0), [(2, 3), (2, 4)]),
     ],
-    ids=["broadcast", "channels", "window", "product"],
+    ids=["broadcast", "channels", "window", "product", "matmul", "cat"],
 )
 def test_what_does_not_fit_is_refused_in_torchs_words(
     operator: Operator, shapes: list[Shape]

@@ -1,4 +1,4 @@
-"""A server of its own loads nothing that only servers with a shared store need."""
+"""A server loads nothing that it has no use for yet, and nothing that only fleets need."""
 
 from __future__ import annotations
 
@@ -10,12 +10,15 @@ OF_FLEETS = (
     "braid.server.fleet",
     *("psycopg", "obstore", "sqlalchemy.dialects.postgresql"),
 )
+LATER = ("jinja2", "opentelemetry")
+OF_OTHER_COMMANDS = ("rich", "shtab", "braid.server.cli.local.demo", "braid.server.cli.remote")
 
 PROGRAM = """
 import asyncio
 import sys
 from pathlib import Path
 from braid.server.cli import main
+main.build_parser(["serve"])
 from braid.server.app.front_end import FrontEnd
 from braid.server.settings import load_settings
 from braid.server.store.serving_config import ServingConfig
@@ -31,8 +34,9 @@ print(*(name for name in sys.argv[2:] if name in sys.modules))
 """
 
 
-def test_the_default_imports_nothing_of_a_fleet(tmp_path: Path) -> None:
-    command = [sys.executable, "-P", "-c", PROGRAM, str(tmp_path / "store"), *OF_FLEETS]
+def test_a_start_imports_nothing_of_fleets_and_other_commands(tmp_path: Path) -> None:
+    names = (*OF_FLEETS, *LATER, *OF_OTHER_COMMANDS)
+    command = [sys.executable, "-P", "-c", PROGRAM, str(tmp_path / "store"), *names]
 
     ran = subprocess.run(command, capture_output=True, text=True, check=False)
 
