@@ -96,18 +96,3 @@ def replace_text(path: Path, text: str) -> None:
     part = path.with_suffix(".part")
     part.write_text(text)
     part.replace(path)
-
-
-def draw_bars(
-    axes: Any, groups: Sequence[str], heights: Mapping[str, Sequence[float]], label: str
-) -> None:
-    """Draw ratios on matplotlib's axes: a bar for each name in each group, none for NaN."""
-    width = 0.8 / max(1, len(heights))
-    for number, (name, values) in enumerate(heights.items()):
-        places = [x + (number - len(heights) / 2) * width for x in range(len(groups))]
-        axes.bar(
-            places, [0.0 if math.isnan(value) else value for value in values], width, label=name
-        )
-    axes.axhline(1.0, color="black", linewidth=0.5)
-    axes.set_xticks(range(len(groups)), groups, fontsize=8)
-    axes.set_ylabel(label)
