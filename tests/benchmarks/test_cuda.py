@@ -326,7 +326,7 @@ def test_missing_packages_are_named(tmp_path: Path) -> None:
 
 def test_the_page_of_a_session_names_files_and_contenders_that_there_are() -> None:
     page = (ROOT / "benchmarks/README.md").read_text()
-    page = page[page.index("## Engine on a GPU") : page.index("## Served beside compared\n")]
+    page = page[page.index("## Engine on a GPU") : page.index("## Library\n")]
     tests = re.findall(r"tests/[\w/]+\.py", page)
     for_a_gpu = [
         path.relative_to(ROOT).as_posix()
