@@ -60,10 +60,8 @@ def percentile(values: Sequence[float], percent: float) -> float:
     return sorted(values)[max(0, int(rank) - 1)]
 
 
-def cases_parser(
-    module: str, cases: Collection[str], *, is_all_usual: bool = False
-) -> argparse.ArgumentParser:
-    """Return a parser of ``cases`` and ``json``; without a case it takes all or refuses."""
+def cases_parser(module: str, cases: Collection[str]) -> argparse.ArgumentParser:
+    """Return a parser of ``cases``, of which it wants one at least, and ``json``."""
 
     def case_name(name: str) -> str:
         if name not in cases:
@@ -71,10 +69,7 @@ def cases_parser(
         return name
 
     parser = argparse.ArgumentParser(prog=f"python -m {module}")
-    number: dict[str, Any] = {"nargs": "+"}
-    if is_all_usual:
-        number = {"nargs": "*", "default": list(cases)}
-    parser.add_argument("cases", type=case_name, metavar="CASE", help=", ".join(cases), **number)
+    parser.add_argument("cases", type=case_name, metavar="CASE", help=", ".join(cases), nargs="+")
     parser.add_argument("--json", type=Path, help="write all figures here (JSON)")
     return parser
 
