@@ -91,7 +91,7 @@ setup(
             "opentelemetry-sdk>=1.30",
             "opentelemetry-exporter-otlp-proto-grpc>=1.30",
         ],
-        "bench": ["braid-serve[openvino,server]", "matplotlib>=3.9"],
+        "bench": ["braid-serve[openvino,server]"],
         "zoo": ["braid-serve[bench]", "transformers>=5.24,<5.25"],
         "dev": [
             "braid-serve[bench,fleet,ray,tracing]",

@@ -13,7 +13,7 @@ Runtime and OpenMP would steal each other's cores inside one process:
 
 The portfolio's choice is measured once more under its own name only if that is another runtime,
 which runs with other settings inside a worker; else its numbers are those of its plan.
-Writes engine.json and engine.svg, and prints who won.
+Writes engine.json and prints who won.
 
     python -m benchmarks.engine --device cuda --minutes 9 --out FOLDER
 

@@ -1,4 +1,4 @@
-"""Results of ``benchmarks.engine``: one record a case, ratios, tables, a chart."""
+"""Results of ``benchmarks.engine``: one record a case, ratios, tables."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import median, quantiles
 
-from benchmarks.contenders import OTHERS
-from benchmarks.reports import draw_bars, write_report
+from benchmarks.reports import write_report
 from braid.core.runtimes import RUNTIMES
 from braid.core.schedule import SEQUENTIAL
 
@@ -108,25 +107,6 @@ def print_case(case: Case) -> None:
     print(f"  winner: {case.winner}; the portfolio serves: {case.portfolio}; best own: {case.own}")
 
 
-def draw(cases: Sequence[Case], path: Path) -> None:
-    """Bars of the latency relative to ONNX Runtime's better mode, one group a case."""
-    import matplotlib
-
-    matplotlib.use("svg")
-    from matplotlib import pyplot
-
-    names = [*OTHERS, f"braid {SEQUENTIAL}", OWN_BEST, PORTFOLIO]
-    figure, axes = pyplot.subplots(figsize=(2 + 1.6 * len(cases), 4.5), layout="constrained")
-    heights = {
-        name: [c.median_ms(name) / c.median_ms(f"braid {SEQUENTIAL}") for c in cases]
-        for name in names
-    }
-    groups = [f"{case.network}\nbatch {case.batch}" for case in cases]
-    draw_bars(axes, groups, heights, "latency, relative to Braid's sequential plan")
-    axes.legend(fontsize=8, ncols=2)
-    figure.savefig(path)
-
-
 def print_ratios(cases: Sequence[Case]) -> None:
     for batch in sorted({case.batch for case in cases}):
         print(f"\nbatch {batch}: how many times as fast")
@@ -151,4 +131,3 @@ def write(cases: Sequence[Case], environment: object, folder: Path) -> None:
         "ratios": {batch: ratios([c for c in cases if c.batch == batch]) for batch in batches},
     }
     write_report(folder / "engine.json", document)
-    draw(cases, folder / "engine.svg")

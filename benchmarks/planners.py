@@ -2,10 +2,10 @@
 
     python -m benchmarks.planners --out benchmarks/results/local/planners
 
-prints tables and writes ``planners.json`` and ``planners.png``. No hardware is involved: the
-devices are those of ``benchmarks/synthetic.py``. GoogLeNet, ResNet-50 and BERT are always there;
-the graphs of the IOS authors (SqueezeNet, Inception V3, RandWire, NASNet-A) are read from
-``--graphs``, and ``--graph FILE`` adds the static graph of an imported model.
+prints tables and writes ``planners.json``. No hardware is involved: the devices are those of
+``benchmarks/synthetic.py``. GoogLeNet, ResNet-50 and BERT are always there; the graphs of the IOS
+authors (SqueezeNet, Inception V3, RandWire, NASNet-A) are read from ``--graphs``, and ``--graph
+FILE`` adds the static graph of an imported model.
 
 How to read the columns:
 
@@ -27,7 +27,7 @@ from pathlib import Path
 from statistics import fmean
 
 from benchmarks.environment import describe
-from benchmarks.reports import draw_bars, parser_of, write_report
+from benchmarks.reports import parser_of, write_report
 from benchmarks.structures import (
     PAPER_GRAPHS,
     Structure,
@@ -205,39 +205,6 @@ def _winner(by: dict[str, Result]) -> str:
     )
 
 
-def draw(results: Sequence[Result], path: Path) -> None:
-    """Speed-up over sequential by network and planner; bars are means over devices and seeds."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    networks = list(dict.fromkeys(r.network for r in results))
-    planners = [name for name in dict.fromkeys(r.planner for r in results) if name != "sequential"]
-    sequential = {
-        (r.network, r.device, r.seed): r.latency_us for r in results if r.planner == "sequential"
-    }
-    figure, axes = pyplot.subplots(figsize=(1.6 * len(networks) + 3, 4.5))
-    heights = {
-        planner: [
-            fmean(
-                sequential[r.network, r.device, r.seed] / r.latency_us
-                for r in results
-                if r.planner == planner and r.network == network
-            )
-            for network in networks
-        ]
-        for planner in planners
-    }
-    draw_bars(axes, networks, heights, "speed-up over sequential")
-    axes.tick_params("x", rotation=20)
-    axes.set_title("Planners on synthetic devices")
-    axes.legend(ncols=2, fontsize=8)
-    figure.tight_layout()
-    figure.savefig(path, dpi=150)
-    pyplot.close(figure)
-
-
 def time_search(structures: Sequence[Structure]) -> None:
     """CPU seconds of the exact search alone: each stage costs the same and takes no time."""
 
@@ -281,7 +248,7 @@ def structures_of(args: argparse.Namespace) -> list[Structure]:
 
 def main() -> None:
     parser = parser_of("benchmarks.planners", __doc__)
-    parser.add_argument("--out", type=Path, help="folder for planners.json and planners.png")
+    parser.add_argument("--out", type=Path, help="folder for planners.json")
     parser.add_argument("--graphs", type=Path, default=PAPER_GRAPHS, metavar="DIR")
     parser.add_argument("--graph", type=Path, action="append", default=[], metavar="FILE")
     parser.add_argument("--networks", help="comma-separated; all by default")
@@ -297,7 +264,7 @@ def main() -> None:
     models = [DEVICES[name] for name in args.devices.split(",")]
     if args.interference is not None:
         models = [replace(model, interference=args.interference) for model in models]
-    report = Report(describe("matplotlib"), {model.name: asdict(model) for model in models})
+    report = Report(describe(), {model.name: asdict(model) for model in models})
     for structure in structures:
         for model in models:
             for seed in range(args.seeds):
@@ -306,7 +273,6 @@ def main() -> None:
     print_summary(report.results)
     if args.out is not None:
         write_report(args.out / "planners.json", asdict(report))
-        draw(report.results, args.out / "planners.png")
 
 
 if __name__ == "__main__":

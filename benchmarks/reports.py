@@ -60,10 +60,8 @@ def percentile(values: Sequence[float], percent: float) -> float:
     return sorted(values)[max(0, int(rank) - 1)]
 
 
-def cases_parser(
-    module: str, cases: Collection[str], *, is_all_usual: bool = False
-) -> argparse.ArgumentParser:
-    """Return a parser of ``cases`` and ``json``; without a case it takes all or refuses."""
+def cases_parser(module: str, cases: Collection[str]) -> argparse.ArgumentParser:
+    """Return a parser of ``cases``, of which it wants one at least, and ``json``."""
 
     def case_name(name: str) -> str:
         if name not in cases:
@@ -71,10 +69,7 @@ def cases_parser(
         return name
 
     parser = argparse.ArgumentParser(prog=f"python -m {module}")
-    number: dict[str, Any] = {"nargs": "+"}
-    if is_all_usual:
-        number = {"nargs": "*", "default": list(cases)}
-    parser.add_argument("cases", type=case_name, metavar="CASE", help=", ".join(cases), **number)
+    parser.add_argument("cases", type=case_name, metavar="CASE", help=", ".join(cases), nargs="+")
     parser.add_argument("--json", type=Path, help="write all figures here (JSON)")
     return parser
 
@@ -96,18 +91,3 @@ def replace_text(path: Path, text: str) -> None:
     part = path.with_suffix(".part")
     part.write_text(text)
     part.replace(path)
-
-
-def draw_bars(
-    axes: Any, groups: Sequence[str], heights: Mapping[str, Sequence[float]], label: str
-) -> None:
-    """Draw ratios on matplotlib's axes: a bar for each name in each group, none for NaN."""
-    width = 0.8 / max(1, len(heights))
-    for number, (name, values) in enumerate(heights.items()):
-        places = [x + (number - len(heights) / 2) * width for x in range(len(groups))]
-        axes.bar(
-            places, [0.0 if math.isnan(value) else value for value in values], width, label=name
-        )
-    axes.axhline(1.0, color="black", linewidth=0.5)
-    axes.set_xticks(range(len(groups)), groups, fontsize=8)
-    axes.set_ylabel(label)

@@ -211,7 +211,7 @@ def measure(case: str, folder: Path, options: argparse.Namespace) -> dict[str, o
             (DEFAULT, server.address, DEFAULT),
             (ORT, other.address, case),
         ):
-            target = Target("grpc", address, model, timeout_s=120.0)
+            target = Target(address, model, timeout_s=120.0)
             call = stack.enter_context(connected(target, [questions[n] for n in counts]))
             asks |= {(name, n): partial(by_call, call, at) for at, n in enumerate(counts)}
         cells = run_rounds(asks, options.rounds, options.calls, options.state)

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from braid.core.errors import InvalidRequest
-from braid.core.inputs import GivenTensor
+from braid.core.inputs import GivenTensor, ShapeClass
 from braid.core.strings import Strings
 from braid.core.tensor import DTYPE_BYTES, TensorType
 
@@ -143,6 +143,28 @@ def _as_asked(axis: PaddedAxis, way: str | None, tolerance: float) -> PaddedAxis
         )
     inputs = {name: replace(part, way=way) for name, part in axis.inputs.items()}
     return replace(axis, exact=True, inputs=inputs, error=error, shown_by=BY_REQUEST, reason="")
+
+
+def length_of(shape_class: ShapeClass, axis: PaddedAxis) -> int:
+    """Return the extent of a class along an axis."""
+    return next(
+        int(spec.shape[axis.inputs[name].dimension])
+        for name, spec in shape_class.inputs
+        if name in axis.inputs
+    )
+
+
+def at_length(shape_class: ShapeClass, axis: PaddedAxis, length: int) -> ShapeClass:
+    """Return the class that differs in its extent along an axis only."""
+
+    def longer(name: str, spec: TensorType) -> TensorType:
+        if name not in axis.inputs:
+            return spec
+        at = axis.inputs[name].dimension
+        return TensorType(spec.dtype, (*spec.shape[:at], length, *spec.shape[at + 1 :]))
+
+    inputs = tuple((name, longer(name, spec)) for name, spec in shape_class.inputs)
+    return ShapeClass(inputs, shape_class.static)
 
 
 def takes(inputs: Sequence[GivenTensor], axis: PaddedAxis) -> bool:

@@ -113,7 +113,8 @@ class Network:
         axis = padded_axis(imported) if self._compiled.lengths else None
         if axis is not None:
             has_session = self.other_shapes.has_session
-            self._lengths = Lengths(axis, shapes, has_session=has_session)
+            compiled_by = dict(zip(self._planned, shapes, strict=True))
+            self._lengths = Lengths(axis, compiled_by, has_session=has_session)
 
     def _load_shape(self, compiled: Compiled) -> None:
         specs, executables = compiled.imported.inputs(1).items(), dict[int, Executable]()
@@ -152,8 +153,7 @@ class Network:
                 return self._strings_run(inputs)
             length = None
             if self._lengths is not None:
-                tensors, length = self._lengths.padded(inputs.tensors)
-                inputs = GivenInputs(tensors, inputs.are_numpy)
+                inputs, length = self._lengths.padded(inputs)
             route = None if self.static_inputs else self._routes.get(inputs.looks)
             if route is None:
                 route = self._route(inputs)

@@ -1,8 +1,8 @@
-"""Results of the benchmark on a GPU: tables, ``cuda.json``, a chart, and reading an earlier run.
+"""Results of the benchmark on a GPU: tables, ``cuda.json``, and reading an earlier run.
 
     python -m benchmarks.cuda.results FOLDER/cuda.json
 
-prints the tables of a run again, and draws its chart.
+prints the tables of a run again.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from dataclasses import asdict
 from pathlib import Path
 from statistics import quantiles
 
-from benchmarks.cuda.record import RIVALS, CudaCase, goals, ratios
-from benchmarks.reports import draw_bars, write_report
+from benchmarks.cuda.record import CudaCase, goals, ratios
+from benchmarks.reports import write_report
 
 FILE = "cuda.json"
 
@@ -104,38 +104,9 @@ def _without_nan(value: object) -> object:
     return value
 
 
-def draw(cases: Sequence[CudaCase], path: Path) -> None:
-    """Bars: the device time of each rival over that of the portfolio's plan, one group a case.
-
-    Does nothing, but say so, where matplotlib is not installed.
-    """
-    try:
-        import matplotlib
-    except ImportError:
-        print("no chart: matplotlib is not installed")
-        return
-    matplotlib.use("svg")
-    from matplotlib import pyplot
-
-    shown = [case for case in cases if not math.isnan(case.portfolio_ms())]
-    if not shown:
-        return
-    figure, axes = pyplot.subplots(figsize=(2 + 1.4 * len(shown), 4.5), layout="constrained")
-    heights = {
-        name: [rival(case, "gpu") / case.portfolio_ms() for case in shown]
-        for name, rival in RIVALS.items()
-    }
-    groups = [f"{case.network}\nbatch {case.batch}" for case in shown]
-    draw_bars(axes, groups, heights, "GPU time, relative to the portfolio's plan")
-    axes.legend(fontsize=8, ncols=2)
-    figure.savefig(path)
-    pyplot.close(figure)
-
-
 if __name__ == "__main__":
     path = Path(sys.argv[1])
     measured = read(path)
     for one in measured:
         print_case(one)
     print_summary(measured, json.loads(path.read_text())["left_out"])
-    draw(measured, path.with_suffix(".svg"))

@@ -22,7 +22,7 @@ from benchmarks.cuda.agenda import BATCHES, BRAID, NETWORKS, Budget, Step, agend
 from benchmarks.cuda.library import Library
 from benchmarks.cuda.plan_files import PlanFiles, Planned, read_plans, write_plans
 from benchmarks.cuda.record import CudaCase, contender_name
-from benchmarks.cuda.results import draw, print_case, print_summary, read, same_setting, write
+from benchmarks.cuda.results import print_case, print_summary, read, same_setting, write
 from benchmarks.cuda.turns import Setting, measure
 from benchmarks.environment import describe
 from benchmarks.planned import plans_on
@@ -86,7 +86,6 @@ class Benchmark:
             await library.close()
             await self._device.close()
         self._write()
-        draw(self.cases, self._args.out / "cuda.svg")
         print_summary(self.cases, self.left_out)
 
     def _is_known(self, step: Step) -> bool:

@@ -53,7 +53,6 @@ class Turn:
 class Row:
     """What is known of a contender beside its turns. Seconds count from the upload."""
 
-    transport: str
     batch_sizes: tuple[int, ...]
     versions: Mapping[str, str]
     first_answer_s: float | None = None

@@ -1,13 +1,12 @@
-"""The comparison as Markdown and as a chart."""
+"""The comparison as Markdown."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from benchmarks.peers.models import IDENTITY, NAMES
-from benchmarks.peers.records import BATCHINGS, DYNAMIC, ECHO, OFF, Case, Load
+from benchmarks.peers.records import BATCHINGS, ECHO, Case, Load
 from benchmarks.peers.results import (
     BRAID,
     METRICS,
@@ -19,7 +18,6 @@ from benchmarks.peers.results import (
     real,
     tally,
 )
-from benchmarks.reports import draw_bars
 
 _LEGEND = """\
 Cells: p50 ms / p99 ms / requests per second from the client, medians over the rounds; the best of a
@@ -33,7 +31,6 @@ def write_report(cases: Sequence[Case], folder: Path) -> str:
     ordered = sorted(cases, key=_rank)
     text = "\n".join([*_summary(ordered), "", *_tables(ordered)]) + "\n"
     (folder / "peers.md").write_text(text)
-    draw(ordered, folder / "peers.svg")
     return text
 
 
@@ -108,36 +105,3 @@ def _number(cell: Cell, metric: str, best: float) -> str:
     scaled = value / 1000 if metric.endswith("_us") else value
     text = f"{scaled:.0f}" if scaled >= 100 else f"{scaled:.3g}"
     return f"**{text}**" if value == best else text
-
-
-def draw(cases: Sequence[Case], path: Path) -> None:
-    """Bars relative to Braid: latency of one client, throughput of most clients."""
-    import matplotlib
-
-    matplotlib.use("svg")
-    from matplotlib import pyplot
-
-    panels = [(OFF, "p50_us", "p50 of one client, batching off"), (DYNAMIC, "requests_per_s",
-              "requests/s of most clients, dynamic batching")]  # fmt: skip
-    names = list(dict.fromkeys(name for case in cases for name in case.rows if name != ECHO))
-    figure, rows = pyplot.subplots(len(panels), 1, figsize=(12, 8), layout="constrained")
-    for axes, (batching, metric, title) in zip(rows, panels, strict=True):
-        shown = [case for case in cases if case.batching == batching and case.loads]
-        heights = {name: [_to_braid(case, metric, name) for case in shown] for name in names}
-        draw_bars(axes, [case.model for case in shown], heights, "relative to Braid")
-        axes.set_title(title)
-    rows[0].legend(fontsize=8, ncols=3)
-    figure.savefig(path)
-    pyplot.close(figure)
-
-
-def _to_braid(case: Case, metric: str, name: str) -> float:
-    closed = sorted(
-        (load for load in case.loads if not load.part), key=lambda case_load: case_load.clients
-    )
-    if not closed:
-        return math.nan
-    cells = cells_of(case, closed[0] if metric == "p50_us" else closed[-1])
-    if name not in cells or BRAID not in cells:
-        return math.nan
-    return cells[name].value(metric) / cells[BRAID].value(metric)

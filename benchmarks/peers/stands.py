@@ -39,7 +39,7 @@ class Stand:
 
     def __init__(self, contender: Contender, model: Model, hosting: Hosting, folder: Path) -> None:
         self.contender = contender
-        self.row = Row(contender.transport, tuple(hosting.batch_sizes), _versions(contender))
+        self.row = Row(tuple(hosting.batch_sizes), _versions(contender))
         self.unloaded_s = 0.0  # median latency of some first requests
         self._model = model
         self._hosting = hosting
@@ -90,7 +90,8 @@ class Stand:
         """
         assert self._server is not None, "started before"
         job = Job(
-            **self._target(self._server),
+            address=self._server.address,
+            model=self._model.name,
             questions=str(self._model.questions),
             clients=load.clients or OPEN_LOOP_CONNECTIONS,
             warmup_s=pace.warmup_s,
@@ -115,14 +116,6 @@ class Stand:
             rate_per_s=pace.rate_per_s,
         )
 
-    def _target(self, server: Server) -> dict[str, str]:
-        return {
-            "transport": self.contender.transport,
-            "address": server.address,
-            "model": self._model.name,
-            "path": self.contender.path,
-        }
-
     def _await_answer(self, server: Server) -> None:
         deadline = time.perf_counter() + START_S
         while True:
@@ -143,7 +136,7 @@ class Stand:
             CallFailed: no answer, or not the right one.
         """
         questions = read_questions(self._model.questions)
-        target = Target(**self._target(server), timeout_s=TIMEOUT_S)
+        target = Target(server.address, self._model.name, TIMEOUT_S)
         seconds = []
         with connected(target, questions) as call:
             for number in range(times):

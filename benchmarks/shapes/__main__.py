@@ -157,15 +157,13 @@ def _write(options: argparse.Namespace) -> None:
 
 
 def _contenders(named: Sequence[str], servers: Path, braid: Sequence[str]) -> list[Contender]:
-    """Find contenders that answer over gRPC; ``braid``: arguments of Braid's program.
+    """Find contenders; ``braid``: arguments of Braid's program.
 
     Raises:
-        ValueError: there is no such contender, or it is asked over HTTP.
+        ValueError: there is no such contender.
     """
     contenders = []
     for contender in find_contenders(named, servers):
-        if contender.transport != "grpc":
-            raise ValueError(f"{contender.name} is asked over {contender.transport}, not gRPC")
         if contender.name == BRAID:
             contender = replace(contender, arguments=(*contender.arguments, *braid))
         contenders.append(contender)

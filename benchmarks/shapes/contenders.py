@@ -45,7 +45,7 @@ class Stand:
 
     @property
     def target(self) -> Target:
-        return Target("grpc", self.server.address, self.model, timeout_s=TIMEOUT_S)
+        return Target(self.server.address, self.model, timeout_s=TIMEOUT_S)
 
     @contextmanager
     def failing(self) -> Iterator[None]:
@@ -141,10 +141,8 @@ class Neighbour:
         samples, over = Samples(), threading.Event()
         failures: list[Exception] = []
         job = Job(
-            transport="grpc",
             address=stand.neighbour,
             model=self.model.name,
-            path="",
             questions=str(self.model.questions),
             clients=NEIGHBOUR_CLIENTS,
             warmup_s=0.0,

@@ -17,8 +17,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from braid.core.inputs import Content, GivenTensor, ShapeClass
-from braid.core.padding import PaddedAxis, takes, together
-from braid.core.tensor import TensorType
+from braid.core.padding import PaddedAxis, at_length, length_of, takes, together
 
 LEAST_STEP = 8
 """Lengths of a lane differ by less than this, or than a quarter of the power of two below them."""
@@ -125,25 +124,3 @@ def elements_of(lane: Hashable) -> int:
     shape_class = lane.longest if isinstance(lane, Near) else lane
     assert isinstance(shape_class, ShapeClass)
     return max(1, sum(math.prod(map(int, spec.shape)) for _, spec in shape_class.inputs))
-
-
-def length_of(shape_class: ShapeClass, axis: PaddedAxis) -> int:
-    """Return the extent of a class along an axis."""
-    return next(
-        int(spec.shape[axis.inputs[name].dimension])
-        for name, spec in shape_class.inputs
-        if name in axis.inputs
-    )
-
-
-def at_length(shape_class: ShapeClass, axis: PaddedAxis, length: int) -> ShapeClass:
-    """Return the class that differs in its extent along an axis only."""
-
-    def longer(name: str, spec: TensorType) -> TensorType:
-        if name not in axis.inputs:
-            return spec
-        at = axis.inputs[name].dimension
-        return TensorType(spec.dtype, (*spec.shape[:at], length, *spec.shape[at + 1 :]))
-
-    inputs = tuple((name, longer(name, spec)) for name, spec in shape_class.inputs)
-    return ShapeClass(inputs, shape_class.static)

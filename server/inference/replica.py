@@ -25,7 +25,7 @@ from braid.core.background import log_unexpected
 from braid.core.device_state import is_state
 from braid.core.errors import BraidError, DeviceOutOfMemory, InvalidArtefact, PreconditionFailed
 from braid.core.inputs import ShapeClass
-from braid.core.padding import PaddedAxis, refused
+from braid.core.padding import PaddedAxis, length_of, refused
 from braid.core.program import (
     PlanToRun,
     ProgramKey,
@@ -40,7 +40,7 @@ from braid.server.devices.executables import Executable
 from braid.server.inference.buckets import Buckets
 from braid.server.inference.choose_lengths import MOST_CHOSEN
 from braid.server.inference.latencies import LatencyTable
-from braid.server.inference.lengths import Lengths, Request, elements_of, length_of
+from braid.server.inference.lengths import Lengths, Request, elements_of
 from braid.server.inference.other_shapes import OtherShapes
 from braid.server.inference.padding_check import PaddingCheck
 from braid.server.inference.shape_latencies import ShapeLatencies, ShapeTimes

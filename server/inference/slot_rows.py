@@ -14,14 +14,13 @@ from typing import Any
 import numpy as np
 
 from braid.core.inputs import Content, GivenTensor, ShapeClass
-from braid.core.padding import PaddedAxis, cut, pad
+from braid.core.padding import PaddedAxis, cut, length_of, pad
 from braid.core.pieces import PIECE_BYTES, Work, finished, joined
 from braid.core.strings import Strings, elements_of, length_prefixed
 from braid.core.tensor import BYTES, DTYPE_BYTES, TensorType
 from braid.engine.link.shared_memory import Field
 from braid.server.devices.executables import Executable
 from braid.server.inference.batching.queues import Piece
-from braid.server.inference.lengths import length_of
 from braid.server.inference.replica import ModelReplica
 from braid.server.inference.requests import (
     CheckedRequest,

@@ -31,10 +31,8 @@ def test_an_echo_is_asked_by_several_clients_and_its_answers_are_checked(
         command += [name, "1"]
     questions = [Question({"x": X}, {"y": factor * X}, tolerance=0.0)]
     job = Job(
-        transport="grpc",
         address=f"127.0.0.1:{port}",
         model="echo",
-        path="",
         questions=str(write_questions(tmp_path / "questions.npz", questions)),
         clients=5,
         warmup_s=0.05,

@@ -166,7 +166,7 @@ def test_contenders_and_models_that_are_unknown_are_refused(
         (["--models", "gpt"], "no model gpt; there are bert_base"),
         (["--lengths", "fixed"], "no distribution fixed; there are log-normal"),
         (["--phases", "last"], "no phase last; there are first, load, shapes"),
-        (["--contenders", "litserve"], "litserve is asked over http, not gRPC"),
+        (["--contenders", "litserve"], "no peer named litserve; there are: braid"),
     ):
         with pytest.raises(SystemExit):
             main(option)

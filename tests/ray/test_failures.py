@@ -8,10 +8,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from benchmarks.ray.load import Load, loaded
 from tests.clock import until
 from tests.models.small import small_cnn
 from tests.ray.cluster import Cluster
+from tests.ray.load import Load, loaded
 from tests.ray.redis import Redis
 
 pytestmark = pytest.mark.ray

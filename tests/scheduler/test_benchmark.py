@@ -86,7 +86,6 @@ def test_the_networks_built_here_have_their_known_sizes() -> None:
 def test_it_runs_end_to_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    pytest.importorskip("matplotlib")
     argv = ["planners", "--networks", "resnet50", "--seeds", "1", "--out", str(tmp_path)]
     monkeypatch.setattr(sys, "argv", argv)
 
@@ -95,5 +94,4 @@ def test_it_runs_end_to_end(
     report = json.loads((tmp_path / "planners.json").read_text())
     assert {result["planner"] for result in report["results"]} >= {"ios", "lazy-ios", "nimble"}
     assert set(report["devices"]) == {"large", "medium"} <= set(DEVICES)
-    assert (tmp_path / "planners.png").stat().st_size > 0
     assert "no other planner beats ios on" in capsys.readouterr().out

@@ -1,14 +1,13 @@
 """What a peer says of itself: ``servers/NAME/peer.toml`` beside its program ``serve.py``.
 
-    transport = "grpc"             # Open Inference Protocol v2 with raw contents; or "http"
-    path = "/infer"                # of HTTP: POST the inputs' bytes, get the outputs' bytes
     dynamic_batching = false       # offers it; where not, its server without it takes part
     models = ["identity"]          # left out: any
     [contenders]                   # left out: one, with the folder's name, no more arguments
     thirty_lines = ["--more", "arguments"]
 
-``requirements.txt`` beside it names the packages of its environment in exact versions. Without
-that file the program runs in the environment of the benchmark.
+Servers speak the Open Inference Protocol v2 over gRPC, with raw contents. ``requirements.txt``
+beside it names the packages of its environment in exact versions. Without that file the program
+runs in the environment of the benchmark.
 """
 
 from __future__ import annotations
@@ -21,7 +20,6 @@ from pathlib import Path
 SERVERS = Path(__file__).parents[1] / "servers"
 FIRST = ("braid", "thirty_lines")
 """First parts of names of peers that come before others."""
-TRANSPORTS = ("grpc", "http")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,15 +28,9 @@ class Contender:
 
     name: str
     folder: Path
-    transport: str
-    path: str = "/infer"
     dynamic_batching: bool = False
     models: tuple[str, ...] = ()  # empty: any
     arguments: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        if self.transport not in TRANSPORTS:
-            raise ValueError(f"{self.name}: transport is one of {', '.join(TRANSPORTS)}")
 
     @property
     def requirements(self) -> Path | None:

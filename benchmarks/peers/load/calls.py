@@ -1,4 +1,4 @@
-"""Blocking calls with requests built once: gRPC by the stubs of its C core, HTTP by a socket.
+"""Blocking calls with requests built once, by the stubs of gRPC's C core.
 
 A call returns when the answer's bytes have arrived; what it returns says whether they are right,
 which is not part of the time.
@@ -6,9 +6,8 @@ which is not part of the time.
 
 from __future__ import annotations
 
-import http.client
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import grpc
@@ -35,10 +34,8 @@ class CallFailed(Exception):
 class Target:
     """A server's model, and how it is asked."""
 
-    transport: str
     address: str
     model: str
-    path: str = "/infer"
     timeout_s: float = 30.0
 
 
@@ -49,30 +46,20 @@ Call = Callable[[int], Check]
 
 @contextmanager
 def connected(target: Target, questions: Sequence[Question]) -> Iterator[Call]:
-    """A call over a connection of its own. Not for two threads at once if HTTP.
+    """A call over a connection of its own.
 
     Raises:
         CallFailed: there is no connection in time.
     """
-    if target.transport == "grpc":
-        with grpc.insecure_channel(target.address, options=CHANNEL_OPTIONS) as channel:
-            try:
-                grpc.channel_ready_future(channel).result(target.timeout_s)
-            except grpc.FutureTimeoutError as error:
-                raise CallFailed("no connection") from error
-            yield _grpc_call(channel, target, questions)
-    else:
-        host, _, port = target.address.partition(":")
-        connection = http.client.HTTPConnection(host, int(port), timeout=target.timeout_s)
-        with closing(connection):
-            try:
-                connection.connect()
-            except OSError as error:
-                raise CallFailed("no connection") from error
-            yield _http_call(connection, target, questions)
+    with grpc.insecure_channel(target.address, options=CHANNEL_OPTIONS) as channel:
+        try:
+            grpc.channel_ready_future(channel).result(target.timeout_s)
+        except grpc.FutureTimeoutError as error:
+            raise CallFailed("no connection") from error
+        yield _call(channel, target, questions)
 
 
-def _grpc_call(channel: grpc.Channel, target: Target, questions: Sequence[Question]) -> Call:
+def _call(channel: grpc.Channel, target: Target, questions: Sequence[Question]) -> Call:
     infer: Callable[..., bytes] = channel.unary_unary(MODEL_INFER)
     messages = [message(target.model, question) for question in questions]
 
@@ -106,38 +93,3 @@ def is_right(question: Question, answer: bytes) -> bool:
         return False
     by_name = dict(zip(names, parts, strict=True))
     return question.is_answer([by_name.get(name, parts[0]) for name in question.outputs])
-
-
-def _http_call(
-    connection: http.client.HTTPConnection, target: Target, questions: Sequence[Question]
-) -> Call:
-    bodies = [b"".join(a.tobytes() for a in question.inputs.values()) for question in questions]
-    headers = {"Content-Type": "application/octet-stream"}
-
-    def call(number: int) -> Check:
-        number %= len(bodies)
-        try:
-            connection.request("POST", target.path, bodies[number], headers)
-            response = connection.getresponse()
-            answer = response.read()
-        except (OSError, http.client.HTTPException) as error:
-            connection.close()  # the next request connects again
-            raise CallFailed(type(error).__name__) from error
-        if response.status != 200:
-            raise CallFailed(f"HTTP {response.status}")
-        return lambda: _is_right_body(questions[number], answer)
-
-    return call
-
-
-def _is_right_body(question: Question, body: bytes) -> bool:
-    sizes = [output.nbytes for output in question.outputs.values()]
-    if len(body) != sum(sizes):
-        return False
-    ends = np.cumsum(sizes)
-    return question.is_answer(
-        [
-            np.frombuffer(body[end - size : end], np.float32)
-            for size, end in zip(sizes, ends, strict=True)
-        ]
-    )

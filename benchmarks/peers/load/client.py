@@ -39,10 +39,8 @@ class Job:
     rate_per_s: float | None = None  # None: closed loop
     timeout_s: float = 30.0
     seed: int = 0
-    transport: str
     address: str
     model: str
-    path: str
     questions: str  # file of the requests and their answers
 
 
@@ -72,7 +70,7 @@ def client_process() -> Iterator[ClientProcess]:
 
 def run(job: Job) -> Samples:
     questions = read_questions(Path(job.questions))
-    target = Target(job.transport, job.address, job.model, job.path, job.timeout_s)
+    target = Target(job.address, job.model, job.timeout_s)
     with ExitStack() as stack:
         calls = [stack.enter_context(connected(target, questions)) for _ in range(job.clients)]
         if job.rate_per_s is None:

@@ -23,7 +23,7 @@ def turn(contender: str, p50_us: float, per_s: float, load: Load = ONE) -> Turn:
 
 def case_of(*turns: Turn, model: str = "squeezenet") -> Case:
     facts = {"cpu": "Some CPU", "commit": "1234567890", "date": "2026-11-22T09:00:00"}
-    rows = {each.contender: Row("grpc", (1,), {}) for each in turns}
+    rows = {each.contender: Row((1,), {}) for each in turns}
     return Case(model, "off", facts, 2, rows=rows, turns=list(turns))
 
 

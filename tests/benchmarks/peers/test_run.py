@@ -30,7 +30,7 @@ def cases(tmp_path: Path) -> dict[str, Case]:
 
 
 @pytest.mark.ci
-def test_peers_over_grpc_and_http_are_measured_under_every_load(
+def test_peers_are_measured_under_every_load(
     model_files: Path, servers: Path, tmp_path: Path
 ) -> None:
     options = arguments("thirty_lines_ort,right", tmp_path, "--parts", "20")
@@ -47,7 +47,6 @@ def test_peers_over_grpc_and_http_are_measured_under_every_load(
     assert case.rows["right"].batch_sizes == (1, 2, 4, 8)
     assert case.rows["thirty_lines_ort"].batch_sizes == (1,)  # it has no batching
     assert f"### {TINY}, batching dynamic" in (tmp_path / "out" / "peers.md").read_text()
-    assert (tmp_path / "out" / "peers.svg").stat().st_size > 1000
 
 
 @pytest.mark.ci

@@ -12,8 +12,9 @@ from braid.core.padding import BY_CONSTRUCTION, MASK, PaddedAxis, PaddedInput
 from braid.core.plan import sequential_plan
 from braid.core.runtimes import ONNXRUNTIME
 from braid.core.schedule import SEQUENTIAL, Contender, Provenance, Schedule, ScheduleKey
+from braid.core.scheduled_lengths import LengthCosts
 from braid.core.tensor import TensorType
-from braid.server.inference.buckets import PROBE, Buckets, LengthCosts
+from braid.server.inference.buckets import PROBE, Buckets
 from braid.server.inference.lengths import elements_of
 from braid.server.inference.shape_latencies import ShapeTimes, bin_of
 

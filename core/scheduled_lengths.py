@@ -1,0 +1,137 @@
+"""Scheduled lengths along a padded axis, and which of them a shorter call pays to be padded to.
+
+    length 53 ──next scheduled length──> 64 ──cheaper than unpadded──> the plan of 64
+         └─────────────────────────────────────────otherwise──> as without one
+
+Of a server and of the library alike. Padding is exact along the axis (``braid.core.padding``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from braid.core.curve import Curve
+from braid.core.inputs import ShapeClass
+from braid.core.padding import LEAST_SAVED, MOST_PADDING, PaddedAxis, at_length, length_of
+from braid.core.runtimes import ONNXRUNTIME
+from braid.core.schedule import Schedule
+
+MAX_CLASSES = 512
+"""Shape classes whose scheduled shape is remembered."""
+
+
+class UnpaddedTimes(Protocol):
+    """Observed times of what runs unpadded."""
+
+    @property
+    def are_compared(self) -> bool:
+        """Whether runs of two numbers of elements were seen."""
+
+    def expected_s(self, elements: int) -> float | None:
+        """Return the expected seconds of a run; None: nothing is known."""
+
+
+class LengthCosts:
+    """Expected seconds of a row by length: unpadded, and by a schedule's plan."""
+
+    def __init__(
+        self, times: UnpaddedTimes | None = None, elements: Callable[[int], int] = int
+    ) -> None:
+        """``times``: None: nothing is observed. ``elements``: of a row, by its length."""
+        self._times = times
+        self._elements = elements
+        self._ratios: dict[float, float] = {}  # length -> plan's latency over the session's
+        self._compared_s: dict[float, float] = {}  # length -> the session's, in that comparison
+        self._ratio, self._compared = Curve({}), Curve({})
+
+    def compared(self, length: int, schedule: Schedule) -> None:
+        """Learn from the comparison that a schedule rests on."""
+        plan_us, session_us = schedule.serving_us, schedule.latency_in(ONNXRUNTIME)
+        if plan_us and session_us:
+            self._ratios[length] = plan_us / session_us
+            self._compared_s[length] = session_us / 1e6
+            self._draw()
+        else:
+            self.forget(length)
+
+    def forget(self, length: int) -> None:
+        self._ratios.pop(length, None)
+        self._compared_s.pop(length, None)
+        self._draw()
+
+    def _draw(self) -> None:
+        self._ratio, self._compared = Curve(self._ratios), Curve(self._compared_s, rises=True)
+
+    def unpadded_s(self, length: int) -> float | None:
+        """Expected seconds of a length without padding, relative to others; None: not known.
+
+        As observed, once two lengths were; until then as in the comparisons of schedules.
+        """
+        if self._times is not None and self._times.are_compared:
+            return self._times.expected_s(self._elements(length))
+        return self._compared.at(length)
+
+    def planned_s(self, length: int) -> float | None:
+        """Expected seconds of a length if it had, or has, a schedule; None: not known."""
+        unpadded_s, ratio = self.unpadded_s(length), self._ratio.within(length)
+        return None if unpadded_s is None or ratio is None else unpadded_s * ratio
+
+    def is_cheaper(self, length: int, scheduled: int) -> bool:
+        """Whether a scheduled length takes less than a shorter one does unpadded."""
+        unpadded_s, planned_s = self.unpadded_s(length), self.planned_s(scheduled)
+        if unpadded_s is None or planned_s is None:
+            return False
+        return scheduled in self._ratios and planned_s < (1 - LEAST_SAVED) * unpadded_s
+
+
+class ScheduledLengths:
+    """Classes that differ in their length along one axis and have schedules."""
+
+    def __init__(self, axis: PaddedAxis, costs: LengthCosts) -> None:
+        self.axis, self.costs = axis, costs
+        self._scheduled: set[ShapeClass] = set()
+        self._next: dict[ShapeClass, ShapeClass | None] = {}
+
+    def __contains__(self, shape_class: ShapeClass) -> bool:
+        return shape_class in self._scheduled
+
+    def add(self, shape_class: ShapeClass, schedule: Schedule | None) -> None:
+        """Take a class, by the schedule of its smallest batch size; None: it has none there."""
+        self._scheduled.add(shape_class)
+        self._next.clear()
+        if schedule is not None:
+            self.costs.compared(length_of(shape_class, self.axis), schedule)
+
+    def drop(self, shape_class: ShapeClass) -> None:
+        """Pad no more to a class."""
+        self._scheduled.discard(shape_class)
+        self._next.clear()
+        self.costs.forget(length_of(shape_class, self.axis))
+
+    def longer(self, own: ShapeClass) -> ShapeClass | None:
+        """Return the next longer scheduled class; None: there is none, or ``own`` is scheduled."""
+        if own in self._scheduled:
+            return None
+        if own not in self._next:
+            if len(self._next) >= MAX_CLASSES:
+                self._next.clear()
+            self._next[own] = self._next_longer(own)
+        return self._next[own]
+
+    def pays(self, own: ShapeClass, longer: ShapeClass, *, has_session: bool) -> bool:
+        """Whether padding is cheaper; ``has_session``: other shapes run without preparation."""
+        length, scheduled = length_of(own, self.axis), length_of(longer, self.axis)
+        if not has_session:
+            return length >= scheduled * (1 - MOST_PADDING)
+        return self.costs.is_cheaper(length, scheduled)
+
+    def _next_longer(self, own: ShapeClass) -> ShapeClass | None:
+        length, up_to = length_of(own, self.axis), self.axis.up_to
+        longer = [
+            one
+            for one in self._scheduled
+            if 0 < length < (scheduled := length_of(one, self.axis)) <= up_to
+            and at_length(own, self.axis, scheduled) == one
+        ]
+        return min(longer, key=lambda one: length_of(one, self.axis), default=None)
