@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -107,10 +108,14 @@ async def test_under_requests_without_end_lengths_are_stored_and_none_are_chosen
     a, _ = nodes
     never, a.is_quiet = asyncio.Event(), lambda: never.wait()
     looking = asyncio.create_task(a.choices.run())
+
+    def stored(count: int) -> bool:
+        return a.replica.seen_lengths.rows.get(10) == count
+
     try:
         for count in (LEAST_ROWS, 2 * LEAST_ROWS):
             a.answer({10: LEAST_ROWS, 11: 1})
-            await until(lambda count=count: a.replica.seen_lengths.rows.get(10) == count)
+            await until(partial(stored, count))
     finally:
         looking.cancel()
         await asyncio.gather(looking, return_exceptions=True)
