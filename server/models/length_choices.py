@@ -61,14 +61,21 @@ class LengthChoices:
         """Of each version whose requests may be padded, as stored last."""
 
     async def run(self) -> None:
-        """Store lengths, and choose by them in idle time, until cancelled."""
+        """Store lengths, and choose by them in idle time, until cancelled.
+
+        Under requests without end they are stored all the same.
+        """
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._look(self.keep))
+            group.create_task(self._look(self.choose))
+
+    async def _look(self, at: Callable[[], Awaitable[None]]) -> None:
         while True:
             await self._sleep(KEEP_S)
             try:
-                await self.keep()
-                await self.choose()
+                await at()
             except BraidError as error:
-                log.warning("lengths were not stored", extra={"reason": str(error)})
+                log.warning("lengths were not looked at", extra={"reason": str(error)})
 
     async def keep(self) -> None:
         """Store what was counted and whether padding was wrong; replicas use what is stored."""
@@ -104,10 +111,10 @@ class LengthChoices:
             weighed = self._weighed.get(place, 0)
             if not seen.since - (weighed if weighed <= seen.since else 0) >= LEAST_ROWS:
                 continue
+            await self._quiet()
             self._weighed[place] = seen.since
             choice = await self._better(replica, seen)
             if choice is not None:
-                await self._quiet()
                 if not await cores_are_idle(self._cpu_times, self._sleep):
                     self._weighed[place] = weighed  # again at the next look
                     continue

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -36,9 +38,10 @@ class Served:
         self.node.server.importer.padding = (AXIS,)
         self.node.device.in_runtime = PlanMeasurement(200.0, 0.01, 10, (0.5,) * 9, 1e-6, 1e-6)
         self.is_idle = True
+        self.is_quiet: Callable[[], Awaitable[object]] = a_moment
         self.choices = LengthChoices(
-            self.node.store, self.node.models.all_replicas, lambda: self.node.runner, a_moment,
-            self._cpu_times, lambda _: a_moment(),
+            self.node.store, self.node.models.all_replicas, lambda: self.node.runner,
+            lambda: self.is_quiet(), self._cpu_times, lambda _: a_moment(),
         )  # fmt: skip
         self._ticks = 0
 
@@ -97,6 +100,27 @@ async def test_lengths_that_come_often_are_scheduled_and_the_other_server_follow
     assert a.replica.chosen == b.replica.chosen
     assert a.node.device.measured
     assert not b.node.device.measured
+
+
+async def test_under_requests_without_end_lengths_are_stored_and_none_are_chosen(
+    nodes: tuple[Served, Served],
+) -> None:
+    a, _ = nodes
+    never, a.is_quiet = asyncio.Event(), lambda: never.wait()
+    looking = asyncio.create_task(a.choices.run())
+
+    def stored(count: int) -> bool:
+        return a.replica.seen_lengths.rows.get(10) == count
+
+    try:
+        for count in (LEAST_ROWS, 2 * LEAST_ROWS):
+            a.answer({10: LEAST_ROWS, 11: 1})
+            await until(partial(stored, count))
+    finally:
+        looking.cancel()
+        await asyncio.gather(looking, return_exceptions=True)
+
+    assert tuple(a.replica.scheduled) == ("length=150",)
 
 
 async def test_requests_of_all_servers_count(nodes: tuple[Served, Served]) -> None:
