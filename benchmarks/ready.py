@@ -31,7 +31,7 @@ from benchmarks.load.processes import braid_server
 from benchmarks.networks.export import export_onnx
 from benchmarks.networks.fires import FIRES
 from benchmarks.networks.registry import NETWORKS
-from benchmarks.reports import parser_of, write_report
+from benchmarks.reports import numbers, parser_of, write_report
 from benchmarks.states import add_state, by_state, in_state
 from braid.server.cli.local.demo_networks.onnx_file import write_onnx
 from braid_client import Client
@@ -198,6 +198,8 @@ def _settled_s(timeline: Timeline) -> float:
 def run(args: argparse.Namespace) -> int:
     environment = describe("torch", "onnxruntime")
     subjects = [SUBJECTS.get(name) or Subject(name) for name in args.only]
+    if args.batches:
+        subjects = [Subject(subject.name, tuple(args.batches)) for subject in subjects]
     trees = [REPOSITORY, *([args.tree.resolve()] if args.tree else [])]
     timelines: dict[tuple[str, Path], list[Timeline]] = {
         (name, tree): [] for name in args.only for tree in trees
@@ -241,6 +243,7 @@ def main() -> int:
     parser = parser_of("benchmarks.ready", __doc__)
     names = sorted({*SUBJECTS, *NETWORKS})
     parser.add_argument("--only", nargs="+", choices=names, default=[*SUBJECTS], metavar="NETWORK")
+    parser.add_argument("--batches", type=numbers, help="batch sizes in place of a model's usual")
     parser.add_argument("--rounds", type=int, default=1, help="registrations of each, in turns")
     parser.add_argument("--settle", type=float, default=5.0, help="idle seconds before each")
     parser.add_argument("--beside", type=int, default=0, help="loops that never pause")
