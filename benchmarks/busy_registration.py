@@ -10,10 +10,9 @@ a round:  server A: register all networks beside processes that take all cores
 
 A network passes if A's p50 is at most ``--within`` above B's, and nothing was provisional any more.
 
-The cores of a virtual machine may be near to each other at times, and far at others, and that
-decides between plans. ``--state COMMAND`` prints which of it is so, as its last word: B then
-registers a network in the state in which A last made its schedule, as far as ``--state-wait``
-allows, and what was registered in another one is told, and neither passes nor fails.
+B registers a network in the state of the cores in which A last made its schedule, as far as
+``--state-wait`` allows (benchmarks/states.py): it decides between plans. What was registered in
+another one is told, and neither passes nor fails.
 """
 
 from __future__ import annotations
@@ -21,8 +20,6 @@ from __future__ import annotations
 import argparse
 import multiprocessing
 import os
-import shlex
-import subprocess
 import sys
 import tempfile
 import time
@@ -38,6 +35,7 @@ from benchmarks.networks.export import model_file
 from benchmarks.networks.registry import NETWORKS
 from benchmarks.reports import LOCAL, parser_of, write_report
 from benchmarks.served import Inputs
+from benchmarks.states import present_state
 from braid_client import Client, Job
 
 DEFAULT_NETWORKS = ("squeezenet", "mnasnet", "googlenet", "randwire_small", "resnet50")
@@ -100,27 +98,11 @@ class Case:
         return self.settled_s is not None and self.ratio <= 1.0 + within
 
 
-@dataclass(frozen=True, slots=True)
-class Cores:
-    """State of the machine's cores, as ``command`` prints it; without a command always the same."""
-
-    command: str
-    wait_s: float
-
-    def state(self) -> str:
-        """The last word that the command prints."""
-        if not self.command:
-            return ""
-        ran = subprocess.run(
-            shlex.split(self.command), check=True, stdout=subprocess.PIPE, text=True
-        )
-        return ran.stdout.split()[-1]
-
-    def wait_for(self, state: str) -> None:
-        """Wait until the cores are in a state, or for so long as that may take."""
-        until = time.monotonic() + self.wait_s
-        while state and self.state() != state and time.monotonic() < until:
-            time.sleep(2.0)
+def wait_for(state: str, most_s: float) -> None:
+    """Wait until the cores are in a state, or for so long as that may take."""
+    until = time.monotonic() + most_s
+    while state and present_state() != state and time.monotonic() < until:
+        time.sleep(LOOK_S)
 
 
 def _take_a_core() -> None:
@@ -161,7 +143,7 @@ def _wait_for(client: Client, job: Job) -> None:
         sys.exit(f"{job.model} does not serve: {job.message}")
 
 
-def let_settle(client: Client, cases: Sequence[Case], idle_s: float, cores: Cores) -> None:
+def let_settle(client: Client, cases: Sequence[Case], idle_s: float) -> None:
     """Look on until no network is provisional, for a bounded time."""
     began, open_ = time.monotonic(), {case.network: case for case in cases}
     while open_ and time.monotonic() < began + idle_s:
@@ -169,7 +151,7 @@ def let_settle(client: Client, cases: Sequence[Case], idle_s: float, cores: Core
             if model.name in open_ and not any(plan.provisional for plan in model.schedules):
                 case = open_.pop(model.name)
                 case.settled_s = time.monotonic() - began
-                case.state = cores.state()
+                case.state = present_state()
         time.sleep(LOOK_S)
     for case in cases:
         case.settled = Plan.of(client, case.network)
@@ -178,20 +160,20 @@ def let_settle(client: Client, cases: Sequence[Case], idle_s: float, cores: Core
 
 
 def register_quietly(
-    client: Client, cases: Sequence[Case], models: Mapping[str, Path], cores: Cores
+    client: Client, cases: Sequence[Case], models: Mapping[str, Path], wait_s: float
 ) -> None:
     """Register each network with the machine to itself, in the state that A's had."""
     for case in cases:
         began = time.monotonic()
         for attempt in range(STATE_TRIES):
-            cores.wait_for(case.state)
-            before = cores.state()
+            wait_for(case.state, wait_s)
+            before = present_state()
             if attempt == 0:
                 job = client.register(case.network, models[case.network])
             else:
                 job = client.schedule_again(case.network)
             _wait_for(client, job)
-            after = cores.state()
+            after = present_state()
             case.quiet_state = after if before == after else f"{before}, then {after}"
             case.quiet = Plan.of(client, case.network)
             if case.is_comparable and not case.quiet.provisional:
@@ -242,15 +224,14 @@ def _words(plan: Plan) -> str:
 
 def hold_round(args: argparse.Namespace, work: Path, models: Mapping[str, Path]) -> list[Case]:
     cases = [Case(name) for name in args.networks]
-    cores = Cores(args.state, args.state_wait)
     with braid_server(work / "busy") as server:
         client = server.client
         with busy(args.processes):
             register_busily(client, cases, models)
-        let_settle(client, cases, args.idle, cores)
+        let_settle(client, cases, args.idle)
         with braid_server(work / "quiet") as quiet:
             other = quiet.client
-            register_quietly(other, cases, models, cores)
+            register_quietly(other, cases, models, args.state_wait)
             for case in cases:
                 compare(client, other, case)
                 print(text(case, args.within), flush=True)
@@ -291,9 +272,6 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--idle", type=float, default=300.0, help="seconds at most; default: 300")
     parser.add_argument("--within", type=float, default=0.05, help="default: 0.05")
-    parser.add_argument(
-        "--state", metavar="COMMAND", default="", help="prints the state of the cores"
-    )
     parser.add_argument(
         "--state-wait", type=float, default=120.0, help="seconds at most, for each network"
     )

@@ -35,6 +35,7 @@ from benchmarks.load.processes import braid_server
 from benchmarks.networks.export import model_file
 from benchmarks.networks.registry import NETWORKS, arrays_of
 from benchmarks.reports import LOCAL, names, parser_of, write_report
+from benchmarks.states import add_state, by_state, in_state
 from braid_client import BraidError, Client, ModelState
 
 DEFAULT_OUT = LOCAL / "served.json"
@@ -145,7 +146,7 @@ def measure(args: argparse.Namespace, store: Path, models: Path) -> list[Served]
             served = register(client, name, model_file(name, models))
             all_served.append(served)
             if "after" in args.phases:
-                served.phases["after"] = observe(client, served, args.pause, _for(args.seconds))
+                served.phases["after"] = _observed(args, client, served)
             if args.during:
                 other = model_file(args.during, models)
                 with beside_a_registration(client, args.during, other) as is_over:
@@ -154,11 +155,14 @@ def measure(args: argparse.Namespace, store: Path, models: Path) -> list[Served]
         if "quiet" in args.phases:
             with braid_server(store) as server:
                 wait_until_serving(server.client, name)
-                served.phases["quiet"] = observe(
-                    server.client, served, args.pause, _for(args.seconds)
-                )
+                served.phases["quiet"] = _observed(args, server.client, served)
         print(text(served), flush=True)
     return all_served
+
+
+def _observed(args: argparse.Namespace, client: Client, served: Served) -> Phase:
+    """A phase of ``args.seconds`` in the state that was asked for."""
+    return in_state(args.state, lambda: observe(client, served, args.pause, _for(args.seconds)))
 
 
 def _for(seconds: float) -> Callable[[], bool]:
@@ -201,11 +205,15 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=10.0, help="of requests, each phase")
     parser.add_argument("--pause", type=lambda s: float(s) / 1e3, default=0.0, help="milliseconds")
     parser.add_argument("--out", type=Path, default=DEFAULT_OUT, help="JSON file to write")
+    add_state(parser)
     return parser.parse_args(arguments)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    args = _options(arguments)
+    return by_state(_options(arguments), _run)
+
+
+def _run(args: argparse.Namespace) -> int:
     facts = environment.describe("torch", "onnxruntime", "grpcio")
     with tempfile.TemporaryDirectory(prefix="braid-served-") as temporary:
         work = Path(temporary)
