@@ -16,6 +16,7 @@ import argparse
 import sys
 import tempfile
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from benchmarks.environment import describe
 from benchmarks.networks.export import model_file
 from benchmarks.networks.registry import NETWORKS
 from benchmarks.reports import write_report
+from benchmarks.states import add_state, by_state, in_state
 from braid.core.precision import AUTO
 from braid.core.quantisation import quantisation_text
 from braid.library.compiling import compile
@@ -95,12 +97,17 @@ def main() -> int:
     parser.add_argument("--error", type=float, default=0.01)
     parser.add_argument("--models", type=Path, help="folder with NETWORK.onnx")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/local"))
-    args = parser.parse_args()
+    add_state(parser)
+    return by_state(parser.parse_args(), _run)
+
+
+def _run(args: argparse.Namespace) -> int:
     environment = describe("torch", "onednn-cpu-gomp")
     results: dict[str, dict[str, Any]] = {}
     with tempfile.TemporaryDirectory() as folder:
         for name, model, samples in _cases(args, Path(folder)):
-            results[name] = measure(model, samples, args.error)
+            hold = partial(measure, model, samples, args.error)
+            results[name] = in_state(args.state, hold)
             print_line(name, results[name])
             document = {"environment": environment, "error": args.error, "networks": results}
             write_report(args.out / "calibration.json", document)

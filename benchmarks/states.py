@@ -32,6 +32,11 @@ WAIT_S = 3600.0
 T = TypeVar("T")
 
 
+def present_state() -> str:
+    """Name of the state that this process's cores are in now; empty: it cannot be told."""
+    return str(core_distance()["cores"])
+
+
 def add_state(parser: argparse.ArgumentParser) -> None:
     """Add ``--state``; without it the option is empty."""
     parser.add_argument(
@@ -73,7 +78,7 @@ def in_state(
     state: str,
     hold: Callable[[], T],
     undo: Callable[[], object] = lambda: None,
-    look: Callable[[], str] = lambda: str(core_distance()["cores"]),
+    look: Callable[[], str] = present_state,
     sleep: Callable[[float], object] = time.sleep,
 ) -> T:
     """Hold a round; where the machine was in another state before or after it, hold it again.
@@ -98,7 +103,7 @@ def in_state(
 
 def wait_for(
     state: str,
-    look: Callable[[], str] = lambda: str(core_distance()["cores"]),
+    look: Callable[[], str] = present_state,
     sleep: Callable[[float], object] = time.sleep,
 ) -> None:
     """Wait until the machine is in a state; empty: do not wait.

@@ -27,6 +27,7 @@ from benchmarks.environment import describe
 from benchmarks.networks.export import model_file
 from benchmarks.planned import imported, kept
 from benchmarks.reports import write_report
+from benchmarks.states import add_state, by_state, present_state, wait_for
 from braid.compiler.device import measure as measure_stage
 from braid.core.allowance import cpu_allowance
 from braid.core.graph import OpGraph
@@ -124,7 +125,11 @@ async def run(args: argparse.Namespace, folder: Path) -> None:
             searched = kept(args.plans / f"{network}-1-{args.precision}") if args.plans else None
             choices = {} if searched is None else dict(searched.choices)
             artefact = await imported(model, (args.plans or folder) / model.stem)
-            graph, units = await measure(device, artefact, model, args.precision, choices)
+            while True:
+                graph, units = await measure(device, artefact, model, args.precision, choices)
+                if not args.state or await asyncio.to_thread(present_state) == args.state:
+                    break
+                await asyncio.to_thread(wait_for, args.state)
             bound = bound_of(graph, units, args.threads)
             print(f"{network:16} {bound}  gain at most {bound.gain:.3f}", flush=True)
             results[network] = {**asdict(bound), "gain": bound.gain, "units": len(units)}
@@ -142,8 +147,13 @@ def main() -> int:
     parser.add_argument("--precision", choices=PRECISIONS, default=FP32)
     parser.add_argument("--threads", type=int, default=cpu_allowance().threads)
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/local"))
+    add_state(parser)
+    return by_state(parser.parse_args(), _run)
+
+
+def _run(args: argparse.Namespace) -> int:
     with tempfile.TemporaryDirectory() as folder:
-        asyncio.run(run(parser.parse_args(), Path(folder)))
+        asyncio.run(run(args, Path(folder)))
     return 0
 
 
