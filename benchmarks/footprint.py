@@ -3,10 +3,10 @@
     python -m benchmarks.footprint --rounds 3 --out FOLDER
     python -m benchmarks.footprint --other PATH          in turns with another build of Braid
 
-A round: a server that takes SqueezeNet as soon as it is ready; one on an empty store that is asleep
-when SqueezeNet comes; idle for ``--settle`` seconds; its worker killed while one client asks without
-pause, a few times; started again on the same store.
-Memory is the proportional set size (PSS): what is shared counts once.
+A round: a server that takes SqueezeNet as soon as it is ready; one that is asleep when SqueezeNet
+comes; idle for ``--settle`` seconds; its worker killed while one client asks without pause, a few
+times; started again on the same store. Memory is the proportional set size (PSS): what is shared
+counts once.
 """
 
 from __future__ import annotations

@@ -103,6 +103,7 @@ class WorkerLink:
         async with self._falling_asleep:
             if self.state is LinkState.UP:
                 await self._end(LinkState.ASLEEP)
+                log.info("the worker of %s sleeps until a model needs it", self.name)
 
     async def wake(self) -> None:
         """Start a worker if it is asleep; returns when it is up.
