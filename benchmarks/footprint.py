@@ -3,9 +3,10 @@
     python -m benchmarks.footprint --rounds 3 --out FOLDER
     python -m benchmarks.footprint --other PATH          in turns with another build of Braid
 
-A round: a server on an empty store; SqueezeNet registered; idle for ``--settle`` seconds; its
-worker killed while one client asks without pause, a few times; started again on the same store.
-Memory is the proportional set size (PSS): what is shared counts once.
+A round: a server that takes SqueezeNet as soon as it is ready; one that is asleep when SqueezeNet
+comes; idle for ``--settle`` seconds; its worker killed while one client asks without pause, a few
+times; started again on the same store. Memory is the proportional set size (PSS): what is shared
+counts once.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from braid_client import BraidError, Client
 
 MODEL = "squeezenet"
 KILLS = 3
-EMPTY_S = 5.0  # after which an empty server is looked at
+EMPTY_S = 15.0  # after which an empty server is looked at; it is asleep after 10
 IMAGE = np.zeros((1, 3, 224, 224), np.float32)
 SERVED_S = 12.0
 """Time between kills, after which a worker is replaced without a pause."""
@@ -47,7 +48,8 @@ class Footprint:
     idle_mib: float
     idle_by_process_mib: Mapping[str, float]
     ready_s: float  # of a server on an empty store
-    first_answer_s: float  # since the upload began
+    first_answer_s: float  # since the upload began, of a server that has just started
+    first_answer_asleep_s: float  # the same of one that had no models for a while
     again_s: Sequence[float]  # from the end of a worker to the next answer
     restarted_s: float  # from the start on a store with the model to the first answer
 
@@ -82,6 +84,11 @@ def main() -> None:
 def measure(model: Path, store: Path, tree: Path, settle_s: float) -> Footprint:
     """One round of the build in the folder ``tree``."""
     environment = {"PYTHONPATH": str(tree)} if tree != REPOSITORY else {}
+    other = store.with_name(f"{store.name}-awake")
+    with braid_server(other, environment=environment, tree=tree) as server:
+        began = monotonic()
+        server.client.register(MODEL, model, batch_sizes=[1])
+        first_answer_s = answered(server.client) - began
     began = monotonic()
     with braid_server(store, environment=environment, tree=tree) as server:
         ready_s = monotonic() - began
@@ -89,7 +96,7 @@ def measure(model: Path, store: Path, tree: Path, settle_s: float) -> Footprint:
         empty_mib = sum(pss_mib(server).values())
         began = monotonic()
         job = server.client.register(MODEL, model, batch_sizes=[1])
-        first_answer_s = answered(server.client) - began
+        first_answer_asleep_s = answered(server.client) - began
         for state in server.client.watch_job(job.id):
             if state.ended:
                 break
@@ -100,7 +107,8 @@ def measure(model: Path, store: Path, tree: Path, settle_s: float) -> Footprint:
     with braid_server(store, environment=environment, tree=tree) as server:
         restarted_s = answered(server.client) - began
     memory = empty_mib, sum(by_process.values()), by_process
-    return Footprint(*memory, ready_s, first_answer_s, again_s, restarted_s)
+    first = first_answer_s, first_answer_asleep_s
+    return Footprint(*memory, ready_s, *first, again_s, restarted_s)
 
 
 def pss_mib(server: BraidServer) -> dict[str, float]:

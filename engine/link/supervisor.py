@@ -1,7 +1,8 @@
 """The front end's link to a device: keeps one worker process in service.
 
     STARTING ──facts arrive, on_start done──> UP ──process ends──> DOWN ──a pause──> STARTING
-        └──────────────────── close ──────────────────────┴──> CLOSED
+        ▲                                     └── sleep ──> ASLEEP ──wake──> STARTING
+        └──────────────────── close, from any of them ──> CLOSED
 
 Loads no torch. Every call ends exactly once: with its answer, with the error the worker sent, or
 with WorkerRestarting when the process died first.
@@ -18,6 +19,7 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import Any, TypeVar
 
+from braid.core.background import to_the_end
 from braid.core.errors import BraidError, StartupError, WorkerFault, WorkerRestarting
 from braid.engine.link.messages import (
     DescribeDevice,
@@ -45,6 +47,7 @@ class LinkState(enum.Enum):
     STARTING = "starting"  # is told what it needs to know; only on_start may call
     UP = "up"  # answers calls
     DOWN = "down"  # died; another one starts after a pause
+    ASLEEP = "asleep"  # ended on purpose, as nothing needs it; ``wake`` starts another one
     CLOSED = "closed"  # shut down on purpose, for good
 
 
@@ -79,6 +82,7 @@ class WorkerLink:
         self._arena = arena
         self._worker: WorkerProcess | None = None
         self._supervisor: asyncio.Task[None] | None = None
+        self._falling_asleep = asyncio.Lock()
 
     async def start(self) -> None:
         """Start the worker and keep one in service; returns when it is up.
@@ -92,7 +96,33 @@ class WorkerLink:
 
     async def close(self) -> None:
         """End the worker; calls in flight fail with WorkerRestarting."""
-        self._set(LinkState.CLOSED)
+        await self._end(LinkState.CLOSED)
+
+    async def sleep(self) -> None:
+        """End the worker if it is up, until ``wake``; the device is as good as before."""
+        async with self._falling_asleep:
+            if self.state is LinkState.UP:
+                await self._end(LinkState.ASLEEP)
+                log.info("the worker of %s sleeps until a model needs it", self.name)
+
+    async def wake(self) -> None:
+        """Start a worker if it is asleep; returns when it is up.
+
+        Raises:
+            StartupError: the device has gone; one line says why.
+            WorkerFault: the start failed otherwise; the next call tries again.
+        """
+        async with self._falling_asleep:
+            if self.state is not LinkState.ASLEEP:
+                return
+            try:
+                await self.start()
+            except BaseException:
+                await to_the_end(self._end(LinkState.ASLEEP))
+                raise
+
+    async def _end(self, state: LinkState) -> None:
+        self._set(state)
         if self._supervisor is not None:
             self._supervisor.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -133,7 +163,9 @@ class WorkerLink:
 
     @property
     def answers(self) -> bool:
-        """Whether the worker in service is up and answered the last questions for its status."""
+        """Whether the worker is asleep, or is up and answered the last questions for its status."""
+        if self.state is LinkState.ASLEEP:
+            return True
         up = self.state is LinkState.UP
         return up and self._worker is not None and not self._worker.is_silent
 

@@ -32,6 +32,7 @@ import socket
 import subprocess
 import sys
 import threading
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -44,14 +45,18 @@ from braid.engine.processes.environment import library_environment
 MODULE = "braid.engine.processes.fork_server"
 
 PRELOADED = (
+    "braid.engine.worker.process.assembly",
+    "onnxruntime",
     "braid.compiler.planning",
     "braid.compiler.search_thread",
     "braid.engine.importer.sandbox.pipeline",
     "braid.engine.importer.upload.uploaded_model",
-    "braid.engine.worker.process.assembly",
-    "torch.fx.experimental.symbolic_shapes",  # by the first operator on meta tensors, with sympy
 )
-"""What children load anyway. Not OpenVINO, which starts a thread."""
+"""What children load anyway, in the order in which the first ones want it.
+
+Not OpenVINO, which starts a thread, and not sympy, which torch's kernels for meta tensors load: few
+models need them (engine/ops/shape_rules.py).
+"""
 
 MOST_BYTES = 64 << 10  # of a request
 MOST_DESCRIPTORS = 16
@@ -217,12 +222,19 @@ class _Server:
         self._reports: dict[int, int] = {}  # report -> pid
         self._poll = select.poll()
 
-    def serve(self) -> _Child:
-        """Serve until nobody is left to serve, which ends the process; returns in a child only."""
+    def serve(self, to_load: Iterable[str]) -> _Child:
+        """Serve until nobody is left to serve, which ends the process; returns in a child only.
+
+        Modules are loaded while nothing is asked. A child loads those that are missing itself.
+        """
         self._poll.register(self._parent, select.POLLIN)
         self._poll.register(self._requests, select.POLLIN)
+        waiting = deque(to_load)
         while True:
-            for descriptor, _ in self._poll.poll():
+            events = self._poll.poll(0 if waiting else None)
+            if waiting and not events:
+                importlib.import_module(waiting.popleft())
+            for descriptor, _ in events:
                 if descriptor == self._parent:
                     os._exit(0)
                 elif descriptor in self._running:
@@ -261,6 +273,7 @@ class _Server:
     def _fork(self, child: _Child) -> bool:
         """Fork a child; returns whether this is the child."""
         server = os.getpid()
+        gc.freeze()  # a collection of a child does not write to what it shares
         try:
             pid = os.fork()
         except OSError as error:
@@ -324,10 +337,9 @@ def main() -> None:
     parent, requests = map(int, sys.argv[1:])
     end_with_parent(parent)
     gc.disable()  # collections are a seventh of the CPU time that loading takes
-    for name in PRELOADED:
-        importlib.import_module(name)
-    gc.freeze()  # a collection of a child does not write to what it shares
-    _Server(parent, socket.socket(fileno=requests)).serve().run()
+    first, *others = PRELOADED
+    importlib.import_module(first)
+    _Server(parent, socket.socket(fileno=requests)).serve(others).run()
 
 
 if __name__ == "__main__":

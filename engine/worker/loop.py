@@ -21,8 +21,6 @@ from functools import partial
 from time import monotonic
 from typing import Any
 
-import torch
-
 from braid.core.errors import BraidError, DeviceLost, InvalidRequest, WorkerFault
 from braid.engine.device import RUNS_UNDERWAY, Backend
 from braid.engine.importer.host.report import WEIGHTS_FILE
@@ -132,7 +130,7 @@ class Worker(YieldToRequests):
             Calibrate: self._measurements.calibrate,
             CompareThroughput: self._measurements.throughput,
         }
-        self._background = deque([_Background(None, _warm_up())])
+        self._background = deque([_Background(None, _settle())])
         self._freed = freed or FreedMemory(give_back_read=partial(give_back_pages, WEIGHTS_FILE))
 
     def serve(self) -> None:
@@ -413,13 +411,11 @@ def _as_braid_error(error: Exception, backend: Backend) -> BraidError:
     return WorkerFault(f"the device worker failed: {type(error).__name__}")
 
 
-def _warm_up() -> Task:
-    """Run an operator on a meta tensor, which loads what torch needs for it, while idle.
+def _settle() -> Task:
+    """Leave what is there, and stays, out of garbage collections.
 
-    What is there then stays, and garbage collection need not look at it: a full one took 130 ms of
-    whatever was going on, and takes 12.
+    A full one took 130 ms of whatever was going on, and takes 12.
     """
-    torch.relu(torch.empty(1, device="meta"))
     yield None
     gc.collect()
     gc.freeze()

@@ -157,6 +157,7 @@ class FrontEnd:
             self._fleet.start()
         self._background.start(self.models.residency.run())
         self._background.start(_give_back_memory())
+        self._background.start(self.devices.sleep_while(self._is_empty))
         self._background.start(self.drift.run())
         if self.settings.compare_again:
             self._background.start(self.models.provisional.run())
@@ -183,6 +184,11 @@ class FrontEnd:
         with suppress(TimeoutError):
             async with asyncio.timeout(self.settings.restore_seconds):
                 await done.wait()
+
+    def _is_empty(self) -> bool:
+        """True without versions, jobs, and uploads that may become some."""
+        serving, runner = self.models.serving, self.models.runner
+        return not (serving.versions() or runner.has_jobs or self.store.receives)
 
     def _is_awaited(self, model: ModelVersion) -> bool:
         """True if the server is ready only once a model of the store is loaded."""

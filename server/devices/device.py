@@ -151,8 +151,8 @@ class Device:
 
     @property
     def is_up(self) -> bool:
-        """True if the worker takes calls."""
-        return self.link.state is LinkState.UP
+        """True if the worker takes calls, or will once there is a model to load."""
+        return self.link.state in (LinkState.UP, LinkState.ASLEEP)
 
     @property
     def answers(self) -> bool:
@@ -163,6 +163,11 @@ class Device:
         """Start the worker, which is replaced from now on whenever it ends."""
         await self.link.start()
         self._state_watch.start()
+
+    async def sleep(self) -> None:
+        """End a worker that has no model, until one is loaded; that of a GPU opens too slowly."""
+        if not self._users and self.link.options.gpu is None:
+            await self.link.sleep()
 
     async def close(self) -> None:
         """End the worker and the measuring process."""
@@ -226,6 +231,7 @@ class Device:
         assert self._users[digest], f"no user keeps {digest}"
         if digest in self._models:
             return
+        await self.link.wake()
         try:
             await self.link.call(LoadModel(digest, str(artefact)))
         except InvalidArtefact as error:

@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 
 from braid.compiler.bench import MakeMeasuringHost, measuring_host
 from braid.core.allowance import cpu_allowance
 from braid.core.errors import BraidError, StartupError
+from braid.engine.processes.fork_server import ForkServer
 from braid.server.device_names import parse_device
 from braid.server.devices.device import Device, DeviceEvents
 from braid.server.devices.executables import RunLimits
@@ -22,6 +24,9 @@ from braid.server.devices.worker_options import worker_options
 from braid.server.settings import Settings
 
 log = logging.getLogger("braid.devices")
+
+ASLEEP_AFTER_S = 10
+"""Seconds without a model or a job, after which no process holds the libraries that run them."""
 
 
 class Devices:
@@ -83,6 +88,22 @@ class Devices:
         for device in [device for device in self.all if device.name in refused]:
             self.all.remove(device)
             await device.close()
+
+    async def sleep_while(self, is_empty: Callable[[], bool]) -> None:
+        """End the processes that hold libraries while there are no models; until cancelled.
+
+        The next upload starts the fork server, and the first model that is loaded its worker.
+        """
+        empty_s = 0
+        while True:
+            await asyncio.sleep(1)
+            empty_s = empty_s + 1 if is_empty() else 0
+            if empty_s < ASLEEP_AFTER_S:
+                continue
+            for device in self.all:
+                await device.sleep()
+            if is_empty():
+                await asyncio.to_thread(ForkServer.end_unless_used)
 
     async def close(self) -> None:
         await asyncio.gather(*(device.close() for device in self.all))

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import replace
 from time import monotonic
 
 from braid.core.errors import DeadlineExceeded, InvalidUpload
+from braid.engine.processes.fork_server import ForkServer
 from braid.server.models.first_bytes import FirstBytes
 from braid.server.rpc.status import Context
 from braid.server.security.addresses import network_of_peer
@@ -106,6 +107,8 @@ class ModelUploads:
             InvalidRequest: the samples cannot be read.
         """
         first = FirstBytes()
+        with suppress(OSError):  # which the import will meet and say
+            ForkServer.running()  # loads its libraries while the file arrives, if it was ended
         async with AsyncExitStack() as kept:
             upload = await kept.enter_async_context(self._store.receive(self._max_bytes, caller))
             samples = SampleUpload(self._store, self._max_samples_bytes, caller, kept)

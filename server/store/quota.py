@@ -34,6 +34,10 @@ class Quota:
         self._lock = threading.Lock()  # for the bytes; a look at a large store takes long
         self._used_bytes = 0  # as of the last upload that began, and what was written since
 
+    @property
+    def has_uploads(self) -> bool:
+        return self._uploads.total() > 0
+
     def begin(self, caller: str = "") -> None:
         """Count an upload that begins; caller "" is the server itself.
 

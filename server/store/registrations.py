@@ -58,6 +58,11 @@ class Registrations:
         """Return an upload to enter by ``async with``; caller "" is the server itself."""
         return Upload(self.folder.uploads, limit_bytes, self._quota, self._disk, caller)
 
+    @property
+    def receives(self) -> bool:
+        """True while a file is being received."""
+        return self._quota.has_uploads
+
     def register(
         self,
         name: str,
