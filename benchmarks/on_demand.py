@@ -112,9 +112,14 @@ def run(folder: Path, count: int, fit: int, size: int, settle_s: float, seed: in
     weights_mib = count * 4 * size**2 / 2**20
     tenth = -(-count // 10)
     first_ms, last_ms = (1000 * median(part) for part in (times_s[:tenth], times_s[-tenth:]))
-    registered = sum(times_s), (first_ms, last_ms)
-    memory = in_memory, sum(by_process.values()), next(iter(by_process.values()))
-    return Report(count, weights_mib, *registered, asked, *memory, *restarted_s, again)
+    return Report(
+        *(count, weights_mib, sum(times_s), (first_ms, last_ms), asked, in_memory),
+        memory_mib=sum(by_process.values()),
+        front_end_mib=next(iter(by_process.values())),
+        restarted_ready_s=restarted_s[0],
+        restarted_loaded_s=restarted_s[1],
+        asked_again=again,
+    )
 
 
 def register(client: Client, factors: Mapping[str, int], file: Path, size: int) -> list[float]:
