@@ -1,12 +1,13 @@
 """What a server costs: memory of all its processes, and seconds until it answers.
 
     python -m benchmarks.footprint --rounds 3 --out FOLDER
+    python -m benchmarks.footprint --model bert_base     any of benchmarks.networks
     python -m benchmarks.footprint --other PATH          in turns with another build of Braid
 
-A round: a server that takes SqueezeNet as soon as it is ready; one that is asleep when SqueezeNet
-comes; idle for ``--settle`` seconds; its worker killed while one client asks without pause, a few
-times; started again on the same store. Memory is the proportional set size (PSS): what is shared
-counts once.
+A round: a server that takes a model as soon as it is ready; one that is asleep when it comes; idle
+for ``--settle`` seconds; its worker killed while one client asks without pause, a few times;
+started again on the same store. Memory is the proportional set size (PSS): what is shared counts
+once.
 """
 
 from __future__ import annotations
@@ -25,17 +26,17 @@ from time import monotonic
 
 import numpy as np
 import psutil
+from numpy.typing import NDArray
 
 from benchmarks.environment import REPOSITORY, describe
 from benchmarks.load.processes import BraidServer, braid_server
+from benchmarks.networks import NETWORKS
 from benchmarks.networks.export import export_onnx
 from benchmarks.reports import parser_of, write_report
-from braid_client import BraidError, Client
+from braid_client import BraidError, Client, TensorSpec
 
-MODEL = "squeezenet"
 KILLS = 3
 EMPTY_S = 15.0  # after which an empty server is looked at; it is asleep after 10
-IMAGE = np.zeros((1, 3, 224, 224), np.float32)
 SERVED_S = 12.0
 """Time between kills, after which a worker is replaced without a pause."""
 
@@ -60,6 +61,7 @@ def main() -> None:
     parser.add_argument("--settle", type=float, default=65.0, help="seconds; benches end in 10")
     parser.add_argument("--other", type=Path, help="folder that holds another build of braid")
     parser.add_argument("--out", type=Path, help="folder for footprint.json")
+    parser.add_argument("--model", choices=sorted(NETWORKS), default="squeezenet")
     arguments = parser.parse_args()
     builds = {"this": REPOSITORY}
     if arguments.other is not None:
@@ -69,7 +71,7 @@ def main() -> None:
             compileall.compile_dir(package.parent, quiet=1)
     rounds: dict[str, list[Footprint]] = {name: [] for name in builds}
     with tempfile.TemporaryDirectory() as folder:
-        model = export_onnx(MODEL, Path(folder) / "model.onnx")
+        model = export_onnx(arguments.model, Path(folder) / "model.onnx")
         for number in range(arguments.rounds):
             for name, tree in builds.items():
                 store = Path(folder) / f"{name}-{number}"
@@ -87,7 +89,7 @@ def measure(model: Path, store: Path, tree: Path, settle_s: float) -> Footprint:
     other = store.with_name(f"{store.name}-awake")
     with braid_server(other, environment=environment, tree=tree) as server:
         began = monotonic()
-        server.client.register(MODEL, model, batch_sizes=[1])
+        server.client.register("model", model, batch_sizes=[1])
         first_answer_s = answered(server.client) - began
     began = monotonic()
     with braid_server(store, environment=environment, tree=tree) as server:
@@ -95,7 +97,7 @@ def measure(model: Path, store: Path, tree: Path, settle_s: float) -> Footprint:
         time.sleep(EMPTY_S)
         empty_mib = sum(pss_mib(server).values())
         began = monotonic()
-        job = server.client.register(MODEL, model, batch_sizes=[1])
+        job = server.client.register("model", model, batch_sizes=[1])
         first_answer_asleep_s = answered(server.client) - began
         for state in server.client.watch_job(job.id):
             if state.ended:
@@ -135,10 +137,16 @@ def answered(client: Client) -> float:
     """Ask until there is an answer; the time of the clock then."""
     while True:
         with suppress(BraidError):
-            for given in client.model(MODEL).inputs:
-                client.infer(MODEL, {given.name: IMAGE})
+            if inputs := client.model("model").inputs:
+                client.infer("model", dict(map(zeros, inputs)))
                 return monotonic()
         time.sleep(0.002)
+
+
+def zeros(given: TensorSpec) -> tuple[str, NDArray[np.generic]]:
+    """One row of an input, by name."""
+    shape = [1, *(size if isinstance(size, int) else 1 for size in given.shape[1:])]
+    return given.name, np.zeros(shape, np.int64 if given.dtype == "INT64" else np.float32)
 
 
 def killed_under_load(server: BraidServer) -> float:

@@ -6,7 +6,7 @@
 Registers models of distinct weights (y = factor * x, by a whole matrix) on a server whose worker
 has room for ``--fit`` of them, asks all of them in an order by chance, each twice, then starts
 again on the store and asks once more. An answer that is wrong or missing ends it, and so does a
-database that is damaged.
+database that is damaged, or a restart that does not load those first that were used last.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ from braid.server.models.residency import ESTIMATE_BYTES, ESTIMATE_FACTOR, LIBRA
 from braid_client import Client, ModelState
 
 AT_ONCE = 4  # callers
+QUIET_S = 3.0  # after which a restart loads no more
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +66,7 @@ class Report:
     memory_mib: float
     front_end_mib: float
     restarted_ready_s: float
+    restarted_loaded_s: float  # later: those that were used last, as many as fit
     asked_again: Asked
 
 
@@ -98,21 +100,26 @@ def run(folder: Path, count: int, fit: int, size: int, settle_s: float, seed: in
         asked = ask_all(server, factors, order, size)
         check(server.client, factors)
         time.sleep(settle_s)
-        in_memory = count_loaded(server)
+        in_memory = len(loaded(server))
         by_process = pss_mib(server)
     check_database(store)
     began = monotonic()
     with braid_server(store, environment=environment) as server:
-        restarted_ready_s = monotonic() - began
+        restarted_s = monotonic() - began, restored(server, order)
         again = ask_all(server, factors, order[::-1], size)
         check(server.client, factors)
     check_database(store)
     weights_mib = count * 4 * size**2 / 2**20
     tenth = -(-count // 10)
     first_ms, last_ms = (1000 * median(part) for part in (times_s[:tenth], times_s[-tenth:]))
-    registered = sum(times_s), (first_ms, last_ms)
-    memory = in_memory, sum(by_process.values()), next(iter(by_process.values()))
-    return Report(count, weights_mib, *registered, asked, *memory, restarted_ready_s, again)
+    return Report(
+        *(count, weights_mib, sum(times_s), (first_ms, last_ms), asked, in_memory),
+        memory_mib=sum(by_process.values()),
+        front_end_mib=next(iter(by_process.values())),
+        restarted_ready_s=restarted_s[0],
+        restarted_loaded_s=restarted_s[1],
+        asked_again=again,
+    )
 
 
 def register(client: Client, factors: Mapping[str, int], file: Path, size: int) -> list[float]:
@@ -168,11 +175,27 @@ def ask_all(
     return Asked(first_p50, first_p99, second_p50, second_p99, all_s)
 
 
-def count_loaded(server: BraidServer) -> int:
-    """Count the models that are in memory."""
+def restored(server: BraidServer, used: Sequence[str]) -> float:
+    """Wait until a restart loads no more models; returns the seconds until the last of them.
+
+    Raises:
+        ValueError: it loaded others than those that were ``used`` last.
+    """
+    began, seen, since = monotonic(), set[str](), monotonic()
+    while monotonic() - since < QUIET_S:
+        time.sleep(0.2)
+        if (now := loaded(server)) != seen:
+            seen, since = now, monotonic()
+    if strange := seen - set(used[-len(seen) - AT_ONCE :]):
+        raise ValueError(f"the restart loaded {strange} before models that were used later")
+    return since - began
+
+
+def loaded(server: BraidServer) -> set[str]:
+    """Names of the models that are in memory."""
     with urlopen(f"http://127.0.0.1:{server.http_port}/metrics", timeout=600) as answer:
         text = answer.read().decode()
-    return len(re.findall(r"^braid_model_loaded{.* 1\.0$", text, re.MULTILINE))
+    return set(re.findall(r"^braid_model_loaded{model=\"(.*?)\".* 1\.0$", text, re.MULTILINE))
 
 
 def check(client: Client, factors: Mapping[str, int]) -> None:

@@ -168,8 +168,7 @@ class Residency:
     async def keep_order(self) -> None:
         """Write the order of use; without room on the disk, the one before stays."""
         used = sorted(self._present(), key=lambda pair: -pair[1].used_at)
-        order = [_text(row) for row, _ in used]
-        order += [name for name in self._order if name not in set(order)]
+        order = list(dict.fromkeys([*(_text(row) for row, _ in used), *self._order]))
         rows = [row for row, _ in self._models.versions()]
         known, digests = {_text(row) for row in rows}, {row.artefact for row in rows}
         self._held = {key: size for key, size in self._held.items() if key[1] in digests}

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
+from typing import NamedTuple
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
@@ -118,35 +119,49 @@ class RequestMetrics:
             family.remove_by_labels(labels)
 
 
-class ReplicaMetrics:
-    """Series of one model version on one device, set by its queue and batches."""
+class _Histograms(NamedTuple):
+    """Series of the runs of one model version on one device."""
 
-    def __init__(
-        self, families: RequestMetrics, labels: tuple[str, str, str], sums: Statistics
-    ) -> None:
+    queue: Histogram
+    compute: Histogram
+    rows: Histogram
+    size: Histogram
+
+
+class ReplicaMetrics:
+    """Series of one model version on one device, set by its queue and batches.
+
+    Its histograms, nine tenths of all series, are made by its first run: of a thousand models most
+    are asked seldom. Those of preparing are looked up each time, as it is rare.
+    """
+
+    def __init__(self, model: ModelMetrics, device: str) -> None:
         self.waiting_requests = 0
-        self._sums = sums
-        self._queue = families.queue_seconds.labels(*labels)
-        self._prepare = families.prepare_seconds.labels(*labels)
-        self._compute = families.compute_seconds.labels(*labels)
-        self._rows = families.batch_rows.labels(*labels)
-        self._size = families.batch_size.labels(*labels)
-        self._waiting_requests = families.queue_requests.labels(*labels)
-        self._waiting_rows = families.queue_rows.labels(*labels)
+        self._model = model
+        self._labels = (*model.labels, device)
+        self._waiting_requests = model.families.queue_requests.labels(*self._labels)
+        self._waiting_rows = model.families.queue_rows.labels(*self._labels)
+
+    @cached_property
+    def _runs(self) -> _Histograms:
+        of = self._model.families
+        families = of.queue_seconds, of.compute_seconds, of.batch_rows, of.batch_size
+        return _Histograms(*(family.labels(*self._labels) for family in families))
 
     def request_computed(
         self, queue_seconds: float, compute_seconds: float, prepare_seconds: float = 0.0
     ) -> None:
-        self._queue.observe(queue_seconds)
+        self._runs.queue.observe(queue_seconds)
         if prepare_seconds:
-            self._prepare.observe(prepare_seconds)
-        self._compute.observe(compute_seconds)
-        self._sums.request_computed(queue_seconds, compute_seconds, prepare_seconds)
+            prepare = self._model.families.prepare_seconds.labels(*self._labels)
+            prepare.observe(prepare_seconds)
+        self._runs.compute.observe(compute_seconds)
+        self._model.statistics.request_computed(queue_seconds, compute_seconds, prepare_seconds)
 
     def batch_ran(self, batch_size: int, rows: int, compute_us: int) -> None:
-        self._sums.batch_ran(batch_size, rows, compute_us)
-        self._size.observe(batch_size)
-        self._rows.observe(rows)
+        self._model.statistics.batch_ran(batch_size, rows, compute_us)
+        self._runs.size.observe(batch_size)
+        self._runs.rows.observe(rows)
 
     def queue_is(self, requests: int, rows: int) -> None:
         self.waiting_requests = requests
@@ -162,12 +177,11 @@ class ModelMetrics:
 
     def __init__(self, families: RequestMetrics, model: str, version: str) -> None:
         self.statistics = Statistics()
-        self._families = families
+        self.families = families
+        self.labels = (model, version)
         self._replicas: dict[str, ReplicaMetrics] = {}
         self._requests: dict[str, Counter] = {}
-        self._count = families.ended
-        self._labels = (model, version)
-        self._total = families.duration_seconds.labels(*self._labels)
+        self._total = families.duration_seconds.labels(*self.labels)
 
     @property
     def waiting_requests(self) -> int:
@@ -176,20 +190,19 @@ class ModelMetrics:
     def on(self, device: str) -> ReplicaMetrics:
         replica = self._replicas.get(device)
         if replica is None:
-            replica = ReplicaMetrics(self._families, (*self._labels, device), self.statistics)
-            self._replicas[device] = replica
+            replica = self._replicas[device] = ReplicaMetrics(self, device)
         return replica
 
     def retire(self) -> None:
         """Make no further series of the exported families; those of the version were removed."""
-        self._families = RequestMetrics(CollectorRegistry())
-        self._count = self._families.ended
+        self.families = RequestMetrics(CollectorRegistry())
 
     def request_ended(self, outcome: str, total_seconds: float) -> None:
         """Count one request that ended; ``outcome`` is the name of its gRPC status."""
         counter = self._requests.get(outcome)
         if counter is None:
-            counter = self._requests[outcome] = self._count.labels(*self._labels, outcome)
+            counter = self.families.ended.labels(*self.labels, outcome)
+            self._requests[outcome] = counter
         counter.inc()
         self._total.observe(total_seconds)
         self.statistics.request_ended(outcome == "OK", total_seconds)

@@ -76,6 +76,17 @@ def test_a_registered_model_has_its_own_series() -> None:
     assert series.statistics.by_batch_size[4].count == 2
 
 
+def test_a_model_that_is_loaded_and_never_asked_has_few_series() -> None:
+    metrics = Metrics()
+    before = len(exposed(metrics).splitlines())
+
+    metrics.add_model("lenet", 2).on("cpu")
+
+    text = exposed(metrics)
+    assert 'braid_queue_depth_requests{device="cpu",model="lenet",version="2"} 0.0' in text
+    assert len(text.splitlines()) - before < 25
+
+
 def test_a_deleted_model_leaves_nothing_behind_not_even_through_late_requests() -> None:
     metrics = Metrics()
     series = metrics.add_model("lenet", 1)
@@ -176,7 +187,8 @@ def test_a_request_that_ends_after_its_model_was_deleted_makes_no_series() -> No
 
     metrics.remove_model("lenet", 1)
     series.request_ended("CANCELLED", 0.02)  # the first with this outcome
-    series.on("cuda:0").batch_ran(batch_size=1, rows=1, compute_us=5)
+    for device in ("cpu", "cuda:0"):
+        series.on(device).batch_ran(batch_size=1, rows=1, compute_us=5)
 
     assert "lenet" not in exposed(metrics)
 
