@@ -38,7 +38,8 @@ test-paused: $(READY)
 test-ci: $(READY)
 	$(BIN)/python -m pytest -m ci -n $(WORKERS) --no-loadscope-reorder
 
-# Ten networks of the zoo through import, search and engines, against benchmarks/zoo/counts.json. Minutes; the
+# Ten networks of the zoo through import, search and engines, against benchmarks/zoo/counts.json. Not in .ci/run:
+# registrations take 20 s each beside other work, exports and the package a minute and a half. The
 # package transformers goes into a folder of its own, and where it cannot be had its four networks are left out.
 ZOO := .venv/transformers
 zoo-quick: $(READY)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import queue
 import signal
 import subprocess
 import threading
 from collections.abc import Mapping, Sequence
+from itertools import count
 from pathlib import Path
 
 
@@ -47,15 +49,19 @@ class ContenderProcess:
         Raises:
             RuntimeError: it ended, with the last line of its log; or it takes longer than that.
         """
-        try:
-            line = self._lines.get(timeout=timeout_s)
-        except queue.Empty:
-            raise RuntimeError(f"no answer within {timeout_s:.0f} s") from None
+        line = self._next(timeout_s)
         if not line:
             self._lines.put("")  # whoever asks next is told the same
             last = self._log.read_text(errors="replace").strip().splitlines()[-1:]
             raise RuntimeError("".join(last) or f"exit status {self._process.wait()}")
         return line.rstrip("\n")
+
+    def _next(self, timeout_s: float | None) -> str:
+        """Wait for a line, a second at a time: while all are stopped the clock goes on."""
+        for _ in count() if timeout_s is None else range(math.ceil(timeout_s)):
+            with contextlib.suppress(queue.Empty):
+                return self._lines.get(timeout=1.0)
+        raise RuntimeError(f"no answer within {timeout_s:.0f} s")
 
     def ask(self, text: str, timeout_s: float | None = None) -> str:
         assert self._process.stdin is not None

@@ -552,9 +552,9 @@ def seeded_inputs(
 
 
 def result_memory(graph: OpGraph) -> dict[str, Tensor] | None:
-    """Memory for the outputs of a static graph; None if some follow the content, or are empty."""
+    """Memory for a static graph's outputs; None if some follow the content, are texts or empty."""
     specs = output_specs(graph)
-    if not all(spec.is_static and spec.elements for spec in specs.values()):
+    if slot_layout(graph.inputs, specs).has_heap or not all(x.elements for x in specs.values()):
         return None
     return {name: empty_of(spec) for name, spec in specs.items()}
 

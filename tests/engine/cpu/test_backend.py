@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any, cast
 
 import pytest
 import torch
@@ -12,7 +14,7 @@ from braid.core.tensor import TensorType
 from braid.engine.cpu.backend import CpuBackend
 from braid.engine.cpu.executor import CpuExecutor
 from braid.engine.cpu.stage_timer import LONG_US, SCALING
-from braid.engine.device import AskedStage
+from braid.engine.device import AskedStage, FinishedRun, Tensors
 from braid.engine.program.kernel import PackedWeights
 from braid.engine.runtime.threads import usable_cpus
 from braid.engine.runtime.yielding import no_pause
@@ -67,3 +69,35 @@ def test_the_device_key_counts_the_cores_from_before_threads_were_pinned() -> No
 
     assert f":cores={len(cpus)}:" in key
     assert ":threads=1:" in key
+
+
+class _Recorded:
+    """Stands for a plan and for a model in another runtime: notes who runs it, and where to."""
+
+    activation_bytes = None
+
+    def __init__(self) -> None:
+        self.runs: list[tuple[int, object]] = []
+
+    def run_into(self, inputs: Tensors, outputs: Tensors) -> None:
+        self.runs.append((threading.get_ident(), outputs))
+        for tensor in outputs.values():
+            tensor.fill_(3.0)
+
+    def begin(self, inputs: Tensors, outputs: Tensors) -> FinishedRun:
+        self.run_into(inputs, outputs)
+        return FinishedRun(outputs)
+
+
+def test_contenders_run_on_the_calling_thread_into_the_same_memory_as_requests_do() -> None:
+    backend = CpuBackend(CpuExecutor(threads=1))
+    outputs = {"y": torch.zeros(2)}
+
+    for contend in (backend.contender, backend.whole_contender):
+        recorded = _Recorded()
+        contender = contend(cast(Any, recorded), outputs)
+        for _ in range(2):
+            assert contender.run({}, no_pause).outputs["y"].tolist() == [3.0, 3.0]
+        assert recorded.runs == [(threading.get_ident(), outputs)] * 2
+        assert all(given is outputs for _, given in recorded.runs)
+    backend.close()

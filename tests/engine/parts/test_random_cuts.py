@@ -136,7 +136,7 @@ def test_branches_on_lanes_compute_what_the_uncut_networks_do(
 def test_thousands_of_networks_on_lanes_compute_what_the_uncut_ones_do(
     first: int, tmp_path: Path, backend: CpuBackend
 ) -> None:
-    assert lanes_that_ran(range(first, first + 200), tmp_path, backend) > 60
+    assert lanes_that_ran(range(first, first + 200), tmp_path, backend) > 20
 
 
 @pytest.mark.slow
