@@ -72,27 +72,45 @@ class Probe:
         )
 
     def _around(self, example: Example) -> FoundAxes:
-        """Specs from runs that change the content, then one open extent at a time."""
+        """Specs from runs that change the content, then one open extent at a time.
+
+        Inputs without names for their rows (columns of a table) take other extents together only.
+        """
         base = self._extents(example)
         runs = self._on_other_content(example)
         first = _shared(runs)
         followed = {output: list(dims) for output, dims in first.items()}
-        for symbol, extent in base.items():
+
+        def runs_elsewhere(*symbols: str) -> bool:
+            """Give these symbols one other extent, and see what follows the first of them."""
+            extent = base[symbols[0]]
             for other in (extent + 1, extent * 2):
-                if (then := self._elsewhere(example, {**base, symbol: other})) is not None:
+                then = self._elsewhere(example, {**base, **dict.fromkeys(symbols, other)})
+                if then is not None:
                     for output, dims in first.items():
-                        _follow(followed[output], symbol, (extent, other), dims, then[output])
-                    break
-            else:
-                if example.samples:  # nothing shows what follows this extent
-                    followed = {output: [None] * len(dims) for output, dims in followed.items()}
-        names = {dim for spec in self.inputs.values() for dim in spec.shape}
+                        _follow(followed[output], symbols[0], (extent, other), dims, then[output])
+                    return True
+            return False
+
+        fixed = [symbol for symbol in base if not runs_elsewhere(symbol)]
+        leading = dict.fromkeys(spec.shape[0] for spec in self.inputs.values() if spec.shape)
+        rows = [symbol for symbol in fixed if symbol in leading]
+        inputs = self.inputs
+        if len(rows) > 1 and len({base[symbol] for symbol in rows}) == 1 and runs_elsewhere(*rows):
+            fixed = [symbol for symbol in fixed if symbol not in rows]
+            inputs = {
+                name: TensorType(spec.dtype, tuple(rows[0] if d in rows else d for d in spec.shape))
+                for name, spec in inputs.items()
+            }
+        if fixed and example.samples:  # nothing shows what follows these extents
+            followed = {output: [None] * len(dims) for output, dims in followed.items()}
+        names = {dim for spec in inputs.values() for dim in spec.shape}
         specs = {
             output: TensorType(spec.dtype, named_axes(output, followed[output], names))
             for output, spec in runs[0].items()
         }
         ranks = [{len(run[output].shape) for run in runs} for output in first]
-        return FoundAxes(self.inputs, specs, all(len(some) == 1 for some in ranks))
+        return FoundAxes(inputs, specs, all(len(some) == 1 for some in ranks))
 
     def _extents(self, example: Example) -> dict[str, int]:
         return {
