@@ -60,8 +60,11 @@ def greeting() -> onnx.ModelProto:
     return string_model(nodes, {"x": ("BYTES", shape)}, {"y": ("BYTES", shape)}, words)
 
 
-def labels() -> onnx.ModelProto:
-    """Two columns, text and number, to a label: what a pipeline of scikit-learn looks like."""
+def labels(rows: str | None = "n") -> onnx.ModelProto:
+    """Two columns, text and number, to a label: what a pipeline of scikit-learn looks like.
+
+    skl2onnx gives rows no name.
+    """
     nodes = [
         ml("OneHotEncoder", ["colour"], ["hot"], cats_strings=["red", "green", "blue"], zeros=0),
         helper.make_node("Reshape", ["hot", "flat"], ["columns"]),
@@ -79,8 +82,8 @@ def labels() -> onnx.ModelProto:
     ]
     return string_model(
         nodes,
-        {"colour": ("BYTES", ["n", 1]), "size": ("FP32", ["n", 1])},
-        {"label": ("BYTES", ["n"]), "scores": ("FP32", ["n", 3])},
+        {"colour": ("BYTES", [rows, 1]), "size": ("FP32", [rows, 1])},
+        {"label": ("BYTES", [rows]), "scores": ("FP32", [rows, 3])},
         {"flat": np.array([-1, 3])},
     )
 

@@ -71,10 +71,10 @@ def wanted_shapes(inputs: Mapping[str, TensorType]) -> str:
 
 def _stated(template: OpGraph) -> list[int]:
     """Extents in constant shapes, and those of constants that are added to values; at most 16."""
-    shapes = [operator.attributes.get("shape") for operator in template.operators]
+    shapes: list[object] = [operator.attributes.get("shape") for operator in template.operators]
     added = [op.inputs for op in template.operators if op.kind == "aten.add"]
     shapes += [template.constants[n].shape for n in chain(*added) if n in template.constants]
-    extents = chain(*(shape for shape in shapes if isinstance(shape, (list, tuple))))
+    extents = chain(*(shape for shape in shapes if isinstance(shape, list | tuple)))
     return [n for n in dict.fromkeys(extents) if isinstance(n, int) and n > 1][:_MOST_STATED]
 
 

@@ -72,27 +72,58 @@ class Probe:
         )
 
     def _around(self, example: Example) -> FoundAxes:
-        """Specs from runs that change the content, then one open extent at a time."""
+        """Specs from runs that change the content, then one open extent at a time.
+
+        Inputs without names for an axis (columns of a table, tokens and their mask) may take
+        another extent of it together only; it gets one name then.
+        """
         base = self._extents(example)
         runs = self._on_other_content(example)
         first = _shared(runs)
         followed = {output: list(dims) for output, dims in first.items()}
-        for symbol, extent in base.items():
+
+        def runs_elsewhere(*symbols: str) -> bool:
+            """Give these symbols one other extent, and see what follows the first of them."""
+            extent = base[symbols[0]]
             for other in (extent + 1, extent * 2):
-                if (then := self._elsewhere(example, {**base, symbol: other})) is not None:
+                then = self._elsewhere(example, {**base, **dict.fromkeys(symbols, other)})
+                if then is not None:
                     for output, dims in first.items():
-                        _follow(followed[output], symbol, (extent, other), dims, then[output])
-                    break
-            else:
-                if example.samples:  # nothing shows what follows this extent
-                    followed = {output: [None] * len(dims) for output, dims in followed.items()}
-        names = {dim for spec in self.inputs.values() for dim in spec.shape}
+                        _follow(followed[output], symbols[0], (extent, other), dims, then[output])
+                    return True
+            return False
+
+        fixed = [symbol for symbol in base if not runs_elsewhere(symbol)]
+        names: dict[Dim, Dim] = {}
+        for alike in self._by_axis(fixed):
+            if len({base[symbol] for symbol in alike}) == 1 and runs_elsewhere(*alike):
+                fixed = [symbol for symbol in fixed if symbol not in alike]
+                names |= dict.fromkeys(alike, alike[0])
+        inputs = {
+            name: TensorType(spec.dtype, tuple(names.get(dim, dim) for dim in spec.shape))
+            for name, spec in self.inputs.items()
+        }
+        if fixed and example.samples:  # nothing shows what follows these extents
+            followed = {output: [None] * len(dims) for output, dims in followed.items()}
+        taken = {dim for spec in inputs.values() for dim in spec.shape}
         specs = {
-            output: TensorType(spec.dtype, named_axes(output, followed[output], names))
+            output: TensorType(spec.dtype, named_axes(output, followed[output], taken))
             for output, spec in runs[0].items()
         }
         ranks = [{len(run[output].shape) for run in runs} for output in first]
-        return FoundAxes(self.inputs, specs, all(len(some) == 1 for some in ranks))
+        return FoundAxes(inputs, specs, all(len(some) == 1 for some in ranks))
+
+    def _by_axis(self, symbols: Sequence[str]) -> list[list[str]]:
+        """Those of the symbols that name the same axis of several inputs."""
+        rank = max(len(spec.shape) for spec in self.inputs.values())
+        at_axis = [
+            dict.fromkeys(
+                spec.shape[axis] for spec in self.inputs.values() if axis < len(spec.shape)
+            )
+            for axis in range(rank)
+        ]
+        groups = [[symbol for symbol in symbols if symbol in dims] for dims in at_axis]
+        return [group for group in groups if len(group) > 1]
 
     def _extents(self, example: Example) -> dict[str, int]:
         return {

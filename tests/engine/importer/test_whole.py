@@ -152,8 +152,11 @@ def test_content_may_decide_a_shape(build: Callable[[], bytes], tmp_path: Path) 
     assert artefact.report.batch is None
 
 
-async def test_strings_are_checked_with_words_that_the_model_knows(tmp_path: Path) -> None:
-    artefact = load_artefact(await imported(strings.labels(), tmp_path))
+@pytest.mark.parametrize("rows", ["n", None])
+async def test_strings_are_checked_with_words_that_the_model_knows(
+    rows: str | None, tmp_path: Path
+) -> None:
+    artefact = load_artefact(await imported(strings.labels(rows), tmp_path))
 
     assert artefact.graph.inputs["colour"].dtype == "BYTES"
     assert artefact.graph.spec(artefact.graph.outputs["label"]).dtype == "BYTES"
