@@ -16,7 +16,7 @@ TYPES = {
     "BOOL": TensorProto.BOOL,
 }
 
-Declared = Mapping[str, tuple[str, Sequence[int | str]]]
+Declared = Mapping[str, tuple[str, Sequence[int | str | None]]]
 
 
 def string_model(

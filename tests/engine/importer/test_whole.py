@@ -206,9 +206,12 @@ async def test_it_is_refused_with_all_reasons_at_once(name: str, tmp_path: Path)
 def classifier(opsets: list[onnx.OperatorSetIdProto]) -> onnx.ModelProto:
     """Labels and dictionaries of scores, as scikit-learn's classifiers are exported by default."""
     ml = "ai.onnx.ml"
-    lines = {"coefficients": [1.0, -2.0, 0.5, 3.0] * 3, "intercepts": [0.1, 0.2, 0.3]}
-    keys = {"classlabels_ints": [3, 5, 8]}
-    scored = helper.make_node("LinearClassifier", ["x"], ["y", "s"], domain=ml, **lines, **keys)
+    lines: dict[str, Any] = {
+        "coefficients": [1.0, -2.0, 0.5, 3.0] * 3,
+        "intercepts": [0.1, 0.2, 0.3],
+        "classlabels_ints": [3, 5, 8],
+    }
+    scored = helper.make_node("LinearClassifier", ["x"], ["y", "s"], domain=ml, **lines)
     zipped = helper.make_node("ZipMap", ["s"], ["p"], domain=ml, classlabels_int64s=[3, 5, 8])
     made = model([scored, zipped])
     made.graph.output[0].type.tensor_type.elem_type = TensorProto.INT64
