@@ -16,6 +16,7 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from math import inf
 
 from braid.compiler.cache import Cache
 from braid.compiler.choose_plan import PlanChoice, choose_plan
@@ -45,7 +46,9 @@ from braid.scheduler.planners import Planned
 log = logging.getLogger("braid.jobs")
 
 MOST_CHANGES = 32
-"""Changes of the state after which a compilation goes on in any: such a schedule is provisional."""
+MOST_CHANGING_S = 120.0
+"""After so many changes of the state, or so many seconds since the first one, the next change lets
+a compilation go on in any state: such a schedule is provisional."""
 
 
 @dataclass(slots=True)
@@ -118,9 +121,9 @@ async def compile(  # as braid.compile, which calls it
     """
     by_state: dict[str, _Steps] = {}
     left_out: dict[str, str] = {}
-    changes = 0
+    changes, changed_at = 0, inf
     while True:
-        if changes < MOST_CHANGES:
+        if changes < MOST_CHANGES and time.monotonic() - changed_at < MOST_CHANGING_S:
             state = (await options.retry(device.find_state)).name
         else:
             state, by_state = CHANGING, {CHANGING: _in_any_state(by_state.values(), device, cache)}
@@ -136,6 +139,7 @@ async def compile(  # as braid.compile, which calls it
             return await _compiled(by_state[state])
         except DeviceChanged as error:
             changes += 1
+            changed_at = min(changed_at, time.monotonic())
             facts = {"device": device.name, "reason": str(error)}
             log.info("compiling in another state", extra=facts)
             report(Retrying(f"going on in another state: {error}"))

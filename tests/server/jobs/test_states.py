@@ -106,6 +106,18 @@ async def test_a_device_that_stays_in_no_state_gets_a_provisional_schedule(serve
     assert {*server.device.measured.values()} == {2}, "in each state once, however often it changed"
 
 
+async def test_changes_are_waited_out_for_a_bounded_time(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("braid.compiler.compile.MOST_CHANGING_S", 0.0)
+    server.device.state = NEAR
+    moves(server.device, lambda request: isinstance(request, ComparePlans), [FAR])
+
+    await registered(server, sizes=(1,))
+
+    assert stored(server).provenance.state == CHANGING
+
+
 @pytest.mark.parametrize("changes", [0, MOST_CHANGES - 1, MOST_CHANGES, 99])
 async def test_a_runtime_that_kills_its_worker_is_left_out_however_often_the_state_changed(
     server: Server, changes: int
