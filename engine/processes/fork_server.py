@@ -225,7 +225,8 @@ class _Server:
     def serve(self, to_load: Iterable[str]) -> _Child:
         """Serve until nobody is left to serve, which ends the process; returns in a child only.
 
-        Modules are loaded while nothing is asked. A child loads those that are missing itself.
+        Modules are loaded while nothing is asked. A worker loads those that are missing itself. All
+        others wait for them: some start a thread, which a confinement does not hold where it runs.
         """
         self._poll.register(self._parent, select.POLLIN)
         self._poll.register(self._requests, select.POLLIN)
@@ -244,9 +245,12 @@ class _Server:
                     self._poll.unregister(descriptor)
                 elif descriptor != self._requests.fileno():
                     continue  # of a child whose end was seen in this turn
-                elif (child := self._receive()) is not None and self._fork(child):
-                    self._requests.detach()
-                    return child
+                elif (child := self._receive()) is not None:
+                    while waiting and not child.module.startswith("braid.engine.worker."):
+                        importlib.import_module(waiting.popleft())
+                    if self._fork(child):
+                        self._requests.detach()
+                        return child
             if self._requests.fileno() < 0 and not self._running:
                 os._exit(0)
 

@@ -44,6 +44,9 @@ class FakeWorker:
         self.executables: dict[int, str] = {}
         self.calls: deque[tuple[AnyRequest, asyncio.Future[Any]]] = deque()
 
+    async def wake(self) -> None:
+        """It never sleeps."""
+
     def call(self, request: AnyRequest, _: Any = None) -> asyncio.Future[Any]:
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self.calls.append((request, answer))
