@@ -39,7 +39,13 @@ def application() -> dict[str, Any]:
     return loaded
 
 
-@pytest.mark.parametrize("file", ["redis.yaml", "service.yaml"])
+def test_kustomize_names_files_that_are_there() -> None:
+    named = yaml.safe_load((FOLDER / "kustomization.yaml").read_text())["resources"]
+
+    assert {*named, "kustomization.yaml"} == {file.name for file in FOLDER.iterdir()}
+
+
+@pytest.mark.parametrize("file", ["namespace.yaml", "redis.yaml", "service.yaml"])
 def test_what_is_beside_the_cluster_follows_the_schema_of_kubernetes(file: str) -> None:
     for manifest in yaml.safe_load_all((FOLDER / file).read_text()):
         assert list(problems(manifest)) == []

@@ -10,6 +10,7 @@ from onnx import ModelProto, NodeProto, TensorProto, helper
 
 _MOST_CLASSES = 10
 """Classes that are named in a remark."""
+_MOST_CHARACTERS = 300
 
 
 def without_dictionaries(model: ModelProto) -> str:
@@ -21,9 +22,10 @@ def without_dictionaries(model: ModelProto) -> str:
     outputs = {output.name: output for output in model.graph.output}
     remarks = []
     for node in model.graph.node:
-        if (node.domain, node.op_type) != ("ai.onnx.ml", "ZipMap") or node.output[0] not in outputs:
+        name = next(iter(node.output), "")
+        if (node.domain, node.op_type) != ("ai.onnx.ml", "ZipMap") or name not in outputs:
             continue
-        name, classes = node.output[0], _classes(node)
+        classes = _classes(node)
         node.CopyFrom(helper.make_node("Identity", node.input, node.output))
         outputs[name].type.CopyFrom(helper.make_tensor_type_proto(TensorProto.FLOAT, None))
         remarks.append(
@@ -35,7 +37,7 @@ def without_dictionaries(model: ModelProto) -> str:
 
 def _classes(node: NodeProto) -> str:
     """Keys of a ZipMap's dictionaries."""
-    given = {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
-    texts = [text.decode(errors="replace") for text in given.get("classlabels_strings", ())]
-    keys = texts or [str(number) for number in given.get("classlabels_int64s", ())]
-    return ", ".join(keys[:_MOST_CLASSES]) + (", ..." if len(keys) > _MOST_CLASSES else "")
+    texts = [text.decode(errors="replace") for given in node.attribute for text in given.strings]
+    keys = texts or [str(number) for given in node.attribute for number in given.ints]
+    named = ", ".join(keys[:_MOST_CLASSES])[:_MOST_CHARACTERS]
+    return named + (", ..." if len(keys) > _MOST_CLASSES else "")

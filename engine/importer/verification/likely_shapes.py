@@ -29,7 +29,7 @@ def shape_candidates(
 
     Symbols take the same place of their lists first (square images), then every combination. The
     lists end with extents that the model's operators state: an export may leave an axis open and
-    still work at one extent only.
+    still work at one extent only. Combinations with those come last, as few are tried.
 
     Raises:
         ModelImportError: a given shape does not fit the model.
@@ -37,16 +37,18 @@ def shape_candidates(
     bound = _bind_given(template, given)
     stated = _stated(template)
     slots: dict[tuple[str, ...], Sequence[tuple[int, ...]]] = {}
+    likely: list[Sequence[tuple[int, ...]]] = []
     for spec in template.inputs.values():
         for symbols, choices in _slots(spec, bound):
             if not any(set(symbols) & set(slot) for slot in slots):
+                likely.append(choices)
                 others = [] if symbols == spec.shape[:1] else [(n,) * len(symbols) for n in stated]
                 slots[symbols] = list(dict.fromkeys([*choices, *others]))
     lists: list[Sequence[tuple[int, ...]]] = list(slots.values())
     longest = max(map(len, lists), default=1)
     diagonal = [tuple(some[min(i, len(some) - 1)] for some in lists) for i in range(longest)]
     tried = set()
-    for choice in chain(diagonal, product(*lists)):
+    for choice in chain(diagonal, product(*likely), product(*lists)):
         if choice in tried:
             continue
         tried.add(choice)

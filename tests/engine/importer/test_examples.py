@@ -109,6 +109,17 @@ def test_an_extent_that_the_operators_state_is_tried_where_the_file_leaves_it_op
     assert shapes[-2:] == [(1, 37, 4), (1, 4, 4)]
 
 
+def test_extents_that_operators_state_take_no_turn_from_likely_ones() -> None:
+    graph = template("INT64", a=["n", "t"], b=["n", "u"], c=["n", "v"])
+    baked = Operator("split", "braid.reshape", ("a",), ("r",), {"shape": [12, 37, -1, 48]})
+
+    likely = first_shapes(graph, 400)
+    tried = first_shapes(replace(graph, operators=(baked,)), 400)
+
+    assert len(likely) == 6**3
+    assert all(shapes in tried for shapes in likely)
+
+
 def test_the_reasons_are_given_when_nothing_runs() -> None:
     with pytest.raises(ModelImportError, match=r"--input-shape x=1,7,T.*not 512"):
         find_example(template("INT64", x=["n", 7, "t"]), {}, Picky(), 1 << 20, {})

@@ -17,6 +17,7 @@ from onnx import TensorProto, helper
 
 from braid.core.errors import RunStopped, UnsupportedOperators
 from braid.engine.importer.artefact import load_artefact
+from braid.engine.importer.upload.dictionaries import without_dictionaries
 from braid.engine.importer.upload.whole_model import as_one_unit
 from braid.engine.ops.dtypes import spec_of
 from braid.engine.ops.whole import KIND, WholeModel, run_whole_model
@@ -242,6 +243,16 @@ async def test_dictionaries_of_classes_are_served_as_tensors(
     np.testing.assert_allclose(answers["p"].numpy(), scores, rtol=1e-6)
     assert [list(row) for row in dictionaries] == [[3, 5, 8]] * 3
     assert any("classes 3, 5, 8" in text for text in artefact.report.warnings)
+
+
+@pytest.mark.parametrize("keys", [5, [1.0, 2.0], ["a" * 10_000] * 3])
+def test_a_map_with_odd_keys_makes_a_short_remark(keys: Any) -> None:
+    made = classifier([helper.make_opsetid("", 17)])
+    del made.graph.node[1].attribute[:]
+    made.graph.node[1].attribute.append(helper.make_attribute("classlabels_strings", keys))
+    made.graph.node.add(op_type="ZipMap", domain="ai.onnx.ml")  # makes nothing
+
+    assert 0 < len(without_dictionaries(made)) < 500
 
 
 def test_a_loop_over_run_time_values_is_ended() -> None:
