@@ -110,16 +110,18 @@ class WorkerLink:
 
         Raises:
             StartupError: the device has gone; one line says why.
-            WorkerFault: the start failed otherwise; the next call tries again.
+            WorkerRestarting: the start failed otherwise; the next call tries again.
         """
         async with self._falling_asleep:
             if self.state is not LinkState.ASLEEP:
                 return
             try:
                 await self.start()
-            except BaseException:
-                await to_the_end(self._end(LinkState.ASLEEP))
-                raise
+            except (OSError, WorkerFault) as error:
+                raise WorkerRestarting(f"{self.name} does not wake up: {error}") from error
+            finally:
+                if self.state is LinkState.STARTING:
+                    await to_the_end(self._end(LinkState.ASLEEP))
 
     async def _end(self, state: LinkState) -> None:
         self._set(state)
@@ -162,9 +164,15 @@ class WorkerLink:
             self._worker.stop(answer)
 
     @property
+    def is_asleep(self) -> bool:
+        """Whether the worker sleeps, or wakes up: it serves as well as one that is up."""
+        is_waking = self.state is LinkState.STARTING and self._falling_asleep.locked()
+        return self.state is LinkState.ASLEEP or is_waking
+
+    @property
     def answers(self) -> bool:
         """Whether the worker is asleep, or is up and answered the last questions for its status."""
-        if self.state is LinkState.ASLEEP:
+        if self.is_asleep:
             return True
         up = self.state is LinkState.UP
         return up and self._worker is not None and not self._worker.is_silent

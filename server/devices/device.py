@@ -152,7 +152,7 @@ class Device:
     @property
     def is_up(self) -> bool:
         """True if the worker takes calls, or will once there is a model to load."""
-        return self.link.state in (LinkState.UP, LinkState.ASLEEP)
+        return self.link.state is LinkState.UP or self.link.is_asleep
 
     @property
     def answers(self) -> bool:
