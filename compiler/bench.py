@@ -294,6 +294,7 @@ class MeasuringProcess(MeasuringHost):
             if self._is_closed:  # by now; ``close`` waits for the lock
                 await self._end_now()
             self._check_open()
+        if not self._is_up:
             await self._answers(process)
             self._is_up = True
             if self.is_held:

@@ -120,7 +120,7 @@ class WorkerLink:
             except (OSError, WorkerFault) as error:
                 raise WorkerRestarting(f"{self.name} does not wake up: {error}") from error
             finally:
-                if self.state is LinkState.STARTING:
+                if self.state is LinkState.STARTING:  # type: ignore[comparison-overlap]  # by now
                     await to_the_end(self._end(LinkState.ASLEEP))
 
     async def _end(self, state: LinkState) -> None:

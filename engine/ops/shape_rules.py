@@ -208,7 +208,11 @@ def _pool(shapes: Sequence[Shape | None], attributes: Attributes) -> Shape | Non
             return None
         if min(*window.kernel, *window.stride, *window.dilation) < 1:
             return None
-        return *x[:2], *window.counts_of(x[2:])
+        counts = window.counts_of(x[2:])
+        _, pairs = window.clipped(torch.empty(x, device="meta"))
+        if any(min(pair) < -extent for pair, extent in zip(pairs, x[2:], strict=True)):
+            return None  # no window reaches the data, which kernels refuse
+        return *x[:2], *counts
     except (TypeError, ValueError):
         return None
 

@@ -121,7 +121,7 @@ class ForkServer:
                 return
             cls._present = None
             present._close()
-            present._process.wait()
+        present._process.wait()
 
     @property
     def pid(self) -> int:
