@@ -53,4 +53,4 @@ async def test_a_worker_that_does_not_wake_up_is_worth_another_try() -> None:
 
         link.options = OPTIONS
         await link.wake()
-        assert link.state is LinkState.UP
+        assert link.pid is not None
