@@ -111,7 +111,8 @@ class StateGuard:
 
     def _check(self, state: str, fresh_s: float) -> None:
         now = self._clock()
-        if now - self._looked_at >= max(fresh_s, self._took_s / PART):
+        is_due = now - self._looked_at >= max(fresh_s, self._took_s / PART)
+        if is_due or self._name not in (state, ""):  # it may be back since the last look
             self._name = self._backend.state(self._pause).name
             self._looked_at = self._clock()
             self._took_s = self._looked_at - now

@@ -81,6 +81,17 @@ def test_looks_that_take_long_are_rare() -> None:
     assert device.looks * device.look_s <= PART * (device.now - 1000.0) + device.look_s
 
 
+def test_a_change_is_not_told_from_an_earlier_look() -> None:
+    device = Device([FAR, NEAR], look_s=0.1)
+    guard = device.guard()
+    with pytest.raises(DeviceChanged):
+        finish(guard.in_state(device.task(1, 0.001), "near"))
+
+    reply, _ = finish(guard.in_state(device.task(1, 0.001), "near"))
+
+    assert (reply, device.looks) == (REPLY, 2)
+
+
 @pytest.mark.parametrize("at", [1, 2, 3])
 def test_a_change_ends_it_before_it_begins_on_the_way_and_at_its_end(at: int) -> None:
     device = Device([NEAR] * (at - 1) + [FAR])
