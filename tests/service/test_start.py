@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from urllib.error import HTTPError, URLError
@@ -23,17 +22,6 @@ while "braid.engine.processes.fork_server" in sys.orig_argv and not Path({go!r})
     time.sleep(0.01)
 """
 """A ``sitecustomize`` that holds up the fork server, and so all devices."""
-
-LOADS = """
-import sys, time
-from pathlib import Path
-class Hold:
-    def find_spec(self, name, path=None, target=None):
-        while name == "braid.server.app.process" and not Path({go!r}).exists():
-            time.sleep(0.01)
-sys.meta_path.insert(0, Hold())
-"""
-"""A ``sitecustomize`` that holds up the front end before it loads what answers."""
 
 
 def status(url: str, data: bytes | None = None) -> tuple[int, str]:
@@ -77,34 +65,3 @@ def test_health_is_told_before_a_device_is_up_and_calls_wait_for_it(tmp_path: Pa
     assert health == health_pb2.HealthCheckResponse.NOT_SERVING
     assert not was_answered
     assert answers == ([], (200, "[]"))
-
-
-@pytest.mark.ci
-def test_the_port_takes_connections_before_what_answers_is_loaded(tmp_path: Path) -> None:
-    go = tmp_path / "go"
-    (tmp_path / "sitecustomize.py").write_text(LOADS.format(go=str(go)))
-    port = free_port()
-    server = ServerProcess(tmp_path / "store", command=FOR_TESTS, PYTHONPATH=str(tmp_path))
-    with ThreadPoolExecutor() as threads, Client(f"127.0.0.1:{port}") as client:
-        try:
-            started = threads.submit(server.start, str(port), [])
-            until(lambda: is_open(port))
-            models = threads.submit(client.models, timeout_s=240)
-            was_answered = models.done() or started.done()
-            go.touch()
-            answer = models.result(240)
-            started.result(240)
-        finally:
-            go.touch()
-            server.end()
-
-    assert not was_answered
-    assert answer == []
-
-
-def is_open(port: int) -> bool:
-    try:
-        socket.create_connection(("127.0.0.1", port)).close()
-    except ConnectionRefusedError:
-        return False
-    return True

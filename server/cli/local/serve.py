@@ -5,14 +5,12 @@ from __future__ import annotations
 import argparse
 import gc
 import sys
-from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from braid.core.errors import InvalidRequest, StartupError
 from braid.engine.processes.fork_server import ForkServer
 from braid.server.cli.connection import Subparsers
-from braid.server.ports.listening import listen
 from braid.server.store.records import check_model_name
 
 if TYPE_CHECKING:
@@ -108,11 +106,10 @@ def run(args: argparse.Namespace, run_server: RunServer | None = None) -> int:
     except StartupError as error:
         print(f"braid serve: {error}", file=sys.stderr)
         return 2
-    with ExitStack() as refused:  # a start that is closes what it listens on
-        listening = [refused.enter_context(each) for each in listen(settings)]
-        gc.disable()  # collections are a seventh of the CPU time that loading takes
-        from braid.server.app import process  # most of it
+    gc.disable()  # collections are a seventh of the CPU time that loading takes
+    from braid.server.app import process  # most of it
 
-        gc.enable()
-        (run_server or process.run)(settings, listening=listening)
+    gc.enable()
+    # No socket of the main port is given: whoever sees it open takes the other ports to be, too.
+    (run_server or process.run)(settings, listening=())
     return 0
