@@ -9,9 +9,6 @@ import asyncio
 import logging
 import os
 import signal
-import socket
-from collections.abc import Sequence
-from functools import partial
 from typing import NoReturn
 
 import uvloop
@@ -25,7 +22,6 @@ from braid.server.app.front_end import FrontEnd
 from braid.server.devices.cores import leave_cores_to_devices, pinned_cores
 from braid.server.models.preload import check_models
 from braid.server.observability.logs import configure_logging
-from braid.server.ports.grpc_port import GrpcPorts
 from braid.server.repository.repository import check_repository
 from braid.server.settings import Settings
 from braid.server.variables import unknown_variables
@@ -33,29 +29,17 @@ from braid.server.variables import unknown_variables
 log = logging.getLogger("braid.frontend")
 
 
-def run(
-    settings: Settings,
-    make_host: MakeMeasuringHost = measuring_host,
-    listening: Sequence[socket.socket] = (),
-) -> None:
-    """Run a server in this process until it is told to stop, which ends the process.
-
-    Args:
-        settings: of the server.
-        make_host: as for ``FrontEnd``.
-        listening: sockets of its main port; none: it listens once it starts.
-    """
+def run(settings: Settings, make_host: MakeMeasuringHost = measuring_host) -> None:
+    """Run a server in this process until it is told to stop, which ends the process."""
     keep_freed_memory()
     configure_logging(settings.log_level, settings.log_format)
     for name, similar in unknown_variables().items():
         log.warning("a variable is not known", extra={"variable": name, "similar": similar or None})
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(serve(settings, make_host, listening))
+        runner.run(serve(settings, make_host))
 
 
-async def serve(
-    settings: Settings, make_host: MakeMeasuringHost, listening: Sequence[socket.socket]
-) -> NoReturn:
+async def serve(settings: Settings, make_host: MakeMeasuringHost = measuring_host) -> NoReturn:
     """Run a server until a signal tells it to stop, then end the process.
 
     Raises:
@@ -64,7 +48,7 @@ async def serve(
     checking = OwnThreads("checks", 1)
     await checking.run(check_models, settings.preload, settings.ready_models)
     await checking.run(check_repository, settings.model_repository)
-    front = FrontEnd(settings, make_host, partial(GrpcPorts, listening=listening))
+    front = FrontEnd(settings, make_host)
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):

@@ -1,7 +1,6 @@
 """gRPC over HTTP/2 on the event loop: what ``grpc.aio.server`` offers, without threads of its own.
 
 server       ports, services, interceptors; the surface of ``grpc.aio.Server``
-addresses    sockets that listen at the addresses of a host
 calls        one call: metadata, messages, status, deadline, cancellation
 messages     messages of one call as they arrive, decompressed when they are asked for
 streams      calls of one connection, and how many there may be

@@ -1,12 +1,15 @@
 """Server of gRPC on the event loop, with the surface of ``grpc.aio.Server``.
 
-HOST:PORT, unix:/PATH ──accept──> TLS, if the port has it ──> HttpConnection ──> Call
+    HOST:PORT, unix:/PATH ──accept──> TLS, if the port has it ──> HttpConnection ──> Call
+
+A wildcard host, 0.0.0.0 as well as ::, listens on IPv4 and IPv6, as gRPC's own servers do.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
 import socket
 import ssl
@@ -16,7 +19,6 @@ from typing import Any, Final
 
 import grpc
 
-from braid.server.http2.addresses import BACKLOG, listen_at
 from braid.server.http2.arrivals import Arrivals
 from braid.server.http2.calls import Call
 from braid.server.http2.connection import HttpConnection
@@ -26,6 +28,11 @@ from braid.server.http2.streams import ConnectionLimits, HttpStream
 FLUSH_SECONDS: Final = 1.0
 """Time for the last bytes of answers to go out after their calls have ended."""
 HANDSHAKE_SECONDS: Final = 20.0
+BACKLOG: Final = 4096
+"""Connections that wait to be accepted, as far as the system lets so many wait."""
+
+_NOT_HERE: Final = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL)
+"""Errors of a machine without IPv6, or without this address."""
 
 
 @dataclass(slots=True)
@@ -85,14 +92,9 @@ class Server(grpc.aio.Server):
                 self._bind_path(address.removeprefix("unix:"), tls)
                 return 1
             host, _, port = address.rpartition(":")
-            return self.add_sockets(listen_at(host.strip("[]"), int(port)), tls)
+            return self._bind_host(host.strip("[]"), int(port), tls)
         except OSError as error:
             raise RuntimeError(f"Failed to bind to address {address}: {error}") from error
-
-    def add_sockets(self, sockets: Sequence[socket.socket], tls: ssl.SSLContext | None) -> int:
-        """Take connections of sockets that listen at one port, which is returned."""
-        self._bound += [_Listening(listening, tls) for listening in sockets]
-        return int(sockets[0].getsockname()[1])
 
     def _bind_path(self, path: str, tls: ssl.SSLContext | None) -> None:
         listening = _Listening(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM), tls, path)
@@ -103,6 +105,38 @@ class Server(grpc.aio.Server):
             raise
         listening.inode = os.stat(path).st_ino
         self._bound.append(listening)
+
+    def _bind_host(self, host: str, port: int, tls: ssl.SSLContext | None) -> int:
+        """Bind every address of a host that this machine has; returns the port of all."""
+        if host in _WILDCARDS:
+            host = "::" if _has_ipv6() else "0.0.0.0"
+        places = dict.fromkeys(
+            (family, place)
+            for family, _, _, _, place in socket.getaddrinfo(
+                host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+            )
+        )
+        bound: list[_Listening] = []
+        absent: OSError | None = None
+        try:
+            for family, place in places:
+                try:
+                    opened = _listening_at(family, (place[0], port, *place[2:]))
+                except OSError as error:
+                    if error.errno not in _NOT_HERE:
+                        raise
+                    absent = error
+                    continue
+                bound.append(_Listening(opened, tls))
+                port = int(opened.getsockname()[1])
+            if not bound:
+                raise absent or OSError(errno.EADDRNOTAVAIL, "the host has no address")
+        except OSError:
+            for listening in bound:
+                listening.socket.close()
+            raise
+        self._bound += bound
+        return port
 
     async def start(self) -> None:
         loop = asyncio.get_running_loop()
@@ -192,3 +226,32 @@ class Server(grpc.aio.Server):
             if handler is not None:
                 return handler
         return None
+
+
+_WILDCARDS: Final = ("", "0.0.0.0", "::")
+
+
+def _has_ipv6() -> bool:
+    try:
+        with socket.socket(socket.AF_INET6, socket.SOCK_STREAM) as trial:
+            trial.bind(("::", 0))
+    except OSError:
+        return False
+    return True
+
+
+def _listening_at(family: int, place: Any) -> socket.socket:
+    """Return a socket that is bound to an address; one for all of IPv6 takes IPv4, too."""
+    # asyncio turns Nagle's delays off where the protocol is named.
+    bound = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            is_wildcard = place[0] == "::"
+            bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, int(not is_wildcard))
+        bound.bind(place)
+        bound.listen(BACKLOG)
+    except OSError:
+        bound.close()
+        raise
+    return bound

@@ -10,18 +10,17 @@ from __future__ import annotations
 
 import contextlib
 import os
-import socket
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import grpc
 
+from braid.core.errors import StartupError
 from braid.server.http2.arrivals import Arrivals
 from braid.server.http2.server import Server
 from braid.server.http2.streams import ConnectionLimits
 from braid.server.inference.call_memory import CallMemory
 from braid.server.observability.tracing import Sampling, start_tracing
-from braid.server.ports.listening import cannot_be_used, listen
 from braid.server.rpc.guarding import Guarding
 from braid.server.security.addresses import check_exposure
 from braid.server.security.certificates import Certificates, TlsFiles
@@ -120,7 +119,6 @@ class GrpcPorts:
         add_services: AddServices,
         sampling: Sampling,
         memory: CallMemory,
-        listening: Sequence[socket.socket] = (),
     ) -> None:
         """Make the servers.
 
@@ -129,13 +127,11 @@ class GrpcPorts:
             add_services: to each server.
             sampling: which requests are traced.
             memory: that answers are charged to.
-            listening: sockets of ``listen``; none: the main server listens once it starts.
 
         Raises:
             StartupError: tokens or certificates cannot be used, or other machines need none.
         """
         self._settings = settings
-        self._listening = listening
         self.checks = checks = CallChecks(settings, sampling, memory)
         self._main = _server(settings, checks, checks.gate)
         servers = [self._main]
@@ -165,8 +161,8 @@ class GrpcPorts:
             StartupError: an address cannot be used.
         """
         certificates = self.checks.certificates
-        tls = None if certificates is None else certificates.grpc_context()
-        port = self._main.add_sockets(self._listening or listen(self._settings), tls)
+        address = f"{self._settings.host}:{self._settings.grpc_port}"
+        port = _bind(self._main, address, "BRAID_GRPC_PORT or --grpc-port", certificates)
         await self._main.start()
         if self._admin is not None:
             await self._start_admin(self._admin)
@@ -214,4 +210,6 @@ def _bind(server: Server, address: str, setting: str, certificates: Certificates
             return server.add_insecure_port(address)
         return server.add_secure_port(address, certificates.grpc_context())
     except RuntimeError as error:
-        raise cannot_be_used(address, setting) from error
+        raise StartupError(
+            f"gRPC address {address} cannot be used (taken?); choose another with {setting}"
+        ) from error

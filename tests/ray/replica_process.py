@@ -10,10 +10,8 @@ import argparse
 import asyncio
 import os
 import signal
-import socket
 import sys
 import warnings
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,14 +37,7 @@ class Serve:
 
     def run(self, args: argparse.Namespace, /) -> int:
         """Run it until SIGTERM."""
-        return serve.run(args, run_server)
-
-
-def run_server(settings: Settings, *, listening: Sequence[socket.socket]) -> None:
-    """Run it; HAProxy listens at its port."""
-    for taken in listening:
-        taken.close()
-    asyncio.run(run(settings))
+        return serve.run(args, lambda settings: asyncio.run(run(settings)))
 
 
 async def run(settings: Settings) -> None:

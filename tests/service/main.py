@@ -13,9 +13,6 @@ from braid.server.cli import main as cli
 from braid.server.cli.local import serve
 
 if TYPE_CHECKING:  # the command loads them
-    import socket
-    from collections.abc import Sequence
-
     from braid.compiler.bench import ArtefactOf, ServingProcess
     from braid.engine.link.shared_memory import Arena
     from braid.engine.link.supervisor import WorkerLink
@@ -32,10 +29,10 @@ class Serve:
         return serve.run(args, run_server)
 
 
-def run_server(settings: Settings, *, listening: Sequence[socket.socket]) -> None:
+def run_server(settings: Settings) -> None:
     from braid.server.app import process
 
-    process.run(settings, serving_process, listening)
+    process.run(settings, serving_process)
 
 
 def serving_process(link: WorkerLink, arena: Arena, artefact_of: ArtefactOf) -> ServingProcess:

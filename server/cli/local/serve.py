@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 import gc
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from braid.core.errors import InvalidRequest, StartupError
 from braid.engine.processes.fork_server import ForkServer
@@ -14,9 +15,6 @@ from braid.server.cli.connection import Subparsers
 from braid.server.store.records import check_model_name
 
 if TYPE_CHECKING:
-    import socket
-    from collections.abc import Sequence
-
     from braid.server.settings import Settings
 
 FLAGS = {
@@ -46,13 +44,6 @@ CHOICES = {
     "--log-format": ("text", "json"),
 }
 CASES = {"--log-level": str.upper, "--log-format": str.lower}
-
-
-class RunServer(Protocol):
-    """Runs a server until it is told to stop."""
-
-    def __call__(self, settings: Settings, *, listening: Sequence[socket.socket]) -> None:
-        """Run it, with the sockets of its main port."""
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -93,7 +84,7 @@ def model_to_serve(text: str) -> str:
     return f"{name}={path}"
 
 
-def run(args: argparse.Namespace, run_server: RunServer | None = None) -> int:
+def run(args: argparse.Namespace, run_server: Callable[[Settings], None] | None = None) -> int:
     """Run a server until it has drained; ``run_server`` replaces the product's composition."""
     ForkServer.running()  # loads its libraries while this process loads its own
     from braid.server.settings import load_settings
@@ -110,6 +101,5 @@ def run(args: argparse.Namespace, run_server: RunServer | None = None) -> int:
     from braid.server.app import process  # most of it
 
     gc.enable()
-    # No socket of the main port is given: whoever sees it open takes the other ports to be, too.
-    (run_server or process.run)(settings, listening=())
+    (run_server or process.run)(settings)
     return 0
