@@ -31,6 +31,9 @@ TOLERANCE = 1e-4
 ENDS_OPENVINO = frozenset({471, 728, 799, 1124, 1140, 2125})
 """Seeds of models whose compilation as a whole ends the process in OpenVINO 2026.4 (SIGSEGV)."""
 
+LANES_END_OPENVINO = frozenset({1513})
+"""Seeds of models of which a part on a lane does so."""
+
 
 @pytest.fixture(scope="module")
 def backend() -> Iterator[CpuBackend]:
@@ -53,10 +56,10 @@ def parts_that_ran(seeds: range, folder: Path, backend: CpuBackend) -> tuple[int
 def lanes_that_ran(seeds: range, folder: Path, backend: CpuBackend) -> int:
     """Run branches of random models on two lanes; returns how many stages had two parts."""
     beside = 0
-    for seed in seeds:
+    for seed in sorted({*seeds} - LANES_END_OPENVINO):
         drawn = Drawn(random_model(seed), folder, backend, rows=1 + seed % 3)
         plan, opened = drawn.random_lanes(seed)
-        check_plan(drawn, plan, opened, seed)
+        check_plan(drawn, plan, opened, seed, allowed_error(drawn))
         lane_of = {launch.unit: launch.stream for launch in plan.launches}
         in_parts = {unit for part in plan.parts for unit in part.units}
         beside += sum(
@@ -75,14 +78,16 @@ def rows_that_ran(seeds: range, folder: Path, backend: CpuBackend) -> int:
             continue
         with suppress(PreconditionFailed):
             plan, opened = drawn.random_rows(seed)
-            # Rounding moves the outputs of some models further, those of the undivided plan, too.
-            whole = drawn.backend.prepare(
-                drawn.program, sequential_plan(len(drawn.graph)), no_pause
-            )
-            allowed = max(TOLERANCE, 2 * error_of(drawn, whole))
-            check_plan(drawn, plan, opened, seed, allowed)
+            check_plan(drawn, plan, opened, seed, allowed_error(drawn))
             ran += 1
     return ran
+
+
+def allowed_error(drawn: Drawn) -> float:
+    """Rounding moves the outputs of some models further, those of the sequential plan, too."""
+    sequential = sequential_plan(len(drawn.graph))
+    whole = drawn.backend.prepare(drawn.program, sequential, no_pause)
+    return max(TOLERANCE, 2 * error_of(drawn, whole))
 
 
 def check_plan(
@@ -132,11 +137,11 @@ def test_branches_on_lanes_compute_what_the_uncut_networks_do(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first", range(200, 2200, 200))
+@pytest.mark.parametrize("first", range(200, 2200, 400))
 def test_thousands_of_networks_on_lanes_compute_what_the_uncut_ones_do(
     first: int, tmp_path: Path, backend: CpuBackend
 ) -> None:
-    assert lanes_that_ran(range(first, first + 200), tmp_path, backend) > 20
+    assert lanes_that_ran(range(first, first + 400), tmp_path, backend) > 60
 
 
 @pytest.mark.slow
