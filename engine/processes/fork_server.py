@@ -32,7 +32,6 @@ import socket
 import subprocess
 import sys
 import threading
-from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -45,17 +44,17 @@ from braid.engine.processes.environment import library_environment
 MODULE = "braid.engine.processes.fork_server"
 
 PRELOADED = (
-    "braid.engine.worker.process.assembly",
     "onnxruntime",
     "braid.compiler.planning",
     "braid.compiler.search_thread",
     "braid.engine.importer.sandbox.pipeline",
     "braid.engine.importer.upload.uploaded_model",
+    "braid.engine.worker.process.assembly",
 )
-"""What children load anyway, in the order in which the first ones want it.
+"""What children load anyway, so that none starts a thread before it is confined.
 
-Not OpenVINO, which starts a thread, and not sympy, which torch's kernels for meta tensors load: few
-models need them (engine/ops/shape_rules.py).
+Not OpenVINO, whose thread would be this process's, and not sympy, which torch's kernels for meta
+tensors load: few models need them (engine/ops/shape_rules.py).
 """
 
 MOST_BYTES = 64 << 10  # of a request
@@ -222,20 +221,12 @@ class _Server:
         self._reports: dict[int, int] = {}  # report -> pid
         self._poll = select.poll()
 
-    def serve(self, to_load: Iterable[str]) -> _Child:
-        """Serve until nobody is left to serve, which ends the process; returns in a child only.
-
-        Modules are loaded while nothing is asked. A worker loads those that are missing itself. All
-        others wait for them: some start a thread, which a confinement does not hold where it runs.
-        """
+    def serve(self) -> _Child:
+        """Serve until nobody is left to serve, which ends the process; returns in a child only."""
         self._poll.register(self._parent, select.POLLIN)
         self._poll.register(self._requests, select.POLLIN)
-        waiting = deque(to_load)
         while True:
-            events = self._poll.poll(0 if waiting else None)
-            if waiting and not events:
-                importlib.import_module(waiting.popleft())
-            for descriptor, _ in events:
+            for descriptor, _ in self._poll.poll():
                 if descriptor == self._parent:
                     os._exit(0)
                 elif descriptor in self._running:
@@ -245,12 +236,9 @@ class _Server:
                     self._poll.unregister(descriptor)
                 elif descriptor != self._requests.fileno():
                     continue  # of a child whose end was seen in this turn
-                elif (child := self._receive()) is not None:
-                    while waiting and not child.module.startswith("braid.engine.worker."):
-                        importlib.import_module(waiting.popleft())
-                    if self._fork(child):
-                        self._requests.detach()
-                        return child
+                elif (child := self._receive()) is not None and self._fork(child):
+                    self._requests.detach()
+                    return child
             if self._requests.fileno() < 0 and not self._running:
                 os._exit(0)
 
@@ -277,7 +265,6 @@ class _Server:
     def _fork(self, child: _Child) -> bool:
         """Fork a child; returns whether this is the child."""
         server = os.getpid()
-        gc.freeze()  # a collection of a child does not write to what it shares
         try:
             pid = os.fork()
         except OSError as error:
@@ -341,9 +328,10 @@ def main() -> None:
     parent, requests = map(int, sys.argv[1:])
     end_with_parent(parent)
     gc.disable()  # collections are a seventh of the CPU time that loading takes
-    first, *others = PRELOADED
-    importlib.import_module(first)
-    _Server(parent, socket.socket(fileno=requests)).serve(others).run()
+    for name in PRELOADED:
+        importlib.import_module(name)
+    gc.freeze()  # a collection of a child does not write to what it shares
+    _Server(parent, socket.socket(fileno=requests)).serve().run()
 
 
 if __name__ == "__main__":
