@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -50,6 +51,10 @@ def braid_server(
     command += [str(part) for flag in flags.items() for part in flag]
     log = store.parent / f"{store.name}.log"
     with running(command, cwd=tree, log=log) as process, Client(address, timeouts=_CALLS) as client:
+        while process.poll() is None:  # a channel that is refused comes back only a second later
+            with suppress(OSError), socket.create_connection(("127.0.0.1", grpc_port)):
+                break
+            time.sleep(0.01)
         _wait_until_up(client, process, log)
         yield BraidServer(client, address, http_port, process)
 
