@@ -40,6 +40,7 @@ from typing import Any
 
 from braid.core.child_process import end_with_parent, outlive_thread_of_parent, python_command
 from braid.engine.processes.environment import library_environment
+from braid.engine.processes.mapped_files import give_back_pages
 
 MODULE = "braid.engine.processes.fork_server"
 
@@ -60,6 +61,7 @@ tensors load: few models need them (engine/ops/shape_rules.py).
 MOST_BYTES = 64 << 10  # of a request
 MOST_DESCRIPTORS = 16
 SEND_SECONDS = 10.0
+IDLE_MS = 10_000  # without a request, after which pages of files are given back
 ENDED = "the fork server ended; what it printed says why"
 
 
@@ -225,8 +227,13 @@ class _Server:
         """Serve until nobody is left to serve, which ends the process; returns in a child only."""
         self._poll.register(self._parent, select.POLLIN)
         self._poll.register(self._requests, select.POLLIN)
+        idle_ms: int | None = IDLE_MS
         while True:
-            for descriptor, _ in self._poll.poll():
+            ready = self._poll.poll(idle_ms)
+            if not ready:
+                give_back_pages()  # what the libraries read to load
+            idle_ms = IDLE_MS if ready else None
+            for descriptor, _ in ready:
                 if descriptor == self._parent:
                     os._exit(0)
                 elif descriptor in self._running:

@@ -52,7 +52,7 @@ from braid.engine.link.messages import (
     WorkerFailure,
     WorkerProgress,
 )
-from braid.engine.runtime.mapped_files import give_back_pages
+from braid.engine.processes.mapped_files import give_back_pages
 from braid.engine.runtime.memory import FreedMemory, leaves_interpreter_unsound
 from braid.engine.runtime.stopping import check_stopped
 from braid.engine.runtime.yielding import YieldToRequests

@@ -1,8 +1,9 @@
 """Pages of mapped files that a process has read and may not need again.
 
 Weights are mapped from their file, and most kernels read them once, to pack them as they want them.
-The pages read stay with the process for as long as the system has memory, and count as its own.
-Given back, they stay in the system's cache; the few that are read at each run come again.
+So are libraries, most of whose code runs when they load. The pages read stay with the process for
+as long as the system has memory, and count as its own. Given back, they stay in the system's cache;
+the few that are read at each run come again.
 """
 
 from __future__ import annotations
@@ -15,14 +16,15 @@ from pathlib import Path
 MAPPINGS = Path("/proc/self/smaps")
 
 _MADV_DONTNEED = 4  # <sys/mman.h>
-_MAPPING = re.compile(r"^([0-9a-f]+)-([0-9a-f]+) \S+ \S+ \S+ (\d+) *(.*)$")
+_MAPPING = re.compile(r"^([0-9a-f]+)-([0-9a-f]+) \S(\S)\S+ \S+ \S+ (\d+) *(.*)$")
 _FACT = re.compile(r"^(Rss|Anonymous): +(\d+) kB$")
 
 
-def give_back_pages(name: str) -> int:
-    """Give back the pages of all mapped files of a name; returns how many bytes were in memory.
+def give_back_pages(name: str = "") -> int:
+    """Give back pages of mapped files; returns how many bytes of them were in memory.
 
-    A mapping that this process has written to keeps its pages, as the file does not have them.
+    Those of files of this name, and of all that no thread can write to. A mapping that this process
+    has written to keeps its pages, as the file does not have them.
     """
     advise = ctypes.CDLL(None).madvise
     given = 0
@@ -33,7 +35,7 @@ def give_back_pages(name: str) -> int:
 
 
 def _unwritten(name: str) -> Iterator[tuple[int, int, int]]:
-    """Start, end and resident bytes of each mapping of a file of this name that is as the file."""
+    """Start, end and resident bytes of each mapping that is as its file, and stays so."""
     try:
         lines = MAPPINGS.read_text(errors="replace").splitlines()
     except OSError:
@@ -42,8 +44,8 @@ def _unwritten(name: str) -> Iterator[tuple[int, int, int]]:
     resident = 0
     for line in lines:
         if mapping := _MAPPING.match(line):
-            start, end, node, path = mapping.groups()
-            is_meant = node != "0" and Path(path).name == name
+            start, end, write, node, path = mapping.groups()
+            is_meant = node != "0" and (write == "-" or Path(path).name == name)
             span = (int(start, 16), int(end, 16)) if is_meant else None
         elif span is not None and (fact := _FACT.match(line)):
             if fact[1] == "Rss":
