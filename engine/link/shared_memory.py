@@ -64,7 +64,7 @@ class SlotLayout:
 
 def aligned(size_bytes: int) -> int:
     """Round up to the alignment; at least one unit, so that empty tensors have an address."""
-    return max(ALIGNMENT, -(-size_bytes // ALIGNMENT) * ALIGNMENT)
+    return -(-(size_bytes or 1) // ALIGNMENT) * ALIGNMENT
 
 
 def slot_layout(inputs: Mapping[str, TensorType], outputs: Mapping[str, TensorType]) -> SlotLayout:

@@ -60,7 +60,7 @@ class LatencyTable:
         self._batches = 0  # that were observed
         self._learned_at: dict[Way, int] = {}  # the last batch that ran so
         self._forgotten: set[Way] = set()  # of which the next batch decides
-        self._seconds: dict[int, float] = {}  # what follows from ``_by_way``, as it is asked for
+        self._seconds: dict[int, float] = {}  # of other sizes, as it is asked for
         self._told: dict[Way, float] = {}  # as of ``revision``
         self._sizes_for: dict[int, int] = {}  # by rows, as of ``revision``
         self._covers: dict[bool, Cover] = {}  # with ``beside`` or without, as of ``revision``
@@ -154,17 +154,19 @@ class LatencyTable:
 
     def seconds(self, size: int, beside: int = 1) -> float:
         """Return the expected seconds of a batch of ``size`` rows, of ``beside`` at once."""
+        known = self._by_way.get(Way(size, beside))
+        if known is not None:
+            return known
         if beside > 1:
-            return self._by_way.get(Way(size, beside)) or self.seconds(size)
+            return self.seconds(size)
         expected_s = self._seconds.get(size)
         if expected_s is None:
             expected_s = self._seconds[size] = self._expected_s(size)
         return expected_s
 
     def _expected_s(self, size: int) -> float:
+        """Return what follows from ``_by_way`` for a size that is not in it."""
         alone = {way.size: seconds for way, seconds in self._by_way.items() if way.beside == 1}
-        if (seconds := alone.get(size)) is not None:
-            return seconds
         smaller = [alone[other] for other in alone if other < size]
         if smaller:  # optimistic: no dearer than what is known
             return max(smaller)
@@ -185,6 +187,8 @@ class LatencyTable:
 
     def way_for(self, rows: int, beside: int) -> Way:
         """Return the least way of ``beside`` batches that hold ``rows`` each, else one batch."""
+        if beside == 1:
+            return Way(self.size_for(rows))
         fitting = [way for way in self.beside if way.beside == beside and way.size >= rows]
         return min(fitting, default=Way(self.size_for(rows)))
 

@@ -19,7 +19,6 @@ from braid.server.inference.batching.admission import Quarantine
 from braid.server.inference.batching.execution import Execution, Running
 from braid.server.inference.batching.queues import Lane, ModelQueue, Piece
 from braid.server.inference.replica import ModelReplica
-from braid.server.inference.requests import InferenceResult
 from braid.server.inference.slot_rows import join
 
 log = logging.getLogger("braid.batching")
@@ -90,7 +89,6 @@ class BatchRunner:
         self._on_wait(batch, is_waiting)
 
     async def _finish(self, batch: Batch, running: Running) -> bool:
-        model = batch.queue.model
         try:
             ran = await running
         except Exception as error:
@@ -98,7 +96,11 @@ class BatchRunner:
             return await self._failed(batch, error)
         spent_s = self._now() - batch.sent_at
         for piece, outcome in ran.outcomes:
-            await self._deliver(model, piece, outcome)
+            if parts := piece.ticket.deliver(piece, outcome):
+                whole = parts[0]
+                if len(parts) > 1 and not piece.ticket.has_ended:
+                    whole = await in_steps(join(batch.queue.model, piece.request, parts))
+                piece.ticket.succeed(whole)
         await asyncio.sleep(0)  # the answers go out first
         if ran.rows:
             batch.queue.observer.batch_ran(ran.batch_size, ran.rows, ran.compute_us)
@@ -145,18 +147,6 @@ class BatchRunner:
                 alone = replace(batch, pieces=[piece], size=size, sent_at=now, beside=1)
                 was_strike |= await self.run(alone)
         return was_strike
-
-    async def _deliver(self, model: ModelReplica, piece: Piece, outcome: InferenceResult) -> None:
-        """Give a piece's rows to its request, and end a request whose rows are all computed."""
-        ticket = piece.ticket
-        if ticket.has_ended:
-            return
-        if parts := ticket.deliver(piece, outcome):
-            whole = parts[0]
-            if len(parts) > 1:
-                whole = await in_steps(join(model, ticket.request, parts))
-            if not ticket.has_ended:
-                ticket.result.set_result(whole)
 
     def _learn(self, batch: Batch, compute_s: float, spent_s: float) -> None:
         """Correct the estimates that the batch was sent with."""

@@ -59,7 +59,7 @@ class MonotonicClock:
     now = staticmethod(monotonic)
 
     def call_at(self, when: float, callback: Callable[[], object]) -> Handle:
-        return asyncio.get_running_loop().call_later(max(0.0, when - monotonic()), callback)
+        return asyncio.get_running_loop().call_later(when - monotonic(), callback)
 
 
 class Batcher:
@@ -75,8 +75,10 @@ class Batcher:
         self._clock: Clock = clock or MonotonicClock()
         self._runner = BatchRunner(execution, self._clock.now, self._quarantine, self._waits)
         self._queues: dict[ModelReplica, ModelQueue] = {}
+        self._waiting: dict[ModelQueue, None] = {}  # those in which something waits, in order
         self._in_flight: dict[asyncio.Task[bool], Batch] = {}
         self._time = DeviceTime(self._clock.now)
+        self._load = DeviceLoad(self._queues.values(), self._time.left_s)
         self._used_s = 0.0  # of the queue that went last: where a queue that wakes up begins
         self._alarm: Handle | None = None
         self._draining: list[asyncio.Future[None]] = []  # done as soon as something ends
@@ -109,6 +111,7 @@ class Batcher:
         try:
             if not self._send_alone(queue, ticket):
                 queue.add(ticket)
+                self._waiting[queue] = None
                 self._pump()
                 if not queue.is_empty:
                     queue.tell()
@@ -119,8 +122,8 @@ class Batcher:
             if alarm is not None:
                 alarm.cancel()
             ticket.close()
-            if queue.discard(ticket):
-                queue.tell()
+            if ticket.rows_left and queue.discard(ticket):
+                self._taken_from(queue)
                 self._has_progressed()
 
     def _accept(
@@ -139,7 +142,7 @@ class Batcher:
         now = self._clock.now()
         queue.arrivals.arrived(now, request.rows)
         lane = model.lane_of(request) if wanted is None else wanted
-        self._load(now).admit(queue, request, lane, deadline)
+        self._load.admit(queue, request, lane, deadline, now)
         result: asyncio.Future[InferenceResult] = asyncio.get_running_loop().create_future()
         ticket = Ticket(request, deadline, now, perf_counter_ns(), result, lane)
         if queue.is_empty:
@@ -150,27 +153,24 @@ class Batcher:
     def is_running(self) -> bool:
         return bool(self._in_flight)
 
-    def _load(self, now: float) -> DeviceLoad:
-        return DeviceLoad(self._queues.values(), now, self._time.left_s())
-
     def expected_s(self, model: ModelReplica, request: CheckedRequest) -> float:
         """Return the expected seconds until a request that came now would be answered."""
         queue, key = self._queues.get(model), model.lane_of(request)
         lane = None if queue is None or queue.is_empty else queue.lane(key)
         before = 0 if lane is None else lane.rows_before(request.priority)
         table = model.latencies(key)
-        return self._load(self._clock.now()).clearing_s(model, table, before + request.rows)
+        return self._load.clearing_s(model, table, before + request.rows)
 
     def backlog_s(self) -> float:
         """Return the expected seconds until all that was accepted is done."""
-        return self._load(self._clock.now()).backlog_s()
+        return self._load.backlog_s()
 
     def refusal(self, model: ModelReplica) -> QueueFull | None:
         """Return why any request for a model would be refused now; None: some would not."""
         queue = self._queues.get(model)
         if queue is None or queue.requests < model.policy.max_requests:
             return None
-        return self._load(self._clock.now()).full(queue, queue.next_lane(), 1)
+        return self._load.full(queue, queue.next_lane(), 1)
 
     async def drain(self, model: ModelReplica | None = None) -> None:
         """Wait until nothing is queued or running (for ``model``)."""
@@ -192,15 +192,19 @@ class Batcher:
 
     def _pump(self) -> None:
         """Send the batches that are due, and set the alarm for the next one."""
-        now = wake_at = self._clock.now()
-        while wake_at <= now:
-            wake_at = self._send_next(now)
-        self._wake(wake_at)
+        wake_at = inf
+        if self._waiting:
+            now = wake_at = self._clock.now()
+            while wake_at <= now:
+                wake_at = self._send_next(now)
+        if self._alarm is not None:
+            self._alarm.cancel()
+        self._alarm = None if wake_at == inf else self._clock.call_at(wake_at, self._pump)
 
     def _send_next(self, now: float) -> float:
         """Send the next batch if one should go now; returns when to look again."""
-        queues = self._queues.values()  # those of a full device are looked at when a batch ends
-        waiting = [q for q in queues if not q.is_empty and not self._time.is_full(q)]
+        # Those of a full device are looked at when a batch ends.
+        waiting = [queue for queue in self._waiting if not self._time.is_full(queue)]
         waiting.sort(key=lambda queue: queue.used_s)
         wake_at = inf
         for queue in waiting:
@@ -220,13 +224,9 @@ class Batcher:
         So it is if nothing runs or waits, waiting for more rows would not pay, and one batch holds
         all rows; returns True if it was sent.
         """
-        if self._in_flight or any(not queue.is_empty for queue in self._queues.values()):
+        if self._in_flight or self._waiting:
             return False
-        lane, rows, now = (
-            queue.lane(ticket.lane),
-            ticket.rows_left,
-            self._clock.now(),
-        )
+        lane, rows, now = queue.lane(ticket.lane), ticket.request.rows, ticket.accepted_at
         if lane.table.first_size(rows) < rows:
             return False
         if rows < lane.table.sizes[-1] and self._idle_send_at(queue, lane, ticket, rows, now) > now:
@@ -280,14 +280,20 @@ class Batcher:
     def _send(self, queue: ModelQueue, way: Way, now: float) -> None:
         lane = queue.next_lane()
         pieces = queue.take(lane, way.size, now)
-        queue.tell()
+        self._taken_from(queue)
         if pieces:
             self._start(queue, lane, pieces, now, way.beside)
+
+    def _taken_from(self, queue: ModelQueue) -> None:
+        """Take note that less waits in a queue."""
+        queue.tell()
+        if queue.is_empty:
+            self._waiting.pop(queue, None)
 
     def _start(
         self, queue: ModelQueue, lane: Lane, pieces: Sequence[Piece], now: float, beside: int = 1
     ) -> None:
-        size, beside = lane.table.way_for(sum(piece.rows for piece in pieces), beside)
+        size, beside = lane.table.way_for(sum([piece.rows for piece in pieces]), beside)
         self._used_s = max(self._used_s, queue.used_s)
         expected_s, idle = lane.table.seconds(size, beside), self._time.is_free(beside, queue)
         batch = Batch(queue, lane, pieces, size, expected_s, now, was_idle=idle, beside=beside)
@@ -297,18 +303,14 @@ class Batcher:
         self._in_flight[task] = batch
         task.add_done_callback(self._ended)
 
-    def _wake(self, when: float) -> None:
-        if self._alarm is not None:
-            self._alarm.cancel()
-        self._alarm = None if when == inf else self._clock.call_at(when, self._pump)
-
     def _waits(self, batch: Batch, is_waiting: bool) -> None:
         self._time.waits(batch, is_waiting=is_waiting)
         self._pump()
 
     def _ended(self, task: asyncio.Task[bool]) -> None:
         self._time.ended(self._in_flight.pop(task))
-        self._has_progressed()
+        if self._draining:
+            self._has_progressed()
         self._pump()
 
     def _has_progressed(self) -> None:

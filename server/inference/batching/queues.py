@@ -58,17 +58,23 @@ class Ticket:
 
     def take(self, rows: int) -> Piece:
         assert 0 < rows <= self.rows_left
-        piece = Piece(self, self.next_row, rows)
+        piece = Piece(self, self.request, self.next_row, rows)
         self.next_row += rows
         self.pieces += 1
         return piece
 
     def deliver(self, piece: Piece, outcome: InferenceResult) -> Sequence[InferenceResult]:
         """Keep a piece's outcome; returns all in order of rows once the last one is kept."""
+        if piece.rows == self.request.rows:
+            return (outcome,)
         self.parts.append((piece.first_row, outcome))
         if self.rows_left or len(self.parts) < self.pieces:
             return ()
         return [part for _, part in sorted(self.parts, key=lambda part: part[0])]
+
+    def succeed(self, result: InferenceResult) -> None:
+        if not self.result.done():
+            self.result.set_result(result)
 
     def fail(self, error: BaseException) -> None:
         if not self.result.done():
@@ -96,20 +102,19 @@ class Piece:
     """Some rows of one request: all of them, or as many as a batch takes."""
 
     ticket: Ticket
+    request: CheckedRequest  # the ticket's
     first_row: int
     rows: int
-
-    @property
-    def request(self) -> CheckedRequest:
-        return self.ticket.request
 
 
 def when_all_ended(pieces: Sequence[Piece], then: Callable[[], object]) -> None:
     """Call ``then`` when the last of the pieces to end does so without a result."""
 
     def look() -> None:
-        if all(piece.ticket.has_ended for piece in pieces):
-            then()
+        for piece in pieces:
+            if not piece.ticket.result.done():
+                return
+        then()
 
     for piece in pieces:
         piece.ticket.watchers.append(look)
@@ -121,10 +126,14 @@ def still_wanted(pieces: Sequence[Piece], now: float) -> list[Piece]:
 
     Asked right before the device is: a batch may have waited for its turn.
     """
+    wanted = []
     for piece in pieces:
-        if piece.ticket.is_late(now):
-            piece.ticket.expire()
-    return [piece for piece in pieces if not piece.ticket.has_ended]
+        ticket = piece.ticket
+        if ticket.is_late(now):
+            ticket.expire()
+        if not ticket.result.done():
+            wanted.append(piece)
+    return wanted
 
 
 MAX_IDLE_LANES = 64
