@@ -94,8 +94,8 @@ class LatencyTable:
     def handed_over(self, seconds: float) -> None:
         """Learn what a batch took beside its computing, with the device idle before."""
         self._handover_s = min(self._handover_s * HANDOVER_GROWTH, seconds)
-        low, high = sorted((self._handover_s, self._cut_handover_s))
-        if high > low * HANDOVER_NOTICED:
+        now_s, told_s = self._handover_s, self._cut_handover_s
+        if now_s > told_s * HANDOVER_NOTICED or told_s > now_s * HANDOVER_NOTICED:
             self._cut_handover_s, self._cuts = self._handover_s, None
 
     def forget_beside(self, size: int) -> None:
@@ -187,8 +187,6 @@ class LatencyTable:
 
     def way_for(self, rows: int, beside: int) -> Way:
         """Return the least way of ``beside`` batches that hold ``rows`` each, else one batch."""
-        if beside == 1:
-            return Way(self.size_for(rows))
         fitting = [way for way in self.beside if way.beside == beside and way.size >= rows]
         return min(fitting, default=Way(self.size_for(rows)))
 

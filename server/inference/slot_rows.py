@@ -46,17 +46,12 @@ class BatchRun:
     ready: Executable
     offset: int
     pieces: Sequence[Piece]  # those still waited for when it was sent
-    rows: int
-    size: int
+    size: int  # in rows, with padding; 1 without a batch axis
     sent_ns: int
     prepare_ns: int  # until what runs it was prepared, before it was sent
     shape_class: ShapeClass  # that it runs in: no shorter than the pieces' along any axis
+    rows: int = 0  # of the pieces
     answer: Awaitable[RunDone] | None = None  # None: nothing was left to run
-
-    @property
-    def batch_size(self) -> int:
-        """Rows that the executable takes."""
-        return self.size if self.model.batched else 1
 
 
 def write_rows(
@@ -230,9 +225,9 @@ def outcome_of(
         prepare_us=run.prepare_ns // 1000,
         transfer_us=max(0, (ended_ns - run.sent_ns) // 1000 - compute_us),
         compute_us=compute_us,
-        batch_size=run.batch_size,
+        batch_size=run.size,
         batch_rows=run.rows,
-        plan_id=run.ready.plan_id,
+        plan_id=run.ready.to_run.plan_id,
     )
     if write is not None:
         result.reply = yield from write(result)
@@ -300,10 +295,10 @@ def _cut(
         return (yield from _cut_strings(memory, run, place, axis, (row, rows)))
     if axis is None or rows == shape[axis]:
         return OutputTensor(dtype, shape, whole)
-    factor = shape[axis] // run.batch_size  # output rows for one request row, usually 1
+    factor = shape[axis] // run.size  # output rows for one request row, usually 1
     cut = (*shape[:axis], rows * factor, *shape[axis + 1 :])
     if axis == 0:
-        row_bytes = place.size_bytes // run.batch_size
+        row_bytes = place.size_bytes // run.size
         return OutputTensor(dtype, cut, whole[row * row_bytes : (row + rows) * row_bytes])
     row_bytes = DTYPE_BYTES[dtype] * math.prod(shape[axis + 1 :]) * factor
     blocks = np.frombuffer(whole, np.uint8).reshape(math.prod(shape[:axis]) or 1, -1)
@@ -318,7 +313,7 @@ def _cut_strings(
     start, shape = run.offset + place.offset, place.shape
     places = places_of(memory[start : start + place.size_bytes], place)
     if axis is not None:
-        factor = shape[axis] // run.batch_size
+        factor = shape[axis] // run.size
         first, last = rows[0] * factor, sum(rows) * factor
         places = places[(slice(None),) * axis + (slice(first, last),)]
     data = yield from SlotHeap(memory, run.ready, run.offset).raw(places.reshape(-1, 2))

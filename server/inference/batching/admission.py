@@ -105,7 +105,7 @@ class DeviceLoad:
         policy = queue.model.policy
         if policy.max_queue_s < inf:
             self._check_wait(queue, request, lane_key)
-        if queue.is_empty:
+        if not queue.rows:
             return
         lane = queue.lane(lane_key)
         over = queue.rows + request.rows - policy.max_rows

@@ -16,7 +16,7 @@ from typing import Any
 from braid.core.errors import ModelQuarantined, RunTooLong, Unavailable
 from braid.core.pieces import in_steps
 from braid.server.inference.batching.admission import Quarantine
-from braid.server.inference.batching.execution import Execution, Running
+from braid.server.inference.batching.execution import BatchResult, Execution, Running
 from braid.server.inference.batching.queues import Lane, ModelQueue, Piece
 from braid.server.inference.replica import ModelReplica
 from braid.server.inference.slot_rows import join
@@ -101,10 +101,8 @@ class BatchRunner:
                 if len(parts) > 1 and not piece.ticket.has_ended:
                     whole = await in_steps(join(batch.queue.model, piece.request, parts))
                 piece.ticket.succeed(whole)
-        await asyncio.sleep(0)  # the answers go out first
-        if ran.rows:
-            batch.queue.observer.batch_ran(ran.batch_size, ran.rows, ran.compute_us)
-            self._learn(batch, ran.compute_us / 1e6, spent_s)
+        if ran.rows:  # the answers go out first
+            asyncio.get_running_loop().call_soon(self._learn, batch, ran, spent_s)
         return False
 
     async def _failed(self, batch: Batch, error: Exception) -> bool:
@@ -148,8 +146,10 @@ class BatchRunner:
                 was_strike |= await self.run(alone)
         return was_strike
 
-    def _learn(self, batch: Batch, compute_s: float, spent_s: float) -> None:
+    def _learn(self, batch: Batch, ran: BatchResult, spent_s: float) -> None:
         """Correct the estimates that the batch was sent with."""
+        batch.queue.observer.batch_ran(ran.batch_size, ran.rows, ran.compute_us)
+        compute_s = ran.compute_us / 1e6
         batch.lane.table.observe(batch.size, max(1e-6, compute_s), batch.beside)
         batch.queue.used_s += batch.share_of(compute_s - batch.expected_s)
         early_s = max(0.0, batch.expected_s - compute_s)

@@ -118,11 +118,13 @@ class Batcher:
             if deadline is not None:
                 alarm = self._clock.call_at(deadline, ticket.expire)
             return await ticket.result
+        except BaseException:
+            ticket.close()
+            raise
         finally:
             if alarm is not None:
                 alarm.cancel()
-            ticket.close()
-            if ticket.rows_left and queue.discard(ticket):
+            if queue.rows and queue.discard(ticket):
                 self._taken_from(queue)
                 self._has_progressed()
 
@@ -145,7 +147,7 @@ class Batcher:
         self._load.admit(queue, request, lane, deadline, now)
         result: asyncio.Future[InferenceResult] = asyncio.get_running_loop().create_future()
         ticket = Ticket(request, deadline, now, perf_counter_ns(), result, lane)
-        if queue.is_empty:
+        if not queue.rows:
             queue.used_s = max(queue.used_s, self._used_s)
         return queue, ticket
 
@@ -231,7 +233,7 @@ class Batcher:
             return False
         if rows < lane.table.sizes[-1] and self._idle_send_at(queue, lane, ticket, rows, now) > now:
             return False
-        self._start(queue, lane, [ticket.take(rows)], now)
+        self._start(queue, lane, [ticket.take(rows)], rows, now)
         return True
 
     def _send_at(self, queue: ModelQueue, way: Way, now: float) -> float:
@@ -282,7 +284,8 @@ class Batcher:
         pieces = queue.take(lane, way.size, now)
         self._taken_from(queue)
         if pieces:
-            self._start(queue, lane, pieces, now, way.beside)
+            rows = sum([piece.rows for piece in pieces])
+            self._start(queue, lane, pieces, rows, now, way.beside)
 
     def _taken_from(self, queue: ModelQueue) -> None:
         """Take note that less waits in a queue."""
@@ -291,9 +294,18 @@ class Batcher:
             self._waiting.pop(queue, None)
 
     def _start(
-        self, queue: ModelQueue, lane: Lane, pieces: Sequence[Piece], now: float, beside: int = 1
+        self,
+        queue: ModelQueue,
+        lane: Lane,
+        pieces: Sequence[Piece],
+        rows: int,
+        now: float,
+        beside: int = 1,
     ) -> None:
-        size, beside = lane.table.way_for(sum([piece.rows for piece in pieces]), beside)
+        if beside > 1:
+            size, beside = lane.table.way_for(rows, beside)
+        else:
+            size = lane.table.size_for(rows)
         self._used_s = max(self._used_s, queue.used_s)
         expected_s, idle = lane.table.seconds(size, beside), self._time.is_free(beside, queue)
         batch = Batch(queue, lane, pieces, size, expected_s, now, was_idle=idle, beside=beside)
@@ -311,7 +323,8 @@ class Batcher:
         self._time.ended(self._in_flight.pop(task))
         if self._draining:
             self._has_progressed()
-        self._pump()
+        if self._waiting:
+            self._pump()
 
     def _has_progressed(self) -> None:
         draining, self._draining = self._draining, []

@@ -34,6 +34,9 @@ class DeviceTime:
         self._waiting: set[Batch] = set()  # for their executables
 
     def sent(self, batch: Batch) -> None:
+        if not self._began:
+            self._began[batch] = self._now()
+            return
         self._began[batch] = None
         self._begin()
 

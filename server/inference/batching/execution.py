@@ -75,6 +75,8 @@ class Execution(Protocol):
 
 def _joined(model: ModelReplica, pieces: Sequence[Piece]) -> ShapeClass:
     """Return the class that pieces of one lane run in: its own, or that of their longest."""
+    if not model.lengths.axes:
+        return pieces[0].request.shape_class
     if isinstance(lane := pieces[0].ticket.lane, ShapeClass):
         return lane
     return model.lengths.joined({piece.request.shape_class for piece in pieces})
@@ -186,9 +188,8 @@ class DeviceExecution:
         sent_ns = perf_counter_ns()
         try:
             pieces = still_wanted(pieces, monotonic())
-            rows, times_ns = sum([piece.rows for piece in pieces]), (sent_ns, prepare_ns)
-            sent = BatchRun(model, ready, offset, pieces, rows, size, *times_ns, shape_class)
-            if rows:
+            sent = BatchRun(model, ready, offset, pieces, size, sent_ns, prepare_ns, shape_class)
+            if pieces:
                 memory, axes = self._device.arena.view, model.lengths.axes
                 is_finite = write_rows(memory, offset, ready, pieces, axes)
                 unwanted = partial(when_all_ended, pieces)
@@ -209,15 +210,15 @@ class DeviceExecution:
             if run.answer is None:
                 return BatchResult((), run.size, 0, 0)
             model, ready, memory = run.model, run.ready, self._device.arena.view
-            drafts, row = [], 0
+            drafts = []
             try:
                 for piece in run.pieces:
-                    drafts.append(draft_of(memory, run, piece, row))
-                    row += piece.rows
+                    drafts.append(draft_of(memory, run, piece, run.rows))
+                    run.rows += piece.rows
             finally:
                 compute_us = (await run.answer).compute_us  # the slot is in use until then
             ended_ns = perf_counter_ns()
-            self._device.events.ran(ready.plan_id, compute_us)
+            self._device.events.ran(ready.to_run.plan_id, compute_us)
             if ready.layout.has_heap:
                 heap = SlotHeap(memory, ready, run.offset)
                 if lacking_bytes := heap.lacking_bytes:
@@ -233,7 +234,7 @@ class DeviceExecution:
                 if not draft.piece.ticket.result.done():
                     cut = outcome_of(memory, run, draft, compute_us, ended_ns)
                     outcomes.append((draft.piece, await in_steps(cut)))
-            return BatchResult(outcomes, run.batch_size, run.rows, compute_us)
+            return BatchResult(outcomes, run.size, run.rows, compute_us)
         finally:
             self._duty_cycle.after_run()
             self._free(run.model, run.ready, run.offset)

@@ -75,6 +75,7 @@ class Ticket:
     def succeed(self, result: InferenceResult) -> None:
         if not self.result.done():
             self.result.set_result(result)
+            self.watchers.clear()  # which know it
 
     def fail(self, error: BaseException) -> None:
         if not self.result.done():
@@ -82,15 +83,15 @@ class Ticket:
             self.ended_without_result()
 
     def close(self) -> None:
-        """End without a result unless there is one, and forget the watchers."""
+        """End without a result, unless there is one."""
         if self.result.cancel() or self.result.cancelled():
             self.ended_without_result()
         else:
             self.result.exception()  # seen
-        self.watchers.clear()  # which know it
 
     def ended_without_result(self) -> None:
-        for watcher in self.watchers:
+        watchers, self.watchers = self.watchers, []
+        for watcher in watchers:
             watcher()
 
     def expire(self) -> None:
