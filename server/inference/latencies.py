@@ -119,7 +119,7 @@ class LatencyTable:
         old = self._by_way.get(way)
         if old is None:
             if beside == 1 or way in self.beside:
-                self._by_way[way] = seconds
+                self._by_way[way], self._learned_at[way] = seconds, self._batches
                 self._notice(way)
             return
         if way in self._forgotten:
@@ -140,7 +140,7 @@ class LatencyTable:
         self._learned_at[ran] = self._batches
         slower = self._by_way[ran] / self._first[ran] if ran in self._first else 1.0
         for way in list(self._by_way):
-            if self._batches - self._learned_at.setdefault(way, self._batches) < FORGOTTEN_AFTER:
+            if self._batches - self._learned_at[way] < FORGOTTEN_AFTER:
                 continue
             self._learned_at[way] = self._batches
             if way in self._first:
@@ -228,9 +228,9 @@ class LatencyTable:
         return self.seconds(*way)
 
     def _notice(self, way: Way) -> None:
-        before = self._told.get(way)
-        if before is None or abs(self._by_way[way] - before) > NOTICED * before:
-            self._told[way] = self._by_way[way]
+        seconds, told = self._by_way[way], self._told.get(way)
+        if told is None or not (1 - NOTICED) * told <= seconds <= (1 + NOTICED) * told:
+            self._told[way] = seconds
             self._revise()
 
     def _revise(self) -> None:

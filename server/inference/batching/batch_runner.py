@@ -96,11 +96,12 @@ class BatchRunner:
             return await self._failed(batch, error)
         spent_s = self._now() - batch.sent_at
         for piece, outcome in ran.outcomes:
-            if parts := piece.ticket.deliver(piece, outcome):
-                whole = parts[0]
-                if len(parts) > 1 and not piece.ticket.has_ended:
-                    whole = await in_steps(join(batch.queue.model, piece.request, parts))
-                piece.ticket.succeed(whole)
+            ticket = piece.ticket
+            if piece.rows == piece.request.rows:
+                ticket.succeed(outcome)
+            elif (parts := ticket.deliver(piece, outcome)) and not ticket.has_ended:
+                join_all = join(batch.queue.model, piece.request, parts)
+                ticket.succeed(await in_steps(join_all))
         if ran.rows:  # the answers go out first
             asyncio.get_running_loop().call_soon(self._learn, batch, ran, spent_s)
         return False
@@ -149,8 +150,8 @@ class BatchRunner:
     def _learn(self, batch: Batch, ran: BatchResult, spent_s: float) -> None:
         """Correct the estimates that the batch was sent with."""
         batch.queue.observer.batch_ran(ran.batch_size, ran.rows, ran.compute_us)
-        compute_s = ran.compute_us / 1e6
-        batch.lane.table.observe(batch.size, max(1e-6, compute_s), batch.beside)
+        compute_s = (ran.compute_us or 1) / 1e6  # it took less than its clock tells, not nothing
+        batch.lane.table.observe(batch.size, compute_s, batch.beside)
         batch.queue.used_s += batch.share_of(compute_s - batch.expected_s)
         early_s = max(0.0, batch.expected_s - compute_s)
         self._early_s += 0.1 * (early_s - self._early_s)

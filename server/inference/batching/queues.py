@@ -65,8 +65,6 @@ class Ticket:
 
     def deliver(self, piece: Piece, outcome: InferenceResult) -> Sequence[InferenceResult]:
         """Keep a piece's outcome; returns all in order of rows once the last one is kept."""
-        if piece.rows == self.request.rows:
-            return (outcome,)
         self.parts.append((piece.first_row, outcome))
         if self.rows_left or len(self.parts) < self.pieces:
             return ()
