@@ -168,12 +168,13 @@ def _is_finite(memory: memoryview, dtype: str) -> bool:
 
 def _write_piece(memory: memoryview, piece: Piece, data: Content) -> int:
     """Copy a piece's rows of one input to the beginning of ``memory``; returns the bytes copied."""
-    row = len(data) // piece.request.rows
+    size_bytes = len(data)
+    row = size_bytes // piece.request.rows
     first, size = piece.first_row * row, piece.rows * row
     if not isinstance(data, bytes | memoryview):
         assert not isinstance(data, Strings)
         data.read_into(memory[:size], first)
-    elif size == len(data):
+    elif size == size_bytes:
         memory[:size] = data
     else:
         memory[:size] = memoryview(data)[first : first + size]

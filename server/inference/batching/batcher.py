@@ -210,10 +210,11 @@ class Batcher:
         waiting.sort(key=lambda queue: queue.used_s)
         wake_at = inf
         for queue in waiting:
-            way = self._way(queue, now)
-            send_at = self._send_at(queue, way, now)
+            lane = queue.next_lane()
+            way = self._way(queue, lane, now)
+            send_at = self._send_at(queue, lane, way, now)
             if send_at <= now:
-                self._send(queue, way, now)
+                self._send(queue, lane, way, now)
                 return now
             wake_at = min(wake_at, send_at)
             if self._time.is_busy:
@@ -229,16 +230,15 @@ class Batcher:
         if self._in_flight or self._waiting:
             return False
         lane, rows, now = queue.lane(ticket.lane), ticket.request.rows, ticket.accepted_at
-        if lane.table.first_size(rows) < rows:
+        if rows > 1 and lane.table.first_size(rows) < rows:
             return False
         if rows < lane.table.sizes[-1] and self._idle_send_at(queue, lane, ticket, rows, now) > now:
             return False
         self._start(queue, lane, [ticket.take(rows)], rows, now)
         return True
 
-    def _send_at(self, queue: ModelQueue, way: Way, now: float) -> float:
+    def _send_at(self, queue: ModelQueue, lane: Lane, way: Way, now: float) -> float:
         """Return the time at which the next batch of a queue should go, as far as is known."""
-        lane = queue.next_lane()
         if not self._time.takes(way.beside, queue):
             return inf  # as above
         if lane.rows >= lane.table.sizes[-1]:
@@ -265,9 +265,8 @@ class Batcher:
         assert gap_s is not None
         return min(latest, now + 2 * gap_s)
 
-    def _way(self, queue: ModelQueue, now: float) -> Way:
-        """Return how the next batch of a queue should run."""
-        lane = queue.next_lane()
+    def _way(self, queue: ModelQueue, lane: Lane, now: float) -> Way:
+        """Return how the next batch of a queue, of its next lane, should run."""
         lanes = queue.side_by_side(lane)
         rows, requests = sum(at.rows for at in lanes), sum(at.requests for at in lanes)
         request_rows, is_alone = -(-rows // requests), requests == 1
@@ -279,8 +278,7 @@ class Batcher:
             self._time.free_s(queue), rows, gap_s, request_rows, is_alone=is_alone, most=most
         )
 
-    def _send(self, queue: ModelQueue, way: Way, now: float) -> None:
-        lane = queue.next_lane()
+    def _send(self, queue: ModelQueue, lane: Lane, way: Way, now: float) -> None:
         pieces = queue.take(lane, way.size, now)
         self._taken_from(queue)
         if pieces:
