@@ -64,7 +64,7 @@ class SlotLayout:
 
 def aligned(size_bytes: int) -> int:
     """Round up to the alignment; at least one unit, so that empty tensors have an address."""
-    return max(ALIGNMENT, -(-size_bytes // ALIGNMENT) * ALIGNMENT)
+    return -(-(size_bytes or 1) // ALIGNMENT) * ALIGNMENT
 
 
 def slot_layout(inputs: Mapping[str, TensorType], outputs: Mapping[str, TensorType]) -> SlotLayout:
@@ -134,12 +134,12 @@ class Arena:
         size = self._used.pop(offset)
         index = bisect.bisect(self._free, (offset, 0))
         if index < len(self._free) and self._free[index][0] == offset + size:
-            size += self._free.pop(index)[1]
+            self._free[index] = offset, size + self._free[index][1]
+        else:
+            self._free.insert(index, (offset, size))
         if index and sum(self._free[index - 1]) == offset:
-            offset, before = self._free.pop(index - 1)
-            size += before
-            index -= 1
-        self._free.insert(index, (offset, size))
+            before, (_, size) = self._free[index - 1], self._free.pop(index)
+            self._free[index - 1] = before[0], before[1] + size
 
     def close(self) -> None:
         """Close; the memory is unmapped with the last view of it.

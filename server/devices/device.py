@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from braid.compiler.bench import MakeMeasuringHost, measuring_host
 from braid.core.device_state import DeviceState
@@ -78,12 +78,12 @@ class Device:
     ) -> None:
         """Start nothing yet; ``make_host`` decides where registrations measure."""
         self.name = name
-        self._events = events or DeviceEvents()
+        self.events = events or DeviceEvents()
         self.arena = Arena(options.arena_bytes)
         link_events = LinkEvents(
             on_start=self._replay,
-            on_state=lambda _: self._events.changed(self),
-            on_end=partial(self._events.ended, name),
+            on_state=lambda _: self.events.changed(self),
+            on_end=partial(self.events.ended, name),
         )
         self.link = make_link(name, options, self.arena, link_events)
         self._state_watch = StateWatch(self.link, self._moved)
@@ -110,8 +110,8 @@ class Device:
         return self._state_watch.state
 
     def _moved(self) -> None:
-        self._events.changed(self)
-        self._events.moved(self)
+        self.events.changed(self)
+        self.events.moved(self)
 
     @property
     def precisions(self) -> tuple[str, ...]:
@@ -193,7 +193,7 @@ class Device:
         log.error("a model is lost", extra={"device": self.name, "reason": str(error)})
         self._forget(digest)
         self._damaged[digest] = error
-        self._events.damaged(self, digest, error)
+        self.events.damaged(self, digest, error)
 
     @asynccontextmanager
     async def keeping(self, digest: str) -> AsyncIterator[None]:
@@ -286,8 +286,8 @@ class Device:
         when_unwanted: WhenUnwanted = lambda _: None,
         *,
         is_finite: bool = False,
-    ) -> Coroutine[Any, Any, int]:
-        """Run one batch whose inputs lie in the slot at ``offset``; brings microseconds.
+    ) -> Awaitable[RunDone]:
+        """Run one batch whose inputs lie in the slot at ``offset``.
 
         The worker is told before this returns, unless it has to prepare the plan first. The run is
         ended when ``when_unwanted`` says so, or when it takes far too long. With ``is_finite``, no
@@ -300,15 +300,9 @@ class Device:
             RunStopped: the run was ended since it was unwanted.
             RunTooLong: the run was ended, perhaps with the worker, since it took too long.
         """
-        if ready.digest in self._damaged:
+        if self._damaged and ready.digest in self._damaged:
             raise self._damaged[ready.digest]
-        answer = self._executables.run(ready, offset, when_unwanted, is_finite=is_finite)
-        return self._ended(ready, answer)
-
-    async def _ended(self, ready: Executable, answer: Awaitable[RunDone]) -> int:
-        compute_us = (await answer).compute_us
-        self._events.ran(ready.plan_id, compute_us)
-        return compute_us
+        return self._executables.run(ready, offset, when_unwanted, is_finite=is_finite)
 
     async def describe(self, program: ProgramKey) -> OpGraph:
         """Static graph of a program, whose operators are the schedule units.

@@ -56,8 +56,9 @@ class DutyCycle:
         if self.begin_now():
             return
         async with self._beginning:
-            self._count_idle()
-            if self._clock() - self._since >= BETWEEN_S:
+            now = self._clock()
+            self._count_idle(now)
+            if now - self._since >= BETWEEN_S:
                 if self._leaves_cores and self._idle_s < IDLE_S:
                     while self._running:
                         self._ended.clear()
@@ -68,14 +69,18 @@ class DutyCycle:
 
     def begin_now(self) -> bool:
         """Begin a run at once; False: it did not, as somebody waits for what is measured."""
-        if self._bench.is_measuring and not self._bench.is_awaited and not self._bench.is_held:
-            self._bench.hold()
-            self._look_later(QUIET_S)
-        if self._leaves_cores or self._beginning.locked():
+        if self._bench.is_measuring:
+            if self._bench.is_awaited:
+                return False
+            if not self._bench.is_held:
+                self._bench.hold()
+                self._look_later(QUIET_S)
+        if self._beginning.locked():
             return False
-        self._count_idle()
-        if self._clock() - self._since >= BETWEEN_S:
-            self._since, self._idle_s = self._clock(), 0.0
+        now = self._clock()
+        self._count_idle(now)
+        if now - self._since >= BETWEEN_S:
+            self._since, self._idle_s = now, 0.0
         self._running += 1
         return True
 
@@ -100,7 +105,7 @@ class DutyCycle:
         elif self._bench.is_held:
             self._look_later(QUIET_S - quiet_s)
 
-    def _count_idle(self) -> None:
+    def _count_idle(self, now: float) -> None:
         if not self._running:
-            gap_s = self._clock() - self._free_at
+            gap_s = now - self._free_at
             self._idle_s += gap_s if gap_s >= LEAST_GAP_S else 0.0

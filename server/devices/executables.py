@@ -161,25 +161,20 @@ class Executables:
         self, ready: Executable, offset: int, when_unwanted: WhenUnwanted, *, is_finite: bool
     ) -> Awaitable[RunDone]:
         """Run one batch as ``Device.run`` does."""
+        if ready.number in self._without_room:
+            return self._prepare_and_run(ready, offset, when_unwanted, is_finite=is_finite)
         program = ready.to_run.program if ready.to_run.any_shape else None
         request = RunExecutable(ready.number, offset, is_finite, program)
-        if ready.number in self._without_room:
-            return self._prepare_and_run(ready, request, when_unwanted)
-        return self._run(ready, request, when_unwanted)
-
-    def _run(
-        self, ready: Executable, request: RunExecutable, when_unwanted: WhenUnwanted
-    ) -> Awaitable[RunDone]:
         answer = self._link.run(request, ready.bound)
         when_unwanted(lambda: self._link.stop(answer))
         return answer
 
     async def _prepare_and_run(
-        self, ready: Executable, request: RunExecutable, when_unwanted: WhenUnwanted
+        self, ready: Executable, offset: int, when_unwanted: WhenUnwanted, *, is_finite: bool
     ) -> RunDone:
         await self._link.call(self._by_number[ready.number].request)
         self._without_room.discard(ready.number)
-        return await self._run(ready, request, when_unwanted)
+        return await self.run(ready, offset, when_unwanted, is_finite=is_finite)
 
     async def replay(self) -> None:
         """Have a new worker prepare all executables, whose models it has loaded."""

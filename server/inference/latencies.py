@@ -60,7 +60,7 @@ class LatencyTable:
         self._batches = 0  # that were observed
         self._learned_at: dict[Way, int] = {}  # the last batch that ran so
         self._forgotten: set[Way] = set()  # of which the next batch decides
-        self._seconds: dict[int, float] = {}  # what follows from ``_by_way``, as it is asked for
+        self._seconds: dict[int, float] = {}  # of other sizes, as it is asked for
         self._told: dict[Way, float] = {}  # as of ``revision``
         self._sizes_for: dict[int, int] = {}  # by rows, as of ``revision``
         self._covers: dict[bool, Cover] = {}  # with ``beside`` or without, as of ``revision``
@@ -94,8 +94,8 @@ class LatencyTable:
     def handed_over(self, seconds: float) -> None:
         """Learn what a batch took beside its computing, with the device idle before."""
         self._handover_s = min(self._handover_s * HANDOVER_GROWTH, seconds)
-        low, high = sorted((self._handover_s, self._cut_handover_s))
-        if high > low * HANDOVER_NOTICED:
+        now_s, told_s = self._handover_s, self._cut_handover_s
+        if now_s > told_s * HANDOVER_NOTICED or told_s > now_s * HANDOVER_NOTICED:
             self._cut_handover_s, self._cuts = self._handover_s, None
 
     def forget_beside(self, size: int) -> None:
@@ -119,7 +119,7 @@ class LatencyTable:
         old = self._by_way.get(way)
         if old is None:
             if beside == 1 or way in self.beside:
-                self._by_way[way] = seconds
+                self._by_way[way], self._learned_at[way] = seconds, self._batches
                 self._notice(way)
             return
         if way in self._forgotten:
@@ -140,7 +140,7 @@ class LatencyTable:
         self._learned_at[ran] = self._batches
         slower = self._by_way[ran] / self._first[ran] if ran in self._first else 1.0
         for way in list(self._by_way):
-            if self._batches - self._learned_at.setdefault(way, self._batches) < FORGOTTEN_AFTER:
+            if self._batches - self._learned_at[way] < FORGOTTEN_AFTER:
                 continue
             self._learned_at[way] = self._batches
             if way in self._first:
@@ -154,17 +154,19 @@ class LatencyTable:
 
     def seconds(self, size: int, beside: int = 1) -> float:
         """Return the expected seconds of a batch of ``size`` rows, of ``beside`` at once."""
+        known = self._by_way.get(Way(size, beside))
+        if known is not None:
+            return known
         if beside > 1:
-            return self._by_way.get(Way(size, beside)) or self.seconds(size)
+            return self.seconds(size)
         expected_s = self._seconds.get(size)
         if expected_s is None:
             expected_s = self._seconds[size] = self._expected_s(size)
         return expected_s
 
     def _expected_s(self, size: int) -> float:
+        """Return what follows from ``_by_way`` for a size that is not in it."""
         alone = {way.size: seconds for way, seconds in self._by_way.items() if way.beside == 1}
-        if (seconds := alone.get(size)) is not None:
-            return seconds
         smaller = [alone[other] for other in alone if other < size]
         if smaller:  # optimistic: no dearer than what is known
             return max(smaller)
@@ -226,9 +228,9 @@ class LatencyTable:
         return self.seconds(*way)
 
     def _notice(self, way: Way) -> None:
-        before = self._told.get(way)
-        if before is None or abs(self._by_way[way] - before) > NOTICED * before:
-            self._told[way] = self._by_way[way]
+        seconds, told = self._by_way[way], self._told.get(way)
+        if told is None or not (1 - NOTICED) * told <= seconds <= (1 + NOTICED) * told:
+            self._told[way] = seconds
             self._revise()
 
     def _revise(self) -> None:

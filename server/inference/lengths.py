@@ -77,8 +77,6 @@ class Lengths:
     def lane_of(self, request: Request) -> Hashable:
         """Return what requests must have in common to share batches."""
         shape_class = request.shape_class
-        if not self.axes:
-            return shape_class
         if shape_class not in self._near:
             if len(self._near) >= MAX_LANES:
                 self._near.clear()

@@ -180,7 +180,7 @@ class ModelReplica:
 
     def lane_of(self, request: Request) -> Hashable:
         """Return what requests must have in common to share batches."""
-        if self.padding_check.failure:
+        if not self.lengths.axes or self.padding_check.failure:
             return request.shape_class
         has_session = self.other_shapes.has_session
         if (bucket := self.buckets.of(request, has_session=has_session)) is not None:
@@ -417,11 +417,12 @@ class ModelReplica:
         for batch_size in self.batch_sizes:
             ready = self.ready(shape_class, batch_size)
             if ready is not None:
-                sizes = {name: ready.layout.outputs[name].size_bytes for name in outputs}
-                return ready.heap_bytes + sum(
-                    size if self.output_axes.get(name) is None else rows * size // batch_size
-                    for name, size in sizes.items()
-                )
+                size_bytes = ready.heap_bytes
+                for name in outputs:
+                    of_batch = ready.layout.outputs[name].size_bytes
+                    is_cut = self.output_axes.get(name) is not None
+                    size_bytes += rows * of_batch // batch_size if is_cut else of_batch
+                return size_bytes
         return None
 
     def ready(self, shape_class: ShapeClass, batch_size: int, beside: int = 1) -> Executable | None:

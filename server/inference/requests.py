@@ -47,7 +47,7 @@ class OutputTensor:
     data: bytes | memoryview
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class InferenceResult:
     """Outputs of a request, with its times in microseconds and its batch."""
 

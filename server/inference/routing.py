@@ -8,9 +8,10 @@ latencies and follows what batches really take (docs/decisions/0020-several-devi
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from dataclasses import dataclass
 from time import monotonic
+from typing import Any
 
 from braid.core.errors import QueueFull
 from braid.server.inference.batching.batcher import Batcher
@@ -26,11 +27,11 @@ class QueuedReplica:
     replica: ModelReplica
     batcher: Batcher
 
-    async def submit(
+    def submit(
         self, request: CheckedRequest, observer: BatchObserver, deadline: float | None
-    ) -> InferenceResult:
+    ) -> Coroutine[Any, Any, InferenceResult]:
         """Run one request; errors and ``deadline`` are those of ``Batcher.submit``."""
-        return await self.batcher.submit(self.replica, request, observer, deadline)
+        return self.batcher.submit(self.replica, request, observer, deadline)
 
     def refusal(self) -> QueueFull | None:
         """Return the error that any request would get now; None: some would be taken."""
@@ -51,11 +52,12 @@ class Replicas:
 
     def __init__(self) -> None:
         self._on: dict[str, QueuedReplica] = {}
+        self._all: tuple[QueuedReplica, ...] = ()
         self.used_at = monotonic()
         """When a request named the version last, on the monotonic clock."""
 
     def __iter__(self) -> Iterator[QueuedReplica]:
-        return iter(self._on.values())
+        return iter(self._all)
 
     def __bool__(self) -> bool:
         return bool(self._on)
@@ -63,11 +65,7 @@ class Replicas:
     @property
     def any(self) -> ModelReplica:
         """First replica: callers see the same inputs and outputs on all devices."""
-        return self._first.replica
-
-    @property
-    def _first(self) -> QueuedReplica:
-        return next(iter(self._on.values()))
+        return self._all[0].replica
 
     def on(self, device: str) -> ModelReplica | None:
         queued = self._on.get(device)
@@ -75,20 +73,24 @@ class Replicas:
 
     def add(self, queued: QueuedReplica) -> None:
         self._on[queued.replica.device.name] = queued
+        self._all = (*self._on.values(),)
 
     def remove(self, device: str) -> QueuedReplica:
-        return self._on.pop(device)
+        queued = self._on.pop(device)
+        self._all = (*self._on.values(),)
+        return queued
 
     def choose(self, request: CheckedRequest) -> QueuedReplica:
         """Return the replica that takes a request; a full queue comes after one with room.
 
         If no device is up it is the first one, which says so.
         """
-        if len(self._on) == 1:
-            return self._first
+        first, *others = self._all
+        if not others:
+            return first
 
         def place(queued: QueuedReplica) -> tuple[bool, float]:
             return queued.refusal() is not None, queued.expected_s(request)
 
-        up = [queued for queued in self._on.values() if queued.replica.device.answers]
-        return min(up, key=place, default=self._first)
+        up = [queued for queued in self._all if queued.replica.device.answers]
+        return min(up, key=place, default=first)

@@ -141,7 +141,7 @@ class ShapeLatencies(LatencyTable):
         return self._by_way.get(Way(size, beside)) or self._times.slower * self.seconds(size)
 
     def _expected_s(self, size: int) -> float:
-        if Way(size) not in self._by_way and self._times.is_any_size:
+        if self._times.is_any_size:
             expected_s = self._times.expected_s(size * self._elements)
             if expected_s is not None:
                 return expected_s

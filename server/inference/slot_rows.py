@@ -7,8 +7,8 @@ pieces ──write_rows──> slot ──device──> slot ──outcome_of─
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Awaitable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from braid.core.padding import PaddedAxis, cut, length_of, pad
 from braid.core.pieces import PIECE_BYTES, Work, finished, joined
 from braid.core.strings import Strings, elements_of, length_prefixed
 from braid.core.tensor import BYTES, DTYPE_BYTES, TensorType
+from braid.engine.link.messages import RunDone
 from braid.engine.link.shared_memory import Field
 from braid.server.devices.executables import Executable
 from braid.server.inference.batching.queues import Piece
@@ -37,24 +38,20 @@ _FLOATS: Mapping[str, np.dtype[Any]] = {"FP32": np.dtype("<f4"), "FP64": np.dtyp
 _OTHER_FLOATS = frozenset({"FP16", "BF16"})
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class BatchRun:
-    """Batch that the device was sent: its slot, rows and time."""
+    """Batch in its slot, with the answer that its device will give."""
 
+    model: ModelReplica
     ready: Executable
     offset: int
-    batch_size: int
-    rows: int
+    pieces: Sequence[Piece]  # those still waited for when it was sent
+    size: int  # in rows, with padding; 1 without a batch axis
     sent_ns: int
     prepare_ns: int  # until what runs it was prepared, before it was sent
     shape_class: ShapeClass  # that it runs in: no shorter than the pieces' along any axis
-
-
-def with_rows(pieces: Sequence[Piece]) -> Iterator[tuple[int, Piece]]:
-    first = 0
-    for piece in pieces:
-        yield first, piece
-        first += piece.rows
+    rows: int = 0  # of the pieces
+    answer: Awaitable[RunDone] | None = None  # None: nothing was left to run
 
 
 def write_rows(
@@ -77,9 +74,15 @@ def write_rows(
         start = offset + place.offset
         end = start + place.size_bytes
         for piece in pieces:
-            size = _write_longer(memory[start:end], piece, name, place, axes)
+            to = memory[start:end]
+            if axes:
+                size = _write_longer(to, piece, name, place, axes)
+            else:
+                size = _write_piece(to, piece, piece.request.inputs[name])
             is_finite = is_finite and _is_finite(memory[start : start + size], place.spec.dtype)
             start += size
+        if start == end:
+            continue
         if "INT" in place.spec.dtype:
             _repeat_last_row(memory, start, end, place)
         else:
@@ -165,12 +168,13 @@ def _is_finite(memory: memoryview, dtype: str) -> bool:
 
 def _write_piece(memory: memoryview, piece: Piece, data: Content) -> int:
     """Copy a piece's rows of one input to the beginning of ``memory``; returns the bytes copied."""
-    row = len(data) // piece.request.rows
+    size_bytes = len(data)
+    row = size_bytes // piece.request.rows
     first, size = piece.first_row * row, piece.rows * row
     if not isinstance(data, bytes | memoryview):
         assert not isinstance(data, Strings)
         data.read_into(memory[:size], first)
-    elif size == len(data):
+    elif size == size_bytes:
         memory[:size] = data
     else:
         memory[:size] = memoryview(data)[first : first + size]
@@ -187,20 +191,17 @@ class Draft:
     write: WriteReply | None = None  # of a whole request
 
 
-def draft_of(
-    memory: memoryview, model: ModelReplica, run: BatchRun, piece: Piece, row: int
-) -> Draft:
+def draft_of(memory: memoryview, run: BatchRun, piece: Piece, row: int) -> Draft:
     """Prepare the outcome of a piece, as far as it does not depend on what the outputs contain."""
-    request = piece.request
-    if any(_needs_copy(model, run, name, piece) for name in request.outputs):
-        return Draft(piece, row)
-    outputs = finished(_outputs(memory, model, run, piece, row))
-    return Draft(piece, row, outputs, _prepared_reply(model, piece, outputs))
+    for name in piece.request.outputs:
+        if _needs_copy(run, name, piece):
+            return Draft(piece, row)
+    outputs = finished(_outputs(memory, run, piece, row))
+    return Draft(piece, row, outputs, _prepared_reply(run.model, piece, outputs))
 
 
 def outcome_of(
     memory: memoryview,
-    model: ModelReplica,
     run: BatchRun,
     draft: Draft,
     compute_us: int,
@@ -209,15 +210,15 @@ def outcome_of(
     """Cut one piece's rows out of the slot; a whole request's reply is written from the slot."""
     piece, outputs, write = draft.piece, draft.outputs, draft.write
     if outputs is None:
-        outputs = yield from _outputs(memory, model, run, piece, draft.row)
-        write = _prepared_reply(model, piece, outputs)
+        outputs = yield from _outputs(memory, run, piece, draft.row)
+        write = _prepared_reply(run.model, piece, outputs)
     if write is None:
         copies = {}
         for name, output in outputs.items():
             data = output.data
             if not isinstance(data, bytes):
                 data = yield from joined([data])
-            copies[name] = replace(output, data=data)
+            copies[name] = OutputTensor(output.dtype, output.shape, data)
         outputs = copies
     result = InferenceResult(
         outputs={} if write is not None else outputs,
@@ -225,11 +226,13 @@ def outcome_of(
         prepare_us=run.prepare_ns // 1000,
         transfer_us=max(0, (ended_ns - run.sent_ns) // 1000 - compute_us),
         compute_us=compute_us,
-        batch_size=run.batch_size,
+        batch_size=run.size,
         batch_rows=run.rows,
-        plan_id=run.ready.plan_id,
+        plan_id=run.ready.to_run.plan_id,
     )
-    return result if write is None else replace(result, reply=(yield from write(result)))
+    if write is not None:
+        result.reply = yield from write(result)
+    return result
 
 
 def _prepared_reply(
@@ -241,13 +244,14 @@ def _prepared_reply(
 
 
 def _outputs(
-    memory: memoryview, model: ModelReplica, run: BatchRun, piece: Piece, row: int
+    memory: memoryview, run: BatchRun, piece: Piece, row: int
 ) -> Work[dict[str, OutputTensor]]:
-    places, axes, outputs = run.ready.layout.outputs, model.output_axes, {}
+    places, axes, outputs = run.ready.layout.outputs, run.model.output_axes, {}
     for name in piece.request.outputs:
         axis = axes.get(name)
-        whole = yield from _cut(memory, run, places[name], axis, row, piece.rows)
-        outputs[name] = _shortened(model, piece, run, name, whole)
+        outputs[name] = yield from _cut(memory, run, places[name], axis, row, piece.rows)
+        if run.model.lengths.axes:
+            outputs[name] = _shortened(piece, run, name, outputs[name])
         if piece.request.is_empty and axis is not None:
             shape = outputs[name].shape
             none_of = (*shape[:axis], 0, *shape[axis + 1 :])
@@ -255,14 +259,12 @@ def _outputs(
     return outputs
 
 
-def _shortened(
-    model: ModelReplica, piece: Piece, run: BatchRun, name: str, output: OutputTensor
-) -> OutputTensor:
+def _shortened(piece: Piece, run: BatchRun, name: str, output: OutputTensor) -> OutputTensor:
     """Return an output without what follows padding; its rows are those of the piece."""
     own = piece.request.shape_class
     if own == run.shape_class:
         return output
-    for axis in model.lengths.axes:
+    for axis in run.model.lengths.axes:
         if name in axis.outputs:
             specs = {name: (TensorType(output.dtype, output.shape), output.data)}
             spec, data = cut(specs, axis, length_of(own, axis))[name]
@@ -270,23 +272,23 @@ def _shortened(
     return output
 
 
-def _needs_copy(model: ModelReplica, run: BatchRun, name: str, piece: Piece) -> bool:
+def _needs_copy(run: BatchRun, name: str, piece: Piece) -> bool:
     """True if a piece's rows of an output do not lie together in the slot, or are in the heap."""
-    axis, place = model.output_axes.get(name), run.ready.layout.outputs[name]
-    shape, rows = place.shape, piece.rows
-    is_cut = any(name in padded.outputs for padded in model.lengths.axes)
-    if is_cut and piece.request.shape_class != run.shape_class:
+    axis, layout = run.model.output_axes.get(name), run.ready.layout
+    place = layout.outputs[name]
+    for padded in run.model.lengths.axes:
+        if name in padded.outputs and piece.request.shape_class != run.shape_class:
+            return True
+    if layout.has_heap and (place.spec.dtype == BYTES or not place.spec.is_static):
         return True
-    if place.spec.dtype == BYTES or not place.spec.is_static:
-        return True
-    return bool(axis) and rows != shape[axis or 0]
+    return bool(axis) and piece.rows != place.shape[axis or 0]
 
 
 def _cut(
     memory: memoryview, run: BatchRun, place: Field, axis: int | None, row: int, rows: int
 ) -> Work[OutputTensor]:
     """Return rows ``row`` to ``row + rows`` of one output; all of it without a batch axis."""
-    if not place.spec.is_static:
+    if run.ready.layout.has_heap and not place.spec.is_static:
         place = SlotHeap(memory, run.ready, run.offset).field(place, run.offset + place.offset)
     dtype, shape, start = place.spec.dtype, place.shape, run.offset + place.offset
     whole = memory[start : start + place.size_bytes]
@@ -294,10 +296,10 @@ def _cut(
         return (yield from _cut_strings(memory, run, place, axis, (row, rows)))
     if axis is None or rows == shape[axis]:
         return OutputTensor(dtype, shape, whole)
-    factor = shape[axis] // run.batch_size  # output rows for one request row, usually 1
+    factor = shape[axis] // run.size  # output rows for one request row, usually 1
     cut = (*shape[:axis], rows * factor, *shape[axis + 1 :])
     if axis == 0:
-        row_bytes = place.size_bytes // run.batch_size
+        row_bytes = place.size_bytes // run.size
         return OutputTensor(dtype, cut, whole[row * row_bytes : (row + rows) * row_bytes])
     row_bytes = DTYPE_BYTES[dtype] * math.prod(shape[axis + 1 :]) * factor
     blocks = np.frombuffer(whole, np.uint8).reshape(math.prod(shape[:axis]) or 1, -1)
@@ -312,7 +314,7 @@ def _cut_strings(
     start, shape = run.offset + place.offset, place.shape
     places = places_of(memory[start : start + place.size_bytes], place)
     if axis is not None:
-        factor = shape[axis] // run.batch_size
+        factor = shape[axis] // run.size
         first, last = rows[0] * factor, sum(rows) * factor
         places = places[(slice(None),) * axis + (slice(first, last),)]
     data = yield from SlotHeap(memory, run.ready, run.offset).raw(places.reshape(-1, 2))

@@ -57,6 +57,8 @@ class Quarantine:
         return True
 
     def check(self, name: str, version: int) -> None:
+        if not self._refused_until:
+            return
         until = self._refused_until.get((name, version))
         if until is None:
             return
@@ -77,27 +79,33 @@ class Quarantine:
 
 @dataclass(frozen=True, slots=True)
 class DeviceLoad:
-    """Work of one device at one moment, and how long requests would wait behind it."""
+    """Work of one device, and how long requests would wait behind it now."""
 
     queues: Collection[ModelQueue]
-    now: float  # by the batcher's clock, in seconds
-    free_s: float  # until the device has done what was sent to it
+    free_s: Callable[[], float]  # seconds until the device has done what was sent to it
 
     def admit(
-        self, queue: ModelQueue, request: CheckedRequest, lane_key: Hashable, deadline: float | None
+        self,
+        queue: ModelQueue,
+        request: CheckedRequest,
+        lane_key: Hashable,
+        deadline: float | None,
+        now: float,
     ) -> None:
         """Refuse a request that does not fit, or that in a crowd could only be late.
+
+        ``deadline`` and ``now`` are by the batcher's clock.
 
         Raises:
             QueueFull: ``queue`` takes no such request now.
             DeadlineExceeded: the deadline passed.
         """
-        if deadline is not None and deadline <= self.now:
+        if deadline is not None and deadline <= now:
             raise DeadlineExceeded("the deadline had passed when the request came")
         policy = queue.model.policy
         if policy.max_queue_s < inf:
             self._check_wait(queue, request, lane_key)
-        if queue.is_empty:
+        if not queue.rows:
             return
         lane = queue.lane(lane_key)
         over = queue.rows + request.rows - policy.max_rows
@@ -107,10 +115,10 @@ class DeviceLoad:
             return
         before = lane.rows_before(request.priority)
         wait_s = self.clearing_s(queue.model, lane.table, before + request.rows)
-        if self.now + wait_s > deadline:
+        if now + wait_s > deadline:
             raise QueueFull(
                 f"{before} rows wait before this request, which takes {wait_s:.3f} s; its deadline "
-                f"is in {deadline - self.now:.3f} s: allow more time or send fewer at once",
+                f"is in {deadline - now:.3f} s: allow more time or send fewer at once",
                 self._retry_after_s(lane, before),
             )
 
@@ -130,12 +138,12 @@ class DeviceLoad:
             if queue.model is not model and not queue.is_empty
         )
         share = model.policy.share
-        return self.free_s + table.clearing_s(rows) * (share + others) / share
+        return self.free_s() + table.clearing_s(rows) * (share + others) / share
 
     def backlog_s(self) -> float:
         """Expected seconds until all that waits is done, of all models."""
         lanes = (lane for queue in self.queues for lane in queue.lanes)
-        return self.free_s + sum(lane.table.clearing_s(lane.rows) for lane in lanes)
+        return self.free_s() + sum(lane.table.clearing_s(lane.rows) for lane in lanes)
 
     def _check_wait(self, queue: ModelQueue, request: CheckedRequest, lane_key: Hashable) -> None:
         """Refuse a request that would wait longer than the policy allows."""
@@ -151,5 +159,5 @@ class DeviceLoad:
 
     def _retry_after_s(self, lane: Lane, rows: int) -> float:
         """Seconds until ``rows`` of the rows that wait now will be gone."""
-        seconds = self.free_s + lane.table.clearing_s(rows)
+        seconds = self.free_s() + lane.table.clearing_s(rows)
         return min(max(SHORTEST_RETRY_S, seconds), LONGEST_RETRY_S)

@@ -16,10 +16,9 @@ from typing import Any
 from braid.core.errors import ModelQuarantined, RunTooLong, Unavailable
 from braid.core.pieces import in_steps
 from braid.server.inference.batching.admission import Quarantine
-from braid.server.inference.batching.execution import Execution, Running
+from braid.server.inference.batching.execution import BatchResult, Execution, Running
 from braid.server.inference.batching.queues import Lane, ModelQueue, Piece
 from braid.server.inference.replica import ModelReplica
-from braid.server.inference.requests import InferenceResult
 from braid.server.inference.slot_rows import join
 
 log = logging.getLogger("braid.batching")
@@ -90,7 +89,6 @@ class BatchRunner:
         self._on_wait(batch, is_waiting)
 
     async def _finish(self, batch: Batch, running: Running) -> bool:
-        model = batch.queue.model
         try:
             ran = await running
         except Exception as error:
@@ -98,11 +96,14 @@ class BatchRunner:
             return await self._failed(batch, error)
         spent_s = self._now() - batch.sent_at
         for piece, outcome in ran.outcomes:
-            await self._deliver(model, piece, outcome)
-        await asyncio.sleep(0)  # the answers go out first
-        if ran.rows:
-            batch.queue.observer.batch_ran(ran.batch_size, ran.rows, ran.compute_us)
-            self._learn(batch, ran.compute_us / 1e6, spent_s)
+            ticket = piece.ticket
+            if piece.rows == piece.request.rows:
+                ticket.succeed(outcome)
+            elif (parts := ticket.deliver(piece, outcome)) and not ticket.has_ended:
+                join_all = join(batch.queue.model, piece.request, parts)
+                ticket.succeed(await in_steps(join_all))
+        if ran.rows:  # the answers go out first
+            asyncio.get_running_loop().call_soon(self._learn, batch, ran, spent_s)
         return False
 
     async def _failed(self, batch: Batch, error: Exception) -> bool:
@@ -146,21 +147,11 @@ class BatchRunner:
                 was_strike |= await self.run(alone)
         return was_strike
 
-    async def _deliver(self, model: ModelReplica, piece: Piece, outcome: InferenceResult) -> None:
-        """Give a piece's rows to its request, and end a request whose rows are all computed."""
-        ticket = piece.ticket
-        if ticket.has_ended:
-            return
-        if parts := ticket.deliver(piece, outcome):
-            whole = parts[0]
-            if len(parts) > 1:
-                whole = await in_steps(join(model, ticket.request, parts))
-            if not ticket.has_ended:
-                ticket.result.set_result(whole)
-
-    def _learn(self, batch: Batch, compute_s: float, spent_s: float) -> None:
+    def _learn(self, batch: Batch, ran: BatchResult, spent_s: float) -> None:
         """Correct the estimates that the batch was sent with."""
-        batch.lane.table.observe(batch.size, max(1e-6, compute_s), batch.beside)
+        batch.queue.observer.batch_ran(ran.batch_size, ran.rows, ran.compute_us)
+        compute_s = (ran.compute_us or 1) / 1e6  # it took less than its clock tells, not nothing
+        batch.lane.table.observe(batch.size, compute_s, batch.beside)
         batch.queue.used_s += batch.share_of(compute_s - batch.expected_s)
         early_s = max(0.0, batch.expected_s - compute_s)
         self._early_s += 0.1 * (early_s - self._early_s)

@@ -59,7 +59,7 @@ class MonotonicClock:
     now = staticmethod(monotonic)
 
     def call_at(self, when: float, callback: Callable[[], object]) -> Handle:
-        return asyncio.get_running_loop().call_later(max(0.0, when - monotonic()), callback)
+        return asyncio.get_running_loop().call_later(when - monotonic(), callback)
 
 
 class Batcher:
@@ -75,8 +75,10 @@ class Batcher:
         self._clock: Clock = clock or MonotonicClock()
         self._runner = BatchRunner(execution, self._clock.now, self._quarantine, self._waits)
         self._queues: dict[ModelReplica, ModelQueue] = {}
+        self._waiting: dict[ModelQueue, None] = {}  # those in which something waits, in order
         self._in_flight: dict[asyncio.Task[bool], Batch] = {}
         self._time = DeviceTime(self._clock.now)
+        self._load = DeviceLoad(self._queues.values(), self._time.left_s)
         self._used_s = 0.0  # of the queue that went last: where a queue that wakes up begins
         self._alarm: Handle | None = None
         self._draining: list[asyncio.Future[None]] = []  # done as soon as something ends
@@ -109,18 +111,21 @@ class Batcher:
         try:
             if not self._send_alone(queue, ticket):
                 queue.add(ticket)
+                self._waiting[queue] = None
                 self._pump()
                 if not queue.is_empty:
                     queue.tell()
             if deadline is not None:
                 alarm = self._clock.call_at(deadline, ticket.expire)
             return await ticket.result
+        except BaseException:
+            ticket.close()
+            raise
         finally:
             if alarm is not None:
                 alarm.cancel()
-            ticket.close()
-            if queue.discard(ticket):
-                queue.tell()
+            if queue.rows and queue.discard(ticket):
+                self._taken_from(queue)
                 self._has_progressed()
 
     def _accept(
@@ -139,10 +144,10 @@ class Batcher:
         now = self._clock.now()
         queue.arrivals.arrived(now, request.rows)
         lane = model.lane_of(request) if wanted is None else wanted
-        self._load(now).admit(queue, request, lane, deadline)
+        self._load.admit(queue, request, lane, deadline, now)
         result: asyncio.Future[InferenceResult] = asyncio.get_running_loop().create_future()
         ticket = Ticket(request, deadline, now, perf_counter_ns(), result, lane)
-        if queue.is_empty:
+        if not queue.rows:
             queue.used_s = max(queue.used_s, self._used_s)
         return queue, ticket
 
@@ -150,27 +155,24 @@ class Batcher:
     def is_running(self) -> bool:
         return bool(self._in_flight)
 
-    def _load(self, now: float) -> DeviceLoad:
-        return DeviceLoad(self._queues.values(), now, self._time.left_s())
-
     def expected_s(self, model: ModelReplica, request: CheckedRequest) -> float:
         """Return the expected seconds until a request that came now would be answered."""
         queue, key = self._queues.get(model), model.lane_of(request)
         lane = None if queue is None or queue.is_empty else queue.lane(key)
         before = 0 if lane is None else lane.rows_before(request.priority)
         table = model.latencies(key)
-        return self._load(self._clock.now()).clearing_s(model, table, before + request.rows)
+        return self._load.clearing_s(model, table, before + request.rows)
 
     def backlog_s(self) -> float:
         """Return the expected seconds until all that was accepted is done."""
-        return self._load(self._clock.now()).backlog_s()
+        return self._load.backlog_s()
 
     def refusal(self, model: ModelReplica) -> QueueFull | None:
         """Return why any request for a model would be refused now; None: some would not."""
         queue = self._queues.get(model)
         if queue is None or queue.requests < model.policy.max_requests:
             return None
-        return self._load(self._clock.now()).full(queue, queue.next_lane(), 1)
+        return self._load.full(queue, queue.next_lane(), 1)
 
     async def drain(self, model: ModelReplica | None = None) -> None:
         """Wait until nothing is queued or running (for ``model``)."""
@@ -192,22 +194,27 @@ class Batcher:
 
     def _pump(self) -> None:
         """Send the batches that are due, and set the alarm for the next one."""
-        now = wake_at = self._clock.now()
-        while wake_at <= now:
-            wake_at = self._send_next(now)
-        self._wake(wake_at)
+        wake_at = inf
+        if self._waiting:
+            now = wake_at = self._clock.now()
+            while wake_at <= now:
+                wake_at = self._send_next(now)
+        if self._alarm is not None:
+            self._alarm.cancel()
+        self._alarm = None if wake_at == inf else self._clock.call_at(wake_at, self._pump)
 
     def _send_next(self, now: float) -> float:
         """Send the next batch if one should go now; returns when to look again."""
-        queues = self._queues.values()  # those of a full device are looked at when a batch ends
-        waiting = [q for q in queues if not q.is_empty and not self._time.is_full(q)]
+        # Those of a full device are looked at when a batch ends.
+        waiting = [queue for queue in self._waiting if not self._time.is_full(queue)]
         waiting.sort(key=lambda queue: queue.used_s)
         wake_at = inf
         for queue in waiting:
-            way = self._way(queue, now)
-            send_at = self._send_at(queue, way, now)
+            lane = queue.next_lane()
+            way = self._way(queue, lane, now)
+            send_at = self._send_at(queue, lane, way, now)
             if send_at <= now:
-                self._send(queue, way, now)
+                self._send(queue, lane, way, now)
                 return now
             wake_at = min(wake_at, send_at)
             if self._time.is_busy:
@@ -220,23 +227,18 @@ class Batcher:
         So it is if nothing runs or waits, waiting for more rows would not pay, and one batch holds
         all rows; returns True if it was sent.
         """
-        if self._in_flight or any(not queue.is_empty for queue in self._queues.values()):
+        if self._in_flight or self._waiting:
             return False
-        lane, rows, now = (
-            queue.lane(ticket.lane),
-            ticket.rows_left,
-            self._clock.now(),
-        )
-        if lane.table.first_size(rows) < rows:
+        lane, rows, now = queue.lane(ticket.lane), ticket.request.rows, ticket.accepted_at
+        if rows > 1 and lane.table.first_size(rows) < rows:
             return False
         if rows < lane.table.sizes[-1] and self._idle_send_at(queue, lane, ticket, rows, now) > now:
             return False
-        self._start(queue, lane, [ticket.take(rows)], now)
+        self._start(queue, lane, [ticket.take(rows)], rows, now)
         return True
 
-    def _send_at(self, queue: ModelQueue, way: Way, now: float) -> float:
+    def _send_at(self, queue: ModelQueue, lane: Lane, way: Way, now: float) -> float:
         """Return the time at which the next batch of a queue should go, as far as is known."""
-        lane = queue.next_lane()
         if not self._time.takes(way.beside, queue):
             return inf  # as above
         if lane.rows >= lane.table.sizes[-1]:
@@ -263,9 +265,8 @@ class Batcher:
         assert gap_s is not None
         return min(latest, now + 2 * gap_s)
 
-    def _way(self, queue: ModelQueue, now: float) -> Way:
-        """Return how the next batch of a queue should run."""
-        lane = queue.next_lane()
+    def _way(self, queue: ModelQueue, lane: Lane, now: float) -> Way:
+        """Return how the next batch of a queue, of its next lane, should run."""
         lanes = queue.side_by_side(lane)
         rows, requests = sum(at.rows for at in lanes), sum(at.requests for at in lanes)
         request_rows, is_alone = -(-rows // requests), requests == 1
@@ -277,17 +278,32 @@ class Batcher:
             self._time.free_s(queue), rows, gap_s, request_rows, is_alone=is_alone, most=most
         )
 
-    def _send(self, queue: ModelQueue, way: Way, now: float) -> None:
-        lane = queue.next_lane()
+    def _send(self, queue: ModelQueue, lane: Lane, way: Way, now: float) -> None:
         pieces = queue.take(lane, way.size, now)
-        queue.tell()
+        self._taken_from(queue)
         if pieces:
-            self._start(queue, lane, pieces, now, way.beside)
+            rows = sum([piece.rows for piece in pieces])
+            self._start(queue, lane, pieces, rows, now, way.beside)
+
+    def _taken_from(self, queue: ModelQueue) -> None:
+        """Take note that less waits in a queue."""
+        queue.tell()
+        if queue.is_empty:
+            self._waiting.pop(queue, None)
 
     def _start(
-        self, queue: ModelQueue, lane: Lane, pieces: Sequence[Piece], now: float, beside: int = 1
+        self,
+        queue: ModelQueue,
+        lane: Lane,
+        pieces: Sequence[Piece],
+        rows: int,
+        now: float,
+        beside: int = 1,
     ) -> None:
-        size, beside = lane.table.way_for(sum(piece.rows for piece in pieces), beside)
+        if beside > 1:
+            size, beside = lane.table.way_for(rows, beside)
+        else:
+            size = lane.table.size_for(rows)
         self._used_s = max(self._used_s, queue.used_s)
         expected_s, idle = lane.table.seconds(size, beside), self._time.is_free(beside, queue)
         batch = Batch(queue, lane, pieces, size, expected_s, now, was_idle=idle, beside=beside)
@@ -297,19 +313,16 @@ class Batcher:
         self._in_flight[task] = batch
         task.add_done_callback(self._ended)
 
-    def _wake(self, when: float) -> None:
-        if self._alarm is not None:
-            self._alarm.cancel()
-        self._alarm = None if when == inf else self._clock.call_at(when, self._pump)
-
     def _waits(self, batch: Batch, is_waiting: bool) -> None:
         self._time.waits(batch, is_waiting=is_waiting)
         self._pump()
 
     def _ended(self, task: asyncio.Task[bool]) -> None:
         self._time.ended(self._in_flight.pop(task))
-        self._has_progressed()
-        self._pump()
+        if self._draining:
+            self._has_progressed()
+        if self._waiting:
+            self._pump()
 
     def _has_progressed(self) -> None:
         draining, self._draining = self._draining, []

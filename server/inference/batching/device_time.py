@@ -34,6 +34,9 @@ class DeviceTime:
         self._waiting: set[Batch] = set()  # for their executables
 
     def sent(self, batch: Batch) -> None:
+        if not self._began:
+            self._began[batch] = self._now()
+            return
         self._began[batch] = None
         self._begin()
 
@@ -50,7 +53,8 @@ class DeviceTime:
 
     def ended(self, batch: Batch) -> None:
         del self._began[batch]
-        self._begin()
+        if self._began:
+            self._begin()
 
     @property
     def is_busy(self) -> bool:
@@ -71,7 +75,7 @@ class DeviceTime:
 
     def is_free(self, beside: int, queue: ModelQueue) -> bool:
         """Return whether one of ``beside`` batches side by side could begin now."""
-        return self._used(queue) + 1 / beside <= 1 + _ROUNDING
+        return not self._began or self._used(queue) + 1 / beside <= 1 + _ROUNDING
 
     def free_at(self, beside: int, queue: ModelQueue) -> float:
         """Return the time at which one of ``beside`` batches side by side could begin."""
@@ -85,6 +89,8 @@ class DeviceTime:
 
     def left_s(self) -> float:
         """Return the expected seconds of all threads for what was sent, or waits to be."""
+        if not self._began:
+            return 0.0
         free, now = self._free(1, self._began)
         return sum(max(0.0, end - now) for end in free) / len(free)
 

@@ -28,7 +28,6 @@ from braid.server.inference.slot_rows import (
     draft_of,
     outcome_of,
     slot_bytes,
-    with_rows,
     write_rows,
 )
 
@@ -74,25 +73,10 @@ class Execution(Protocol):
         """Run pieces of one lane as a batch of ``size`` rows, one of ``beside`` at once."""
 
 
-@dataclass(slots=True)
-class _Sent:
-    """Batch in its slot, with the answer that its device will give."""
-
-    model: ModelReplica
-    ready: Executable
-    offset: int
-    pieces: Sequence[Piece]  # those still waited for when it was sent
-    rows: int
-    size: int
-    sent_ns: int
-    prepare_ns: int
-    shape_class: ShapeClass  # that it runs in: no shorter than the pieces' along any axis
-    on_wait: OnWait
-    answer: Coroutine[Any, Any, int] | None = None  # None: nothing was left to run
-
-
 def _joined(model: ModelReplica, pieces: Sequence[Piece]) -> ShapeClass:
     """Return the class that pieces of one lane run in: its own, or that of their longest."""
+    if not model.lengths.axes:
+        return pieces[0].request.shape_class
     if isinstance(lane := pieces[0].ticket.lane, ShapeClass):
         return lane
     return model.lengths.joined({piece.request.shape_class for piece in pieces})
@@ -134,7 +118,7 @@ class DeviceExecution:
         if not self._duty_cycle.begin_now():
             self._free(model, ready, offset)
             return self._wait_and_run(model, pieces, size, beside, on_wait)
-        return self._finish(self._send(model, ready, offset, pieces, size, shape_class, on_wait))
+        return self._finish(self._send(model, ready, offset, pieces, size, shape_class), on_wait)
 
     async def _wait_and_run(
         self,
@@ -171,16 +155,16 @@ class DeviceExecution:
         except BaseException:
             self._free(model, ready, offset)
             raise
-        sent = self._send(model, ready, offset, pieces, size, wanted[0], on_wait, prepare_ns)
-        return await self._finish(sent)
+        sent = self._send(model, ready, offset, pieces, size, wanted[0], prepare_ns)
+        return await self._finish(sent, on_wait)
 
-    async def _finish(self, sent: _Sent) -> BatchResult:
+    async def _finish(self, sent: BatchRun, on_wait: OnWait) -> BatchResult:
         """Bring the results of a batch; it runs again if its outputs need a larger heap.
 
         How large they are is known only when they are computed, if that follows the content. It
         also runs again, as its shape class would have alone, if what is for any shape refuses it.
         """
-        model, again = sent.model, (sent.model, sent.pieces, sent.size, 1, sent.on_wait)
+        model, again = sent.model, (sent.model, sent.pieces, sent.size, 1, on_wait)
         try:
             result = await self._ended(sent)
         except PreconditionFailed as error:
@@ -198,17 +182,14 @@ class DeviceExecution:
         pieces: Sequence[Piece],
         size: int,
         shape_class: ShapeClass,
-        on_wait: OnWait,
         prepare_ns: int = 0,
-    ) -> _Sent:
+    ) -> BatchRun:
         """Write the rows into the slot and ask the device; frees the slot if that fails."""
         sent_ns = perf_counter_ns()
         try:
             pieces = still_wanted(pieces, monotonic())
-            rows = sum(piece.rows for piece in pieces)
-            times_ns = sent_ns, prepare_ns
-            sent = _Sent(model, ready, offset, pieces, rows, size, *times_ns, shape_class, on_wait)
-            if rows:
+            sent = BatchRun(model, ready, offset, pieces, size, sent_ns, prepare_ns, shape_class)
+            if pieces:
                 memory, axes = self._device.arena.view, model.lengths.axes
                 is_finite = write_rows(memory, offset, ready, pieces, axes)
                 unwanted = partial(when_all_ended, pieces)
@@ -219,48 +200,44 @@ class DeviceExecution:
             raise
         return sent
 
-    async def _ended(self, sent: _Sent) -> BatchResult | None:
+    async def _ended(self, run: BatchRun) -> BatchResult | None:
         """Wait for the device's answer, cut the rows out of the slot, and free it.
 
         What can be prepared of the outcomes is, while the device computes. Returns None if the
         outputs had no room in the slot's heap; the next one will be large enough.
         """
         try:
-            if sent.answer is None:
-                return BatchResult((), sent.size, 0, 0)
-            model, memory = sent.model, self._device.arena.view
-            size = sent.size if model.batched else 1
-            times_ns = sent.sent_ns, sent.prepare_ns
-            run = BatchRun(
-                *(sent.ready, sent.offset, size, sent.rows, *times_ns),
-                shape_class=sent.shape_class,
-            )
+            if run.answer is None:
+                return BatchResult((), run.size, 0, 0)
+            model, ready, memory = run.model, run.ready, self._device.arena.view
+            drafts = []
             try:
-                drafts = [
-                    draft_of(memory, model, run, piece, row)
-                    for row, piece in with_rows(sent.pieces)
-                ]
+                for piece in run.pieces:
+                    drafts.append(draft_of(memory, run, piece, run.rows))
+                    run.rows += piece.rows
             finally:
-                compute_us = await sent.answer  # the slot is in use until then, whatever happens
+                compute_us = (await run.answer).compute_us  # the slot is in use until then
             ended_ns = perf_counter_ns()
-            if sent.ready.layout.has_heap:
-                heap = SlotHeap(memory, sent.ready, sent.offset)
+            self._device.events.ran(ready.to_run.plan_id, compute_us)
+            if ready.layout.has_heap:
+                heap = SlotHeap(memory, ready, run.offset)
                 if lacking_bytes := heap.lacking_bytes:
-                    sent.ready.heap_bytes += lacking_bytes + lacking_bytes // HEAP_MARGIN
+                    ready.heap_bytes += lacking_bytes + lacking_bytes // HEAP_MARGIN
                     return None
-            model.ran(sent.shape_class, sent.size, sent.ready, compute_us / 1e6)
-            for piece in sent.pieces:
-                model.buckets.count(piece.request.shape_class, piece.rows, sent.shape_class)
-                model.padding_check.ran(piece.request, sent.shape_class)
+            model.ran(run.shape_class, run.size, ready, compute_us / 1e6)
+            if model.lengths.axes:
+                for piece in run.pieces:
+                    model.buckets.count(piece.request.shape_class, piece.rows, run.shape_class)
+                    model.padding_check.ran(piece.request, run.shape_class)
             outcomes = []
             for draft in drafts:
-                if not draft.piece.ticket.has_ended:
-                    cut = outcome_of(memory, model, run, draft, compute_us, ended_ns)
+                if not draft.piece.ticket.result.done():
+                    cut = outcome_of(memory, run, draft, compute_us, ended_ns)
                     outcomes.append((draft.piece, await in_steps(cut)))
-            return BatchResult(outcomes, size, sent.rows, compute_us)
+            return BatchResult(outcomes, run.size, run.rows, compute_us)
         finally:
             self._duty_cycle.after_run()
-            self._free(sent.model, sent.ready, sent.offset)
+            self._free(run.model, run.ready, run.offset)
 
     def _free(self, model: ModelReplica, ready: Executable, offset: int | None) -> None:
         """Give the slot back, if there is one, and the executable."""

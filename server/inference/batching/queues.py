@@ -58,7 +58,7 @@ class Ticket:
 
     def take(self, rows: int) -> Piece:
         assert 0 < rows <= self.rows_left
-        piece = Piece(self, self.next_row, rows)
+        piece = Piece(self, self.request, self.next_row, rows)
         self.next_row += rows
         self.pieces += 1
         return piece
@@ -70,21 +70,26 @@ class Ticket:
             return ()
         return [part for _, part in sorted(self.parts, key=lambda part: part[0])]
 
+    def succeed(self, result: InferenceResult) -> None:
+        if not self.result.done():
+            self.result.set_result(result)
+            self.watchers.clear()  # which know it
+
     def fail(self, error: BaseException) -> None:
         if not self.result.done():
             self.result.set_exception(error)
             self.ended_without_result()
 
     def close(self) -> None:
-        """End without a result unless there is one, and forget the watchers."""
+        """End without a result, unless there is one."""
         if self.result.cancel() or self.result.cancelled():
             self.ended_without_result()
         else:
             self.result.exception()  # seen
-        self.watchers.clear()  # which know it
 
     def ended_without_result(self) -> None:
-        for watcher in self.watchers:
+        watchers, self.watchers = self.watchers, []
+        for watcher in watchers:
             watcher()
 
     def expire(self) -> None:
@@ -96,20 +101,19 @@ class Piece:
     """Some rows of one request: all of them, or as many as a batch takes."""
 
     ticket: Ticket
+    request: CheckedRequest  # the ticket's
     first_row: int
     rows: int
-
-    @property
-    def request(self) -> CheckedRequest:
-        return self.ticket.request
 
 
 def when_all_ended(pieces: Sequence[Piece], then: Callable[[], object]) -> None:
     """Call ``then`` when the last of the pieces to end does so without a result."""
 
     def look() -> None:
-        if all(piece.ticket.has_ended for piece in pieces):
-            then()
+        for piece in pieces:
+            if not piece.ticket.result.done():
+                return
+        then()
 
     for piece in pieces:
         piece.ticket.watchers.append(look)
@@ -121,10 +125,14 @@ def still_wanted(pieces: Sequence[Piece], now: float) -> list[Piece]:
 
     Asked right before the device is: a batch may have waited for its turn.
     """
+    wanted = []
     for piece in pieces:
-        if piece.ticket.is_late(now):
-            piece.ticket.expire()
-    return [piece for piece in pieces if not piece.ticket.has_ended]
+        ticket = piece.ticket
+        if ticket.is_late(now):
+            ticket.expire()
+        if not ticket.result.done():
+            wanted.append(piece)
+    return wanted
 
 
 MAX_IDLE_LANES = 64

@@ -26,7 +26,9 @@ from braid.core.schedule import SEQUENTIAL, Schedule, ScheduleKey
 from braid.core.shape_memory import ShapeMemory
 from braid.core.tensor import BATCH, TensorType
 from braid.engine.importer.host.report import BatchAxes, Report, Verified
+from braid.engine.link.messages import RunDone
 from braid.engine.link.shared_memory import Arena, slot_layout
+from braid.server.devices.device import DeviceEvents
 from braid.server.devices.executables import Executable, WhenUnwanted
 from braid.server.inference.batching.batcher import Batcher
 from braid.server.inference.batching.execution import DeviceExecution
@@ -51,6 +53,7 @@ class FakeDevice:
 
     def __init__(self) -> None:
         self.name = self.device_key = "fake"
+        self.events = DeviceEvents()
         self.arena = Arena(1 << 20)
         self.bench = SimpleNamespace(is_measuring=False, is_awaited=True, is_held=False)
         self.batches: list[np.ndarray[Any, Any]] = []
@@ -90,11 +93,11 @@ class FakeDevice:
         when_unwanted: WhenUnwanted = lambda _: None,
         *,
         is_finite: bool = False,
-    ) -> Coroutine[Any, Any, int]:
+    ) -> Coroutine[Any, Any, RunDone]:
         self.asked += 1
         return self._run(ready, offset, when_unwanted)
 
-    async def _run(self, ready: Executable, offset: int, when_unwanted: WhenUnwanted) -> int:
+    async def _run(self, ready: Executable, offset: int, when_unwanted: WhenUnwanted) -> RunDone:
         number = len(self.batches)
         when_unwanted(lambda: self.unwanted.append(number))
         x = self._array(ready.layout.inputs["x"], offset).copy()
@@ -104,7 +107,7 @@ class FakeDevice:
         self.before_run(x)
         self._array(ready.layout.outputs["y"], offset)[:] = x + 1
         self._array(ready.layout.outputs["t"], offset)[:] = x.T
-        return 7
+        return RunDone(7)
 
     def _array(self, field: Any, offset: int) -> np.ndarray[Any, Any]:
         start = offset + field.offset

@@ -115,7 +115,7 @@ class SameBytes(RuleBasedStateMachine):
         ready = await served.executable(served.profiled, size)
         served.begin_use(ready)
         try:
-            return await self.device.run(ready, 0)
+            return (await self.device.run(ready, 0)).compute_us
         finally:
             served.end_use(ready)
 
