@@ -9,13 +9,13 @@ passes. Done callbacks are called when the last byte of the answer is on its way
 from __future__ import annotations
 
 import asyncio
-import inspect
 import logging
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import aclosing
 from functools import partial
 from traceback import clear_frames
+from types import AsyncGeneratorType
 from typing import Any, Final, NamedTuple
 
 import grpc
@@ -151,12 +151,11 @@ class Call:
     async def read(self) -> Any:
         """Return the next message; ``grpc.aio.EOF`` after the last one."""
         try:
-            message = await self._connection.next(self._stream)
+            message = await self._connection.flow.next(self._stream)
         except (TooLarge, BadMessage, NoRoom) as failure:
             await self._refuse(failure)
         if message is None:
             return grpc.aio.EOF
-        self._connection.allow_more(self._stream)
         decode = self._handler.request_deserializer
         return message if decode is None else decode(message)
 
@@ -222,15 +221,17 @@ class Call:
             if request is grpc.aio.EOF:
                 await self._finish(Code.INTERNAL, "the call ended before its message")
                 return
-        if inspect.isasyncgenfunction(behaviour):
-            async with aclosing(behaviour(request, self)) as answers:
-                async for answer in answers:
-                    await self.write(answer)
-            answer = None
-        else:
-            answer = await behaviour(request, self)
+        answering = behaviour(request, self)
         del request
-        self._connection.free(self._stream)
+        answer = None
+        if isinstance(answering, AsyncGeneratorType):
+            async with aclosing(answering):
+                async for answer in answering:
+                    await self.write(answer)
+        else:
+            answer = await answering
+        del answering
+        self._connection.flow.free(self._stream)
         if self._abort is not None:
             raise self._abort
         code = self._code or Code.OK
@@ -251,7 +252,7 @@ class Call:
 
     async def _finish(self, code: Any, details: str, message: bytes | None = None) -> None:
         """Send the status, after the only message of an answer if there is one."""
-        number = code.value[0] if isinstance(code, Code) else int(code)
+        number = 0 if code is Code.OK else code.value[0] if isinstance(code, Code) else int(code)
         end = write_end(number, details, self._trailing)
         begin = b"" if self._has_begun else write_begin()
         self._has_begun = self._has_status = True

@@ -24,7 +24,7 @@ from braid.server.http2.floods import BYTES_PER_FRAME, FrameBudget, ReadTurns
 from braid.server.http2.flow_control import CONNECTION_WINDOW_BYTES, FlowControl
 from braid.server.http2.frames import ConnectionFault, ErrorCode, frame, number_frame
 from braid.server.http2.keepalive import KeepAlive
-from braid.server.http2.messages import WINDOW_BYTES, Incoming, Message
+from braid.server.http2.messages import WINDOW_BYTES, Incoming
 from braid.server.http2.receiving import DATA_FRAME_BYTES, Receiver
 from braid.server.http2.request_headers import (
     MAX_HEADER_BYTES,
@@ -62,6 +62,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         """
         self.peer = ""
         self.sender = Sender()
+        self.flow: FlowControl  # once it is known who the peer is
         self.on_made: Callable[[HttpConnection], object] = lambda _: None
         self.on_closed: Callable[[HttpConnection], object] = lambda _: None
         self._limits = limits
@@ -73,7 +74,6 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._budget = FrameBudget(self.sender, limits.streams)
         self._streams = ConnectionStreams(limits, self.sender, self._budget, partial(begin, self))
         self._is_left = False  # the peer broke the protocol
-        self._flow: FlowControl  # once it is known who the peer is
         self._keepalive = KeepAlive(self.sender, limits.keepalive_s, limits.answer_s)
 
     # -- the transport ------------------------------------------------------------------------
@@ -81,7 +81,7 @@ class HttpConnection(asyncio.BufferedProtocol):
     def connection_made(self, transport: Any) -> None:
         self.sender.transport = transport
         self.peer = _name(transport)
-        self._flow = FlowControl(self.sender, self._arrivals, self.peer)
+        self.flow = FlowControl(self.sender, self._arrivals, self.peer)
         tls = transport.get_extra_info("ssl_object")
         if tls is not None and tls.selected_alpn_protocol() != "h2":
             self._is_left = True
@@ -173,18 +173,6 @@ class HttpConnection(asyncio.BufferedProtocol):
     def abort(self) -> None:
         self.sender.transport.abort()
 
-    def allow_more(self, stream: HttpStream) -> None:
-        """Let the peer send on, unless a message waits to be read."""
-        if not stream.outgoing.has_ended:
-            self._flow.allow_more(stream.incoming, stream.outgoing.number)
-
-    async def next(self, stream: HttpStream) -> Message | None:
-        """Return the next message of a call, as ``FlowControl.next`` does."""
-        return await self._flow.next(stream.incoming, stream.outgoing.number)
-
-    def free(self, stream: HttpStream) -> None:
-        self._flow.free(stream.outgoing.number)
-
     def peer_certificate(self) -> dict[str, Any]:
         """Return what the peer's certificate says, as ``SSLSocket.getpeercert``; empty: none."""
         tls = self.sender.transport.get_extra_info("ssl_object")
@@ -199,7 +187,7 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     def ended(self, stream: HttpStream) -> None:
         self._streams.ended(stream)
-        self._flow.ended(stream.outgoing.number)
+        self.flow.ended(stream)
         if self._streams.is_closing and self.is_idle and not self._is_left:
             self.sender.transport.close()
 
@@ -207,46 +195,51 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     def begin_data(self, number: int, length: int, padding: int) -> Incoming | None:
         """Count received bytes, with their padding; returns the messages that they are for."""
-        self._blocks.check(frames.DATA)
+        if self._blocks.are_unfinished:
+            self._blocks.check(frames.DATA)
         if not number:
             raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "data of no stream")
         stream = self._streams.for_more(number)
-        incoming = None if stream is None else stream.incoming
-        self._flow.received(incoming, number, length)
-        if length > padding:
-            self._budget.earn(length // BYTES_PER_FRAME)
-        else:
+        self.flow.received(stream, length)
+        if length == padding:
             self._budget.spend()
-        if stream is not None and not stream.expects(length - padding):
-            self._streams.fail(stream, ErrorCode.PROTOCOL_ERROR)
+        elif length >= BYTES_PER_FRAME:
+            self._budget.earn(length // BYTES_PER_FRAME)
+        if stream is None:
             return None
-        return incoming
+        if stream.length_left is not None:
+            stream.length_left -= length - padding
+            if stream.length_left < 0:
+                self._streams.fail(stream, ErrorCode.PROTOCOL_ERROR)
+                return None
+        return stream.incoming
 
     def end_data(self, number: int, is_last: bool) -> None:
         """Let the peer send on, or tell the call that this was the last of it."""
         stream = self._streams.get(number)
         if stream is None:
             return
-        if is_last and not stream.is_complete:
+        if is_last and stream.length_left:
             self._streams.fail(stream, ErrorCode.PROTOCOL_ERROR)
             return
         if is_last:
             stream.incoming.end()
-        self.allow_more(stream)
+        if stream.arrival is not None and not stream.outgoing.has_ended:
+            self.flow.allow_more(stream.arrival)
 
     def take_frame(self, kind: int, flags: int, number: int, payload: bytes) -> None:
         if not self._keepalive.has_greeted and kind != frames.SETTINGS:
             raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "settings come first")
-        self._blocks.check(kind)
+        if self._blocks.are_unfinished or kind == frames.CONTINUATION:
+            self._blocks.check(kind)
         if kind not in _COUNTED_LATER:
             self._budget.spend()
-        if _SIZES.get(kind, len(payload)) != len(payload):
+        if kind in _SIZES and len(payload) != _SIZES[kind]:
             raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, "a frame has a wrong length")
         if number if kind in _OF_CONNECTION else not number and kind in _OF_STREAM:
             raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "a frame is on the wrong stream")
-        handle = _HANDLERS.get(kind)  # none: PRIORITY, unknown ones
-        if handle is not None:
-            handle(self, flags, number, payload)
+        if kind in _HANDLERS:  # else PRIORITY, or unknown
+            _HANDLERS[kind](self, flags, number, payload)
 
     def _headers(self, flags: int, number: int, payload: bytes) -> None:
         self._open(number, self._blocks.begin(flags, number, payload))
@@ -256,7 +249,8 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     def _open(self, number: int, read: Block | None) -> None:
         """Begin the call of a stream, from its headers."""
-        self._budget.spend(self._blocks.cost())
+        if cost := self._blocks.cost():
+            self._budget.spend(cost)
         if read is None:
             return
         fields, is_last = read
@@ -309,10 +303,9 @@ class HttpConnection(asyncio.BufferedProtocol):
         more = int.from_bytes(payload, "big") & frames.MAX_WINDOW_BYTES
         if not more or number > self._streams.last:
             raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "a window update is malformed")
-        stream = self._streams.get(number)
         if not number:
             self.sender.grow(None, more)
-        elif stream is not None:
+        elif stream := self._streams.get(number):
             self.sender.grow(stream.outgoing, more)
 
     def _push_promise(self, *_: object) -> None:
