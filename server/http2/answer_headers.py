@@ -48,22 +48,24 @@ def _name(name: bytes) -> bytes:
 ENCODINGS: Final = frozenset({"identity", "deflate", "gzip"})
 """Ways in which messages may be compressed."""
 
-_USUAL_BEGIN = (
+BEGIN: Final = (
     b"\x88"  # :status 200
     + literal(b"content-type", b"application/grpc")
     + literal(b"grpc-accept-encoding", b"identity,deflate,gzip")
 )
+"""Header block that answers begin with which have no metadata of their own."""
+
 _OK = literal(b"grpc-status", b"0")
 NOT_GRPC = b"\x08\x03415"  # :status 415, by the name of static entry 8
 """Header block of the answer to what is no call of gRPC."""
 
 
-def write_begin(metadata: Metadata = ()) -> bytes:
-    return _USUAL_BEGIN + _fields(metadata) if metadata else _USUAL_BEGIN
+def write_begin(metadata: Metadata) -> bytes:
+    return BEGIN + _fields(metadata)
 
 
 def write_refusal(code: int, message: str) -> bytes:
-    return _USUAL_BEGIN + write_end(code, message)
+    return BEGIN + write_end(code, message)
 
 
 def write_end(code: int, message: str, metadata: Metadata = ()) -> bytes:

@@ -74,9 +74,9 @@ class Arrival:
         """Seconds by which the peer is behind PACE."""
         return now - self.since - self.got_bytes / PACE if self.since else 0.0
 
-    def begin(self, now: float, got_bytes: int = 0) -> None:
+    def begin(self, now: float) -> None:
         """Compare the peer with PACE from now on."""
-        self.since, self.got_bytes = now, got_bytes
+        self.since, self.got_bytes = now, 0
 
 
 class Arrivals:
@@ -105,7 +105,7 @@ class Arrivals:
         if not held_bytes:
             arrival.since = 0.0
         elif not arrival.since:
-            arrival.begin(self._now(), held_bytes)
+            arrival.since, arrival.got_bytes = self._now(), held_bytes
         if arrival.reserved and arrival.incoming.ready and not arrival.is_unread:
             arrival.is_unread = True
             arrival.begin(self._now() + UNREAD_S)

@@ -11,18 +11,18 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
-from functools import partial
 from traceback import clear_frames
 from types import AsyncGeneratorType
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import grpc
 
-from braid.server.http2.answer_headers import Metadata, write_begin, write_end
+from braid.server.http2.answer_headers import BEGIN, Metadata, write_begin, write_end
 from braid.server.http2.connection import HttpConnection
 from braid.server.http2.messages import BadMessage, NoRoom, TooLarge
+from braid.server.http2.request_headers import RequestHead
 from braid.server.http2.streams import HttpStream
 
 log = logging.getLogger("braid.rpc")
@@ -30,14 +30,7 @@ log = logging.getLogger("braid.rpc")
 _ALTERNATIVES: Final = "x509_subject_alternative_name"
 
 Code = grpc.StatusCode
-FindHandler = Callable[[Any], Any]
-
-
-class CallDetails(NamedTuple):
-    """Method and metadata of a call, for interceptors."""
-
-    method: str
-    invocation_metadata: Metadata
+HandlerOf = Callable[[RequestHead], Awaitable[Any]]
 
 
 class Call:
@@ -45,15 +38,23 @@ class Call:
 
     def __init__(
         self,
+        handler_of: HandlerOf,
+        under_way: set[Call],
         connection: HttpConnection,
         stream: HttpStream,
-        interceptors: Sequence[Any],
-        find: FindHandler,
     ) -> None:
+        """Begin the call of a stream.
+
+        Args:
+            handler_of: finds a handler by the headers, behind all interceptors.
+            under_way: where the call is until it has ended.
+            connection: of the caller.
+            stream: of the call.
+        """
+        self._handler_of = handler_of
+        self._under_way = under_way
         self._connection = connection
         self._stream = stream
-        self._interceptors = interceptors
-        self._find = find
         self._handler: Any = None
         self._callbacks: list[Callable[[Any], object]] = []
         self._trailing: Metadata = ()
@@ -67,10 +68,11 @@ class Call:
         self._is_running = False
         loop = asyncio.get_running_loop()
         if stream.head.timeout_s is not None:
-            self._deadline = time.monotonic() + stream.head.timeout_s
+            self._deadline = stream.began_at + stream.head.timeout_s
             self._alarm = loop.call_later(stream.head.timeout_s, self._expire)
         self._task = loop.create_task(self._run())
         self._task.add_done_callback(self._close)
+        under_way.add(self)
 
     # -- what a handler asks --------------------------------------------------------------------
 
@@ -78,7 +80,7 @@ class Call:
         return self._connection.peer
 
     def invocation_metadata(self) -> Metadata:
-        return self._stream.head.metadata
+        return self._stream.head.invocation_metadata
 
     def time_remaining(self) -> float | None:
         """Seconds until the caller's deadline; None: there is none."""
@@ -146,7 +148,8 @@ class Call:
         if self._has_begun:
             raise grpc.aio.UsageError("Send initial metadata failed: already sent")
         self._has_begun = True
-        await self._send(write_begin(tuple(metadata)), None, b"")
+        begin = write_begin(tuple(metadata))
+        await self._connection.sender.send(self._stream.outgoing, begin, None, b"")
 
     async def read(self) -> Any:
         """Return the next message; ``grpc.aio.EOF`` after the last one."""
@@ -163,9 +166,10 @@ class Call:
         """Send one message of the answer; returns when its last byte is on its way."""
         if self._abort is not None:
             raise self._abort
-        begin = b"" if self._has_begun else write_begin()
+        begin = b"" if self._has_begun else BEGIN
         self._has_begun = True
-        await self._send(begin, self._encoded(message), b"")
+        data = self._encoded(message)
+        await self._connection.sender.send(self._stream.outgoing, begin, data, b"")
 
     # -- running --------------------------------------------------------------------------------
 
@@ -197,14 +201,13 @@ class Call:
         if self._alarm is not None:
             self._alarm.cancel()
         self._connection.ended(self._stream)
+        self._under_way.discard(self)
         for callback in self._callbacks:
             callback(self)
         self._callbacks.clear()
 
     async def _answer(self) -> None:
-        self._handler = handler = await self._handler_of(
-            0, CallDetails(self._stream.head.path, self._stream.head.metadata)
-        )
+        self._handler = handler = await self._handler_of(self._stream.head)
         if handler is None:
             await self._finish(Code.UNIMPLEMENTED, "Method not found!")
             return
@@ -231,7 +234,8 @@ class Call:
         else:
             answer = await answering
         del answering
-        self._connection.flow.free(self._stream)
+        if self._stream.handled_bytes:
+            self._connection.flow.free(self._stream)
         if self._abort is not None:
             raise self._abort
         code = self._code or Code.OK
@@ -239,12 +243,6 @@ class Call:
             await self._finish(code, self._details)
         else:
             await self._finish(code, self._details, self._encoded(answer))
-
-    async def _handler_of(self, index: int, details: Any) -> Any:
-        if index == len(self._interceptors):
-            return self._find(details)
-        following = partial(self._handler_of, index + 1)
-        return await self._interceptors[index].intercept_service(following, details)
 
     async def _messages(self) -> AsyncIterator[Any]:
         while (message := await self.read()) is not grpc.aio.EOF:
@@ -254,13 +252,10 @@ class Call:
         """Send the status, after the only message of an answer if there is one."""
         number = 0 if code is Code.OK else code.value[0] if isinstance(code, Code) else int(code)
         end = write_end(number, details, self._trailing)
-        begin = b"" if self._has_begun else write_begin()
+        begin = b"" if self._has_begun else BEGIN
         self._has_begun = self._has_status = True
-        await self._send(begin, message, end)
-        self._connection.answered(self._stream)
-
-    async def _send(self, begin: bytes, message: bytes | None, end: bytes) -> None:
         await self._connection.sender.send(self._stream.outgoing, begin, message, end)
+        self._connection.streams.answered(self._stream)
 
     async def _refuse(self, failure: Exception) -> None:
         code = Code.INTERNAL if isinstance(failure, BadMessage) else Code.RESOURCE_EXHAUSTED

@@ -72,7 +72,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._receiver = Receiver(self)
         self._blocks = HeaderBlocks()
         self._budget = FrameBudget(self.sender, limits.streams)
-        self._streams = ConnectionStreams(limits, self.sender, self._budget, partial(begin, self))
+        self.streams = ConnectionStreams(limits, self.sender, self._budget, partial(begin, self))
         self._is_left = False  # the peer broke the protocol
         self._keepalive = KeepAlive(self.sender, limits.keepalive_s, limits.answer_s)
 
@@ -99,9 +99,9 @@ class HttpConnection(asyncio.BufferedProtocol):
         self.on_made(self)
 
     def connection_lost(self, _: Exception | None) -> None:
-        self._streams.is_closing = True
+        self.streams.is_closing = True
         self._keepalive.stop()
-        self._streams.leave_all()
+        self.streams.leave_all()
         self.sender.wake()
         self.on_closed(self)
 
@@ -148,10 +148,10 @@ class HttpConnection(asyncio.BufferedProtocol):
         What still comes is dropped for a moment: to close at once would reset the connection, and
         the peer might not read why.
         """
-        self._streams.is_closing = self._is_left = True
+        self.streams.is_closing = self._is_left = True
         self._receiver.forget()
-        self.sender.leave_with(frames.goaway_frame(self._streams.last, fault.code, str(fault)))
-        self._streams.leave_all()
+        self.sender.leave_with(frames.goaway_frame(self.streams.last, fault.code, str(fault)))
+        self.streams.leave_all()
         self._keepalive.end_soon()
 
     def pause_writing(self) -> None:
@@ -164,9 +164,9 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     def close(self) -> None:
         """Take no more calls; close when those under way have ended."""
-        if not self._streams.is_closing:
-            self._streams.is_closing = True
-            self.sender.control(frames.goaway_frame(self._streams.last, ErrorCode.NO_ERROR))
+        if not self.streams.is_closing:
+            self.streams.is_closing = True
+            self.sender.control(frames.goaway_frame(self.streams.last, ErrorCode.NO_ERROR))
             if self.is_idle:
                 self.sender.transport.close()
 
@@ -180,15 +180,12 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     @property
     def is_idle(self) -> bool:
-        return not self._streams.running
-
-    def answered(self, stream: HttpStream) -> None:
-        self._streams.answered(stream)
+        return not self.streams.running
 
     def ended(self, stream: HttpStream) -> None:
-        self._streams.ended(stream)
+        self.streams.ended(stream)
         self.flow.ended(stream)
-        if self._streams.is_closing and self.is_idle and not self._is_left:
+        if self.streams.is_closing and self.is_idle and not self._is_left:
             self.sender.transport.close()
 
     # -- frames -------------------------------------------------------------------------------
@@ -199,7 +196,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._blocks.check(frames.DATA)
         if not number:
             raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "data of no stream")
-        stream = self._streams.for_more(number)
+        stream = self.streams.for_more(number)
         self.flow.received(stream, length)
         if length == padding:
             self._budget.spend()
@@ -210,17 +207,17 @@ class HttpConnection(asyncio.BufferedProtocol):
         if stream.length_left is not None:
             stream.length_left -= length - padding
             if stream.length_left < 0:
-                self._streams.fail(stream, ErrorCode.PROTOCOL_ERROR)
+                self.streams.fail(stream, ErrorCode.PROTOCOL_ERROR)
                 return None
         return stream.incoming
 
     def end_data(self, number: int, is_last: bool) -> None:
         """Let the peer send on, or tell the call that this was the last of it."""
-        stream = self._streams.get(number)
+        stream = self.streams.get(number)
         if stream is None:
             return
         if is_last and stream.length_left:
-            self._streams.fail(stream, ErrorCode.PROTOCOL_ERROR)
+            self.streams.fail(stream, ErrorCode.PROTOCOL_ERROR)
             return
         if is_last:
             stream.incoming.end()
@@ -256,22 +253,22 @@ class HttpConnection(asyncio.BufferedProtocol):
         fields, is_last = read
         if number % 2 == 0:
             raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "clients open streams of odd numbers")
-        if number > self._streams.last:
-            self._streams.open(number, fields, is_last, self._keepalive.heard_at)
+        if number > self.streams.last:
+            self.streams.open(number, fields, is_last, self._keepalive.heard_at)
             return
         self._budget.spend()  # trailers, which mean nothing to gRPC, or a late frame
-        stream = self._streams.for_more(number)
+        stream = self.streams.for_more(number)
         if stream is None:
             return
         if is_last and (fields is None or are_trailers(fields)):
             self.end_data(number, is_last)
         else:
-            self._streams.fail(stream, ErrorCode.PROTOCOL_ERROR)
+            self.streams.fail(stream, ErrorCode.PROTOCOL_ERROR)
 
     def _rst_stream(self, _: int, number: int, payload: bytes) -> None:
-        if number > self._streams.last:
+        if number > self.streams.last:
             raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "a reset of no stream")
-        self._streams.reset(number, self._keepalive.heard_at)
+        self.streams.reset(number, self._keepalive.heard_at)
 
     def _settings(self, flags: int, _: int, payload: bytes) -> None:
         if len(payload) % 6 or (flags & frames.ACK and payload):
@@ -285,7 +282,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         last = dict(pairs)
         window = last.get(frames.INITIAL_WINDOW_SIZE)
         if window is not None:
-            if window + self._streams.largest_window > frames.MAX_WINDOW_BYTES:
+            if window + self.streams.largest_window > frames.MAX_WINDOW_BYTES:
                 raise ConnectionFault(ErrorCode.FLOW_CONTROL_ERROR, "a window is too large")
             self.sender.begin_with(window)
         self.sender.frame_bytes = last.get(frames.MAX_FRAME_SIZE, self.sender.frame_bytes)
@@ -301,11 +298,11 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     def _window_update(self, _: int, number: int, payload: bytes) -> None:
         more = int.from_bytes(payload, "big") & frames.MAX_WINDOW_BYTES
-        if not more or number > self._streams.last:
+        if not more or number > self.streams.last:
             raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "a window update is malformed")
         if not number:
             self.sender.grow(None, more)
-        elif stream := self._streams.get(number):
+        elif stream := self.streams.get(number):
             self.sender.grow(stream.outgoing, more)
 
     def _push_promise(self, *_: object) -> None:

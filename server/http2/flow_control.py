@@ -80,7 +80,8 @@ class FlowControl:
         Raises:
             TooLarge, BadMessage, NoRoom: there is a message that cannot be had.
         """
-        self.free(stream)
+        if stream.handled_bytes:
+            self.free(stream)
         incoming = stream.incoming
         if not incoming.ready and not await incoming.arrived():
             return None
@@ -110,12 +111,12 @@ class FlowControl:
 
     def free(self, stream: HttpStream) -> None:
         """Count the message no more that a handler has had."""
-        if stream.handled_bytes:
-            self._handled.free(stream.handled_bytes)
-            stream.handled_bytes = 0
+        self._handled.free(stream.handled_bytes)
+        stream.handled_bytes = 0
 
     def ended(self, stream: HttpStream) -> None:
         """Count nothing of a stream."""
-        self.free(stream)
+        if stream.handled_bytes:
+            self.free(stream)
         if stream.arrival is not None:
             self._arrivals.leave(stream.arrival)

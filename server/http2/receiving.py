@@ -82,20 +82,6 @@ class Receiver:
             self._data_left -= size_bytes
         else:
             self._stop += size_bytes
-        self._read()
-        left = self._stop - self._start
-        if left:
-            self._buffer[:left] = self._buffer[self._start : self._stop]
-        self._start, self._stop = 0, left
-        self._is_in_place = not left and self._data_left > 0 and self._data is not None
-
-    def forget(self) -> None:
-        """Drop what was received; what comes from now on must not be read."""
-        self._is_in_place = False
-        self._start = self._stop = 0
-
-    def _read(self) -> None:
-        """Read all that has come of frames."""
         is_whole = True
         while is_whole:
             if self._is_in_data:
@@ -107,7 +93,17 @@ class Receiver:
             elif self._stop - self._start >= frames.HEAD_BYTES:
                 is_whole = self._read_frame()
             else:
-                return
+                break
+        left = self._stop - self._start
+        if left:
+            self._buffer[:left] = self._buffer[self._start : self._stop]
+        self._start, self._stop = 0, left
+        self._is_in_place = not left and self._data_left > 0 and self._data is not None
+
+    def forget(self) -> None:
+        """Drop what was received; what comes from now on must not be read."""
+        self._is_in_place = False
+        self._start = self._stop = 0
 
     def _read_frame(self) -> bool:
         """Read a frame, or begin to; returns True if there may be more to read."""

@@ -156,10 +156,10 @@ class HeaderBlocks:
 
 @dataclass(frozen=True, slots=True)
 class RequestHead:
-    """Headers of a call."""
+    """Headers of a call; interceptors get them as ``grpc.HandlerCallDetails``."""
 
-    path: str
-    metadata: Metadata
+    method: str  # its path
+    invocation_metadata: Metadata
     timeout_s: float | None
     encoding: str  # of compressed messages: "identity", "gzip", "deflate" or unknown
     length: int | None = None  # bytes of the body, if the headers tell

@@ -90,6 +90,7 @@ class Sender:
             size = min(left, self._initial_window + to.window, self._window, self.frame_bytes)
             if self._is_paused or size <= 0 or held >= PART_BYTES:
                 self._write(to, parts)
+                parts.clear()
                 held = 0
                 if self._is_paused or size <= 0:
                     await self._change(to)
@@ -105,7 +106,6 @@ class Sender:
     def _write(self, to: Outgoing, parts: list[bytes | memoryview]) -> None:
         if parts and not to.has_ended and not self.is_over:
             self.transport.write(b"".join(parts))
-        parts.clear()
 
     def control(self, data: bytes) -> None:
         """Send a frame that waits for no window; ends a connection that reads none of them."""

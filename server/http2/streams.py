@@ -199,7 +199,8 @@ class ConnectionStreams:
 
     def ended(self, stream: HttpStream) -> None:
         """Forget a call that has ended; its caller hears so if its status was not sent."""
-        self._count_no_more(stream)
+        if stream.is_counted:
+            self._count_no_more(stream)
         number = stream.outgoing.number
         if self._open.pop(number, None) is not None:
             if not stream.incoming.has_ended:
@@ -208,7 +209,8 @@ class ConnectionStreams:
                 self._sender.reset(number, ErrorCode.CANCEL)
             elif not stream.incoming.has_ended:
                 self._sender.reset(number, ErrorCode.NO_ERROR)
-        self._sender.leave(stream.outgoing)
+        if not stream.outgoing.has_ended:
+            self._sender.leave(stream.outgoing)
         if stream.incoming.ready or not stream.incoming.has_ended:
             stream.incoming.drop()  # call and stream name each other: kept until a collection
 
