@@ -141,10 +141,10 @@ class Arrivals:
     def _change(self, arrival: Arrival, held_bytes: int) -> None:
         more, arrival.held_bytes = held_bytes - arrival.held_bytes, held_bytes
         self.held_bytes += more
-        if held_bytes:
-            self._all.add(arrival)
-        else:
+        if not held_bytes:
             self._all.discard(arrival)
+        elif more == held_bytes:  # the first of them
+            self._all.add(arrival)
         if more > 0 and self.held_bytes > self._limits.all_bytes:
             self._make_room()
 

@@ -204,7 +204,7 @@ class Call:
         self._under_way.discard(self)
         for callback in self._callbacks:
             callback(self)
-        self._callbacks.clear()
+        self._callbacks = []
 
     async def _answer(self) -> None:
         self._handler = handler = await self._handler_of(self._stream.head)

@@ -37,6 +37,7 @@ PIECE_BYTES: Final = 1 << 18
 
 Message = bytes | memoryview
 
+_WBITS: Final = {"gzip": 31, "deflate": 15}
 _INFLATING: Final = ThreadPoolExecutor(1, "braid-inflate")  # begins with the first large message
 
 
@@ -88,7 +89,7 @@ class Incoming:
             encoding: of those that are compressed.
         """
         self._limit = limit_bytes
-        self._wbits = {"gzip": 31, "deflate": 15}.get(encoding)
+        self._wbits = None if encoding == "identity" else _WBITS[encoding]
         self._prefix = b""
         self._backlog = bytearray()
         self._body: memoryview | None = None

@@ -146,7 +146,10 @@ class ConnectionStreams:
             self._refuse(number, is_last, _HEADERS_TOO_LONG)
             return
         try:
-            head = self._head(fields)
+            # Headers that are given as the same list as those of the call before were read then.
+            if self._last_read is None or self._last_read[0] is not fields:
+                self._last_read = fields, read_head(fields)
+            head = self._last_read[1]
         except BadTimeout as error:
             refusal = write_refusal(13, str(error))  # INTERNAL, as gRPC does
             self._refuse(number, is_last, refusal)
@@ -167,12 +170,6 @@ class ConnectionStreams:
             incoming.end()
         stream.call = self._begin(stream)
 
-    def _head(self, fields: list[Field]) -> RequestHead:
-        """Read headers; those of the call before, given as the same list, were read already."""
-        if self._last_read is None or self._last_read[0] is not fields:
-            self._last_read = fields, read_head(fields)
-        return self._last_read[1]
-
     def _refuse(self, number: int, is_last: bool, block: bytes) -> None:
         """Answer what does not become a call."""
         self._budget.spend()
@@ -190,17 +187,14 @@ class ConnectionStreams:
 
     def answered(self, stream: HttpStream) -> None:
         """Count a call no more: its caller may know its status, and begin the next call."""
-        self._count_no_more(stream)
-        self._budget.earn(FRAMES_PER_ANSWER)
-
-    def _count_no_more(self, stream: HttpStream) -> None:
         self.running -= stream.is_counted
         stream.is_counted = False
+        self._budget.earn(FRAMES_PER_ANSWER)
 
     def ended(self, stream: HttpStream) -> None:
         """Forget a call that has ended; its caller hears so if its status was not sent."""
-        if stream.is_counted:
-            self._count_no_more(stream)
+        self.running -= stream.is_counted
+        stream.is_counted = False
         number = stream.outgoing.number
         if self._open.pop(number, None) is not None:
             if not stream.incoming.has_ended:
