@@ -14,6 +14,7 @@ are told apart here; protobuf parses their contents.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 _VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
 MAX_FIELDS = 4096
@@ -74,8 +75,12 @@ def field(number: int, contents: Sequence[bytes | memoryview]) -> list[bytes | m
     return [encode_varint(number << 3 | _LENGTH) + encode_varint(length), *contents]
 
 
+@lru_cache(maxsize=512)
 def encode_varint(value: int) -> bytes:
-    """Encode an unsigned integer in groups of seven bits, lowest first."""
+    """Encode an unsigned integer in groups of seven bits, lowest first.
+
+    Tags and lengths are the same again and again.
+    """
     encoded = bytearray()
     while value > 0x7F:
         encoded.append(value & 0x7F | 0x80)

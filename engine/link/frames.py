@@ -73,14 +73,14 @@ class FrameDecoder:
         """
         buffer = self._buffer
         buffer += data
-        start = 0
+        start, size = 0, len(buffer)
         try:
-            while len(buffer) - start >= _LENGTH.size:
+            while size - start >= _LENGTH.size:
                 (length,) = _LENGTH.unpack_from(buffer, start)
                 if length > MAX_FRAME_BYTES:
                     raise ValueError(f"frame of {length} bytes is over {MAX_FRAME_BYTES}")
                 end = start + _LENGTH.size + length
-                if len(buffer) < end:
+                if size < end:
                     break
                 message = _decode(buffer, start, end)
                 start = end

@@ -35,7 +35,8 @@ def _integer(value: int, bits: int) -> bytes:
 
 def literal(name: bytes, value: bytes) -> bytes:
     """Return one header field, not to be indexed."""
-    return _name(name) + _integer(len(value), 7) + value
+    length = len(value)
+    return _name(name) + (_BYTES[length] if length < 0x7F else _integer(length, 7)) + value
 
 
 @lru_cache(maxsize=64)
@@ -47,19 +48,24 @@ def _name(name: bytes) -> bytes:
 ENCODINGS: Final = frozenset({"identity", "deflate", "gzip"})
 """Ways in which messages may be compressed."""
 
-_BEGIN = b"\x88" + literal(b"content-type", b"application/grpc")  # :status 200
-_ACCEPTED = literal(b"grpc-accept-encoding", b"identity,deflate,gzip")
+BEGIN: Final = (
+    b"\x88"  # :status 200
+    + literal(b"content-type", b"application/grpc")
+    + literal(b"grpc-accept-encoding", b"identity,deflate,gzip")
+)
+"""Header block that answers begin with which have no metadata of their own."""
+
 _OK = literal(b"grpc-status", b"0")
 NOT_GRPC = b"\x08\x03415"  # :status 415, by the name of static entry 8
 """Header block of the answer to what is no call of gRPC."""
 
 
-def write_begin(metadata: Metadata = ()) -> bytes:
-    return _BEGIN + _ACCEPTED + _fields(metadata)
+def write_begin(metadata: Metadata) -> bytes:
+    return BEGIN + _fields(metadata)
 
 
 def write_refusal(code: int, message: str) -> bytes:
-    return _BEGIN + _ACCEPTED + write_end(code, message)
+    return BEGIN + write_end(code, message)
 
 
 def write_end(code: int, message: str, metadata: Metadata = ()) -> bytes:
@@ -78,10 +84,8 @@ def _quoted(message: str) -> bytes:
 
 
 def _fields(metadata: Metadata) -> bytes:
-    return b"".join(
-        literal(
-            name.encode(),
-            base64.b64encode(value) if isinstance(value, bytes) else value.encode("latin-1"),
-        )
-        for name, value in metadata
-    )
+    block = b""
+    for name, value in metadata:
+        text = base64.b64encode(value) if isinstance(value, bytes) else value.encode("latin-1")
+        block += literal(name.encode(), text)
+    return block

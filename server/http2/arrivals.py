@@ -74,9 +74,9 @@ class Arrival:
         """Seconds by which the peer is behind PACE."""
         return now - self.since - self.got_bytes / PACE if self.since else 0.0
 
-    def begin(self, now: float, got_bytes: int = 0) -> None:
+    def begin(self, now: float) -> None:
         """Compare the peer with PACE from now on."""
-        self.since, self.got_bytes = now, got_bytes
+        self.since, self.got_bytes = now, 0
 
 
 class Arrivals:
@@ -105,11 +105,12 @@ class Arrivals:
         if not held_bytes:
             arrival.since = 0.0
         elif not arrival.since:
-            arrival.begin(self._now(), held_bytes)
+            arrival.since, arrival.got_bytes = self._now(), held_bytes
         if arrival.reserved and arrival.incoming.ready and not arrival.is_unread:
             arrival.is_unread = True
             arrival.begin(self._now() + UNREAD_S)
-        self._change(arrival, held_bytes)
+        if held_bytes != arrival.held_bytes:
+            self._change(arrival, held_bytes)
 
     def admit(self, arrival: Arrival) -> bool:
         """Let in a long message; returns True if it may come now."""
@@ -122,36 +123,38 @@ class Arrivals:
     def taken(self, arrival: Arrival) -> None:
         """Count a message no more that its handler has taken."""
         arrival.since = 0.0
-        self._change(arrival, arrival.incoming.held_bytes)
-        self._release(arrival)
+        if arrival.reserved:
+            self._change(arrival, arrival.incoming.held_bytes)
+            self._release(arrival)
         self.settle(arrival)
 
     def leave(self, arrival: Arrival) -> None:
         """Count nothing of a stream that has ended."""
-        self._waiting.pop(arrival, None)
-        self._change(arrival, 0)
-        self._release(arrival)
-        self._admit_waiting()
+        if arrival.held_bytes:
+            self._change(arrival, 0)
+        if arrival.reserved:
+            self._release(arrival)
+        if arrival in self._waiting:
+            del self._waiting[arrival]
+            self._admit_waiting()
 
     def _change(self, arrival: Arrival, held_bytes: int) -> None:
         more, arrival.held_bytes = held_bytes - arrival.held_bytes, held_bytes
         self.held_bytes += more
-        if held_bytes:
-            self._all.add(arrival)
-        else:
+        if not held_bytes:
             self._all.discard(arrival)
-        if more > 0 and self.held_bytes > self._most_bytes:
+        elif more == held_bytes:  # the first of them
+            self._all.add(arrival)
+        if more > 0 and self.held_bytes > self._limits.all_bytes:
             self._make_room()
-
-    @property
-    def _most_bytes(self) -> int:
-        limit = self._limits.all_bytes
-        return max(limit, self._reserved + max(limit // 4, SHORT_BYTES))
 
     def _make_room(self) -> None:
         """Give up the messages whose senders are furthest behind, until an eighth is free."""
-        now = self._now()
-        enough = self._most_bytes - self._limits.all_bytes // 8
+        limit = self._limits.all_bytes
+        most = max(limit, self._reserved + max(limit // 4, SHORT_BYTES))
+        if self.held_bytes <= most:
+            return
+        now, enough = self._now(), most - limit // 8
         for arrival in sorted(self._all, key=lambda sender: sender.behind_s(now), reverse=True):
             if self.held_bytes <= enough:
                 break
@@ -183,11 +186,10 @@ class Arrivals:
         self._change(arrival, arrival.incoming.held_bytes)
 
     def _release(self, arrival: Arrival) -> None:
-        if arrival.reserved:
-            self._reserved -= arrival.reserved
-            arrival.connection.reserved_bytes -= arrival.reserved
-            arrival.reserved, arrival.is_unread = 0, False
-            self._admit_waiting()
+        self._reserved -= arrival.reserved
+        arrival.connection.reserved_bytes -= arrival.reserved
+        arrival.reserved, arrival.is_unread = 0, False
+        self._admit_waiting()
 
     def _admit_waiting(self) -> None:
         """Let in those that wait, up to the first that all messages leave no room for."""

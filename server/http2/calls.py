@@ -9,20 +9,20 @@ passes. Done callbacks are called when the last byte of the answer is on its way
 from __future__ import annotations
 
 import asyncio
-import inspect
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
-from functools import partial
 from traceback import clear_frames
-from typing import Any, Final, NamedTuple
+from types import AsyncGeneratorType
+from typing import Any, Final
 
 import grpc
 
-from braid.server.http2.answer_headers import Metadata, write_begin, write_end
+from braid.server.http2.answer_headers import BEGIN, Metadata, write_begin, write_end
 from braid.server.http2.connection import HttpConnection
 from braid.server.http2.messages import BadMessage, NoRoom, TooLarge
+from braid.server.http2.request_headers import RequestHead
 from braid.server.http2.streams import HttpStream
 
 log = logging.getLogger("braid.rpc")
@@ -30,14 +30,7 @@ log = logging.getLogger("braid.rpc")
 _ALTERNATIVES: Final = "x509_subject_alternative_name"
 
 Code = grpc.StatusCode
-FindHandler = Callable[[Any], Any]
-
-
-class CallDetails(NamedTuple):
-    """Method and metadata of a call, for interceptors."""
-
-    method: str
-    invocation_metadata: Metadata
+HandlerOf = Callable[[RequestHead], Awaitable[Any]]
 
 
 class Call:
@@ -45,15 +38,23 @@ class Call:
 
     def __init__(
         self,
+        handler_of: HandlerOf,
+        under_way: set[Call],
         connection: HttpConnection,
         stream: HttpStream,
-        interceptors: Sequence[Any],
-        find: FindHandler,
     ) -> None:
+        """Begin the call of a stream.
+
+        Args:
+            handler_of: finds a handler by the headers, behind all interceptors.
+            under_way: where the call is until it has ended.
+            connection: of the caller.
+            stream: of the call.
+        """
+        self._handler_of = handler_of
+        self._under_way = under_way
         self._connection = connection
         self._stream = stream
-        self._interceptors = interceptors
-        self._find = find
         self._handler: Any = None
         self._callbacks: list[Callable[[Any], object]] = []
         self._trailing: Metadata = ()
@@ -67,10 +68,11 @@ class Call:
         self._is_running = False
         loop = asyncio.get_running_loop()
         if stream.head.timeout_s is not None:
-            self._deadline = time.monotonic() + stream.head.timeout_s
+            self._deadline = stream.began_at + stream.head.timeout_s
             self._alarm = loop.call_later(stream.head.timeout_s, self._expire)
         self._task = loop.create_task(self._run())
         self._task.add_done_callback(self._close)
+        under_way.add(self)
 
     # -- what a handler asks --------------------------------------------------------------------
 
@@ -78,7 +80,7 @@ class Call:
         return self._connection.peer
 
     def invocation_metadata(self) -> Metadata:
-        return self._stream.head.metadata
+        return self._stream.head.invocation_metadata
 
     def time_remaining(self) -> float | None:
         """Seconds until the caller's deadline; None: there is none."""
@@ -146,17 +148,17 @@ class Call:
         if self._has_begun:
             raise grpc.aio.UsageError("Send initial metadata failed: already sent")
         self._has_begun = True
-        await self._send(write_begin(tuple(metadata)), None, b"")
+        begin = write_begin(tuple(metadata))
+        await self._connection.sender.send(self._stream.outgoing, begin, None, b"")
 
     async def read(self) -> Any:
         """Return the next message; ``grpc.aio.EOF`` after the last one."""
         try:
-            message = await self._connection.next(self._stream)
+            message = await self._connection.flow.next(self._stream)
         except (TooLarge, BadMessage, NoRoom) as failure:
             await self._refuse(failure)
         if message is None:
             return grpc.aio.EOF
-        self._connection.allow_more(self._stream)
         decode = self._handler.request_deserializer
         return message if decode is None else decode(message)
 
@@ -164,9 +166,10 @@ class Call:
         """Send one message of the answer; returns when its last byte is on its way."""
         if self._abort is not None:
             raise self._abort
-        begin = b"" if self._has_begun else write_begin()
+        begin = b"" if self._has_begun else BEGIN
         self._has_begun = True
-        await self._send(begin, self._encoded(message), b"")
+        data = self._encoded(message)
+        await self._connection.sender.send(self._stream.outgoing, begin, data, b"")
 
     # -- running --------------------------------------------------------------------------------
 
@@ -198,14 +201,13 @@ class Call:
         if self._alarm is not None:
             self._alarm.cancel()
         self._connection.ended(self._stream)
+        self._under_way.discard(self)
         for callback in self._callbacks:
             callback(self)
-        self._callbacks.clear()
+        self._callbacks = []
 
     async def _answer(self) -> None:
-        self._handler = handler = await self._handler_of(
-            0, CallDetails(self._stream.head.path, self._stream.head.metadata)
-        )
+        self._handler = handler = await self._handler_of(self._stream.head)
         if handler is None:
             await self._finish(Code.UNIMPLEMENTED, "Method not found!")
             return
@@ -222,15 +224,18 @@ class Call:
             if request is grpc.aio.EOF:
                 await self._finish(Code.INTERNAL, "the call ended before its message")
                 return
-        if inspect.isasyncgenfunction(behaviour):
-            async with aclosing(behaviour(request, self)) as answers:
-                async for answer in answers:
-                    await self.write(answer)
-            answer = None
-        else:
-            answer = await behaviour(request, self)
+        answering = behaviour(request, self)
         del request
-        self._connection.free(self._stream)
+        answer = None
+        if isinstance(answering, AsyncGeneratorType):
+            async with aclosing(answering):
+                async for answer in answering:
+                    await self.write(answer)
+        else:
+            answer = await answering
+        del answering
+        if self._stream.handled_bytes:
+            self._connection.flow.free(self._stream)
         if self._abort is not None:
             raise self._abort
         code = self._code or Code.OK
@@ -239,27 +244,18 @@ class Call:
         else:
             await self._finish(code, self._details, self._encoded(answer))
 
-    async def _handler_of(self, index: int, details: Any) -> Any:
-        if index == len(self._interceptors):
-            return self._find(details)
-        following = partial(self._handler_of, index + 1)
-        return await self._interceptors[index].intercept_service(following, details)
-
     async def _messages(self) -> AsyncIterator[Any]:
         while (message := await self.read()) is not grpc.aio.EOF:
             yield message
 
     async def _finish(self, code: Any, details: str, message: bytes | None = None) -> None:
         """Send the status, after the only message of an answer if there is one."""
-        number = code.value[0] if isinstance(code, Code) else int(code)
+        number = 0 if code is Code.OK else code.value[0] if isinstance(code, Code) else int(code)
         end = write_end(number, details, self._trailing)
-        begin = b"" if self._has_begun else write_begin()
+        begin = b"" if self._has_begun else BEGIN
         self._has_begun = self._has_status = True
-        await self._send(begin, message, end)
-        self._connection.answered(self._stream)
-
-    async def _send(self, begin: bytes, message: bytes | None, end: bytes) -> None:
         await self._connection.sender.send(self._stream.outgoing, begin, message, end)
+        self._connection.streams.answered(self._stream)
 
     async def _refuse(self, failure: Exception) -> None:
         code = Code.INTERNAL if isinstance(failure, BadMessage) else Code.RESOURCE_EXHAUSTED

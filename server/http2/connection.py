@@ -24,7 +24,7 @@ from braid.server.http2.floods import BYTES_PER_FRAME, FrameBudget, ReadTurns
 from braid.server.http2.flow_control import CONNECTION_WINDOW_BYTES, FlowControl
 from braid.server.http2.frames import ConnectionFault, ErrorCode, frame, number_frame
 from braid.server.http2.keepalive import KeepAlive
-from braid.server.http2.messages import WINDOW_BYTES, Incoming, Message
+from braid.server.http2.messages import WINDOW_BYTES, Incoming
 from braid.server.http2.receiving import DATA_FRAME_BYTES, Receiver
 from braid.server.http2.request_headers import (
     MAX_HEADER_BYTES,
@@ -62,6 +62,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         """
         self.peer = ""
         self.sender = Sender()
+        self.flow: FlowControl  # once it is known who the peer is
         self.on_made: Callable[[HttpConnection], object] = lambda _: None
         self.on_closed: Callable[[HttpConnection], object] = lambda _: None
         self._limits = limits
@@ -71,9 +72,8 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._receiver = Receiver(self)
         self._blocks = HeaderBlocks()
         self._budget = FrameBudget(self.sender, limits.streams)
-        self._streams = ConnectionStreams(limits, self.sender, self._budget, partial(begin, self))
+        self.streams = ConnectionStreams(limits, self.sender, self._budget, partial(begin, self))
         self._is_left = False  # the peer broke the protocol
-        self._flow: FlowControl  # once it is known who the peer is
         self._keepalive = KeepAlive(self.sender, limits.keepalive_s, limits.answer_s)
 
     # -- the transport ------------------------------------------------------------------------
@@ -81,7 +81,7 @@ class HttpConnection(asyncio.BufferedProtocol):
     def connection_made(self, transport: Any) -> None:
         self.sender.transport = transport
         self.peer = _name(transport)
-        self._flow = FlowControl(self.sender, self._arrivals, self.peer)
+        self.flow = FlowControl(self.sender, self._arrivals, self.peer)
         tls = transport.get_extra_info("ssl_object")
         if tls is not None and tls.selected_alpn_protocol() != "h2":
             self._is_left = True
@@ -99,9 +99,9 @@ class HttpConnection(asyncio.BufferedProtocol):
         self.on_made(self)
 
     def connection_lost(self, _: Exception | None) -> None:
-        self._streams.is_closing = True
+        self.streams.is_closing = True
         self._keepalive.stop()
-        self._streams.leave_all()
+        self.streams.leave_all()
         self.sender.wake()
         self.on_closed(self)
 
@@ -148,10 +148,10 @@ class HttpConnection(asyncio.BufferedProtocol):
         What still comes is dropped for a moment: to close at once would reset the connection, and
         the peer might not read why.
         """
-        self._streams.is_closing = self._is_left = True
+        self.streams.is_closing = self._is_left = True
         self._receiver.forget()
-        self.sender.leave_with(frames.goaway_frame(self._streams.last, fault.code, str(fault)))
-        self._streams.leave_all()
+        self.sender.leave_with(frames.goaway_frame(self.streams.last, fault.code, str(fault)))
+        self.streams.leave_all()
         self._keepalive.end_soon()
 
     def pause_writing(self) -> None:
@@ -164,26 +164,14 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     def close(self) -> None:
         """Take no more calls; close when those under way have ended."""
-        if not self._streams.is_closing:
-            self._streams.is_closing = True
-            self.sender.control(frames.goaway_frame(self._streams.last, ErrorCode.NO_ERROR))
+        if not self.streams.is_closing:
+            self.streams.is_closing = True
+            self.sender.control(frames.goaway_frame(self.streams.last, ErrorCode.NO_ERROR))
             if self.is_idle:
                 self.sender.transport.close()
 
     def abort(self) -> None:
         self.sender.transport.abort()
-
-    def allow_more(self, stream: HttpStream) -> None:
-        """Let the peer send on, unless a message waits to be read."""
-        if not stream.outgoing.has_ended:
-            self._flow.allow_more(stream.incoming, stream.outgoing.number)
-
-    async def next(self, stream: HttpStream) -> Message | None:
-        """Return the next message of a call, as ``FlowControl.next`` does."""
-        return await self._flow.next(stream.incoming, stream.outgoing.number)
-
-    def free(self, stream: HttpStream) -> None:
-        self._flow.free(stream.outgoing.number)
 
     def peer_certificate(self) -> dict[str, Any]:
         """Return what the peer's certificate says, as ``SSLSocket.getpeercert``; empty: none."""
@@ -192,61 +180,63 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     @property
     def is_idle(self) -> bool:
-        return not self._streams.running
-
-    def answered(self, stream: HttpStream) -> None:
-        self._streams.answered(stream)
+        return not self.streams.running
 
     def ended(self, stream: HttpStream) -> None:
-        self._streams.ended(stream)
-        self._flow.ended(stream.outgoing.number)
-        if self._streams.is_closing and self.is_idle and not self._is_left:
+        self.streams.ended(stream)
+        self.flow.ended(stream)
+        if self.streams.is_closing and self.is_idle and not self._is_left:
             self.sender.transport.close()
 
     # -- frames -------------------------------------------------------------------------------
 
     def begin_data(self, number: int, length: int, padding: int) -> Incoming | None:
         """Count received bytes, with their padding; returns the messages that they are for."""
-        self._blocks.check(frames.DATA)
+        if self._blocks.are_unfinished:
+            self._blocks.check(frames.DATA)
         if not number:
             raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "data of no stream")
-        stream = self._streams.for_more(number)
-        incoming = None if stream is None else stream.incoming
-        self._flow.received(incoming, number, length)
-        if length > padding:
-            self._budget.earn(length // BYTES_PER_FRAME)
-        else:
+        stream = self.streams.for_more(number)
+        self.flow.received(stream, length)
+        if length == padding:
             self._budget.spend()
-        if stream is not None and not stream.expects(length - padding):
-            self._streams.fail(stream, ErrorCode.PROTOCOL_ERROR)
+        elif length >= BYTES_PER_FRAME:
+            self._budget.earn(length // BYTES_PER_FRAME)
+        if stream is None:
             return None
-        return incoming
+        if stream.length_left is not None:
+            stream.length_left -= length - padding
+            if stream.length_left < 0:
+                self.streams.fail(stream, ErrorCode.PROTOCOL_ERROR)
+                return None
+        return stream.incoming
 
     def end_data(self, number: int, is_last: bool) -> None:
         """Let the peer send on, or tell the call that this was the last of it."""
-        stream = self._streams.get(number)
+        stream = self.streams.get(number)
         if stream is None:
             return
-        if is_last and not stream.is_complete:
-            self._streams.fail(stream, ErrorCode.PROTOCOL_ERROR)
+        if is_last and stream.length_left:
+            self.streams.fail(stream, ErrorCode.PROTOCOL_ERROR)
             return
         if is_last:
             stream.incoming.end()
-        self.allow_more(stream)
+        if stream.arrival is not None and not stream.outgoing.has_ended:
+            self.flow.allow_more(stream.arrival)
 
     def take_frame(self, kind: int, flags: int, number: int, payload: bytes) -> None:
         if not self._keepalive.has_greeted and kind != frames.SETTINGS:
             raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "settings come first")
-        self._blocks.check(kind)
+        if self._blocks.are_unfinished or kind == frames.CONTINUATION:
+            self._blocks.check(kind)
         if kind not in _COUNTED_LATER:
             self._budget.spend()
-        if _SIZES.get(kind, len(payload)) != len(payload):
+        if kind in _SIZES and len(payload) != _SIZES[kind]:
             raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, "a frame has a wrong length")
         if number if kind in _OF_CONNECTION else not number and kind in _OF_STREAM:
             raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "a frame is on the wrong stream")
-        handle = _HANDLERS.get(kind)  # none: PRIORITY, unknown ones
-        if handle is not None:
-            handle(self, flags, number, payload)
+        if kind in _HANDLERS:  # else PRIORITY, or unknown
+            _HANDLERS[kind](self, flags, number, payload)
 
     def _headers(self, flags: int, number: int, payload: bytes) -> None:
         self._open(number, self._blocks.begin(flags, number, payload))
@@ -256,28 +246,29 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     def _open(self, number: int, read: Block | None) -> None:
         """Begin the call of a stream, from its headers."""
-        self._budget.spend(self._blocks.cost())
+        if cost := self._blocks.cost():
+            self._budget.spend(cost)
         if read is None:
             return
         fields, is_last = read
         if number % 2 == 0:
             raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "clients open streams of odd numbers")
-        if number > self._streams.last:
-            self._streams.open(number, fields, is_last, self._keepalive.heard_at)
+        if number > self.streams.last:
+            self.streams.open(number, fields, is_last, self._keepalive.heard_at)
             return
         self._budget.spend()  # trailers, which mean nothing to gRPC, or a late frame
-        stream = self._streams.for_more(number)
+        stream = self.streams.for_more(number)
         if stream is None:
             return
         if is_last and (fields is None or are_trailers(fields)):
             self.end_data(number, is_last)
         else:
-            self._streams.fail(stream, ErrorCode.PROTOCOL_ERROR)
+            self.streams.fail(stream, ErrorCode.PROTOCOL_ERROR)
 
     def _rst_stream(self, _: int, number: int, payload: bytes) -> None:
-        if number > self._streams.last:
+        if number > self.streams.last:
             raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "a reset of no stream")
-        self._streams.reset(number, self._keepalive.heard_at)
+        self.streams.reset(number, self._keepalive.heard_at)
 
     def _settings(self, flags: int, _: int, payload: bytes) -> None:
         if len(payload) % 6 or (flags & frames.ACK and payload):
@@ -291,7 +282,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         last = dict(pairs)
         window = last.get(frames.INITIAL_WINDOW_SIZE)
         if window is not None:
-            if window + self._streams.largest_window > frames.MAX_WINDOW_BYTES:
+            if window + self.streams.largest_window > frames.MAX_WINDOW_BYTES:
                 raise ConnectionFault(ErrorCode.FLOW_CONTROL_ERROR, "a window is too large")
             self.sender.begin_with(window)
         self.sender.frame_bytes = last.get(frames.MAX_FRAME_SIZE, self.sender.frame_bytes)
@@ -307,12 +298,11 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     def _window_update(self, _: int, number: int, payload: bytes) -> None:
         more = int.from_bytes(payload, "big") & frames.MAX_WINDOW_BYTES
-        if not more or number > self._streams.last:
+        if not more or number > self.streams.last:
             raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "a window update is malformed")
-        stream = self._streams.get(number)
         if not number:
             self.sender.grow(None, more)
-        elif stream is not None:
+        elif stream := self.streams.get(number):
             self.sender.grow(stream.outgoing, more)
 
     def _push_promise(self, *_: object) -> None:

@@ -61,7 +61,9 @@ class FrameBudget:
 
     def earn(self, frames: int) -> None:
         """Let the peer send so many more frames."""
-        self._left = min(self._most, self._left + frames)
+        self._left += frames
+        if self._left > self._most:
+            self._left = self._most
 
     def spend(self, frames: int = 1) -> None:
         """Count frames that carry nothing, or work that costs as much.

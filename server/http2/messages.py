@@ -37,6 +37,7 @@ PIECE_BYTES: Final = 1 << 18
 
 Message = bytes | memoryview
 
+_WBITS: Final = {"gzip": 31, "deflate": 15}
 _INFLATING: Final = ThreadPoolExecutor(1, "braid-inflate")  # begins with the first large message
 
 
@@ -88,7 +89,7 @@ class Incoming:
             encoding: of those that are compressed.
         """
         self._limit = limit_bytes
-        self._wbits = {"gzip": 31, "deflate": 15}.get(encoding)
+        self._wbits = None if encoding == "identity" else _WBITS[encoding]
         self._prefix = b""
         self._backlog = bytearray()
         self._body: memoryview | None = None
@@ -111,10 +112,6 @@ class Incoming:
     @property
     def is_compressed(self) -> bool:
         return bool(self.ready) and isinstance(self.ready[0], Compressed)
-
-    @property
-    def is_within_message(self) -> bool:
-        return self._body is not None or bool(self._prefix)
 
     @property
     def body_bytes(self) -> int:
@@ -182,7 +179,8 @@ class Incoming:
     def end(self) -> None:
         self.has_ended = True
         self._check_end()
-        self._wake()
+        if self._waiter is not None:
+            self._wake()
 
     async def arrived(self) -> bool:
         """Wait for the next message; returns True if there is one.
@@ -237,8 +235,9 @@ class Incoming:
             backlog, self._backlog = memoryview(self._backlog), bytearray()
             self.feed(backlog)
             self._check_end()
-        if not isinstance(message, Compressed):
+        if data is message:
             return data
+        assert isinstance(message, Compressed)
         if message.small is not None:
             return message.small
         assert self._wbits is not None
@@ -271,7 +270,8 @@ class Incoming:
         self._body, self._filled, self.is_reserved = None, 0, False
         self.ready.append(Compressed(message) if self._compressed else message)
         self._ready_bytes += len(message)
-        self._wake()
+        if self._waiter is not None:
+            self._wake()
 
     async def _measured(self, data: Message) -> Compressed:
         assert self._wbits is not None
@@ -287,8 +287,8 @@ class Incoming:
         return Compressed(data, size_bytes)
 
     def _check_end(self) -> None:
-        is_cut = self.has_ended and self.is_within_message
-        if is_cut and self.failure is None and not self._backlog:
+        is_within_message = self._body is not None or self._prefix
+        if is_within_message and self.has_ended and self.failure is None and not self._backlog:
             self._fail(BadMessage("the call ended within a message"))
 
     def _fail(self, failure: Exception) -> None:

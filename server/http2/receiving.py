@@ -82,36 +82,32 @@ class Receiver:
             self._data_left -= size_bytes
         else:
             self._stop += size_bytes
-        while self._read():
-            pass
-        self._choose_place()
+        is_whole = True
+        while is_whole:
+            if self._is_in_data:
+                is_whole = self._read_data()
+            elif self._long is not None:
+                is_whole = self._read_long(self._long)
+            elif not self._has_preface:
+                is_whole = self._read_preface()
+            elif self._stop - self._start >= frames.HEAD_BYTES:
+                is_whole = self._read_frame()
+            else:
+                break
+        left = self._stop - self._start
+        if left:
+            self._buffer[:left] = self._buffer[self._start : self._stop]
+        self._start, self._stop = 0, left
+        self._is_in_place = not left and self._data_left > 0 and self._data is not None
 
     def forget(self) -> None:
         """Drop what was received; what comes from now on must not be read."""
         self._is_in_place = False
         self._start = self._stop = 0
 
-    def _choose_place(self) -> None:
-        self._is_in_place = False
-        if self._start < self._stop:
-            left = self._stop - self._start
-            self._buffer[:left] = self._buffer[self._start : self._stop]
-            self._start, self._stop = 0, left
-            return
-        self._start = self._stop = 0
-        self._is_in_place = self._data_left > 0 and self._data is not None
-
-    def _read(self) -> bool:
-        """Read on; returns True if there may be more to read."""
-        if self._is_in_data:
-            return self._read_data()
-        if self._long is not None:
-            return self._read_long(self._long)
-        if not self._has_preface:
-            return self._read_preface()
+    def _read_frame(self) -> bool:
+        """Read a frame, or begin to; returns True if there may be more to read."""
         at = self._start
-        if self._stop - at < frames.HEAD_BYTES:
-            return False
         length_and_kind, flags, number = _HEAD(self._buffer, at)
         length, kind = length_and_kind >> 8, length_and_kind & 0xFF
         number &= frames.MAX_WINDOW_BYTES
@@ -171,7 +167,7 @@ class Receiver:
         self._start, self._number, self._padding_left = at, number, padding
         self._is_last = bool(flags & frames.END_STREAM)
         self._is_in_data = True
-        return True
+        return self._read_data()
 
     def _read_data(self) -> bool:
         """Read what has come of a frame of DATA; returns True if the frame is whole."""
@@ -181,9 +177,10 @@ class Receiver:
                 self._data.feed(self._buffer[self._start : self._start + taken])
             self._start += taken
             self._data_left -= taken
-        skipped = min(self._stop - self._start, self._padding_left)
-        self._start += skipped
-        self._padding_left -= skipped
+        if self._padding_left:
+            skipped = min(self._stop - self._start, self._padding_left)
+            self._start += skipped
+            self._padding_left -= skipped
         if self._data_left or self._padding_left:
             return False
         self._is_in_data, self._data = False, None

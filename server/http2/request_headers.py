@@ -66,14 +66,15 @@ class HeaderBlocks:
         self._decoder = Decoder(MAX_HEADER_BYTES)
         self._blocks: dict[bytes, list[Field]] = {}  # blocks that change no table
         self._blocks_at = 0  # changes of the table then
-        self._block: bytearray | None = None  # of headers that are continued
+        self.are_unfinished = False  # headers, which are continued
+        self._block = bytearray()
         self._number = self._flags = 0  # of the frame that they began with
         self._continuations = 0
         self._paid = 0
 
     def check(self, kind: int) -> None:
         """Raise ConnectionFault unless a frame of this kind may come now."""
-        if (self._block is None) == (kind == frames.CONTINUATION):
+        if self.are_unfinished != (kind == frames.CONTINUATION):
             raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "headers are continued wrongly")
 
     def cost(self) -> int:
@@ -105,7 +106,7 @@ class HeaderBlocks:
         if flags & frames.END_HEADERS:
             return self._read(payload), bool(flags & frames.END_STREAM)
         self._block, self._number, self._flags = bytearray(payload), number, flags
-        self._continuations = 0
+        self.are_unfinished, self._continuations = True, 0
         return None
 
     def go_on(self, flags: int, number: int, payload: bytes) -> Block | None:
@@ -117,7 +118,6 @@ class HeaderBlocks:
         Raises:
             ConnectionFault: the block is too long, or cannot be read.
         """
-        assert self._block is not None
         if number != self._number:
             raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "headers are continued wrongly")
         self._block += payload
@@ -126,7 +126,8 @@ class HeaderBlocks:
             raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, "headers are too long")
         if not flags & frames.END_HEADERS:
             return None
-        block, self._block = bytes(self._block), None
+        block = bytes(self._block)
+        self.are_unfinished, self._block = False, bytearray()
         return self._read(block), bool(self._flags & frames.END_STREAM)
 
     def _read(self, block: bytes) -> list[Field] | None:
@@ -155,10 +156,10 @@ class HeaderBlocks:
 
 @dataclass(frozen=True, slots=True)
 class RequestHead:
-    """Headers of a call."""
+    """Headers of a call; interceptors get them as ``grpc.HandlerCallDetails``."""
 
-    path: str
-    metadata: Metadata
+    method: str  # its path
+    invocation_metadata: Metadata
     timeout_s: float | None
     encoding: str  # of compressed messages: "identity", "gzip", "deflate" or unknown
     length: int | None = None  # bytes of the body, if the headers tell

@@ -10,15 +10,19 @@ settings wait for no window; a peer that makes many and reads none loses its con
 from __future__ import annotations
 
 import asyncio
+import struct
 from typing import Any, Final
 
 from braid.server.http2 import frames
 from braid.server.http2.frames import ConnectionFault, ErrorCode, frame_head, number_frame
+from braid.server.http2.messages import PREFIX_BYTES
 
 PART_BYTES: Final = 1 << 20
 """Bytes given to the transport at once."""
 MAX_UNREAD_CONTROL_BYTES: Final = 1 << 16
 """Answers to pings and settings that a peer may leave unread."""
+
+_PREFIX: Final = struct.Struct("!BI").pack  # of a message: whether it is compressed, and its length
 
 
 class Outgoing:
@@ -61,8 +65,7 @@ class Sender:
             parts += (frame_head(frames.HEADERS, frames.END_HEADERS, to.number, len(begin)), begin)
         try:
             if message is not None:
-                prefix = b"\0" + len(message).to_bytes(4, "big")
-                await self._send_message(to, parts, [memoryview(prefix), memoryview(message)])
+                await self._send_message(to, parts, message)
             if end:
                 flags = frames.END_HEADERS | frames.END_STREAM
                 parts += (frame_head(frames.HEADERS, flags, to.number, len(end)), end)
@@ -71,24 +74,29 @@ class Sender:
             while self._is_paused and not to.has_ended:
                 await self._change(to)
         finally:
-            self._share()
+            if self._waiting:
+                self._share()
         if end:
             to.has_ended = True
 
     async def _send_message(
-        self, to: Outgoing, parts: list[bytes | memoryview], pieces: list[memoryview]
+        self, to: Outgoing, parts: list[bytes | memoryview], message: bytes
     ) -> None:
         """Add a message to ``parts`` in frames, and send what the windows have no room beside."""
-        left, held = sum(map(len, pieces)), 0
+        length, held = len(message), 0
+        pieces = [memoryview(_PREFIX(0, length)), memoryview(message)]
+        left = length + PREFIX_BYTES
         while left and not to.has_ended:
-            size = min(left, self._room(to), self._window, self.frame_bytes)
+            size = min(left, self._initial_window + to.window, self._window, self.frame_bytes)
             if self._is_paused or size <= 0 or held >= PART_BYTES:
                 self._write(to, parts)
+                parts.clear()
                 held = 0
                 if self._is_paused or size <= 0:
                     await self._change(to)
                 continue
-            parts += (frame_head(frames.DATA, 0, to.number, size), *_cut(pieces, size))
+            parts.append(frame_head(frames.DATA, 0, to.number, size))
+            parts += pieces if size == left else _cut(pieces, size)
             left -= size
             held += size
             to.window -= size
@@ -98,7 +106,6 @@ class Sender:
     def _write(self, to: Outgoing, parts: list[bytes | memoryview]) -> None:
         if parts and not to.has_ended and not self.is_over:
             self.transport.write(b"".join(parts))
-        parts.clear()
 
     def control(self, data: bytes) -> None:
         """Send a frame that waits for no window; ends a connection that reads none of them."""
@@ -126,12 +133,13 @@ class Sender:
 
     def grow(self, to: Outgoing | None, more: int) -> None:
         """Let ``more`` bytes be sent on a stream; None: on all of them."""
-        before = self._window if to is None else self._room(to)
+        before = self._window if to is None else self._initial_window + to.window
         if before + more > frames.MAX_WINDOW_BYTES:
             raise ConnectionFault(ErrorCode.FLOW_CONTROL_ERROR, "a window is too large")
         if to is not None:
             to.window += more
-            self._wake_one(to)
+            if to in self._waiting:
+                self._wake_one(to)
         else:
             self._window += more
             if before <= 0:  # else nobody waits for this window
@@ -143,9 +151,6 @@ class Sender:
             raise ConnectionFault(ErrorCode.FLOW_CONTROL_ERROR, "a window is too large")
         self._initial_window = window
         self.wake()
-
-    def _room(self, to: Outgoing) -> int:
-        return self._initial_window + to.window
 
     def pause(self) -> None:
         self._is_paused = True
@@ -163,8 +168,9 @@ class Sender:
     def leave(self, to: Outgoing) -> None:
         """Send nothing more of an answer."""
         to.has_ended = True
-        self._wake_one(to)
-        self._share()
+        if self._waiting:
+            self._wake_one(to)
+            self._share()
 
     def _share(self) -> None:
         """Wake as many answers as the window of the connection has room for.
@@ -176,9 +182,10 @@ class Sender:
         if self._is_paused or room <= 0:
             return
         for to in self._waiting:
-            if self._room(to) > 0:
+            own_room = self._initial_window + to.window
+            if own_room > 0:
                 woken.append(to)
-                room -= min(self._room(to), self.frame_bytes)
+                room -= min(own_room, self.frame_bytes)
                 if room <= 0:
                     break
         for to in woken:

@@ -15,15 +15,16 @@ import socket
 import ssl
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import grpc
 
 from braid.server.http2.arrivals import Arrivals
-from braid.server.http2.calls import Call
+from braid.server.http2.calls import Call, HandlerOf
 from braid.server.http2.connection import HttpConnection
 from braid.server.http2.floods import ReadTurns
-from braid.server.http2.streams import ConnectionLimits, HttpStream
+from braid.server.http2.streams import ConnectionLimits
 
 FLUSH_SECONDS: Final = 1.0
 """Time for the last bytes of answers to go out after their calls have ended."""
@@ -55,13 +56,16 @@ class Server(grpc.aio.Server):
         self._limits = limits
         self._arrivals = arrivals
         self._turns = ReadTurns()
-        self._interceptors = tuple(interceptors)
         self._generic: list[Any] = []
         self._registered: dict[str, Any] = {}
         self._bound: list[_Listening] = []
         self._listening: list[asyncio.Server] = []
         self._connections: set[HttpConnection] = set()
         self._calls: set[Call] = set()
+        handler_of: HandlerOf = self._find
+        for interceptor in reversed(interceptors):
+            handler_of = partial(interceptor.intercept_service, handler_of)
+        self._begin = partial(Call, handler_of, self._calls)
         self._is_stopping = False
         self._stopped = asyncio.Event()
         self._emptied = asyncio.Event()  # no connection is left
@@ -211,13 +215,7 @@ class Server(grpc.aio.Server):
         if not self._connections:
             self._emptied.set()
 
-    def _begin(self, connection: HttpConnection, stream: HttpStream) -> Call:
-        call = Call(connection, stream, self._interceptors, self._find)
-        self._calls.add(call)
-        call.add_done_callback(self._calls.discard)
-        return call
-
-    def _find(self, details: Any) -> Any:
+    async def _find(self, details: Any) -> Any:
         handler = self._registered.get(details.method)
         if handler is not None:
             return handler

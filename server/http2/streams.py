@@ -16,6 +16,7 @@ from typing import Final, Protocol
 
 from braid.server.http2 import frames
 from braid.server.http2.answer_headers import ENCODINGS, NOT_GRPC, write_refusal
+from braid.server.http2.arrivals import Arrival
 from braid.server.http2.floods import FRAMES_PER_ANSWER, RAPID_S, FrameBudget
 from braid.server.http2.frames import ConnectionFault, ErrorCode, frame
 from braid.server.http2.hpack import Field
@@ -52,7 +53,17 @@ class CallOfStream(Protocol):
 class HttpStream:
     """Stream of one call."""
 
-    __slots__ = ("_length_left", "began_at", "call", "head", "incoming", "is_counted", "outgoing")
+    __slots__ = (
+        "arrival",
+        "began_at",
+        "call",
+        "handled_bytes",
+        "head",
+        "incoming",
+        "is_counted",
+        "length_left",
+        "outgoing",
+    )  # fmt: skip
 
     def __init__(
         self, head: RequestHead, incoming: Incoming, outgoing: Outgoing, began_at: float
@@ -63,18 +74,9 @@ class HttpStream:
         self.began_at = began_at  # seconds of ``time.monotonic``
         self.call: CallOfStream | None = None
         self.is_counted = True  # among the calls under way
-        self._length_left = head.length
-
-    def expects(self, size_bytes: int) -> bool:
-        """Count bytes of the body; returns True if they are not more than the headers told."""
-        if self._length_left is not None:
-            self._length_left -= size_bytes
-        return self._length_left is None or self._length_left >= 0
-
-    @property
-    def is_complete(self) -> bool:
-        """True if as many bytes have come as the headers told."""
-        return not self._length_left
+        self.length_left = head.length  # bytes of the body to come, if the headers told
+        self.arrival: Arrival | None = None  # what has come, once something has
+        self.handled_bytes = 0  # of a long message that the handler has
 
 
 class ConnectionStreams:
@@ -96,13 +98,10 @@ class ConnectionStreams:
         self._budget = budget
         self._begin = begin
         self._open: dict[int, HttpStream] = {}
+        self.get = self._open.get  # the stream of a call; None: it has ended, or was refused
         self._cut_off: dict[int, None] = {}  # ended here; their peer may not know yet
         self._skipped: deque[tuple[int, int]] = deque(maxlen=SKIPS)  # numbers never opened
         self._last_read: tuple[list[Field], RequestHead] | None = None
-
-    def get(self, number: int) -> HttpStream | None:
-        """Return the stream of a call; None: it has ended, or was refused."""
-        return self._open.get(number)
 
     def for_more(self, number: int) -> HttpStream | None:
         """Return the stream that more has come for; None: it was ended here, and all is ignored.
@@ -136,31 +135,34 @@ class ConnectionStreams:
         if number > (first := self.last + 2 if self.last else 1):
             self._skipped.append((first, number - 2))
         self.last = number
-        if not is_last:
-            self._cut(number)  # unless it becomes a call
         if self.running >= self._limits.streams or self.is_closing:
+            if not is_last:
+                self._cut(number)
             self._budget.spend()
             self._sender.reset(number, ErrorCode.REFUSED_STREAM)
             return
         if fields is None:
             self._budget.spend(FRAMES_PER_LONG)
-            self._refuse(number, _HEADERS_TOO_LONG)
+            self._refuse(number, is_last, _HEADERS_TOO_LONG)
             return
         try:
-            head = self._head(fields)
+            # Headers that are given as the same list as those of the call before were read then.
+            if self._last_read is None or self._last_read[0] is not fields:
+                self._last_read = fields, read_head(fields)
+            head = self._last_read[1]
         except BadTimeout as error:
-            self._refuse(number, write_refusal(13, str(error)))  # INTERNAL, as gRPC does
+            refusal = write_refusal(13, str(error))  # INTERNAL, as gRPC does
+            self._refuse(number, is_last, refusal)
             return
         except BadHead:
-            self._refuse(number, NOT_GRPC)
+            self._refuse(number, is_last, NOT_GRPC)
             return
         if is_last and head.length:
-            self._refuse(number, NOT_GRPC)
+            self._refuse(number, is_last, NOT_GRPC)
             return
         if head.encoding not in ENCODINGS:
-            self._refuse(number, _UNKNOWN_ENCODING)
+            self._refuse(number, is_last, _UNKNOWN_ENCODING)
             return
-        self._cut_off.pop(number, None)
         incoming = Incoming(self._limits.message_bytes, head.encoding)
         stream = self._open[number] = HttpStream(head, incoming, Outgoing(number), now)
         self.running += 1
@@ -168,18 +170,13 @@ class ConnectionStreams:
             incoming.end()
         stream.call = self._begin(stream)
 
-    def _head(self, fields: list[Field]) -> RequestHead:
-        """Read headers; those of the call before, given as the same list, were read already."""
-        if self._last_read is None or self._last_read[0] is not fields:
-            self._last_read = fields, read_head(fields)
-        return self._last_read[1]
-
-    def _refuse(self, number: int, block: bytes) -> None:
+    def _refuse(self, number: int, is_last: bool, block: bytes) -> None:
         """Answer what does not become a call."""
         self._budget.spend()
         flags = frames.END_HEADERS | frames.END_STREAM
         self._sender.control(frame(frames.HEADERS, flags, number, block))
-        if number in self._cut_off:
+        if not is_last:
+            self._cut(number)
             self._sender.reset(number, ErrorCode.NO_ERROR)
 
     def _cut(self, number: int) -> None:
@@ -190,16 +187,14 @@ class ConnectionStreams:
 
     def answered(self, stream: HttpStream) -> None:
         """Count a call no more: its caller may know its status, and begin the next call."""
-        self._count_no_more(stream)
-        self._budget.earn(FRAMES_PER_ANSWER)
-
-    def _count_no_more(self, stream: HttpStream) -> None:
         self.running -= stream.is_counted
         stream.is_counted = False
+        self._budget.earn(FRAMES_PER_ANSWER)
 
     def ended(self, stream: HttpStream) -> None:
         """Forget a call that has ended; its caller hears so if its status was not sent."""
-        self._count_no_more(stream)
+        self.running -= stream.is_counted
+        stream.is_counted = False
         number = stream.outgoing.number
         if self._open.pop(number, None) is not None:
             if not stream.incoming.has_ended:
@@ -208,8 +203,10 @@ class ConnectionStreams:
                 self._sender.reset(number, ErrorCode.CANCEL)
             elif not stream.incoming.has_ended:
                 self._sender.reset(number, ErrorCode.NO_ERROR)
-        self._sender.leave(stream.outgoing)
-        stream.incoming.drop()  # the call and its stream name each other: kept until a collection
+        if not stream.outgoing.has_ended:
+            self._sender.leave(stream.outgoing)
+        if stream.incoming.ready or not stream.incoming.has_ended:
+            stream.incoming.drop()  # call and stream name each other: kept until a collection
 
     def reset(self, number: int, now: float) -> None:
         """End the call of a stream that its caller has reset."""

@@ -152,7 +152,9 @@ class answering:
         self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
     ) -> None:
         """End the call with the error's status; cancellations and finished statuses pass."""
-        if isinstance(error, Exception) and not isinstance(error, grpc.aio.AbortError):
+        if error is None or isinstance(error, grpc.aio.AbortError):
+            return
+        if isinstance(error, Exception):
             await abort(self._context, error)
 
 

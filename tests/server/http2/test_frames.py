@@ -472,7 +472,7 @@ async def test_binary_metadata_may_be_joined_by_commas() -> None:
             ("k-bin", "YQ,YmI="),
         ]
     )
-    assert head.metadata == (("k-bin", b"a"), ("k-bin", b"bb"))
+    assert head.invocation_metadata == (("k-bin", b"a"), ("k-bin", b"bb"))
 
 
 async def test_a_connection_that_comes_while_the_server_stops_is_closed() -> None:
