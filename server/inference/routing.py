@@ -8,7 +8,7 @@ latencies and follows what batches really take (docs/decisions/0020-several-devi
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from dataclasses import dataclass
 from time import monotonic
 
@@ -26,11 +26,11 @@ class QueuedReplica:
     replica: ModelReplica
     batcher: Batcher
 
-    async def submit(
+    def submit(
         self, request: CheckedRequest, observer: BatchObserver, deadline: float | None
-    ) -> InferenceResult:
+    ) -> Coroutine[None, None, InferenceResult]:
         """Run one request; errors and ``deadline`` are those of ``Batcher.submit``."""
-        return await self.batcher.submit(self.replica, request, observer, deadline)
+        return self.batcher.submit(self.replica, request, observer, deadline)
 
     def refusal(self) -> QueueFull | None:
         """Return the error that any request would get now; None: some would be taken."""

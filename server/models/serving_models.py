@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from time import monotonic
 
 from braid.compiler.imported_model import ImportedModel
@@ -158,14 +159,15 @@ class ServingModels(KnownModels):
         So a request can be refused before it is read, while every model has all that may wait.
         """
         refusal: ResolvedModel | None = None
-        for queued in self.all_queued():
-            full, served = queued.refusal(), queued.replica
-            if full is None:
-                return None
-            metrics = self._metrics.find_model(served.name, served.version)
-            if refusal is not None and refusal.metrics is not metrics:
-                metrics = self._metrics.unknown  # it may be meant for any of them
-            refusal = ResolvedModel(metrics, None, full)
+        for entry in self._names.values():
+            for queued in chain.from_iterable(entry.served.values()):
+                full, served = queued.refusal(), queued.replica
+                if full is None:
+                    return None
+                metrics = self._metrics.find_model(served.name, served.version)
+                if refusal is not None and refusal.metrics is not metrics:
+                    metrics = self._metrics.unknown  # it may be meant for any of them
+                refusal = ResolvedModel(metrics, None, full)
         if any(entry.away or entry.restoring for entry in self._names.values()):
             return None  # it may be meant for one that is not in memory
         return refusal
