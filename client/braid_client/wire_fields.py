@@ -70,12 +70,18 @@ def split(message: bytes | memoryview, number: int) -> tuple[bytes, list[memoryv
 
 def field(number: int, contents: Sequence[bytes | memoryview]) -> list[bytes | memoryview]:
     """Return one length-delimited field whose content is the concatenation of ``contents``."""
-    length = sum(map(len, contents))
-    return [encode_varint(number << 3 | _LENGTH) + encode_varint(length), *contents]
+    return [head(number, sum(map(len, contents))), *contents]
+
+
+def head(number: int, length: int) -> bytes:
+    """Return what stands before the ``length`` bytes of a length-delimited field."""
+    return encode_varint(number << 3 | _LENGTH) + encode_varint(length)
 
 
 def encode_varint(value: int) -> bytes:
     """Encode an unsigned integer in groups of seven bits, lowest first."""
+    if value <= 0x7F:
+        return bytes((value,))
     encoded = bytearray()
     while value > 0x7F:
         encoded.append(value & 0x7F | 0x80)

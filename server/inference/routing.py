@@ -51,23 +51,20 @@ class Replicas:
 
     def __init__(self) -> None:
         self._on: dict[str, QueuedReplica] = {}
+        self._all: tuple[QueuedReplica, ...] = ()  # of ``_on``
         self.used_at = monotonic()
         """When a request named the version last, on the monotonic clock."""
 
     def __iter__(self) -> Iterator[QueuedReplica]:
-        return iter(self._on.values())
+        return iter(self._all)
 
     def __bool__(self) -> bool:
-        return bool(self._on)
+        return bool(self._all)
 
     @property
     def any(self) -> ModelReplica:
         """First replica: callers see the same inputs and outputs on all devices."""
-        return self._first.replica
-
-    @property
-    def _first(self) -> QueuedReplica:
-        return next(iter(self._on.values()))
+        return self._all[0].replica
 
     def on(self, device: str) -> ModelReplica | None:
         queued = self._on.get(device)
@@ -75,20 +72,23 @@ class Replicas:
 
     def add(self, queued: QueuedReplica) -> None:
         self._on[queued.replica.device.name] = queued
+        self._all = tuple(self._on.values())
 
     def remove(self, device: str) -> QueuedReplica:
-        return self._on.pop(device)
+        removed = self._on.pop(device)
+        self._all = tuple(self._on.values())
+        return removed
 
     def choose(self, request: CheckedRequest) -> QueuedReplica:
         """Return the replica that takes a request; a full queue comes after one with room.
 
         If no device is up it is the first one, which says so.
         """
-        if len(self._on) == 1:
-            return self._first
+        if len(self._all) == 1:
+            return self._all[0]
 
         def place(queued: QueuedReplica) -> tuple[bool, float]:
             return queued.refusal() is not None, queued.expected_s(request)
 
-        up = [queued for queued in self._on.values() if queued.replica.device.answers]
-        return min(up, key=place, default=self._first)
+        up = [queued for queued in self._all if queued.replica.device.answers]
+        return min(up, key=place, default=self._all[0])

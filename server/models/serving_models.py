@@ -31,7 +31,7 @@ from braid.server.inference.batching.batcher import Batcher
 from braid.server.inference.batching.execution import DeviceExecution
 from braid.server.inference.replica import ModelReplica, ScheduleMark
 from braid.server.inference.routing import QueuedReplica, Replicas
-from braid.server.models.versions import DEFAULT_CONFIG, KnownModels, ModelVersions, OnServing
+from braid.server.models.versions import DEFAULT_CONFIG, NONE, KnownModels, ModelVersions, OnServing
 from braid.server.observability.metrics import Metrics
 from braid.server.observability.series.requests import ModelMetrics
 from braid.server.store.records import ModelStatus, ModelVersion
@@ -215,9 +215,8 @@ class ServingModels(KnownModels):
 
     def answers_with(self, replicas: Replicas, served: ModelReplica) -> bool:
         """True if requests still go to these replicas of a version; ``served`` is one of them."""
-        return (
-            not self._is_refusing and self.served_version(served.name, served.version) is replicas
-        )
+        entry = self._names.get(served.name, NONE)
+        return not self._is_refusing and entry.served.get(served.version) is replicas
 
     async def put_away(self, model: ModelVersion) -> None:
         """Unload a version; accepted requests end first, and the next one loads it again."""
