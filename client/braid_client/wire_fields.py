@@ -44,10 +44,16 @@ def split(message: bytes | memoryview, number: int) -> tuple[bytes, list[memoryv
             if position == size:
                 return b"".join(kept), contents
             start = position
-            tag, position = _varint(view, position)
+            tag = view[position]
+            position += 1
+            if tag > 0x7F:
+                tag, position = _varint(view, start)
             wire_type = tag & 7
             if wire_type == _LENGTH:
-                length, begin = _varint(view, position)
+                length = view[position]
+                begin = position + 1
+                if length > 0x7F:
+                    length, begin = _varint(view, position)
                 position = begin + length
             elif wire_type == _VARINT:
                 _, position = _varint(view, position)

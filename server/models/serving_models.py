@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 from time import monotonic
 
 from braid.compiler.imported_model import ImportedModel
@@ -135,7 +134,7 @@ class ServingModels(KnownModels):
         if self._is_refusing:
             return ResolvedModel(metrics, None, Draining("the server is shutting down; try again"))
         served = entry.served.get(number)
-        if served:
+        if served is not None:
             return ResolvedModel(metrics, served)
         coming = entry.versions[number] if self.is_coming(name, number) else None
         return ResolvedModel(metrics, None, entry.refusal(number), coming)
@@ -160,14 +159,15 @@ class ServingModels(KnownModels):
         """
         refusal: ResolvedModel | None = None
         for entry in self._names.values():
-            for queued in chain.from_iterable(entry.served.values()):
-                full, served = queued.refusal(), queued.replica
-                if full is None:
-                    return None
-                metrics = self._metrics.find_model(served.name, served.version)
-                if refusal is not None and refusal.metrics is not metrics:
-                    metrics = self._metrics.unknown  # it may be meant for any of them
-                refusal = ResolvedModel(metrics, None, full)
+            for replicas in entry.served.values():
+                for queued in replicas.all:
+                    served = queued.replica
+                    if (full := queued.batcher.refusal(served)) is None:
+                        return None
+                    metrics = self._metrics.find_model(served.name, served.version)
+                    if refusal is not None and refusal.metrics is not metrics:
+                        metrics = self._metrics.unknown  # it may be meant for any of them
+                    refusal = ResolvedModel(metrics, None, full)
         if any(entry.away or entry.restoring for entry in self._names.values()):
             return None  # it may be meant for one that is not in memory
         return refusal
@@ -179,7 +179,7 @@ class ServingModels(KnownModels):
 
     def all_queued(self) -> Iterator[QueuedReplica]:
         for replicas in self.present_versions():
-            yield from replicas
+            yield from replicas.all
 
     def configure(self, name: str, config: ServingConfig) -> None:
         """Apply labels and batching; ``braid.server.models.policies`` applies the versions.
@@ -191,7 +191,7 @@ class ServingModels(KnownModels):
         else:
             self._configs[name] = config
         for replicas in self._entry(name).served.values():
-            for queued in replicas:
+            for queued in replicas.all:
                 queued.replica.policy = config.batching.over(self._policy)
 
     def served_version(self, name: str, version: int) -> Replicas | None:
@@ -224,7 +224,7 @@ class ServingModels(KnownModels):
         replicas = entry.served.pop(model.version)
         entry.notes.pop(model.version, None)
         entry.away.add(model.version)
-        await to_the_end(_end_all(replicas))
+        await to_the_end(_end_all(replicas.all))
 
     def missing_on(self, device: str) -> list[ModelVersion]:
         """Versions that answer on other devices only, or could not be restored on any.
@@ -281,7 +281,7 @@ class ServingModels(KnownModels):
             entry.versions[model.version] = replace(model, state=ModelStatus.SERVING)
         entry.problems.pop(model.version, None)
         entry.away.discard(model.version)
-        is_first = not replicas
+        is_first = not replicas.all
         served.policy = self.config(model.name).batching.over(self._policy)
         replicas.add(QueuedReplica(served, self._batchers[device]))
         self._metrics.find_model(model.name, model.version).on(device)  # its series begin at zero
@@ -289,7 +289,7 @@ class ServingModels(KnownModels):
             self._on_serving(model.name, True)
             self._on_version(model.name, model.version)
         if before is not None and before is not replicas:
-            await to_the_end(_end_all(before))
+            await to_the_end(_end_all(before.all))
 
     def _lacks(self, model: ModelVersion, device: str) -> bool:
         """True if a version does not answer on a device.
@@ -387,7 +387,7 @@ class ServingModels(KnownModels):
         entry.notes.pop(version, None)
         if not (entry.served or entry.away):
             self._on_serving(name, False)
-        await _end_all(replicas or ())
+        await _end_all(replicas.all if replicas is not None else ())
 
     def using(self, digest: str, device: str) -> list[ModelVersion]:
         """Versions with this digest that answer on a device."""
@@ -415,7 +415,7 @@ class ServingModels(KnownModels):
             return False
         entry = self._names[model.name]
         queued = replicas.remove(device)
-        if not replicas:
+        if not replicas.all:
             del entry.served[model.version]
         if not entry.served:
             self._on_serving(model.name, False)

@@ -73,7 +73,7 @@ class Metrics:
 
     def models(self) -> list[ModelMetrics]:
         """Return the numbers of all registered model versions."""
-        return [each for each in self.requests.models.values() if each is not self.unknown]
+        return [each for each in list(self.requests.models.values()) if each is not self.unknown]
 
     def add_device(self, device: str) -> None:
         self.jobs.add_device(device)

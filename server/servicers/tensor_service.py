@@ -252,7 +252,8 @@ class TensorService:
         queued = replicas.choose(checked)
         served = progress.served = queued.replica
         progress.series = progress.resolved.metrics.on(served.device.name)
-        result = progress.result = await queued.submit(checked, progress.series, deadline)
+        result = await queued.batcher.submit(served, checked, progress.series, deadline)
+        progress.result = result
         reply: bytes | LaterReply | None = result.reply
         if reply is None:
             reply = await self._turns.finish(_replying(given, served, result))
