@@ -45,10 +45,16 @@ def split(message: bytes | memoryview, number: int) -> tuple[bytes, list[memoryv
             if position == size:
                 return b"".join(kept), contents
             start = position
-            tag, position = _varint(view, position)
+            tag = view[position]
+            position += 1
+            if tag > 0x7F:
+                tag, position = _varint(view, start)
             wire_type = tag & 7
             if wire_type == _LENGTH:
-                length, begin = _varint(view, position)
+                length = view[position]
+                begin = position + 1
+                if length > 0x7F:
+                    length, begin = _varint(view, position)
                 position = begin + length
             elif wire_type == _VARINT:
                 _, position = _varint(view, position)
@@ -71,8 +77,12 @@ def split(message: bytes | memoryview, number: int) -> tuple[bytes, list[memoryv
 
 def field(number: int, contents: Sequence[bytes | memoryview]) -> list[bytes | memoryview]:
     """Return one length-delimited field whose content is the concatenation of ``contents``."""
-    length = sum(map(len, contents))
-    return [encode_varint(number << 3 | _LENGTH) + encode_varint(length), *contents]
+    return [head(number, sum(map(len, contents))), *contents]
+
+
+def head(number: int, length: int) -> bytes:
+    """Return what stands before the ``length`` bytes of a length-delimited field."""
+    return encode_varint(number << 3 | _LENGTH) + encode_varint(length)
 
 
 @lru_cache(maxsize=512)

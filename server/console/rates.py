@@ -7,7 +7,7 @@ nothing; the first view of a while has nothing to compare with and says so.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from time import monotonic
 
@@ -24,8 +24,8 @@ Key = tuple[str, str]
 class _Counts:
     """Counts of one model's requests at one moment."""
 
-    outcomes: dict[str, float] = field(default_factory=dict)
-    buckets: dict[float, float] = field(default_factory=dict)  # upper bound -> requests, cumulative
+    outcomes: dict[str, int] = field(default_factory=dict)
+    buckets: dict[float, int] = field(default_factory=dict)  # upper bound -> requests, cumulative
 
 
 _Look = tuple[float, dict[Key, _Counts]]
@@ -78,38 +78,31 @@ class Rates:
         }
 
     def _counts(self) -> dict[Key, _Counts]:
-        counted: dict[Key, _Counts] = {}
-        for metric in (self._requests.ended, self._requests.duration_seconds):
-            for family in metric.collect():
-                for sample in family.samples:
-                    key = sample.labels["model"], sample.labels["version"]
-                    counts = counted.setdefault(key, _Counts())
-                    if "outcome" in sample.labels and sample.name.endswith("_total"):
-                        counts.outcomes[sample.labels["outcome"]] = sample.value
-                    elif "le" in sample.labels:
-                        counts.buckets[float(sample.labels["le"])] = sample.value
-        return counted
+        return {
+            series.labels: _Counts(dict(series.outcomes), dict(series.duration_seconds.buckets()))
+            for series in list(self._requests.models.values())
+        }
 
 
 def _activity(before: _Counts, after: _Counts, seconds: float) -> ModelRates:
     done = {
-        outcome: count - before.outcomes.get(outcome, 0.0)
+        outcome: count - before.outcomes.get(outcome, 0)
         for outcome, count in after.outcomes.items()
     }
     total = sum(done.values())
     buckets = [
-        (bound, count - before.buckets.get(bound, 0.0))
+        (bound, count - before.buckets.get(bound, 0))
         for bound, count in sorted(after.buckets.items())
     ]
     return ModelRates(
         total / seconds,
-        (total - done.get("OK", 0.0)) / seconds,
+        (total - done.get("OK", 0)) / seconds,
         quantile(0.5, buckets),
         quantile(0.99, buckets),
     )
 
 
-def quantile(q: float, buckets: list[tuple[float, float]]) -> float | None:
+def quantile(q: float, buckets: Sequence[tuple[float, float]]) -> float | None:
     """Return a quantile of cumulative buckets, by linear interpolation as in Prometheus."""
     total = buckets[-1][1] if buckets else 0.0
     if total <= 0:

@@ -127,8 +127,8 @@ class Differences:
         return self._jobs.is_working_on(row.name, row.version)
 
     def _replicas(self, row: ModelVersion) -> Iterator[ModelReplica]:
-        for queued in self._models.served_version(row.name, row.version) or ():
-            yield queued.replica
+        served = self._models.served_version(row.name, row.version)
+        return (queued.replica for queued in (served.all if served is not None else ()))
 
     def new_schedules(self, row: ModelVersion, wanted: WantedState) -> Iterator[StoredSchedule]:
         """Yield each stored schedule of a version that was not looked at yet."""

@@ -69,20 +69,17 @@ class Charge:
 
     def answered(self, size_bytes: int) -> None:
         """Charge the answer of ``size_bytes`` in place of the request."""
-        self._become(size_bytes, size_bytes)
+        more, more_unread = size_bytes - self._held_bytes, size_bytes - self._unread_bytes
+        self._held_bytes = self._unread_bytes = size_bytes
+        self._account.change(more, more_unread)
 
-    def release(self) -> None:
+    def release(self, _: object = None) -> None:
         """Charge 0 bytes, as the answer was taken or never will be. May be called twice."""
-        self._become(0, 0)
+        self.answered(0)
 
     def release_when_done(self, call: EndingCall) -> None:
         """Release at the end of ``call``, which keeps this charge alive, not the answer."""
-        call.add_done_callback(lambda _: self.release())
-
-    def _become(self, held_bytes: int, unread_bytes: int) -> None:
-        more, more_unread = held_bytes - self._held_bytes, unread_bytes - self._unread_bytes
-        self._held_bytes, self._unread_bytes = held_bytes, unread_bytes
-        self._account.change(more, more_unread)
+        call.add_done_callback(self.release)
 
 
 class LaterReply(Protocol):
@@ -104,11 +101,6 @@ class Answer:
         if self.charge is not None:
             self.charge.release()
 
-    def release_when_done(self, call: EndingCall) -> None:
-        """Release at the end of ``call``, which keeps the charge alive, not the reply."""
-        if self.charge is not None:
-            self.charge.release_when_done(call)
-
 
 class CallMemory:
     """Memory of all calls of one server. Belongs to the event loop."""
@@ -118,7 +110,7 @@ class CallMemory:
         self.held_bytes = 0
         self.unread_bytes = 0  # of answers that are computed
         self._connections: WeakValueDictionary[str, ConnectionMemory] = WeakValueDictionary()
-        self._waiting: dict[ConnectionMemory, None] = {}
+        self.waiting: dict[ConnectionMemory, None] = {}  # those whose next request does not fit
 
     def connection(self, peer: str) -> ConnectionMemory:
         """Return the account of one connection; ``peer`` as gRPC names it."""
@@ -131,28 +123,24 @@ class CallMemory:
         """Return the account of a new stream of the connection from ``peer``."""
         return StreamMemory(self.connection(peer), self.limits.stream_bytes)
 
-    def add_waiting(self, connection: ConnectionMemory) -> None:
-        """Remember a connection whose next request does not fit."""
-        self._waiting[connection] = None
-
     def let_in(self) -> None:
         """Let in the waiting requests of any connection that fit now."""
-        for connection in list(self._waiting):
+        for connection in list(self.waiting):
             if not connection.queue.let_in():
-                del self._waiting[connection]
+                del self.waiting[connection]
 
 
 class _Queue:
     """Requests that wait for room, first come, first served."""
 
     def __init__(self, account: ConnectionMemory | StreamMemory) -> None:
+        self.waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
         self._account = account
-        self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
 
     async def wait(self, size_bytes: int, deadline: float | None) -> None:
         """Return when the account has let ``size_bytes`` in."""
         entry = size_bytes, asyncio.get_running_loop().create_future()
-        self._waiting.append(entry)
+        self.waiting.append(entry)
         try:
             async with asyncio.timeout_at(deadline):
                 await entry[1]
@@ -167,21 +155,18 @@ class _Queue:
 
     def let_in(self) -> bool:
         """Let in the requests at the head that fit; returns True if some wait still."""
-        while self._waiting and self._account.fits(self._waiting[0][0]):
-            size_bytes, entered = self._waiting.popleft()
+        while self.waiting and self._account.fits(self.waiting[0][0]):
+            size_bytes, entered = self.waiting.popleft()
             if not entered.done():
                 self._account.add(size_bytes)
                 entered.set_result(None)
-        return bool(self._waiting)
-
-    def __bool__(self) -> bool:
-        return bool(self._waiting)
+        return bool(self.waiting)
 
     def _leave(self, size_bytes: int, entered: asyncio.Future[None]) -> None:
         if entered.done() and not entered.cancelled():
             self._account.free(size_bytes)  # let in at the same moment
-        elif (size_bytes, entered) in self._waiting:
-            self._waiting.remove((size_bytes, entered))
+        elif (size_bytes, entered) in self.waiting:
+            self.waiting.remove((size_bytes, entered))
             self.let_in()
 
 
@@ -199,16 +184,11 @@ class ConnectionMemory:
         return Charge(self, size)
 
     async def enter(self, size_bytes: int, deadline: float | None) -> None:
-        if not self.enter_now(size_bytes):
-            self.all_calls.add_waiting(self)
+        if not self.queue.waiting and self.fits(size_bytes):
+            self.add(size_bytes)
+        else:
+            self.all_calls.waiting[self] = None
             await self.queue.wait(size_bytes, deadline)
-
-    def enter_now(self, size_bytes: int) -> bool:
-        """Charge ``size_bytes`` unless they have to wait; returns True if they are charged."""
-        if self.queue or not self.fits(size_bytes):
-            return False
-        self.add(size_bytes)
-        return True
 
     def fits(self, size_bytes: int) -> bool:
         limits = self.all_calls.limits
@@ -223,13 +203,15 @@ class ConnectionMemory:
 
     def free(self, size_bytes: int) -> None:
         """Charge ``size_bytes`` less, and let in what fits now."""
-        self.add(-size_bytes)
-        self.queue.let_in()
-        self.all_calls.let_in()
+        self.change(-size_bytes, 0)
 
     def change(self, held_bytes: int, unread_bytes: int) -> None:
+        self.held_bytes += held_bytes
+        self.all_calls.held_bytes += held_bytes
         self.all_calls.unread_bytes += unread_bytes
-        self.free(-held_bytes)
+        if self.all_calls.waiting:  # this connection among them, if a request of it waits
+            self.queue.let_in()
+            self.all_calls.let_in()
 
 
 class StreamMemory:
@@ -255,7 +237,7 @@ class StreamMemory:
         size = self._limit_bytes if size_bytes is None else size_bytes
         self._entering += 1
         try:
-            if not self._queue and self.fits(size):
+            if not self._queue.waiting and self.fits(size):
                 self.add(size)
             else:
                 await self._queue.wait(size, deadline)
@@ -292,5 +274,6 @@ class StreamMemory:
     def free(self, size_bytes: int) -> None:
         """Charge ``size_bytes`` less here, and let in what fits now."""
         self.add(-size_bytes)
-        self._queue.let_in()
+        if self._queue.waiting:
+            self._queue.let_in()
         self._changed.set()

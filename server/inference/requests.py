@@ -1,6 +1,6 @@
 """Checks an inference request against the model's inputs, and names the first mistake.
 
-    message ──servicer──> GivenRequest ──check_request──> CheckedRequest ──> InferenceResult
+    message ──servicer──> GivenRequest ──check_request, with_strings──> CheckedRequest
 
 Knows no protocol: each servicer says in these terms what came. Everything a caller can get wrong
 about a tensor ends here, as InvalidTensor with the name of the input, what came and what is
@@ -10,7 +10,7 @@ wanted.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from braid.core.errors import InvalidRequest, InvalidTensor
 from braid.core.inputs import (
@@ -22,7 +22,7 @@ from braid.core.inputs import (
     checked_strings,
     named_inputs,
 )
-from braid.core.pieces import Work, finished
+from braid.core.pieces import Work
 from braid.core.tensor import BYTES
 from braid.server.inference.call_memory import LaterReply
 from braid.server.inference.replica import ModelReplica
@@ -114,18 +114,15 @@ def check_listed(what: str, count: int) -> None:
 
 
 def check_request(model: CheckedModel, request: GivenRequest) -> CheckedRequest:
-    """Check a request at once; see ``checking``."""
-    return finished(checking(model, request))
-
-
-def checking(model: CheckedModel, request: GivenRequest) -> Work[CheckedRequest]:
     """Validate names, dtypes, shapes, byte counts, wanted outputs and the priority.
+
+    Strings are not looked at: ``with_strings`` comes next where the shape class has some.
 
     Raises:
         InvalidTensor: naming the first input that is wrong, or all that are missing.
         InvalidRequest: request id or priority are out of range.
     """
-    if len(request.request_id.encode()) > MAX_REQUEST_ID_BYTES:
+    if request.request_id and len(request.request_id.encode()) > MAX_REQUEST_ID_BYTES:
         raise InvalidRequest(f"the request id is longer than {MAX_REQUEST_ID_BYTES} bytes")
     if not 1 <= request.priority <= PRIORITY_LEVELS:
         raise InvalidRequest(
@@ -133,25 +130,33 @@ def checking(model: CheckedModel, request: GivenRequest) -> Work[CheckedRequest]
         )
     named = named_inputs(model, request.inputs)
     shape_class, rows = check_inputs(model, named)
-    inputs = {tensor.name: tensor.data for tensor in named}
-    if shape_class.has_strings:
-        for given in named:
-            if given.dtype == BYTES:
-                inputs[given.name] = yield from checked_strings(given)
     return CheckedRequest(
         shape_class=shape_class,
-        rows=max(1, rows),
-        inputs=inputs,
-        outputs=_wanted(request.outputs, model.outputs),
+        rows=rows or 1,
+        inputs={tensor.name: tensor.data for tensor in named},
+        outputs=_wanted(request.outputs, model.outputs) if request.outputs else model.outputs,
         priority=request.priority,
         reply=request.reply,
         is_empty=rows == 0,
     )
 
 
+def with_strings(
+    model: CheckedModel, request: GivenRequest, checked: CheckedRequest
+) -> Work[CheckedRequest]:
+    """Check the strings of a request, and return it with what they are.
+
+    Raises:
+        InvalidTensor: naming the first input that is wrong.
+    """
+    inputs = dict(checked.inputs)
+    for given in named_inputs(model, request.inputs):
+        if given.dtype == BYTES:
+            inputs[given.name] = yield from checked_strings(given)
+    return replace(checked, inputs=inputs)
+
+
 def _wanted(names: Sequence[str], outputs: tuple[str, ...]) -> tuple[str, ...]:
-    if not names:
-        return outputs
     for name in names:
         if name not in outputs:
             raise InvalidTensor(

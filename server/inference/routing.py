@@ -8,16 +8,12 @@ latencies and follows what batches really take (docs/decisions/0020-several-devi
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Iterator
 from dataclasses import dataclass
 from time import monotonic
-from typing import Any
 
-from braid.core.errors import QueueFull
 from braid.server.inference.batching.batcher import Batcher
-from braid.server.inference.batching.queues import BatchObserver
 from braid.server.inference.replica import ModelReplica
-from braid.server.inference.requests import CheckedRequest, InferenceResult
+from braid.server.inference.requests import CheckedRequest
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -26,19 +22,6 @@ class QueuedReplica:
 
     replica: ModelReplica
     batcher: Batcher
-
-    def submit(
-        self, request: CheckedRequest, observer: BatchObserver, deadline: float | None
-    ) -> Coroutine[Any, Any, InferenceResult]:
-        """Run one request; errors and ``deadline`` are those of ``Batcher.submit``."""
-        return self.batcher.submit(self.replica, request, observer, deadline)
-
-    def refusal(self) -> QueueFull | None:
-        """Return the error that any request would get now; None: some would be taken."""
-        return self.batcher.refusal(self.replica)
-
-    def expected_s(self, request: CheckedRequest) -> float:
-        return self.batcher.expected_s(self.replica, request)
 
     async def end(self) -> None:
         """Finish the accepted requests, then drop the queue and unload the replica."""
@@ -52,20 +35,14 @@ class Replicas:
 
     def __init__(self) -> None:
         self._on: dict[str, QueuedReplica] = {}
-        self._all: tuple[QueuedReplica, ...] = ()
+        self.all: tuple[QueuedReplica, ...] = ()
         self.used_at = monotonic()
         """When a request named the version last, on the monotonic clock."""
-
-    def __iter__(self) -> Iterator[QueuedReplica]:
-        return iter(self._all)
-
-    def __bool__(self) -> bool:
-        return bool(self._on)
 
     @property
     def any(self) -> ModelReplica:
         """First replica: callers see the same inputs and outputs on all devices."""
-        return self._all[0].replica
+        return self.all[0].replica
 
     def on(self, device: str) -> ModelReplica | None:
         queued = self._on.get(device)
@@ -73,24 +50,24 @@ class Replicas:
 
     def add(self, queued: QueuedReplica) -> None:
         self._on[queued.replica.device.name] = queued
-        self._all = (*self._on.values(),)
+        self.all = tuple(self._on.values())
 
     def remove(self, device: str) -> QueuedReplica:
-        queued = self._on.pop(device)
-        self._all = (*self._on.values(),)
-        return queued
+        removed = self._on.pop(device)
+        self.all = tuple(self._on.values())
+        return removed
 
     def choose(self, request: CheckedRequest) -> QueuedReplica:
         """Return the replica that takes a request; a full queue comes after one with room.
 
         If no device is up it is the first one, which says so.
         """
-        first, *others = self._all
-        if not others:
-            return first
+        if len(self.all) == 1:
+            return self.all[0]
 
         def place(queued: QueuedReplica) -> tuple[bool, float]:
-            return queued.refusal() is not None, queued.expected_s(request)
+            batcher, replica = queued.batcher, queued.replica
+            return batcher.refusal(replica) is not None, batcher.expected_s(replica, request)
 
-        up = [queued for queued in self._all if queued.replica.device.answers]
-        return min(up, key=place, default=first)
+        up = [queued for queued in self.all if queued.replica.device.answers]
+        return min(up, key=place, default=self.all[0])

@@ -30,7 +30,7 @@ from braid.server.inference.batching.batcher import Batcher
 from braid.server.inference.batching.execution import DeviceExecution
 from braid.server.inference.replica import ModelReplica, ScheduleMark
 from braid.server.inference.routing import QueuedReplica, Replicas
-from braid.server.models.versions import DEFAULT_CONFIG, KnownModels, ModelVersions, OnServing
+from braid.server.models.versions import DEFAULT_CONFIG, NONE, KnownModels, ModelVersions, OnServing
 from braid.server.observability.metrics import Metrics
 from braid.server.observability.series.requests import ModelMetrics
 from braid.server.store.records import ModelStatus, ModelVersion
@@ -134,7 +134,7 @@ class ServingModels(KnownModels):
         if self._is_refusing:
             return ResolvedModel(metrics, None, Draining("the server is shutting down; try again"))
         served = entry.served.get(number)
-        if served:
+        if served is not None:
             return ResolvedModel(metrics, served)
         coming = entry.versions[number] if self.is_coming(name, number) else None
         return ResolvedModel(metrics, None, entry.refusal(number), coming)
@@ -158,14 +158,16 @@ class ServingModels(KnownModels):
         So a request can be refused before it is read, while every model has all that may wait.
         """
         refusal: ResolvedModel | None = None
-        for queued in self.all_queued():
-            full, served = queued.refusal(), queued.replica
-            if full is None:
-                return None
-            metrics = self._metrics.find_model(served.name, served.version)
-            if refusal is not None and refusal.metrics is not metrics:
-                metrics = self._metrics.unknown  # it may be meant for any of them
-            refusal = ResolvedModel(metrics, None, full)
+        for entry in self._names.values():
+            for replicas in entry.served.values():
+                for queued in replicas.all:
+                    served = queued.replica
+                    if (full := queued.batcher.refusal(served)) is None:
+                        return None
+                    metrics = self._metrics.find_model(served.name, served.version)
+                    if refusal is not None and refusal.metrics is not metrics:
+                        metrics = self._metrics.unknown  # it may be meant for any of them
+                    refusal = ResolvedModel(metrics, None, full)
         if any(entry.away or entry.restoring for entry in self._names.values()):
             return None  # it may be meant for one that is not in memory
         return refusal
@@ -177,7 +179,7 @@ class ServingModels(KnownModels):
 
     def all_queued(self) -> Iterator[QueuedReplica]:
         for replicas in self.present_versions():
-            yield from replicas
+            yield from replicas.all
 
     def configure(self, name: str, config: ServingConfig) -> None:
         """Apply labels and batching; ``braid.server.models.policies`` applies the versions.
@@ -189,7 +191,7 @@ class ServingModels(KnownModels):
         else:
             self._configs[name] = config
         for replicas in self._entry(name).served.values():
-            for queued in replicas:
+            for queued in replicas.all:
                 queued.replica.policy = config.batching.over(self._policy)
 
     def served_version(self, name: str, version: int) -> Replicas | None:
@@ -213,9 +215,8 @@ class ServingModels(KnownModels):
 
     def answers_with(self, replicas: Replicas, served: ModelReplica) -> bool:
         """True if requests still go to these replicas of a version; ``served`` is one of them."""
-        return (
-            not self._is_refusing and self.served_version(served.name, served.version) is replicas
-        )
+        entry = self._names.get(served.name, NONE)
+        return not self._is_refusing and entry.served.get(served.version) is replicas
 
     async def put_away(self, model: ModelVersion) -> None:
         """Unload a version; accepted requests end first, and the next one loads it again."""
@@ -223,7 +224,7 @@ class ServingModels(KnownModels):
         replicas = entry.served.pop(model.version)
         entry.notes.pop(model.version, None)
         entry.away.add(model.version)
-        await to_the_end(_end_all(replicas))
+        await to_the_end(_end_all(replicas.all))
 
     def missing_on(self, device: str) -> list[ModelVersion]:
         """Versions that answer on other devices only, or could not be restored on any.
@@ -280,7 +281,7 @@ class ServingModels(KnownModels):
             entry.versions[model.version] = replace(model, state=ModelStatus.SERVING)
         entry.problems.pop(model.version, None)
         entry.away.discard(model.version)
-        is_first = not replicas
+        is_first = not replicas.all
         served.policy = self.config(model.name).batching.over(self._policy)
         replicas.add(QueuedReplica(served, self._batchers[device]))
         self._metrics.find_model(model.name, model.version).on(device)  # its series begin at zero
@@ -288,7 +289,7 @@ class ServingModels(KnownModels):
             self._on_serving(model.name, True)
             self._on_version(model.name, model.version)
         if before is not None and before is not replicas:
-            await to_the_end(_end_all(before))
+            await to_the_end(_end_all(before.all))
 
     def _lacks(self, model: ModelVersion, device: str) -> bool:
         """True if a version does not answer on a device.
@@ -386,7 +387,7 @@ class ServingModels(KnownModels):
         entry.notes.pop(version, None)
         if not (entry.served or entry.away):
             self._on_serving(name, False)
-        await _end_all(replicas or ())
+        await _end_all(replicas.all if replicas is not None else ())
 
     def using(self, digest: str, device: str) -> list[ModelVersion]:
         """Versions with this digest that answer on a device."""
@@ -414,7 +415,7 @@ class ServingModels(KnownModels):
             return False
         entry = self._names[model.name]
         queued = replicas.remove(device)
-        if not replicas:
+        if not replicas.all:
             del entry.served[model.version]
         if not entry.served:
             self._on_serving(model.name, False)

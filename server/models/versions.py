@@ -141,7 +141,7 @@ OnServing = Callable[[str, bool], None]
 """Told a model's name and whether any of its versions answers now."""
 
 DEFAULT_CONFIG = ServingConfig()
-_NONE = ModelVersions()  # never changed
+NONE = ModelVersions()  # never changed
 
 
 class KnownModels:
@@ -163,7 +163,7 @@ class KnownModels:
         entry = self._names.get(name)
         if entry is None:
             raise ModelNotFound(name)
-        number = entry.number(version, self.config(name).labels)
+        number = entry.number(version, self._configs.get(name, DEFAULT_CONFIG).labels)
         if number is None:
             raise VersionNotFound(name, version, tuple(sorted(entry.versions)))
         return number
@@ -192,7 +192,7 @@ class KnownModels:
         return model.version in self._entry(model.name).problems
 
     def _entry(self, name: str) -> ModelVersions:
-        return self._names.get(name, _NONE)
+        return self._names.get(name, NONE)
 
     def knows(self, name: str) -> bool:
         return name in self._names

@@ -17,7 +17,7 @@ from __future__ import annotations
 import json
 import logging
 import math
-import secrets
+import os
 import sys
 import time
 import traceback
@@ -36,7 +36,7 @@ _STANDARD_FIELDS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asc
 
 
 def new_request_id() -> str:
-    return secrets.token_hex(8)
+    return os.urandom(8).hex()
 
 
 def printable(value: object, limit: int = MAX_VALUE_CHARS) -> str:

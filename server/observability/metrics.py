@@ -48,33 +48,32 @@ class Metrics:
         self.build = BuildMetrics(self.registry)
         self.snapshot = SnapshotGauges()
         self.registry.register(self.snapshot)
-        self._models: dict[tuple[str, str], ModelMetrics] = {}
-        self.unknown = ModelMetrics(self.requests, UNKNOWN_MODEL, "")
+        self.unknown = ModelMetrics(UNKNOWN_MODEL, "")
         """Counts the requests that name no registered model."""
+        self.requests.models[self.unknown.labels] = self.unknown
 
     def add_model(self, model: str, version: int) -> ModelMetrics:
         """Return the series of a registered model version; made by the first call."""
         key = (model, str(version))
-        if key not in self._models:
-            self._models[key] = ModelMetrics(self.requests, *key)
-        return self._models[key]
+        if key not in self.requests.models:
+            self.requests.models[key] = ModelMetrics(*key)
+        return self.requests.models[key]
 
     def find_model(self, model: str, version: int | str) -> ModelMetrics:
-        return self._models.get((model, str(version)), self.unknown)
+        return self.requests.models.get((model, str(version)), self.unknown)
 
     def remove_model(self, model: str, version: int) -> None:
         key = (model, str(version))
-        if (series := self._models.pop(key, None)) is not None:
-            series.retire()
-        self.requests.remove_model(*key)
+        self.requests.models.pop(key, None)
         self.schedules.remove_model(*key)
         self.drift.remove_model(*key)
 
     def knows(self, model: str, version: str) -> bool:
-        return (model, version) in self._models
+        return (model, version) in self.requests.models
 
-    def models(self) -> dict[tuple[str, str], ModelMetrics]:
-        return dict(self._models)
+    def models(self) -> list[ModelMetrics]:
+        """Return the numbers of all registered model versions."""
+        return [each for each in list(self.requests.models.values()) if each is not self.unknown]
 
     def add_device(self, device: str) -> None:
         self.jobs.add_device(device)

@@ -14,31 +14,31 @@ from prometheus_client import Metric
 from prometheus_client.registry import Collector
 
 from braid.server.observability.metrics import Metrics
-from braid.server.observability.series.requests import ModelMetrics
+from braid.server.observability.series.requests import Statistics
 
-Read = Callable[[ModelMetrics], float]
+Read = Callable[[Statistics], float]
 
 SERIES: tuple[tuple[str, str, str, Read], ...] = (
     ("nv_inference_request_success", "counter", "Requests that succeeded",
-     lambda m: m.statistics.success.count),
+     lambda s: s.success.count),
     ("nv_inference_request_failure", "counter", "Requests that failed",
-     lambda m: m.statistics.fail.count),
+     lambda s: s.fail.count),
     ("nv_inference_count", "counter", "Inferences: rows of all batches",
-     lambda m: m.statistics.rows),
+     lambda s: s.rows),
     ("nv_inference_exec_count", "counter", "Batches that ran",
-     lambda m: m.statistics.batches),
+     lambda s: s.batches),
     ("nv_inference_request_duration_us", "counter", "Time of requests that succeeded",
-     lambda m: m.statistics.success.ns / 1e3),
+     lambda s: s.success.ns / 1e3),
     ("nv_inference_queue_duration_us", "counter", "Time that requests waited",
-     lambda m: m.statistics.queue.ns / 1e3),
+     lambda s: s.queue.ns / 1e3),
     ("nv_inference_compute_input_duration_us", "counter", "Counted in compute_infer",
-     lambda m: 0.0),
+     lambda s: 0.0),
     ("nv_inference_compute_infer_duration_us", "counter", "Time of requests on the device",
-     lambda m: m.statistics.compute.ns / 1e3),
+     lambda s: s.compute.ns / 1e3),
     ("nv_inference_compute_output_duration_us", "counter", "Counted in compute_infer",
-     lambda m: 0.0),
+     lambda s: 0.0),
     ("nv_inference_pending_request_count", "gauge", "Requests that wait now",
-     lambda m: m.waiting_requests),
+     lambda s: s.waiting_requests),
 )  # fmt: skip
 
 
@@ -50,9 +50,9 @@ class TritonMetrics(Collector):
 
     def collect(self) -> Iterable[Metric]:
         """Yield one family a name. Triton's counters have no ``_total``, so theirs are untyped."""
-        models = self._metrics.models()
+        models = [(series.labels, series.statistics) for series in self._metrics.models()]
         for name, kind, text, read in SERIES:
             family = Metric(name, text, "gauge" if kind == "gauge" else "unknown")
-            for (model, version), series in models.items():
-                family.add_sample(name, {"model": model, "version": version}, read(series))
+            for (model, version), sums in models:
+                family.add_sample(name, {"model": model, "version": version}, read(sums))
             yield family

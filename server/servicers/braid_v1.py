@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from time import perf_counter_ns
 from typing import Any
 
@@ -65,7 +65,10 @@ class BraidV1:
         if parts is None:
             whole = wire.InferRequest.FromString(data)
             check_listed("inputs", len(whole.inputs))
-            inputs = [_given(tensor, tensor.data) for tensor in whole.inputs]
+            inputs = [
+                GivenTensor(tensor.name, tensor.dtype, tuple(tensor.shape), tensor.data)
+                for tensor in whole.inputs
+            ]
             del whole.inputs[:]
             return ReadRequest(whole, inputs)
         head, tensors = parts
@@ -107,15 +110,14 @@ class BraidV1:
 
 def _read_tensor(data: memoryview) -> GivenTensor:
     parts = wire_fields.split(data, _DATA)
+    content: bytes | memoryview
     if parts is None:
-        whole = wire.Tensor.FromString(bytes(data))
-        return _given(whole, whole.data)
-    head, contents = parts
-    return _given(wire.Tensor.FromString(head), contents[-1] if contents else b"")
-
-
-def _given(tensor: wire.Tensor, data: bytes | memoryview) -> GivenTensor:
-    return GivenTensor(tensor.name, tensor.dtype, tuple(tensor.shape), data)
+        tensor = wire.Tensor.FromString(bytes(data))
+        content = tensor.data
+    else:
+        tensor = wire.Tensor.FromString(parts[0])
+        content = parts[1][-1] if parts[1] else b""
+    return GivenTensor(tensor.name, tensor.dtype, tuple(tensor.shape), content)
 
 
 def _reply(
@@ -138,10 +140,17 @@ def write_tensors(outputs: Mapping[str, OutputTensor]) -> list[Part]:
     """Return the parts of a response that carry outputs, contents uncopied."""
     parts: list[Part] = []
     for name, tensor in outputs.items():
-        named = wire.Tensor(name=name, dtype=tensor.dtype, shape=tensor.shape)
-        data = wire_fields.field(_DATA, [tensor.data])
-        parts += wire_fields.field(_OUTPUTS, [named.SerializeToString(), *data])
+        data = tensor.data
+        parts += [_head_of(name, tensor.dtype, tensor.shape, len(data)), data]
     return parts
+
+
+@lru_cache(maxsize=1024)
+def _head_of(name: str, dtype: str, shape: tuple[int, ...], size_bytes: int) -> bytes:
+    """Return what stands before the content of an output in a response."""
+    named = wire.Tensor(name=name, dtype=dtype, shape=shape).SerializeToString()
+    tensor = named + wire_fields.head(_DATA, size_bytes)
+    return wire_fields.head(_OUTPUTS, len(tensor) + size_bytes) + tensor
 
 
 def write_response(

@@ -35,10 +35,12 @@ from braid.server.inference.requests import (
     CheckedRequest,
     GivenRequest,
     InferenceResult,
-    checking,
+    check_request,
+    with_strings,
 )
 from braid.server.models.serving_models import ResolvedModel, ServingModels
 from braid.server.observability import tracing
+from braid.server.observability.series.requests import ReplicaMetrics
 from braid.server.rpc.status import Context, Handler, answering, refusing, status_code, wire_error
 from braid.server.rpc.wire_parts import counted
 from braid.server.servicers.streams import answers
@@ -127,6 +129,7 @@ class _Progress:
     time_remaining: float | None  # seconds from the beginning to the caller's deadline
     served: ModelReplica | None = None
     charge: Charge | None = None
+    series: ReplicaMetrics | None = None
     result: InferenceResult | None = None
 
 
@@ -167,7 +170,8 @@ class TensorService:
         async with answering(context):
             memory = self._memory.connection(context.peer())
             answer = await self._run(message, context, memory, in_stream=False)
-            answer.release_when_done(context)
+            assert answer.charge is not None
+            answer.charge.release_when_done(context)
             return answer.reply
 
     async def infer_stream(
@@ -216,51 +220,67 @@ class TensorService:
         self, progress: _Progress, message: Any, context: Context, in_stream: bool
     ) -> Answer:
         """Read, check, charge, compute and write one request."""
-        if progress.resolved.coming is None:
-            progress.served = progress.resolved.require().any
+        resolved, replicas = progress.resolved, progress.resolved.served
+        if replicas is not None:
+            progress.served = replicas.any
+        elif resolved.coming is None:
+            resolved.require()
         if (unpacking := self._protocol.unpacking(message)) is not None:
             message = await self._turns.finish(unpacking)
         given = self._protocol.given(message, context, in_stream)
-        limits = [
-            limit for limit in (progress.time_remaining, given.timeout_s) if limit is not None
-        ]
-        deadline = monotonic() + min(limits) if limits else None
-        replicas = await self._models.present(progress.resolved, deadline)
-        served = progress.served = replicas.any
-        checked = await self._turns.finish(checking(served, given))
-        size_bytes = _size_bytes(served, given, checked)
-        charge = progress.charge = await progress.memory.take(size_bytes, deadline)
-        while not self._models.answers_with(replicas, served):  # unloaded or replaced meanwhile
+        timeout_s = progress.time_remaining
+        if given.timeout_s is not None:
+            timeout_s = given.timeout_s if timeout_s is None else min(timeout_s, given.timeout_s)
+        now = monotonic()
+        deadline = None if timeout_s is None else now + timeout_s
+        if replicas is None:
+            replicas = await self._models.present(resolved, deadline)
+        replicas.used_at = now
+        while True:
+            served = progress.served = replicas.any
+            checked = check_request(served, given)
+            if checked.shape_class.has_strings:
+                checked = await self._turns.finish(with_strings(served, given, checked))
+            if progress.charge is None:
+                size_bytes = _size_bytes(served, given, checked)
+                progress.charge = await progress.memory.take(size_bytes, deadline)
+            if self._models.answers_with(replicas, served):
+                break
+            # Unloaded or replaced meanwhile: what answers now may have other bytes.
             resolved = self._models.for_request(served.name, str(served.version))
             replicas = await self._models.present(resolved, deadline)
-            served = replicas.any  # which may have other bytes now
-            checked = await self._turns.finish(checking(served, given))
         queued = replicas.choose(checked)
         served = progress.served = queued.replica
-        series = progress.resolved.metrics.on(served.device.name)
-        result = await queued.submit(checked, series, deadline)
+        progress.series = progress.resolved.metrics.on(served.device.name)
+        result = await queued.batcher.submit(served, checked, progress.series, deadline)
         progress.result = result
-        soon = asyncio.get_running_loop().call_soon  # once the answer is on its way
-        queue_s, compute_s = result.queue_us / 1e6, result.compute_us / 1e6
-        soon(series.request_computed, queue_s, compute_s, result.prepare_us / 1e6)
         reply: bytes | LaterReply | None = result.reply
         if reply is None:
             reply = await self._turns.finish(_replying(given, served, result))
-        charge.answered(len(reply))
-        return Answer(reply, charge)
+        progress.charge.answered(len(reply))
+        return Answer(reply, progress.charge)
 
 
 def _record(progress: _Progress, status: str, seconds: float) -> None:
     """Count a request that ended, release the charge of one that failed, and trace it."""
     if status != "OK" and progress.charge is not None:
         progress.charge.release()
-    count = progress.resolved.metrics.request_ended
-    asyncio.get_running_loop().call_soon(count, status, seconds)
+    # Once the answer is on its way.
+    asyncio.get_running_loop().call_soon(_count, progress, status, seconds)
     if (trace := tracing.current.get()) is not None:
         # Names of models that exist only: nothing else of a request leaves the server.
         served = progress.served
         name, number = (served.name, str(served.version)) if served else ("", "")
         trace.request_ended(name, number, status, seconds, progress.result)
+
+
+def _count(progress: _Progress, status: str, seconds: float) -> None:
+    result = progress.result
+    if progress.series is not None and result is not None:
+        progress.series.request_computed(
+            result.queue_us / 1e6, result.compute_us / 1e6, result.prepare_us / 1e6
+        )
+    progress.resolved.metrics.request_ended(status, seconds)
 
 
 def _replying(
@@ -277,7 +297,8 @@ def _size_bytes(served: ModelReplica, given: GivenRequest, request: CheckedReque
     answer_bytes = served.answer_bytes(request.shape_class, request.rows, request.outputs)
     if answer_bytes is None:
         return None
-    answer_bytes += given.reply_bytes_a_row * request.rows
-    here = bytes | memoryview | Strings
-    contents = (data for data in request.inputs.values() if isinstance(data, here))
-    return answer_bytes + sum(map(len, contents))
+    size_bytes = answer_bytes + given.reply_bytes_a_row * request.rows
+    for content in request.inputs.values():
+        if isinstance(content, bytes | memoryview | Strings):
+            size_bytes += len(content)
+    return size_bytes

@@ -1,13 +1,29 @@
-"""Series of requests, batches and queues of each model, and of the memory of calls."""
+"""Series of requests, batches and queues of each model, and of the memory of calls.
+
+    request ──adds to──> plain numbers of its model ──RequestMetrics.collect──> metric families
+                                               └──ModelMetrics.statistics──> sums
+
+Requests and batches count in plain numbers, and each scrape makes the families of these: there are
+a thousand requests to a scrape.
+"""
 
 from __future__ import annotations
 
+import math
 import time
+from bisect import bisect_left
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from functools import cached_property, partial
-from typing import NamedTuple
+from functools import partial
+from itertools import accumulate
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Gauge, Metric
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+)
+from prometheus_client.registry import Collector
 
 from braid.server.inference.call_memory import CallMemory
 
@@ -22,6 +38,29 @@ MODEL = ("model", "version")
 REPLICA = (*MODEL, "device")
 
 
+class Distribution:
+    """Values by bucket: those up to a bound and over the one before it."""
+
+    __slots__ = ("_bounds", "_counts", "sum")
+
+    def __init__(self, bounds: tuple[float, ...]) -> None:
+        self.sum = 0.0
+        self._bounds = bounds
+        self._counts = [0] * (len(bounds) + 1)
+
+    def add(self, value: float) -> None:
+        self._counts[bisect_left(self._bounds, value)] += 1
+        self.sum += value
+
+    @property
+    def count(self) -> int:
+        return sum(self._counts)
+
+    def buckets(self) -> list[tuple[float, int]]:
+        """Return for each upper bound, infinity among them, how many values are not over it."""
+        return list(zip((*self._bounds, math.inf), accumulate(self._counts), strict=True))
+
+
 @dataclass(slots=True)
 class Duration:
     """Number of events, and the sum of the durations in nanoseconds."""
@@ -29,183 +68,202 @@ class Duration:
     count: int = 0
     ns: int = 0
 
-    def add(self, seconds: float) -> None:
-        self.count += 1
-        self.ns += round(seconds * 1e9)
+    @staticmethod
+    def of(durations: Iterable[Distribution]) -> Duration:
+        """Sum up durations in seconds."""
+        each = list(durations)
+        return Duration(sum(one.count for one in each), round(sum(one.sum for one in each) * 1e9))
+
+
+@dataclass(frozen=True, slots=True)
+class Statistics:
+    """Sums of one model version at one moment."""
+
+    success: Duration
+    fail: Duration
+    queue: Duration  # of requests that were computed
+    prepare: Duration  # of those that waited for it
+    compute: Duration  # of requests that were computed
+    rows: int  # of all batches, without padding
+    batches: int
+    by_batch_size: dict[int, Duration]  # time on the device
+    last_request_unix_ms: int
+    waiting_requests: int  # now
+
+
+_durations = partial(Distribution, SECONDS)
+_rows = partial(Distribution, ROWS)
 
 
 @dataclass(slots=True)
-class Statistics:
-    """Sums of one model version. Belongs to the event loop."""
-
-    success: Duration = field(default_factory=Duration)
-    fail: Duration = field(default_factory=Duration)
-    queue: Duration = field(default_factory=Duration)  # of requests that were computed
-    prepare: Duration = field(default_factory=Duration)  # of those that waited for it
-    compute: Duration = field(default_factory=Duration)  # of requests that were computed
-    rows: int = 0  # of all batches, without padding
-    batches: int = 0
-    by_batch_size: dict[int, Duration] = field(default_factory=dict)  # time on the device
-    last_request_unix_ms: int = 0
-
-    def request_ended(self, ok: bool, seconds: float) -> None:
-        (self.success if ok else self.fail).add(seconds)
-        self.last_request_unix_ms = time.time_ns() // 1_000_000
-
-    def request_computed(
-        self, queue_seconds: float, compute_seconds: float, prepare_seconds: float
-    ) -> None:
-        self.queue.add(queue_seconds)
-        if prepare_seconds:
-            self.prepare.add(prepare_seconds)
-        self.compute.add(compute_seconds)
-
-    def batch_ran(self, batch_size: int, rows: int, compute_us: int) -> None:
-        self.batches += 1
-        self.rows += rows
-        self.by_batch_size.setdefault(batch_size, Duration()).add(compute_us / 1e6)
-
-
-class RequestMetrics:
-    """Metric families of requests, batches and queues, for all models."""
-
-    def __init__(self, registry: CollectorRegistry) -> None:
-        counter = partial(Counter, registry=registry)
-        gauge = partial(Gauge, registry=registry)
-        duration = partial(Histogram, registry=registry, buckets=SECONDS)
-        rows = partial(Histogram, registry=registry, buckets=ROWS)
-        self.ended = counter(
-            "braid_requests", "Requests that ended, by gRPC status", (*MODEL, "outcome")
-        )
-        self.duration_seconds = duration(
-            "braid_request_duration_seconds", "From accepted to answered", MODEL
-        )
-        self.queue_seconds = duration(
-            "braid_request_queue_seconds",
-            "From accepted to sent to the device, without preparing",
-            REPLICA,
-        )
-        self.prepare_seconds = duration(
-            "braid_request_prepare_seconds",
-            "Until shapes that are new to the device were prepared, of requests that had to wait",
-            REPLICA,
-        )
-        self.compute_seconds = duration(
-            "braid_request_compute_seconds", "On the device, copies included", REPLICA
-        )
-        self.batch_rows = rows(
-            "braid_batch_rows", "Rows of a batch that belonged to requests", REPLICA
-        )
-        self.batch_size = rows(
-            "braid_batch_size_rows", "Rows of a batch, padding included", REPLICA
-        )
-        self.queue_requests = gauge(
-            "braid_queue_depth_requests", "Requests waiting for the device now", REPLICA
-        )
-        self.queue_rows = gauge(
-            "braid_queue_depth_rows", "Rows waiting for the device now", REPLICA
-        )
-        self.queue_limit = gauge(
-            "braid_queue_limit_requests", "Requests that may wait for one model"
-        )
-
-    def remove_model(self, model: str, version: str) -> None:
-        labels = {"model": model, "version": version}
-        for family in (
-            self.ended, self.duration_seconds, self.queue_seconds, self.prepare_seconds,
-            self.compute_seconds, self.batch_rows, self.batch_size, self.queue_requests,
-            self.queue_rows,
-        ):  # fmt: skip
-            family.remove_by_labels(labels)
-
-
-class _Histograms(NamedTuple):
-    """Series of the runs of one model version on one device."""
-
-    queue: Histogram
-    compute: Histogram
-    rows: Histogram
-    size: Histogram
-
-
 class ReplicaMetrics:
-    """Series of one model version on one device, set by its queue and batches.
+    """Numbers of one model version on one device, set by its queue and batches."""
 
-    Its histograms, nine tenths of all series, are made by its first run: of a thousand models most
-    are asked seldom. Those of preparing are looked up each time, as it is rare.
-    """
-
-    def __init__(self, model: ModelMetrics, device: str) -> None:
-        self.waiting_requests = 0
-        self._model = model
-        self._labels = (*model.labels, device)
-        self._waiting_requests = model.families.queue_requests.labels(*self._labels)
-        self._waiting_rows = model.families.queue_rows.labels(*self._labels)
-
-    @cached_property
-    def _runs(self) -> _Histograms:
-        of = self._model.families
-        families = of.queue_seconds, of.compute_seconds, of.batch_rows, of.batch_size
-        return _Histograms(*(family.labels(*self._labels) for family in families))
+    labels: tuple[str, ...]
+    waiting_requests: int = 0
+    waiting_rows: int = 0
+    queue_seconds: Distribution = field(default_factory=_durations)
+    prepare_seconds: Distribution = field(default_factory=_durations)
+    compute_seconds: Distribution = field(default_factory=_durations)
+    rows: Distribution = field(default_factory=_rows)
+    batch_sizes: Distribution = field(default_factory=_rows)
+    by_batch_size: dict[int, Duration] = field(default_factory=dict)  # time on the device
 
     def request_computed(
         self, queue_seconds: float, compute_seconds: float, prepare_seconds: float = 0.0
     ) -> None:
-        self._runs.queue.observe(queue_seconds)
+        self.queue_seconds.add(queue_seconds)
         if prepare_seconds:
-            prepare = self._model.families.prepare_seconds.labels(*self._labels)
-            prepare.observe(prepare_seconds)
-        self._runs.compute.observe(compute_seconds)
-        self._model.statistics.request_computed(queue_seconds, compute_seconds, prepare_seconds)
+            self.prepare_seconds.add(prepare_seconds)
+        self.compute_seconds.add(compute_seconds)
 
     def batch_ran(self, batch_size: int, rows: int, compute_us: int) -> None:
-        self._model.statistics.batch_ran(batch_size, rows, compute_us)
-        self._runs.size.observe(batch_size)
-        self._runs.rows.observe(rows)
+        self.batch_sizes.add(batch_size)
+        self.rows.add(rows)
+        spent = self.by_batch_size.get(batch_size)
+        if spent is None:
+            spent = self.by_batch_size[batch_size] = Duration()
+        spent.count += 1
+        spent.ns += compute_us * 1000
 
     def queue_is(self, requests: int, rows: int) -> None:
-        self.waiting_requests = requests
-        self._waiting_requests.set(requests)
-        self._waiting_rows.set(rows)
+        self.waiting_requests, self.waiting_rows = requests, rows
 
 
 class ModelMetrics:
-    """Series of one model version, looked up once and not for each request.
+    """Numbers of one model version, looked up once and not for each request.
 
     After ``Metrics.remove_model`` late requests still report to it; the reports are not exported.
     """
 
-    def __init__(self, families: RequestMetrics, model: str, version: str) -> None:
-        self.statistics = Statistics()
-        self.families = families
+    def __init__(self, model: str, version: str) -> None:
         self.labels = (model, version)
+        self.outcomes: dict[str, int] = {}  # requests by the name of their gRPC status
+        self.duration_seconds = Distribution(SECONDS)
+        self._success_seconds = 0.0
+        self._last_request_unix_ms = 0
         self._replicas: dict[str, ReplicaMetrics] = {}
-        self._requests: dict[str, Counter] = {}
-        self._total = families.duration_seconds.labels(*self.labels)
+
+    @property
+    def replicas(self) -> list[ReplicaMetrics]:
+        return list(self._replicas.values())
 
     @property
     def waiting_requests(self) -> int:
-        return sum(replica.waiting_requests for replica in self._replicas.values())
+        return sum(replica.waiting_requests for replica in self.replicas)
+
+    @property
+    def statistics(self) -> Statistics:
+        replicas, successes = self.replicas, self.outcomes.get("OK", 0)
+        failures = self.duration_seconds.count - successes
+        fail_seconds = self.duration_seconds.sum - self._success_seconds if failures else 0.0
+        by_size: dict[int, Duration] = {}
+        for replica in replicas:
+            for size, spent in list(replica.by_batch_size.items()):
+                so_far = by_size.setdefault(size, Duration())
+                so_far.count += spent.count
+                so_far.ns += spent.ns
+        return Statistics(
+            success=Duration(successes, round(self._success_seconds * 1e9)),
+            fail=Duration(failures, round(fail_seconds * 1e9)),
+            queue=Duration.of(replica.queue_seconds for replica in replicas),
+            prepare=Duration.of(replica.prepare_seconds for replica in replicas),
+            compute=Duration.of(replica.compute_seconds for replica in replicas),
+            rows=round(sum(replica.rows.sum for replica in replicas)),
+            batches=sum(replica.rows.count for replica in replicas),
+            by_batch_size=by_size,
+            last_request_unix_ms=self._last_request_unix_ms,
+            waiting_requests=self.waiting_requests,
+        )
 
     def on(self, device: str) -> ReplicaMetrics:
         replica = self._replicas.get(device)
         if replica is None:
-            replica = self._replicas[device] = ReplicaMetrics(self, device)
+            replica = self._replicas[device] = ReplicaMetrics((*self.labels, device))
         return replica
-
-    def retire(self) -> None:
-        """Make no further series of the exported families; those of the version were removed."""
-        self.families = RequestMetrics(CollectorRegistry())
 
     def request_ended(self, outcome: str, total_seconds: float) -> None:
         """Count one request that ended; ``outcome`` is the name of its gRPC status."""
-        counter = self._requests.get(outcome)
-        if counter is None:
-            counter = self.families.ended.labels(*self.labels, outcome)
-            self._requests[outcome] = counter
-        counter.inc()
-        self._total.observe(total_seconds)
-        self.statistics.request_ended(outcome == "OK", total_seconds)
+        self.outcomes[outcome] = self.outcomes.get(outcome, 0) + 1
+        self.duration_seconds.add(total_seconds)
+        if outcome == "OK":
+            self._success_seconds += total_seconds
+        self._last_request_unix_ms = time.time_ns() // 1_000_000
+
+
+_OF_RUNS: tuple[tuple[str, str, Callable[[ReplicaMetrics], Distribution]], ...] = (
+    ("braid_request_queue_seconds", "From accepted to sent to the device, without preparing",
+     lambda replica: replica.queue_seconds),
+    ("braid_request_prepare_seconds",
+     "Until shapes that are new to the device were prepared, of requests that had to wait",
+     lambda replica: replica.prepare_seconds),
+    ("braid_request_compute_seconds", "On the device, copies included",
+     lambda replica: replica.compute_seconds),
+    ("braid_batch_rows", "Rows of a batch that belonged to requests",
+     lambda replica: replica.rows),
+    ("braid_batch_size_rows", "Rows of a batch, padding included",
+     lambda replica: replica.batch_sizes),
+)  # fmt: skip
+"""Histograms of a model on a device: name, help text and values."""
+
+_OF_QUEUES: tuple[tuple[str, str, Callable[[ReplicaMetrics], int]], ...] = (
+    ("braid_queue_depth_requests", "Requests waiting for the device now",
+     lambda replica: replica.waiting_requests),
+    ("braid_queue_depth_rows", "Rows waiting for the device now",
+     lambda replica: replica.waiting_rows),
+)  # fmt: skip
+"""Gauges of a model on a device: name, help text and value."""
+
+
+class RequestMetrics(Collector):
+    """Metric families of requests, batches and queues, for all models.
+
+    Models without runs on a device have no histograms of that device, nine tenths of all series: of
+    a thousand models most are asked seldom.
+    """
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.queue_limit = Gauge(
+            "braid_queue_limit_requests", "Requests that may wait for one model", registry=registry
+        )
+        self.models: dict[tuple[str, str], ModelMetrics] = {}  # that are exported, by their labels
+        registry.register(self)
+
+    def collect(self) -> Iterable[Metric]:
+        models = list(self.models.values())
+        replicas = [replica for model in models for replica in model.replicas]
+        ended = CounterMetricFamily(
+            "braid_requests", "Requests that ended, by gRPC status", labels=(*MODEL, "outcome")
+        )
+        for model in models:
+            for outcome, count in list(model.outcomes.items()):
+                ended.add_metric((*model.labels, outcome), count)
+        yield ended
+        durations = [(model.labels, model.duration_seconds) for model in models]
+        what = "From accepted to answered"
+        yield _histogram("braid_request_duration_seconds", what, MODEL, durations)
+        for name, text, values_of in _OF_RUNS:
+            runs = [(replica.labels, values_of(replica)) for replica in replicas]
+            ran = [(labels, values) for labels, values in runs if values.count]
+            yield _histogram(name, text, REPLICA, ran)
+        for name, text, value_of in _OF_QUEUES:
+            gauge = GaugeMetricFamily(name, text, labels=REPLICA)
+            for replica in replicas:
+                gauge.add_metric(replica.labels, value_of(replica))
+            yield gauge
+
+
+def _histogram(
+    name: str,
+    text: str,
+    labels: tuple[str, ...],
+    series: Iterable[tuple[tuple[str, ...], Distribution]],
+) -> Metric:
+    family = HistogramMetricFamily(name, text, labels=labels)
+    for values, distribution in series:
+        buckets = [("+Inf" if le == math.inf else str(le), n) for le, n in distribution.buckets()]
+        family.add_metric(values, buckets, distribution.sum)
+    return family
 
 
 class CallMetrics:

@@ -16,7 +16,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import chain
 from typing import Any
 
 from google.protobuf.descriptor import Descriptor
@@ -310,8 +309,10 @@ def _written_to_region(
 
 def write_reply(reply: SplitMessage) -> list[Part]:
     """Return the parts of a response, contents uncopied."""
-    contents = (wire_fields.field(_RAW_OUTPUTS, [content]) for content in reply.raw_contents)
-    return [reply.message.SerializeToString(), *chain.from_iterable(contents)]
+    parts: list[Part] = [reply.message.SerializeToString()]
+    for content in reply.raw_contents:
+        parts += [wire_fields.head(_RAW_OUTPUTS, len(content)), content]
+    return parts
 
 
 def _write_final_reply(reply: SplitMessage) -> list[Part]:

@@ -119,7 +119,8 @@ async def test_a_call_keeps_the_charge_of_its_answer_but_not_the_reply() -> None
     reply = bytes(bytearray(4))
     references = sys.getrefcount(reply)
 
-    Answer(reply, charge).release_when_done(call)
+    charge.release_when_done(call)
+    del charge
 
     assert sys.getrefcount(reply) == references
     assert everything.held_bytes == 4

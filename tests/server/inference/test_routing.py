@@ -89,7 +89,7 @@ async def test_other_models_on_a_device_take_their_share_of_it() -> None:
 
 async def test_a_device_that_is_down_takes_nothing_unless_all_are() -> None:
     host = Host({1: 9 * MS}, {1: 2 * MS})
-    devices: list[Any] = [queued.replica.device for queued in host.replicas]
+    devices: list[Any] = [queued.replica.device for queued in host.replicas.all]
 
     devices[1].answers = False
     assert host.choice() == "cpu"

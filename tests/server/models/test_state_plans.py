@@ -97,10 +97,10 @@ class Moving:
 
     async def infer(self, start: int) -> str:
         """Run one row; returns the plan that answered."""
-        (queued,) = self.models.for_request("fake", "").require()
+        (queued,) = self.models.for_request("fake", "").require().all
         x = rows_from(start, 1)
         checked = check_request(queued.replica, request_of(x))
-        result = await queued.submit(checked, Watcher(), None)
+        result = await queued.batcher.submit(queued.replica, checked, Watcher(), None)
         np.testing.assert_array_equal(array(result, "y"), x + 1)
         return result.plan_id
 

@@ -6,7 +6,7 @@ import re
 from dataclasses import replace
 
 import pytest
-from prometheus_client import generate_latest
+from prometheus_client import CollectorRegistry, Histogram, generate_latest
 from prometheus_client.openmetrics import exposition as openmetrics
 
 from braid.compiler.options import ModelOptions
@@ -15,6 +15,7 @@ from braid.core.plan import sequential_plan
 from braid.core.schedule import Contender, Provenance, Schedule, ScheduleKey
 from braid.server.observability.metrics import UNKNOWN_MODEL, Metrics
 from braid.server.observability.series.plans import PlanLabels
+from braid.server.observability.series.requests import SECONDS, Duration
 from braid.server.store.records import ModelVersion
 
 LENET = ModelVersion("lenet", 1, "ab" * 32, 10, ModelOptions())
@@ -74,6 +75,39 @@ def test_a_registered_model_has_its_own_series() -> None:
     assert 'braid_queue_depth_rows{device="cpu",model="lenet",version="2"} 7.0' in text
     assert series.waiting_requests == 9
     assert series.statistics.by_batch_size[4].count == 2
+
+
+def test_histograms_are_those_of_the_client_of_prometheus() -> None:
+    metrics, expected = Metrics(), CollectorRegistry()
+    name, labels = "braid_request_duration_seconds", ("model", "version")
+    histogram = Histogram(name, "-", labels, registry=expected, buckets=SECONDS).labels("a", "1")
+    series = metrics.add_model("a", 1)
+
+    for seconds in (0.0, *SECONDS, *(1.01 * bound for bound in SECONDS), 1e9):
+        histogram.observe(seconds)
+        series.request_ended("OK", seconds)
+
+    wanted = [each for each in generate_latest(expected).decode().splitlines() if 'l="a"' in each]
+    assert len(wanted) == len(SECONDS) + 3
+    assert [each for each in exposed(metrics).splitlines() if each.startswith(name)][-18:] == wanted
+
+
+def test_statistics_are_the_sums_over_devices_and_outcomes() -> None:
+    series = Metrics().add_model("a", 1)
+    for outcome, seconds in (("OK", 0.5), ("INTERNAL", 0.25), ("OK", 1.0)):
+        series.request_ended(outcome, seconds)
+    for device in ("cpu", "cuda:0"):
+        series.on(device).request_computed(0.125, 0.25, prepare_seconds=0.5)
+        series.on(device).request_computed(0.125, 0.25)
+        series.on(device).batch_ran(batch_size=4, rows=3, compute_us=500)
+
+    found = series.statistics
+
+    assert (found.success, found.fail) == (Duration(2, 1_500_000_000), Duration(1, 250_000_000))
+    assert (found.queue, found.prepare) == (Duration(4, 500_000_000), Duration(2, 1_000_000_000))
+    assert found.compute == Duration(4, 1_000_000_000)
+    assert (found.rows, found.batches) == (6, 2)
+    assert found.by_batch_size == {4: Duration(2, 1_000_000)}
 
 
 def test_a_model_that_is_loaded_and_never_asked_has_few_series() -> None:
