@@ -276,13 +276,13 @@ class WorkerLab(Lab):
 
     async def _turn(self, ready: Executable, offset: int) -> float:
         """Milliseconds of a run of the device, median over a turn."""
-        first_us = await self._device.run(ready, offset)
+        first_us = (await self._device.run(ready, offset)).compute_us
         if first_us >= QUICK_US:
             return first_us / 1e3
         samples_us = []
         for _ in range(max(1, min(MOST_RUNS, round(TURN_S / (first_us * 1e-6 + PAUSE_S))))):
             await asyncio.sleep(PAUSE_S)
-            samples_us.append(await self._device.run(ready, offset))
+            samples_us.append((await self._device.run(ready, offset)).compute_us)
         return median(samples_us) / 1e3
 
 
