@@ -59,7 +59,7 @@ def lanes_that_ran(seeds: range, folder: Path, backend: CpuBackend) -> int:
     for seed in sorted({*seeds} - LANES_END_OPENVINO):
         drawn = Drawn(random_model(seed), folder, backend, rows=1 + seed % 3)
         plan, opened = drawn.random_lanes(seed)
-        check_plan(drawn, plan, opened, seed, allowed_error(drawn))
+        check_plan(drawn, plan, opened, seed)
         lane_of = {launch.unit: launch.stream for launch in plan.launches}
         in_parts = {unit for part in plan.parts for unit in part.units}
         beside += sum(
@@ -78,29 +78,23 @@ def rows_that_ran(seeds: range, folder: Path, backend: CpuBackend) -> int:
             continue
         with suppress(PreconditionFailed):
             plan, opened = drawn.random_rows(seed)
-            check_plan(drawn, plan, opened, seed, allowed_error(drawn))
+            check_plan(drawn, plan, opened, seed)
             ran += 1
     return ran
 
 
-def allowed_error(drawn: Drawn) -> float:
-    """Rounding moves the outputs of some models further, those of the sequential plan, too."""
+def rounding_of(drawn: Drawn) -> float:
+    """Error of the sequential plan, which has no parts: rounding moves some models' outputs far."""
     sequential = sequential_plan(len(drawn.graph))
-    whole = drawn.backend.prepare(drawn.program, sequential, no_pause)
-    return max(TOLERANCE, 2 * error_of(drawn, whole))
+    return error_of(drawn, drawn.backend.prepare(drawn.program, sequential, no_pause))
 
 
-def check_plan(
-    drawn: Drawn,
-    plan: StreamPlan,
-    opened: OpenedParts,
-    seed: int,
-    tolerance: float = TOLERANCE,
-) -> None:
+def check_plan(drawn: Drawn, plan: StreamPlan, opened: OpenedParts, seed: int) -> None:
     verify_plan(plan, drawn.graph.predecessors())
     ready = drawn.backend.prepare(drawn.program, plan, no_pause, opened)
     for _ in range(2):  # again on memory that was used before
-        assert error_of(drawn, ready) < tolerance, (seed, plan.parts)
+        error = error_of(drawn, ready)
+        assert error < TOLERANCE or error < 2 * rounding_of(drawn), (seed, plan.parts)
 
 
 def error_of(drawn: Drawn, ready: Prepared) -> float:
