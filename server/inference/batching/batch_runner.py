@@ -102,8 +102,9 @@ class BatchRunner:
             elif (parts := ticket.deliver(piece, outcome)) and not ticket.has_ended:
                 join_all = join(batch.queue.model, piece.request, parts)
                 ticket.succeed(await in_steps(join_all))
-        if ran.rows:  # the answers go out first
-            asyncio.get_running_loop().call_soon(self._learn, batch, ran, spent_s)
+        await asyncio.sleep(0)  # the answers go out first, and what has come is read: larger batches
+        if ran.rows:
+            self._learn(batch, ran, spent_s)
         return False
 
     async def _failed(self, batch: Batch, error: Exception) -> bool:
