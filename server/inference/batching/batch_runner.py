@@ -102,7 +102,7 @@ class BatchRunner:
             elif (parts := ticket.deliver(piece, outcome)) and not ticket.has_ended:
                 join_all = join(batch.queue.model, piece.request, parts)
                 ticket.succeed(await in_steps(join_all))
-        await asyncio.sleep(0)  # the answers go out first, and what has come is read: larger batches
+        await asyncio.sleep(0)  # answers go out, and what came is read: larger batches
         if ran.rows:
             self._learn(batch, ran, spent_s)
         return False
