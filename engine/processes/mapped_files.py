@@ -17,7 +17,7 @@ MAPPINGS = Path("/proc/self/smaps")
 
 _MADV_DONTNEED = 4  # <sys/mman.h>
 _MAPPING = re.compile(r"^([0-9a-f]+)-([0-9a-f]+) \S(\S)\S+ \S+ \S+ (\d+) *(.*)$")
-_FACT = re.compile(r"^(Rss|Anonymous): +(\d+) kB$")
+_FACT = re.compile(r"^(Rss|Anonymous|Swap): +(\d+) kB$")
 
 
 def give_back_pages(name: str = "") -> int:
@@ -42,13 +42,17 @@ def _unwritten(name: str) -> Iterator[tuple[int, int, int]]:
         return
     span: tuple[int, int] | None = None
     resident = 0
+    is_written = False  # in memory, or in swap
     for line in lines:
         if mapping := _MAPPING.match(line):
             start, end, write, node, path = mapping.groups()
-            is_meant = node != "0" and (write == "-" or Path(path).name == name)
+            is_file = node != "0" and not path.startswith("/dev/")
+            is_meant = is_file and (write == "-" or Path(path).name == name)
             span = (int(start, 16), int(end, 16)) if is_meant else None
         elif span is not None and (fact := _FACT.match(line)):
             if fact[1] == "Rss":
                 resident = int(fact[2]) << 10
-            elif resident and fact[2] == "0":
+            elif fact[1] == "Anonymous":
+                is_written = fact[2] != "0"
+            elif resident and not is_written and fact[2] == "0":
                 yield *span, resident

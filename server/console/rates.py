@@ -54,7 +54,7 @@ class Rates:
     def look(self) -> Mapping[Key, ModelRates]:
         """Return the rates of all models over the last minute, or since the first look.
 
-        Counting takes milliseconds, so views within a second share one look.
+        Views within a second share one look.
         """
         now = self._clock()
         if self._looks and now - self._looks[-1][0] < MIN_SECONDS:

@@ -235,7 +235,8 @@ class TensorService:
         deadline = None if timeout_s is None else now + timeout_s
         if replicas is None:
             replicas = await self._models.present(resolved, deadline)
-        replicas.used_at = now
+        else:
+            replicas.used_at = now
         while True:
             served = progress.served = replicas.any
             checked = check_request(served, given)

@@ -126,7 +126,6 @@ class Batcher:
                 alarm.cancel()
             if queue.rows and queue.discard(ticket):
                 self._taken_from(queue)
-                self._has_progressed()
 
     def _accept(
         self,
@@ -290,6 +289,7 @@ class Batcher:
         queue.tell()
         if queue.is_empty:
             self._waiting.pop(queue, None)
+        self._has_progressed()
 
     def _start(
         self,

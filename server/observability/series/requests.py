@@ -155,7 +155,7 @@ class ModelMetrics:
     @property
     def statistics(self) -> Statistics:
         replicas, successes = self.replicas, self.outcomes.get("OK", 0)
-        failures = self.duration_seconds.count - successes
+        failures = sum(count for outcome, count in list(self.outcomes.items()) if outcome != "OK")
         fail_seconds = self.duration_seconds.sum - self._success_seconds if failures else 0.0
         by_size: dict[int, Duration] = {}
         for replica in replicas:
