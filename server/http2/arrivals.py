@@ -114,7 +114,8 @@ class Arrivals:
 
     def admit(self, arrival: Arrival) -> bool:
         """Let in a long message; returns True if it may come now."""
-        if not arrival.incoming.is_reserved and arrival not in self._waiting:
+        is_open = not arrival.incoming.is_reserved and not arrival.reserved  # one at a time
+        if is_open and arrival not in self._waiting:
             self._waiting[arrival] = arrival.incoming.body_bytes
             self._admit_waiting()
             self._look_soon()

@@ -69,7 +69,7 @@ class Call:
         loop = asyncio.get_running_loop()
         if stream.head.timeout_s is not None:
             self._deadline = stream.began_at + stream.head.timeout_s
-            self._alarm = loop.call_later(stream.head.timeout_s, self._expire)
+            self._alarm = loop.call_later(self._deadline - time.monotonic(), self._expire)
         self._task = loop.create_task(self._run())
         self._task.add_done_callback(self._close)
         under_way.add(self)
@@ -231,6 +231,7 @@ class Call:
             async with aclosing(answering):
                 async for answer in answering:
                     await self.write(answer)
+                answer = None  # it may be large
         else:
             answer = await answering
         del answering

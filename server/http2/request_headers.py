@@ -1,6 +1,6 @@
 """Headers of calls, from their frames.
 
-HEADERS, CONTINUATION ──HeaderBlocks──> fields ──read_head──> RequestHead: path, metadata, ...
+HEADERS, CONTINUATION ──HeaderBlocks──> fields ──read_head──> RequestHead: method, metadata, ...
 """
 
 from __future__ import annotations

@@ -203,8 +203,7 @@ class ConnectionStreams:
                 self._sender.reset(number, ErrorCode.CANCEL)
             elif not stream.incoming.has_ended:
                 self._sender.reset(number, ErrorCode.NO_ERROR)
-        if not stream.outgoing.has_ended:
-            self._sender.leave(stream.outgoing)
+        self._sender.leave(stream.outgoing)  # also where a cancelled write waits before a status
         if stream.incoming.ready or not stream.incoming.has_ended:
             stream.incoming.drop()  # call and stream name each other: kept until a collection
 

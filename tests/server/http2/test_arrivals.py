@@ -91,6 +91,23 @@ async def test_half_messages_of_many_connections_hold_the_limit_at_most(arrivals
     assert sum(map(failed, begun)) >= 400
 
 
+async def test_a_message_may_begin_before_the_last_one_is_handed_over(arrivals: Arrivals) -> None:
+    """As while that one is decompressed: the room that was kept for it stayed taken for good."""
+    connection = Connection(arrivals)
+    arrival = connection.begin()
+    while left := min(WINDOW_BYTES, arrival.incoming.missing_bytes):
+        connection.send(arrival, bytes(left))
+    await arrival.incoming.measure()
+    await arrival.incoming.take()
+    connection.send(arrival, b"\0" + LONG.to_bytes(4, "big") + bytes(WINDOW_BYTES - 5))
+
+    arrivals.taken(arrival)
+
+    assert arrivals.admit(arrival)
+    arrivals.leave(arrival)
+    assert connection.reserved_bytes == 0
+
+
 @pytest.mark.parametrize("sent", [100, 60_000, WINDOW_BYTES])
 async def test_short_messages_count_too(arrivals: Arrivals, sent: int) -> None:
     begun = [Connection(arrivals).begin(WINDOW_BYTES, sent) for _ in range(2000)]

@@ -57,6 +57,11 @@ async def hold(_: bytes, __: Any) -> bytes:
     return b""
 
 
+async def pour(_: bytes, context: Any) -> None:
+    while True:
+        await context.write(bytes(1 << 16))
+
+
 class Peer:
     """Client that sends and reads frames."""
 
@@ -111,6 +116,8 @@ async def connected(
     for name, behaviour in {"Echo": echo, "Hold": hold}.items():
         handler: Any = grpc.unary_unary_rpc_method_handler(behaviour)
         server.add_registered_method_handlers("t", {name: handler})
+    pouring: Any = grpc.unary_stream_rpc_method_handler(pour)
+    server.add_registered_method_handlers("t", {"Pour": pouring})
     port = add_port(server)
     await server.start()
     reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=client_tls())
@@ -442,6 +449,19 @@ async def test_a_call_that_is_late_within_its_answer_is_reset() -> None:
         peer.send(headers(1, call), data(1, MESSAGE))
         assert await peer.until(frames.DATA) == (0, 1, MESSAGE[:3])
         assert await peer.until(frames.RST_STREAM) == (0, 1, bytes([0, 0, 0, ErrorCode.CANCEL]))
+
+
+async def test_a_late_call_that_waited_for_the_window_leaves_it_to_others() -> None:
+    call = CALL.replace(literal(b":path", b"/t/Echo"), literal(b":path", b"/t/Pour"))
+    async with connected(frames.PREFACE + settings_frame({4: 1 << 20})) as peer:
+        peer.send(headers(1, call + literal(b"grpc-timeout", b"500m")), data(1, MESSAGE))
+        await peer.answer(1)  # all that the connection's window lets through
+        peer.send(headers(3), data(3, MESSAGE))
+        await asyncio.sleep(0.1)  # its answer waits
+        peer.send(number_frame(frames.WINDOW_UPDATE, 0, 8))
+        await asyncio.sleep(0.1)
+        peer.send(number_frame(frames.WINDOW_UPDATE, 0, 8))
+        assert await peer.answer(3) == MESSAGE
 
 
 async def test_reset_calls_count_until_their_handlers_end() -> None:
