@@ -138,8 +138,9 @@ class Arena:
         else:
             self._free.insert(index, (offset, size))
         if index and sum(self._free[index - 1]) == offset:
-            before, (_, size) = self._free[index - 1], self._free.pop(index)
-            self._free[index - 1] = before[0], before[1] + size
+            _, size = self._free.pop(index)
+            first, before = self._free[index - 1]
+            self._free[index - 1] = first, before + size
 
     def close(self) -> None:
         """Close; the memory is unmapped with the last view of it.

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from math import inf
 from time import monotonic
-from typing import Any, NamedTuple, Self, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar, cast
 
 from braid.core.background import to_the_end
 from braid.core.descriptors import connect
@@ -23,6 +23,7 @@ from braid.core.errors import RunStopped, RunTooLong, WorkerDied, WorkerRestarti
 from braid.core.json_form import to_json
 from braid.engine.link.frames import FrameDecoder, encode
 from braid.engine.link.messages import (
+    AnyRequest,
     ControlOrder,
     DeviceIsLost,
     DropMeasurement,
@@ -160,8 +161,7 @@ class WorkerProcess(asyncio.Protocol):
         if bound is not None:
             self._watch.sent(number, bound)
         if not self._transport.is_closing():
-            known: Any = request
-            self._transport.write(encode(WorkerCall(number, known)))
+            self._transport.write(encode(WorkerCall(number, cast(AnyRequest, request))))
         if bound is None and isinstance(request, MeasurementRequest):
             future.add_done_callback(lambda done: self._drop(number, done))
         return future
