@@ -40,6 +40,11 @@ class CpuTimes:
         return self.idle / self.ticks if self.ticks > 0 else 1.0
 
     @property
+    def busy_part(self) -> float:
+        """Part of the time in which some process ran, 0 to 1; 0 where nothing is known."""
+        return 1.0 - self.idle_part - self.stolen_part
+
+    @property
     def stolen_part(self) -> float:
         """Part of the time that the host took, 0 to 1; 0 where nothing is known."""
         return self.stolen / self.ticks if self.ticks > 0 else 0.0

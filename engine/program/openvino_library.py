@@ -7,7 +7,8 @@ Its threads are those of TBB, which has one pool of them in a process. It counts
 those that the process's first thread may use; on a device with pinned threads that is one. And
 OpenVINO, told to pin, puts its threads there, too. So threads of the pool are made while the first
 thread may use all of the device's cores, and pinned from here: to all cores but that of the calling
-thread.
+thread. TBB binds a thread to all cores whenever it begins to work, the calling one, too, unless
+hwloc, by which it does that, was told at its first use that this is another machine.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ import logging
 import os
 import sys
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from functools import cache
 from importlib.util import find_spec
 from typing import Any
@@ -25,6 +26,7 @@ from typing import Any
 log = logging.getLogger("braid.worker")
 
 _CONVERTERS = "openvino.tools.ovc"
+_BINDS_NOTHING = {"HWLOC_THISSYSTEM": "0"}  # what hwloc calls another machine
 
 
 @cache
@@ -73,7 +75,8 @@ class TbbThreads:
             for thread in masks:
                 os.sched_setaffinity(thread, device_cpus)
             try:
-                yield
+                with nullcontext() if self._has_counted else _environment(_BINDS_NOTHING):
+                    yield
                 self._has_counted = True
             finally:
                 for thread, mask in masks.items():
@@ -89,6 +92,18 @@ class TbbThreads:
 
 
 tbb_threads = TbbThreads()
+
+
+@contextmanager
+def _environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """Let the body run with these, too, unless the user has set them."""
+    added = variables.keys() - os.environ.keys()
+    os.environ.update({name: variables[name] for name in added})
+    try:
+        yield
+    finally:
+        for name in added:
+            del os.environ[name]
 
 
 def _threads() -> set[int]:

@@ -190,8 +190,8 @@ class ModelTable:
     ) -> Whole:
         """Find a whole model in a runtime, shared while it is used, or open it.
 
-        Places of one thread share one, which ``side_by_side`` threads call at once: it has no
-        threads but those that call it.
+        Places of one thread share one, which ``side_by_side`` threads call at once: its weights
+        are there once.
 
         That takes seconds for a large model, so it is done in a thread of its own, while requests
         go on being answered.

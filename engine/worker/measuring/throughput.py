@@ -22,8 +22,7 @@ from braid.core.runtimes import RUNTIMES
 from braid.engine.link.messages import CompareThroughput, PlaceMeasurement, ThroughputMeasurements
 from braid.engine.ops.dtypes import empty_of
 from braid.engine.ops.whole import output_specs
-from braid.engine.runtime.lost_cores import ThreadWaits
-from braid.engine.runtime.yielding import YieldToRequests, elsewhere, waited_part
+from braid.engine.runtime.yielding import YieldToRequests, elsewhere
 from braid.engine.timing.comparison import errors
 from braid.engine.timing.counted_rounds import CountedRounds
 from braid.engine.worker.models import (
@@ -167,15 +166,13 @@ class Throughput:
             if turn == FIRST_TURNS:
                 staying = [min(rivals, key=lambda rival: rival.seconds_per_run)]
             counted.begin()
-            waits, began_ns = ThreadWaits(), perf_counter_ns()
             if turn % 2 == 0:
                 whole_us.append(self._together([whole], runs))
             for rival in staying:
                 rival.turns_us.append(self._together(rival.copies, runs))
             if turn % 2:
                 whole_us.append(self._together([whole], runs))
-            waited = waited_part(waits.longest_ns(), perf_counter_ns() - began_ns)
-            if not counted.end([[waited]]):
+            if not counted.end(None):
                 whole_us.pop()
                 for rival in staying:
                     rival.lost_us.append(rival.turns_us.pop())

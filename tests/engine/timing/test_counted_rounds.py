@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -33,7 +34,10 @@ class Machine:
     takes: Callable[[int], float] = lambda run: 0.0
     steals: Callable[[int], float] = lambda run: 0.0  # part of the cores' time
     now: float = 1000.0
+    own_part: float = 1.0  # of the cores' time, used by what is measured
+    idle_part: float = 0.0
     ticks: float = 0.0
+    own_s: float = 0.0
     stolen: float = 0.0
     runs: int = 0
 
@@ -43,6 +47,7 @@ class Machine:
         passed_ms = ms + waited_ms
         self.now += passed_ms / 1e3
         self.ticks += CORES * passed_ms
+        self.own_s += self.own_part * len(os.sched_getaffinity(0)) * passed_ms / 1e3
         self.stolen += CORES * passed_ms * self.steals(self.runs)
         self.runs += 1
         return TimedRun(REFERENCE, passed_ms * 1e3, waited_ms > 0, 0.0, waited_ms / passed_ms)
@@ -53,7 +58,10 @@ class Machine:
             patience_s,
             again_s=0.0,
             clock=lambda: self.now,
-            cpu_times=lambda: CpuTimes(round(self.ticks), 0, round(self.stolen)),
+            cpu_times=lambda: CpuTimes(
+                round(self.ticks), round(self.idle_part * self.ticks), round(self.stolen)
+            ),
+            own_s=lambda: self.own_s,
         )
 
 
@@ -211,3 +219,28 @@ def test_threads_that_are_more_than_the_cores_wait_for_each_other() -> None:
     results, _ = finish(compare(plans, [Check({}, REFERENCE)], OPTIONS, counted=counted))
 
     assert not results[0].doubt
+
+
+@pytest.mark.parametrize(("part", "counts"), [(0.05, True), (0.2, False)])
+def test_where_threads_wait_for_each_other_what_other_processes_took_decides(
+    part: float, counts: bool
+) -> None:
+    machine = Machine(own_part=1.0 - part)
+    counted = machine.counted()
+    for _ in range(LEAST_LOST):
+        counted.begin()
+        machine.ran(600.0)
+        assert counted.end(None) is counts
+
+    assert counted.has_lost_too_many is not counts
+    if not counts:
+        assert "other processes took 20% of the cores" in counted.reason
+
+
+def test_cores_that_stay_idle_are_taken_by_nobody() -> None:
+    machine = Machine(own_part=0.5, idle_part=0.5)
+    counted = machine.counted()
+    counted.begin()
+    machine.ran(600.0)
+
+    assert counted.end(None)
