@@ -147,8 +147,8 @@ class Call:
         """Begin the answer with these headers."""
         if self._has_begun:
             raise grpc.aio.UsageError("Send initial metadata failed: already sent")
-        self._has_begun = True
         begin = write_begin(tuple(metadata))
+        self._has_begun = True
         await self._connection.sender.send(self._stream.outgoing, begin, None, b"")
 
     async def read(self) -> Any:
@@ -166,9 +166,9 @@ class Call:
         """Send one message of the answer; returns when its last byte is on its way."""
         if self._abort is not None:
             raise self._abort
+        data = self._encoded(message)
         begin = b"" if self._has_begun else BEGIN
         self._has_begun = True
-        data = self._encoded(message)
         await self._connection.sender.send(self._stream.outgoing, begin, data, b"")
 
     # -- running --------------------------------------------------------------------------------

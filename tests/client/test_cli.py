@@ -185,10 +185,12 @@ def test_waiting_shows_each_phase_then_the_schedules(
     braid: Braid, server: FakeServer, model_file: Path
 ) -> None:
     server.models["net"] = server.models["echo"]
+    server.models["net"].warnings[:] = ["computes in float16"]
 
     code, out, err = braid("register", "net", model_file, "--wait")
 
     assert code == 0
+    assert "warning: computes in float16\n" in out
     assert "importing\nmeasuring · 3 of 6 · 2 s left\nready" in err
     assert "net version 1 is ready\n" in out
     row = "1 cpu fp16 1.50 ms (1.0%) 1.00 ms (2.0%) 1.500x (1.480 to 1.530)"

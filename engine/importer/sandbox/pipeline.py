@@ -21,7 +21,6 @@ from braid.core.errors import (
     UnsupportedOperators,
 )
 from braid.core.graph import OpGraph
-from braid.core.tensor import BATCH
 from braid.engine.importer.artefact import write_artefact
 from braid.engine.importer.host.messages import OnProgress
 from braid.engine.importer.host.report import BatchAxes, Report, Verified, file_digest
@@ -93,9 +92,8 @@ def import_upload(source: UploadedModel, request: ImportRequest, on_progress: On
     leave_compiler_out()
     samples = read_samples(request.samples) if request.samples else {}
     study, reference = _in_parts_or_whole(source, request, samples, on_progress)
-    given = with_shapes_of(samples, study.subject.template.inputs, request.example_shapes)
-    remarks = [source.remark, _guessed(study.subject, given)]
-    study = replace(study, warnings=(*study.warnings, *filter(None, remarks)))
+    if source.remark:
+        study = replace(study, warnings=(*study.warnings, source.remark))
     on_progress(0.85, "looking where padding is exact")
     padding = padded_axes(study.subject, study.batch, reference) if study.is_verified else ()
     on_progress(0.9, "writing the artefact")
@@ -365,19 +363,6 @@ def _cautions(checked: Checked) -> tuple[str, ...]:
             f"{checked.tolerance:.1g} of the largest"
         )
     return tuple(cautions)
-
-
-def _guessed(subject: Subject, given: Mapping[str, tuple[int, ...]]) -> str:
-    """Say which extents were guessed, as neither the file nor the caller says them; "": none."""
-    given_dims = {dim for name in given for dim in subject.template.inputs[name].shape}
-    guessed = {
-        dim: extent
-        for name, spec in subject.example.specs.items()
-        for dim, extent in zip(subject.template.inputs[name].shape, spec.shape, strict=True)
-        if isinstance(dim, str) and dim != BATCH and dim not in given_dims
-    }
-    extents = ", ".join(f"{name}={extent}" for name, extent in guessed.items())
-    return f"tried at {extents}, as the file leaves that open" if extents else ""
 
 
 def _report(study: Study, reference: ReferenceModel, upload: Path, source: UploadedModel) -> Report:

@@ -226,6 +226,8 @@ def watch(client: Client, job: Job, args: argparse.Namespace, progress: JobProgr
     how = "is ready" if job.state is JobState.READY else "serves, but is not scheduled"
     print(f"{job.model} version {job.version} {how}{remark}")
     print_schedules(model)
+    for warning in model.warnings:
+        print(f"warning: {warning}")
     if model.guessed_extents:
         print(guess_text(model.guessed_extents))
     for axis in (*model.padding, *filter(None, [model.lengths])):
