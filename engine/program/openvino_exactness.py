@@ -83,14 +83,6 @@ class Bounds:
 
     of: Mapping[str, Range]
 
-    def narrowed(self, other: Bounds) -> Bounds:
-        """Bounds within both."""
-        of = {**other.of, **self.of}
-        for name in self.of.keys() & other.of.keys():
-            (low, high), (other_low, other_high) = self.of[name], other.of[name]
-            of[name] = max(low, other_low), min(high, other_high)
-        return Bounds(of)
-
     def check(self, inputs: Mapping[str, Tensor]) -> None:
         for name, (least, most) in self.of.items():
             if inputs[name].numel():

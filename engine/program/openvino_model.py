@@ -3,9 +3,9 @@
     file that the import kept ──read──> model ──shapes of a run──> compiled for them ──> requests
 
 Compiled code is of static shapes: made for open ones it took 3 to 8 % longer (SqueezeNet,
-GoogLeNet). One more is made for open shapes where those of requests are not known. It computes in
-the calling thread, with threads beside it (openvino_library.py), and OpenVINO looks between
-operators whether a run is to end. Nothing is cached in files.
+GoogLeNet). It computes in the calling thread, with threads beside it
+(openvino_library.py), and OpenVINO looks between operators whether a run is to end. Nothing is
+cached in files.
 """
 
 from __future__ import annotations
@@ -36,9 +36,6 @@ from braid.engine.runtime.stopping import stop_signal
 
 MAX_COMPILED = 64
 """Shapes that a model is compiled for at the same time, at most."""
-
-MAX_KERNELS = 1024
-"""Kernels that are kept of a model of open shapes: each is of one operator at some shapes."""
 
 _TYPES = {FP32: "f32", BF16: "bf16"}
 
@@ -117,84 +114,24 @@ class OpenVinoModel:
         return compiled
 
     def _compile(self, shapes: _Shapes) -> _Compiled:
+        if not all(shape.numel() for _, shape in shapes):
+            raise PreconditionFailed("OpenVINO gets no empty tensors")
         with _refused(_CANNOT):
-            model = self._folded(shapes)
+            model = self._model.clone()
+            model.reshape({name: list(shape) for name, shape in shapes})
+            from openvino.passes import ConstantFolding, Manager
+
+            manager = Manager()
+            manager.register_pass(ConstantFolding())
+            manager.run_passes(model)
+            if any(port.get_partial_shape().is_dynamic for port in model.outputs):
+                raise PreconditionFailed("the shapes of its outputs depend on content")
             bounds = exact_within(model)
             with tbb_threads.on(self._cpus, self._device_cpus):
                 compiled = self._core.compile_model(model, "CPU", self._properties)
                 ready = _Compiled(self._library, compiled, bounds)
                 ready.warm_up()
         return ready
-
-    def _folded(self, shapes: _Shapes) -> Any:
-        """The model at static shapes, its constants folded."""
-        if not all(shape.numel() for _, shape in shapes):
-            raise PreconditionFailed("OpenVINO gets no empty tensors")
-        from openvino.passes import ConstantFolding, Manager
-
-        model, manager = self._model.clone(), Manager()
-        model.reshape({name: list(shape) for name, shape in shapes})
-        manager.register_pass(ConstantFolding())
-        manager.run_passes(model)
-        if any(port.get_partial_shape().is_dynamic for port in model.outputs):
-            raise PreconditionFailed("the shapes of its outputs depend on content")
-        return model
-
-
-class OpenVinoAnyShape(OpenVinoModel):
-    """One model, compiled once, for all shapes between those that it was made ready for.
-
-    Bounds of its integers are those at the latter. Content and bounds are sums of products of
-    extents, each to the first power, as far as they depend on extents at all (``exact_within``); so
-    what holds at the corners of a box of shapes holds in it.
-    """
-
-    _ready: _Compiled | None = None
-    _bounds: Bounds | None = None
-
-    def ready_for(self, inputs: Mapping[str, Tensor]) -> None:
-        """Let runs have these shapes, and all between them and the earlier ones."""
-        shapes = {name: tensor.shape for name, tensor in inputs.items()}
-        with self._lock, _refused(_CANNOT):
-            bounds = exact_within(self._folded(tuple(shapes.items())))
-            if self._ready is None:
-                properties = {**self._properties, "CPU_RUNTIME_CACHE_CAPACITY": MAX_KERNELS}
-                with tbb_threads.on(self._cpus, self._device_cpus):
-                    compiled = self._core.compile_model(self._model, "CPU", properties)
-                self._ready, self._bounds = _Compiled(self._library, compiled, bounds), bounds
-                self._least, self._most = dict(shapes), dict(shapes)
-                self.run({name: torch.zeros(t.shape, dtype=t.dtype) for name, t in inputs.items()})
-            assert self._bounds is not None
-            self._bounds = self._bounds.narrowed(bounds)
-            self._least = {name: _each(min, self._least[name], shapes[name]) for name in shapes}
-            self._most = {name: _each(max, self._most[name], shapes[name]) for name in shapes}
-
-    def run(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Outputs by name.
-
-        Raises:
-            PreconditionFailed: they are not of shapes, or integers, that it was made ready for.
-        """
-        if self._ready is None or self._bounds is None:
-            raise PreconditionFailed("OpenVINO is ready for no shapes")
-        for name, tensor in inputs.items():
-            shape, least, most = tensor.shape, self._least[name], self._most[name]
-            if len(shape) != len(least) or not all(map(_is_between, least, shape, most)):
-                raise PreconditionFailed(f"OpenVINO is not ready for {list(shape)} in {name!r}")
-        self._bounds.check(inputs)
-        with self._ready.request() as request, _ended_by(request.cancel), _refused(_CANNOT):
-            request.bind({name: tensor.contiguous() for name, tensor in inputs.items()}, {})
-            request.infer()
-            return request.outputs()
-
-    def run_into(self, inputs: Mapping[str, Tensor], outputs: Mapping[str, Tensor]) -> None:
-        for name, result in self.run(inputs).items():
-            if name in outputs:
-                outputs[name].copy_(result)
-
-    @property
-    def holders(self) -> Sequence[object]:
-        return (self._model, *filter(None, [self._ready]))
 
 
 class OpenVino:
@@ -219,7 +156,7 @@ class OpenVino:
         *,
         any_shape: bool = False,
     ) -> OpenVinoModel:
-        return (OpenVinoAnyShape if any_shape else OpenVinoModel)(model, on, precision)
+        return OpenVinoModel(model, on, precision)
 
 
 class _Compiled:
@@ -266,39 +203,23 @@ class _Request:
     def __init__(self, library: Any, request: Any) -> None:
         self._library = library
         self._request = request
-        self._bound: dict[str, tuple[object, Any]] = {}  # address and shape, tensor of OpenVINO
+        self._bound: dict[str, tuple[int, Any]] = {}  # address, tensor of OpenVINO
         self.infer = request.infer
         self.cancel = request.cancel
 
     def bind(self, inputs: Mapping[str, Tensor], outputs: Mapping[str, Tensor]) -> None:
         for name, tensor in (*inputs.items(), *outputs.items()):
-            place = tensor.data_ptr(), tensor.shape
-            if name not in self._bound or self._bound[name][0] != place:
+            address = tensor.data_ptr()
+            if name not in self._bound or self._bound[name][0] != address:
                 shared = self._shared(tensor)
                 self._request.set_tensor(name, shared)
-                self._bound[name] = place, shared
-
-    def outputs(self) -> dict[str, Tensor]:
-        """Copies of the outputs, where none are bound."""
-        outputs: dict[str, Tensor] = {}
-        for place, port in enumerate(self._request.model_outputs):
-            result = torch.from_numpy(self._request.get_output_tensor(place).data.copy())
-            outputs |= dict.fromkeys(port.get_names(), result)
-        return outputs
+                self._bound[name] = address, shared
 
     def _shared(self, tensor: Tensor) -> Any:
         if tensor.dtype is torch.bfloat16:  # numpy has none
             bits = tensor.view(torch.uint16).numpy()
             return self._library.Tensor(bits, list(tensor.shape), self._library.Type.bf16)
         return self._library.Tensor(tensor.numpy(), shared_memory=True)
-
-
-def _each(choose: Callable[[int, int], int], one: torch.Size, other: torch.Size) -> torch.Size:
-    return torch.Size(map(choose, one, other))
-
-
-def _is_between(least: int, extent: int, most: int) -> bool:
-    return least <= extent <= most
 
 
 @contextmanager

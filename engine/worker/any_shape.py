@@ -9,29 +9,21 @@ costs no call, no graph and no kernels.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from itertools import product
 
 from torch import Tensor
 
 from braid.core.errors import PreconditionFailed
 from braid.core.graph import OpGraph
-from braid.core.padding import PaddedAxis
 from braid.core.program import ProgramKey
-from braid.core.tensor import BATCH, TensorType, outputs_at
+from braid.core.tensor import outputs_at
 from braid.engine.device import DevicePart, Tensors
 from braid.engine.link.shared_memory import SlotLayout, slot_layout
 from braid.engine.ops.dtypes import array_of
 from braid.engine.program.engines import Whole
 from braid.engine.program.onnxruntime_session import check_division
 from braid.engine.worker.heap_runs import Heap
-
-MOST_ROWS = 64
-"""Rows of a run, at most, that a runtime is made ready for which has to know bounds of shapes."""
-
-MOST_AXES = 3
-"""Open axes beside the batch, at most, of a model in such a runtime: it looks at all corners."""
 
 MAX_LAYOUTS = 512
 """Programs whose slots are remembered."""
@@ -46,45 +38,6 @@ def check_any_division(template: OpGraph, graph: OpGraph, constants: Mapping[str
                 raise PreconditionFailed(
                     f"a branch of {operator.name!r} may divide integers, which was not tried"
                 )
-
-
-def corners(
-    inputs: Mapping[str, TensorType], padding: Sequence[PaddedAxis]
-) -> list[dict[str, TensorType]]:
-    """Least and greatest shapes of a model, in all combinations, as far as the import looked.
-
-    Raises:
-        PreconditionFailed: it did not look at each open axis, or there are too many.
-    """
-    most = {BATCH: MOST_ROWS, **{axis.axis: axis.up_to for axis in padding}}
-    axes = {dim for spec in inputs.values() for dim in spec.shape if isinstance(dim, str)}
-    if not axes <= most.keys() or len(axes - {BATCH}) > MOST_AXES:
-        raise PreconditionFailed("it is not known how large its open extents may be")
-    ends = product(*([(axis, 1), (axis, most[axis])] for axis in sorted(axes)))
-    return [{name: spec.bind(dict(end)) for name, spec in inputs.items()} for end in ends]
-
-
-class OrInstead:
-    """Runs in one runtime, and in another one what that refuses."""
-
-    def __init__(self, whole: Whole, instead: Whole) -> None:
-        self._whole, self._instead = whole, instead
-        self.holders = (*whole.holders, *instead.holders)
-
-    def run(self, inputs: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        try:
-            return self._whole.run(inputs)
-        except PreconditionFailed:
-            return self._instead.run(inputs)
-
-    def run_into(self, inputs: Mapping[str, Tensor], outputs: Mapping[str, Tensor]) -> None:
-        try:
-            self._whole.run_into(inputs, outputs)
-        except PreconditionFailed:
-            self._instead.run_into(inputs, outputs)
-
-    def ready_for(self, inputs: Mapping[str, Tensor]) -> None:
-        self._whole.ready_for(inputs)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -13,7 +13,6 @@ import logging
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -24,12 +23,11 @@ from torch import Tensor
 
 from braid.core.errors import InvalidArtefact, PreconditionFailed
 from braid.core.graph import OpGraph
-from braid.core.padding import PaddedAxis
 from braid.core.plan import EnginePart, StreamPlan, sequential_plan, verify_plan
 from braid.core.precision import FP32, INT8
 from braid.core.program import PlanToRun, ProgramKey
 from braid.core.quantisation import Quantisation
-from braid.core.runtimes import ONNXRUNTIME, OPENVINO, engine_of
+from braid.core.runtimes import ONNXRUNTIME, engine_of
 from braid.core.tensor import TensorType, has_open_extents
 from braid.engine.device import Backend, DevicePart, Prepared, open_whole
 from braid.engine.importer.artefact import load_artefact
@@ -49,7 +47,7 @@ from braid.engine.program.kernel import PackedWeights
 from braid.engine.program.model_file import opened_file
 from braid.engine.program.program import NO_PARTS, BoundUnit, OpenedParts, Program
 from braid.engine.runtime.yielding import YieldToRequests, in_thread, no_pause
-from braid.engine.worker.any_shape import AnyShape, OrInstead, check_any_division, corners
+from braid.engine.worker.any_shape import AnyShape, check_any_division
 from braid.engine.worker.divided_rows import RowsOnLane, check_rows, divided
 from braid.engine.worker.divided_rows import Run as RunRows
 from braid.engine.worker.engine_parts import EngineParts, check_version
@@ -57,7 +55,7 @@ from braid.engine.worker.tensor_memory import storage_bytes, storage_of
 
 log = logging.getLogger("braid.worker")
 
-_SessionKey = tuple[str, str, range | None, int, str, bool]
+_SessionKey = tuple[str, str, range | None, int, str]
 """Runtime, digest, threads of a place (None: all), threads that call it at once, precision."""
 
 
@@ -83,7 +81,6 @@ class LoadedModel:
     """Constants of programs that are not among the weights."""
     content: Mapping[str, Any] = field(default_factory=dict)  # of inputs, that it takes
     takes_any_shape: bool = False
-    padding: Sequence[PaddedAxis] = ()  # what the import saw of each open axis
     loose: tuple[OpGraph, Mapping[str, Tensor]] | None = None  # for tensors without elements
 
     def shared(self) -> Iterator[Tensor]:
@@ -158,7 +155,6 @@ class ModelTable:
                     content=loaded.report.content,
                     takes_any_shape=bool(loaded.report.static_inputs)
                     or has_open_extents(loaded.graph.inputs),
-                    padding=loaded.report.padding,
                 ),
             )
 
@@ -191,16 +187,11 @@ class ModelTable:
         place: DevicePart | None = None,
         side_by_side: int = 1,
         precision: str = FP32,
-        *,
-        any_shape: bool = False,
     ) -> Whole:
         """Find a whole model in a runtime, shared while it is used, or open it.
 
         Places of one thread share one, which ``side_by_side`` threads call at once: its weights
         are there once.
-
-        With ``any_shape`` OpenVINO's takes requests of any, else it makes code for each shape that
-        runs; one of ONNX Runtime does both.
 
         That takes seconds for a large model, so it is done in a thread of its own, while requests
         go on being answered.
@@ -210,7 +201,7 @@ class ModelTable:
         """
         span = None if place is None else place.span if len(place.span) > 1 else range(1)
         callers = side_by_side if span == range(1) else 1
-        key = runtime, digest, span, callers, precision, any_shape
+        key = runtime, digest, span, callers, precision
         session = self._sessions.get(key)
         if session is None:
             model = self.model(digest)
@@ -218,7 +209,7 @@ class ModelTable:
             session = in_thread(
                 lambda: open_whole(
                     *(backend, runtime, model.artefact, model.file_digest, callers, precision),
-                    any_shape=any_shape or (model.takes_any_shape and runtime != OPENVINO),
+                    any_shape=model.takes_any_shape,
                 ),
                 self._pause,
             )
@@ -419,29 +410,13 @@ class ModelTable:
             PreconditionFailed: no runtime has the model, or a request could end the process there.
         """
         digest, runtime, count = to_run.program.digest, to_run.runtime, to_run.side_by_side
-        model, places = self.model(digest), self.places(count)
-        check_any_division(model.template, *self.static(to_run.program))
-        if runtime == OPENVINO:
-            wholes = self._open_in_openvino(model, digest, places)
-        else:
-            wholes = [self.session(runtime, digest, place, count) for place in places]
+        template = self.model(digest).template
+        if runtime == ONNXRUNTIME:
+            check_any_division(template, *self.static(to_run.program))
         return [
-            AnyShape(digest, model.template, whole, place)
-            for whole, place in zip(wholes, places, strict=True)
+            AnyShape(digest, template, self.session(runtime, digest, place, count), place)
+            for place in self.places(count)
         ]
-
-    def _open_in_openvino(
-        self, model: LoadedModel, digest: str, places: Sequence[DevicePart | None]
-    ) -> list[Whole]:
-        """Sessions for any shape that the import looked at; ONNX Runtime runs what they refuse."""
-        ends = corners(model.template.inputs, model.padding)
-        shapes = [{name: empty_of(spec) for name, spec in end.items()} for end in ends]
-        count = len(places)
-        wholes = [self.session(OPENVINO, digest, place, count, any_shape=True) for place in places]
-        for whole in dict.fromkeys(wholes):
-            in_thread(partial(_be_ready, whole, shapes), self._pause)
-        instead = self.session(ONNXRUNTIME, digest)
-        return [OrInstead(whole, instead) for whole in wholes]
 
     def keep_any_shape(self, number: int, copies: Sequence[AnyShape]) -> None:
         self._any_shape[number] = copies
@@ -533,11 +508,6 @@ class ModelTable:
         if number not in self._executables:
             raise PreconditionFailed(f"executable {number} is not prepared on this device")
         return self._executables[number]
-
-
-def _be_ready(whole: Whole, shapes: Sequence[Mapping[str, Tensor]]) -> None:
-    for inputs in shapes:
-        whole.ready_for(inputs)
 
 
 def static_tensors(key: ProgramKey) -> dict[str, Tensor]:

@@ -108,15 +108,14 @@ class OtherShapes:
             self._crowded_s += seconds
         return self._session is not None and self._crowded_s >= self._open_s
 
-    async def open_beside(self, count: int, runtime: str) -> None:
+    async def open_beside(self, count: int) -> None:
         """Have the device open a session for ``count`` runs side by side, each on its part.
 
         Raises:
-            BraidError: the device cannot, in this runtime.
+            BraidError: the device cannot.
         """
         assert self._session is not None
-        to_run = replace(self._session.to_run, side_by_side=count, runtime=runtime, plan_id=runtime)
-        ready = await self._device.prepare(to_run)
+        ready = await self._device.prepare(replace(self._session.to_run, side_by_side=count))
         if self._session is None:  # shut meanwhile
             await self._retire(ready)
         else:

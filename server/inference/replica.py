@@ -18,7 +18,6 @@ import logging
 from collections import Counter, OrderedDict
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import inf
 from weakref import WeakSet
 
 from braid.compiler.imported_model import ImportedModel
@@ -32,7 +31,7 @@ from braid.core.program import (
     ProgramKey,
     as_scheduled,
 )
-from braid.core.runtimes import ONNXRUNTIME, OPENVINO
+from braid.core.runtimes import ONNXRUNTIME
 from braid.core.schedule import Schedule, ScheduleKey
 from braid.core.tensor import BATCH, BYTES, TensorType, has_open_extents, outputs_at
 from braid.engine.importer.host.report import BatchAxes
@@ -131,7 +130,6 @@ class ModelReplica:
         specs = graph.inputs, self.output_specs
         self.other_shapes = OtherShapes(device, specs, self._to_run, self._retire)
         self._opening_beside: asyncio.Task[None] | None = None
-        self._runtimes_beside: Sequence[str] = (ONNXRUNTIME,)  # of other shapes, best first
         self._is_onnxruntime_right = imported.is_onnxruntime_right
         self._takes_any_shape = bool(report.static_inputs) or has_open_extents(graph.inputs)
         self._in_use: dict[Executable, int] = {}  # by batches being formed or running
@@ -383,9 +381,6 @@ class ModelReplica:
             self._has_ways(is_any_size=False, beside=1)
         if not self._takes_any_shape or not self.other_shapes.may_open:
             return
-        us = [schedule.latency_in(runtime) or inf for runtime in (ONNXRUNTIME, OPENVINO)]
-        if schedule.was_right_in(OPENVINO) and us[1] <= us[0]:
-            self._runtimes_beside = OPENVINO, ONNXRUNTIME
         program = self._to_run(self.profiled, self.batch_sizes[0]).program
         to_run = PlanToRun(program, plan_id=ONNXRUNTIME, runtime=ONNXRUNTIME, any_shape=True)
         try:
@@ -406,16 +401,14 @@ class ModelReplica:
     async def open_beside(self) -> None:
         """Have other shapes answered side by side as well, one on each thread of the device."""
         count = self.device.threads
-        for runtime in self._runtimes_beside:
-            try:
-                await self.other_shapes.open_beside(count, runtime)
-            except BraidError as error:
-                facts = {"model": self.name, "version": self.version, "reason": str(error)}
-                log.info("other shapes do not run side by side in %s", runtime, extra=facts)
-            else:
-                if self.other_shapes.has_session:
-                    self._has_ways(is_any_size=self.batched, beside=count)
-                return
+        try:
+            await self.other_shapes.open_beside(count)
+        except BraidError as error:
+            facts = {"model": self.name, "version": self.version, "reason": str(error)}
+            log.info("other shapes do not run side by side", extra=facts)
+        else:
+            if self.other_shapes.has_session:
+                self._has_ways(is_any_size=self.batched, beside=count)
 
     def answer_bytes(
         self, shape_class: ShapeClass, rows: int, outputs: Sequence[str]

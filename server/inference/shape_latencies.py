@@ -10,7 +10,6 @@ of length 20 are expected to take what one of length 60 does.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 
 from braid.core.curve import Curve
@@ -53,22 +52,18 @@ class ShapeTimes:
         self._runs: dict[int, tuple[float, float]] = {}  # bin -> elements, seconds one by one
         self._curve, self._since = Curve({}), 0  # as of so many runs ago
         self._pace = 1.0  # of the device now, over that of ``_runs``
-        self._slower: dict[int, float] = {}  # by octave: a run beside others over one alone
-        self._alone = Counter[int]()  # by octave: runs since one was beside others
+        self._slower: float | None = None  # a run beside others over one alone, as observed
+        self._unseen = 0  # runs since one was beside others
 
     @property
     def are_compared(self) -> bool:
         """Whether runs of two numbers of elements were seen."""
         return len(self._runs) > 1
 
-    def slower(self, elements: int) -> float:
-        """Expected ratio of the seconds of a run beside others to those of one alone.
-
-        As observed in runs of about as many elements: short ones gain less than long ones.
-        """
-        octave = _octave(elements)
-        nearest = min(self._slower, key=lambda at: abs(at - octave), default=octave)
-        return self._slower.get(nearest, BESIDE * self.beside)
+    @property
+    def slower(self) -> float:
+        """Expected ratio of the seconds of a run beside others to those of one alone."""
+        return BESIDE * self.beside if self._slower is None else self._slower
 
     def expected_s(self, elements: int) -> float | None:
         """Return the expected seconds of a run alone; None: nothing is known."""
@@ -82,10 +77,9 @@ class ShapeTimes:
         if beside > 1:
             self._observe_beside(elements, seconds)
             return
-        octave = _octave(elements)
-        self._alone[octave] += 1
-        if self._alone[octave] >= FORGOTTEN_AFTER and octave in self._slower:
-            self._slower[octave] = BESIDE * self.beside
+        self._unseen += 1
+        if self._unseen >= FORGOTTEN_AFTER:
+            self._slower = None
         at, seconds = bin_of(elements), seconds / self._pace
         is_new = at not in self._runs
         place, old_s = self._runs.get(at, (float(elements), seconds))
@@ -98,15 +92,11 @@ class ShapeTimes:
     def _observe_beside(self, elements: int, seconds: float) -> None:
         expected_s = self.expected_s(elements)
         if expected_s is not None:
-            octave, slower = _octave(elements), self.slower(elements)
-            self._alone[octave] = 0
+            self._unseen = 0
+            slower = self.slower
             surprise = surprise_of(seconds, slower * expected_s, OF_ALL_SHAPES)
-            self._slower[octave] = slower * (1 + surprise / 2)
+            self._slower = slower * (1 + surprise / 2)
             self._pace *= 1 + surprise / 2
-
-
-def _octave(elements: int) -> int:
-    return elements.bit_length()
 
 
 class ShapeLatencies(LatencyTable):
@@ -148,9 +138,7 @@ class ShapeLatencies(LatencyTable):
     def seconds(self, size: int, beside: int = 1) -> float:
         if beside == 1:
             return super().seconds(size)
-        return self._by_way.get(Way(size, beside)) or self._times.slower(
-            size * self._elements
-        ) * self.seconds(size)
+        return self._by_way.get(Way(size, beside)) or self._times.slower * self.seconds(size)
 
     def _expected_s(self, size: int) -> float:
         if self._times.is_any_size:

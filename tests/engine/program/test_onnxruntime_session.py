@@ -39,7 +39,7 @@ def artefact(tmp_path: Path) -> Path:
 @pytest.fixture
 def table(artefact: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModelTable]:
     files = {MODEL_FILE: file_digest(artefact / MODEL_FILE)}
-    report = SimpleNamespace(files=files, content={}, static_inputs=(), padding=())
+    report = SimpleNamespace(files=files, content={}, static_inputs=())
     loaded = SimpleNamespace(graph=SimpleNamespace(inputs={}), weights={}, report=report)
     monkeypatch.setattr("braid.engine.worker.models.load_artefact", lambda _: loaded)
     executor = CpuExecutor(threads=2)

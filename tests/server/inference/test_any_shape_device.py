@@ -23,7 +23,7 @@ from braid.core.inputs import GivenTensor
 from braid.core.padding import PaddedAxis
 from braid.core.plan import sequential_plan
 from braid.core.program import PlanToRun
-from braid.core.runtimes import ONNXRUNTIME, OPENVINO
+from braid.core.runtimes import ONNXRUNTIME
 from braid.core.schedule import SEQUENTIAL, Contender, Provenance, Schedule
 from braid.core.shape_uses import ShapeUses
 from braid.engine.importer.host.report import MODEL_FILE, file_digest
@@ -51,7 +51,6 @@ from tests.models.of_any_length import (
     convolution_over_time,
     masked_attention,
     pooling,
-    positives,
     two_texts,
 )
 from tests.server.inference.batching import Watcher
@@ -63,7 +62,6 @@ TOLERANCE = 1e-4
 DTYPES = {"float32": "FP32", "int64": "INT64"}
 
 RAN = Contender(ONNXRUNTIME, latency_us=1.0)
-RAN_FASTER = Contender(OPENVINO, latency_us=0.9)
 FAILED = Contender(ONNXRUNTIME, remark="the process ended")
 ERRED = Contender(ONNXRUNTIME, latency_us=1.0, max_rel_error=1.0, remark="outputs differ")
 
@@ -364,41 +362,6 @@ async def test_requests_side_by_side_equal_the_reference_and_nothing_is_prepared
         assert under.ran.keys() >= {1, 2}, "on all threads, and side by side"
         assert under.replica.other_shapes.prepared == 0
         assert device.model_memory[under.replica.digest].sessions == 2 * model.model.ByteSize()
-
-
-@pytest.mark.parametrize("of", ALL, ids=lambda of: of.__name__)
-async def test_side_by_side_the_runtime_that_was_faster_answers_unless_it_refuses(
-    device: Device, tmp_path: Path, of: Callable[[], AnyLength]
-) -> None:
-    pytest.importorskip("openvino")
-    random, model = np.random.default_rng(13), of()
-    async with served(device, model, tmp_path, RAN, RAN_FASTER) as under:
-        await under.replica.open_beside()
-        async with asyncio.TaskGroup() as requests:
-            checks = [
-                requests.create_task(under.check(model.inputs(random, rows, int(length))))
-                for length, rows in zip(random.integers(3, 80, 60), [1, 2, 3] * 20, strict=True)
-            ]
-        # OpenVINO needs to know how long requests may get, and what lengths outputs have.
-        refused = of in (convolution_over_time, positives)
-        plans = {check.result() for check in checks}
-        assert plans == ({ONNXRUNTIME} if refused else {ONNXRUNTIME, OPENVINO})
-        assert under.replica.other_shapes.prepared == 0
-
-
-async def test_side_by_side_requests_beyond_what_a_runtime_is_ready_for_are_answered_by_the_other(
-    device: Device, tmp_path: Path
-) -> None:
-    pytest.importorskip("openvino")
-    random, model = np.random.default_rng(14), pooling()
-    async with served(device, model, tmp_path, RAN, RAN_FASTER) as under:
-        (axis,) = under.replica.padding
-        await under.replica.open_beside()
-        async with asyncio.TaskGroup() as requests:
-            for length in random.integers(axis.up_to - 20, axis.up_to + 20, 60):
-                requests.create_task(under.check(model.inputs(random, 1, int(length))))
-        assert under.ran[2]
-        assert under.replica.other_shapes.prepared == 0
 
 
 async def test_a_session_side_by_side_is_opened_once_requests_wait_for_others(

@@ -366,7 +366,7 @@ async def test_side_by_side_the_session_pays_once_runs_have_waited_for_others() 
     for _ in range(10_000):
         assert not shapes.pays_beside(LEAST_BESIDE_S / 2)
     assert shapes.pays_beside(10.0)
-    await shapes.open_beside(2, ONNXRUNTIME)
+    await shapes.open_beside(2)
 
     (opened,) = device.prepared
     ready = shapes.ready(key(5), 2)

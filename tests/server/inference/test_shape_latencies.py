@@ -95,14 +95,3 @@ def test_what_one_shape_takes_side_by_side_is_learned_in_that_shape() -> None:
 )
 def test_each_small_number_of_rows_is_weighed(most: int, sizes: tuple[int, ...]) -> None:
     assert sizes_up_to(most) == sizes
-
-
-def test_short_runs_side_by_side_are_told_apart_from_long_ones() -> None:
-    times = times_of((20, 0.002), (200, 0.020), beside=2)
-    for _ in range(30):
-        times.observe(20, 0.005, beside=2)
-        times.observe(200, 0.030, beside=2)
-
-    assert times.slower(20) > 2 > times.slower(200)
-    assert times.slower(10) == times.slower(20)
-    assert times.slower(1000) == times.slower(200)
