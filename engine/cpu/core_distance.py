@@ -30,6 +30,10 @@ NEAR_NS = 150.0
 """Round trips of 40 to 110 ns were seen between cores of one L3 cache, of 160 to 500 between
 chiplets and sockets (AMD Zen 3 to 5, Intel Xeon)."""
 
+MOST_NS = 3000.0
+"""What takes longer is no distance: the host of a virtual machine has taken a core away meanwhile
+(5,000 to 14,000 ns were seen where the cores are 60 or 310 apart)."""
+
 GAP = 1.5
 """Ratio of two round trips, none between them, that tells near from far."""
 
@@ -146,7 +150,8 @@ def find_distances(
 def _measured(
     cores: Sequence[int], pairs: Sequence[Pair], round_trips: RoundTrips
 ) -> Sequence[float | None]:
-    return round_trips([(cores[one], cores[other]) for one, other in pairs]) if pairs else ()
+    trips_ns = round_trips([(cores[one], cores[other]) for one, other in pairs]) if pairs else ()
+    return [None if trip_ns is None or trip_ns > MOST_NS else trip_ns for trip_ns in trips_ns]
 
 
 def _between(one: int, other: int, first_of: dict[int, int], trips_ns: dict[Pair, float]) -> float:

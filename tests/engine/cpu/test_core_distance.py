@@ -135,6 +135,13 @@ def test_where_nothing_can_be_told_the_last_state_stays() -> None:
     assert CoreProbe((0, 1), machine.round_trips).look().name == ""
 
 
+def test_what_takes_too_long_for_a_distance_tells_nothing() -> None:
+    answers = iter([45.0, 45.0, *[12_925.0] * 3, 340.0, 340.0])
+    probe = CoreProbe((0, 1), lambda pairs: [next(answers)])
+
+    assert [probe.look().name for _ in range(5)] == ["near", "near", "near", "near", "far"]
+
+
 def test_one_lane_is_near_itself() -> None:
     state = CoreProbe((3,), Machine().round_trips).look()
 
