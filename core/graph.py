@@ -23,6 +23,9 @@ from braid.core.tensor import TensorType
 
 GRAPH_FORMAT = 1
 
+WEIGHTS = "weights"
+"""Attribute that holds numbers of the model, of which only the count matters to speed."""
+
 Literal = None | bool | int | float | str | list["Literal"]
 """Value of an attribute: JSON, so that a graph is data and never code."""
 
@@ -57,6 +60,13 @@ class Operator:
             raise InvalidArtefact("an operator needs a name and a kind")
         if not self.outputs or not all(self.outputs):
             raise InvalidArtefact(f"operator {self.name!r} needs named outputs")
+
+    def attributes_of_speed(self) -> dict[str, Literal]:
+        """The attributes; of weights among them, as of weights that are tensors, the shape."""
+        attributes = dict(self.attributes)
+        if isinstance(weights := attributes.get(WEIGHTS), list):
+            attributes[WEIGHTS] = len(weights)
+        return attributes
 
     def reads(self) -> Iterator[str]:
         """Names of all values this operator reads, branches included."""

@@ -118,7 +118,7 @@ def _signature(graph: OpGraph, op: Operator) -> str:
 
     parts = [
         op.kind,
-        dict(op.attributes),
+        op.attributes_of_speed(),
         dict(op.host),
         [spec(value) for value in op.inputs],
         [spec(value) for value in op.outputs],

@@ -35,7 +35,7 @@ from functools import partial
 
 from torch import Tensor
 
-from braid.core.graph import Literal, Operator, OpGraph
+from braid.core.graph import WEIGHTS, Literal, Operator, OpGraph
 from braid.engine.ops.kinds import EPILOGUE, OPS, WEIGHTED_SUM, WITH_SUM
 from braid.engine.passes.affine import scale_and_shift
 from braid.engine.passes.body import Weights, fresh, scalar
@@ -228,7 +228,7 @@ def _weighted(graph: OpGraph, op: Operator, upstream: Upstream) -> Operator | No
     if len(terms) > MAX_TERMS or all(weight == 1 for _, weight in terms):
         return None
     inputs, weights = tuple(name for name, _ in terms), [weight for _, weight in terms]
-    attributes: dict[str, Literal] = {**op.attributes, "weights": [*weights]}
+    attributes: dict[str, Literal] = {**op.attributes, WEIGHTS: [*weights]}
     return dataclasses.replace(op, kind=WEIGHTED_SUM, inputs=inputs, attributes=attributes)
 
 
@@ -256,6 +256,6 @@ def _multiple(op: Operator, graph: OpGraph, constants: Mapping[str, Tensor]) -> 
 
 
 def weights_of(op: Operator) -> list[float]:
-    weights = op.attributes["weights"]
+    weights = op.attributes[WEIGHTS]
     assert isinstance(weights, list)
     return [float(str(weight)) for weight in weights]

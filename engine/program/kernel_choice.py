@@ -125,7 +125,7 @@ def kernel_signature(unit: Operator, graph: OpGraph) -> str:
     specs = [to_json(graph.spec(name)) if name else None for name in (*unit.inputs, *unit.outputs)]
     document = [
         unit.kind,
-        dict(unit.attributes),
+        unit.attributes_of_speed(),
         [n in graph.constants for n in unit.inputs],
         specs,
     ]

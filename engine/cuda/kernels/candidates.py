@@ -13,6 +13,7 @@ only where they were measured to be fastest.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from weakref import WeakValueDictionary
 
 import torch
 from torch import Tensor
@@ -24,6 +25,7 @@ from braid.engine.cuda.kernels.fallback_kernel import with_fallback
 from braid.engine.cuda.kernels.fused import FusedOps, TorchFusedOps
 from braid.engine.cuda.kernels.inductor import (
     Compile,
+    SharedCode,
     compile_unit,
     compiled_kernel,
     is_worth_compiling,
@@ -72,6 +74,7 @@ class CudaKernels:
         self._layouts = sorted(FORMATS, key=lambda name: name != first)
         self._ops = ops or TorchFusedOps()
         self._compile = compile_
+        self._code: WeakValueDictionary[str, SharedCode] = WeakValueDictionary()
         pin_fp32()
 
     def place(
@@ -119,7 +122,8 @@ class CudaKernels:
         kernels.append(Kernel(REGISTRY, plain))
         if self._compile is not None and is_worth_compiling(unit):
             layout = self._layouts[0]
-            compiled = compiled_kernel(unit, layout, FORMATS[layout], self._compile)
+            shared = self._code.setdefault(self.signature(unit, graph), SharedCode())
+            compiled = compiled_kernel(unit, layout, FORMATS[layout], self._compile, shared)
             kernels.append(with_fallback(compiled, plain, unit.name))
         if self._precision == TF32:
             return [_in_tf32(kernel) for kernel in kernels]

@@ -5,22 +5,32 @@
 Inductor fuses within a unit; between units the plan decides, so that its kernels run side by side
 and inside our captures. Its own CUDA graphs are off. Compiling takes seconds: it happens at the
 first run, in memory formats that are the same at each run, and Inductor keeps the result on disk.
+Units of one signature share what is compiled; the weights of a sum are an operand.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from braid.core.graph import Operator
+from braid.core.graph import WEIGHTS, Operator
 from braid.engine.ops.kinds import EPILOGUE, call, epilogue_steps
 from braid.engine.program.kernel import Kernel
 
 Compiled = Callable[..., Sequence[Tensor]]
 Compile = Callable[[Operator, Sequence[Tensor | None]], Compiled]
+
+
+@dataclass(eq=False, slots=True, weakref_slot=True)
+class SharedCode:
+    """What units of one signature run, once the first of them compiled it."""
+
+    compiled: Compiled | None = None
+
 
 _OPTIONS = {"triton.cudagraphs": False, "layout_optimization": False}
 
@@ -68,6 +78,8 @@ def is_worth_compiling(unit: Operator) -> bool:
 def compile_unit(unit: Operator, operands: Sequence[Tensor | None]) -> Compiled:
     """Compile for tensors of the types, shapes, strides and device of ``operands``.
 
+    The last operand of a unit that has weights as an attribute are these.
+
     Returns:
         Takes the operands that are not None, gives the unit's outputs.
     """
@@ -79,7 +91,11 @@ def compile_unit(unit: Operator, operands: Sequence[Tensor | None]) -> Compiled:
 
     def function(*tensors: Tensor) -> list[Tensor]:
         rest = iter(tensors)
-        return list(call(unit, [None if operand is None else next(rest) for operand in operands]))
+        values = [None if operand is None else next(rest) for operand in operands]
+        attributes: dict[str, Any] = dict(unit.attributes)
+        if WEIGHTS in attributes:
+            attributes[WEIGHTS] = values.pop()
+        return list(call(replace(unit, attributes=attributes), values))
 
     with torch.no_grad():
         traced = make_fx(function, tracing_mode="fake")(*given)
@@ -97,9 +113,15 @@ def compiled_kernel(
     layout: str,
     memory_format: torch.memory_format,
     compile_: Compile = compile_unit,
+    shared: SharedCode | None = None,
 ) -> Kernel:
-    """The unit through Inductor, its images in one memory format; the first run compiles."""
-    compiled: list[Compiled] = []
+    """The unit through Inductor, its images in one memory format; the first run compiles.
+
+    ``shared``: with units of the same signature.
+    """
+    code = shared or SharedCode()
+    weights = unit.attributes.get(WEIGHTS)
+    placed: list[Tensor] = []
 
     def laid_out(operand: Tensor | None) -> Tensor | None:
         if operand is None:
@@ -109,8 +131,14 @@ def compiled_kernel(
 
     def run(*inputs: Tensor | None) -> Tensor | tuple[Tensor, ...]:
         operands = [laid_out(operand) for operand in inputs]
-        if not compiled:
-            compiled.append(compile_(unit, operands))
-        return tuple(compiled[0](*(operand for operand in operands if operand is not None)))
+        if weights is not None:
+            if not placed:
+                first = operands[0]
+                assert first is not None, "a sum has terms"
+                placed.append(torch.tensor(weights, device=first.device))
+            operands += placed
+        if code.compiled is None:
+            code.compiled = compile_(unit, operands)
+        return tuple(code.compiled(*(operand for operand in operands if operand is not None)))
 
     return Kernel(f"inductor.{layout}", run)

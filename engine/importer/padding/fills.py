@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from braid.core.graph import Operator
+from braid.core.graph import WEIGHTS, Operator
 from braid.engine.ops.kinds import OPS, WEIGHTED_SUM, call
 
 
@@ -215,7 +215,7 @@ def _affine(fills: Sequence[Fill], attributes: Attributes) -> Fill | None:
 
 
 def _weighted(fills: Sequence[Fill], attributes: Attributes) -> Fill | None:
-    scaled = [_scaled(f, float(w)) for f, w in zip(fills, attributes["weights"], strict=True)]
+    scaled = [_scaled(f, float(w)) for f, w in zip(fills, attributes[WEIGHTS], strict=True)]
     return None if None in scaled else _add([fill for fill in scaled if fill], {})
 
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from braid.core.graph import Operator, OpGraph
+from braid.core.graph import WEIGHTS, Operator, OpGraph
 from braid.core.quantisation import Quantisation
 from braid.engine.ops.kinds import EPILOGUE, WEIGHTED_SUM, epilogue_steps
 
@@ -87,7 +87,7 @@ class Candidates:
             return _has_functions(op)
         if op.kind in _SUMMED:
             shapes = {self._graph.spec(value).shape for value in (*op.inputs, *op.outputs)}
-            more = set(op.attributes) - {EPILOGUE, "weights"}
+            more = set(op.attributes) - {EPILOGUE, WEIGHTS}
             return len(shapes) == 1 and not more and _has_functions(op)
         return op.kind in AVERAGES and _has_functions(op) and self._averages(op)
 

@@ -16,7 +16,7 @@ from typing import Literal as Choice
 
 from torch import Tensor
 
-from braid.core.graph import Operator, OpGraph
+from braid.core.graph import WEIGHTS, Operator, OpGraph
 from braid.core.tensor import TensorType
 from braid.engine.ops.families.quantised_unit import (
     DEQUANTISE,
@@ -182,7 +182,7 @@ class _Fusing:
 
     def _is_sum(self, op: Operator) -> bool:
         shapes = {self._to.spec(value).shape for value in (*op.inputs, *op.outputs)}
-        return len(shapes) == 1 and not set(op.attributes) - {EPILOGUE, "weights"}
+        return len(shapes) == 1 and not set(op.attributes) - {EPILOGUE, WEIGHTS}
 
     def _weighted(self, op: Operator) -> bool:
         """Convolutions and linear layers with weights that are signed around zero."""

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from tests.engine.cuda.torch_2_11 import Torch211
 
-NEEDS_A_GPU = ("overlap", "lost_device", "tf32", "silu", "gelu", "linear residual")
+NEEDS_A_GPU = ("overlap", "lost_device", "tf32", "silu", "gelu", "linear residual", "weighted")
 
 Ints = Sequence[int]
 

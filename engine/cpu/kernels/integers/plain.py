@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from braid.core.graph import Operator
+from braid.core.graph import WEIGHTS, Operator
 from braid.engine.cpu.kernels.integers.rounding import Chain, Steps, rounded, steps_of_grid
 from braid.engine.cpu.kernels.unit_binding import UnitBinding
 from braid.engine.onednn import integers
@@ -36,7 +36,7 @@ def _number(value: float) -> Tensor:
 
 
 def summed(unit: Operator, read: QuantisedUnit, binding: UnitBinding) -> Kernel | None:
-    values, given = read.parts.values, read.attributes.get("weights")
+    values, given = read.parts.values, read.attributes.get(WEIGHTS)
     weights = given if isinstance(given, list) else [1.0] * len(values)
     grids = [
         Steps(steps.scale * float(str(weight)), steps.zero)

@@ -8,8 +8,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from braid.core.graph import Operator
-from braid.engine.cuda.kernels.inductor import Compiled, compiled_kernel, is_worth_compiling
+from braid.core.graph import Literal, Operator
+from braid.engine.cuda.kernels.inductor import (
+    Compiled,
+    SharedCode,
+    compiled_kernel,
+    is_worth_compiling,
+)
 from braid.engine.ops.kinds import call
 from tests.engine.cpu.test_kernels import convolution_attributes
 
@@ -55,12 +60,35 @@ def test_it_is_compiled_once_for_one_memory_format() -> None:
     assert all(t is None or t.is_contiguous(memory_format=torch.channels_last) for t in seen[0])
 
 
+def sum_of(*weights: float) -> Operator:
+    attributes: dict[str, Literal] = {"weights": [*weights], "epilogue": [["aten.relu"]]}
+    return Operator("s", "braid.weighted_sum", ("a", "b"), ("y",), attributes)
+
+
+def test_sums_that_differ_in_weights_alone_share_what_is_compiled() -> None:
+    compiled: list[Sequence[Tensor | None]] = []
+
+    def compile_(_: Operator, given: Sequence[Tensor | None]) -> Compiled:
+        compiled.append(given)
+        return lambda a, b, weights: [torch.relu(a * weights[0] + b * weights[1])]
+
+    shared, terms = SharedCode(), [torch.randn(2, 3, 4, 4), torch.randn(2, 3, 4, 4)]
+    for unit in (sum_of(0.25, -3.0), sum_of(7.0, 0.5)):
+        kernel = compiled_kernel(unit, "nchw", torch.contiguous_format, compile_, shared)
+
+        for _ in range(2):
+            (got,) = kernel.run_on(1)(*terms)
+            torch.testing.assert_close(got, call(unit, terms)[0])
+    assert len(compiled) == 1
+
+
 @pytest.mark.slow  # a C++ compiler, for seconds
 @pytest.mark.filterwarnings("ignore")  # Inductor's own
 def test_inductor_compiles_units_on_the_cpu_too() -> None:
     norm = Operator("n", "braid.rms_norm", ("x", "w"), ("y",), {"axis": -1, "eps": 1e-6})
     cases: list[tuple[Operator, list[Tensor | None]]]
     cases = [(CONVOLUTION, operands()), (norm, [torch.randn(3, 5, 16), torch.randn(16)])]
+    cases.append((sum_of(0.25, -3.0), [torch.randn(2, 3, 4, 4), torch.randn(2, 3, 4, 4)]))
     with torch.inference_mode():
         for unit, given in cases:
             kernel = compiled_kernel(unit, "nhwc", torch.channels_last)
