@@ -80,7 +80,7 @@ CASES = {
         "braid.linear_add", {"x": (2, 7, 96), "w": (64, 96), "b": (64,), "r": (2, 7, 64)}, {}
     ),
     "weighted sum": Case(
-        "braid.weighted_sum", {name: (2, 48, 17, 17) for name in "xyz"},
+        "braid.weighted_sum", dict.fromkeys("xyz", (2, 48, 17, 17)),
         {"weights": [0.25, -3.0, 1.0], "epilogue": RELU},
     ),
     "softmax": Case("aten.softmax", {"x": (4, 12, 64, 64)}, {"dim": -1}),
