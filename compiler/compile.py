@@ -39,7 +39,6 @@ from braid.core.device_state import CHANGING
 from braid.core.errors import DeviceChanged
 from braid.core.graph import OpGraph
 from braid.core.measurement import PlanMeasurement
-from braid.core.precision import FP32
 from braid.core.schedule import Contender, Provenance, Provisional, Schedule
 from braid.engine.link.messages import ComparePlans
 from braid.scheduler.planners import Planned
@@ -191,8 +190,7 @@ async def _compiled(steps: _Steps) -> tuple[Schedule, OpGraph]:
     )
     if options.side_by_side and not options.is_brief and not compared.choice.doubt:
         program = field.kernels.program
-        # In BF16 OpenVINO was 0.6 of a row's largest number off at inputs beyond the usual.
-        engines = work.runtimes(FP32) if program.precision == FP32 else ()
+        engines = work.runtimes(program.precision)
         schedule = await with_side_by_side(schedule, program, device, work.retry, runtimes=engines)
     return schedule, field.graph
 

@@ -14,6 +14,9 @@ from campaigns.exact.steps import Array, Interval, Step, Sums, evaluated
 DENORMAL = 2.0**-126
 """Numbers below this may become zero."""
 
+HALF_ULP = 2.0**-8
+"""Largest error of rounding to BF16, as a part of the number, and a bit."""
+
 
 class Precision(Protocol):
     """Rounding behind each step of one network."""
@@ -46,10 +49,11 @@ class Precision(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Floats:
-    """FP32, or BF16 between all steps."""
+    """FP32, or BF16 between all steps; engines round to BF16 where they like, or not."""
 
     drawn: Drawn
     narrow: bool
+    by_engines: bool = False
 
     @staticmethod
     def of(drawn: Drawn, *, narrow: bool) -> Floats:
@@ -70,10 +74,15 @@ class Floats:
         )
 
     def read(self, step: Step, value: str, numbers: Interval) -> Interval:
-        return numbers
+        """The numbers; of engines, their products with weights, each rounded twice at most."""
+        return _wider(numbers, 4 * HALF_ULP) if self.by_engines else numbers
 
     def stored(self, step: Step, result: Interval) -> Interval:
         """Rounded once; before a sum, perhaps not."""
+        if self.by_engines:
+            bias = 0.0 if step.bias is None else HALF_ULP * np.abs(step.bias).max()
+            wide = _wider(result, HALF_ULP)
+            return Interval(wide.low - bias - DENORMAL, wide.high + bias + DENORMAL)
         if not self.narrow:
             return Interval(result.low - DENORMAL, result.high + DENORMAL)
         low, high = bf16(result.low - DENORMAL), bf16(result.high + DENORMAL)
@@ -87,6 +96,11 @@ class Floats:
     def sums(self, step: Step) -> Sums:
         """In FP32, of unrounded numbers perhaps by Winograd's method, in tiles of six pixels."""
         return Sums(near=0 if self.narrow else 5)
+
+
+def _wider(numbers: Interval, part: float) -> Interval:
+    ends = np.maximum(abs(numbers.low), abs(numbers.high))
+    return Interval.around(numbers.middle, numbers.radius + part * ends)
 
 
 def bf16(x: Array) -> Array:
