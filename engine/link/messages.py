@@ -343,7 +343,7 @@ class CompareThroughput(MeasurementRequest[ThroughputMeasurements]):
     """Measure runs side by side on parts of the threads, beside runs of a plan on all of them."""
 
     to_run: PlanToRun
-    runtimes: tuple[str, ...]  # that take part, with the whole model; of braid.core.runtimes
+    ways: tuple[str, ...]  # "": the sequential plan; runtimes, with the whole model
     tolerance: float  # of outputs against that plan's, relative to the largest element
 
 

@@ -123,7 +123,7 @@ class Throughput:
         # more threads than cores, and then no team of the process waits for work by spinning.
         if threads > MOST_PLACES or not self._models.has_places(threads):
             return []
-        return [(threads, runtime) for runtime in ("", *self._request.runtimes)]
+        return [(threads, runtime) for runtime in self._request.ways]
 
     def _rival(
         self, number: int, count: int, runtime: str, expected: Mapping[str, Tensor]

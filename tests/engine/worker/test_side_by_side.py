@@ -127,7 +127,7 @@ def test_four_threads_are_measured_and_run_as_four_places(tmp_path: Path) -> Non
     worker = ServedWorker(lambda: CpuBackend(CpuExecutor(4)), 1 << 20)
     try:
         worker.call(LoadModel(DIGEST, str(tmp_path / "artefact")))
-        found = worker.call(CompareThroughput(KEY, PlanToRun(KEY), (), 1e-4))
+        found = worker.call(CompareThroughput(KEY, PlanToRun(KEY), ("",), 1e-4))
         assert [(each.count, each.runtime) for each in found.ways] == [(4, "")]
         (way,) = found.ways
         assert len(way.ratios) >= 5 or "did not count" in way.doubt  # beside other processes

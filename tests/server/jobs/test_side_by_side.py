@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from typing import Any, TypeVar, cast
 
 import pytest
 
+from braid.compiler.device import Device
+from braid.compiler.retries import RetryWhileRestarting
+from braid.compiler.side_by_side import with_side_by_side
+from braid.compiler.teams import ONE_LANE
 from braid.core.json_form import to_json
 from braid.core.measurement import SideBySideRuns, Speed, side_by_side_text
 from braid.core.plan import sequential_plan
+from braid.core.program import ProgramKey
 from braid.core.runtimes import ONNXRUNTIME, OPENVINO
 from braid.core.schedule import (
+    Contender,
     Provenance,
     Schedule,
     ScheduleKey,
@@ -18,6 +26,9 @@ from braid.core.schedule import (
     schedule_from_json,
     schedule_to_json,
 )
+from braid.engine.link.messages import ThroughputMeasurements
+
+T = TypeVar("T")
 
 BEST = SideBySideRuns(2, ONNXRUNTIME, 6370.0, Speed(1.25, 1.1, 1.35))
 
@@ -57,3 +68,45 @@ def test_the_text_says_whether_it_is_used() -> None:
     assert "(OpenVINO)" in side_by_side_text(replace(BEST, runtime=OPENVINO))
     doubtful = SideBySideRuns(2, ONNXRUNTIME, 6370.0, Speed(1.25, 0.9, 1.35))
     assert "not used" in side_by_side_text(doubtful)
+
+
+class Asked:
+    """A device that notes which ways it is asked to compare, and has none that pays."""
+
+    def __init__(self) -> None:
+        self.ways: tuple[str, ...] = ()
+
+    async def ask(self, request: Any) -> ThroughputMeasurements:
+        self.ways = request.ways
+        return ThroughputMeasurements(())
+
+
+async def at_once(call: Callable[[], Awaitable[T]]) -> T:
+    return await call()
+
+
+@pytest.mark.parametrize(
+    ("alone_us", "ways"),
+    [
+        ({}, ("", ONNXRUNTIME, OPENVINO)),  # nothing is known
+        ({ONE_LANE: 900.0}, ("", ONNXRUNTIME, OPENVINO)),
+        ({ONE_LANE: 900.0, "onnxruntime-1": 600.0}, (ONNXRUNTIME, OPENVINO)),
+        ({ONE_LANE: 900.0, "onnxruntime-1": 600.0, "openvino-1": 800.0}, (ONNXRUNTIME,)),
+        ({ONE_LANE: 700.0, "onnxruntime-1": 600.0, "openvino-1": 800.0}, ("", ONNXRUNTIME)),
+    ],
+)
+async def test_what_is_slow_on_one_thread_is_not_tried_side_by_side(
+    alone_us: dict[str, float], ways: tuple[str, ...]
+) -> None:
+    rivals = tuple(Contender(name, latency_us=us) for name, us in alone_us.items())
+    made, device = schedule(None), Asked()
+    promoted = replace(made.provenance, candidates=rivals, promoted=True, tolerance=1e-4)
+    program = ProgramKey("d", ())
+
+    found = await with_side_by_side(
+        replace(made, provenance=promoted), program, cast("Device", device),
+        cast("RetryWhileRestarting", at_once), runtimes=(ONNXRUNTIME, OPENVINO),
+    )  # fmt: skip
+
+    assert device.ways == ways
+    assert found.provenance.side_by_side is None
