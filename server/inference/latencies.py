@@ -74,6 +74,11 @@ class LatencyTable:
     def ways(self) -> tuple[Way, ...]:
         return (*map(Way, self.sizes), *self.beside)
 
+    @property
+    def busy_ways(self) -> tuple[Way, ...]:
+        """The ways that are weighed where several requests wait."""
+        return self.ways
+
     def add(self, size: int) -> None:
         """Let batches of one size more be formed."""
         self.sizes = tuple(sorted({*self.sizes, size}))

@@ -113,7 +113,7 @@ class ModelReplica:
         shapes = self._take_shapes()
         self.profiled = self.scheduled[shapes[0].shapes_text]  # the main class
         self.lengths = Lengths(self._padded_in_batches(report.batch), self.profiled)
-        self.shape_times = ShapeTimes()
+        self.shape_times = ShapeTimes(lambda: device.state.name)
         self.buckets = Buckets(self.lengths.axis, self.profiled, self.shape_times)
         self.padding_check = PaddingCheck()
         self.seen_lengths = SeenLengths(chosen=imported.chosen_lengths)  # as stored last
@@ -178,16 +178,28 @@ class ModelReplica:
         executables = {*self._profiled.values(), *beside, *self._retired, *others, *spare}
         await self.device.let_go(self.digest, executables)
 
-    def lane_of(self, request: Request) -> Hashable:
-        """Return what requests must have in common to share batches."""
+    def lane_of(self, request: Request, waiting: int = 0) -> Hashable:
+        """Return what requests must have in common to share batches.
+
+        ``waiting``: requests that are there before it.
+        """
         if not self.lengths.axes or self.padding_check.failure:
             return request.shape_class
         has_session = self.other_shapes.has_session
-        if (bucket := self.buckets.of(request, has_session=has_session)) is not None:
+        bucket = self.buckets.of(request, has_session=has_session)
+        if bucket is not None and not (waiting and self._is_cheaper_beside(request, bucket)):
             return bucket
         if not has_session:  # each length of a batch would have to be prepared
             return request.shape_class
         return self.lengths.lane_of(request)
+
+    def _is_cheaper_beside(self, request: Request, bucket: ShapeClass) -> bool:
+        """Whether a request takes less of a busy device unpadded, beside another one."""
+        times = self.shape_times
+        alone_s = times.expected_s(elements_of(request.shape_class))
+        if not times.goes_beside or alone_s is None:
+            return False
+        return times.slower * alone_s / times.beside < self.latencies(bucket).seconds_per_row
 
     def latencies(self, lane: Hashable) -> LatencyTable:
         table = self._latencies.get(lane)
@@ -456,7 +468,9 @@ class ModelReplica:
         key, beside = (shape_class, batch_size), ready.to_run.side_by_side
         if key in self._profiled:
             return
-        self.shape_times.observe(batch_size * elements_of(shape_class), seconds, beside)
+        opening = self._opening_beside
+        if opening is None or opening.done():  # it takes cores from what runs meanwhile
+            self.shape_times.observe(batch_size * elements_of(shape_class), seconds, beside)
         if beside > 1:
             return
         self.other_shapes.ran(key, ready, seconds)

@@ -10,7 +10,8 @@ of length 20 are expected to take what one of length 60 does.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from braid.core.curve import Curve
 from braid.server.inference.latencies import (
@@ -27,9 +28,16 @@ FINE = 32
 REDRAWN = 32
 """Runs after which what was learned counts, unless they are of a new number of elements."""
 
-BESIDE = 0.95
+BESIDE = 0.9
 """First guess: runs side by side together take this part of what they take one by one. It is less
-than one so that they are tried."""
+than ``WORTH`` so that they are tried."""
+
+WORTH = 0.95
+"""Part of what they take one by one that runs side by side must stay below."""
+
+MOST_UNSEEN = 32 * FORGOTTEN_AFTER
+"""Runs one by one after which runs side by side that were not worth it are tried again, at most. It
+begins with ``FORGOTTEN_AFTER``, and doubles."""
 
 EVERY_SIZE = 8
 """Up to so many rows each number is weighed; of more, two between powers of two."""
@@ -41,19 +49,37 @@ def bin_of(number: int) -> int:
     return -(-number // step) * step
 
 
+@dataclass(slots=True)
+class _Trial:
+    """What runs side by side were seen to take in one state of the device."""
+
+    slower: float | None = None  # a run beside others over one alone; None: to be tried
+    _unseen: int = 0  # runs since one was beside others ...
+    _forgotten_after: int = FORGOTTEN_AFTER  # ... and how many there may be
+
+    def is_seen(self, slower: float) -> None:
+        self.slower, self._unseen = slower, 0
+
+    def is_unseen(self) -> None:
+        self._unseen += 1
+        if self.slower is not None and self._unseen >= self._forgotten_after:
+            self.slower = None
+            self._forgotten_after = min(2 * self._forgotten_after, MOST_UNSEEN)
+
+
 class ShapeTimes:
     """What runs of one model take by their elements, in all shapes without schedules."""
 
-    def __init__(self) -> None:
+    def __init__(self, state: Callable[[], str] = str) -> None:
+        """``state``: returns the name of the device's; runs side by side gain more in one."""
+        self._state = state
         self.beside = 1
         """Runs that a session for any shape goes on with at once; 1: one by one."""
         self.is_any_size = False
         """Whether batches may have any number of rows."""
         self._runs: dict[int, tuple[float, float]] = {}  # bin -> elements, seconds one by one
         self._curve, self._since = Curve({}), 0  # as of so many runs ago
-        self._pace = 1.0  # of the device now, over that of ``_runs``
-        self._slower: float | None = None  # a run beside others over one alone, as observed
-        self._unseen = 0  # runs since one was beside others
+        self._trials: dict[str, _Trial] = {}  # by state
 
     @property
     def are_compared(self) -> bool:
@@ -63,24 +89,35 @@ class ShapeTimes:
     @property
     def slower(self) -> float:
         """Expected ratio of the seconds of a run beside others to those of one alone."""
-        return BESIDE * self.beside if self._slower is None else self._slower
+        slower = self._trial.slower
+        return BESIDE * self.beside if slower is None else slower
+
+    @property
+    def _trial(self) -> _Trial:
+        return self._trials.setdefault(self._state(), _Trial())
+
+    @property
+    def goes_beside(self) -> bool:
+        """Whether runs for which others wait run side by side; if not, one by one.
+
+        It is one of both for all. A run on all threads waits until all parts of the device are
+        free, and the first of them idles meanwhile.
+        """
+        return self.beside > 1 and self.slower < WORTH * self.beside
 
     def expected_s(self, elements: int) -> float | None:
         """Return the expected seconds of a run alone; None: nothing is known."""
-        seconds = self._curve.at(elements)
-        return None if seconds is None else seconds * self._pace
+        return self._curve.at(elements)
 
     def observe(self, elements: int, seconds: float, beside: int = 1) -> None:
-        """Learn from a run; half of a surprise beside others is put down to the device."""
+        """Learn from a run."""
         if not seconds > 0:  # shorter than its clock tells
             return
         if beside > 1:
             self._observe_beside(elements, seconds)
             return
-        self._unseen += 1
-        if self._unseen >= FORGOTTEN_AFTER:
-            self._slower = None
-        at, seconds = bin_of(elements), seconds / self._pace
+        self._trial.is_unseen()
+        at = bin_of(elements)
         is_new = at not in self._runs
         place, old_s = self._runs.get(at, (float(elements), seconds))
         place += OF_ALL_SHAPES * (elements - place)
@@ -92,11 +129,9 @@ class ShapeTimes:
     def _observe_beside(self, elements: int, seconds: float) -> None:
         expected_s = self.expected_s(elements)
         if expected_s is not None:
-            self._unseen = 0
             slower = self.slower
             surprise = surprise_of(seconds, slower * expected_s, OF_ALL_SHAPES)
-            self._slower = slower * (1 + surprise / 2)
-            self._pace *= 1 + surprise / 2
+            self._trial.is_seen(slower * (1 + surprise))
 
 
 class ShapeLatencies(LatencyTable):
@@ -116,6 +151,12 @@ class ShapeLatencies(LatencyTable):
         count = self._times.beside
         self.beside = tuple(Way(size, count) for size in self.sizes) if count > 1 else ()
         self._revise()
+
+    @property
+    def busy_ways(self) -> tuple[Way, ...]:
+        if self.beside and self._times.goes_beside:
+            return self.beside
+        return tuple(map(Way, self.sizes))
 
     def add(self, size: int) -> None:
         super().add(size)

@@ -74,6 +74,7 @@ class CompletionPlan:
         self._table = table
         self._revision = -1
         self._latency: dict[Way, float] = {}
+        self._busy_ways: tuple[Way, ...] = ()
         self._totals: dict[int, list[float]] = {}  # by the rows of a request
 
     def total_s(self, rows: int, request_rows: int = 1) -> float:
@@ -84,10 +85,11 @@ class CompletionPlan:
         self._refresh()
         if request_rows not in self._totals and len(self._totals) >= MAX_TOTALS:
             self._totals.clear()
-        total, latency = self._totals.setdefault(request_rows, [0.0]), self._latency
+        total = self._totals.setdefault(request_rows, [0.0])
+        ways = [(way.rows, self._latency[way]) for way in self._busy_ways]
         for n in range(len(total), rows + 1):
             waiting = _whole(n, request_rows)
-            total.append(min(s * waiting + total[max(0, n - w.rows)] for w, s in latency.items()))
+            total.append(min(s * waiting + total[max(0, n - of_way)] for of_way, s in ways))
         return total[rows]
 
     def best_way(
@@ -122,9 +124,9 @@ class CompletionPlan:
     def _ways(self, most: int | None) -> Sequence[Way]:
         """Return the ways that ``most`` rows of a lane can fill, with the least that hold all."""
         if most is None:
-            return [*self._latency]
-        least = min((way.size for way in self._latency if way.size >= most), default=most)
-        return [way for way in self._latency if way.size <= least]
+            return self._busy_ways
+        least = min((way.size for way in self._busy_ways if way.size >= most), default=most)
+        return [way for way in self._busy_ways if way.size <= least]
 
     def best_way_on(
         self,
@@ -228,8 +230,9 @@ class CompletionPlan:
         return max(rows, round(rows / (1 - utilisation)))
 
     def _refresh(self) -> None:
-        if self._revision != self._table.revision or not self._latency:
-            self._revision = self._table.revision
+        ways = self._table.busy_ways
+        if self._revision != self._table.revision or self._busy_ways != ways:
+            self._revision, self._busy_ways = self._table.revision, ways
             self._latency = {way: self._table.seconds(*way) for way in self._table.ways}
             self._totals.clear()
 

@@ -142,7 +142,7 @@ class Batcher:
             queue = self._queues[model] = ModelQueue(model, observer)
         now = self._clock.now()
         queue.arrivals.arrived(now, request.rows)
-        lane = model.lane_of(request) if wanted is None else wanted
+        lane = model.lane_of(request, queue.requests) if wanted is None else wanted
         self._load.admit(queue, request, lane, deadline, now)
         result: asyncio.Future[InferenceResult] = asyncio.get_running_loop().create_future()
         ticket = Ticket(request, deadline, now, perf_counter_ns(), result, lane)
@@ -156,7 +156,8 @@ class Batcher:
 
     def expected_s(self, model: ModelReplica, request: CheckedRequest) -> float:
         """Return the expected seconds until a request that came now would be answered."""
-        queue, key = self._queues.get(model), model.lane_of(request)
+        queue = self._queues.get(model)
+        key = model.lane_of(request, 0 if queue is None else queue.requests)
         lane = None if queue is None or queue.is_empty else queue.lane(key)
         before = 0 if lane is None else lane.rows_before(request.priority)
         table = model.latencies(key)

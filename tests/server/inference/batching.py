@@ -101,7 +101,7 @@ class FakeModel:
         for size, seconds in self.beside_s.items():
             self._table.expect(size, seconds, PARTS)
 
-    def lane_of(self, request: CheckedRequest) -> Hashable:
+    def lane_of(self, request: CheckedRequest, waiting: int = 0) -> Hashable:
         return request.shape_class
 
     def latencies(self, lane: Hashable) -> LatencyTable:

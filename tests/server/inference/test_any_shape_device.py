@@ -38,6 +38,7 @@ from braid.server.inference.batching.execution import (
     ignore_wait,
 )
 from braid.server.inference.batching.queues import Piece
+from braid.server.inference.lengths import elements_of
 from braid.server.inference.replica import ModelReplica
 from braid.server.inference.requests import CheckedRequest, GivenRequest, check_request
 from braid.server.store.records import ModelVersion
@@ -496,6 +497,32 @@ async def test_requests_padded_to_scheduled_lengths_equal_the_reference(
     except InvalidRequest as error:  # padding is not exact
         assert "not padded" in str(error)  # noqa: PT017
         assert of is not masked_attention
+
+
+async def test_a_request_that_waits_is_not_padded_where_runs_side_by_side_compute_more(
+    device: Device, tmp_path: Path
+) -> None:
+    random, model = np.random.default_rng(9), masked_attention()
+    plan_faster = replace(RAN, latency_us=1.25)  # by a fifth, than the session in the comparison
+    options = ModelOptions((1,), lengths="64")
+    async with served(device, model, tmp_path, plan_faster, options=options) as under:
+        replica, request = under.replica, under.request(model.inputs(random, 1, 60))
+        bucket = replica.lane_of(request)
+        assert bucket in replica.scheduled.values()
+        assert replica.lane_of(request, waiting=3) == bucket, "no run is side by side"
+
+        replica.shape_times.beside = 2
+        elements = elements_of(request.shape_class)
+        for _ in range(30):
+            replica.shape_times.observe(elements, 1.0)
+        replica.expect(1, 1.0e6, request.shape_class)
+        for _ in range(30):
+            replica.shape_times.observe(elements, 1.5, 2)
+        replica.latencies(bucket).expect(1, 0.9)
+
+        assert replica.shape_times.goes_beside
+        assert replica.lane_of(request, waiting=3) != bucket
+        assert replica.lane_of(request) == bucket, "a lone one has all threads"
 
 
 async def test_lengths_of_one_bucket_share_batches(device: Device, tmp_path: Path) -> None:

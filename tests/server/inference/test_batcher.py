@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from braid.compiler.imported_model import ImportedModel
 from braid.compiler.options import ModelOptions
+from braid.core.device_state import UNKNOWN
 from braid.core.errors import DeadlineExceeded, InvalidRequest, QueueFull, WorkerRestarting
 from braid.core.graph import OpGraph
 from braid.core.inputs import GivenTensor
@@ -53,6 +54,7 @@ class FakeDevice:
 
     def __init__(self) -> None:
         self.name = self.device_key = "fake"
+        self.state = UNKNOWN
         self.events = DeviceEvents()
         self.arena = Arena(1 << 20)
         self.bench = SimpleNamespace(is_measuring=False, is_awaited=True, is_held=False)

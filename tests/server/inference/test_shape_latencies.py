@@ -82,6 +82,54 @@ def test_side_by_side_is_tried_and_left_where_it_does_not_pay() -> None:
     assert other.seconds(1, 2) < 2 * other.seconds(1), "tried again"
 
 
+def test_while_others_wait_all_runs_are_side_by_side_or_none_is() -> None:
+    times = times_of((60, 0.010), beside=2)
+    table = ShapeLatencies(SIZES, times, 60)
+    plan = CompletionPlan(table)
+
+    def ways() -> set[int]:
+        busy = {way.beside for way in table.busy_ways}
+        assert {plan.best_way(rows).beside for rows in (2, 3, 8)} == busy
+        return busy
+
+    assert ways() == {2}, "tried"
+    for _ in range(30):
+        times.observe(60, 0.0195, 2)  # less than two, but no run on all threads must come between
+    assert ways() == {1}
+    assert plan.best_way(1, is_alone=True) == Way(1)
+
+
+def test_what_did_not_pay_is_tried_again_later_and_later() -> None:
+    times = times_of((60, 0.010), beside=2)
+    runs = []
+    for _ in range(3):
+        while times.goes_beside:
+            times.observe(60, 0.020, 2)
+        runs.append(0)
+        while not times.goes_beside:
+            times.observe(60, 0.010, 1)
+            runs[-1] += 1
+
+    assert runs == [FORGOTTEN_AFTER, 2 * FORGOTTEN_AFTER, 4 * FORGOTTEN_AFTER]
+
+
+def test_each_state_of_the_device_has_its_own_trial() -> None:
+    state = ["near"]
+    times = ShapeTimes(lambda: state[0])
+    times.is_any_size, times.beside = True, 2
+    times.observe(60, 0.010)
+    while times.goes_beside:
+        times.observe(60, 0.020, 2)
+
+    state[0] = "far"
+    assert times.goes_beside, "tried"
+    for _ in range(10):
+        times.observe(60, 0.015, 2)
+    assert times.goes_beside
+    state[0] = "near"
+    assert not times.goes_beside
+
+
 def test_what_one_shape_takes_side_by_side_is_learned_in_that_shape() -> None:
     table = ShapeLatencies(SIZES, times_of((60, 0.010), beside=2), 60)
 
