@@ -75,9 +75,9 @@ class LatencyTable:
         return (*map(Way, self.sizes), *self.beside)
 
     @property
-    def busy_ways(self) -> tuple[Way, ...]:
-        """The ways that are weighed where several requests wait."""
-        return self.ways
+    def is_all_beside(self) -> bool | None:
+        """Whether, while several requests wait, all run side by side, or none; None: the best."""
+        return None
 
     def add(self, size: int) -> None:
         """Let batches of one size more be formed."""

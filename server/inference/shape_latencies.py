@@ -153,10 +153,8 @@ class ShapeLatencies(LatencyTable):
         self._revise()
 
     @property
-    def busy_ways(self) -> tuple[Way, ...]:
-        if self.beside and self._times.goes_beside:
-            return self.beside
-        return tuple(map(Way, self.sizes))
+    def is_all_beside(self) -> bool:
+        return bool(self.beside) and self._times.goes_beside
 
     def add(self, size: int) -> None:
         super().add(size)

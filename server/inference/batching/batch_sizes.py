@@ -74,7 +74,8 @@ class CompletionPlan:
         self._table = table
         self._revision = -1
         self._latency: dict[Way, float] = {}
-        self._busy_ways: tuple[Way, ...] = ()
+        self._is_all_beside: bool | None = None
+        self._busy_ways: dict[Way, float] = {}  # the same, of those that may run while others wait
         self._totals: dict[int, list[float]] = {}  # by the rows of a request
 
     def total_s(self, rows: int, request_rows: int = 1) -> float:
@@ -86,10 +87,9 @@ class CompletionPlan:
         if request_rows not in self._totals and len(self._totals) >= MAX_TOTALS:
             self._totals.clear()
         total = self._totals.setdefault(request_rows, [0.0])
-        ways = [(way.rows, self._latency[way]) for way in self._busy_ways]
         for n in range(len(total), rows + 1):
-            waiting = _whole(n, request_rows)
-            total.append(min(s * waiting + total[max(0, n - of_way)] for of_way, s in ways))
+            waiting, ways = _whole(n, request_rows), self._busy_ways.items()
+            total.append(min(s * waiting + total[max(0, n - w.rows)] for w, s in ways))
         return total[rows]
 
     def best_way(
@@ -124,7 +124,7 @@ class CompletionPlan:
     def _ways(self, most: int | None) -> Sequence[Way]:
         """Return the ways that ``most`` rows of a lane can fill, with the least that hold all."""
         if most is None:
-            return self._busy_ways
+            return [*self._busy_ways]
         least = min((way.size for way in self._busy_ways if way.size >= most), default=most)
         return [way for way in self._busy_ways if way.size <= least]
 
@@ -230,10 +230,15 @@ class CompletionPlan:
         return max(rows, round(rows / (1 - utilisation)))
 
     def _refresh(self) -> None:
-        ways = self._table.busy_ways
-        if self._revision != self._table.revision or self._busy_ways != ways:
-            self._revision, self._busy_ways = self._table.revision, ways
+        revision, all_beside = self._table.revision, self._table.is_all_beside
+        if (self._revision, self._is_all_beside) != (revision, all_beside) or not self._latency:
+            self._revision, self._is_all_beside = revision, all_beside
             self._latency = {way: self._table.seconds(*way) for way in self._table.ways}
+            self._busy_ways = {
+                way: seconds
+                for way, seconds in self._latency.items()
+                if all_beside in (None, way.beside > 1)
+            }
             self._totals.clear()
 
 

@@ -88,9 +88,7 @@ def test_while_others_wait_all_runs_are_side_by_side_or_none_is() -> None:
     plan = CompletionPlan(table)
 
     def ways() -> set[int]:
-        busy = {way.beside for way in table.busy_ways}
-        assert {plan.best_way(rows).beside for rows in (2, 3, 8)} == busy
-        return busy
+        return {plan.best_way(rows).beside for rows in (2, 3, 8)}
 
     assert ways() == {2}, "tried"
     for _ in range(30):
