@@ -2,9 +2,10 @@
 
     a turn:  │ A A A, on all threads │ B B B on each place, all places at once │     next: reversed
 
-The ways differ in how many runs they do at once and in which runtime runs the model. After
-three turns only the best one goes on. Outputs of each place are compared with those of all threads.
-Turns in which other processes had the cores do not count (engine/timing/counted_rounds.py).
+The ways differ in how many runs they do at once and in which runtime runs the model. After three
+turns only the best one goes on, and those near it. Outputs of each place are compared with those of
+all threads. Turns in which other processes had the cores do not count
+(engine/timing/counted_rounds.py).
 """
 
 from __future__ import annotations
@@ -32,6 +33,9 @@ from braid.engine.worker.models import (
 )
 
 FIRST_TURNS = 3
+NEAR = 1.05
+"""A way that takes more than this many times as long as the best one does not go on."""
+
 TURNS, MOST_TURNS = 7, 15
 """Turns, and at most how many where some of them, but not most, speak against the best way."""
 
@@ -161,10 +165,12 @@ class Throughput:
         while (turn := len(whole_us)) < MOST_TURNS and not counted.has_given_up:
             if turn >= LEAST_TURNS and monotonic() > until:
                 return
-            if turn >= TURNS and not 0 < 2 * staying[0].lost(whole_us) < turn:
+            best = min(staying, key=lambda rival: rival.seconds_per_run) if turn else staying[0]
+            if turn >= TURNS and not 0 < 2 * best.lost(whole_us) < turn:
                 return
             if turn == FIRST_TURNS:
-                staying = [min(rivals, key=lambda rival: rival.seconds_per_run)]
+                most_s = NEAR * best.seconds_per_run
+                staying = [rival for rival in staying if rival.seconds_per_run <= most_s]
             counted.begin()
             if turn % 2 == 0:
                 whole_us.append(self._together([whole], runs))
