@@ -14,8 +14,8 @@ from campaigns.exact.steps import Array, Interval, Step, Sums, evaluated
 DENORMAL = 2.0**-126
 """Numbers below this may become zero."""
 
-HALF_ULP = 2.0**-8
-"""Largest error of rounding to BF16, as a part of the number, and a bit."""
+ROUNDED = 2.0**-8
+"""Twice the largest error of rounding to BF16, as a part of the number."""
 
 
 class Precision(Protocol):
@@ -75,13 +75,13 @@ class Floats:
 
     def read(self, step: Step, value: str, numbers: Interval) -> Interval:
         """The numbers; of engines, their products with weights, each rounded twice at most."""
-        return _wider(numbers, 4 * HALF_ULP) if self.by_engines else numbers
+        return _wider(numbers, 4 * ROUNDED) if self.by_engines else numbers
 
     def stored(self, step: Step, result: Interval) -> Interval:
         """Rounded once; before a sum, perhaps not."""
         if self.by_engines:
-            bias = 0.0 if step.bias is None else HALF_ULP * np.abs(step.bias).max()
-            wide = _wider(result, HALF_ULP)
+            bias = 0.0 if step.bias is None else ROUNDED * np.abs(step.bias).max()
+            wide = _wider(result, ROUNDED)
             return Interval(wide.low - bias - DENORMAL, wide.high + bias + DENORMAL)
         if not self.narrow:
             return Interval(result.low - DENORMAL, result.high + DENORMAL)
