@@ -54,10 +54,6 @@ MAX_TABLES = 64
 """Lanes whose latencies are remembered."""
 
 
-MIXED = 1.2
-"""Factor by which a run on all threads costs more of a device whose other runs are side by side."""
-
-
 @dataclass(frozen=True, slots=True)
 class ScheduleMark:
     """Marks of a schedule that tell it from another one of the same key."""
@@ -198,16 +194,12 @@ class ModelReplica:
         return self.lengths.lane_of(request)
 
     def _is_cheaper_beside(self, request: Request, bucket: ShapeClass) -> bool:
-        """Whether a request takes less of a busy device unpadded, beside another one.
-
-        A plan on all threads waits for all parts of the device, which idle meanwhile.
-        """
-        times, table = self.shape_times, self.latencies(bucket)
+        """Whether a request takes less of a busy device unpadded, beside another one."""
+        times = self.shape_times
         alone_s = times.expected_s(elements_of(request.shape_class))
         if not times.goes_beside or alone_s is None:
             return False
-        padded_s = table.seconds_per_row * (1.0 if table.beside else MIXED)
-        return times.slower * alone_s / times.beside < padded_s
+        return times.slower * alone_s / times.beside < self.latencies(bucket).seconds_per_row
 
     def latencies(self, lane: Hashable) -> LatencyTable:
         table = self._latencies.get(lane)

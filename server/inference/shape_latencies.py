@@ -28,13 +28,12 @@ FINE = 32
 REDRAWN = 32
 """Runs after which what was learned counts, unless they are of a new number of elements."""
 
-BESIDE = 0.85
+BESIDE = 0.9
 """First guess: runs side by side together take this part of what they take one by one. It is less
 than ``WORTH`` so that they are tried."""
 
-WORTH = 0.9
-"""Part of what they take one by one that runs side by side must stay below. What is between them on
-all threads, such as plans of scheduled lengths, costs more than a smaller gain."""
+WORTH = 0.95
+"""Part of what they take one by one that runs side by side must stay below."""
 
 MOST_UNSEEN = 32 * FORGOTTEN_AFTER
 """Runs one by one after which runs side by side that were not worth it are tried again, at most. It
