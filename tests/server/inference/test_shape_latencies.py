@@ -97,16 +97,21 @@ def test_while_others_wait_all_runs_are_side_by_side_or_none_is() -> None:
     assert plan.best_way(1, is_alone=True) == Way(1)
 
 
+def runs_until(times: ShapeTimes, *, goes_beside: bool) -> int:
+    """Run as it goes, side by side without gain, until it goes otherwise; returns how often."""
+    for runs in range(10 * FORGOTTEN_AFTER):
+        if times.goes_beside == goes_beside:
+            return runs
+        times.observe(60, *((0.020, 2) if times.goes_beside else (0.010, 1)))
+    raise AssertionError("it goes on as before")
+
+
 def test_what_did_not_pay_is_tried_again_later_and_later() -> None:
     times = times_of((60, 0.010), beside=2)
     runs = []
     for _ in range(3):
-        while times.goes_beside:
-            times.observe(60, 0.020, 2)
-        runs.append(0)
-        while not times.goes_beside:
-            times.observe(60, 0.010, 1)
-            runs[-1] += 1
+        runs_until(times, goes_beside=False)
+        runs.append(runs_until(times, goes_beside=True))
 
     assert runs == [FORGOTTEN_AFTER, 2 * FORGOTTEN_AFTER, 4 * FORGOTTEN_AFTER]
 
@@ -116,8 +121,7 @@ def test_each_state_of_the_device_has_its_own_trial() -> None:
     times = ShapeTimes(lambda: state[0])
     times.is_any_size, times.beside = True, 2
     times.observe(60, 0.010)
-    while times.goes_beside:
-        times.observe(60, 0.020, 2)
+    runs_until(times, goes_beside=False)
 
     state[0] = "far"
     assert times.goes_beside, "tried"
