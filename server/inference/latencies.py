@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import inf
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from braid.core.cover import Cover
 
@@ -49,10 +49,20 @@ class Way(NamedTuple):
         return self.size * self.beside
 
 
+class Crowd(Protocol):
+    """How the requests of one model run while others wait."""
+
+    @property
+    def goes_beside(self) -> bool | None:
+        """Whether all run side by side, or none does; None: as is best for each batch."""
+
+
 class LatencyTable:
     """Expected seconds of a batch, by batch size and by how many run side by side."""
 
-    def __init__(self, sizes: Sequence[int]) -> None:
+    def __init__(self, sizes: Sequence[int], crowd: Crowd | None = None) -> None:
+        """``crowd``: of the model; None: its batches run as is best for each."""
+        self._crowd = crowd
         self.sizes = tuple(sorted(sizes))
         self.revision = 0  # of the latencies, as far as decisions can tell
         self._by_way: dict[Way, float] = {}
@@ -77,7 +87,7 @@ class LatencyTable:
     @property
     def is_all_beside(self) -> bool | None:
         """Whether, while several requests wait, all run side by side, or none; None: the best."""
-        return None
+        return self._crowd.goes_beside if self._crowd is not None and self.beside else None
 
     def add(self, size: int) -> None:
         """Let batches of one size more be formed."""
@@ -198,7 +208,12 @@ class LatencyTable:
     @property
     def seconds_per_row(self) -> float:
         """Seconds per row in the way that computes the most rows a second."""
-        return min(self.seconds(*way) / way.rows for way in self.ways)
+        return min(self.row_s(side_by_side=False), self.row_s(side_by_side=True))
+
+    def row_s(self, *, side_by_side: bool) -> float:
+        """Return the seconds per row of the best ways side by side, or of the others."""
+        ways = self.beside if side_by_side else map(Way, self.sizes)
+        return min((self.seconds(*way) / way.rows for way in ways), default=inf)
 
     def clearing_s(self, rows: int, *, beside: bool = True) -> float:
         """Return the least seconds to run ``rows`` rows, cut and padded as is cheapest.

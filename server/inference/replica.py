@@ -183,23 +183,35 @@ class ModelReplica:
 
         ``waiting``: requests that are there before it.
         """
+        lane, unpadded = self._lanes_of(request)
+        if waiting and self.shape_times.beside > 1 and self._is_cheaper_beside(request, lane):
+            return unpadded
+        return lane
+
+    def _lanes_of(self, request: Request) -> tuple[Hashable, Hashable]:
+        """Return the lane of a request for which nothing waits, and the one without a schedule."""
         if not self.lengths.axes or self.padding_check.failure:
-            return request.shape_class
+            return request.shape_class, request.shape_class
         has_session = self.other_shapes.has_session
         bucket = self.buckets.of(request, has_session=has_session)
-        if bucket is not None and not (waiting and self._is_cheaper_beside(request, bucket)):
-            return bucket
-        if not has_session:  # each length of a batch would have to be prepared
-            return request.shape_class
-        return self.lengths.lane_of(request)
+        # Without a session, each length of a batch would have to be prepared.
+        unpadded = self.lengths.lane_of(request) if has_session else request.shape_class
+        return unpadded if bucket is None else bucket, unpadded
 
-    def _is_cheaper_beside(self, request: Request, bucket: ShapeClass) -> bool:
-        """Whether a request takes less of a busy device unpadded, beside another one."""
-        times = self.shape_times
-        alone_s = times.expected_s(elements_of(request.shape_class))
-        if not times.goes_beside or alone_s is None:
+    def _is_cheaper_beside(self, request: Request, lane: Hashable) -> bool:
+        """Whether a request takes less of a busy device beside another one than in its lane.
+
+        What it takes either way is learned: it decides how the requests of a crowd run.
+        """
+        times, table = self.shape_times, self.latencies(lane)
+        in_session = times.costs_s(elements_of(request.shape_class))
+        if isinstance(table, ShapeLatencies):
+            times.weigh(*in_session)
             return False
-        return times.slower * alone_s / times.beside < self.latencies(bucket).seconds_per_row
+        whole_s, beside_s = table.row_s(side_by_side=False), table.row_s(side_by_side=True)
+        times.weigh(whole_s, min(beside_s, in_session.beside_s))
+        in_lane_s = min(beside_s, whole_s + times.idle_s)
+        return bool(times.goes_beside) and in_session.beside_s < in_lane_s
 
     def latencies(self, lane: Hashable) -> LatencyTable:
         table = self._latencies.get(lane)
@@ -212,9 +224,9 @@ class ModelReplica:
 
     def _new_table(self, lane: Hashable) -> LatencyTable:
         if lane == self.profiled:
-            return LatencyTable(self.batch_sizes)
+            return LatencyTable(self.batch_sizes, self.shape_times)
         if sizes := [size for of, size in self._profiled if of == lane]:
-            return LatencyTable(sizes)
+            return LatencyTable(sizes, self.shape_times)
         table = ShapeLatencies(self.batch_sizes, self.shape_times, elements_of(lane))
         self._shape_tables.add(table)
         return table

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import inf
+from typing import NamedTuple
 
 from braid.core.curve import Curve
 from braid.server.inference.latencies import (
@@ -49,11 +51,24 @@ def bin_of(number: int) -> int:
     return -(-number // step) * step
 
 
+KEPT = 1 - 1 / 32
+"""Part of what requests took so far that counts beside the next one."""
+
+
+class Costs(NamedTuple):
+    """Seconds of the whole device that a request takes."""
+
+    whole_s: float  # on all threads
+    beside_s: float  # beside others, on a part of them
+
+
 @dataclass(slots=True)
 class _Trial:
     """What runs side by side were seen to take in one state of the device."""
 
     slower: float | None = None  # a run beside others over one alone; None: to be tried
+    whole_s: float = 0.0  # of the requests of late, each in its best way on all threads ...
+    beside_s: float = 0.0  # ... and in its best way side by side
     _unseen: int = 0  # runs since one was beside others ...
     _forgotten_after: int = FORGOTTEN_AFTER  # ... and how many there may be
 
@@ -63,7 +78,7 @@ class _Trial:
     def is_unseen(self) -> None:
         self._unseen += 1
         if self.slower is not None and self._unseen >= self._forgotten_after:
-            self.slower = None
+            self.slower, self.whole_s, self.beside_s = None, 0.0, 0.0
             self._forgotten_after = min(2 * self._forgotten_after, MOST_UNSEEN)
 
 
@@ -80,6 +95,7 @@ class ShapeTimes:
         self._runs: dict[int, tuple[float, float]] = {}  # bin -> elements, seconds one by one
         self._curve, self._since = Curve({}), 0  # as of so many runs ago
         self._trials: dict[str, _Trial] = {}  # by state
+        self._beside_s = 0.0  # of a run beside others
 
     @property
     def are_compared(self) -> bool:
@@ -97,13 +113,38 @@ class ShapeTimes:
         return self._trials.setdefault(self._state(), _Trial())
 
     @property
-    def goes_beside(self) -> bool:
+    def goes_beside(self) -> bool | None:
         """Whether runs for which others wait run side by side; if not, one by one.
 
-        It is one of both for all. A run on all threads waits until all parts of the device are
-        free, and the first of them idles meanwhile.
+        It is one of both for all, and for plans of schedules, too. A run on all threads waits until
+        all parts of the device are free, and the first of them idles meanwhile. None: no session
+        goes on with several runs.
         """
-        return self.beside > 1 and self.slower < WORTH * self.beside
+        if self.beside == 1:
+            return None
+        trial = self._trial
+        if trial.whole_s:
+            return trial.beside_s < WORTH * trial.whole_s
+        return self.slower < WORTH * self.beside
+
+    @property
+    def idle_s(self) -> float:
+        """Expected seconds of the device that a run on all threads waits among those beside."""
+        return self._beside_s * (self.beside - 1) / (2 * self.beside)
+
+    def costs_s(self, elements: int) -> Costs:
+        """Return what a request takes in the session, infinite while nothing is known."""
+        alone_s = self.expected_s(elements)
+        if alone_s is None:
+            return Costs(inf, inf)
+        return Costs(alone_s, self.slower * alone_s / self.beside)
+
+    def weigh(self, whole_s: float, beside_s: float) -> None:
+        """Learn what a request of a crowd takes of the device, in its best way of each kind."""
+        if whole_s < inf and beside_s < inf:
+            trial = self._trial
+            trial.whole_s = KEPT * trial.whole_s + whole_s
+            trial.beside_s = KEPT * trial.beside_s + beside_s
 
     def expected_s(self, elements: int) -> float | None:
         """Return the expected seconds of a run alone; None: nothing is known."""
@@ -127,6 +168,7 @@ class ShapeTimes:
             self._curve, self._since = Curve(dict(self._runs.values()), rises=True), 0
 
     def _observe_beside(self, elements: int, seconds: float) -> None:
+        self._beside_s += OF_ALL_SHAPES * (seconds - self._beside_s)
         expected_s = self.expected_s(elements)
         if expected_s is not None:
             slower = self.slower
@@ -139,7 +181,7 @@ class ShapeLatencies(LatencyTable):
 
     def __init__(self, sizes: Sequence[int], times: ShapeTimes, elements: int) -> None:
         """``sizes``: of scheduled batches. ``elements``: of one row."""
-        super().__init__(sizes)
+        super().__init__(sizes, times)
         self._times = times
         self._elements = elements
         self.adopt()
@@ -151,10 +193,6 @@ class ShapeLatencies(LatencyTable):
         count = self._times.beside
         self.beside = tuple(Way(size, count) for size in self.sizes) if count > 1 else ()
         self._revise()
-
-    @property
-    def is_all_beside(self) -> bool:
-        return bool(self.beside) and self._times.goes_beside
 
     def add(self, size: int) -> None:
         super().add(size)

@@ -524,6 +524,13 @@ async def test_a_request_that_waits_is_not_padded_where_runs_side_by_side_comput
         assert replica.lane_of(request, waiting=3) != bucket
         assert replica.lane_of(request) == bucket, "a lone one has all threads"
 
+        for _ in range(30):
+            replica.shape_times.weigh(1.0, 0.75)  # of most others
+        replica.latencies(bucket).expect(1, 0.6)
+        assert replica.lane_of(request, waiting=3) != bucket, "parts would idle before and after"
+        replica.latencies(bucket).expect(1, 0.2)
+        assert replica.lane_of(request, waiting=3) == bucket
+
 
 async def test_lengths_of_one_bucket_share_batches(device: Device, tmp_path: Path) -> None:
     random, model = np.random.default_rng(11), masked_attention()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from math import inf
+
 import pytest
 
 from braid.server.inference.batching.batch_sizes import CompletionPlan
-from braid.server.inference.latencies import FORGOTTEN_AFTER, Way
+from braid.server.inference.latencies import FORGOTTEN_AFTER, LatencyTable, Way
 from braid.server.inference.shape_latencies import ShapeLatencies, ShapeTimes, sizes_up_to
 
 SIZES = (1, 8)
@@ -130,6 +132,40 @@ def test_each_state_of_the_device_has_its_own_trial() -> None:
     assert times.goes_beside
     state[0] = "near"
     assert not times.goes_beside
+
+
+def test_plans_of_schedules_run_as_the_others_of_a_crowd_do() -> None:
+    times = times_of((60, 0.010), beside=1)
+    table = LatencyTable([1], times)
+    table.expect(1, 0.010)
+    table.expect(1, 0.018, 2)
+    plan = CompletionPlan(table)
+    assert plan.best_way(8) == Way(1, 2), "as is best: nothing else runs"
+
+    times.beside = 2
+    for _ in range(100):
+        times.weigh(0.010, 0.011)
+    assert plan.best_way(8) == Way(1)
+    for _ in range(100):
+        times.weigh(0.010, 0.008)
+    assert plan.best_way(8) == Way(1, 2)
+
+
+def test_a_crowd_goes_side_by_side_if_its_requests_together_take_less_so() -> None:
+    times = times_of((60, 0.010), beside=2)
+    for _ in range(30):
+        times.observe(60, 0.015, 2)
+    assert times.costs_s(60).beside_s == pytest.approx(0.0075, rel=0.05)
+
+    for _ in range(200):  # most have plans on all threads that take half of the session's time
+        times.weigh(0.005, 0.0075)
+        times.weigh(*times.costs_s(60))
+    assert not times.goes_beside
+    for _ in range(200):
+        times.weigh(*times.costs_s(60))
+    assert times.goes_beside
+    times.weigh(0.001, inf)  # nothing is known of a session
+    assert times.goes_beside
 
 
 def test_what_one_shape_takes_side_by_side_is_learned_in_that_shape() -> None:
