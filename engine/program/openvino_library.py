@@ -52,7 +52,7 @@ class TbbThreads:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._has_counted = False  # whether TBB has counted the cores
+        self._has_counted = False  # whether TBB has counted the cores: it has made threads
         self._pool: set[int] = set()  # by the kernel's numbers
 
     @contextmanager
@@ -77,18 +77,24 @@ class TbbThreads:
             try:
                 with nullcontext() if self._has_counted else _environment(_BINDS_NOTHING):
                     yield
-                self._has_counted = True
+                self._has_counted |= _threads() > before
             finally:
                 for thread, mask in masks.items():
                     os.sched_setaffinity(thread, mask)
-                self._pin(_threads() - before, cpus[1:])
+                self._pin(before, cpus[1:])
 
-    def _pin(self, started: set[int], cpus: Sequence[int]) -> None:
-        """Pin the pool, with the threads that were made, to these cores, if any."""
-        self._pool = (self._pool | started) & _threads()
-        for thread in self._pool if cpus else ():
-            with suppress(OSError):  # it has ended, or the kernel refuses to pin
-                os.sched_setaffinity(thread, cpus)
+    def _pin(self, before: set[int], cpus: Sequence[int]) -> None:
+        """Pin the pool, with the threads that were made since ``before``, to these cores, if any.
+
+        One that is not pinned yet may have made another one.
+        """
+        pinned: set[int] = set()
+        while more := (self._pool | (threads := _threads()) - before) & threads - pinned:
+            pinned |= more
+            for thread in more if cpus else ():
+                with suppress(OSError):  # it has ended, or the kernel refuses to pin
+                    os.sched_setaffinity(thread, cpus)
+        self._pool = pinned
 
 
 tbb_threads = TbbThreads()

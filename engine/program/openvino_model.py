@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import cached_property
 from hashlib import sha256
 from importlib.metadata import version
@@ -68,7 +68,7 @@ class OpenVinoModel:
         self._properties = _properties(on.threads * on.callers, on.callers, precision)
         self._compiled: dict[_Shapes, _Compiled] = {}
         self._lock = threading.Lock()
-        with _refused("OpenVINO refuses the model"):
+        with _refused("OpenVINO refuses the model"), self._threads():
             self._library = library.load()
             self._core = self._library.Core()
             self._model = self._read(model)
@@ -113,10 +113,14 @@ class OpenVinoModel:
                 self._compiled[shapes] = compiled
         return compiled
 
+    def _threads(self) -> AbstractContextManager[None]:
+        """For all that OpenVINO does but runs: constants are folded, too, by its threads."""
+        return tbb_threads.on(self._cpus, self._device_cpus)
+
     def _compile(self, shapes: _Shapes) -> _Compiled:
         if not all(shape.numel() for _, shape in shapes):
             raise PreconditionFailed("OpenVINO gets no empty tensors")
-        with _refused(_CANNOT):
+        with _refused(_CANNOT), self._threads():
             model = self._model.clone()
             model.reshape({name: list(shape) for name, shape in shapes})
             from openvino.passes import ConstantFolding, Manager
@@ -127,10 +131,9 @@ class OpenVinoModel:
             if any(port.get_partial_shape().is_dynamic for port in model.outputs):
                 raise PreconditionFailed("the shapes of its outputs depend on content")
             bounds = exact_within(model)
-            with tbb_threads.on(self._cpus, self._device_cpus):
-                compiled = self._core.compile_model(model, "CPU", self._properties)
-                ready = _Compiled(self._library, compiled, bounds)
-                ready.warm_up()
+            compiled = self._core.compile_model(model, "CPU", self._properties)
+            ready = _Compiled(self._library, compiled, bounds)
+            ready.warm_up()
         return ready
 
 
