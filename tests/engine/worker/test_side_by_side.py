@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -32,6 +32,8 @@ from braid.engine.link.messages import (
 )
 from braid.engine.link.shared_memory import slot_layout
 from braid.engine.runtime.stopping import check_stopped
+from braid.engine.timing.counted_rounds import CountedRounds
+from braid.engine.worker.measuring import throughput
 from tests.engine.worker.serving import ServedWorker
 
 DIGEST, CHANNELS, EXTENT = "d" * 64, 8, 12
@@ -144,6 +146,34 @@ def test_four_threads_are_measured_and_run_as_four_places(tmp_path: Path) -> Non
             assert torch.allclose(front.tensor(slot, "y").double(), want, atol=1e-4)
     finally:
         worker.close()
+
+
+def test_ways_near_the_best_one_are_compared_to_the_end(
+    cpu: tuple[Front, dict[str, Tensor]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    front, _ = cpu
+    whole_us, way_us = 10_000.0, [12_500.0, 12_000.0, 13_000.0]
+    known: dict[int, float] = {}  # the copies of a way, by where they are kept
+    real = throughput.Throughput._together
+
+    def together(
+        self: throughput.Throughput, copies: Sequence[Any], runs: int, outputs: Sequence[Any] = ()
+    ) -> float:
+        if outputs:
+            return real(self, copies, runs, outputs)
+        if copies[0].place is None:
+            return whole_us
+        return known.setdefault(id(copies), way_us[len(known) % 3])
+
+    monkeypatch.setattr(throughput.Throughput, "_together", together)
+    monkeypatch.setattr(CountedRounds, "end", lambda *_: True)
+
+    found = front.worker.call(CompareThroughput(KEY, PlanToRun(KEY), ("", "", ""), 1e-4))
+
+    assert [way.latency_us for way in found.ways] == way_us
+    turns = [len(way.ratios) for way in found.ways]
+    assert turns[0] == turns[1] == throughput.TURNS
+    assert turns[2] == throughput.FIRST_TURNS
 
 
 def test_a_model_that_ran_side_by_side_is_unloaded(cpu: tuple[Front, dict[str, Tensor]]) -> None:
