@@ -117,6 +117,19 @@ def test_nobody_is_given_up_in_rounds_that_do_not_count() -> None:
     assert result.runs == baseline.runs > LEAST_LOST, "it ran to the end"
 
 
+def test_a_slow_plan_whose_own_threads_wait_for_each_other_puts_nothing_in_doubt() -> None:
+    machine = Machine(takes=lambda run: 40.0)
+    sequential = Plan(60.0, machine, is_hit=False)
+    faster = Plan(50.0, machine, is_hit=False)
+    slow = Plan(58.0, machine)  # takes 98 ms each time, and 58 without its waits
+
+    found = held(machine, sequential, faster, slow)
+
+    assert [result.doubt for result in found] == ["", "", ""]
+    assert {round(ratio, 6) for ratio in found[1].ratios} == {1.2}
+    assert len(found[2].ratios) < len(found[1].ratios), "it was given up"
+
+
 @pytest.mark.parametrize("every", [2, 3])
 def test_rounds_between_bursts_of_other_work_decide_as_on_a_quiet_machine(every: int) -> None:
     quiet = Machine()
