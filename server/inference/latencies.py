@@ -208,12 +208,16 @@ class LatencyTable:
     @property
     def seconds_per_row(self) -> float:
         """Seconds per row in the way that computes the most rows a second."""
-        return min(self.row_s(side_by_side=False), self.row_s(side_by_side=True))
+        return min(self.seconds(*way) / way.rows for way in self.ways)
 
-    def row_s(self, *, side_by_side: bool) -> float:
-        """Return the seconds per row of the best ways side by side, or of the others."""
+    def row_s(self, rows: int, *, side_by_side: bool) -> float:
+        """Return the seconds per row where ``rows`` wait, of the best ways side by side or others.
+
+        Infinite if there are none.
+        """
         ways = self.beside if side_by_side else map(Way, self.sizes)
-        return min((self.seconds(*way) / way.rows for way in ways), default=inf)
+        each = (self.seconds(*way) / (min(way.size, rows) * way.beside) for way in ways)
+        return min(each, default=inf)
 
     def clearing_s(self, rows: int, *, beside: bool = True) -> float:
         """Return the least seconds to run ``rows`` rows, cut and padded as is cheapest.

@@ -184,9 +184,9 @@ class ModelReplica:
         ``waiting``: requests that are there before it.
         """
         lane, unpadded = self._lanes_of(request)
-        if waiting and self.shape_times.beside > 1 and self._is_cheaper_beside(request, lane):
-            return unpadded
-        return lane
+        if not waiting or self.shape_times.beside == 1:
+            return lane
+        return unpadded if self._is_cheaper_beside(request, waiting, lane) else lane
 
     def _lanes_of(self, request: Request) -> tuple[Hashable, Hashable]:
         """Return the lane of a request for which nothing waits, and the one without a schedule."""
@@ -198,7 +198,7 @@ class ModelReplica:
         unpadded = self.lengths.lane_of(request) if has_session else request.shape_class
         return unpadded if bucket is None else bucket, unpadded
 
-    def _is_cheaper_beside(self, request: Request, lane: Hashable) -> bool:
+    def _is_cheaper_beside(self, request: Request, waiting: int, lane: Hashable) -> bool:
         """Whether a request takes less of a busy device beside another one than in its lane.
 
         What it takes either way is learned: it decides how the requests of a crowd run.
@@ -208,7 +208,9 @@ class ModelReplica:
         if isinstance(table, ShapeLatencies):
             times.weigh(*in_session)
             return False
-        whole_s, beside_s = table.row_s(side_by_side=False), table.row_s(side_by_side=True)
+        rows = waiting + request.rows
+        whole_s = table.row_s(rows, side_by_side=False)
+        beside_s = table.row_s(rows, side_by_side=True)
         times.weigh(whole_s, min(beside_s, in_session.beside_s))
         in_lane_s = min(beside_s, whole_s + times.idle_s)
         return bool(times.goes_beside) and in_session.beside_s < in_lane_s
