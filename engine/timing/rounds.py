@@ -201,8 +201,8 @@ def _waits_that_decide(
 ) -> list[Sequence[float]]:
     """Waits of the baseline in a round, and of those that would be near the fastest without them.
 
-    Threads of one that is far from it may wait for each other in every run: plans whose units go
-    from lanes to teams do. That says nothing of other processes, nor does it change what serves.
+    Threads of one that is far from it may wait for each other in every run. That says nothing of
+    other processes, nor does it change what serves.
     """
     most_us = NEAR * min(median(contender.turns_us[-1]) for contender, _ in turns)
     return [
