@@ -38,8 +38,9 @@ WORTH = 0.95
 """Part of what they take one by one that runs side by side must stay below."""
 
 MOST_UNSEEN = 32 * FORGOTTEN_AFTER
-"""Runs one by one after which runs side by side that were not worth it are tried again, at most. It
-begins with ``FORGOTTEN_AFTER``, and doubles."""
+"""Runs one by one after which what did not run among them is tried again, at most: a number of
+elements, whose first run may have been a slow one, and runs side by side that were not worth it,
+for which it begins with ``FORGOTTEN_AFTER`` and doubles."""
 
 EVERY_SIZE = 8
 """Up to so many rows each number is weighed; of more, two between powers of two."""
@@ -82,6 +83,14 @@ class _Trial:
             self._forgotten_after = min(2 * self._forgotten_after, MOST_UNSEEN)
 
 
+class _Runs(NamedTuple):
+    """What runs one by one of about as many elements take."""
+
+    elements: float
+    seconds: float
+    latest: int  # its number among the runs of the model
+
+
 class ShapeTimes:
     """What runs of one model take by their elements, in all shapes without schedules."""
 
@@ -92,8 +101,9 @@ class ShapeTimes:
         """Runs that a session for any shape goes on with at once; 1: one by one."""
         self.is_any_size = False
         """Whether batches may have any number of rows."""
-        self._runs: dict[int, tuple[float, float]] = {}  # bin -> elements, seconds one by one
-        self._curve, self._since = Curve({}), 0  # as of so many runs ago
+        self._runs: dict[int, _Runs] = {}  # by bin
+        self._count = 0  # of runs one by one
+        self._curve, self._drawn = Curve({}), 0  # as of run ``_drawn``
         self._trials: dict[str, _Trial] = {}  # by state
         self._beside_s = 0.0  # of a run beside others
 
@@ -158,14 +168,21 @@ class ShapeTimes:
             self._observe_beside(elements, seconds)
             return
         self._trial.is_unseen()
+        self._count += 1
         at = bin_of(elements)
         is_new = at not in self._runs
-        place, old_s = self._runs.get(at, (float(elements), seconds))
+        place, old_s, _ = self._runs.get(at, (float(elements), seconds, 0))
         place += OF_ALL_SHAPES * (elements - place)
-        self._runs[at] = place, old_s * (1 + surprise_of(seconds, old_s, OF_ALL_SHAPES))
-        self._since += 1
-        if is_new or self._since >= REDRAWN:
-            self._curve, self._since = Curve(dict(self._runs.values()), rises=True), 0
+        latest_s = old_s * (1 + surprise_of(seconds, old_s, OF_ALL_SHAPES))
+        self._runs[at] = _Runs(place, latest_s, self._count)
+        if is_new or self._count - self._drawn >= REDRAWN:
+            self._draw()
+
+    def _draw(self) -> None:
+        self._drawn = self._count
+        late = {at: r for at, r in self._runs.items() if self._count - r.latest < MOST_UNSEEN}
+        self._runs = late
+        self._curve = Curve({run.elements: run.seconds for run in late.values()}, rises=True)
 
     def _observe_beside(self, elements: int, seconds: float) -> None:
         self._beside_s += OF_ALL_SHAPES * (seconds - self._beside_s)

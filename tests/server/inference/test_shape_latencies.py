@@ -8,7 +8,13 @@ import pytest
 
 from braid.server.inference.batching.batch_sizes import CompletionPlan
 from braid.server.inference.latencies import FORGOTTEN_AFTER, LatencyTable, Way
-from braid.server.inference.shape_latencies import ShapeLatencies, ShapeTimes, sizes_up_to
+from braid.server.inference.shape_latencies import (
+    MOST_UNSEEN,
+    REDRAWN,
+    ShapeLatencies,
+    ShapeTimes,
+    sizes_up_to,
+)
 
 SIZES = (1, 8)
 
@@ -181,3 +187,14 @@ def test_what_one_shape_takes_side_by_side_is_learned_in_that_shape() -> None:
 )
 def test_each_small_number_of_rows_is_weighed(most: int, sizes: tuple[int, ...]) -> None:
     assert sizes_up_to(most) == sizes
+
+
+def test_what_has_not_run_for_long_is_told_by_others_again() -> None:
+    usual = [(60, 0.006), (120, 0.012)]
+    times = times_of(*usual, (240, 0.500))  # cold
+    assert ShapeLatencies(SIZES, times, 60).seconds(4) == pytest.approx(0.5)
+
+    for elements, seconds in usual * (MOST_UNSEEN // 2 + REDRAWN):
+        times.observe(elements, seconds)
+
+    assert ShapeLatencies(SIZES, times, 60).seconds(4) == pytest.approx(0.024)
