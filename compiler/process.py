@@ -17,14 +17,14 @@ from collections.abc import Collection, Generator, Sequence
 from contextlib import suppress
 from functools import partial
 from time import monotonic
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from braid.compiler.device import ATTEMPTS
 from braid.compiler.planner_messages import PlansFound, StageQuery, encode
 from braid.compiler.planning import find_plans
 from braid.compiler.search_thread import SearchThread
 from braid.compiler.stages import StageLatencies, stage_request
-from braid.core.errors import ImpossibleLatency
+from braid.core.errors import DeviceChanged, ImpossibleLatency
 from braid.core.measurement import StageLatency
 from braid.engine.link.messages import (
     DescribeProgram,
@@ -40,7 +40,7 @@ from braid.scheduler.options import PlannerSettings
 
 if TYPE_CHECKING:
     from braid.engine.worker.loop import Worker
-    from braid.engine.worker.measuring.measurements import Task
+    from braid.engine.worker.measuring.state_guard import Search
 
 BATCH_S = 0.1
 """Measurements are handed over this often: that much is measured again after a crash."""
@@ -59,7 +59,9 @@ def main() -> None:
 
 def answer_searches(worker: Worker, cores: Collection[int]) -> None:
     """Let a worker answer ``SearchPlans``; searches may run on ``cores``."""
-    worker.measurements[SearchPlans] = lambda request: _Search(worker, request, cores).run()
+    worker.measurements[SearchPlans] = lambda request: worker.state_guard.go_on(
+        _Search(worker, request, cores).run(), request
+    )
 
 
 class _Search:
@@ -76,7 +78,7 @@ class _Search:
         self._told_at = float("-inf")
         self._done = self._total = 0  # latencies of the first question
 
-    def run(self) -> Task:
+    def run(self) -> Search:
         """Search, and measure what is asked for; yields progress."""
         request = self._request
         described = self._worker.handlers[DescribeProgram](DescribeProgram(request.program))
@@ -97,7 +99,7 @@ class _Search:
 
     def _answers(
         self, question: Sequence[StageQuery], *, is_first: bool
-    ) -> Generator[SearchProgress | float | None, None, list[float]]:
+    ) -> Generator[SearchProgress | DeviceChanged | float | None, Any, list[float]]:
         """Latencies in microseconds, in the order of the question."""
         latencies, latencies_us = self._latencies, list[float]()
         fresh = latencies.to_measure(question)
@@ -118,14 +120,26 @@ class _Search:
 
     def _measured(
         self, query: StageQuery
-    ) -> Generator[SearchProgress | float | None, None, StageLatency]:
+    ) -> Generator[SearchProgress | DeviceChanged | float | None, Any, StageLatency]:
         """Measure a stage, again as long as its latency cannot be; ``ATTEMPTS`` times at most."""
-        request = stage_request(self._request.program, query)
-        measure = self._worker.measurements[MeasureStage]
         for _ in range(ATTEMPTS - 1):
             with suppress(ImpossibleLatency):
-                return cast(StageLatency, (yield from measure(request)))
-        return cast(StageLatency, (yield from measure(request)))
+                return (yield from self._measured_in_state(query))
+        return (yield from self._measured_in_state(query))
+
+    def _measured_in_state(
+        self, query: StageQuery
+    ) -> Generator[SearchProgress | DeviceChanged | float | None, Any, StageLatency]:
+        """Measure a stage once; where the device changes, anew when it is back."""
+        request = stage_request(self._request.program, query)
+        measure, guard = self._worker.measurements[MeasureStage], self._worker.state_guard
+        while True:
+            try:
+                timing = yield from guard.in_state(measure(request), self._request.state)
+            except DeviceChanged as error:
+                yield error
+            else:
+                return cast(StageLatency, timing)
 
     def _due(self) -> SearchProgress | None:
         return self._progress() if monotonic() >= self._told_at + BATCH_S else None

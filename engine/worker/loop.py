@@ -45,6 +45,7 @@ from braid.engine.link.messages import (
     PrepareExecutable,
     ReleaseExecutable,
     RunExecutable,
+    SearchPlans,
     SearchProgress,
     UnloadModel,
     WorkerAnswer,
@@ -106,7 +107,7 @@ class Worker(YieldToRequests):
         self._went_on_at = monotonic()  # when work that is not inference began again
         models = ModelTable(backend, self)
         self._measurements = Measurements(backend, models, self)
-        self._state_guard = StateGuard(backend, self)
+        self.state_guard = StateGuard(backend, self)
         calls = RequestHandlers(backend, arena, models, self._measurements, self)
         self._calls = calls
         self._side_runs = SideRuns()
@@ -321,7 +322,8 @@ class Worker(YieldToRequests):
                 comparison = None
                 if isinstance(request, ComparePlans) and self._measurements.may_be_left(request):
                     comparison = request
-                task = self._state_guard.in_state(task, request.state, comparison)
+                if not isinstance(request, SearchPlans):  # which looks while it measures
+                    task = self.state_guard.in_state(task, request.state, comparison)
                 self._background.append(_Background(call, task))
                 return
             reply = self.handlers[type(request)](request)
@@ -370,7 +372,7 @@ class Worker(YieldToRequests):
         """Drop a measurement; its call is never answered."""
         kept = [item for item in self._background if item.call != request.call]
         self._background = deque(kept)
-        self._state_guard.forget()
+        self.state_guard.forget()
         self._measurements.forget()
         return Acknowledged()
 
@@ -379,7 +381,7 @@ class Worker(YieldToRequests):
         return Acknowledged()
 
     def _unload(self, request: UnloadModel) -> Acknowledged:
-        self._state_guard.forget()
+        self.state_guard.forget()
         return self._calls.unload(request)
 
 

@@ -3,19 +3,22 @@
     task ──step──> look at the state, now and then, and before latencies leave ──> DeviceChanged
 
 Latencies are kept by the name of the state. Who asked for the task goes on in the other state. A
-comparison takes longer than some states last, so it is left where it is, and goes on when the same
-one is asked for again; the round in which it was left does not count (engine/timing/rounds.py).
+comparison or a search takes longer than some states last, so it is left where it is, and goes on
+when the same one is asked for again. The round in which a comparison was left does not count
+(engine/timing/rounds.py). A search needs the state only while it measures: it looks by itself, and
+computes on in any.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Generator
+from dataclasses import dataclass, replace
 from time import monotonic
+from typing import Any
 
 from braid.core.errors import DeviceChanged
 from braid.engine.device import Backend
-from braid.engine.link.messages import ComparePlans, SearchProgress
+from braid.engine.link.messages import ComparePlans, SearchPlans, SearchProgress, SearchResult
 from braid.engine.runtime.yielding import YieldToRequests
 from braid.engine.worker.measuring.measurements import Task
 
@@ -26,10 +29,17 @@ LOOK_IN_ROUNDS_S = 0.06
 """The same, of a comparison that may be left: a turn of one contender at most goes unnoticed."""
 
 FRESH_S = 0.02
-"""Seconds for which a look counts where latencies leave: it takes 0.1 to 0.3 ms on two cores."""
+"""Seconds for which a look counts at both ends of a task: it takes 0.1 to 0.3 ms on two cores."""
 
 PART = 0.02
 """Part of the time that looks may take: they take longer where other processes have the cores."""
+
+
+MOST_SEARCHES = 4
+"""Searches that may be left, of other states or precisions."""
+
+Search = Generator[SearchProgress | DeviceChanged | float | None, Any, SearchResult]
+"""As a task, and yields DeviceChanged where it is to be left."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +64,7 @@ class StateGuard:
         self._took_s = 0.0
         self._name = ""  # as of then
         self._left: _Left | None = None
+        self._searches: dict[SearchPlans, Search] = {}  # that were left, by what asks for them
 
     def in_state(
         self, task: Task, state: str | None, comparison: ComparePlans | None = None
@@ -90,12 +101,11 @@ class StateGuard:
                         self.forget()  # this state came to its end first
                     return stop.value  # type: ignore[no-any-return]
                 away_s = None
-                has_latencies = isinstance(progress, SearchProgress) and bool(progress.latencies)
-                self._check(state, FRESH_S if has_latencies else look_s)
+                self._check(state, look_s)
                 yield progress
         except DeviceChanged:
             if comparison is not None and is_begun:
-                self.forget()
+                self._forget_comparison()
                 self._left = _Left(comparison, task, self._clock() if left_at is None else left_at)
                 goes_on_later = True
             raise
@@ -103,8 +113,42 @@ class StateGuard:
             if not goes_on_later:
                 task.close()
 
+    def go_on(self, search: Search, request: SearchPlans) -> Task:
+        """The search that was left when the same was asked for before, or ``search``.
+
+        Raises:
+            DeviceChanged: where the search yields it; it is left there.
+        """
+        asked = replace(request, cached_us="")  # what it has measured is known to it
+        if (left := self._searches.pop(asked, None)) is not None:
+            search.close()
+            search = left
+        goes_on_later = False
+        try:
+            while True:
+                try:
+                    progress = next(search)
+                except StopIteration as stop:
+                    return stop.value  # type: ignore[no-any-return]
+                if isinstance(progress, DeviceChanged):
+                    goes_on_later = True
+                    raise progress
+                yield progress
+        finally:
+            if goes_on_later:
+                self._searches[asked] = search
+                if len(self._searches) > MOST_SEARCHES:
+                    self._searches.pop(next(iter(self._searches))).close()
+            else:
+                search.close()
+
     def forget(self) -> None:
-        """Give up the comparison that was left, if there is one, with what it holds."""
+        """Give up what was left, with what it holds."""
+        self._forget_comparison()
+        while self._searches:
+            self._searches.popitem()[1].close()
+
+    def _forget_comparison(self) -> None:
         left, self._left = self._left, None
         if left is not None:
             left.task.close()

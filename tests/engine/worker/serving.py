@@ -36,9 +36,14 @@ class ServedWorker:
         make_backend: Callable[[], Backend],
         arena_bytes: int,
         freed: FreedMemory | None = None,
+        prepare: Callable[[Worker], object] = id,
     ) -> None:
-        """Serve the device of ``make_backend``, which is called in the worker's thread."""
+        """Serve the device of ``make_backend``, which is called in the worker's thread.
+
+        ``prepare`` is given the worker before it serves.
+        """
         self._freed = freed
+        self._prepare = prepare
         self.error: BaseException | None = None  # what ended the worker
         self.work = CurrentWork()
         stop_signal.set(None)
@@ -61,6 +66,7 @@ class ServedWorker:
                     BlockingChannel(theirs), self.arena, backend, self.work, self._freed
                 )
                 cast(Any, worker)._background.clear()  # torch is warm; runs wait for nothing else
+                self._prepare(worker)
                 worker.serve()
             except Exception as error:
                 self.error = error

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
@@ -10,17 +10,22 @@ import pytest
 
 from braid.core.device_state import UNKNOWN, DeviceState
 from braid.core.errors import DeviceChanged
-from braid.core.measurement import StageLatency
+from braid.core.measurement import DeviceFacts, StageLatency
 from braid.core.program import ProgramKey
 from braid.engine.device import Backend
-from braid.engine.link.messages import ComparePlans, SearchProgress
+from braid.engine.link.messages import ComparePlans, SearchPlans, SearchResult
 from braid.engine.runtime.yielding import YieldToRequests, no_pause
-from braid.engine.worker.measuring.state_guard import LOOK_S, PART, StateGuard
+from braid.engine.worker.measuring.state_guard import (
+    LOOK_S,
+    MOST_SEARCHES,
+    PART,
+    Search,
+    StateGuard,
+)
 from tests.engine.timing.running import finish
 
 NEAR, FAR = DeviceState(((0, 1),)), DeviceState(((0,), (1,)))
 REPLY = StageLatency(1.0, 0.0, 1)
-BATCH = SearchProgress(1, 1, (0.01,), 0, 1, 0, {"a": REPLY})
 
 
 @dataclass
@@ -102,15 +107,6 @@ def test_a_change_ends_it_before_it_begins_on_the_way_and_at_its_end(at: int) ->
     assert device.ended == ["task"] * (at > 1)
 
 
-def test_latencies_of_a_search_leave_only_in_their_state() -> None:
-    device = Device([NEAR, NEAR, FAR])
-    told: Iterator[Any] = device.guard().in_state(device.task(3, 0.1, BATCH), "near")
-
-    assert next(told) == BATCH
-    with pytest.raises(DeviceChanged):
-        next(told)
-
-
 def test_where_the_state_cannot_be_told_or_is_not_asked_for_it_goes_on() -> None:
     device = Device([UNKNOWN])
     finish(device.guard().in_state(device.task(3, LOOK_S), "near"))
@@ -167,3 +163,44 @@ def test_only_the_comparison_that_was_left_last_is_kept() -> None:
     assert device.ended == ["task"] * 3, "the one that ended has no use for the other"
     guard.forget()
     assert device.ended == ["task"] * 3
+
+
+SEARCH = SearchPlans(COMPARISON.program, "ios", DeviceFacts(None, (), (), 2), "{}", 1, 1.0)
+
+
+def search(done: list[str], *parts: str) -> Search:
+    """A search that is to be left after each part but the last one."""
+    try:
+        for part in parts:
+            done.append(part)
+            yield DeviceChanged("near", "far") if part != parts[-1] else None
+        return SearchResult("plans")
+    finally:
+        done.append("ended")
+
+
+def test_a_search_goes_on_where_it_was_once_it_is_asked_for_again() -> None:
+    guard, done, other = Device([NEAR]).guard(), list[str](), list[str]()
+
+    for measured in ("{}", '{"a": 1}'):
+        with pytest.raises(DeviceChanged):
+            finish(guard.go_on(search(done, "a", "b", "c"), replace(SEARCH, cached_us=measured)))
+    with pytest.raises(DeviceChanged):
+        finish(guard.go_on(search(other, "a", "b"), replace(SEARCH, state="far")))
+    reply, _ = finish(guard.go_on(search([], "none"), SEARCH))
+
+    assert reply == SearchResult("plans")
+    assert (done, other) == (["a", "b", "c", "ended"], ["a"])
+
+
+def test_searches_that_nobody_asks_for_end() -> None:
+    guard = Device([NEAR]).guard()
+    runs = [list[str]() for _ in range(MOST_SEARCHES + 1)]
+
+    for number, done in enumerate(runs):
+        with pytest.raises(DeviceChanged):
+            finish(guard.go_on(search(done, "a", "b"), replace(SEARCH, seconds=float(number))))
+    assert runs == [["a", "ended"], *[["a"]] * MOST_SEARCHES]
+
+    guard.forget()
+    assert runs == [["a", "ended"]] * (MOST_SEARCHES + 1)
