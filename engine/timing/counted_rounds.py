@@ -30,6 +30,10 @@ MOST_TAKEN = MOST_WAITED
 """Part of the cores' time that other processes may have taken in a round that counts, where the
 threads of what is measured use all of it, and so wait for each other, too."""
 
+LEAST_TAKEN = 0.08
+"""Part of one core's time that other processes must have taken in a round if threads waited for
+them. Where they took less, the threads of what is measured waited for each other, as in service."""
+
 MOST_STOLEN = 0.2
 """Part of the cores' time that the host of a virtual machine may have taken in a round that counts.
 Turns are compared in pairs, which bears a tenth."""
@@ -119,9 +123,10 @@ class CountedRounds:
         self.held += 1
         taken, stolen = self._lost_parts()
         waited = max((median(samples) for samples in waits or () if samples), default=0.0)
-        if self._can_wait_for_others and waited > MOST_WAITED:
+        is_by_others = self._can_wait_for_others and taken * self._cores > LEAST_TAKEN
+        if is_by_others and waited > MOST_WAITED:
             self._waits.append(waited)
-        elif self._can_wait_for_others and waits is None and taken > MOST_TAKEN:
+        elif is_by_others and waits is None and taken > MOST_TAKEN:
             self._takes.append(taken)
         elif stolen > MOST_STOLEN:
             self._steals.append(stolen)

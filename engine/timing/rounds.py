@@ -48,10 +48,6 @@ STRETCH = 1.12
 leaves then took 1.25 times as long in the best turn as the fastest one in its worst."""
 
 
-NEAR = 1.1
-"""A turn without its waits is near the fastest one of its round up to so many times that."""
-
-
 class _WasLeftError(Exception):
     """The comparison was left in the midst of a round."""
 
@@ -115,12 +111,12 @@ def run_rounds(
         if held >= options.min_rounds and is_enough:
             break
         counted.begin()
-        taken: list[tuple[TimedContender, list[float]]] = []
+        waits: list[list[float]] = []
         runs = 0  # in each turn of this round
         try:
             for place, contender in enumerate(_in_turns(staying, held), start=1):
                 turn = _run_turn(contender, inputs, runs, staying, options, pause)
-                taken.append((contender, (yield from turn)))
+                waits.append((yield from turn))
                 runs = runs or len(contender.turns_us[-1])
                 done = held + place / len(staying)
                 spent = min((monotonic() - began) / budget_s, done / options.min_rounds)
@@ -131,7 +127,7 @@ def run_rounds(
             for contender in staying:
                 del contender.turns_us[held:]
             continue
-        if not counted.end(_waits_that_decide(staying[0], taken)):
+        if not counted.end(waits):
             for contender in staying:
                 contender.lost_us += contender.turns_us.pop()
             yield from counted.a_moment(pause)
@@ -194,23 +190,6 @@ def _run_turn(
         _check_stayed((yield None))
     contender.turns_us.append(turn_us)
     return waits
-
-
-def _waits_that_decide(
-    baseline: TimedContender, turns: Sequence[tuple[TimedContender, Sequence[float]]]
-) -> list[Sequence[float]]:
-    """Waits of the baseline in a round, and of those that would be near the fastest without them.
-
-    Threads of one that is far from it may wait for each other in every run. That says nothing of
-    other processes, nor does it change what serves.
-    """
-    most_us = NEAR * min(median(contender.turns_us[-1]) for contender, _ in turns)
-    return [
-        waits
-        for contender, waits in turns
-        if contender is baseline
-        or median(contender.turns_us[-1]) * (1.0 - median(waits)) <= most_us
-    ]
 
 
 def _without_the_hopeless(contenders: Sequence[TimedContender]) -> list[TimedContender]:
