@@ -34,7 +34,6 @@ FRESH_S = 0.02
 PART = 0.02
 """Part of the time that looks may take: they take longer where other processes have the cores."""
 
-
 MOST_SEARCHES = 4
 """Searches that may be left, of other states or precisions."""
 
