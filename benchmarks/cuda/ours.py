@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+import mmap
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter_ns
 
+import torch
 from torch import Tensor
 
 from benchmarks.cuda.clock import delay_us, hold_up
 from benchmarks.networks.registry import inputs_of
 from braid.core.plan import plan_from_json
 from braid.core.program import ProgramKey, sorted_choices
+from braid.engine.cuda.backend import CudaBackend
 from braid.engine.cuda.driver.interface import ORIGIN
 from braid.engine.cuda.on_gpu import OnGpu
 from braid.engine.device import Backend
@@ -84,12 +87,30 @@ def prepared_plans(
 ) -> tuple[dict[str, OurPlan], dict[str, object]]:
     """Every plan, ready, by name; and what was seen on the way."""
     prepared = {}
+    inputs = _as_requests_bring_them(backend, inputs)
     for name, path in plans.items():
         ready = backend.prepare(program, plan_from_json(json.loads(path.read_text())))
         assert isinstance(ready, OnGpu)
         prepared[name] = OurPlan(ready, inputs)
         prepared[name].warm_up()
     return prepared, {name: _notes(plan.ready) for name, plan in prepared.items()}
+
+
+def _as_requests_bring_them(backend: Backend, inputs: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    """Copies in page-locked memory."""
+    assert isinstance(backend, CudaBackend)
+    arena = mmap.mmap(-1, sum(_pages(tensor) for tensor in inputs.values()))
+    backend.lock_pages(torch.frombuffer(arena, dtype=torch.uint8))
+    lying, offset = {}, 0
+    for name, tensor in inputs.items():
+        place = torch.frombuffer(arena, dtype=tensor.dtype, count=tensor.numel(), offset=offset)
+        lying[name] = place.view(tensor.shape).copy_(tensor)
+        offset += _pages(tensor)
+    return lying
+
+
+def _pages(tensor: Tensor) -> int:
+    return -(-tensor.nbytes // mmap.PAGESIZE) * mmap.PAGESIZE
 
 
 def _notes(ready: OnGpu) -> dict[str, object]:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import TypeVar
 
 import torch
+from torch import Tensor
 
 from braid.core.device_state import UNKNOWN, DeviceState
 from braid.core.errors import BraidError, DeviceOutOfMemory, PreconditionFailed
@@ -25,7 +26,7 @@ from braid.core.plan import MAX_STREAMS, StreamPlan
 from braid.core.precision import FP32
 from braid.core.runtimes import ONNXRUNTIME
 from braid.core.schedule import USUAL_KERNELS
-from braid.engine.cuda.driver.faults import classified, classify
+from braid.engine.cuda.driver.faults import classified, classify, first_line
 from braid.engine.cuda.driver.interface import Driver
 from braid.engine.cuda.executor import CudaExecutor
 from braid.engine.cuda.identity import GpuIdentity
@@ -86,6 +87,13 @@ class CudaBackend:
         self._timer = timer
         self._host_threads = host_threads
         self._executor = CudaExecutor(driver)
+
+    def lock_pages(self, memory: Tensor) -> None:
+        """Copy inputs that lie in ``memory`` from where they are, if the system lets us."""
+        try:
+            self._executor.lock_pages(memory)
+        except RuntimeError as error:
+            log.warning("inputs are copied once more on the host: %s", first_line(error))
 
     @property
     def threads(self) -> int:

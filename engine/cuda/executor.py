@@ -1,7 +1,7 @@
 """Executor of stream plans on a GPU: a CUDA graph per plan, or eager streams if capture fails.
 
     prepare(program, plan)   ─> PreparedPlan                                 (prepare.py)
-    run(prepared, inputs)    ─> stage ─> upload ─> replay ─> download ─> outputs
+    run(prepared, inputs)    ─> [stage] ─> upload ─> replay ─> download ─> outputs
 
 All graphs of an executor share one pool of memory. That is safe because they replay on one stream,
 so never at the same time, and what a graph leaves behind for the caller, its outputs, is held by
@@ -50,6 +50,17 @@ class CudaExecutor:
         self._pool: Pool | None = None
         self._plans: set[PreparedPlan] = set()
         self._underway = 0  # runs started and not finished, of all plans
+        self._page_locked: list[range] = []  # addresses
+
+    def lock_pages(self, memory: Tensor) -> None:
+        """Let inputs that lie in ``memory`` be copied from there; it is kept for good.
+
+        Raises:
+            RuntimeError: the system refuses. Inputs are staged, as all others are.
+        """
+        self.driver.lock_pages(memory)
+        first = memory.data_ptr()
+        self._page_locked.append(range(first, first + memory.nbytes))
 
     def prepare(
         self,
@@ -116,7 +127,10 @@ class CudaExecutor:
         return self.finish(prepared, self.start(prepared, inputs))
 
     def start(self, prepared: PreparedPlan, inputs: Tensors) -> StagedRun:
-        """Begin a run; at most two of a plan may be under way. Finish them in order."""
+        """Begin a run; at most two of a plan may be under way. Finish them in order.
+
+        What lies in memory given to ``lock_pages`` does not change until then.
+        """
         staging = self._next_staging(prepared)
         with classified(f"running {prepared.program.graph.name!r}"):
             self._upload(prepared, staging, inputs)
@@ -153,7 +167,7 @@ class CudaExecutor:
         """Bring inputs to where the graph reads them, beside any run that is under way."""
         driver, origin = self.driver, self._origin
         if not self._underway:
-            staging.upload(inputs, prepared.inputs, driver, origin)
+            staging.upload(inputs, prepared.inputs, driver, origin, self._page_locked)
             return
         uploads, arrived = driver.stream(UPLOADS), driver.event()
         in_use = prepared.underway > 0
@@ -162,7 +176,8 @@ class CudaExecutor:
             landing_free = driver.event()
             driver.record(landing_free, origin)  # which may still use what it freed
             driver.wait(landing_free, uploads)
-        staging.upload(inputs, staging.landing if in_use else prepared.inputs, driver, uploads)
+        targets = staging.landing if in_use else prepared.inputs
+        staging.upload(inputs, targets, driver, uploads, self._page_locked)
         driver.record(arrived, uploads)
         driver.wait(arrived, origin)
         for name, target in prepared.inputs.items() if in_use else ():

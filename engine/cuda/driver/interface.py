@@ -125,8 +125,11 @@ class Driver(Protocol):
     def pinned(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
         """Uninitialised page-locked host memory, which copies need in order to be asynchronous."""
 
+    def lock_pages(self, memory: Tensor) -> None:
+        """Make host memory page-locked. It stays where it is until the process ends."""
+
     def copy(self, target: Tensor, source: Tensor, stream: Stream) -> None:
-        """Put a copy between device memory and pinned or device memory on a stream."""
+        """Put a copy between device memory and page-locked or device memory on a stream."""
 
     def synchronise(self, event: Event | None = None) -> None:
         """Block until an event, or all work on the device, is done."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Sequence
 from contextlib import suppress
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -106,6 +107,16 @@ class TorchDriver:
     def pinned(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
         # On the CPU even where the GPU is torch's default device.
         return torch.empty(tuple(shape), dtype=dtype, device="cpu", pin_memory=True)
+
+    def lock_pages(self, memory: Tensor) -> None:
+        cuda: Any = torch.cuda  # typed in some builds only
+        answer = cuda.cudart().cudaHostRegister(memory.data_ptr(), memory.nbytes, 0)
+        try:
+            cuda.check_error(answer)
+        except RuntimeError:
+            with suppress(RuntimeError):  # CUDA tells the next call, too
+                torch.zeros(1, device=self.device)
+            raise
 
     def copy(self, target: Tensor, source: Tensor, stream: Stream) -> None:
         self._use(stream.handle)

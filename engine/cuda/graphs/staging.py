@@ -1,7 +1,9 @@
 """Page-locked memory between the callers' tensors and the device, and the copies through it.
 
     tensor ─memcpy─> pinned ─copy─> static input ... output ─copy─> pinned ──> the caller
+    tensor of a request ────────┘
 
+The memory that requests come in is page-locked itself: their tensors are not staged.
 While a replay is under way the static inputs are in use. The next run's inputs then travel on a
 stream of their own into a *landing* beside them, and are moved over, which is quick from device to
 device, when the replay is done.
@@ -9,7 +11,7 @@ device, when the replay is done.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from ctypes import memmove
 from dataclasses import dataclass, field
 
@@ -45,11 +47,30 @@ class Staging:
         """Take device memory, of the origin stream, for inputs that arrive early."""
         self.landing = {name: driver.empty(t.shape, t.dtype) for name, t in like.items()}
 
-    def upload(self, given: Tensors, targets: Tensors, driver: Driver, stream: Stream) -> None:
-        """Copy a caller's tensors to the device; one is copied while the next is being staged."""
+    def upload(
+        self,
+        given: Tensors,
+        targets: Tensors,
+        driver: Driver,
+        stream: Stream,
+        page_locked: Collection[range] = (),
+    ) -> None:
+        """Copy a caller's tensors to the device; one is copied while the next is being staged.
+
+        Those within the addresses ``page_locked`` stay as they are until the run is finished.
+        """
         for name, staged in self.inputs.items():
-            _fill(staged, given[name])
-            driver.copy(targets[name], staged, stream)
+            source = given[name].contiguous()
+            if source.dtype != staged.dtype or source.shape != staged.shape:
+                raise ValueError(
+                    f"an input is {source.dtype} {tuple(source.shape)}, not as the plan's"
+                )
+            if not _lies_in(page_locked, source):
+                # On this thread alone: ``Tensor.copy_`` shares images out to OpenMP's threads, and
+                # where other processes want their cores, waits for the last by milliseconds.
+                memmove(staged.data_ptr(), source.data_ptr(), source.nbytes)
+                source = staged
+            driver.copy(targets[name], source, stream)
 
     def download(self, sources: Tensors, driver: Driver, stream: Stream) -> None:
         """Copy results to the host, and let ``done`` stand for their arrival."""
@@ -71,16 +92,9 @@ def resident(driver: Driver, graph: OpGraph, inputs: Tensors) -> dict[str, Tenso
     return buffers
 
 
-def _fill(staged: Tensor, given: Tensor) -> None:
-    """Copy on this thread alone.
-
-    ``Tensor.copy_`` shares images out to OpenMP's threads. Where other processes want their cores,
-    the copy waits for the last of them, by milliseconds.
-    """
-    source = given.contiguous()
-    if source.dtype != staged.dtype or source.shape != staged.shape:
-        raise ValueError(f"an input is {source.dtype} {tuple(source.shape)}, not as the plan's")
-    memmove(staged.data_ptr(), source.data_ptr(), source.nbytes)
+def _lies_in(memory: Collection[range], tensor: Tensor) -> bool:
+    first = tensor.data_ptr()
+    return any(first in held and first + tensor.nbytes <= held.stop for held in memory)
 
 
 def _pinned(driver: Driver, specs: Mapping[str, TensorType]) -> dict[str, Tensor]:

@@ -33,6 +33,9 @@ from braid.engine.worker.process.current_work import CurrentWork
 from braid.engine.worker.process.memory_limit import limit_memory
 from braid.engine.worker.process.status_thread import answer_status
 
+LOCKED_BYTES = 256 << 20
+"""Most memory that is page-locked for requests, by each worker of a GPU."""
+
 
 @torch.inference_mode()
 def serve(arguments: argparse.Namespace, extend: Callable[[Worker], None]) -> None:
@@ -49,7 +52,7 @@ def serve(arguments: argparse.Namespace, extend: Callable[[Worker], None]) -> No
     channel = BlockingChannel(socket.socket(fileno=arguments.link_fd))
     arena = mmap.mmap(arguments.arena_fd, 0)  # all of it
     try:
-        backend = cpu_backend(options) if options.gpu is None else _cuda(options)
+        backend = cpu_backend(options) if options.gpu is None else _cuda(options, arena)
     except BraidError as error:
         for message in channel.receive() or ():
             if isinstance(message, WorkerCall):
@@ -81,10 +84,13 @@ def cpu_backend(options: WorkerOptions) -> Backend:
     return CpuBackend(executor, options.activation_bytes, timer, cpu_quota=options.cpu_quota)
 
 
-def _cuda(options: WorkerOptions) -> Backend:
-    """Open the only GPU that this process sees."""
+def _cuda(options: WorkerOptions, arena: mmap.mmap) -> Backend:
+    """Open the only GPU that this process sees; inputs are copied to it from the arena."""
     torch.set_num_threads(options.threads)
     from braid.engine.cuda.opening import open_backend  # Inductor comes along, which takes a second
 
     timer = TimerOptions(options.timing_repeats)
-    return open_backend(options.activation_bytes, timer, options.threads)
+    backend = open_backend(options.activation_bytes, timer, options.threads)
+    # The start of the arena, where most requests lie: it gives low addresses first.
+    backend.lock_pages(torch.frombuffer(arena, dtype=torch.uint8)[:LOCKED_BYTES])
+    return backend

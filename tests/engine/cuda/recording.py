@@ -121,11 +121,13 @@ class RecordingDriver:
         self.live_pools: set[Pool] = set()
         self.warm: set[tuple[object, tuple[int, ...]]] = set()
         self.streams: dict[object, Stream] = {}
+        self.refuses_to_lock = False
         self.workspace_bytes = 0  # of cuBLAS, made with each stream and kept
         self._workspaces: list[Tensor] = []
         self.allocator = Allocator(capacity_bytes, self._freed)
         self._overwrites: dict[object, list[Block]] = {}  # stream -> blocks freed since its launch
         self._pinned: list[Tensor] = []
+        self._locked: list[Tensor] = []
         self._known: frozenset[Operation] = frozenset()  # synchronisations
 
     # Streams and events
@@ -220,7 +222,7 @@ class RecordingDriver:
     def copy(self, target: Tensor, source: Tensor, stream: Stream) -> None:
         to, given = self.allocator.ref(target), self.allocator.ref(source)
         for tensor, ref in ((target, to), (source, given)):
-            assert ref or any(tensor is known for known in self._pinned), "memory is not pinned"
+            assert ref or self._is_page_locked(tensor), "memory is not page-locked"
         operation = self._put(stream, "copy", [])
         operation.reads = [given] if given else []
         operation.writes = [to] if to else []
@@ -364,6 +366,18 @@ class RecordingDriver:
         assert self.capturing is None
         like = torch.empty(tuple(shape), dtype=dtype)
         return self.allocator.place((None, self.stream(ORIGIN)), [like])[0]
+
+    def lock_pages(self, memory: Tensor) -> None:
+        if self.refuses_to_lock:
+            raise CudaError("operation not supported", 801)
+        self._locked.append(memory)
+
+    def _is_page_locked(self, tensor: Tensor) -> bool:
+        first = tensor.data_ptr()
+        return any(tensor is known for known in self._pinned) or any(
+            held.data_ptr() <= first and first + tensor.nbytes <= held.data_ptr() + held.nbytes
+            for held in self._locked
+        )
 
     def pinned(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
         self._pinned.append(torch.empty(tuple(shape), dtype=dtype))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+import torch
 from torch import Tensor
 
 from braid.core.graph import OpGraph
@@ -28,13 +29,16 @@ DIGEST = "d" * 64
 class ServedGpu(ServedWorker):
     """A worker on a recording device."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, refuses_to_lock: bool = False) -> None:
         self.driver = RecordingDriver()
+        self.driver.refuses_to_lock = refuses_to_lock
         super().__init__(self._backend, ARENA_BYTES)
 
     def _backend(self) -> CudaBackend:
         timer = CudaStageTimer(self.driver, 1 << 20, TimerOptions(), SlopeOptions(pace_size=8))
-        return CudaBackend(self.driver, GPU, lambda _: RegistryKernels(), timer, host_threads=1)
+        backend = CudaBackend(self.driver, GPU, lambda _: RegistryKernels(), timer, host_threads=1)
+        backend.lock_pages(torch.frombuffer(self.arena, dtype=torch.uint8))
+        return backend
 
 
 def artefact(folder: Path, graph: OpGraph, weights: Mapping[str, Tensor]) -> Path:

@@ -179,6 +179,25 @@ def test_two_runs_of_a_plan_may_be_under_way() -> None:
 
 
 @BOTH
+def test_inputs_in_page_locked_memory_are_not_staged(barriers: bool) -> None:
+    driver, executor, prepared = captured(7, barriers)
+    arena = torch.empty(3, 6, 6)
+    executor.lock_pages(arena[:2])  # the third one lies beyond
+
+    runs = []
+    for run in range(3):
+        arena[run] = x(run)["x"]
+        runs.append(executor.start(prepared, {"x": arena[run]}))
+        if run == 2:
+            arena[run] = 0.0  # it was copied
+        if run:  # two are under way
+            check(executor.finish(prepared, runs[run - 1]), prepared, run - 1)
+            arena[run - 1] = 0.0
+    check(executor.finish(prepared, runs[2]), prepared, 2)
+    assert races(driver.operations) == []
+
+
+@BOTH
 def test_requests_for_other_plans_are_answered_while_kernels_are_warmed_up(barriers: bool) -> None:
     driver, executor, served = captured(14, barriers=False)
     runs: list[int] = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -30,6 +31,7 @@ from tests.engine.timing.running import finish
 pytestmark = pytest.mark.gpu
 
 UNITS = 24
+ARENA = mmap.mmap(-1, 1 << 20)
 NAP_CYCLES = 400_000  # about 0.2 ms
 SIDE_BY_SIDE = StreamPlan((Launch(0, 0), Launch(1, 1), Launch(2, 0, (1,))), 2)
 
@@ -102,6 +104,38 @@ def test_captured_plans_give_the_interpreter_s_numbers(
         check(executor.finish(prepared, first), program, run - 1)
         first = following
     executor.finish(prepared, first)
+
+
+def test_inputs_are_copied_from_page_locked_memory(
+    executor: CudaExecutor, driver: TorchDriver
+) -> None:
+    program = random_program(52, driver)
+    prepared = executor.prepare(program, random_plan(program, 52, barriers=False))
+    arena = torch.frombuffer(ARENA, dtype=torch.float32)
+    executor.lock_pages(arena)
+    slots = [arena[64 * i : 64 * i + 36].view(6, 6) for i in range(20)]
+
+    first = None
+    for run, slot in enumerate(slots):
+        slot.copy_(x(run)["x"])
+        following = executor.start(prepared, {"x": slot})
+        if first is not None:
+            check(executor.finish(prepared, first), program, run - 1)
+            slots[run - 1].zero_()
+        first = following
+    assert first is not None
+    check(executor.finish(prepared, first), program, len(slots) - 1)
+
+
+def test_memory_that_cannot_be_page_locked_is_said_once(driver: TorchDriver) -> None:
+    memory = torch.frombuffer(mmap.mmap(-1, 1 << 16), dtype=torch.uint8)
+    driver.lock_pages(memory)
+
+    with pytest.raises(RuntimeError):
+        driver.lock_pages(memory)
+
+    torch.ones(4, device=driver.device).add_(1)
+    driver.synchronise()
 
 
 def test_plans_of_one_pool_do_not_disturb_each_other(

@@ -92,6 +92,19 @@ def check(gpu: ServedGpu, seed: int, slot: int, tolerance: float = 1e-4) -> None
         assert error <= tolerance, name
 
 
+def test_where_pages_cannot_be_locked_inputs_are_staged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    served = ServedGpu(refuses_to_lock=True)
+    try:
+        served.call(LoadModel(DIGEST, str(artefact(tmp_path / "model", TEMPLATE, WEIGHTS))))
+        served.call(prepare(1, SEQUENTIAL))
+        infer(served, 1, seed=1)
+    finally:
+        served.close()
+    assert "operation not supported" in caplog.text
+
+
 def test_a_worker_names_its_gpu(gpu: ServedGpu) -> None:
     known = gpu.call(DescribeDevice())
 

@@ -212,6 +212,12 @@ def _tensors(tree: Any) -> list[Tensor]:
     return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)]
 
 
+def check_error(code: int) -> None:
+    """``torch.cuda.check_error``."""
+    if code:
+        raise RuntimeError(f"CUDA error {code}")
+
+
 class Torch211:
     """What stands in for torch.cuda, and what was done to it."""
 
@@ -223,6 +229,7 @@ class Torch211:
         self.capturing: FakeGraph | None = None
         self.counts_for_a_graph = False  # the generator of random numbers
         self.current = self.new_stream()
+        self.registered: list[range] = []
         self._names = iter(range(1, 1 << 30))
 
     def new_stream(self, *_: object, **__: object) -> FakeStream:
@@ -255,9 +262,18 @@ class Torch211:
         if self.capturing:
             self.capturing.refuse()
 
+    def register(self, address: int, size_bytes: int, _: int) -> int:
+        """``cudaHostRegister``: 712 if some of the memory is registered."""
+        asked = range(address, address + size_bytes)
+        if any(asked.start < held.stop and held.start < asked.stop for held in self.registered):
+            return 712
+        self.registered.append(asked)
+        return 0
+
     def replacements(self) -> dict[str, Callable[..., object]]:
         """By their names in torch.cuda."""
         properties = SimpleNamespace(multi_processor_count=132)
+        runtime = SimpleNamespace(cudaHostRegister=self.register)
         return {
             "set_device": lambda _: None,
             "get_device_properties": lambda _: properties,
@@ -276,6 +292,8 @@ class Torch211:
             "reset_peak_memory_stats": lambda _: None,
             "empty_cache": self.memory.empty_cache,
             "_sleep": lambda _: None,
+            "cudart": lambda: runtime,
+            "check_error": check_error,
         }
 
     @contextmanager
