@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import platform
-import re
-from pathlib import Path
 
 import torch
 
@@ -12,17 +10,14 @@ from braid.core.precision import BF16, FP32, INT8
 from braid.engine.cpu.engines import installed_engines
 from braid.engine.cpu.native.find import find_native
 from braid.engine.onednn.library import find_onednn, onednn_version
+from braid.engine.runtime.instructions import (
+    cpu_fact,
+    has_bf16_instructions,
+    has_integer_instructions,
+)
 
 KERNELS_REVISION = 6
 """Number to raise when kernels or their timing change so much that old latencies mislead."""
-
-CPU_INFORMATION = Path("/proc/cpuinfo")
-
-_BF16_INSTRUCTIONS = frozenset({"avx512_bf16", "amx_bf16"})
-"""Sets of instructions, as the system names them; one of them is enough."""
-
-_INTEGER_INSTRUCTIONS = frozenset({"avx512_vnni", "avx_vnni", "amx_int8"})
-"""The same, for sums of 8-bit products."""
 
 
 def cpu_device_key(threads: int, cores: int, quota: float = 0.0) -> str:
@@ -48,31 +43,20 @@ def offered_precisions() -> tuple[str, ...]:
 
     Elsewhere oneDNN emulates BF16, which is right, and slower than FP32.
     """
-    has = not _BF16_INSTRUCTIONS.isdisjoint((_cpu_fact("flags") or "").split())
-    narrow = (BF16,) if has and find_onednn() is not None else ()
+    narrow = (BF16,) if has_bf16_instructions() and find_onednn() is not None else ()
     return (FP32, *narrow, INT8) if has_integer_kernels() else (FP32, *narrow)
 
 
 def has_integer_kernels() -> bool:
     """Whether oneDNN can use instructions that sum 8-bit products in 32 bits.
 
-    Elsewhere pairs of products saturate in 16 bits, which oneDNN avoids with coarser weights.
+    Elsewhere it avoids sums that saturate with coarser weights.
     """
-    has = not _INTEGER_INSTRUCTIONS.isdisjoint((_cpu_fact("flags") or "").split())
-    return has and find_onednn() is not None
+    return has_integer_instructions() and find_onednn() is not None
 
 
 def _cpu_model() -> str:
-    return _cpu_fact("model name") or platform.processor() or platform.machine()
-
-
-def _cpu_fact(name: str) -> str | None:
-    try:
-        text = CPU_INFORMATION.read_text()
-    except OSError:
-        return None
-    match = re.search(rf"^{name}\s*:\s*(.+)$", text, re.MULTILINE)
-    return match[1].strip() if match else None
+    return cpu_fact("model name") or platform.processor() or platform.machine()
 
 
 def software_versions() -> dict[str, str]:

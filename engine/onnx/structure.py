@@ -17,6 +17,13 @@ from braid.core.errors import ModelImportError
 DEFAULT_DOMAINS = ("", "ai.onnx")
 """Of ONNX's own operators."""
 
+_ON_INTEGERS = frozenset(
+    {
+        *("ConvInteger", "DynamicQuantizeLSTM", "DynamicQuantizeMatMul", "MatMulInteger"),
+        *("MatMulIntegerToFloat", "QAttention", "QGemm", "QLinearConv", "QLinearMatMul"),
+    }
+)
+
 MAX_NODES = 200_000  # functions expanded; the largest real models have some 20,000
 MAX_NESTING = 16  # of subgraphs
 
@@ -42,6 +49,12 @@ def all_nodes(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
         for node in level:
             yield node
             pending += [(graph.node, depth + 1) for graph in subgraphs(node)]
+
+
+def multiplies_integers(model: ModelProto) -> bool:
+    """Whether operators multiply 8-bit integers themselves, not numbers that they stand for."""
+    bodies = (model.graph.node, *(function.node for function in model.functions))
+    return any(node.op_type in _ON_INTEGERS for body in bodies for node in all_nodes(body))
 
 
 def check_nesting(graph: GraphProto) -> None:

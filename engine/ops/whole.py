@@ -31,7 +31,7 @@ from braid.engine.ops.dtypes import (
     torch_dtype,
 )
 from braid.engine.ops.kinds import op, operator
-from braid.engine.ops.session_run import run_session
+from braid.engine.ops.session_run import new_session, run_session
 from braid.engine.ops.value_ranges import refused_values
 from braid.engine.runtime.stopping import stoppable_session_run
 
@@ -298,7 +298,7 @@ def open_session(model: bytes, threads: int, most_bytes: int = MOST_BYTES) -> An
     options.log_severity_level = 4
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     options.add_session_config_entry("session.use_env_allocators", "1")
-    return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    return new_session(model, options)
 
 
 def _bound_memory(onnxruntime: Any, most_bytes: int) -> None:

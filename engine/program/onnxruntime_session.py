@@ -24,7 +24,7 @@ from braid.core.errors import PreconditionFailed
 from braid.core.graph import OpGraph
 from braid.core.precision import FP32
 from braid.engine.ops.dtypes import array_of, tensor_of
-from braid.engine.ops.session_run import run_session
+from braid.engine.ops.session_run import new_session, run_session
 from braid.engine.program.engines import EnginePlace
 from braid.engine.program.model_file import reason_of
 from braid.engine.runtime.stopping import stoppable_session_run
@@ -93,7 +93,7 @@ class OnnxSession:
         try:
             options = _options(onnxruntime, on)
             options.enable_mem_pattern = not any_shape
-            self._session = onnxruntime.InferenceSession(model, options, providers=[provider])
+            self._session = new_session(model, options, provider)
         except Exception as error:  # its exceptions share no base but this
             raise PreconditionFailed(
                 f"ONNX Runtime refuses the model: {reason_of(error)}"

@@ -130,10 +130,12 @@ class OnnxUpload:
             remark: what differs from the file that was uploaded.
         """
         from braid.engine.importer.upload.model_strings import words_of
+        from braid.engine.onnx.structure import multiplies_integers
 
         self._model: ModelProto | None = model
         self._head = type(model)(opset_import=model.opset_import)
         self._words = words_of(model)
+        self._on_integers = multiplies_integers(model)
         self._path = path
         self._data = data
         self.file = file
@@ -198,7 +200,7 @@ class OnnxUpload:
     def reference(self) -> ReferenceModel:
         from braid.engine.importer.verification.reference import open_reference
 
-        return open_reference(self._path, self._words)
+        return open_reference(self._path, self._words, on_integers=self._on_integers)
 
 
 class Pt2Upload:

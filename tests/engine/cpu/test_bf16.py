@@ -20,7 +20,6 @@ from benchmarks.networks.export import export_onnx
 from benchmarks.networks.registry import NETWORKS
 from braid.core.graph import Literal
 from braid.core.precision import BF16, TOLERANCES
-from braid.engine.cpu import device_key
 from braid.engine.cpu.device_key import offered_precisions
 from braid.engine.cpu.executor import CpuExecutor
 from braid.engine.cpu.kernels.candidates import bind_on_cpu
@@ -37,6 +36,7 @@ from braid.engine.passes.precision import in_precision
 from braid.engine.passes.specialise import specialise
 from braid.engine.program.kernel import PackedWeights
 from braid.engine.program.program import Program
+from braid.engine.runtime import instructions
 from braid.engine.timing.comparison import errors
 from tests.engine.cpu.test_kernels import (
     EPILOGUES,
@@ -273,6 +273,6 @@ def test_narrow_precisions_are_offered_where_the_cpu_has_them(
 ) -> None:
     information = tmp_path / "cpuinfo"
     information.write_text(f"processor\t: 0\nmodel name\t: X\nflags\t\t: {flags}\n")
-    monkeypatch.setattr(device_key, "CPU_INFORMATION", information)
+    monkeypatch.setattr(instructions, "CPU_INFORMATION", information)
 
     assert offered_precisions() == offered

@@ -16,6 +16,7 @@ from braid.core.graph import Literal
 from braid.engine.cpu import device_key
 from braid.engine.cpu.device_key import has_integer_kernels
 from braid.engine.ops.families.quantised_unit import DEQUANTISE, KIND, QUANTISE
+from braid.engine.runtime import instructions
 from tests.engine.cpu.test_kernels import all_kernels, unit_graph
 
 Array = NDArray[Any]
@@ -164,7 +165,7 @@ def test_only_cpus_with_instructions_for_it_compute_on_integers(
 ) -> None:
     information = tmp_path / "cpuinfo"
     information.write_text(f"flags\t\t: fpu {flags}\n")
-    monkeypatch.setattr(device_key, "CPU_INFORMATION", information)
+    monkeypatch.setattr(instructions, "CPU_INFORMATION", information)
     monkeypatch.setattr(device_key, "find_onednn", object)
 
     assert has_integer_kernels() is has

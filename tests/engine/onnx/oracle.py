@@ -17,6 +17,7 @@ from braid.core.graph import OpGraph
 from braid.engine.onnx.lowering import lower
 from braid.engine.onnx.prepare import prepare
 from braid.engine.ops.dtypes import spec_of
+from braid.engine.ops.session_run import new_session
 from braid.engine.passes.specialise import interpret, specialise, static_inputs
 
 Array = NDArray[Any]
@@ -98,9 +99,7 @@ def through_braid(
 
 def through_onnxruntime(model: onnx.ModelProto, inputs: Arrays) -> dict[str, Array]:
     """Outputs of ONNX Runtime."""
-    session = onnxruntime.InferenceSession(
-        model.SerializeToString(), providers=["CPUExecutionProvider"]
-    )
+    session = new_session(model.SerializeToString(), onnxruntime.SessionOptions())
     names = [output.name for output in session.get_outputs()]
     return dict(zip(names, session.run(names, dict(inputs)), strict=True))
 

@@ -30,7 +30,7 @@ ZERO, SIGNED_ZERO = const(120, np.uint8), const(-3, np.int8)
         case("DequantizeLinear", 21, quantised(4, 6, dtype=np.int8), const(positive(2, 6)),
              axis=0, block_size=2),
         case("DynamicQuantizeLinear", 11, real(3, 4), outputs=3),
-        case("MatMulInteger", 10, quantised(3, 4), quantised(4, 5, dtype=np.int8), ZERO,
+        case("MatMulInteger", 10, quantised(3, 4), const(quantised(4, 5, dtype=np.int8)), ZERO,
              SIGNED_ZERO),
         case("QLinearMatMul", 10, quantised(3, 400), const(0.02), ZERO, const(quantised(400, 5)),
              const(0.03), ZERO, const(0.5), ZERO),

@@ -11,6 +11,7 @@ import torch
 
 from braid.engine.cpu.device_key import has_integer_kernels
 from braid.engine.cpu.kernels.candidates import bind_on_cpu
+from braid.engine.ops.session_run import new_session
 from braid.engine.program.kernel import PackedWeights
 from tests.engine.quantised.models import quantised_by_data
 from tests.engine.quantised.test_networks import example, static_graph
@@ -25,7 +26,8 @@ def test_results_are_those_of_onnxruntime(name: str, per_channel: bool, tmp_path
     file = quantised_by_data(name, tmp_path, per_channel=per_channel)
     graph, constants = static_graph(file, on_integers=has_integer_kernels())
     x = example(graph)
-    (wanted,) = onnxruntime.InferenceSession(file).run(None, {"x": x.numpy()})
+    session = new_session(file, onnxruntime.SessionOptions())
+    (wanted,) = session.run(None, {"x": x.numpy()})
 
     program = bind_on_cpu(graph, constants, PackedWeights(), 2)
     torch.set_num_threads(2)

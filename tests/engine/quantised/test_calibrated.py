@@ -24,6 +24,7 @@ from braid.engine.onnx.lowering import lower
 from braid.engine.onnx.prepare import prepare
 from braid.engine.ops.families.quantised_unit import KIND
 from braid.engine.ops.kinds import call
+from braid.engine.ops.session_run import new_session
 from braid.engine.passes import run_passes
 from braid.engine.passes.fusion import fuse_residuals, fuse_weighted_sums
 from braid.engine.passes.quantised.calibrated import quantised_by
@@ -254,7 +255,7 @@ def test_onnxruntime_computes_the_same_of_the_same_graph_in_a_file(tmp_path: Pat
     path = tmp_path / "pair.onnx"
     onnx.save(_quantised_file(model, given, how), path)
 
-    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    session = new_session(path, onnxruntime.SessionOptions())
     (wanted,) = session.run(None, {"x": inputs["x"].numpy()})
 
     for got in (interpret(*made, inputs), *_on_kernels(made, inputs)):

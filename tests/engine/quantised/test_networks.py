@@ -25,6 +25,7 @@ from braid.engine.cpu.kernels.candidates import bind_on_cpu
 from braid.engine.onnx.lowering import lower
 from braid.engine.onnx.prepare import prepare
 from braid.engine.ops.families.quantised_unit import KIND
+from braid.engine.ops.session_run import new_session
 from braid.engine.passes import run_passes
 from braid.engine.passes.fusion import fuse_residuals
 from braid.engine.passes.quantised.fusing import fuse_quantised
@@ -130,7 +131,7 @@ def test_quantised_operators_compute_what_onnxruntime_does(
     file = quantised(name, tmp_path, signed=signed, per_channel=False, operators=True)
     graph, constants = static_graph(file, on_integers=True)
     x = example(graph)
-    session = onnxruntime.InferenceSession(file, providers=["CPUExecutionProvider"])
+    session = new_session(file, onnxruntime.SessionOptions())
     (wanted,) = session.run(None, {"x": x.numpy()})
 
     (got,) = interpret(graph, constants, {"x": x}).values()
