@@ -80,6 +80,20 @@ def matmul(
     return Primitive(library, handle)
 
 
+def inner_product(
+    library: OneDnn, m: int, k: int, n: int, bias: Tensor | None, post_ops: Sequence[PostOp]
+) -> Primitive:
+    """The same by weights [n, k]."""
+    result = library.dense([m, n])
+    handle = library.make(
+        "inner_product_forward_primitive_desc_create",
+        *(library.engine, INFERENCE, library.dense([m, k]), library.any_order([n, k])),
+        *(None if bias is None else library.like(bias, [n]), result),
+        library.attributes(post_ops, result),
+    )
+    return Primitive(library, handle)
+
+
 def pooling(
     library: OneDnn,
     algorithm: int,
