@@ -55,7 +55,7 @@ def fuse_attention(graph: OpGraph, constants: Weights) -> OpGraph:
 
     Only where nothing else reads the scores.
     """
-    rules = (_attention, _standard, _followed)
+    rules = (_transposed, _attention, _standard, _followed)
     return rewrite_static(graph, constants, *(partial(rule, graph) for rule in rules))
 
 
@@ -422,6 +422,26 @@ def _is_causal(mask: _Mask, shape: Sequence[int], weights: Weights, limit: float
     if mask.kind == ADDED:
         return bool(((content == 0) == seen).all() and (content[~seen] <= limit).all())
     return mask.number <= limit and torch.equal(content, seen if mask.kind == SHOWN else ~seen)
+
+
+def _transposed(graph: OpGraph, op: Operator, upstream: Upstream) -> Operator | None:
+    """A transposition without the reshapes around it that only join the axes before.
+
+    torch's exporter writes keys so, and repeated heads could not be told behind such a reshape.
+    """
+    swapped = upstream.makers.get(op.inputs[0]) if op.kind in RESHAPES else None
+    if swapped is None or swapped.attributes != {"dims": [0, 2, 1]} or EPILOGUE in op.attributes:
+        return None
+    joined = upstream.makers.get(swapped.inputs[0])
+    if joined is None or joined.kind not in RESHAPES or EPILOGUE in joined.attributes:
+        return None
+    *outer, row, column = before = _extents(graph, joined.inputs[0])
+    middle, after = (_extents(graph, each.outputs[0]) for each in (joined, op))
+    if after != (*outer, column, row) or middle[1:] != (row, column):
+        return None
+    last = len(before) - 1
+    dims = [*range(last - 1), last, last - 1]
+    return Operator(op.name, "aten.permute", joined.inputs, op.outputs, {"dims": dims})
 
 
 def _followed(graph: OpGraph, op: Operator, upstream: Upstream) -> Operator | None:

@@ -151,22 +151,47 @@ def one_head(draw: Drawing, b: int, n: int, h: int, d: int) -> str:
     return draw.op("aten.matmul", softmax(draw, scores), v)
 
 
-def shared_heads(draw: Drawing, b: int, n: int, h: int, d: int) -> str:
-    """Each head of keys stands for several of queries, repeated by an expand, as in Llama."""
+def repeated_heads(draw: Drawing, b: int, n: int, h: int, d: int) -> list[str]:
+    """Queries, keys and values; each head of the latter two stands for several, by an expand."""
     groups = next(count for count in (3, 2, 1) if h % count == 0)
-    q = in_heads(draw, draw.op("aten.linear", "x", draw.constant(h * d, h * d)), b, n, h, d)
-    k, v = (draw.op("aten.linear", "x", draw.constant(h // groups * d, h * d)) for _ in range(2))
-    repeated = []
-    for part in (k, v):
+    made = [in_heads(draw, draw.op("aten.linear", "x", draw.constant(h * d, h * d)), b, n, h, d)]
+    for _ in range(2):
+        part = draw.op("aten.linear", "x", draw.constant(h // groups * d, h * d))
         part = draw.op("braid.unsqueeze", in_heads(draw, part, b, n, h // groups, d), axes=[2])
         part = draw.op("braid.expand", part, shape=[b, h // groups, groups, n, d])
-        repeated.append(draw.op("braid.reshape", part, shape=[b, h, n, d]))
-    odds = softmax(draw, product(draw, q, repeated[0]))
-    return joined(draw, draw.op("aten.matmul", odds, repeated[1]), b, n, h, d)
+        made.append(draw.op("braid.reshape", part, shape=[b, h, n, d]))
+    return made
+
+
+def shared_heads(draw: Drawing, b: int, n: int, h: int, d: int) -> str:
+    """Heads of keys for several of queries each, as in Llama."""
+    q, k, v = repeated_heads(draw, b, n, h, d)
+    return joined(draw, draw.op("aten.matmul", softmax(draw, product(draw, q, k)), v), b, n, h, d)
+
+
+def shared_by_dynamo(draw: Drawing, b: int, n: int, h: int, d: int) -> str:
+    """The same as torch's exporter writes it: keys are transposed with batches and heads joined."""
+    q, k, v = repeated_heads(draw, b, n, h, d)
+    root = number(draw, d**-0.25)
+    k = draw.op("aten.permute", draw.op("braid.reshape", k, shape=[b * h, n, d]), dims=[0, 2, 1])
+    k = draw.op("aten.mul", draw.op("braid.reshape", k, shape=[b, h, d, n]), root)
+    odds = softmax(draw, draw.op("aten.matmul", draw.op("aten.mul", q, root), k))
+    odds = draw.op("aten.where", draw.op("aten.isnan", odds), number(draw, 0.0), odds)
+    return joined(draw, draw.op("aten.matmul", odds, v), b, n, h, d)
 
 
 STYLES: list[Style] = [
-    *(plain, shared_heads, dynamo, moving_mask, chosen_scores, causal, hidden_keys, one_projection),
+    *(
+        plain,
+        shared_heads,
+        shared_by_dynamo,
+        dynamo,
+        moving_mask,
+        chosen_scores,
+        causal,
+        hidden_keys,
+        one_projection,
+    ),
     *(rows_first, windows, one_head),
 ]
 
