@@ -4,13 +4,17 @@ operators on constants                        evaluated once, at import
 cat(cat(a, b), c)                             cat(a, b, c): same axis, the inner one read once
 pad(x, 1 all round) ─> conv(padding 0)        conv(padding 1)
 average ─> flatten; permute ─> permute; ...   one operator
+gather of every slice in its order            reshape
 """
 
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
+from functools import partial
 
+import torch
 from torch import Tensor
 
 from braid.core.errors import InvalidRequest
@@ -19,7 +23,16 @@ from braid.engine.ops.evaluation import attempt, meta_like
 from braid.engine.ops.families.quantised_unit import DEQUANTISE
 from braid.engine.ops.kinds import EPILOGUE
 from braid.engine.passes.body import Body, Weights, everywhere
-from braid.engine.passes.matching import Captures, Op, Upstream, either, rewrite, rule, value
+from braid.engine.passes.matching import (
+    Captures,
+    Op,
+    Upstream,
+    either,
+    rewrite,
+    rewrite_static,
+    rule,
+    value,
+)
 
 _FREE_BYTES = 1 << 20  # results up to this size are folded whatever they come from
 _MAX_HOST_ELEMENTS = 4096
@@ -194,6 +207,31 @@ def _mean(op: Operator, captures: Captures, upstream: Upstream) -> Operator | No
 _PERMUTED = Op("aten.permute", Op("aten.permute", _X, name="inner"))
 _RESHAPES = ("braid.reshape", "braid.flatten", "braid.squeeze", "braid.unsqueeze")
 _RESHAPED = Op("braid.reshape", either(*(Op(kind, _X) for kind in _RESHAPES)))
+
+
+def fold_gathers(graph: OpGraph, constants: Weights) -> OpGraph:
+    """Write gathers of every slice in its order as reshapes, in a static graph.
+
+    torch's exporter writes masks of attention so: a gather of 64 elements took 160 us.
+    """
+    return rewrite_static(graph, constants, partial(_gathered, graph))
+
+
+def _gathered(graph: OpGraph, op: Operator, upstream: Upstream) -> Operator | None:
+    indices = upstream.weights.get(op.inputs[1]) if op.kind == "braid.gather_nd" else None
+    if indices is None or op.attributes.get("batch_dims"):
+        return None
+    depth = indices.shape[-1]
+    extents = [int(extent) for extent in graph.spec(op.inputs[0]).shape[:depth]]
+    places = torch.zeros(indices.shape[:-1], dtype=torch.int64)
+    for axis, extent in enumerate(extents):
+        index = indices[..., axis]
+        places = places * extent + torch.where(index < 0, index + extent, index)
+    if not torch.equal(places.flatten(), torch.arange(math.prod(extents))):
+        return None
+    shape = [int(extent) for extent in graph.spec(op.outputs[0]).shape]
+    attributes: Mapping[str, Literal] = {"shape": shape, "allow_zero": True}
+    return Operator(op.name, "braid.reshape", op.inputs[:1], op.outputs, attributes)
 
 
 def fold_view_chains(graph: OpGraph, weights: Weights) -> tuple[OpGraph, Weights]:

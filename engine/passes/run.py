@@ -17,6 +17,7 @@ from braid.engine.passes.clean import drop_dead, drop_no_ops, merge_duplicates
 from braid.engine.passes.folding import (
     flatten_concats,
     fold_constants,
+    fold_gathers,
     fold_pads,
     fold_pooled_views,
     fold_view_chains,
@@ -55,7 +56,8 @@ PASSES: tuple[Pass, ...] = (
 
 def fuse_static(graph: OpGraph, constants: Weights) -> OpGraph:
     """What passes make of a static graph, where shapes and summands are known."""
-    graph = fuse_group_norms(fuse_attention(graph, constants), constants)
+    graph = fuse_attention(fold_gathers(graph, constants), constants)
+    graph = fuse_group_norms(graph, constants)
     return fuse_weighted_sums(fuse_residuals(graph), constants)
 
 

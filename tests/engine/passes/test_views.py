@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 from braid.core.graph import Literal
 from braid.engine.passes.clean import drop_dead, drop_no_ops
-from braid.engine.passes.folding import fold_pooled_views, fold_view_chains
+from braid.engine.passes.folding import fold_gathers, fold_pooled_views, fold_view_chains
+from braid.engine.passes.specialise import specialise
 from tests.engine.passes.drawing import Drawing, assert_same_numbers, kinds
 
 
@@ -80,3 +82,28 @@ def test_a_reshape_that_copies_an_extent_keeps_the_view_before_it() -> None:
     )
 
     assert kinds(graph) == ["reshape", "reshape"]
+
+
+@pytest.mark.parametrize(
+    ("places", "folded"),
+    [
+        ([[[0, 0], [0, 1], [0, 2]], [[1, 0], [-1, 1], [1, -1]]], ["reshape"]),
+        ([[[0, 0], [0, 1], [0, 2]], [[1, 0], [1, 1], [1, 1]]], ["gather_nd"]),
+        ([[[0, 0], [0, 1], [0, 2]]], ["gather_nd"]),
+        ([[0], [1]], ["reshape"]),
+        ([[1], [0]], ["gather_nd"]),
+    ],
+    ids=["in order", "one twice", "not all", "rows in order", "rows in another order"],
+)
+def test_a_gather_of_everything_in_its_order_is_a_reshape(
+    places: list[object], folded: list[str]
+) -> None:
+    net = Drawing(x=[2, 3])
+    net.weights["places"] = torch.tensor(places)
+    template, weights = net.graph(net.op("braid.gather_nd", "x", "places"))
+    drawn = specialise(template, weights, template.inputs)
+
+    graph = fold_gathers(*drawn)
+
+    assert kinds(graph) == folded
+    assert_same_numbers(drawn, (graph, drawn[1]))
