@@ -29,6 +29,7 @@ from braid.engine.ops.families.attention import (
     ATTENTION,
     HIDDEN,
     MOST_MASKS,
+    ROTATE,
     SHOWN,
     AttentionOptions,
     ViewedAttention,
@@ -41,7 +42,7 @@ RESHAPES = frozenset({"braid.reshape", "braid.flatten", "braid.squeeze", "braid.
 """Kinds that keep the order of elements."""
 
 _VIEWS = RESHAPES | {"aten.permute", "aten.select", "braid.slice", "braid.split", "braid.expand"}
-_DENSE = frozenset({"aten.linear", "braid.linear_add", "aten.layer_norm", "braid.rms_norm"})
+_DENSE = frozenset({"aten.linear", "braid.linear_add", "aten.layer_norm", "braid.rms_norm", ROTATE})
 """Kinds whose results of four axes lie in the order of their shape."""
 
 _FLOATS = frozenset({"FP32", "BF16", "FP16"})
@@ -262,7 +263,7 @@ def _scores(value: str, graph: OpGraph, upstream: Upstream) -> Iterator[_Scores]
         return
     steps = op.attributes.get(EPILOGUE)
     if op.kind == "aten.matmul":
-        factor = _factor(steps)
+        factor = factor_of(steps)
         if factor is not None:
             yield _Scores(op, factor)
         return
@@ -322,7 +323,7 @@ def _scaled(op: Operator, graph: OpGraph, weights: Weights) -> tuple[str, float]
     return None
 
 
-def _factor(steps: object) -> float | None:
+def factor_of(steps: object) -> float | None:
     """The number by which an epilogue multiplies; None if it does anything else."""
     factor = 1.0
     for step in steps if isinstance(steps, list) else []:

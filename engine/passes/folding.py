@@ -229,7 +229,7 @@ def _gathered(graph: OpGraph, op: Operator, upstream: Upstream) -> Operator | No
         places = places * extent + torch.where(index < 0, index + extent, index)
     if not torch.equal(places.flatten(), torch.arange(math.prod(extents))):
         return None
-    shape = [int(extent) for extent in graph.spec(op.outputs[0]).shape]
+    shape: list[Literal] = [int(extent) for extent in graph.spec(op.outputs[0]).shape]
     attributes: Mapping[str, Literal] = {"shape": shape, "allow_zero": True}
     return Operator(op.name, "braid.reshape", op.inputs[:1], op.outputs, attributes)
 

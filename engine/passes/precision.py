@@ -27,7 +27,7 @@ from braid.core.precision import HALF
 from braid.core.tensor import TensorType
 from braid.engine.ops.dtypes import spec_of, torch_dtype
 from braid.engine.ops.evaluation import attempt
-from braid.engine.ops.families.attention import ATTENTION
+from braid.engine.ops.families.attention import ATTENTION, ROTATE
 from braid.engine.ops.kinds import EPILOGUE, WEIGHTED_SUM, epilogue_steps
 from braid.engine.passes.body import rebuilt, with_constants
 
@@ -45,6 +45,7 @@ _NARROW = _POINTWISE | {
     "braid.conv_transpose_to",
     *("aten.linear", "braid.linear_add", "aten.matmul"),
     *("aten.scaled_dot_product_attention", "braid.attention", ATTENTION, "aten.softmax"),
+    ROTATE,
     *("aten.add", "aten.sub", "aten.mul", "aten.div", "aten.maximum", "aten.minimum"),
     *(WEIGHTED_SUM, "aten.where", "braid.prelu", "aten.cat", "braid.pad", "aten.embedding"),
     *("braid.max_pool", "braid.avg_pool", "aten.adaptive_avg_pool", "aten.mean"),

@@ -31,6 +31,7 @@ from braid.engine.passes.fusion import (
 from braid.engine.passes.group_norms import fuse_group_norms
 from braid.engine.passes.image_rows import sequences_to_images
 from braid.engine.passes.patterns import recognise_activations, recognise_norms
+from braid.engine.passes.rotations import fuse_rotations
 
 PASSES: tuple[Pass, ...] = (
     drop_no_ops,
@@ -56,7 +57,8 @@ PASSES: tuple[Pass, ...] = (
 
 def fuse_static(graph: OpGraph, constants: Weights) -> OpGraph:
     """What passes make of a static graph, where shapes and summands are known."""
-    graph = fuse_attention(fold_gathers(graph, constants), constants)
+    graph = fuse_rotations(fold_gathers(graph, constants), constants)
+    graph = fuse_attention(graph, constants)
     graph = fuse_group_norms(graph, constants)
     return fuse_weighted_sums(fuse_residuals(graph), constants)
 

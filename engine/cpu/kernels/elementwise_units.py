@@ -36,7 +36,7 @@ from braid.engine.onednn.library import (
 )
 from braid.engine.onednn.recipe import Action, Buffer, Place, Recipe
 from braid.engine.ops.dtypes import torch_dtype
-from braid.engine.ops.families.attention import ATTENTION
+from braid.engine.ops.families.attention import ATTENTION, ROTATE
 from braid.engine.ops.families.quantised_unit import DEQUANTISE, IDENTITY, QUANTISE
 from braid.engine.ops.kinds import EPILOGUE, OPS, WEIGHTED_SUM
 from braid.engine.passes.attention import RESHAPES
@@ -64,7 +64,7 @@ _KINDS = COMBINING | {
 
 _OF_ROWS = RESHAPES | {
     *("aten.permute", "aten.matmul", "aten.linear", "braid.linear_add", "aten.softmax"),
-    *("aten.layer_norm", "braid.rms_norm", ATTENTION),
+    *("aten.layer_norm", "braid.rms_norm", ATTENTION, ROTATE),
 }
 """Kinds that want and make numbers in the order of their shape, or do with any."""
 

@@ -31,6 +31,7 @@ from braid.engine.ops.families.attention import (
     ATTENTION,
     MASKS,
     MOST_MASKS,
+    ROTATE,
     ViewedAttention,
 )
 from braid.engine.ops.families.normalisation import by_channel
@@ -40,7 +41,7 @@ from braid.engine.program.kernel import Kernel
 VARIANT = "native"
 
 _KEYS, _VALUES = 2, 3
-"""Arguments of attention beside SRC, its queries; masks follow MANY."""
+"""Arguments of attention beside SRC, its queries; masks follow MANY. Angles of rotations."""
 
 _LEAST_ROWS = 12
 """Queries in registers with the widest vectors, as in vectors.c."""
@@ -95,6 +96,15 @@ class _Groups(ctypes.Structure):
         *_words("images", "pixels", "channels", "groups"),
         ("eps", ctypes.c_double),
         *_words("activation", "threads"),
+    )
+
+
+class _Rotation(ctypes.Structure):
+    _fields_ = (
+        ("data_of", ctypes.c_void_p),
+        *_words("batches", "length", "heads", "width", "batches_of_angles"),
+        ("scale", ctypes.c_double),
+        *_words("threads"),
     )
 
 
@@ -223,6 +233,26 @@ def _groups(
     return Kernel(VARIANT, recipe=make, needs_finite=activation > 0)
 
 
+def _rotate(
+    unit: Operator, binding: UnitBinding, native: ctypes.CDLL, activation: int
+) -> Kernel | None:
+    """Heads whose halves are turned by positions."""
+    if activation or not binding.lies_dense(unit.outputs[0]):
+        return None
+    if not all(map(binding.is_plain, unit.inputs)):
+        return None
+    shape, angles = (binding.shape(name) for name in unit.inputs[:2])
+    scale = unit.attributes.get("scale", 1.0)
+
+    def make(threads: int) -> Recipe:
+        structure = _Rotation(None, *shape, angles[0], scale, threads)
+        call = NativeCall(binding.library, native.braid_rotate, structure)
+        operands = zip((SRC, _KEYS, _VALUES), unit.inputs, strict=True)
+        return _recipe(call, binding, unit, dict(operands), 0)
+
+    return Kernel(VARIANT, recipe=make)
+
+
 def _recipe(
     call: NativeCall,
     binding: UnitBinding,
@@ -249,6 +279,7 @@ def _recipe(
 
 NATIVE_KINDS: Mapping[str, Callable[[Operator, UnitBinding, ctypes.CDLL, int], Kernel | None]] = {
     ATTENTION: _attention,
+    ROTATE: _rotate,
     "aten.softmax": _rows,
     "aten.layer_norm": _rows,
     "braid.rms_norm": _rows,

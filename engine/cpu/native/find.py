@@ -13,7 +13,7 @@ FUNCTIONS = (
     *("braid_run_lanes", "braid_let_lanes_spin", "braid_interleave"),
     *("braid_winograd", "braid_has_winograd", "braid_core_distances"),
     *("braid_attention", "braid_rows", "braid_groups"),
-    *("braid_attention_scratch", "braid_limit_vectors"),
+    *("braid_attention_scratch", "braid_limit_vectors", "braid_rotate"),
 )
 
 MISSING = (
@@ -35,7 +35,7 @@ def find_native() -> ctypes.CDLL | None:
             native = ctypes.CDLL(str(path))
             for name in FUNCTIONS:
                 getattr(native, name)
-            for name in ("winograd", "attention", "rows", "groups"):
+            for name in ("winograd", "attention", "rows", "groups", "rotate"):
                 function = getattr(native, f"braid_{name}")
                 function.argtypes = [_POINTER, _POINTER, ctypes.c_int, _POINTER]
             native.braid_attention_scratch.argtypes = [_POINTER]

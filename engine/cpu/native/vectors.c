@@ -73,6 +73,14 @@ struct groups {
     int64_t activation, threads;
 };
 
+/* Heads whose halves are turned by positions. */
+struct rotation {
+    data_fn data_of;
+    int64_t batches, length, heads, width, batches_of_angles;
+    double scale;
+    int64_t threads;
+};
+
 INLINE int64_t strided(const struct view *view, struct place at) {
     return view->offset + at.batch * view->batch + at.head * view->head;
 }
@@ -139,6 +147,8 @@ static void (*const attention[])(const struct attention *, const float *, const 
                                  float *, const void *const *, float *) = VARIANTS(attention);
 static void (*const rows[])(const struct rows *, const float *, const float *, const float *,
                             float *) = VARIANTS(rows);
+static void (*const rotate[])(const struct rotation *, const float *, const float *, const float *,
+                              float *) = VARIANTS(rotate);
 static void (*const spread[])(const float *, int64_t, int64_t, float *, float *) = VARIANTS(spread);
 static void (*const scale_pixels[])(const struct groups *, const float *, int64_t, const float *,
                                     const float *, float *) = VARIANTS(scale_pixels);
@@ -190,6 +200,19 @@ int braid_rows(const struct rows *r, void *stream, int count, const struct argum
     if (!from || !to)
         return FAILED;
     rows[chosen()](r, from, weight, bias, to);
+    return SUCCESS;
+}
+
+int braid_rotate(const struct rotation *r, void *stream, int count,
+                 const struct argument *arguments) {
+    (void)stream;
+    const float *from = data_at(r->data_of, count, arguments, SOURCE);
+    const float *cosines = data_at(r->data_of, count, arguments, SECOND);
+    const float *sines = data_at(r->data_of, count, arguments, THIRD);
+    float *to = data_at(r->data_of, count, arguments, OUTPUT);
+    if (!from || !cosines || !sines || !to)
+        return FAILED;
+    rotate[chosen()](r, from, cosines, sines, to);
     return SUCCESS;
 }
 

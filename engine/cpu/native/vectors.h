@@ -358,6 +358,34 @@ static void OWN(rows)(const struct rows *r, const float *from, const float *weig
     }
 }
 
+/* ------------------------------------------------------------------------------ rotation ----- */
+
+/* From [batch, length, heads, width] to [batch, heads, length, width]. */
+static void OWN(rotate)(const struct rotation *r, const float *from, const float *cosines,
+                        const float *sines, float *to) {
+    int64_t width = r->width, half = width / 2;
+    vec scale = OWN(all)((float)r->scale);
+#pragma omp parallel for num_threads((int)r->threads) schedule(static) if (r->threads > 1)
+    for (int64_t token = 0; token < r->batches * r->length; token++) {
+        int64_t batch = token / r->length, place = token % r->length;
+        int64_t angle = (r->batches_of_angles > 1 ? token : place) * width;
+        for (int64_t head = 0; head < r->heads; head++) {
+            const float *x = from + (token * r->heads + head) * width;
+            float *y = to + ((batch * r->heads + head) * r->length + place) * width;
+            for (int64_t at = 0; at < half; at += LANES) {
+                int64_t left = half - at;
+                vec one = OWN(load_first)(x + at, left, 0), two = OWN(load_first)(x + half + at, left, 0);
+                const float *c = cosines + angle + at, *s = sines + angle + at;
+                vec first = one * OWN(load_first)(c, left, 0) - two * OWN(load_first)(s, left, 0);
+                vec second = two * OWN(load_first)(c + half, left, 0) +
+                             one * OWN(load_first)(s + half, left, 0);
+                OWN(store_first)(y + at, first * scale, left);
+                OWN(store_first)(y + half + at, second * scale, left);
+            }
+        }
+    }
+}
+
 /* ------------------------------------------------------------------------------- group norm ----- */
 
 /* Mean and sum of squared distances from it, of each channel over some pixels. Each block of pixels is

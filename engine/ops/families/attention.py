@@ -249,6 +249,30 @@ def _strided(x: Tensor, shape: Sequence[int], view: Sequence[int]) -> Tensor:
     return x.contiguous().as_strided(tuple(shape), strides, offset)
 
 
+ROTATE = "braid.rotate_heads"
+"""Kind of ``rotate_heads``."""
+
+
+@operator(ROTATE)
+def rotate_heads(x: Tensor, cos: Tensor, sin: Tensor, scale: float = 1.0) -> Tensor:
+    """Turn the halves of each head by its position (Su et al., 2021; halves as in GPT-NeoX).
+
+    Made by ``fuse_rotations``.
+
+    Args:
+        x: [batch, length, heads, width].
+        cos, sin: [batch or 1, 1, length, width].
+        scale: of the result.
+
+    Returns:
+        [batch, heads, length, width], in this order.
+    """
+    heads = x.transpose(1, 2)
+    first, second = heads.chunk(2, -1)
+    turned = heads * cos + torch.cat((-second, first), -1) * sin
+    return (turned * scale).contiguous()
+
+
 def _positions(shapes: Sequence[Shape | None], _: Mapping[str, Any]) -> Iterable[ValueRange]:
     if len(shapes) > 3:
         assert shapes[1] is not None

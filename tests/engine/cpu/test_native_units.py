@@ -21,11 +21,13 @@ from braid.engine.cpu.native.find import find_native
 from braid.engine.cpu.segments import NativeSegment
 from braid.engine.passes.attention import fuse_attention
 from braid.engine.passes.body import Weights
+from braid.engine.passes.rotations import fuse_rotations
 from braid.engine.passes.specialise import interpret, specialise
 from braid.engine.program.kernel import PackedWeights
 from braid.engine.program.program import Program
 from tests.engine.cpu.test_kernels import all_kernels, unit_graph
 from tests.engine.cpu.test_lanes import random_plan
+from tests.engine.passes import test_rotations as rotations
 from tests.engine.passes.drawing import Drawing
 from tests.engine.passes.test_attention import STYLES, Style, drawn
 
@@ -129,6 +131,21 @@ def test_any_number_of_threads_attends_to_the_same(threads: int) -> None:
     wanted = torch.softmax(q @ k.transpose(1, 2) / 4, -1) @ v
     result = got if isinstance(got, Tensor) else got[0]
     torch.testing.assert_close(result.double(), wanted, rtol=0, atol=2e-6)
+
+
+@pytest.mark.parametrize("angles", [1, 2])
+@pytest.mark.parametrize("shape", [(2, 5, 3, 8), (2, 1, 1, 2), (2, 70, 2, 66), (2, 9, 4, 64)])
+def test_rotations_of_every_size(
+    shape: tuple[int, int, int, int], angles: int, executor: CpuExecutor
+) -> None:
+    draw, heads = rotations.drawn(shape, angles=angles)
+    graph, constants = rotations.static(draw, rotations.turned(draw, heads, shape[3]))
+    fused = fuse_rotations(graph, constants)
+    program = bind_on_cpu(fused, constants, PackedWeights(), executor.threads)
+
+    check(fused, constants, executor, 1e-6)
+
+    assert [unit.kernel.variant for unit in program.units] == [VARIANT]
 
 
 def test_a_query_without_keys_is_nan_as_in_torch(executor: CpuExecutor) -> None:

@@ -1,0 +1,132 @@
+"""Rotary embeddings as exporters write them become one unit with the same numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from braid.core.graph import Literal, OpGraph
+from braid.engine.ops.families.attention import ROTATE
+from braid.engine.passes.rotations import fuse_rotations
+from braid.engine.passes.run import fuse_static
+from braid.engine.passes.specialise import specialise
+from tests.engine.passes.drawing import Drawing, assert_same_numbers, kinds
+
+Halves = Callable[[Drawing, str, int], tuple[str, str]]
+FAR = 2**63 - 1  # how exporters write "to the end"
+
+
+def sliced(draw: Drawing, x: str, half: int) -> tuple[str, str]:
+    first = draw.op("braid.slice", x, starts=[0], ends=[half], axes=[3], steps=[1])
+    return first, draw.op("braid.slice", x, starts=[half], ends=[FAR], axes=[3], steps=[1])
+
+
+def sliced_from_the_end(draw: Drawing, x: str, half: int) -> tuple[str, str]:
+    first = draw.op("braid.slice", x, starts=[0], ends=[-half], axes=[-1])
+    return first, draw.op("braid.slice", x, starts=[-half], ends=[FAR], axes=[-1])
+
+
+def turned(
+    draw: Drawing, x: str, width: int, halves: Halves = sliced, *, swapped: bool = False
+) -> str:
+    """A rotation of x [batch, heads, length, width] by the values cos and sin."""
+    first, second = halves(draw, x, width // 2)
+    both = [draw.op("aten.neg", second), first]
+    parts = draw.op("aten.cat", *(both[::-1] if swapped else both), dim=-1)
+    straight = draw.op("aten.mul", x, "cos")
+    return draw.op("aten.add", straight, draw.op("aten.mul", "sin", parts))
+
+
+def drawn(
+    shape: tuple[int, int, int, int] = (2, 5, 3, 8), *, angles: int = 1
+) -> tuple[Drawing, str]:
+    """Heads of x [batch, length, heads, width], and constants cos and sin."""
+    batch, length, _, width = shape
+    draw = Drawing(x=shape)
+    for name in ("cos", "sin"):
+        draw.constant(batch if angles > 1 else 1, 1, length, width, name=name)
+    return draw, draw.op("aten.permute", "x", dims=[0, 2, 1, 3])
+
+
+def static(draw: Drawing, *outputs: str) -> tuple[OpGraph, dict[str, Tensor]]:
+    template, weights = draw.graph(*outputs)
+    return specialise(template, weights, template.inputs)
+
+
+@pytest.mark.parametrize("halves", [sliced, sliced_from_the_end], ids=lambda each: each.__name__)
+@pytest.mark.parametrize("angles", [1, 2])
+@pytest.mark.parametrize("shape", [(2, 5, 3, 8), (2, 1, 1, 2)], ids=str)
+def test_every_style_is_one_unit(
+    halves: Halves, angles: int, shape: tuple[int, int, int, int]
+) -> None:
+    draw, heads = drawn(shape, angles=angles)
+    graph, constants = static(draw, turned(draw, heads, shape[3], halves))
+
+    fused = fuse_rotations(graph, constants)
+
+    fused.verify()
+    assert kinds(fused) == [ROTATE.split(".")[1]]
+    assert_same_numbers((graph, constants), (fused, constants))
+
+
+def test_a_number_behind_it_is_part_of_it() -> None:
+    draw, heads = drawn()
+    turned(draw, heads, 8)
+    steps: list[Literal] = [["braid.affine", "scale", 0.25, "shift", 0.0]]
+    last = draw.operators.pop()
+    draw.op("aten.add", *last.inputs, epilogue=steps)
+    graph, constants = static(draw, draw.operators[-1].outputs[0])
+
+    fused = fuse_rotations(graph, constants)
+
+    assert kinds(fused) == [ROTATE.split(".")[1]]
+    assert_same_numbers((graph, constants), (fused, constants))
+
+
+def test_what_is_no_rotation_stays() -> None:
+    draw, heads = drawn()
+    graph, constants = static(draw, turned(draw, heads, 8, swapped=True))
+
+    assert ROTATE.split(".")[1] not in kinds(fuse_rotations(graph, constants))
+
+
+def test_what_others_read_stays() -> None:
+    draw, heads = drawn()
+    result = turned(draw, heads, 8)
+    halves = next(op.outputs[0] for op in draw.operators if op.kind == "aten.cat")
+    graph, constants = static(draw, result, halves)
+
+    assert ROTATE.split(".")[1] not in kinds(fuse_rotations(graph, constants))
+
+
+def test_attention_reads_rotated_heads_where_they_are() -> None:
+    draw, heads = drawn()
+    turned_heads = turned(draw, heads, 8)
+    keys = draw.op("aten.permute", turned_heads, dims=[0, 1, 3, 2])
+    scores = draw.op("aten.matmul", turned_heads, keys)
+    odds = draw.op("aten.softmax", scores, dim=-1)
+    graph, constants = static(draw, draw.op("aten.matmul", odds, heads))
+
+    fused = fuse_static(graph, constants)
+
+    assert kinds(fused) == ["rotate_heads", "attention_on_views"]
+    assert_same_numbers((graph, constants), (fused, constants))
+
+
+@torch.inference_mode()
+def test_numbers_are_those_of_the_formula() -> None:
+    from braid.engine.ops.families.attention import rotate_heads
+
+    x = torch.randn(2, 5, 3, 8, dtype=torch.float64)
+    angle = torch.randn(1, 1, 5, 4, dtype=torch.float64)
+    pairs = torch.view_as_complex(torch.stack(x.transpose(1, 2).chunk(2, -1), -1))
+    wanted = torch.view_as_real(pairs * torch.polar(torch.ones_like(angle), angle))
+    cos, sin = (torch.cat([function(angle)] * 2, -1) for function in (torch.cos, torch.sin))
+
+    got = rotate_heads(x, cos, sin)
+
+    torch.testing.assert_close(got, torch.cat(wanted.unbind(-1), -1))
+    assert got.is_contiguous()
