@@ -41,10 +41,11 @@ from braid.engine.passes.affine import scale_and_shift
 from braid.engine.passes.body import Weights, fresh, scalar
 from braid.engine.passes.matching import Upstream, rewrite, rewrite_static
 
+_LINEAR = "aten.linear"
 _ROOTS = frozenset(
     {
         *("aten.convolution", "braid.convolution_far", "braid.conv_transpose_to"),
-        *("aten.linear", "aten.matmul"),
+        *(_LINEAR, "aten.matmul"),
         *("aten.add", "aten.sub", "aten.mul", "aten.div", "aten.maximum", "aten.minimum"),
         *("aten.batch_norm", "aten.layer_norm", "braid.instance_norm", "braid.group_norm"),
         *("braid.rms_norm", "braid.prelu"),
@@ -97,6 +98,34 @@ def _scale_or_shift(op: Operator, weights: Weights) -> tuple[str, list[Literal]]
         if (affine := scale_and_shift(op.kind, position, number, 1.0)) is not None:
             return op.inputs[position], ["braid.affine", "scale", affine[0], "shift", affine[1]]
     return None
+
+
+def fuse_flat_linears(graph: OpGraph, constants: Weights) -> OpGraph:
+    """Drop reshapes that only join axes before a linear layer and part them again behind it.
+
+    In a static graph. GPT-2's exporters write layers so; activations behind them are fused then.
+    """
+    return rewrite_static(graph, constants, partial(_in_all_axes, graph), _activated)
+
+
+def _in_all_axes(graph: OpGraph, op: Operator, upstream: Upstream) -> Operator | None:
+    linear = upstream.only_read(op.inputs[0], _LINEAR) if op.kind == "braid.reshape" else None
+    joined = None if linear is None else upstream.makers.get(linear.inputs[0])
+    if linear is None or joined is None or joined.kind != "braid.reshape":
+        return None
+    if any(EPILOGUE in each.attributes for each in (op, joined)):
+        return None
+    shape, source = (graph.spec(name).shape for name in (op.outputs[0], joined.inputs[0]))
+    inside, result = (graph.spec(name).shape[-1] for name in (linear.inputs[0], op.inputs[0]))
+    if shape[:-1] != source[:-1] or source[-1] != inside or shape[-1] != result:
+        return None
+    inputs = (joined.inputs[0], *linear.inputs[1:])
+    return dataclasses.replace(linear, inputs=inputs, outputs=op.outputs)
+
+
+def _activated(op: Operator, upstream: Upstream) -> Operator | None:
+    root = _with_step(op, upstream)
+    return root if root is not None and root.kind == _LINEAR else None
 
 
 def fuse_residuals(graph: OpGraph) -> OpGraph:

@@ -25,6 +25,7 @@ from braid.engine.passes.folding import (
 from braid.engine.passes.fusion import (
     convolve_parts,
     fuse_epilogues,
+    fuse_flat_linears,
     fuse_residuals,
     fuse_weighted_sums,
 )
@@ -57,7 +58,8 @@ PASSES: tuple[Pass, ...] = (
 
 def fuse_static(graph: OpGraph, constants: Weights) -> OpGraph:
     """What passes make of a static graph, where shapes and summands are known."""
-    graph = fuse_rotations(fold_gathers(graph, constants), constants)
+    graph = fuse_flat_linears(fold_gathers(graph, constants), constants)
+    graph = fuse_rotations(graph, constants)
     graph = fuse_attention(graph, constants)
     graph = fuse_group_norms(graph, constants)
     return fuse_weighted_sums(fuse_residuals(graph), constants)

@@ -1,4 +1,4 @@
-"""Residual sums: fused where nothing that could overlap is lost."""
+"""Residual sums and linear layers behind reshapes: fused where nothing that overlaps is lost."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import torch
 
 from braid.core.graph import Literal, Operator, OpGraph
 from braid.core.tensor import TensorType
-from braid.engine.passes.fusion import fuse_residuals
-from braid.engine.passes.specialise import interpret
+from braid.engine.passes.fusion import fuse_flat_linears, fuse_residuals
+from braid.engine.passes.specialise import interpret, specialise
+from tests.engine.passes.drawing import Drawing, assert_same_numbers, epilogue, kinds
 
 SPEC = TensorType("FP32", (1, 4, 5, 5))
 WINDOW: dict[str, Literal] = {
@@ -85,3 +86,34 @@ def same_numbers(graph: OpGraph, fused: OpGraph) -> None:
     constants, inputs = {"w": torch.randn(4, 4, 3, 3)}, {"x": torch.randn(1, 4, 5, 5)}
     expected, got = interpret(graph, constants, inputs), interpret(fused, constants, inputs)
     torch.testing.assert_close(got["y"], expected["y"])
+
+
+def flat(*, leading: list[Literal], back: list[Literal]) -> tuple[OpGraph, dict[str, torch.Tensor]]:
+    """x [2, 3, 4] as rows through a linear layer and back, then an activation and a sum."""
+    draw = Drawing(x=(2, 3, 4))
+    rows = draw.op("braid.reshape", "x", shape=leading)
+    product = draw.op("aten.linear", rows, draw.constant(4, 4), draw.constant(4))
+    active = draw.op("aten.gelu", draw.op("braid.reshape", product, shape=back), approximate="none")
+    template, weights = draw.graph(draw.op("aten.add", active, "x"))
+    return specialise(template, weights, template.inputs)
+
+
+def test_rows_of_a_linear_layer_keep_their_axes() -> None:
+    graph, constants = flat(leading=[-1, 4], back=[2, 3, 4])
+
+    fused = fuse_residuals(fuse_flat_linears(graph, constants))
+
+    fused.verify()
+    assert kinds(fused) == ["linear", "add"]
+    assert epilogue(fused.operators[0]) == ["gelu"]
+    assert_same_numbers((graph, constants), (fused, constants))
+
+
+def test_rows_that_are_put_otherwise_stay_apart() -> None:
+    draw = Drawing(x=(2, 3, 4))
+    product = draw.op("aten.linear", draw.op("braid.reshape", "x", shape=[6, 4]),
+                      draw.constant(4, 4))  # fmt: skip
+    template, weights = draw.graph(draw.op("braid.reshape", product, shape=[3, 2, 4]))
+    graph, constants = specialise(template, weights, template.inputs)
+
+    assert kinds(fuse_flat_linears(graph, constants)) == ["reshape", "linear", "reshape"]
