@@ -3,11 +3,13 @@
     x [batch, length, heads, width] ─> permute ─┬─> times cos ─────────────────────────┬─> add
                                                 └─> halves ─> cat(-second, first) ─> times sin
 
-becomes one ``braid.rotate_heads`` of x, in a static graph.
+becomes one ``braid.rotate_heads`` of x, in a static graph. So does one of the first numbers of each
+head, if the others are joined to it again.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
 
 from braid.core.graph import Operator, OpGraph
@@ -17,61 +19,91 @@ from braid.engine.passes.attention import factor_of
 from braid.engine.passes.body import Weights
 from braid.engine.passes.matching import Upstream, rewrite_static
 
+_PERMUTED = {"dims": [0, 2, 1, 3]}
+
 
 def fuse_rotations(graph: OpGraph, constants: Weights) -> OpGraph:
     """Fuse each such sum. Only where nothing else reads the values in between."""
-    return rewrite_static(graph, constants, partial(_rotated, graph))
+    return rewrite_static(graph, constants, partial(_rotated, graph), partial(_in_part, graph))
 
 
 def _rotated(graph: OpGraph, op: Operator, upstream: Upstream) -> Operator | None:
     factor = factor_of(op.attributes.get(EPILOGUE))
     if op.kind != "aten.add" or set(op.attributes) - {EPILOGUE} or factor is None:
         return None
+    for x, cos, sin in _turned(graph, op, upstream):
+        permuted = upstream.makers.get(x)
+        if permuted is not None and _is_permuted(permuted) and _fits(graph, x, cos, sin):
+            inputs = *permuted.inputs, cos, sin
+            return Operator(op.name, ROTATE, inputs, op.outputs, {"scale": factor})
+    return None
+
+
+def _in_part(graph: OpGraph, op: Operator, upstream: Upstream) -> Operator | None:
+    """Heads of which the first numbers are rotated and the others stay, joined again."""
+    if not _joins_two(op):
+        return None
+    total, kept = (upstream.only_read(name) for name in op.inputs)
+    if total is None or total.kind != "aten.add" or total.attributes or kept is None:
+        return None
+    for x, cos, sin in _turned(graph, total, upstream):
+        first = upstream.makers.get(x)
+        if first is None or first.inputs != kept.inputs or not _fits(graph, x, cos, sin):
+            continue
+        permuted = upstream.makers.get(first.inputs[0])
+        if permuted is None or not _is_permuted(permuted):
+            continue
+        width, rotated = (int(graph.spec(name).shape[-1]) for name in (first.inputs[0], x))
+        rest = width - rotated
+        if _takes(first, 0, rotated, graph) and _takes(kept, rotated, rest, graph):
+            return Operator(op.name, ROTATE, (*permuted.inputs, cos, sin), op.outputs, {})
+    return None
+
+
+def _is_permuted(op: Operator) -> bool:
+    return op.kind == "aten.permute" and op.attributes == _PERMUTED
+
+
+def _joins_two(op: Operator) -> bool:
+    is_last = op.attributes.get("dim") in (-1, 3) and len(op.attributes) == 1
+    return op.kind == "aten.cat" and is_last and len(op.inputs) == 2
+
+
+def _turned(graph: OpGraph, op: Operator, upstream: Upstream) -> Iterator[tuple[str, str, str]]:
+    """Values x, cos, sin of which ``op`` is the rotation."""
     for straight, turned in (op.inputs, op.inputs[::-1]):
         one, other = (upstream.only_read(name, "aten.mul") for name in (straight, turned))
         if one is None or other is None or one.attributes or other.attributes:
             continue
         for x, cos in (one.inputs, one.inputs[::-1]):
             for halves, sin in (other.inputs, other.inputs[::-1]):
-                source = _source(graph, x, halves, upstream)
-                if source is not None and _fits(graph, x, cos, sin):
-                    inputs, attributes = (source, cos, sin), {"scale": factor}
-                    return Operator(op.name, ROTATE, inputs, op.outputs, attributes)
-    return None
+                if _are_halves(graph, halves, x, upstream):
+                    yield x, cos, sin
 
 
-def _source(graph: OpGraph, x: str, halves: str, upstream: Upstream) -> str | None:
-    """What ``x`` is a permutation of, if ``halves`` are those of ``x``, the second one negated."""
-    permuted = upstream.makers.get(x)
-    joined = upstream.only_read(halves, "aten.cat")
-    if permuted is None or permuted.kind != "aten.permute" or joined is None:
-        return None
-    if permuted.attributes != {"dims": [0, 2, 1, 3]} or len(joined.inputs) != 2:
-        return None
-    if joined.attributes.get("dim") not in (-1, 3) or len(joined.attributes) != 1:
-        return None
-    negated = upstream.only_read(joined.inputs[0], "aten.neg")
-    if negated is None or negated.attributes:
-        return None
-    is_turned = _is_half(graph, joined.inputs[1], x, 0, upstream)
-    is_turned &= _is_half(graph, negated.inputs[0], x, 1, upstream)
-    return permuted.inputs[0] if is_turned else None
-
-
-def _is_half(graph: OpGraph, value: str, x: str, which: int, upstream: Upstream) -> bool:
-    """Whether a value is the first half (0) or the second one (1) of the last axis of ``x``."""
-    maker, width = upstream.only_read(value), int(graph.spec(x).shape[-1])
-    half = width // 2
-    if maker is None or maker.inputs != (x,) or EPILOGUE in maker.attributes or width % 2:
+def _are_halves(graph: OpGraph, halves: str, x: str, upstream: Upstream) -> bool:
+    """Whether a value is the second half of the last axis of ``x``, negated, and then the first."""
+    joined, shape = upstream.only_read(halves), graph.spec(x).shape
+    if joined is None or not _joins_two(joined) or len(shape) != 4 or int(shape[3]) % 2:
         return False
-    if graph.spec(value).shape != (*graph.spec(x).shape[:-1], half):
+    negated, first = (upstream.only_read(name) for name in joined.inputs)
+    if negated is None or negated.kind != "aten.neg" or negated.attributes or first is None:
         return False
-    if maker.kind == "braid.split":
-        return maker.outputs.index(value) == which and len(maker.outputs) == 2
-    starts, axes = (maker.attributes.get(name) for name in ("starts", "axes"))
-    if maker.kind != "braid.slice" or maker.attributes.get("steps", [1]) != [1]:
+    second, half = upstream.only_read(negated.inputs[0]), int(shape[3]) // 2
+    if second is None or not first.inputs == second.inputs == (x,):
         return False
-    return axes in ([3], [-1]) and starts in ([which * half], [(which - 2) * half])
+    return _takes(first, 0, half, graph) and _takes(second, half, half, graph)
+
+
+def _takes(op: Operator, start: int, count: int, graph: OpGraph) -> bool:
+    """Whether an operator takes ``count`` numbers of the last of four axes, from ``start`` on."""
+    if op.kind != "braid.slice" or EPILOGUE in op.attributes:
+        return False
+    *outer, width = graph.spec(op.inputs[0]).shape
+    starts, axes = (op.attributes.get(name) for name in ("starts", "axes"))
+    is_dense = op.attributes.get("steps", [1]) == [1] and axes in ([3], [-1])
+    begins = starts in ([start], [start - int(width)])
+    return is_dense and begins and graph.spec(op.outputs[0]).shape == (*outer, count)
 
 
 def _fits(graph: OpGraph, x: str, cos: str, sin: str) -> bool:

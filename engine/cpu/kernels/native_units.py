@@ -102,7 +102,7 @@ class _Groups(ctypes.Structure):
 class _Rotation(ctypes.Structure):
     _fields_ = (
         ("data_of", ctypes.c_void_p),
-        *_words("batches", "length", "heads", "width", "batches_of_angles"),
+        *_words("batches", "length", "heads", "width", "rotated", "batches_of_angles"),
         ("scale", ctypes.c_double),
         *_words("threads"),
     )
@@ -245,7 +245,7 @@ def _rotate(
     scale = unit.attributes.get("scale", 1.0)
 
     def make(threads: int) -> Recipe:
-        structure = _Rotation(None, *shape, angles[0], scale, threads)
+        structure = _Rotation(None, *shape, angles[3], angles[0], scale, threads)
         call = NativeCall(binding.library, native.braid_rotate, structure)
         operands = zip((SRC, _KEYS, _VALUES), unit.inputs, strict=True)
         return _recipe(call, binding, unit, dict(operands), 0)

@@ -363,12 +363,12 @@ static void OWN(rows)(const struct rows *r, const float *from, const float *weig
 /* From [batch, length, heads, width] to [batch, heads, length, width]. */
 static void OWN(rotate)(const struct rotation *r, const float *from, const float *cosines,
                         const float *sines, float *to) {
-    int64_t width = r->width, half = width / 2;
+    int64_t width = r->width, half = r->rotated / 2;
     vec scale = OWN(all)((float)r->scale);
 #pragma omp parallel for num_threads((int)r->threads) schedule(static) if (r->threads > 1)
     for (int64_t token = 0; token < r->batches * r->length; token++) {
         int64_t batch = token / r->length, place = token % r->length;
-        int64_t angle = (r->batches_of_angles > 1 ? token : place) * width;
+        int64_t angle = (r->batches_of_angles > 1 ? token : place) * r->rotated;
         for (int64_t head = 0; head < r->heads; head++) {
             const float *x = from + (token * r->heads + head) * width;
             float *y = to + ((batch * r->heads + head) * r->length + place) * width;
@@ -382,6 +382,8 @@ static void OWN(rotate)(const struct rotation *r, const float *from, const float
                 OWN(store_first)(y + at, first * scale, left);
                 OWN(store_first)(y + half + at, second * scale, left);
             }
+            for (int64_t at = r->rotated; at < width; at += LANES)
+                OWN(store_first)(y + at, OWN(load_first)(x + at, width - at, 0) * scale, width - at);
         }
     }
 }

@@ -261,16 +261,17 @@ def rotate_heads(x: Tensor, cos: Tensor, sin: Tensor, scale: float = 1.0) -> Ten
 
     Args:
         x: [batch, length, heads, width].
-        cos, sin: [batch or 1, 1, length, width].
+        cos, sin: [batch or 1, 1, length, rotated]; what follows in a head stays as it is.
         scale: of the result.
 
     Returns:
         [batch, heads, length, width], in this order.
     """
     heads = x.transpose(1, 2)
-    first, second = heads.chunk(2, -1)
-    turned = heads * cos + torch.cat((-second, first), -1) * sin
-    return (turned * scale).contiguous()
+    rotated, rest = heads.tensor_split([cos.shape[-1]], -1)
+    first, second = rotated.chunk(2, -1)
+    turned = rotated * cos + torch.cat((-second, first), -1) * sin
+    return (torch.cat((turned, rest), -1) * scale).contiguous()
 
 
 def _positions(shapes: Sequence[Shape | None], _: Mapping[str, Any]) -> Iterable[ValueRange]:

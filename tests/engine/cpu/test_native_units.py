@@ -148,6 +148,16 @@ def test_rotations_of_every_size(
     assert [unit.kernel.variant for unit in program.units] == [VARIANT]
 
 
+@pytest.mark.parametrize("kept", [1, 48])
+def test_rotations_of_a_part_of_each_head(kept: int, executor: CpuExecutor) -> None:
+    graph, constants = rotations.in_part((2, 9, 3, 22), kept)
+    fused = fuse_rotations(graph, constants)
+
+    check(fused, constants, executor, 1e-6)
+
+    assert len(fused.operators) == 1
+
+
 def test_a_query_without_keys_is_nan_as_in_torch(executor: CpuExecutor) -> None:
     draw = Drawing(x=(1, 5, 8))
     draw.weights["mask"] = torch.zeros(5, 5)

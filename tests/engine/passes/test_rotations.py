@@ -41,19 +41,30 @@ def turned(
 
 
 def drawn(
-    shape: tuple[int, int, int, int] = (2, 5, 3, 8), *, angles: int = 1
+    shape: tuple[int, int, int, int] = (2, 5, 3, 8), *, angles: int = 1, rotated: int = 0
 ) -> tuple[Drawing, str]:
     """Heads of x [batch, length, heads, width], and constants cos and sin."""
     batch, length, _, width = shape
     draw = Drawing(x=shape)
     for name in ("cos", "sin"):
-        draw.constant(batch if angles > 1 else 1, 1, length, width, name=name)
+        draw.constant(batch if angles > 1 else 1, 1, length, rotated or width, name=name)
     return draw, draw.op("aten.permute", "x", dims=[0, 2, 1, 3])
 
 
 def static(draw: Drawing, *outputs: str) -> tuple[OpGraph, dict[str, Tensor]]:
     template, weights = draw.graph(*outputs)
     return specialise(template, weights, template.inputs)
+
+
+def in_part(
+    shape: tuple[int, int, int, int], kept: int, *, lost: int = 0
+) -> tuple[OpGraph, dict[str, Tensor]]:
+    """Heads with ``kept`` numbers more at the end, of which the first ``lost`` are left out."""
+    batch, length, count, width = shape
+    draw, heads = drawn((batch, length, count, width + kept), rotated=width)
+    first = draw.op("braid.slice", heads, starts=[0], ends=[width], axes=[3], steps=[1])
+    rest = draw.op("braid.slice", heads, starts=[width + lost], ends=[FAR], axes=[3], steps=[1])
+    return static(draw, draw.op("aten.cat", turned(draw, first, width), rest, dim=-1))
 
 
 @pytest.mark.parametrize("halves", [sliced, sliced_from_the_end], ids=lambda each: each.__name__)
@@ -84,6 +95,23 @@ def test_a_number_behind_it_is_part_of_it() -> None:
 
     assert kinds(fused) == [ROTATE.split(".")[1]]
     assert_same_numbers((graph, constants), (fused, constants))
+
+
+@pytest.mark.parametrize("kept", [1, 6])
+def test_the_rest_of_each_head_may_stay(kept: int) -> None:
+    graph, constants = in_part((2, 5, 3, 8), kept)
+
+    fused = fuse_rotations(graph, constants)
+
+    fused.verify()
+    assert kinds(fused) == [ROTATE.split(".")[1]]
+    assert_same_numbers((graph, constants), (fused, constants))
+
+
+def test_a_rest_that_is_not_all_of_it_is_no_rotation_of_a_part() -> None:
+    graph, constants = in_part((2, 5, 3, 8), 4, lost=1)
+
+    assert ROTATE.split(".")[1] not in kinds(fuse_rotations(graph, constants))
 
 
 def test_what_is_no_rotation_stays() -> None:
