@@ -85,6 +85,8 @@ def _fits(op: Operator, upstream: Upstream) -> bool:
             return isinstance(op.attributes.get("pads"), list)
         case "aten.batch_norm":
             return len(moving) == 1
+        case "braid.pad":
+            return op.attributes.get("axes") in ([2], [-1]) and len(op.inputs) == 1
     unary = op.kind in OPS and OPS[op.kind].pointwise and len(op.inputs) == 1
     return unary or op.kind in _SUMS
 
@@ -101,6 +103,8 @@ def _on_images(op: Operator, inputs: tuple[str, ...], upstream: Upstream) -> Ope
             attributes["pads"] = [0, before, 0, after]
     if op.kind == "aten.cat":
         attributes["dim"] = 1
+    if op.kind == "braid.pad":
+        attributes["axes"] = [3]
     image = f"{op.outputs[0]}[image]"
     upstream.put(dataclasses.replace(op, inputs=inputs, outputs=(image,), attributes=attributes))
     return _view(f"{op.name}[row]", _SQUEEZE, image, op.outputs[0])

@@ -12,8 +12,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 
+import torch
 from torch import Tensor
 
 from braid.core.graph import Operator
@@ -35,6 +37,7 @@ from braid.engine.onednn.library import (
     AVERAGE_ALL,
     AVERAGE_VALID,
     BIAS,
+    DST,
     MANY,
     MAX_POOLING,
     POST_OP,
@@ -45,7 +48,7 @@ from braid.engine.onednn.library import (
     Primitive,
     Unsupported,
 )
-from braid.engine.onednn.recipe import Recipe
+from braid.engine.onednn.recipe import Action, Buffer, Place, Recipe
 from braid.engine.ops.families.linear import same_padding
 from braid.engine.ops.kinds import WEIGHTED_SUM
 from braid.engine.program.attributes import image_window, wholes
@@ -236,6 +239,50 @@ def _concatenation(unit: Operator, binding: UnitBinding, steps: list[PostOp]) ->
     return binding.kernel(describe, arguments, binding.buffer(shape, images=images))
 
 
+def _pad(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> Kernel | None:
+    """A number around a value: for each axis a concatenation with constants."""
+    data, (result,), how = unit.inputs[0], unit.outputs, unit.attributes
+    if steps or unit.host or not binding.is_plain(data) or how.get("mode") != "constant":
+        return None
+    pads, number = wholes(how["pads"]), how.get("value") or 0.0
+    axes = wholes(how.get("axes") or [*range(len(pads) // 2)])
+    if not isinstance(number, int | float) or min(pads, default=-1) < 0 or not any(pads):
+        return None
+    images, library = not binding.lies_dense(result), binding.library
+    layout = library.images if images else library.dense
+    order = torch.channels_last if images else torch.contiguous_format
+
+    def make(threads: int) -> Recipe:
+        shape = [*binding.shape(data)]
+        actions, buffers, source = list[Action](), list[Buffer](), Place("operand", 0)
+        for axis, before, after in zip(axes, pads, pads[len(axes) :], strict=False):
+            if not before + after:
+                continue
+            extents = [count for count in (before, shape[axis], after) if count]
+            data_at = MANY + bool(before)
+            parts = [[*shape[:axis], count, *shape[axis % len(shape) + 1 :]] for count in extents]
+            shape[axis] = sum(extents)
+            fixed = {
+                MANY + place: torch.full(part, float(number), dtype=library.dtype).contiguous(
+                    memory_format=order
+                )
+                for place, part in enumerate(parts)
+                if MANY + place != data_at
+            }
+            with library.threads(threads):
+                layouts = [layout(part) for part in parts]
+                primitive = floats.concat(library, layouts, layout(shape), axis % len(shape))
+            made = Place("temporary", len(buffers))
+            actions.append(Action(primitive, fixed, {data_at: source, DST: made}))
+            buffers.append(binding.buffer(tuple(shape), images=images))
+            source = made
+        last = replace(actions[-1], places={**actions[-1].places, DST: Place("result", 0)})
+        recipe = (*actions[:-1], last), ((0, images),), (buffers[-1],), tuple(buffers[:-1])
+        return Recipe(*recipe)
+
+    return Kernel(VARIANT, recipe=make)
+
+
 _BINDERS: Mapping[str, Callable[[Operator, UnitBinding, list[PostOp]], Kernel | None]] = {
     "aten.convolution": _convolution,
     "braid.convolution_add": _convolution,
@@ -246,6 +293,7 @@ _BINDERS: Mapping[str, Callable[[Operator, UnitBinding, list[PostOp]], Kernel | 
     "aten.mean": _mean,
     _GLOBAL_POOL: _mean,
     "aten.cat": _concatenation,
+    "braid.pad": _pad,
     "aten.batch_norm": batch_norm,
     "aten.matmul": _matmul,
     WEIGHTED_SUM: weighted,

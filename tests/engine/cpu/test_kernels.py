@@ -312,3 +312,32 @@ def test_a_slice_whose_last_step_ends_beyond_a_row_is_not_onednns() -> None:
     attributes: Attributes = {"starts": [0], "ends": [7], "axes": [3], "steps": [2]}
 
     check("braid.slice", {"x": torch.randn(2, 10, 9, 7)}, [], attributes, expected="registry")
+
+
+@pytest.mark.parametrize(
+    ("shape", "changed"),
+    [
+        ((2, 4, 5, 6), {"pads": [0, 0, 1, 0, 0, 0, 1, 2]}),
+        ((2, 4, 5, 6), {"pads": [2, 0], "axes": [3]}),
+        ((2, 4, 5, 6), {"pads": [1, 0, 0, 3], "axes": [-1, 1], "value": -torch.inf}),
+        ((3, 7), {"pads": [0, 4, 0, 0], "value": 0.5}),
+        ((1, 3, 9), {"pads": [2, 2], "axes": [-1], "value": None}),
+    ],
+)
+def test_numbers_around_a_value(shape: tuple[int, ...], changed: Attributes) -> None:
+    check("braid.pad", {"x": torch.randn(shape)}, [], {"mode": "constant", **changed})
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"pads": [1, 1], "mode": "reflect"},
+        {"pads": [1, -1], "mode": "constant"},
+        {"pads": [0, 0], "mode": "constant"},
+    ],
+)
+def test_other_paddings_run_on_the_registry(changed: Attributes) -> None:
+    graph, weights = unit_graph("braid.pad", {"x": torch.randn(1, 4, 9)}, [], {
+        "axes": [2], **changed})  # fmt: skip
+
+    assert set(all_kernels(graph, weights)) == {"registry"}

@@ -107,3 +107,13 @@ def test_images_stay_as_they_are() -> None:
     y = drawing.conv("x", 3, 4)
 
     assert check(drawing, y) == ["convolution"]
+
+
+def test_causal_convolutions_are_padded_as_images() -> None:
+    drawing = sequence()
+    y = "x"
+    for _ in range(2):
+        y = drawing.op("aten.convolution", y, drawing.constant(4, 4, 3), **window(padding=[0]))
+        y = drawing.op("braid.pad", y, pads=[2, 0], mode="constant", value=0.0, axes=[2])
+
+    assert check(drawing, y) == ["unsqueeze", *["convolution", "pad"] * 2, "squeeze"]
