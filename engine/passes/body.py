@@ -158,6 +158,7 @@ _SAME_AS_FIRST = frozenset(
         *("braid.max_pool", "braid.avg_pool", "braid.global_avg_pool", "braid.global_max_pool"),
         *("braid.lrn", "braid.resize", "braid.pad", "braid.pad_same", "braid.instance_norm"),
         *("braid.group_norm", "braid.slice", "braid.identity", "braid.prelu", "braid.cast"),
+        "braid.split",
     }
 )
 _BROADCAST = frozenset({"aten.add", "aten.sub", "aten.mul", "aten.div"})
@@ -182,5 +183,7 @@ def ranks(body: Body, weights: Weights) -> Mapping[str, int]:
         elif op.kind not in _SAME_AS_FIRST and not (op.kind in OPS and OPS[op.kind].pointwise):
             rank = None
         if rank is not None:
-            by_name[op.outputs[0]] = rank
+            by_name |= dict.fromkeys(
+                op.outputs if op.kind == "braid.split" else op.outputs[:1], rank
+            )
     return by_name

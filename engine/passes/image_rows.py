@@ -74,7 +74,7 @@ def _follower(op: Operator, upstream: Upstream) -> Operator | None:
 def _fits(op: Operator, upstream: Upstream) -> bool:
     """Whether the operator computes the same on images; all that moves has three axes."""
     moving = [value for value in op.inputs if value not in upstream.weights]
-    if op.host or op.branches or len(op.outputs) != 1 or not all(op.inputs):
+    if op.host or op.branches or not all(op.inputs):
         return False
     if any(upstream.ranks.get(value) != 3 for value in (*moving, *op.outputs)):
         return False
@@ -85,6 +85,8 @@ def _fits(op: Operator, upstream: Upstream) -> bool:
             return isinstance(op.attributes.get("pads"), list)
         case "aten.batch_norm":
             return len(moving) == 1
+        case "braid.split":
+            return op.attributes.get("axis") in (1, -2)
         case "braid.pad":
             return op.attributes.get("axes") in ([2], [-1]) and len(op.inputs) == 1
     unary = op.kind in OPS and OPS[op.kind].pointwise and len(op.inputs) == 1
@@ -92,7 +94,7 @@ def _fits(op: Operator, upstream: Upstream) -> bool:
 
 
 def _on_images(op: Operator, inputs: tuple[str, ...], upstream: Upstream) -> Operator:
-    """Put the operator on images; returns what gives its output without the row."""
+    """Put the operator on images; returns what gives its first output without the row."""
     attributes = dict(op.attributes)
     for name, neutral in _WINDOWS.get(op.kind, {}).items():
         entries = attributes.get(name)
@@ -103,11 +105,19 @@ def _on_images(op: Operator, inputs: tuple[str, ...], upstream: Upstream) -> Ope
             attributes["pads"] = [0, before, 0, after]
     if op.kind == "aten.cat":
         attributes["dim"] = 1
+    if op.kind == "braid.split":
+        attributes["axis"] = 1
     if op.kind == "braid.pad":
         attributes["axes"] = [3]
-    image = f"{op.outputs[0]}[image]"
-    upstream.put(dataclasses.replace(op, inputs=inputs, outputs=(image,), attributes=attributes))
-    return _view(f"{op.name}[row]", _SQUEEZE, image, op.outputs[0])
+    images = tuple(f"{output}[image]" for output in op.outputs)
+    upstream.put(dataclasses.replace(op, inputs=inputs, outputs=images, attributes=attributes))
+    rows = [
+        _view(f"{op.name}[row{number or ''}]", _SQUEEZE, image, output)
+        for number, (image, output) in enumerate(zip(images, op.outputs, strict=True))
+    ]
+    for row in rows[1:]:
+        upstream.put(row)
+    return rows[0]
 
 
 def _image(value: str, upstream: Upstream) -> str:

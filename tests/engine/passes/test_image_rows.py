@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from braid.core.graph import Literal
+from braid.core.graph import Literal, Operator
 from braid.engine.passes.clean import drop_dead
 from braid.engine.passes.image_rows import sequences_to_images
 from tests.engine.passes.drawing import Drawing, assert_same_numbers, kinds
@@ -117,3 +117,16 @@ def test_causal_convolutions_are_padded_as_images() -> None:
         y = drawing.op("braid.pad", y, pads=[2, 0], mode="constant", value=0.0, axes=[2])
 
     assert check(drawing, y) == ["unsqueeze", *["convolution", "pad"] * 2, "squeeze"]
+
+
+def test_gates_of_halves_stay_images() -> None:
+    drawing = sequence()
+    y = drawing.op("aten.convolution", "x", drawing.constant(8, 4, 3), **window())
+    drawing.operators.append(
+        Operator("halves", "braid.split", (y,), ("a", "b"), {"axis": 1, "parts": 2})
+    )
+    y = drawing.op("aten.mul", drawing.op("aten.tanh", "a"), drawing.op("aten.sigmoid", "b"))
+    y = drawing.op("aten.convolution", y, drawing.constant(4, 4, 3), **window())
+
+    kept = [*("unsqueeze", "convolution", "split", "tanh", "sigmoid", "mul", "convolution")]
+    assert check(drawing, y) == [*kept, "squeeze"]
