@@ -120,8 +120,8 @@ def _attention(graph: OpGraph, op: Operator, upstream: Upstream) -> Operator | N
     shape, product = (_extents(graph, unit.outputs[0]) for unit in (softmax, scores.product))
     if product[-2:] != shape[-2:] or shape[:-2] != _extents(graph, op.outputs[0])[:-2]:
         return None
-    q, k = (_traced(name, graph, upstream) for name in scores.product.inputs)
-    v = _traced(op.inputs[1], graph, upstream, scales=False)
+    q, k = (traced(name, graph, upstream) for name in scores.product.inputs)
+    v = traced(op.inputs[1], graph, upstream, scales=False)
     if q.tensor.dim() < 2 or k.tensor.dim() < 2 or v.tensor.dim() < 2:
         return None
     k = dataclasses.replace(k, tensor=k.tensor.transpose(-1, -2))  # it was transposed
@@ -145,7 +145,7 @@ def _standard(graph: OpGraph, op: Operator, upstream: Upstream) -> Operator | No
     views = []
     heads = how.q_heads, how.kv_heads, how.kv_heads
     for name, count, scales in zip(op.inputs, heads, (True, True, False), strict=False):
-        view = _traced(name, graph, upstream, scales=scales)
+        view = traced(name, graph, upstream, scales=scales)
         if is_flat:
             rows = view.tensor.shape[:2]
             view_in_heads = view.tensor.reshape(*rows, count or 1, -1).transpose(1, 2)
@@ -217,7 +217,7 @@ def _unit(
     limit = _HIDES if len(masks) == 1 else -math.inf
     causal = [m for m in scores.masks if _is_causal(m, shape, upstream.weights, limit)]
     kept = [m for m, mask in zip(masks, scores.masks, strict=True) if m and mask not in causal]
-    q_view, k_view, v_view = map(_strides_of, views)
+    q_view, k_view, v_view = map(strides_of, views)
     how = ViewedAttention(
         batches,
         heads,
@@ -335,7 +335,7 @@ def factor_of(steps: object) -> float | None:
     return factor
 
 
-def _traced(value: str, graph: OpGraph, upstream: Upstream, *, scales: bool = True) -> _View:
+def traced(value: str, graph: OpGraph, upstream: Upstream, *, scales: bool = True) -> _View:
     """A value as a view of the farthest value before it of which strides tell the view."""
     path: list[tuple[Operator, str]] = []
     source = value
@@ -381,7 +381,7 @@ def _fewer(batch: tuple[int, ...], shared: int) -> tuple[int, ...]:
     return batch if shared == 1 else (batch[0], batch[1] // shared)
 
 
-def _strides_of(tensor: Tensor) -> list[int]:
+def strides_of(tensor: Tensor) -> list[int]:
     """Offset and strides of a view of two to four axes, as of [batch, head, row, column]."""
     *outer, row, column = tensor.stride()
     batch, head = {0: [0, 0], 1: [*outer, 0], 2: outer}[len(outer)]
@@ -392,7 +392,7 @@ def _masked(
     mask: _Mask, shape: Sequence[int], graph: OpGraph, upstream: Upstream
 ) -> tuple[str, list[object]] | None:
     """What a mask is a view of, and how it applies: its kind, its number, its view."""
-    view = _traced(mask.value, graph, upstream, scales=False)
+    view = traced(mask.value, graph, upstream, scales=False)
     try:
         tensor = view.tensor.expand(tuple(mask.shape))
     except RuntimeError:
@@ -404,7 +404,7 @@ def _masked(
         tensor = seen
     if tuple(tensor.shape) != tuple(shape):
         return None
-    return view.source, [mask.kind, mask.number, *_strides_of(tensor)]
+    return view.source, [mask.kind, mask.number, *strides_of(tensor)]
 
 
 def _is_causal(mask: _Mask, shape: Sequence[int], weights: Weights, limit: float) -> bool:

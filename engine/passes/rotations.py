@@ -1,25 +1,24 @@
 """Rotary embeddings of positions as one unit, as exporters write those that turn halves of heads.
 
-    x [batch, length, heads, width] ─> permute ─┬─> times cos ─────────────────────────┬─> add
-                                                └─> halves ─> cat(-second, first) ─> times sin
+    x ─> views ─┬─> times cos ─────────────────────────────┬─> add
+                └─> halves ─> cat(-second, first) ─> times sin
 
-becomes one ``braid.rotate_heads`` of x, in a static graph. So does one of the first numbers of each
-head, if the others are joined to it again.
+becomes one ``braid.rotate_heads`` of what the views are of, in a static graph. So does one of the
+first numbers of each head, if the others are joined to it again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 
-from braid.core.graph import Operator, OpGraph
-from braid.engine.ops.families.attention import ROTATE
+from braid.core.graph import Literal, Operator, OpGraph
+from braid.engine.ops.families.attention import ROTATE, RotatedHeads
 from braid.engine.ops.kinds import EPILOGUE
-from braid.engine.passes.attention import factor_of
+from braid.engine.passes.attention import factor_of, strides_of, traced
 from braid.engine.passes.body import Weights
 from braid.engine.passes.matching import Upstream, rewrite_static
-
-_PERMUTED = {"dims": [0, 2, 1, 3]}
 
 
 def fuse_rotations(graph: OpGraph, constants: Weights) -> OpGraph:
@@ -32,36 +31,44 @@ def _rotated(graph: OpGraph, op: Operator, upstream: Upstream) -> Operator | Non
     if op.kind != "aten.add" or set(op.attributes) - {EPILOGUE} or factor is None:
         return None
     for x, cos, sin in _turned(graph, op, upstream):
-        permuted = upstream.makers.get(x)
-        if permuted is not None and _is_permuted(permuted) and _fits(graph, x, cos, sin):
-            inputs = *permuted.inputs, cos, sin
-            return Operator(op.name, ROTATE, inputs, op.outputs, {"scale": factor})
+        if _fits(graph, x, cos, sin):
+            return _unit(graph, op, (x, cos, sin), factor, upstream)
     return None
 
 
 def _in_part(graph: OpGraph, op: Operator, upstream: Upstream) -> Operator | None:
-    """Heads of which the first numbers are rotated and the others stay, joined again."""
-    if not _joins_two(op):
+    """Heads of which the first numbers are rotated, and to which the others are joined again."""
+    rotated = upstream.only_read(op.inputs[0], ROTATE) if _joins_two(op) else None
+    if rotated is None:
         return None
-    total, kept = (upstream.only_read(name) for name in op.inputs)
-    if total is None or total.kind != "aten.add" or total.attributes or kept is None:
+    how = RotatedHeads(**rotated.attributes)  # type: ignore[arg-type]
+    (offset, *strides), (*outer, width) = how.view, how.shape
+    rest = traced(op.inputs[1], graph, upstream, scales=False)
+    follows = rest.source == rotated.inputs[0] and rest.tensor.shape[:3] == tuple(outer)
+    if (
+        how.scale != 1
+        or not follows
+        or strides_of(rest.tensor) != [offset + width, *strides]
+        or rest.shared > 1
+    ):
         return None
-    for x, cos, sin in _turned(graph, total, upstream):
-        first = upstream.makers.get(x)
-        if first is None or first.inputs != kept.inputs or not _fits(graph, x, cos, sin):
-            continue
-        permuted = upstream.makers.get(first.inputs[0])
-        if permuted is None or not _is_permuted(permuted):
-            continue
-        width, rotated = (int(graph.spec(name).shape[-1]) for name in (first.inputs[0], x))
-        rest = width - rotated
-        if _takes(first, 0, rotated, graph) and _takes(kept, rotated, rest, graph):
-            return Operator(op.name, ROTATE, (*permuted.inputs, cos, sin), op.outputs, {})
-    return None
+    shape: list[Literal] = [*outer, width + rest.tensor.shape[3]]
+    attributes = {**rotated.attributes, "shape": shape}
+    return replace(rotated, outputs=op.outputs, attributes=attributes)
 
 
-def _is_permuted(op: Operator) -> bool:
-    return op.kind == "aten.permute" and op.attributes == _PERMUTED
+def _unit(
+    graph: OpGraph, op: Operator, operands: tuple[str, str, str], scale: float, upstream: Upstream
+) -> Operator | None:
+    """The unit in the place of ``op``; None if strides cannot tell where its heads lie."""
+    x, cos, sin = operands
+    view = traced(x, graph, upstream, scales=False)
+    if view.shared > 1 or view.tensor.stride(3) != 1:
+        return None
+    shape: list[Literal] = [int(extent) for extent in graph.spec(x).shape]
+    places: list[Literal] = [*strides_of(view.tensor)]
+    attributes: dict[str, Literal] = {"shape": shape, "view": places, "scale": scale}
+    return Operator(op.name, ROTATE, (view.source, cos, sin), op.outputs, attributes)
 
 
 def _joins_two(op: Operator) -> bool:

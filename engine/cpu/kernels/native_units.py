@@ -32,6 +32,7 @@ from braid.engine.ops.families.attention import (
     MASKS,
     MOST_MASKS,
     ROTATE,
+    RotatedHeads,
     ViewedAttention,
 )
 from braid.engine.ops.families.normalisation import by_channel
@@ -102,7 +103,9 @@ class _Groups(ctypes.Structure):
 class _Rotation(ctypes.Structure):
     _fields_ = (
         ("data_of", ctypes.c_void_p),
-        *_words("batches", "length", "heads", "width", "rotated", "batches_of_angles"),
+        *_words("batches", "heads", "length", "width"),
+        ("x", _View),
+        *_words("rotated", "batches_of_angles"),
         ("scale", ctypes.c_double),
         *_words("threads"),
     )
@@ -241,11 +244,13 @@ def _rotate(
         return None
     if not all(map(binding.is_plain, unit.inputs)):
         return None
-    shape, angles = (binding.shape(name) for name in unit.inputs[:2])
-    scale = unit.attributes.get("scale", 1.0)
+    how = RotatedHeads(**unit.attributes)  # type: ignore[arg-type]
+    angles = binding.shape(unit.inputs[1])
 
     def make(threads: int) -> Recipe:
-        structure = _Rotation(None, *shape, angles[3], angles[0], scale, threads)
+        structure = _Rotation(
+            *(None, *how.shape, _View(*how.view), angles[3], angles[0], how.scale, threads)
+        )
         call = NativeCall(binding.library, native.braid_rotate, structure)
         operands = zip((SRC, _KEYS, _VALUES), unit.inputs, strict=True)
         return _recipe(call, binding, unit, dict(operands), 0)

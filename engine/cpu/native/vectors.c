@@ -76,7 +76,9 @@ struct groups {
 /* Heads whose halves are turned by positions. */
 struct rotation {
     data_fn data_of;
-    int64_t batches, length, heads, width, rotated, batches_of_angles;
+    int64_t batches, heads, length, width;
+    struct view x; /* x.column is 1 */
+    int64_t rotated, batches_of_angles;
     double scale;
     int64_t threads;
 };

@@ -360,7 +360,7 @@ static void OWN(rows)(const struct rows *r, const float *from, const float *weig
 
 /* ------------------------------------------------------------------------------ rotation ----- */
 
-/* From [batch, length, heads, width] to [batch, heads, length, width]. */
+/* From anywhere to [batch, heads, length, width]. */
 static void OWN(rotate)(const struct rotation *r, const float *from, const float *cosines,
                         const float *sines, float *to) {
     int64_t width = r->width, half = r->rotated / 2;
@@ -370,7 +370,8 @@ static void OWN(rotate)(const struct rotation *r, const float *from, const float
         int64_t batch = token / r->length, place = token % r->length;
         int64_t angle = (r->batches_of_angles > 1 ? token : place) * r->rotated;
         for (int64_t head = 0; head < r->heads; head++) {
-            const float *x = from + (token * r->heads + head) * width;
+            struct place at_head = {batch, head};
+            const float *x = from + strided(&r->x, at_head) + place * r->x.row;
             float *y = to + ((batch * r->heads + head) * r->length + place) * width;
             for (int64_t at = 0; at < half; at += LANES) {
                 int64_t left = half - at;

@@ -253,25 +253,34 @@ ROTATE = "braid.rotate_heads"
 """Kind of ``rotate_heads``."""
 
 
-@operator(ROTATE)
-def rotate_heads(x: Tensor, cos: Tensor, sin: Tensor, scale: float = 1.0) -> Tensor:
+@dataclass(frozen=True, slots=True)
+class RotatedHeads:
+    """Attributes of ``braid.rotate_heads``."""
+
+    shape: Sequence[int]  # [batch, heads, length, width]
+    view: Sequence[int]  # where the heads begin, and distances between neighbours along each axis
+    scale: float  # of the result
+
+
+@operator(ROTATE, how=RotatedHeads)
+def rotate_heads(x: Tensor, cos: Tensor, sin: Tensor, how: RotatedHeads) -> Tensor:
     """Turn the halves of each head by its position (Su et al., 2021; halves as in GPT-NeoX).
 
     Made by ``fuse_rotations``.
 
     Args:
-        x: [batch, length, heads, width].
+        x: where the heads lie.
         cos, sin: [batch or 1, 1, length, rotated]; what follows in a head stays as it is.
-        scale: of the result.
+        how: and where in x.
 
     Returns:
-        [batch, heads, length, width], in this order.
+        The heads, in the order of their shape.
     """
-    heads = x.transpose(1, 2)
+    heads = _strided(x, how.shape, how.view)
     rotated, rest = heads.tensor_split([cos.shape[-1]], -1)
     first, second = rotated.chunk(2, -1)
     turned = rotated * cos + torch.cat((-second, first), -1) * sin
-    return (torch.cat((turned, rest), -1) * scale).contiguous()
+    return (torch.cat((turned, rest), -1) * how.scale).contiguous()
 
 
 def _positions(shapes: Sequence[Shape | None], _: Mapping[str, Any]) -> Iterable[ValueRange]:

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from braid.core.graph import Literal, OpGraph
-from braid.engine.ops.families.attention import ROTATE
+from braid.core.graph import Literal, Operator, OpGraph
+from braid.engine.ops.families.attention import ROTATE, RotatedHeads, rotate_heads
 from braid.engine.passes.rotations import fuse_rotations
 from braid.engine.passes.run import fuse_static
 from braid.engine.passes.specialise import specialise
@@ -108,10 +108,29 @@ def test_the_rest_of_each_head_may_stay(kept: int) -> None:
     assert_same_numbers((graph, constants), (fused, constants))
 
 
-def test_a_rest_that_is_not_all_of_it_is_no_rotation_of_a_part() -> None:
+def test_a_rest_that_is_not_all_of_it_is_joined_as_before() -> None:
     graph, constants = in_part((2, 5, 3, 8), 4, lost=1)
 
-    assert ROTATE.split(".")[1] not in kinds(fuse_rotations(graph, constants))
+    fused = fuse_rotations(graph, constants)
+
+    assert kinds(fused)[-1] == "cat"
+    assert_same_numbers((graph, constants), (fused, constants))
+
+
+def test_heads_are_read_where_a_projection_has_them() -> None:
+    """As in GPT-NeoX: queries, keys and values of each head side by side."""
+    draw, _ = drawn((2, 5, 3, 24), rotated=8)
+    heads = draw.op("aten.permute", "x", dims=[0, 2, 1, 3])
+    draw.operators.append(
+        Operator("parts", "braid.split", (heads,), ("q", "k", "v"), {"axis": 3, "parts": 3})
+    )
+    graph, constants = static(draw, turned(draw, "q", 8), turned(draw, "k", 8))
+
+    fused = fuse_rotations(graph, constants)
+
+    assert kinds(fused) == [ROTATE.split(".")[1]] * 2
+    assert {op.inputs[0] for op in fused.operators} == {"x"}
+    assert_same_numbers((graph, constants), (fused, constants))
 
 
 def test_what_is_no_rotation_stays() -> None:
@@ -146,15 +165,13 @@ def test_attention_reads_rotated_heads_where_they_are() -> None:
 
 @torch.inference_mode()
 def test_numbers_are_those_of_the_formula() -> None:
-    from braid.engine.ops.families.attention import rotate_heads
-
     x = torch.randn(2, 5, 3, 8, dtype=torch.float64)
     angle = torch.randn(1, 1, 5, 4, dtype=torch.float64)
     pairs = torch.view_as_complex(torch.stack(x.transpose(1, 2).chunk(2, -1), -1))
     wanted = torch.view_as_real(pairs * torch.polar(torch.ones_like(angle), angle))
     cos, sin = (torch.cat([function(angle)] * 2, -1) for function in (torch.cos, torch.sin))
 
-    got = rotate_heads(x, cos, sin)
+    got = rotate_heads(x, cos, sin, RotatedHeads([2, 3, 5, 8], [0, 120, 8, 24, 1], 1.0))
 
     torch.testing.assert_close(got, torch.cat(wanted.unbind(-1), -1))
     assert got.is_contiguous()
