@@ -12,6 +12,7 @@ The version of both distributions stands in ``client/braid_client/version.py``.
 import runpy
 import sys
 import sysconfig
+from hashlib import sha256
 from pathlib import Path
 
 from setuptools import Extension, find_packages, setup
@@ -44,6 +45,10 @@ class BuildNative(build_ext):
             sys.stderr.write(MISSING.format(reason=error))
             raise
 
+
+NATIVE = ROOT / "engine/cpu/native"
+SOURCES = sorted(path.name for path in (*NATIVE.glob("*.c"), *NATIVE.glob("*.h")))
+DIGEST = sha256(b"".join((NATIVE / name).read_bytes() for name in SOURCES)).hexdigest()
 
 setup(
     version=VERSION,
@@ -139,11 +144,9 @@ setup(
     ext_modules=[
         Extension(
             "braid.engine.cpu.native._lanes",
-            sources=[
-                f"engine/cpu/native/{name}.c"
-                for name in ("distances", "lanes", "vectors", "winograd")
-            ],
-            depends=["engine/cpu/native/vectors.h"],
+            sources=[f"engine/cpu/native/{name}" for name in SOURCES if name.endswith(".c")],
+            depends=[f"engine/cpu/native/{name}" for name in SOURCES],
+            define_macros=[("BRAID_SOURCES", f'"{DIGEST}"')],
             extra_compile_args=["-O2", "-fopenmp"],
             extra_link_args=["-fopenmp"],
             py_limited_api=ONE_WHEEL,

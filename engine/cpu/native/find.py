@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import logging
 from functools import cache
+from hashlib import sha256
 from pathlib import Path
 
 log = logging.getLogger("braid.executor")
@@ -33,6 +34,7 @@ def find_native() -> ctypes.CDLL | None:
     for path in paths:
         try:
             native = ctypes.CDLL(str(path))
+            _check_sources(native, path.parent)
             for name in FUNCTIONS:
                 getattr(native, name)
             for name in ("winograd", "attention", "rows", "groups", "rotate"):
@@ -44,7 +46,7 @@ def find_native() -> ctypes.CDLL | None:
                 *(_POINTER, ctypes.c_int, ctypes.c_int, ctypes.c_int),
                 *(ctypes.c_int64, _POINTER),
             ]
-        except (OSError, AttributeError):  # built for another machine, or from older sources
+        except (OSError, AttributeError):  # built for another machine, or from other sources
             message = "%s cannot be used; `make setup` builds it again; plans run from Python"
             log.warning(message, path.name, exc_info=True)
         else:
@@ -52,3 +54,18 @@ def find_native() -> ctypes.CDLL | None:
     if not paths:
         log.warning(MISSING)
     return None
+
+
+def _check_sources(native: ctypes.CDLL, folder: Path) -> None:
+    """Check that the sources in a folder, if there are any, are those of ``native``.
+
+    Structures that lie otherwise than it was built for would be read as something else.
+
+    Raises:
+        OSError: they are not.
+    """
+    native.braid_sources.restype = ctypes.c_char_p
+    names = sorted(path.name for path in (*folder.glob("*.c"), *folder.glob("*.h")))
+    content = b"".join((folder / name).read_bytes() for name in names)
+    if names and sha256(content).hexdigest() != native.braid_sources().decode():
+        raise OSError("it was built from other sources than those beside it")

@@ -40,6 +40,9 @@ static void relax(void) {
 #endif
 }
 
+/* SHA-256 of all sources that this was built from, by name: whoever calls must be as old. */
+const char *braid_sources(void) { return BRAID_SOURCES; }
+
 static atomic_int may_spin = 1;
 
 /* Whether lanes of this process that wait for another one spin; else they sleep: a quota of CPU time

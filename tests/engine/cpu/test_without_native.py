@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -48,6 +49,24 @@ def test_its_measurements_are_not_those_of_a_device_that_has_it(
     request.getfixturevalue("not_built")
 
     assert cpu_device_key(2, 2) == f"{with_it}:native=none"
+
+
+@pytest.mark.usefixtures("not_built")
+def test_what_was_built_from_other_sources_is_not_used(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for path in (ROOT / "engine/cpu/native").glob("*.[chs]*"):
+        shutil.copy(path, tmp_path)
+    if not list(tmp_path.glob("*.so")):
+        pytest.skip("the part in C was not built")
+    assert find.find_native() is not None
+
+    with (tmp_path / "vectors.h").open("a") as source:
+        source.write("/* changed */")
+    find.find_native.cache_clear()
+
+    assert find.find_native() is None
+    assert "make setup" in caplog.text
 
 
 def test_a_build_without_a_compiler_is_loud_and_goes_on(tmp_path: Path) -> None:
