@@ -431,14 +431,17 @@ def _transposed(graph: OpGraph, op: Operator, upstream: Upstream) -> Operator | 
     torch's exporter writes keys so, and repeated heads could not be told behind such a reshape.
     """
     swapped = upstream.makers.get(op.inputs[0]) if op.kind in RESHAPES else None
-    if swapped is None or swapped.attributes != {"dims": [0, 2, 1]} or EPILOGUE in op.attributes:
+    if swapped is None or swapped.kind != "aten.permute" or EPILOGUE in op.attributes:
+        return None
+    if swapped.attributes != {"dims": [0, 2, 1]}:
         return None
     joined = upstream.makers.get(swapped.inputs[0])
     if joined is None or joined.kind not in RESHAPES or EPILOGUE in joined.attributes:
         return None
-    *outer, row, column = before = _extents(graph, joined.inputs[0])
-    middle, after = (_extents(graph, each.outputs[0]) for each in (joined, op))
-    if after != (*outer, column, row) or middle[1:] != (row, column):
+    before, middle, after = (
+        _extents(graph, name) for name in (joined.inputs[0], *joined.outputs, *op.outputs)
+    )
+    if before[-2:] != middle[1:] or after != (*before[:-2], *middle[:0:-1]):
         return None
     last = len(before) - 1
     dims = [*range(last - 1), last, last - 1]

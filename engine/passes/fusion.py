@@ -117,7 +117,7 @@ def _in_all_axes(graph: OpGraph, op: Operator, upstream: Upstream) -> Operator |
         return None
     shape, source = (graph.spec(name).shape for name in (op.outputs[0], joined.inputs[0]))
     inside, result = (graph.spec(name).shape[-1] for name in (linear.inputs[0], op.inputs[0]))
-    if shape[:-1] != source[:-1] or source[-1] != inside or shape[-1] != result:
+    if shape != (*source[:-1], result) or source[-1:] != (inside,):
         return None
     inputs = (joined.inputs[0], *linear.inputs[1:])
     return dataclasses.replace(linear, inputs=inputs, outputs=op.outputs)

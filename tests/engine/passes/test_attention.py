@@ -323,3 +323,22 @@ def test_shared_heads_of_keys_are_read_where_they_are() -> None:
 
     assert kinds(fused) == [ATTENTION.split(".")[1]]
     assert_same_numbers((graph, constants), (fused, constants))
+
+
+@pytest.mark.parametrize(
+    ("shape", "folded"),
+    [((2, 3, 4, 5), ["permute"]), ((24, 5), None), ((120,), None), ((3, 2, 20), None)],
+)
+def test_only_reshapes_that_join_outer_axes_are_dropped(
+    shape: tuple[int, ...], folded: list[str] | None
+) -> None:
+    draw = Drawing(x=shape)
+    rows = draw.op("braid.reshape", "x", shape=[6, 4, 5])
+    swapped = draw.op("aten.permute", rows, dims=[0, 2, 1])
+    template, weights = draw.graph(draw.op("braid.reshape", swapped, shape=[2, 3, 5, 4]))
+    graph, constants = specialise(template, weights, template.inputs)
+
+    fused = fuse_attention(graph, constants)
+
+    assert kinds(fused) == (folded or ["reshape", "permute", "reshape"])
+    assert_same_numbers((graph, constants), (fused, constants))

@@ -117,3 +117,13 @@ def test_rows_that_are_put_otherwise_stay_apart() -> None:
     graph, constants = specialise(template, weights, template.inputs)
 
     assert kinds(fuse_flat_linears(graph, constants)) == ["reshape", "linear", "reshape"]
+
+
+def test_a_number_of_one_row_is_no_row() -> None:
+    draw = Drawing(x=(4,))
+    row = draw.op("braid.reshape", "x", shape=[1, 4])
+    product = draw.op("aten.linear", row, draw.constant(1, 4))
+    template, weights = draw.graph(draw.op("braid.reshape", product, shape=[]))
+    graph, constants = specialise(template, weights, template.inputs)
+
+    assert kinds(fuse_flat_linears(graph, constants)) == ["reshape", "linear", "reshape"]
