@@ -22,6 +22,7 @@ from braid.engine.importer.verification.reference import open_reference
 from braid.engine.importer.verification.verify import Subject
 from braid.engine.onnx.lowering import lower
 from braid.engine.onnx.prepare import prepare
+from braid.engine.onnx.structure import multiplies_integers
 from braid.engine.passes import run_passes
 from tests.models.graphs import as_model, graph, model, own_function, tensors
 
@@ -33,7 +34,7 @@ def studied(made: onnx.ModelProto, folder: Path, *, whole: bool = False) -> Stud
     """How an import would serve a model, lowered or as one unit."""
     upload = folder / "upload"
     upload.write_bytes(made.SerializeToString())
-    reference = open_reference(upload)
+    reference = open_reference(upload, on_integers=multiplies_integers(made))
     if whole:
         template, weights, _ = as_one_unit(made, (), lambda: reference, {})
     else:
