@@ -74,7 +74,8 @@ def _follower(op: Operator, upstream: Upstream) -> Operator | None:
 def _fits(op: Operator, upstream: Upstream) -> bool:
     """Whether the operator computes the same on images; all that moves has three axes."""
     moving = [value for value in op.inputs if value not in upstream.weights]
-    if op.host or op.branches or not all(op.inputs):
+    has_one = len(op.outputs) == 1 or op.kind == "braid.split"
+    if op.host or op.branches or not has_one or not all(op.inputs):
         return False
     if any(upstream.ranks.get(value) != 3 for value in (*moving, *op.outputs)):
         return False
