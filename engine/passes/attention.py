@@ -45,7 +45,7 @@ _VIEWS = RESHAPES | {"aten.permute", "aten.select", "braid.slice", "braid.split"
 _DENSE = frozenset({"aten.linear", "braid.linear_add", "aten.layer_norm", "braid.rms_norm", ROTATE})
 """Kinds whose results of four axes lie in the order of their shape."""
 
-_FLOATS = frozenset({"FP32", "BF16", "FP16"})
+FLOATS = frozenset({"FP32", "BF16", "FP16"})
 _WIDEST = "FP32"
 _HIDES = -1e30
 """A score of this or less has odds of 0 beside any that is not hidden."""
@@ -111,7 +111,7 @@ class _View:
 
 
 def _attention(graph: OpGraph, op: Operator, upstream: Upstream) -> Operator | None:
-    if op.kind != "aten.matmul" or op.attributes or graph.spec(op.outputs[0]).dtype not in _FLOATS:
+    if op.kind != "aten.matmul" or op.attributes or graph.spec(op.outputs[0]).dtype not in FLOATS:
         return None
     softmax, zero_hidden = _softmax(op.inputs[0], graph, upstream)
     scores = None if softmax is None else next(_scores(softmax.inputs[0], graph, upstream), None)
@@ -303,7 +303,7 @@ def _masks(op: Operator, graph: OpGraph, weights: Weights) -> Iterator[tuple[str
 def _scaled(op: Operator, graph: OpGraph, weights: Weights) -> tuple[str, float] | None:
     """The operand that ``op`` multiplies by a number, and that number; a cast to its own type
     multiplies by 1."""
-    if not op.inputs or graph.spec(op.inputs[0]).dtype not in _FLOATS:
+    if not op.inputs or graph.spec(op.inputs[0]).dtype not in FLOATS:
         return None
     spec = graph.spec(op.outputs[0])
     if op.kind == "braid.cast" and EPILOGUE not in op.attributes:

@@ -38,6 +38,7 @@ from torch import Tensor
 from braid.core.graph import WEIGHTS, Literal, Operator, OpGraph
 from braid.engine.ops.kinds import EPILOGUE, OPS, WEIGHTED_SUM, WITH_SUM
 from braid.engine.passes.affine import scale_and_shift
+from braid.engine.passes.attention import FLOATS
 from braid.engine.passes.body import Weights, fresh, scalar
 from braid.engine.passes.matching import Upstream, rewrite, rewrite_static
 
@@ -233,8 +234,6 @@ MAX_TERMS = 8
 MAX_WEIGHT = 2.0**10
 """Weights lie between its inverse and it: kernels carry quotients of two weights."""
 
-_FLOATS = frozenset({"FP32", "BF16", "FP16"})
-
 Terms = list[tuple[str, float]]
 
 
@@ -247,7 +246,7 @@ def fuse_weighted_sums(graph: OpGraph, constants: Mapping[str, Tensor]) -> OpGra
 
 
 def _weighted(graph: OpGraph, op: Operator, upstream: Upstream) -> Operator | None:
-    if not is_sum(op, graph) or graph.spec(op.outputs[0]).dtype not in _FLOATS:
+    if not is_sum(op, graph) or graph.spec(op.outputs[0]).dtype not in FLOATS:
         return None
     left, right = (_terms(value, graph, upstream) for value in op.inputs)
     if len(left) + len(right) > MAX_TERMS:  # then the longer one stays a unit

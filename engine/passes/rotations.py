@@ -16,7 +16,7 @@ from functools import partial
 from braid.core.graph import Literal, Operator, OpGraph
 from braid.engine.ops.families.attention import ROTATE, RotatedHeads
 from braid.engine.ops.kinds import EPILOGUE
-from braid.engine.passes.attention import factor_of, strides_of, traced
+from braid.engine.passes.attention import FLOATS, factor_of, strides_of, traced
 from braid.engine.passes.body import Weights
 from braid.engine.passes.matching import Upstream, rewrite_static
 
@@ -116,5 +116,5 @@ def _takes(op: Operator, start: int, count: int, graph: OpGraph) -> bool:
 def _fits(graph: OpGraph, x: str, cos: str, sin: str) -> bool:
     spec, angles = graph.spec(x), graph.spec(cos)
     batch, _, length, width = spec.shape
-    same = graph.spec(sin) == angles and angles.dtype == spec.dtype
+    same = graph.spec(sin) == angles and angles.dtype == spec.dtype and spec.dtype in FLOATS
     return same and angles.shape in ((1, 1, length, width), (batch, 1, length, width))

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from braid.core.graph import Literal, Operator, OpGraph
+from braid.core.tensor import TensorType
 from braid.engine.ops.families.attention import ROTATE, RotatedHeads, rotate_heads
 from braid.engine.passes.rotations import fuse_rotations
 from braid.engine.passes.run import fuse_static
@@ -136,6 +137,16 @@ def test_heads_are_read_where_a_projection_has_them() -> None:
 def test_what_is_no_rotation_stays() -> None:
     draw, heads = drawn()
     graph, constants = static(draw, turned(draw, heads, 8, swapped=True))
+
+    assert ROTATE.split(".")[1] not in kinds(fuse_rotations(graph, constants))
+
+
+def test_whole_numbers_stay() -> None:
+    draw, heads = drawn()
+    draw.inputs["x"] = TensorType("INT64", (2, 5, 3, 8))
+    for name in ("cos", "sin"):
+        draw.weights[name] = torch.ones(1, 1, 5, 8, dtype=torch.int64)
+    graph, constants = static(draw, turned(draw, heads, 8))
 
     assert ROTATE.split(".")[1] not in kinds(fuse_rotations(graph, constants))
 
