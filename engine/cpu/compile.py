@@ -16,7 +16,7 @@ import torch
 from braid.engine.cpu.lanes import Segment, Step
 from braid.engine.cpu.memory import Lifetime, plan_memory
 from braid.engine.cpu.segments import EXECUTE, SIGNAL, WAIT, Compiled, NativeSegment, OutsideOperand
-from braid.engine.onednn.library import ComputationCall
+from braid.engine.onednn.library import DST, SRC, ComputationCall
 from braid.engine.onednn.recipe import Action, Buffer, Place, Recipe
 from braid.engine.runtime.yielding import YieldToRequests, no_pause
 
@@ -204,7 +204,7 @@ class _Values:
                 self.seen_through[slot] = {base}
             return
         for slot, buffer in zip(unit.outputs, item.recipe.results, strict=True):
-            if slot not in self.keep:
+            if slot not in self.keep or _is_copied_out(item, buffer):
                 self._enter(slot, buffer, item)
         for buffer in item.recipe.temporaries:
             value = -1 - len(self.sizes)
@@ -281,6 +281,7 @@ def _native_segment(
                 team = 0 if len(lanes) > 1 else item.step.threads
                 for actions in _by_lane(item):
                     body += _code(item, actions, team, native, results, values)
+                body += _copies_out(item, team, native, results)
                 signals = [flags.setdefault(unit, len(flags)) for unit in item.step.signals]
                 body += [word for flag in signals for word in (SIGNAL, flag)]
                 native.releases += item.step.releases
@@ -288,7 +289,10 @@ def _native_segment(
     native.code = torch.tensor([*header, *body], dtype=torch.int64)
     native.flags = torch.zeros(max(1, len(flags)), dtype=torch.int64)
     native.bookmark = torch.zeros(2 + max(counts), dtype=torch.int64)
-    native.results = [(slot, buffers[slot], memories) for slot, memories in results.items()]
+    native.results = [
+        (slot, _as_callers_want(buffers[slot], slot, values), memories)
+        for slot, memories in results.items()
+    ]
     native.shown = [
         (slot, *values.place(slot), buffers[slot])
         for slot in sorted(buffers)
@@ -345,6 +349,36 @@ def _code(
                 results[slot].append((memory, offset))
             else:
                 native.operands.append(OutsideOperand(memory, slot, images, offset))
+        words += [EXECUTE, *call.words, team]
+    return words
+
+
+def _is_copied_out(item: _Numbered, buffer: Buffer) -> bool:
+    """Whether an output of the graph is made as images, and then copied to memory of the caller."""
+    return not buffer.is_dense and buffer.dtype == torch.float32 and len(_by_lane(item)) == 1
+
+
+def _as_callers_want(buffer: Buffer, slot: int, values: _Values) -> Buffer:
+    return replace(buffer, images=False) if slot in values.sizes else buffer
+
+
+def _copies_out(
+    item: _Numbered, team: int, native: NativeSegment, results: _Addresses
+) -> list[int]:
+    """Words that copy outputs of the graph; see ``_is_copied_out``."""
+    words: list[int] = []
+    assert item.recipe is not None
+    for slot, buffer in zip(item.step.unit.outputs, item.recipe.results, strict=True):
+        if slot not in results or not _is_copied_out(item, buffer):
+            continue
+        library = item.recipe.actions[-1].computation.library.on(buffer.dtype)
+        with library.threads(team or 1):
+            copy = library.copy(library.images(buffer.shape), library.dense(buffer.shape))
+        call = ComputationCall(copy, {}, (SRC, DST))
+        source, target = call.moving
+        native.calls.append(call)
+        native.fixed.append((source, slot, 0))
+        results[slot].append((target, 0))
         words += [EXECUTE, *call.words, team]
     return words
 

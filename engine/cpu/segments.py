@@ -20,7 +20,7 @@ from torch import Tensor
 from braid.engine.cpu.lanes import Segment, Step
 from braid.engine.cpu.memory import ActivationMemory, MemoryPlan
 from braid.engine.cpu.native.find import find_native
-from braid.engine.onednn.library import ComputationCall, OneDnn, find_onednn
+from braid.engine.onednn.library import REFUSED, ComputationCall, OneDnn, find_onednn
 from braid.engine.onednn.recipe import Buffer
 from braid.engine.program.program import Environment
 
@@ -73,6 +73,9 @@ class Runner:
 
         ``stamps`` receives the moments at which its segments began, and the end, in nanoseconds of
         the monotonic clock.
+
+        Raises:
+            InvalidRequest: a unit cannot use a value.
         """
         words = native.code.data_ptr(), native.flags.data_ptr(), native.runs
         slice_ns = 0 if slices is None else slices.length_ns
@@ -86,6 +89,9 @@ class Runner:
             except BaseException:
                 native.bookmark.zero_()  # the next run begins at the start
                 raise
+        if status == REFUSED:
+            for call in native.calls:
+                call.computation.refuse()
         if status:
             raise RuntimeError(f"oneDNN answered {status} inside a native segment")
 

@@ -121,6 +121,22 @@ def pooling(
     return Primitive(library, handle)
 
 
+def resampling(
+    library: OneDnn,
+    algorithm: int,
+    shapes: tuple[Sequence[int], Sequence[int]],
+    post_ops: Sequence[PostOp],
+) -> Primitive:
+    """Resizing of channels_last data, with the middles of pixels for coordinates."""
+    source, result = (library.images(shape) for shape in shapes)
+    handle = library.make(
+        "resampling_forward_primitive_desc_create",
+        *(library.engine, INFERENCE, algorithm, None, source, result),
+        library.attributes(post_ops, result),
+    )
+    return Primitive(library, handle)
+
+
 def batched_matmul(
     library: OneDnn, shapes: Sequence[Sequence[int]], post_ops: Sequence[PostOp]
 ) -> Primitive:

@@ -36,12 +36,15 @@ SCALES, ZERO_POINT = 4096, 8192
 SCRATCH, _SCRATCH_OF_CALLER = 80, 1
 _CPU, _IN_ORDER, _ANY = 1, 1, 1
 _OUT_OF_MEMORY = 1  # dnnl_status_t
+REFUSED = 100
+"""Answer of a computation of our own that met a value that it cannot use."""
 INFERENCE, CONVOLUTION_DIRECT, DECONVOLUTION_DIRECT = 96, 0x1, 0xA
 BINARY_ADD, BINARY_MULTIPLY, BINARY_MAX, BINARY_MIN, BINARY_DIVIDE, BINARY_SUBTRACT = range(
     0x1FFF0, 0x1FFF6
 )
 _IMPLEMENTATION, _ARGUMENT = 8, 255
 MAX_POOLING, AVERAGE_ALL, AVERAGE_VALID = 0x1FF, 0x2FF, 0x3FF
+NEAREST, LINEAR = 0x2FFF0, 0x2FFF1
 
 DTYPES = frozenset({torch.bfloat16, torch.float32})
 """Types of data that units are on; primitives sum in fp32 always."""
@@ -271,6 +274,14 @@ class Computation(ABC):
         """Scratch memory of an execution; empty if it needs none."""
         return torch.empty(0, dtype=torch.uint8)
 
+    def refuse(self) -> None:
+        """Say which value the latest execution could not use, if there is one.
+
+        Raises:
+            InvalidRequest: naming it.
+        """
+        return
+
     def launcher(self, fixed: Mapping[int, Tensor], moving: Sequence[int]) -> Callable[..., None]:
         """A function that takes the tensors of ``moving``, in this order, and executes."""
         call = ComputationCall(self, fixed, moving)
@@ -281,6 +292,8 @@ class Computation(ABC):
             for memory, tensor in zip(handles, tensors, strict=True):
                 set_handle(memory, tensor.data_ptr())
             if status := execute(handle, stream, count, arguments):
+                if status == REFUSED:
+                    self.refuse()
                 raise RuntimeError(f"oneDNN answered {status} to a call")
 
         return launch
@@ -348,7 +361,7 @@ class ComputationCall:
         memories = [library.owned(self, "memory", library.memory(layout)) for layout in layouts]
         for memory, tensor in zip(memories, given.values(), strict=False):
             library.set_handle(memory, tensor.data_ptr())
-        self._kept = computation, tuple(given.values())
+        self.computation, self._kept = computation, tuple(given.values())
         self._arguments = (_Argument * len(indices))(
             *[_Argument(*pair) for pair in zip(indices, memories, strict=True)]
         )

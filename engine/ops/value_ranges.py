@@ -53,6 +53,13 @@ class ValueRange:
                 return value
         return 0 if not self.zero and not array.all() else None
 
+    def refusal(self, operator: Operator, wrong: int) -> InvalidRequest:
+        """The refusal of an element that is not in the range."""
+        return InvalidRequest(
+            f"operator {operator.name!r} ({operator.kind}) cannot use the {self.what} {wrong}; "
+            f"it takes {self}"
+        )
+
     def __str__(self) -> str:
         if not self.zero:
             return "any other than 0"
@@ -76,10 +83,7 @@ def refuse_values(operator: Operator, values: Values, operands: Sequence[Tensor 
             continue
         wrong = wanted.wrong_value(tensor)
         if wrong is not None:
-            raise InvalidRequest(
-                f"operator {operator.name!r} ({operator.kind}) cannot use the {wanted.what} "
-                f"{wrong}; it takes {wanted}"
-            )
+            raise wanted.refusal(operator, wrong)
 
 
 def is_readable(tensor: Tensor) -> bool:

@@ -84,7 +84,7 @@ def _fits(op: Operator, upstream: Upstream) -> bool:
             return op.attributes.get("dim") in (1, -2) and len(moving) == len(op.inputs)
         case "braid.max_pool" | "braid.avg_pool":
             return isinstance(op.attributes.get("pads"), list)
-        case "aten.batch_norm":
+        case "aten.batch_norm" | "braid.instance_norm" | "braid.group_norm":
             return len(moving) == 1
         case "braid.split":
             return op.attributes.get("axis") in (1, -2)

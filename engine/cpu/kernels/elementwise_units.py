@@ -15,6 +15,7 @@ from itertools import pairwise
 import torch
 
 from braid.core.graph import Operator, OpGraph
+from braid.engine.cpu.kernels.element_units import OF_INTEGERS, OPERATIONS, REDUCTIONS
 from braid.engine.cpu.kernels.epilogues import post_op
 from braid.engine.cpu.kernels.unit_binding import VARIANT, UnitBinding
 from braid.engine.onednn import floats
@@ -41,6 +42,7 @@ from braid.engine.ops.families.quantised_unit import DEQUANTISE, IDENTITY, QUANT
 from braid.engine.ops.kinds import EPILOGUE, OPS, WEIGHTED_SUM
 from braid.engine.passes.attention import RESHAPES
 from braid.engine.passes.fusion import weights_of
+from braid.engine.program.attributes import wholes
 from braid.engine.program.kernel import Kernel
 
 _ALGORITHMS = {
@@ -57,14 +59,16 @@ _Laid = tuple[tuple[int, ...], tuple[int, ...]]
 """Extents and strides, in numbers."""
 
 _KINDS = COMBINING | {
-    *(WEIGHTED_SUM, "braid.cast", QUANTISE, DEQUANTISE, "aten.where"),
-    *("aten.cat", "braid.slice", "braid.split"),
+    *(WEIGHTED_SUM, QUANTISE, DEQUANTISE, "aten.cat", "braid.slice", "braid.split"),
+    *("braid.cast", "aten.where", *OPERATIONS),
 }
 """Kinds that are not pointwise, and whose results lie as their operands do."""
 
 _OF_ROWS = RESHAPES | {
     *("aten.permute", "aten.matmul", "aten.linear", "braid.linear_add", "aten.softmax"),
     *("aten.layer_norm", "braid.rms_norm", ATTENTION, ROTATE),
+    *("braid.gather", "aten.embedding", "braid.gather_nd", "braid.cumsum"),
+    *("aten.select", "braid.expand"),
 }
 """Kinds that want and make numbers in the order of their shape, or do with any."""
 
@@ -74,7 +78,7 @@ def combined(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> Kerne
     (result,) = unit.outputs
     shape, algorithm = binding.shape(result), _ALGORITHMS[unit.kind]
     places = [at for at, name in enumerate(unit.inputs) if binding.shape(name) == shape]
-    if len(unit.inputs) != 2 or set(unit.attributes) - {EPILOGUE} or not shape or not places:
+    if set(unit.attributes) - {EPILOGUE, *OF_INTEGERS} or not shape or not places:
         return None
     if places[0] == 1 and algorithm in (BINARY_SUBTRACT, BINARY_DIVIDE):
         return None  # oneDNN repeats the second operand only
@@ -182,7 +186,7 @@ def _buffer(unit: Operator, binding: UnitBinding) -> Buffer:
 def image_values(graph: OpGraph) -> frozenset[str]:
     """Values that a unit on images makes or reads, also behind elementwise units."""
     users: dict[str, list[int]] = {}
-    moving = [set() if unit.kind in _OF_ROWS else _moving(unit, graph) for unit in graph.operators]
+    moving = [set() if _is_of_rows(unit) else _moving(unit, graph) for unit in graph.operators]
     for index, values in enumerate(moving):
         for value in values:
             users.setdefault(value, []).append(index)
@@ -196,6 +200,13 @@ def image_values(graph: OpGraph) -> frozenset[str]:
             queued.update(further)
             left += further
     return frozenset(images)
+
+
+def _is_of_rows(unit: Operator) -> bool:
+    """Whether a unit wants and makes numbers in the order of their shape, or does with any."""
+    if unit.kind in REDUCTIONS:
+        return {*wholes(unit.attributes.get("dims") or [])} not in ({2, 3}, {-2, -1})
+    return unit.kind in _OF_ROWS
 
 
 def _is_elementwise(unit: Operator) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from math import inf
 
 from braid.core.graph import Literal, Operator
 from braid.engine.onednn.library import PostOp
@@ -21,10 +22,16 @@ def _numbers(name: str, *wanted: str) -> Reader:
         values = [given.get(key) for key in wanted]
         numbers = [float(value) for value in values if isinstance(value, int | float)]
         if set(given) != set(wanted) or len(numbers) != len(wanted):
-            return None  # e.g. a clamp open at one side
+            return None
         return name, numbers[0], numbers[1] if len(numbers) > 1 else 0.0
 
     return read
+
+
+def _clamp(given: Arguments) -> PostOp | None:
+    low, high = given.get("min"), given.get("max")
+    low, high = -inf if low is None else low, inf if high is None else high
+    return _numbers("clip", "min", "max")({"min": low, "max": high})
 
 
 def _gelu(given: Arguments) -> PostOp | None:
@@ -39,7 +46,7 @@ _POST_OPS: Mapping[str, Reader] = {
     "aten.silu": _plain("swish", 1.0),
     "aten.hardswish": _plain("hardswish", 1 / 6, 0.5),
     "aten.gelu": _gelu,
-    "aten.clamp": _numbers("clip", "min", "max"),
+    "aten.clamp": _clamp,
     "aten.leaky_relu": _numbers("relu", "negative_slope"),
     "braid.hardsigmoid": _numbers("hardsigmoid", "alpha", "beta"),
     "braid.affine": _numbers("linear", "scale", "shift"),
@@ -47,6 +54,7 @@ _POST_OPS: Mapping[str, Reader] = {
     "aten.square": _plain("square"),
     "aten.abs": _plain("abs"),
     "aten.sqrt": _plain("sqrt"),
+    "aten.exp": _plain("exp"),
 }
 
 

@@ -1,4 +1,4 @@
-"""Batch norms of their own on oneDNN primitives.
+"""Batch norms of their own and resizing on oneDNN primitives.
 
 Such units are rare, but a unit that needs the interpreter ends a native segment, and beside other
 lanes it takes those out of it, too (docs/decisions/0017-bursts.md).
@@ -6,13 +6,17 @@ lanes it takes those out of it, too (docs/decisions/0017-bursts.md).
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 
 from braid.core.graph import Operator
 from braid.engine.cpu.kernels.unit_binding import VARIANT, UnitBinding, single
 from braid.engine.onednn import floats
-from braid.engine.onednn.library import BIAS, SRC, WEIGHTS, PostOp
+from braid.engine.onednn.library import BIAS, LINEAR, NEAREST, SRC, WEIGHTS, PostOp
 from braid.engine.onednn.recipe import Recipe
+from braid.engine.ops.families.resize import ResizeOptions, usual_sampling
+from braid.engine.ops.kinds import EPILOGUE
 from braid.engine.program.kernel import Kernel
 
 
@@ -43,3 +47,20 @@ def batch_norm(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> Ker
         return single(primitive, {WEIGHTS: packed, BIAS: bias}, {SRC: 0}, result_buffer)
 
     return Kernel(VARIANT, recipe=make, needs_finite=bool(steps))
+
+
+def resized(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> Kernel | None:
+    """Images in another size, by the nearest pixel or linearly."""
+    data, (result,) = unit.inputs[0], unit.outputs
+    if not binding.is_plain(data, 4) or len(unit.inputs) > 1 or unit.host:
+        return None
+    given = {key: value for key, value in unit.attributes.items() if key != EPILOGUE}
+    shapes = binding.shape(data), binding.shape(result)
+    image = torch.empty(shapes[0], device="meta")
+    sampling = usual_sampling(image, ResizeOptions(**given))  # type: ignore[arg-type]
+    algorithm = {"nearest": NEAREST, "half": LINEAR}.get(sampling or "")
+    if algorithm is None:
+        return None
+    describe = partial(floats.resampling, binding.library, algorithm, shapes, steps)
+    buffer = binding.buffer(shapes[1], images=True)
+    return binding.kernel(describe, {SRC: 0}, buffer, needs_finite=bool(steps))

@@ -58,56 +58,56 @@ _ACTIVATIONS: Mapping[tuple[PostOp, ...], int] = {
 _LAYER_NORM, _RMS_NORM, _SOFTMAX = range(3)
 
 
-def _words(*names: str) -> list[tuple[str, type]]:
+def words(*names: str) -> list[tuple[str, type]]:
     return [(name, ctypes.c_int64) for name in names]
 
 
 class _View(ctypes.Structure):
-    _fields_ = _words("offset", "batch", "head", "row", "column")
+    _fields_ = words("offset", "batch", "head", "row", "column")
 
 
 class _Mask(ctypes.Structure):
-    _fields_ = (*_words("kind"), ("fill", ctypes.c_double), ("at", _View))
+    _fields_ = (*words("kind"), ("fill", ctypes.c_double), ("at", _View))
 
 
 class _Attention(ctypes.Structure):
     _fields_ = (
         ("data_of", ctypes.c_void_p),
-        *_words("batches", "heads", "queries", "keys", "width", "value_width"),
+        *words("batches", "heads", "queries", "keys", "width", "value_width"),
         *((name, _View) for name in ("q", "k", "v", "out")),
         ("scale", ctypes.c_double),
-        *_words("causal", "zero_hidden", "shared", "masks"),
+        *words("causal", "zero_hidden", "shared", "masks"),
         ("mask", _Mask * MOST_MASKS),
-        *_words("threads", "parts"),
+        *words("threads", "parts"),
     )
 
 
 class _Rows(ctypes.Structure):
     _fields_ = (
         ("data_of", ctypes.c_void_p),
-        *_words("kind", "rows", "columns"),
+        *words("kind", "rows", "columns"),
         ("eps", ctypes.c_double),
-        *_words("activation", "threads"),
+        *words("activation", "threads"),
     )
 
 
 class _Groups(ctypes.Structure):
     _fields_ = (
         ("data_of", ctypes.c_void_p),
-        *_words("images", "pixels", "channels", "groups"),
+        *words("images", "pixels", "channels", "groups"),
         ("eps", ctypes.c_double),
-        *_words("activation", "threads"),
+        *words("activation", "threads"),
     )
 
 
 class _Rotation(ctypes.Structure):
     _fields_ = (
         ("data_of", ctypes.c_void_p),
-        *_words("batches", "heads", "length", "width"),
+        *words("batches", "heads", "length", "width"),
         ("x", _View),
-        *_words("rotated", "batches_of_angles"),
+        *words("rotated", "batches_of_angles"),
         ("scale", ctypes.c_double),
-        *_words("threads"),
+        *words("threads"),
     )
 
 
@@ -117,7 +117,7 @@ class NativeCall(Computation):
     def __init__(self, library: OneDnn, execute: object, structure: ctypes.Structure) -> None:
         structure.data_of = ctypes.cast(library.data_of, ctypes.c_void_p).value
         self.library, self.execute = library, execute
-        self._structure = structure
+        self.structure = structure
         self._any = library.dense([1])  # of each argument only the address is read
         self.handles = ctypes.addressof(structure), 0
 
@@ -213,8 +213,8 @@ def _groups(
     data, *names = unit.inputs
     weights = [binding.constant(name) for name in names]
     shape, eps = binding.shape(data), unit.attributes.get("eps")
-    if len(shape) != 4 or binding.lies_dense(unit.outputs[0]):
-        return None
+    if binding.lies_dense(unit.outputs[0]):
+        return _channels(unit, binding, native, activation)
     images, channels, height, width = shape
     groups = unit.attributes.get("groups", channels)
     if any(weight is None or weight.dtype != torch.float32 for weight in weights):
@@ -232,6 +232,28 @@ def _groups(
         call = NativeCall(binding.library, native.braid_groups, structure)
         scratch = 2 * channels * images * (threads + 1)
         return _recipe(call, binding, unit, {SRC: data}, scratch, fixed)
+
+    return Kernel(VARIANT, recipe=make, needs_finite=activation > 0)
+
+
+def _channels(
+    unit: Operator, binding: UnitBinding, native: ctypes.CDLL, activation: int
+) -> Kernel | None:
+    """Normalisation of each channel of sequences, whose numbers lie side by side."""
+    data, *names = unit.inputs
+    shape, eps = binding.shape(data), unit.attributes.get("eps")
+    weights = [binding.constant(name) for name in names]
+    if unit.attributes.get("groups", shape[1]) != shape[1] or not binding.lies_dense(data):
+        return None
+    for weight, neutral in zip(weights, (1, 0), strict=True):
+        if weight is None or not bool((weight == neutral).all()):
+            return None
+
+    def make(threads: int) -> Recipe:
+        rows, columns = math.prod(shape[:2]), math.prod(shape[2:])
+        structure = _Rows(None, _LAYER_NORM, rows, columns, eps, activation, threads)
+        call = NativeCall(binding.library, native.braid_rows, structure)
+        return _recipe(call, binding, unit, {SRC: data}, 0)
 
     return Kernel(VARIANT, recipe=make, needs_finite=activation > 0)
 

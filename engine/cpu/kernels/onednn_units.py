@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from braid.core.graph import Operator
+from braid.engine.cpu.kernels.element_units import bind_elements
 from braid.engine.cpu.kernels.elementwise_units import (
     COMBINING,
     cast,
@@ -27,7 +28,7 @@ from braid.engine.cpu.kernels.elementwise_units import (
     weighted,
 )
 from braid.engine.cpu.kernels.epilogues import POINTWISE, post_ops
-from braid.engine.cpu.kernels.image_units import batch_norm
+from braid.engine.cpu.kernels.image_units import batch_norm, resized
 from braid.engine.cpu.kernels.native_units import NATIVE_KINDS, bind_natively
 from braid.engine.cpu.kernels.unit_binding import VARIANT, UnitBinding, single
 from braid.engine.cpu.kernels.view_units import VIEW_KINDS, viewed
@@ -58,15 +59,17 @@ _GLOBAL_POOL = "braid.global_avg_pool"
 
 
 def bind_directly(unit: Operator, binding: UnitBinding) -> Kernel | None:
-    """Kernel on oneDNN primitives; None where oneDNN has nothing fast."""
-    binder = _BINDERS.get(unit.kind)
-    if binder is None:  # a unit without inputs has none
-        return None
-    plain = unit.outputs if unit.kind == "braid.cast" else (unit.inputs[0], *unit.outputs)
-    if not all(map(binding.is_plain, plain)):
-        return None
+    """Kernel on oneDNN primitives or the part in C; None where neither has anything fast."""
     steps = post_ops(unit)
-    return None if steps is None else binder(unit, binding, steps)
+    if steps is None or not unit.inputs:
+        return None
+    if unit.kind in VIEW_KINDS or _crops(unit):
+        return viewed(unit, binding, steps)
+    plain = unit.outputs if unit.kind == "braid.cast" else (unit.inputs[0], *unit.outputs)
+    binder, kernel = _BINDERS.get(unit.kind), None
+    if binder is not None and all(map(binding.is_plain, plain)):
+        kernel = binder(unit, binding, steps)
+    return kernel or bind_elements(unit, binding)
 
 
 def _matmul(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> Kernel | None:
@@ -239,6 +242,12 @@ def _concatenation(unit: Operator, binding: UnitBinding, steps: list[PostOp]) ->
     return binding.kernel(describe, arguments, binding.buffer(shape, images=images))
 
 
+def _crops(unit: Operator) -> bool:
+    """Whether a padding adds nothing."""
+    pads = unit.attributes.get("pads")
+    return unit.kind == "braid.pad" and isinstance(pads, list) and max(wholes(pads), default=0) <= 0
+
+
 def _pad(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> Kernel | None:
     """A number around a value: for each axis a concatenation with constants."""
     data, (result,), how = unit.inputs[0], unit.outputs, unit.attributes
@@ -295,13 +304,13 @@ _BINDERS: Mapping[str, Callable[[Operator, UnitBinding, list[PostOp]], Kernel | 
     "aten.cat": _concatenation,
     "braid.pad": _pad,
     "aten.batch_norm": batch_norm,
+    "braid.resize": resized,
     "aten.matmul": _matmul,
     WEIGHTED_SUM: weighted,
     "braid.cast": cast,
     **dict.fromkeys(COMBINING, combined),
     **dict.fromkeys(POINTWISE, pointwise),
     **dict.fromkeys(NATIVE_KINDS, bind_natively),
-    **dict.fromkeys(VIEW_KINDS, viewed),
 }
 
 

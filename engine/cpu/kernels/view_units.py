@@ -1,90 +1,113 @@
-"""Views: the bytes of their operand where these lie in the wanted order, else copies by oneDNN.
+"""Views: the bytes of their operand where these lie in the wanted order, else copies.
 
 A view that needs the interpreter would end a native segment (docs/decisions/0017-bursts.md).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 import torch
 from torch import Tensor
 
 from braid.core.graph import Operator
+from braid.engine.cpu.kernels.element_units import copy_of, type_of
 from braid.engine.cpu.kernels.unit_binding import VARIANT, UnitBinding
-from braid.engine.onednn.library import DST, SRC, PostOp
-from braid.engine.onednn.recipe import Action, Place, Recipe
+from braid.engine.onednn.library import DST, MANY, SRC, PostOp
+from braid.engine.onednn.recipe import Action, Buffer, Place, Recipe
 from braid.engine.ops.kinds import bound, call
 from braid.engine.passes.attention import RESHAPES
 from braid.engine.program.kernel import Kernel
 
-VIEW_KINDS = RESHAPES | {"aten.permute", "aten.select", "braid.slice", "braid.split"}
+VIEW_KINDS = RESHAPES | {
+    *("aten.permute", "aten.select", "braid.slice", "braid.split", "braid.expand"),
+}
 
-Layout = tuple[tuple[int, ...], tuple[int, ...], int]
-"""Shape, strides, and offset of the first element, in elements."""
+_COPIED_BYTES = 1 << 20
+"""Most bytes of an input that are copied rather than reshaped in Python."""
 
 
 def viewed(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> Kernel | None:
-    """Kernel of a view of its only operand."""
-    if steps or len(unit.inputs) != 1 or not all(map(binding.is_plain, unit.outputs)):
+    """Kernel of a view of its only operand, whose elements are of any type."""
+    dtype = type_of(unit.outputs[0], binding)
+    if steps or len(unit.inputs) != 1 or unit.host:
         return None
     (source,) = unit.inputs
-    x = torch.empty_strided(binding.shape(source), binding.strides(source), device="meta")
+    shapes = [binding.shape(name) for name in (source, *unit.outputs)]
+    if any(0 in shape for shape in shapes) or type_of(source, binding) != dtype:
+        return None
+    x = torch.empty_strided(shapes[0], binding.strides(source), dtype=dtype, device="meta")
     results = call(unit, [x])[: len(unit.outputs)]
     operands = ((0, not binding.lies_dense(source)),)
     buffers = tuple(
-        binding.buffer(binding.shape(name), images=not binding.lies_dense(name))
+        Buffer(binding.shape(name), not binding.lies_dense(name), dtype=dtype)
         for name in unit.outputs
     )
     wanted = [binding.strides(name) for name in unit.outputs]
-    size = binding.library.dtype.itemsize
     is_view = all(
         _is_view(y, x) and _lies_as(y, strides) for y, strides in zip(results, wanted, strict=True)
     )
-    is_input = source in binding.graph.inputs and unit.kind not in RESHAPES
-    if is_view and not is_input and not {*unit.outputs} & {*binding.graph.outputs.values()}:
-        offsets = tuple(size * int(y.storage_offset()) for y in results)
+    # Memory of callers is seen through in Python only, which spares a copy where it is long.
+    copies_input = unit.kind not in RESHAPES or x.nbytes <= _COPIED_BYTES
+    of_callers = {*(binding.graph.inputs if copies_input else ()), *binding.graph.outputs.values()}
+    if is_view and of_callers.isdisjoint((source, *unit.outputs)):
+        offsets = tuple(dtype.itemsize * int(y.storage_offset()) for y in results)
         recipe = Recipe((), operands, buffers, views=offsets)
         return Kernel(VARIANT, bound(unit), lambda _: recipe)
-    copies = [_copy(unit, x, y, strides) for y, strides in zip(results, wanted, strict=True)]
+    copies = [
+        _copy(unit, x, y, strides, binding) for y, strides in zip(results, wanted, strict=True)
+    ]
     if None in copies:
         return None
 
     def make(threads: int) -> Recipe:
-        library, actions = binding.library, []
-        with library.threads(threads):
-            for number, copy in enumerate(copies):
-                assert copy is not None
-                (shape, strides, offset), target = copy
-                primitive = library.copy(
-                    library.strided(shape, strides), library.strided(shape, target)
-                )
-                places = {SRC: Place("operand", 0, size * offset), DST: Place("result", number)}
-                actions.append(Action(primitive, {}, places))
+        with binding.library.threads(threads):
+            actions = [copy(number, threads) for number, copy in enumerate(copies) if copy]
         return Recipe(tuple(actions), operands, buffers)
 
     return Kernel(VARIANT, recipe=make)
 
 
+_Copy = Callable[[int, int], Action]
+"""Makes a copy to the result of this number, for so many threads."""
+
+
 def _copy(
-    unit: Operator, x: Tensor, y: Tensor, strides: Sequence[int]
-) -> tuple[Layout, Sequence[int]] | None:
-    """What is read, and the strides to which it is copied; None if oneDNN cannot."""
-    source: Layout = tuple(y.shape), y.stride(), int(y.storage_offset())
+    unit: Operator, x: Tensor, y: Tensor, strides: Sequence[int], binding: UnitBinding
+) -> _Copy | None:
+    """A copy of a view to memory of these strides; None if there is none outside Python."""
     if not _is_view(y, x):
         if unit.kind not in RESHAPES or not _lies_as(y, strides):
             return None
         # Images, whose elements come into the order of their shape, which the reshape keeps.
-        source = tuple(x.shape), x.stride(), 0
-        strides = torch.empty(x.shape, device="meta").stride()
-    extents = zip(source[1], source[0], strict=True)
+        y, strides = x, torch.empty(x.shape, device="meta").stride()
+    offset, library = int(y.storage_offset()), binding.library
+
+    def by_onednn(number: int, _: int) -> Action:
+        shape = tuple(y.shape)
+        layouts = library.strided(shape, y.stride()), library.strided(shape, strides)
+        source = Place("operand", 0, y.dtype.itemsize * offset)
+        return Action(library.copy(*layouts), {}, {SRC: source, DST: Place("result", number)})
+
+    if y.dtype == library.dtype and _is_taken_by_onednn(y):
+        return by_onednn
+    copy = copy_of(y, strides, library)
+    if copy is None:
+        return None
+    places = {MANY: Place("operand", 0)}
+    return lambda number, threads: Action(
+        copy(threads), {}, {**places, DST: Place("result", number)}
+    )
+
+
+def _is_taken_by_onednn(y: Tensor) -> bool:
+    """It repeats nothing, and takes no strides by which an element could lie in the next row."""
+    extents = zip(y.stride(), y.shape, strict=True)
     long = sorted((step, extent) for step, extent in extents if extent > 1)
-    if any(step <= 0 for step, _ in long):
-        return None  # oneDNN repeats nothing
-    if any(step * extent > further for (step, extent), (further, _) in pairwise(long)):
-        return None  # and takes no strides by which the last element could lie in the next row
-    return source, strides
+    return all(step > 0 for step, _ in long) and all(
+        step * extent <= further for (step, extent), (further, _) in pairwise(long)
+    )
 
 
 def _is_view(tensor: Tensor, of: Tensor) -> bool:

@@ -10,11 +10,15 @@ from pathlib import Path
 
 log = logging.getLogger("braid.executor")
 
+CALLED = (
+    *("braid_winograd", "braid_attention", "braid_rows", "braid_groups", "braid_rotate"),
+    *("braid_reduce", "braid_elements", "braid_gather", "braid_running"),
+)
+"""Functions that are called as a primitive is (call.h)."""
+
 FUNCTIONS = (
-    *("braid_run_lanes", "braid_let_lanes_spin", "braid_interleave"),
-    *("braid_winograd", "braid_has_winograd", "braid_core_distances"),
-    *("braid_attention", "braid_rows", "braid_groups"),
-    *("braid_attention_scratch", "braid_limit_vectors", "braid_rotate"),
+    *("braid_run_lanes", "braid_let_lanes_spin", "braid_interleave", "braid_core_distances"),
+    *("braid_has_winograd", "braid_attention_scratch", "braid_limit_vectors", *CALLED),
 )
 
 MISSING = (
@@ -37,8 +41,8 @@ def find_native() -> ctypes.CDLL | None:
             _check_sources(native, path.parent)
             for name in FUNCTIONS:
                 getattr(native, name)
-            for name in ("winograd", "attention", "rows", "groups", "rotate"):
-                function = getattr(native, f"braid_{name}")
+            for name in CALLED:
+                function = getattr(native, name)
                 function.argtypes = [_POINTER, _POINTER, ctypes.c_int, _POINTER]
             native.braid_attention_scratch.argtypes = [_POINTER]
             native.braid_attention_scratch.restype = ctypes.c_int64

@@ -1,7 +1,7 @@
-/* Attention over heads, softmax and normalisations, in FP32.
+/* Attention over heads, softmax, normalisations and reductions, in FP32.
 
-   Called as dnnl_primitive_execute is, with oneDNN's memory objects; engine/cpu/kernels/native.py
-   fills the structures, on which all strides and offsets are in numbers, not bytes.
+   engine/cpu/kernels/native_units.py fills the structures, on which all strides and offsets are in
+   numbers, not bytes.
 
    Attention packs the keys and values of one head into memory of the thread, and then takes some rows
    of queries through all of it, so that scores never leave the nearest caches:
@@ -10,25 +10,17 @@
 
 #include <math.h>
 #include <omp.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
 
-enum { SOURCE = 1, SECOND = 2, THIRD = 3, OUTPUT = 17, WEIGHTS = 33, BIAS = 41, SCRATCH = 80, MANY = 1024 };
-enum { SUCCESS = 0, FAILED = 6 };
+#include "call.h"
+
 enum { NO_ACTIVATION, RELU, SILU };
 enum { ADDED, SHOWN, HIDDEN }; /* kinds of masks: numbers; keys that are seen; keys that are not */
 enum { LAYER_NORM, RMS_NORM, SOFTMAX };
-enum { MOST_MASKS = 4 };
+enum { SUM, MEAN, LENGTH, MOST, LEAST }; /* kinds of reductions; LENGTH: root of the sum of squares */
+enum { MOST_MASKS = 4, COLUMNS = 4 };
 
 #define INLINE static inline __attribute__((always_inline))
-
-typedef int (*data_fn)(const void *memory, void **data);
-
-struct argument {
-    int index;
-    void *memory;
-};
 
 /* Distances between neighbours, and what comes before the first one. */
 struct view {
@@ -83,17 +75,14 @@ struct rotation {
     int64_t threads;
 };
 
+/* The middle axis of [outer, count, inner] becomes one number. */
+struct reduction {
+    data_fn data_of;
+    int64_t kind, outer, count, inner, threads;
+};
+
 INLINE int64_t strided(const struct view *view, struct place at) {
     return view->offset + at.batch * view->batch + at.head * view->head;
-}
-
-static void *data_at(data_fn data_of, int count, const struct argument *arguments, int index) {
-    for (int at = 0; at < count; at++) {
-        void *data = NULL;
-        if (arguments[at].index == index)
-            return data_of(arguments[at].memory, &data) ? NULL : data;
-    }
-    return NULL;
 }
 
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
@@ -151,6 +140,7 @@ static void (*const rows[])(const struct rows *, const float *, const float *, c
                             float *) = VARIANTS(rows);
 static void (*const rotate[])(const struct rotation *, const float *, const float *, const float *,
                               float *) = VARIANTS(rotate);
+static void (*const reduce[])(const struct reduction *, const float *, float *) = VARIANTS(reduce);
 static void (*const spread[])(const float *, int64_t, int64_t, float *, float *) = VARIANTS(spread);
 static void (*const scale_pixels[])(const struct groups *, const float *, int64_t, const float *,
                                     const float *, float *) = VARIANTS(scale_pixels);
@@ -215,6 +205,17 @@ int braid_rotate(const struct rotation *r, void *stream, int count,
     if (!from || !cosines || !sines || !to)
         return FAILED;
     rotate[chosen()](r, from, cosines, sines, to);
+    return SUCCESS;
+}
+
+int braid_reduce(const struct reduction *r, void *stream, int count,
+                 const struct argument *arguments) {
+    (void)stream;
+    const float *from = data_at(r->data_of, count, arguments, SOURCE);
+    float *to = data_at(r->data_of, count, arguments, OUTPUT);
+    if (!from || !to)
+        return FAILED;
+    reduce[chosen()](r, from, to);
     return SUCCESS;
 }
 

@@ -1,4 +1,4 @@
-/* Attention, softmax and normalisations on vectors of LANES numbers in FP32.
+/* Attention, softmax, normalisations and reductions on vectors of LANES numbers in FP32.
 
    vectors.c includes this once for each kind of CPU, with LANES, and with ROWS and VECTORS: how many
    rows and vectors of a matrix product stay in registers. */
@@ -385,6 +385,73 @@ static void OWN(rotate)(const struct rotation *r, const float *from, const float
             }
             for (int64_t at = r->rotated; at < width; at += LANES)
                 OWN(store_first)(y + at, OWN(load_first)(x + at, width - at, 0) * scale, width - at);
+        }
+    }
+}
+
+/* ------------------------------------------------------------------------------- reductions ----- */
+
+INLINE vec OWN(joined)(int64_t kind, vec sum, vec x) {
+    if (kind == MOST)
+        return OWN(larger)(x, sum);
+    if (kind == LEAST)
+        return -OWN(larger)(-x, -sum);
+    return sum + (kind == LENGTH ? x * x : x);
+}
+
+/* Vectors at a distance of ``step`` become one, COLUMNS of them side by side. Of each, ``left`` numbers
+   are there, and ``shrinks`` fewer in the next. Long sums are made of short ones, which rounds less. */
+INLINE void OWN(reduced)(int64_t kind, const float *from, int64_t count, int64_t step, int64_t left,
+                         int64_t shrinks, float neutral, int columns, vec *all) {
+    enum { BLOCK = 64 };
+    vec none = OWN(all)(neutral), some[COLUMNS];
+#pragma GCC unroll 4
+    for (int column = 0; column < columns; column++)
+        all[column] = none;
+    for (int64_t first = 0; first < count; first += BLOCK) {
+#pragma GCC unroll 4
+        for (int column = 0; column < columns; column++)
+            some[column] = none;
+        for (int64_t at = first; at < count && at < first + BLOCK; at++, from += step, left -= shrinks)
+#pragma GCC unroll 4
+            for (int column = 0; column < columns; column++) {
+                int64_t skipped = column * LANES;
+                vec x = OWN(load_first)(from + skipped, left - skipped, neutral);
+                some[column] = OWN(joined)(kind, some[column], x);
+            }
+#pragma GCC unroll 4
+        for (int column = 0; column < columns; column++)
+            all[column] = kind < MOST ? all[column] + some[column]
+                                      : OWN(joined)(kind, all[column], some[column]);
+    }
+}
+
+static void OWN(reduce)(const struct reduction *r, const float *from, float *to) {
+    enum { WIDE = COLUMNS * LANES };
+    int64_t is_row = r->inner == 1, steps = is_row ? 1 : (r->inner + WIDE - 1) / WIDE;
+    float neutral = r->kind == MOST ? -INFINITY : r->kind == LEAST ? INFINITY : 0;
+    float share = r->kind == MEAN ? 1 / (float)r->count : 1;
+#pragma omp parallel for num_threads((int)r->threads) schedule(static) if (r->threads > 1)
+    for (int64_t task = 0; task < r->outer * steps; task++) {
+        int64_t outer = task / steps, first = task % steps * WIDE, left = r->inner - first;
+        const float *start = from + outer * r->count * r->inner + first;
+        vec all[COLUMNS];
+        if (is_row) {
+            int64_t vectors = (r->count + LANES - 1) / LANES;
+            OWN(reduced)(r->kind, start, vectors, LANES, r->count, LANES, neutral, 1, all);
+            float one = r->kind == MOST    ? OWN(most)(all[0])
+                        : r->kind == LEAST ? -OWN(most)(-all[0])
+                                           : OWN(sum)(all[0]) * share;
+            to[outer] = r->kind == LENGTH ? sqrtf(one) : one;
+            continue;
+        }
+        OWN(reduced)(r->kind, start, r->count, r->inner, left, 0, neutral, COLUMNS, all);
+        for (int column = 0; column < COLUMNS && column * LANES < left; column++) {
+            vec one = all[column] * share;
+            for (int lane = 0; lane < LANES && r->kind == LENGTH; lane++)
+                one[lane] = sqrtf(one[lane]);
+            int64_t skipped = column * LANES;
+            OWN(store_first)(to + outer * r->inner + first + skipped, one, left - skipped);
         }
     }
 }

@@ -9,24 +9,17 @@
 
        input ──> v[36][tiles][in] ──x weights[36][out / 32][in][32]──> m[36][tiles][out] ──> output
 
-   Called as dnnl_primitive_execute is, with oneDNN's memory objects. */
+   engine/cpu/kernels/winograd.py fills the structure. */
 
 #include <omp.h>
-#include <stddef.h>
-#include <stdint.h>
 
-enum { SOURCE = 1, OUTPUT = 17, WEIGHTS = 33, BIAS = 41, SCRATCH = 80, RESIDUAL = 32770 };
+#include "call.h"
+
 enum { POINTS = 36, TILE = 4, PATCH = 6, LANES = 16, PANEL = 32, ROWS = 12 };
-enum { SUCCESS = 0, FAILED = 6 };
 
-struct argument {
-    int index;
-    void *memory;
-};
-
-/* One convolution; engine/onednn/winograd.py fills it. ``in`` and ``out`` are multiples of 8 and 16. */
+/* One convolution. ``in`` and ``out`` are multiples of 8 and 16. */
 struct winograd {
-    int (*data_of)(const void *memory, void **data);
+    data_fn data_of;
     int64_t images, height, width, in, out, out_height, out_width, top, left;
     int64_t blocks, shares, threads, relu; /* of tiles; of the outputs of one block */
     int64_t scratch;                       /* numbers for each thread */

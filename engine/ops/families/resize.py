@@ -127,24 +127,43 @@ def _fp32(value: float) -> float:
 
 def _interpolated(x: Tensor, options: ResizeOptions, axes: Sequence[_Axis]) -> Tensor | None:
     """torch's interpolation, where it samples exactly as asked; None elsewhere."""
-    spatial = x.dim() - 2
-    first = min(axis.axis for axis in axes)
-    if not 1 <= spatial <= 2 or first < 2 or options.antialias or not x.is_floating_point():
+    sampling = _usual_sampling(x, options, axes)
+    if sampling is None:
         return None
     sizes = {axis.axis: axis.size for axis in axes}
     size = [sizes.get(axis, x.shape[axis]) for axis in range(2, x.dim())]
+    if sampling == "nearest":
+        return F.interpolate(x, size=size, mode=sampling)
+    name = "linear" if x.dim() == 3 else "bilinear"
+    return F.interpolate(x, size=size, mode=name, align_corners=sampling == "corners")
+
+
+def usual_sampling(x: Tensor, options: ResizeOptions) -> str | None:
+    """How libraries name what is asked for: nearest, half (pixels, linear), corners; None: nothing.
+
+    ``x`` may be without data.
+    """
+    return _usual_sampling(x, options, options.resized(x))
+
+
+def _usual_sampling(x: Tensor, options: ResizeOptions, axes: Sequence[_Axis]) -> str | None:
+    spatial = x.dim() - 2
+    first = min((axis.axis for axis in axes), default=0)
+    if not 1 <= spatial <= 2 or first < 2 or options.antialias or not x.is_floating_point():
+        return None
+    sizes = {axis.axis: axis.size for axis in axes}
+    least = min(sizes.get(axis, x.shape[axis]) for axis in range(2, x.dim()))
     true_scales = all(abs(a.scale * a.extent - a.size) < 1e-4 for a in axes)
     whole = all(a.scale >= 1 and float(a.scale).is_integer() for a in axes)
     if options.mode == "nearest" and whole and _repeats(options):
-        return F.interpolate(x, size=size, mode="nearest")
+        return "nearest"
     if options.mode == "linear" and true_scales:
-        name = "linear" if spatial == 1 else "bilinear"
         if options.coordinates == "align_corners":
-            return F.interpolate(x, size=size, mode=name, align_corners=True)
+            return "corners"
         if options.coordinates == "half_pixel" or (
-            options.coordinates == "pytorch_half_pixel" and min(size) > 1
+            options.coordinates == "pytorch_half_pixel" and least > 1
         ):
-            return F.interpolate(x, size=size, mode=name, align_corners=False)
+            return "half"
     return None
 
 

@@ -192,6 +192,8 @@ def pad(
         flat = [by_axis.get(axis, (0, 0)) for axis in reversed(range(x.dim()))]
         while flat and flat[-1] == (0, 0):
             flat.pop()
+        if not flat:
+            return x
         if x.dtype == torch.bool:
             return F.pad(x.byte(), [p for pair in flat for p in pair], value=fill).bool()
         return F.pad(x, [p for pair in flat for p in pair], value=fill)

@@ -333,7 +333,6 @@ def test_numbers_around_a_value(shape: tuple[int, ...], changed: Attributes) -> 
     [
         {"pads": [1, 1], "mode": "reflect"},
         {"pads": [1, -1], "mode": "constant"},
-        {"pads": [0, 0], "mode": "constant"},
     ],
 )
 def test_other_paddings_run_on_the_registry(changed: Attributes) -> None:

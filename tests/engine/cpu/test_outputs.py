@@ -36,7 +36,7 @@ OUTPUTS = {
     "conv": "conv", "flat": "flat", "dense": "dense", "again": "dense", "squashed": "squashed",
     "soft": "soft", "narrow": "narrow", "input": "x", "weight": "linear_weight",
 }  # fmt: skip
-WRITTEN = ("flat", "dense", "squashed", "soft", "narrow")
+WRITTEN = ("conv", "flat", "dense", "squashed", "soft", "narrow")
 """Outputs that a sequential plan writes in place, outside the interpreter."""
 
 

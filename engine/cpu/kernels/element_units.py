@@ -1,0 +1,401 @@
+"""Units on elements of any type, outside the interpreter: token ids, masks, tables, reductions.
+
+    unit ──bind_elements──> Kernel on engine/cpu/native/elements.c or vectors.c, or None
+
+oneDNN has none of them. They are small, but a unit that needs the interpreter ends a native segment
+(docs/decisions/0017-bursts.md), and takes longer there than its work.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from collections.abc import Callable, Mapping, Sequence
+from itertools import groupby, pairwise
+
+import torch
+from torch import Tensor
+
+from braid.core.graph import Operator
+from braid.engine.cpu.kernels.native_units import VARIANT, NativeCall, words
+from braid.engine.cpu.kernels.unit_binding import UnitBinding
+from braid.engine.cpu.native.find import find_native
+from braid.engine.onednn.library import DST, MANY, SRC, OneDnn
+from braid.engine.onednn.recipe import Action, Buffer, Place, Recipe
+from braid.engine.ops.dtypes import torch_dtype
+from braid.engine.ops.families.shape import normal_axis
+from braid.engine.ops.kinds import EPILOGUE
+from braid.engine.ops.value_ranges import ValueRange, along_axis
+from braid.engine.program.attributes import whole, wholes
+from braid.engine.program.kernel import Kernel
+
+_MOST_AXES, _MOST_OPERANDS = 6, 3
+_INDICES = 2
+"""Argument of a gather beside SRC."""
+
+_TYPES = {
+    torch.bool: 0,
+    torch.uint8: 1,
+    torch.int8: 2,
+    torch.int32: 3,
+    torch.int64: 4,
+    torch.float32: 5,
+}
+_OTHER = 6
+"""Of elements that are only moved."""
+
+_WIDTHS = (1, 2, 4, 8)
+_TRUTH, _WHOLE = frozenset({torch.bool}), frozenset({torch.int32, torch.int64})
+_COMPARED = frozenset(_TYPES)
+_COPY, _NOT, _AND, _OR, _XOR, _WHERE = range(6)
+OPERATIONS: Mapping[str, tuple[int, frozenset[torch.dtype], bool]] = {
+    "aten.logical_not": (_NOT, _COMPARED, False),
+    "aten.logical_and": (_AND, _COMPARED, False),
+    "aten.logical_or": (_OR, _COMPARED, False),
+    "aten.logical_xor": (_XOR, _COMPARED, False),
+    "aten.eq": (6, _COMPARED, False),
+    "aten.ne": (7, _COMPARED, False),
+    "aten.lt": (8, _COMPARED, False),
+    "aten.le": (9, _COMPARED, False),
+    "aten.gt": (8, _COMPARED, True),
+    "aten.ge": (9, _COMPARED, True),
+    "aten.add": (10, _WHOLE | {torch.float32}, False),
+    "aten.sub": (11, _WHOLE | {torch.float32}, False),
+    "aten.mul": (12, _WHOLE | {torch.float32}, False),
+    "aten.div": (13, frozenset({torch.float32}), False),
+    "aten.maximum": (14, _WHOLE, False),
+    "aten.minimum": (15, _WHOLE, False),
+}
+"""Kind -> its code in elements.c, types of its operands, and whether these change places."""
+
+OF_INTEGERS = frozenset({"truncate"})
+"""Attributes that mean nothing for other numbers."""
+
+REDUCTIONS = {"aten.sum": 0, "aten.mean": 1, "braid.l2_norm": 2, "aten.amax": 3, "aten.amin": 4}
+"""Kind -> its code in vectors.c."""
+
+
+class _Operand(ctypes.Structure):
+    _fields_ = (*words("type", "width", "offset"), ("strides", ctypes.c_int64 * _MOST_AXES))
+
+
+class _Elements(ctypes.Structure):
+    _fields_ = (
+        ("data_of", ctypes.c_void_p),
+        *words("operation", "axes"),
+        ("extents", ctypes.c_int64 * _MOST_AXES),
+        *words("operands"),
+        ("operand", _Operand * _MOST_OPERANDS),
+        *words("type", "width", "threads"),
+    )
+
+
+class _Gather(ctypes.Structure):
+    _fields_ = (
+        ("data_of", ctypes.c_void_p),
+        *words("outer", "extent", "inner_bytes", "count", "index_bytes", "wraps", "threads"),
+        *words("refused", "wrong"),
+    )
+
+
+class _Running(ctypes.Structure):
+    _fields_ = (("data_of", ctypes.c_void_p), *words("outer", "count", "inner", "width"))
+
+
+class _Reduction(ctypes.Structure):
+    _fields_ = (
+        ("data_of", ctypes.c_void_p),
+        *words("kind", "outer", "count", "inner", "threads"),
+    )
+
+
+Layout = tuple[torch.dtype, int, Sequence[int]]
+"""Type of an operand, offset of its first element, and strides along the result's axes."""
+
+
+def bind_elements(unit: Operator, binding: UnitBinding) -> Kernel | None:
+    """Kernel on the part in C; None where it does not fit, or nothing was built."""
+    native, binder = find_native(), _BINDERS.get(unit.kind)
+    if native is None or binder is None or EPILOGUE in unit.attributes or unit.host:
+        return None
+    if len(unit.outputs) != 1 or any(
+        0 in binding.shape(name) for name in (*unit.inputs, *unit.outputs)
+    ):
+        return None
+    return binder(unit, binding, native)
+
+
+def type_of(value: str, binding: UnitBinding) -> torch.dtype:
+    return torch_dtype(binding.graph.spec(value).dtype)
+
+
+def _elementwise(unit: Operator, binding: UnitBinding, native: ctypes.CDLL) -> Kernel | None:
+    """Each element from those at its place; operands are repeated along axes."""
+    types = [type_of(name, binding) for name in unit.inputs]
+    (result,) = unit.outputs
+    target, names = type_of(result, binding), list(unit.inputs)
+    if unit.kind == "braid.cast":
+        code = _COPY
+        if types[0] not in _TYPES or target not in _TYPES:
+            return None
+        if types[0] == torch.float32 and target not in (torch.float32, torch.bool):
+            return None  # beyond the target's range each processor has answers of its own
+    elif unit.kind == "aten.where":
+        code = _WHERE
+        if types[0] not in _TRUTH or {*types[1:]} != {target} or target.itemsize not in _WIDTHS:
+            return None
+    else:
+        code, allowed, is_turned = OPERATIONS[unit.kind]
+        if set(unit.attributes) - OF_INTEGERS or not allowed.issuperset(types):
+            return None
+        if len({*types}) > 1 and code not in (_AND, _OR, _XOR):
+            return None
+        names = names[::-1] if is_turned else names
+    shape = binding.shape(result)
+    layouts = [
+        (type_of(name, binding), 0, _repeated(_strides(name, binding), binding.shape(name), shape))
+        for name in names
+    ]
+    order = binding.strides(result)
+    make = _maker(native, binding.library, (code, layouts, target, shape, order))
+
+    def recipe(threads: int) -> Recipe:
+        places = {MANY + at: Place("operand", at) for at in range(len(names))}
+        operands = tuple(
+            (at if names == [*unit.inputs] else len(names) - 1 - at, _is_images(name, binding))
+            for at, name in enumerate(names)
+        )
+        action = Action(make(threads), {}, {**places, DST: Place("result", 0)})
+        return Recipe((action,), operands, (_buffer(result, binding),))
+
+    return None if _axes(shape, order, layouts) is None else Kernel(VARIANT, recipe=recipe)
+
+
+def copy_of(
+    view: Tensor, target: Sequence[int], library: OneDnn
+) -> Callable[[int], NativeCall] | None:
+    """A function that makes, for so many threads, a copy of a view to dense memory.
+
+    Args:
+        view: type, shape, strides and offset of what is copied; without data.
+        target: strides of the copy.
+        library: of the memory objects; the argument ``MANY`` is where the view's memory begins.
+    """
+    native, shape, dtype = find_native(), tuple(view.shape), view.dtype
+    layouts = [(dtype, int(view.storage_offset()), view.stride())]
+    if native is None or dtype.itemsize not in _WIDTHS or _axes(shape, target, layouts) is None:
+        return None
+    return _maker(native, library, (_COPY, layouts, dtype, shape, target))
+
+
+def _maker(
+    native: ctypes.CDLL,
+    library: OneDnn,
+    what: tuple[int, Sequence[Layout], torch.dtype, tuple[int, ...], Sequence[int]],
+) -> Callable[[int], NativeCall]:
+    """The operation, its operands, and type, shape and strides of its result, for some threads."""
+    code, layouts, result, shape, order = what
+
+    def make(threads: int) -> NativeCall:
+        axes = _axes(shape, order, layouts)
+        assert axes is not None, "was looked at before"
+        operands = [
+            _Operand(
+                *(_TYPES.get(dtype, _OTHER), dtype.itemsize, offset),
+                (ctypes.c_int64 * _MOST_AXES)(*[strides[number] for _, strides in axes]),
+            )
+            for number, (dtype, offset, _) in enumerate(layouts)
+        ]
+        extents = (ctypes.c_int64 * _MOST_AXES)(*[extent for extent, _ in axes])
+        structure = _Elements(
+            *(None, code, len(axes), extents, len(operands)),
+            (_Operand * _MOST_OPERANDS)(*operands),
+            *(_TYPES.get(result, _OTHER), result.itemsize, threads),
+        )
+        return NativeCall(library, native.braid_elements, structure)
+
+    return make
+
+
+def _axes(
+    shape: Sequence[int], order: Sequence[int], layouts: Sequence[Layout]
+) -> list[tuple[int, list[int]]] | None:
+    """Extents and the operands' strides in the order of the result's memory; None: too many.
+
+    Axes are joined where elements lie alike.
+    """
+    present = [axis for axis, extent in enumerate(shape) if extent > 1]
+    joined: list[tuple[int, list[int]]] = []
+    for axis in sorted(present, key=lambda axis: -order[axis]):
+        extent, steps = shape[axis], [strides[axis] for _, _, strides in layouts]
+        if joined and all(
+            far == extent * near for far, near in zip(joined[-1][1], steps, strict=True)
+        ):
+            joined[-1] = joined[-1][0] * extent, steps
+        else:
+            joined.append((extent, steps))
+    return (joined or [(1, [0] * len(layouts))]) if len(joined) <= _MOST_AXES else None
+
+
+def _repeated(strides: Sequence[int], own: Sequence[int], shape: Sequence[int]) -> list[int]:
+    """Strides of an operand along the axes of a result; 0 where it is repeated."""
+    missing = len(shape) - len(own)
+    steps = [step if extent > 1 else 0 for step, extent in zip(strides, own, strict=True)]
+    return [0] * missing + steps
+
+
+def _is_images(value: str, binding: UnitBinding) -> bool:
+    return value not in binding.graph.constants and not binding.lies_dense(value)
+
+
+def _strides(value: str, binding: UnitBinding) -> tuple[int, ...]:
+    if _is_images(value, binding):
+        return binding.strides(value)
+    return torch.empty(binding.shape(value), device="meta").stride()
+
+
+def _buffer(value: str, binding: UnitBinding) -> Buffer:
+    images = not binding.lies_dense(value)
+    return Buffer(binding.shape(value), images, dtype=type_of(value, binding))
+
+
+class _GatherCall(NativeCall):
+    """A gather, which refuses indices that are none."""
+
+    unit: Operator
+    values: ValueRange  # that indices may be
+    structure: _Gather
+
+    def refuse(self) -> None:
+        if self.structure.refused:
+            raise self.values.refusal(self.unit, self.structure.wrong)
+
+
+def _gather(unit: Operator, binding: UnitBinding, native: ctypes.CDLL) -> Kernel | None:
+    """Slices of a tensor; of a table, rows."""
+    shapes = [binding.shape(name) for name in unit.inputs]
+    (data, indices), (result,) = unit.inputs, unit.outputs
+    dtype, index_type = type_of(data, binding), type_of(indices, binding)
+    if index_type not in _WHOLE or not shapes[0] or dtype.itemsize not in _WIDTHS:
+        return None
+    if not all(binding.lies_dense(name) for name in (*unit.inputs, *unit.outputs)):
+        return None
+    wraps = unit.kind == "braid.gather" and bool(unit.attributes.get("wrap", True))
+    axis = normal_axis(whole(unit.attributes.get("axis", 0)), len(shapes[0]))
+    (values,) = along_axis(shapes, {"axis": axis, "wrap": wraps})
+    around = shapes[0][:axis], shapes[0][axis + 1 :]
+    count, extent = math.prod(shapes[1]), shapes[0][axis]
+    sizes = math.prod(around[0]), extent, math.prod(around[1]) * dtype.itemsize, count
+
+    def make(threads: int) -> Recipe:
+        structure = _Gather(None, *sizes, index_type.itemsize, wraps, threads, 0, 0)
+        call = _GatherCall(binding.library, native.braid_gather, structure)
+        call.unit, call.values = unit, values
+        places = {SRC: Place("operand", 0), _INDICES: Place("operand", 1)}
+        action = Action(call, {}, {**places, DST: Place("result", 0)})
+        return Recipe((action,), ((0, False), (1, False)), (_buffer(result, binding),))
+
+    return Kernel(VARIANT, recipe=make)
+
+
+def _gather_nd(unit: Operator, binding: UnitBinding, native: ctypes.CDLL) -> Kernel | None:
+    """Slices at index tuples that are known: a gather of a tensor whose first axes are one."""
+    (data, name), (result,) = unit.inputs, unit.outputs
+    indices = binding.constants.get(name)
+    if indices is None or unit.attributes.get("batch_dims"):
+        return None
+    dtype, shape = type_of(data, binding), binding.shape(data)
+    if not (binding.lies_dense(data) and binding.lies_dense(result)):
+        return None
+    depth = indices.shape[-1]
+    if dtype.itemsize not in _WIDTHS or indices.dtype not in _WHOLE:
+        return None
+    flat = torch.zeros(indices.shape[:-1], dtype=torch.int64)
+    for axis, extent in enumerate(shape[:depth]):
+        along = indices[..., axis].long()
+        along = torch.where(along < 0, along + extent, along)
+        if bool(((along < 0) | (along >= extent)).any()):
+            return None
+        flat = flat * extent + along
+    inner = math.prod(shape[depth:]) * dtype.itemsize
+    sizes = 1, math.prod(shape[:depth]), inner, flat.numel()
+
+    def make(threads: int) -> Recipe:
+        structure = _Gather(None, *sizes, 8, 0, threads, 0, 0)
+        call = NativeCall(binding.library, native.braid_gather, structure)
+        places = {SRC: Place("operand", 0), DST: Place("result", 0)}
+        action = Action(call, {_INDICES: flat.contiguous()}, places)
+        return Recipe((action,), ((0, False),), (_buffer(result, binding),))
+
+    return Kernel(VARIANT, recipe=make)
+
+
+def _running_sum(unit: Operator, binding: UnitBinding, native: ctypes.CDLL) -> Kernel | None:
+    (data,), (result,) = unit.inputs, unit.outputs
+    shape, dtype, how = binding.shape(data), type_of(data, binding), unit.attributes
+    given = how["dim"]
+    if dtype not in _WHOLE or how.get("exclusive") or how.get("reverse") or not shape:
+        return None
+    if not (binding.lies_dense(data) and binding.lies_dense(result)):
+        return None
+    axis = normal_axis(whole(given[0] if isinstance(given, list) else given), len(shape))
+    extents = math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1 :])
+
+    def make(_: int) -> Recipe:
+        structure = _Running(None, *extents, dtype.itemsize)
+        call = NativeCall(binding.library, native.braid_running, structure)
+        return _on_one(call, binding, unit)
+
+    return Kernel(VARIANT, recipe=make)
+
+
+def _reduction(unit: Operator, binding: UnitBinding, native: ctypes.CDLL) -> Kernel | None:
+    """One number of those along axes that lie one after the other."""
+    (data,), (result,) = unit.inputs, unit.outputs
+    shape, target = binding.shape(data), binding.shape(result)
+    if not all(map(binding.is_plain, (data, result))):
+        return None
+    given = wholes(unit.attributes.get("dims") or [*range(len(shape))])
+    if not unit.attributes.get("dims") and unit.attributes.get("noop"):
+        return None
+    dims = {normal_axis(axis, len(shape)) for axis in given}
+    strides = binding.strides(data)
+    order = sorted((a for a, e in enumerate(shape) if e > 1), key=lambda a: -strides[a])
+    runs = [(is_in, [*axes]) for is_in, axes in groupby(order, key=lambda axis: axis in dims)]
+    places = [at for at, (is_in, _) in enumerate(runs) if is_in]
+    left = [axis for is_in, axes in runs for axis in axes if not is_in]
+    if len(places) != 1 or not shape:
+        return None
+    steps = binding.strides(result)
+    if len(target) == len(shape):
+        if any(steps[far] < steps[near] for far, near in pairwise(left)):
+            return None  # the results lie in another order
+    elif left != sorted(left) or not binding.lies_dense(result):
+        return None
+    sizes = [math.prod(shape[axis] for axis in axes) for _, axes in runs]
+    at = places[0]
+    extents = math.prod(sizes[:at]), sizes[at], math.prod(sizes[at + 1 :])
+    code = REDUCTIONS[unit.kind]
+
+    def make(threads: int) -> Recipe:
+        structure = _Reduction(None, code, *extents, threads)
+        call = NativeCall(binding.library, native.braid_reduce, structure)
+        return _on_one(call, binding, unit)
+
+    return Kernel(VARIANT, recipe=make, needs_finite=code > 2)
+
+
+def _on_one(call: NativeCall, binding: UnitBinding, unit: Operator) -> Recipe:
+    """A recipe of one call on the unit's first operand."""
+    action = Action(call, {}, {SRC: Place("operand", 0), DST: Place("result", 0)})
+    images = _is_images(unit.inputs[0], binding)
+    return Recipe((action,), ((0, images),), (_buffer(unit.outputs[0], binding),))
+
+
+_BINDERS: Mapping[str, Callable[[Operator, UnitBinding, ctypes.CDLL], Kernel | None]] = {
+    **dict.fromkeys(("braid.cast", "aten.where", *OPERATIONS), _elementwise),
+    **dict.fromkeys(("braid.gather", "aten.embedding"), _gather),
+    "braid.gather_nd": _gather_nd,
+    "braid.cumsum": _running_sum,
+    **dict.fromkeys(REDUCTIONS, _reduction),
+}
