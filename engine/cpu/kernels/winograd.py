@@ -6,7 +6,7 @@
 Networks", 2016). Weights take four times as much memory, and errors are three to five times those
 of the definition where the pixels of a tile are alike. An infinity or NaN spreads to the 4 x 4
 outputs of a tile, and a pixel that is far larger than those around it takes digits from them.
-engine/cpu/native/winograd.c computes it.
+engine/cpu/native/winograd.h computes it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from braid.engine.program.kernel import Kernel
 VARIANT = "winograd"
 
 TILE, PATCH, PANEL = 4, 6, 32
-"""As in winograd.c: pixels of a tile's side and of what it reads; outputs of a panel of weights."""
+"""As in vectors.c: pixels of a tile's side and of what it reads; outputs of a panel of weights."""
 
 BLOCK, FEW = 24, 12
 """Most tiles of a block, and how many are few."""
@@ -52,7 +52,7 @@ _WEIGHTS_TRANSFORM = (
 
 
 class _Convolution(ctypes.Structure):
-    """``struct winograd`` of winograd.c."""
+    """``struct winograd`` of vectors.c."""
 
     _fields_ = (
         ("data_of", ctypes.c_void_p),
@@ -75,7 +75,7 @@ class Winograd(NativeCall):
         threads: int,
         relu: bool,
     ) -> None:
-        """Fill in what winograd.c reads.
+        """Fill in what winograd.h reads.
 
         Args:
             library: on FP32.
@@ -113,7 +113,7 @@ def cut(tiles: int, panels: int, threads: int) -> tuple[int, int]:
 
 
 def transformed(weight: Tensor) -> Tensor:
-    """Weights [out, in, 3, 3] as winograd.c reads them: [36, panels of 32 outputs, in, 32]."""
+    """Weights [out, in, 3, 3] as winograd.h reads them: [36, panels of 32 outputs, in, 32]."""
     out, inputs = weight.shape[:2]
     g = torch.tensor(_WEIGHTS_TRANSFORM, dtype=torch.float64)
     points = torch.einsum("ia,ocab,jb->ijco", g, weight.double(), g).float()

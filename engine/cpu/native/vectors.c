@@ -1,4 +1,4 @@
-/* Attention over heads, softmax, normalisations and reductions, in FP32.
+/* Attention over heads, softmax, normalisations, reductions and Winograd's convolutions, in FP32.
 
    engine/cpu/kernels/native_units.py fills the structures, on which all strides and offsets are in
    numbers, not bytes.
@@ -19,6 +19,7 @@ enum { ADDED, SHOWN, HIDDEN }; /* kinds of masks: numbers; keys that are seen; k
 enum { LAYER_NORM, RMS_NORM, SOFTMAX };
 enum { SUM, MEAN, LENGTH, MOST, LEAST }; /* kinds of reductions; LENGTH: root of the sum of squares */
 enum { MOST_MASKS = 4, COLUMNS = 4 };
+enum { POINTS = 36, TILE = 4, PATCH = 6, PANEL = 32 }; /* of winograd.h */
 
 #define INLINE static inline __attribute__((always_inline))
 
@@ -81,6 +82,34 @@ struct reduction {
     int64_t kind, outer, count, inner, threads;
 };
 
+/* One convolution. ``in`` and ``out`` are multiples of 8 and 16. */
+struct winograd {
+    data_fn data_of;
+    int64_t images, height, width, in, out, out_height, out_width, top, left;
+    int64_t blocks, shares, threads, relu; /* of tiles; of the outputs of one block */
+    int64_t scratch;                       /* numbers for each thread */
+};
+
+struct data {
+    const float *source, *weights, *bias, *residual;
+    float *output, *scratch;
+};
+
+struct range {
+    int64_t first, end;
+};
+
+struct tile {
+    int64_t image, row, column; /* of its first output */
+};
+
+static struct tile tile_at(const struct winograd *w, int64_t number) {
+    int64_t across = (w->out_width + TILE - 1) / TILE, down = (w->out_height + TILE - 1) / TILE;
+    struct tile tile = {number / (across * down), number / across % down * TILE,
+                        number % across * TILE};
+    return tile;
+}
+
 INLINE int64_t strided(const struct view *view, struct place at) {
     return view->offset + at.batch * view->batch + at.head * view->head;
 }
@@ -142,6 +171,12 @@ static void (*const rotate[])(const struct rotation *, const float *, const floa
                               float *) = VARIANTS(rotate);
 static void (*const reduce[])(const struct reduction *, const float *, float *) = VARIANTS(reduce);
 static void (*const spread[])(const float *, int64_t, int64_t, float *, float *) = VARIANTS(spread);
+static void (*const transform_input[])(const struct winograd *, const float *, int64_t, int64_t,
+                                       float *) = VARIANTS(transform_input);
+static void (*const multiply_points[])(const struct winograd *, const float *, int64_t, struct range,
+                                       const float *, float *) = VARIANTS(multiply_points);
+static void (*const transform_output[])(const struct winograd *, const struct data *, int64_t, int64_t,
+                                        struct range, const float *) = VARIANTS(transform_output);
 static void (*const scale_pixels[])(const struct groups *, const float *, int64_t, const float *,
                                     const float *, float *) = VARIANTS(scale_pixels);
 
@@ -275,6 +310,51 @@ int braid_groups(const struct groups *g, void *stream, int count, const struct a
             int64_t start = image * size + first * g->channels;
             scale_pixels[here](g, from + start, own, factors + image * pair, bias, to + start);
         }
+    }
+    return SUCCESS;
+}
+
+static int data_of(const struct winograd *w, int count, const struct argument *arguments,
+                   struct data *data) {
+    for (int at = 0; at < count; at++) {
+        void *found = NULL;
+        if (w->data_of(arguments[at].memory, &found))
+            return FAILED;
+        switch (arguments[at].index) {
+        case SOURCE: data->source = found; break;
+        case OUTPUT: data->output = found; break;
+        case WEIGHTS: data->weights = found; break;
+        case BIAS: data->bias = found; break;
+        case SCRATCH: data->scratch = found; break;
+        case RESIDUAL: data->residual = found; break;
+        default: return FAILED;
+        }
+    }
+    return SUCCESS;
+}
+
+int braid_has_winograd(void) { return level() > 0; }
+
+int braid_winograd(const struct winograd *w, void *stream, int count,
+                   const struct argument *arguments) {
+    (void)stream;
+    struct data data = {0};
+    if (data_of(w, count, arguments, &data))
+        return FAILED;
+    int64_t across = (w->out_width + TILE - 1) / TILE, down = (w->out_height + TILE - 1) / TILE;
+    int64_t all = w->images * across * down, panels = (w->out + PANEL - 1) / PANEL;
+    int here = chosen();
+#pragma omp parallel for num_threads((int)w->threads) schedule(static) if (w->threads > 1)
+    for (int64_t part = 0; part < w->blocks * w->shares; part++) {
+        int64_t block = part / w->shares, share = part % w->shares;
+        int64_t first = block * all / w->blocks, tiles = (block + 1) * all / w->blocks - first;
+        int64_t end = (share + 1) * panels / w->shares * PANEL;
+        struct range outputs = {share * panels / w->shares * PANEL, end < w->out ? end : w->out};
+        float *v = data.scratch + omp_get_thread_num() * w->scratch;
+        float *m = v + tiles * POINTS * w->in;
+        transform_input[here](w, data.source, first, tiles, v);
+        multiply_points[here](w, data.weights, tiles, outputs, v, m);
+        transform_output[here](w, &data, first, tiles, outputs, m);
     }
     return SUCCESS;
 }

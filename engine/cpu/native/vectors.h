@@ -501,6 +501,8 @@ static void OWN(scale_pixels)(const struct groups *g, const float *from, int64_t
         }
 }
 
+#include "winograd.h"
+
 #undef vec
 #undef bits
 #undef bytes

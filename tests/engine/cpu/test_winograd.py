@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Iterator
 
 import pytest
 import torch
@@ -22,17 +23,20 @@ NATIVE = find_native()
 
 pytestmark = pytest.mark.skipif(
     NATIVE is None or not NATIVE.braid_has_winograd(),
-    reason="the part in C was not built, or this CPU has no AVX-512",
+    reason="the part in C was not built, or this CPU has no AVX2",
 )
 
 RELU: list[Literal] = [["aten.relu"]]
 
 
-@pytest.fixture(autouse=True)
-def _without_gradients() -> object:
+@pytest.fixture(params=[0, 1, 2], ids=["4 lanes", "8 lanes", "16 lanes"], autouse=True)
+def _vectors(request: pytest.FixtureRequest) -> Iterator[None]:
+    assert NATIVE is not None
+    NATIVE.braid_limit_vectors(request.param)
     torch.manual_seed(0)
     with torch.inference_mode():
         yield
+    NATIVE.braid_limit_vectors(2)
 
 
 def images(*shape: int) -> Tensor:
