@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 
 import torch
 from torch import Tensor
@@ -20,6 +21,7 @@ from braid.engine.onednn.library import (
     OneDnn,
     PostOp,
     Primitive,
+    Unsupported,
     dims,
 )
 
@@ -66,7 +68,20 @@ def convolution(
     return Primitive(library, handle)
 
 
-def matmul(
+def linear(
+    library: OneDnn, m: int, weight: Tensor, bias: Tensor | None, post_ops: Sequence[PostOp]
+) -> tuple[Primitive, Tensor]:
+    """[m, k] by weights [n, k], plus ``bias``; also the weights as the primitive takes them."""
+    n, k = weight.shape
+    primitive = _matmul(library, m, k, n, bias, post_ops)
+    if primitive.implementation.startswith("gemm"):
+        # Without AVX-512 it packs weights in each run: up to 2.6 times the time.
+        with suppress(Unsupported):
+            return _inner_product(library, m, k, n, bias, post_ops), weight
+    return primitive, weight.t()
+
+
+def _matmul(
     library: OneDnn, m: int, k: int, n: int, bias: Tensor | None, post_ops: Sequence[PostOp]
 ) -> Primitive:
     """[m, k] by weights [k, n], plus ``bias``, which has n elements of any type."""
@@ -80,7 +95,7 @@ def matmul(
     return Primitive(library, handle)
 
 
-def inner_product(
+def _inner_product(
     library: OneDnn, m: int, k: int, n: int, bias: Tensor | None, post_ops: Sequence[PostOp]
 ) -> Primitive:
     """The same by weights [n, k]."""

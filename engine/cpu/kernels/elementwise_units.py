@@ -66,9 +66,10 @@ _KINDS = COMBINING | {
 
 _OF_ROWS = RESHAPES | {
     *("aten.permute", "aten.matmul", "aten.linear", "braid.linear_add", "aten.softmax"),
+    "aten.log_softmax",
     *("aten.layer_norm", "braid.rms_norm", ATTENTION, ROTATE),
     *("braid.gather", "aten.embedding", "braid.gather_nd", "braid.cumsum"),
-    *("aten.select", "braid.expand"),
+    *("aten.select", "braid.expand", "braid.recurrent"),
 }
 """Kinds that want and make numbers in the order of their shape, or do with any."""
 

@@ -55,7 +55,8 @@ _ACTIVATIONS: Mapping[tuple[PostOp, ...], int] = {
     (("relu", 0.0, 0.0),): 1,
     (("swish", 1.0, 0.0),): 2,
 }
-_LAYER_NORM, _RMS_NORM, _SOFTMAX = range(3)
+_LAYER_NORM, _RMS_NORM = range(2)
+_SOFTMAXES = {"aten.softmax": 2, "aten.log_softmax": 3}
 
 
 def words(*names: str) -> list[tuple[str, type]]:
@@ -175,7 +176,7 @@ def _rows(
     (result,) = unit.outputs
     data, *names = (*unit.inputs, "", "")[:3]
     shape, attributes = binding.shape(result), unit.attributes
-    axis = attributes.get("dim" if unit.kind == "aten.softmax" else "axis")
+    axis = attributes.get("dim" if unit.kind in _SOFTMAXES else "axis")
     if not isinstance(axis, int) or not shape or not binding.lies_dense(result):
         return None
     over, eps = shape[axis:], attributes.get("eps", 0.0)
@@ -185,8 +186,8 @@ def _rows(
     if any(w is not None and (w.dtype, w.shape) != (torch.float32, over) for w in weights):
         return None
     kind = _LAYER_NORM if unit.kind == "aten.layer_norm" else _RMS_NORM
-    if unit.kind == "aten.softmax":
-        kind = _SOFTMAX
+    if unit.kind in _SOFTMAXES:
+        kind = _SOFTMAXES[unit.kind]
         if len(over) != 1 or activation:
             return None
     columns = math.prod(over)
@@ -203,7 +204,7 @@ def _rows(
         call = NativeCall(binding.library, native.braid_rows, structure)
         return _recipe(call, binding, unit, {SRC: data}, 0, fixed)
 
-    return Kernel(VARIANT, recipe=make, needs_finite=kind == _SOFTMAX or activation > 0)
+    return Kernel(VARIANT, recipe=make, needs_finite=unit.kind in _SOFTMAXES or activation > 0)
 
 
 def _groups(
@@ -307,7 +308,7 @@ def _recipe(
 NATIVE_KINDS: Mapping[str, Callable[[Operator, UnitBinding, ctypes.CDLL, int], Kernel | None]] = {
     ATTENTION: _attention,
     ROTATE: _rotate,
-    "aten.softmax": _rows,
+    **dict.fromkeys(_SOFTMAXES, _rows),
     "aten.layer_norm": _rows,
     "braid.rms_norm": _rows,
     "braid.group_norm": _groups,

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
@@ -30,6 +29,7 @@ from braid.engine.cpu.kernels.elementwise_units import (
 from braid.engine.cpu.kernels.epilogues import POINTWISE, post_ops
 from braid.engine.cpu.kernels.image_units import batch_norm, resized
 from braid.engine.cpu.kernels.native_units import NATIVE_KINDS, bind_natively
+from braid.engine.cpu.kernels.recurrent_units import recurrent
 from braid.engine.cpu.kernels.unit_binding import VARIANT, UnitBinding, single
 from braid.engine.cpu.kernels.view_units import VIEW_KINDS, viewed
 from braid.engine.onednn import floats
@@ -47,7 +47,6 @@ from braid.engine.onednn.library import (
     WEIGHTS,
     PostOp,
     Primitive,
-    Unsupported,
 )
 from braid.engine.onednn.recipe import Action, Buffer, Place, Recipe
 from braid.engine.ops.families.linear import same_padding
@@ -136,18 +135,13 @@ def _linear(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> Kernel
         return None
     weight, bias = operands
     *leading, n = binding.shape(unit.outputs[0])
-    m, k = math.prod(leading), weight.shape[1]
+    m = math.prod(leading)
     fused, arguments = with_residual(unit, steps)
 
     def make(threads: int) -> Recipe:
         library = binding.library
         with library.threads(threads):
-            primitive, by = floats.matmul(library, m, k, n, bias, fused), weight.t()
-            if primitive.implementation.startswith("gemm"):
-                # Without AVX-512 it packs weights in each run: up to 2.6 times the time.
-                with suppress(Unsupported):
-                    primitive = floats.inner_product(library, m, k, n, bias, fused)
-                    by = weight
+            primitive, by = floats.linear(library, m, weight, bias, fused)
             name = weight_name if by is weight else f"{weight_name}^T"
             packed = binding.packed.for_primitive(library, primitive, name, by)
         result = binding.buffer((*leading, n), images=False)
@@ -305,6 +299,7 @@ _BINDERS: Mapping[str, Callable[[Operator, UnitBinding, list[PostOp]], Kernel | 
     "braid.pad": _pad,
     "aten.batch_norm": batch_norm,
     "braid.resize": resized,
+    "braid.recurrent": recurrent,
     "aten.matmul": _matmul,
     WEIGHTED_SUM: weighted,
     "braid.cast": cast,

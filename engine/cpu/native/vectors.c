@@ -16,9 +16,11 @@
 
 enum { NO_ACTIVATION, RELU, SILU };
 enum { ADDED, SHOWN, HIDDEN }; /* kinds of masks: numbers; keys that are seen; keys that are not */
-enum { LAYER_NORM, RMS_NORM, SOFTMAX };
+enum { LAYER_NORM, RMS_NORM, SOFTMAX, LOG_SOFTMAX };
 enum { SUM, MEAN, LENGTH, MOST, LEAST }; /* kinds of reductions; LENGTH: root of the sum of squares */
 enum { MOST_MASKS = 4, COLUMNS = 4 };
+enum { LSTM, GRU, RNN_TANH, RNN_RELU }; /* recurrent layers */
+enum { STATE_PANEL = 64 };              /* columns of their weights that lie side by side */
 enum { POINTS = 36, TILE = 4, PATCH = 6, PANEL = 32 }; /* of winograd.h */
 
 #define INLINE static inline __attribute__((always_inline))
@@ -110,6 +112,22 @@ static struct tile tile_at(const struct winograd *w, int64_t number) {
     return tile;
 }
 
+/* A recurrent layer over sequences, in one or both directions. */
+struct recurrent {
+    data_fn data_of;
+    int64_t layer, gates, steps, rows, hidden, columns; /* sums of a step: of all gates, and some more */
+    int64_t directions, is_reverse;
+    int64_t gates_time, gates_row; /* distances of steps and of sequences, in numbers */
+    int64_t out_time, out_direction, out_row, state_direction, state_row;
+    int64_t parts, threads; /* of the batch */
+    int64_t scratch;        /* numbers of a part */
+};
+
+struct sequence {
+    const float *gates, *weights, *bias, *start, *start_cell;
+    float *output, *end, *end_cell;
+};
+
 INLINE int64_t strided(const struct view *view, struct place at) {
     return view->offset + at.batch * view->batch + at.head * view->head;
 }
@@ -171,6 +189,8 @@ static void (*const rotate[])(const struct rotation *, const float *, const floa
                               float *) = VARIANTS(rotate);
 static void (*const reduce[])(const struct reduction *, const float *, float *) = VARIANTS(reduce);
 static void (*const spread[])(const float *, int64_t, int64_t, float *, float *) = VARIANTS(spread);
+static void (*const recur[])(const struct recurrent *, const struct sequence *, int64_t, int64_t, int64_t,
+                             float *) = VARIANTS(recur);
 static void (*const transform_input[])(const struct winograd *, const float *, int64_t, int64_t,
                                        float *) = VARIANTS(transform_input);
 static void (*const multiply_points[])(const struct winograd *, const float *, int64_t, struct range,
@@ -251,6 +271,31 @@ int braid_reduce(const struct reduction *r, void *stream, int count,
     if (!from || !to)
         return FAILED;
     reduce[chosen()](r, from, to);
+    return SUCCESS;
+}
+
+int braid_recurrent(const struct recurrent *r, void *stream, int count,
+                    const struct argument *arguments) {
+    (void)stream;
+    struct sequence s = {0};
+    s.gates = data_at(r->data_of, count, arguments, SOURCE);
+    s.weights = data_at(r->data_of, count, arguments, WEIGHTS);
+    s.bias = data_at(r->data_of, count, arguments, BIAS);
+    s.start = data_at(r->data_of, count, arguments, SECOND);
+    s.start_cell = data_at(r->data_of, count, arguments, THIRD);
+    s.output = data_at(r->data_of, count, arguments, OUTPUT);
+    s.end = data_at(r->data_of, count, arguments, MANY);
+    s.end_cell = data_at(r->data_of, count, arguments, MANY + 1);
+    float *scratch = data_at(r->data_of, count, arguments, SCRATCH);
+    if (!s.gates || !s.weights || !s.output || !s.end || !scratch)
+        return FAILED;
+    int here = chosen();
+#pragma omp parallel for num_threads((int)r->threads) schedule(static) if (r->threads > 1)
+    for (int64_t task = 0; task < r->directions * r->parts; task++) {
+        int64_t direction = task / r->parts, part = task % r->parts;
+        int64_t first = part * r->rows / r->parts, end = (part + 1) * r->rows / r->parts;
+        recur[here](r, &s, direction, first, end - first, scratch + task * r->scratch);
+    }
     return SUCCESS;
 }
 

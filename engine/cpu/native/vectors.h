@@ -305,7 +305,7 @@ static void OWN(attention)(const struct attention *a, const float *q, const floa
 
 /* ---------------------------------------------------------------------- softmax, layer norm ----- */
 
-static void OWN(softmax_row)(const float *from, float *to, int64_t columns) {
+static void OWN(softmax_row)(const float *from, float *to, int64_t columns, int is_log) {
     vec high = OWN(all)(-INFINITY), total = {0};
     for (int64_t at = 0; at < columns; at += LANES)
         high = OWN(larger)(OWN(load_first)(from + at, columns - at, -INFINITY), high);
@@ -316,6 +316,11 @@ static void OWN(softmax_row)(const float *from, float *to, int64_t columns) {
         OWN(store_first)(to + at, odds, columns - at);
     }
     float factor = most == -INFINITY ? NAN : 1 / OWN(sum)(total);
+    float offset = most + logf(OWN(sum)(total));
+    for (int64_t at = 0; at < columns && is_log; at += LANES)
+        OWN(store_first)(to + at, OWN(load_first)(from + at, columns - at, 0) - offset, columns - at);
+    if (is_log)
+        return;
     for (int64_t at = 0; at < columns; at += LANES)
         OWN(store_first)(to + at, OWN(load_first)(to + at, columns - at, 0) * factor, columns - at);
 }
@@ -351,8 +356,8 @@ static void OWN(rows)(const struct rows *r, const float *from, const float *weig
     for (int64_t row = 0; row < r->rows; row++) {
         const float *source = from + row * r->columns;
         float *target = to + row * r->columns;
-        if (r->kind == SOFTMAX)
-            OWN(softmax_row)(source, target, r->columns);
+        if (r->kind == SOFTMAX || r->kind == LOG_SOFTMAX)
+            OWN(softmax_row)(source, target, r->columns, r->kind == LOG_SOFTMAX);
         else
             OWN(norm_row)(r, source, weight, bias, target);
     }
@@ -502,6 +507,8 @@ static void OWN(scale_pixels)(const struct groups *g, const float *from, int64_t
 }
 
 #include "winograd.h"
+
+#include "recurrent.h"
 
 #undef vec
 #undef bits

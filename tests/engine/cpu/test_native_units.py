@@ -199,8 +199,10 @@ def test_softmax_of_rows(shape: tuple[int, ...], threads: int) -> None:
         x = scale * torch.randn(shape)
 
         got = run("aten.softmax", {"x": x}, threads, dim=-1)
+        logs = run("aten.log_softmax", {"x": x}, threads, dim=-1)
 
         close(got, torch.softmax(x.double(), -1), 3e-7)
+        close(logs, torch.log_softmax(x.double(), -1), 5e-7)
 
 
 def test_a_row_of_minus_infinity_has_no_softmax() -> None:

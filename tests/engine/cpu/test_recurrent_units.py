@@ -1,0 +1,129 @@
+"""Recurrent layers outside the interpreter against torch in FP64."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import Tensor
+
+from braid.core.graph import Operator, OpGraph
+from braid.engine.cpu.executor import CpuExecutor
+from braid.engine.cpu.kernels.candidates import bind_on_cpu
+from braid.engine.cpu.native.find import find_native
+from braid.engine.cpu.segments import NativeSegment
+from braid.engine.ops.dtypes import spec_of
+from braid.engine.ops.kinds import call
+from braid.engine.passes.body import Weights
+from braid.engine.passes.specialise import specialise
+from braid.engine.program.kernel import PackedWeights
+from tests.engine.cpu.test_kernels import all_kernels
+from tests.engine.cpu.test_native_units import ran
+
+NATIVE = find_native()
+
+pytestmark = pytest.mark.skipif(NATIVE is None, reason="the part in C was not built")
+
+
+@pytest.fixture(params=[0, 1, 2], ids=["4 lanes", "8 lanes", "16 lanes"], autouse=True)
+def _vectors(request: pytest.FixtureRequest) -> Iterator[None]:
+    assert NATIVE is not None
+    NATIVE.braid_limit_vectors(request.param)
+    torch.manual_seed(0)
+    with torch.inference_mode():
+        yield
+    NATIVE.braid_limit_vectors(2)
+
+
+def drawn(
+    layer: str,
+    direction: str,
+    sizes: tuple[int, int, int, int],
+    *,
+    batch_first: bool = False,
+    biases: bool = True,
+    start: bool = False,
+) -> tuple[OpGraph, Weights, dict[str, Tensor | None]]:
+    """A graph of one layer over (steps, sequences, inputs, hidden), its weights and operands."""
+    time, rows, width, hidden = sizes
+    directions, gates = 1 + (direction == "bidirectional"), {"lstm": 4, "gru": 3}.get(layer, 1)
+    shape = (directions, rows, hidden)
+    states = (rows, directions, hidden) if batch_first else shape
+    operands: dict[str, Tensor | None] = {
+        "x": torch.randn(rows, time, width) if batch_first else torch.randn(time, rows, width),
+        "lengths": None,
+        "h": torch.randn(states) if start else None,
+        "c": torch.randn(states) if start and layer == "lstm" else None,
+    }
+    weights: dict[str, Tensor] = {}
+    for d in range(directions):
+        weights[f"input{d}"] = torch.randn(gates * hidden, width) / 3
+        weights[f"state{d}"] = torch.randn(gates * hidden, hidden) / hidden**0.5
+        if biases:
+            weights[f"b{d}"], weights[f"c{d}"] = torch.randn(2, gates * hidden)
+    given = {n: t for n, t in {**operands, **weights}.items() if t is not None}
+    specs = {name: spec_of(tensor) for name, tensor in given.items()}
+    results = ("y", "end", "cell") if layer == "lstm" else ("y", "end")
+    names = tuple(n if t is not None else "" for n, t in {**operands, **weights}.items())
+    attributes = {"layer": layer, "hidden": hidden, "direction": direction}
+    unit = Operator(
+        "u", "braid.recurrent", names, results, {**attributes, "batch_first": batch_first}
+    )
+    template = OpGraph(
+        name="one",
+        inputs={name: spec for name, spec in specs.items() if name not in weights},
+        outputs={name: name for name in results},
+        constants={name: specs[name] for name in weights},
+        operators=(unit,),
+    )
+    return *specialise(template, weights, template.inputs), {**operands, **weights}
+
+
+@pytest.mark.parametrize("start", [False, True], ids=["", "start"])
+@pytest.mark.parametrize("batch_first", [False, True], ids=["", "batch first"])
+@pytest.mark.parametrize(
+    "sizes", [(5, 1, 3, 4), (7, 3, 8, 16), (1, 2, 5, 33), (9, 14, 6, 70)], ids=str
+)
+@pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
+@pytest.mark.parametrize("layer", ["lstm", "gru", "rnn_tanh", "rnn_relu"])
+def test_layers(
+    layer: str, direction: str, sizes: tuple[int, int, int, int], batch_first: bool, start: bool
+) -> None:
+    for biases in (False, True):
+        how = {"batch_first": batch_first, "biases": biases, "start": start}
+        graph, weights, operands = drawn(layer, direction, sizes, **how)
+        (unit,) = graph.operators
+        wanted = call(unit, [t if t is None else t.double() for t in operands.values()])
+        kernel = all_kernels(graph, weights)["native"]
+        for threads in (1, 2, 3):
+            got = kernel.run_on(threads)(*operands.values())
+            for result, exact in zip(got, wanted, strict=True):
+                torch.testing.assert_close(result.double(), exact, rtol=0, atol=5e-6)
+
+
+def test_gates_that_are_far_from_zero_are_shut_or_open() -> None:
+    for layer in ("lstm", "gru", "rnn_tanh"):
+        graph, weights, operands = drawn(layer, "forward", (4, 2, 3, 5))
+        operands["x"] = torch.full((4, 2, 3), 1e6)
+        (unit,) = graph.operators
+        wanted = call(unit, [t if t is None else t.double() for t in operands.values()])
+        got = all_kernels(graph, weights)["native"].run_on(1)(*operands.values())
+        for result, exact in zip(got, wanted, strict=True):
+            torch.testing.assert_close(result.double(), exact, rtol=0, atol=5e-6)
+
+
+def test_a_layer_needs_no_interpreter() -> None:
+    graph, weights, operands = drawn("lstm", "bidirectional", (6, 1, 3, 8))
+    executor = CpuExecutor(threads=2)
+    program = bind_on_cpu(graph, weights, PackedWeights(), 2)
+    x = operands["x"]
+    assert x is not None
+    plan, got = ran(program, executor, {"x": x})
+    executor.close()
+
+    assert plan.compiled is not None
+    assert [type(part) for part in plan.compiled.parts] == [NativeSegment]
+    (unit,) = graph.operators
+    for result, wanted in zip(got.values(), call(unit, [*operands.values()]), strict=True):
+        torch.testing.assert_close(result, wanted, rtol=1e-5, atol=1e-5)
