@@ -79,7 +79,9 @@ def combined(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> Kerne
     (result,) = unit.outputs
     shape, algorithm = binding.shape(result), _ALGORITHMS[unit.kind]
     places = [at for at, name in enumerate(unit.inputs) if binding.shape(name) == shape]
-    if set(unit.attributes) - {EPILOGUE, *OF_INTEGERS} or not shape or not places:
+    if len(unit.inputs) != 2 or not shape or not places:
+        return None
+    if set(unit.attributes) - {EPILOGUE, *OF_INTEGERS}:
         return None
     if places[0] == 1 and algorithm in (BINARY_SUBTRACT, BINARY_DIVIDE):
         return None  # oneDNN repeats the second operand only

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from braid.core.graph import Operator, OpGraph
+from braid.core.graph import Literal, Operator, OpGraph
 from braid.engine.cpu.executor import CpuExecutor
 from braid.engine.cpu.kernels.candidates import bind_on_cpu
 from braid.engine.cpu.native.find import find_native
@@ -66,10 +66,9 @@ def drawn(
     specs = {name: spec_of(tensor) for name, tensor in given.items()}
     results = ("y", "end", "cell") if layer == "lstm" else ("y", "end")
     names = tuple(n if t is not None else "" for n, t in {**operands, **weights}.items())
-    attributes = {"layer": layer, "hidden": hidden, "direction": direction}
-    unit = Operator(
-        "u", "braid.recurrent", names, results, {**attributes, "batch_first": batch_first}
-    )
+    attributes: dict[str, Literal] = {"layer": layer, "hidden": hidden, "direction": direction}
+    attributes["batch_first"] = batch_first
+    unit = Operator("u", "braid.recurrent", names, results, attributes)
     template = OpGraph(
         name="one",
         inputs={name: spec for name, spec in specs.items() if name not in weights},
