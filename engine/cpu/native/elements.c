@@ -49,6 +49,7 @@ struct running {
     int64_t outer, count, inner, width;
 };
 
+#define EVERY_WIDTH OF_WIDTH(uint8_t) OF_WIDTH(uint16_t) OF_WIDTH(uint32_t) OF_WIDTH(uint64_t)
 #define EACH for (int64_t i = 0; i < count; i++)
 
 /* Elements at a distance, side by side: where they are, or in ``space``. */
@@ -63,12 +64,7 @@ static const void *side_by_side(const char *from, int64_t width, int64_t stride,
         EACH target[i] = source[i * stride];                                                           \
         break;                                                                                         \
     }
-    switch (width) {
-        OF_WIDTH(uint8_t)
-        OF_WIDTH(uint16_t)
-        OF_WIDTH(uint32_t)
-        OF_WIDTH(uint64_t)
-    }
+    switch (width) { EVERY_WIDTH }
 #undef OF_WIDTH
     return space;
 }
@@ -114,12 +110,7 @@ static void choose(const uint8_t *condition, const void *yes, const void *no, in
         EACH result[i] = condition[i] ? a[i] : b[i];                                                   \
         break;                                                                                         \
     }
-    switch (width) {
-        OF_WIDTH(uint8_t)
-        OF_WIDTH(uint16_t)
-        OF_WIDTH(uint32_t)
-        OF_WIDTH(uint64_t)
-    }
+    switch (width) { EVERY_WIDTH }
 #undef OF_WIDTH
 }
 

@@ -22,6 +22,7 @@ from braid.engine.ops.kinds import call
 from braid.engine.passes.body import Weights
 from braid.engine.passes.specialise import interpret, specialise
 from braid.engine.program.kernel import PackedWeights
+from tests.engine.cpu.executors import executor_of
 from tests.engine.cpu.test_kernels import all_kernels, unit_graph
 from tests.engine.cpu.test_native_units import ran
 from tests.engine.passes.drawing import Drawing
@@ -39,12 +40,7 @@ def _seeded() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="module")
-def executor() -> Iterator[CpuExecutor]:
-    with torch.inference_mode():
-        made = CpuExecutor(threads=2)
-    yield made
-    made.close()
+executor = executor_of(threads=2)
 
 
 def numbers(dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -25,6 +24,8 @@ from braid.engine.passes.rotations import fuse_rotations
 from braid.engine.passes.specialise import interpret, specialise
 from braid.engine.program.kernel import PackedWeights
 from braid.engine.program.program import Program
+from tests.engine.cpu.executors import executor_of
+from tests.engine.cpu.executors import vector_width as vector_width
 from tests.engine.cpu.test_kernels import all_kernels, unit_graph
 from tests.engine.cpu.test_lanes import random_plan
 from tests.engine.passes import test_rotations as rotations
@@ -33,28 +34,16 @@ from tests.engine.passes.test_attention import STYLES, Style, drawn
 
 NATIVE = find_native()
 
-pytestmark = pytest.mark.skipif(NATIVE is None, reason="the part in C was not built")
+pytestmark = [
+    pytest.mark.skipif(NATIVE is None, reason="the part in C was not built"),
+    pytest.mark.usefixtures("vector_width"),
+]
 
 SILU: list[Literal] = [["aten.silu"]]
 RELU: list[Literal] = [["aten.relu"]]
 
 
-@pytest.fixture(params=[0, 1, 2], ids=["4 lanes", "8 lanes", "16 lanes"], autouse=True)
-def _vectors(request: pytest.FixtureRequest) -> Iterator[None]:
-    assert NATIVE is not None
-    NATIVE.braid_limit_vectors(request.param)
-    torch.manual_seed(0)
-    with torch.inference_mode():
-        yield
-    NATIVE.braid_limit_vectors(2)
-
-
-@pytest.fixture(scope="module")
-def executor() -> Iterator[CpuExecutor]:
-    with torch.inference_mode():
-        made = CpuExecutor(threads=2)
-    yield made
-    made.close()
+executor = executor_of(threads=2)
 
 
 def wide(tensors: Weights) -> dict[str, Tensor]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 from torch import Tensor
@@ -18,22 +16,16 @@ from braid.engine.ops.kinds import call
 from braid.engine.passes.body import Weights
 from braid.engine.passes.specialise import specialise
 from braid.engine.program.kernel import PackedWeights
+from tests.engine.cpu.executors import vector_width as vector_width
 from tests.engine.cpu.test_kernels import all_kernels
 from tests.engine.cpu.test_native_units import ran
 
 NATIVE = find_native()
 
-pytestmark = pytest.mark.skipif(NATIVE is None, reason="the part in C was not built")
-
-
-@pytest.fixture(params=[0, 1, 2], ids=["4 lanes", "8 lanes", "16 lanes"], autouse=True)
-def _vectors(request: pytest.FixtureRequest) -> Iterator[None]:
-    assert NATIVE is not None
-    NATIVE.braid_limit_vectors(request.param)
-    torch.manual_seed(0)
-    with torch.inference_mode():
-        yield
-    NATIVE.braid_limit_vectors(2)
+pytestmark = [
+    pytest.mark.skipif(NATIVE is None, reason="the part in C was not built"),
+    pytest.mark.usefixtures("vector_width"),
+]
 
 
 def drawn(

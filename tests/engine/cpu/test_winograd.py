@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterator
 
 import pytest
 import torch
@@ -17,26 +16,20 @@ from braid.engine.cpu.kernels.winograd import VARIANT, cut
 from braid.engine.cpu.native.find import find_native
 from braid.engine.program.kernel import PackedWeights
 from braid.engine.program.kernel_choice import MergedUnit
+from tests.engine.cpu.executors import vector_width as vector_width
 from tests.engine.cpu.test_kernels import all_kernels, convolution_attributes, unit_graph
 
 NATIVE = find_native()
 
-pytestmark = pytest.mark.skipif(
-    NATIVE is None or not NATIVE.braid_has_winograd(),
-    reason="the part in C was not built, or this CPU has no AVX2",
-)
+pytestmark = [
+    pytest.mark.skipif(
+        NATIVE is None or not NATIVE.braid_has_winograd(),
+        reason="the part in C was not built, or this CPU has no AVX2",
+    ),
+    pytest.mark.usefixtures("vector_width"),
+]
 
 RELU: list[Literal] = [["aten.relu"]]
-
-
-@pytest.fixture(params=[0, 1, 2], ids=["4 lanes", "8 lanes", "16 lanes"], autouse=True)
-def _vectors(request: pytest.FixtureRequest) -> Iterator[None]:
-    assert NATIVE is not None
-    NATIVE.braid_limit_vectors(request.param)
-    torch.manual_seed(0)
-    with torch.inference_mode():
-        yield
-    NATIVE.braid_limit_vectors(2)
 
 
 def images(*shape: int) -> Tensor:
