@@ -75,9 +75,8 @@ def recurrent(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> Kern
     distances = _distances(how, steps_, rows, directions, gates * hidden)
 
     def make(threads: int) -> Recipe:
-        library, name = binding.library, "+".join(names[::of_direction])
-        whole = binding.packed.once((VARIANT, "inputs", name), partial(_inputs, by_direction))
-        bias = None
+        library, name = binding.library, "+".join((how.layer, *names))  # weights may be shared
+        whole, bias = torch.cat([tensors[0] for tensors in by_direction]).contiguous(), None
         if of_direction > 2:
             bias = binding.packed.once(
                 (VARIANT, "biases", name), partial(_biases, by_direction, how.layer)
@@ -98,9 +97,7 @@ def recurrent(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> Kern
         }
         if of_direction > 2 and how.layer == "gru":
             late = [tensors[3][2 * hidden :] for tensors in by_direction]
-            fixed[BIAS] = binding.packed.once(
-                (VARIANT, "late", name), lambda: torch.stack(late).contiguous()
-            )
+            fixed[BIAS] = binding.packed.once((VARIANT, "late", name), partial(torch.stack, late))
         product = Action(
             primitive,
             {WEIGHTS: packed, **({} if bias is None else {BIAS: bias})},
@@ -143,10 +140,6 @@ def _distances(
         return *of_gates, *out, size, directions * size
     of_gates = rows * directions * gates, directions * gates
     return *of_gates, directions * rows * size, rows * size, size, rows * size, size
-
-
-def _inputs(by_direction: list[list[Tensor]]) -> Tensor:
-    return torch.cat([tensors[0] for tensors in by_direction]).contiguous()
 
 
 def _biases(by_direction: list[list[Tensor]], layer: str) -> Tensor:

@@ -359,32 +359,19 @@ int braid_groups(const struct groups *g, void *stream, int count, const struct a
     return SUCCESS;
 }
 
-static int data_of(const struct winograd *w, int count, const struct argument *arguments,
-                   struct data *data) {
-    for (int at = 0; at < count; at++) {
-        void *found = NULL;
-        if (w->data_of(arguments[at].memory, &found))
-            return FAILED;
-        switch (arguments[at].index) {
-        case SOURCE: data->source = found; break;
-        case OUTPUT: data->output = found; break;
-        case WEIGHTS: data->weights = found; break;
-        case BIAS: data->bias = found; break;
-        case SCRATCH: data->scratch = found; break;
-        case RESIDUAL: data->residual = found; break;
-        default: return FAILED;
-        }
-    }
-    return SUCCESS;
-}
-
 int braid_has_winograd(void) { return level() > 0; }
 
 int braid_winograd(const struct winograd *w, void *stream, int count,
                    const struct argument *arguments) {
     (void)stream;
     struct data data = {0};
-    if (data_of(w, count, arguments, &data))
+    data.source = data_at(w->data_of, count, arguments, SOURCE);
+    data.weights = data_at(w->data_of, count, arguments, WEIGHTS);
+    data.bias = data_at(w->data_of, count, arguments, BIAS);
+    data.residual = data_at(w->data_of, count, arguments, RESIDUAL);
+    data.output = data_at(w->data_of, count, arguments, OUTPUT);
+    data.scratch = data_at(w->data_of, count, arguments, SCRATCH);
+    if (!data.source || !data.weights || !data.output || !data.scratch)
         return FAILED;
     int64_t across = (w->out_width + TILE - 1) / TILE, down = (w->out_height + TILE - 1) / TILE;
     int64_t all = w->images * across * down, panels = (w->out + PANEL - 1) / PANEL;

@@ -127,7 +127,7 @@ def _fp32(value: float) -> float:
 
 def _interpolated(x: Tensor, options: ResizeOptions, axes: Sequence[_Axis]) -> Tensor | None:
     """torch's interpolation, where it samples exactly as asked; None elsewhere."""
-    sampling = _usual_sampling(x, options, axes)
+    sampling = usual_sampling(x, options)
     if sampling is None:
         return None
     sizes = {axis.axis: axis.size for axis in axes}
@@ -143,10 +143,7 @@ def usual_sampling(x: Tensor, options: ResizeOptions) -> str | None:
 
     ``x`` may be without data.
     """
-    return _usual_sampling(x, options, options.resized(x))
-
-
-def _usual_sampling(x: Tensor, options: ResizeOptions, axes: Sequence[_Axis]) -> str | None:
+    axes = options.resized(x)
     spatial = x.dim() - 2
     first = min((axis.axis for axis in axes), default=0)
     if not 1 <= spatial <= 2 or first < 2 or options.antialias or not x.is_floating_point():

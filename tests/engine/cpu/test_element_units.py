@@ -235,14 +235,15 @@ def test_reductions(kind: str, shape: tuple[int, ...], dims: list[Literal], leve
     "scales", [[1.0, 1.0, 2.0, 3.0], [1.0, 1.0, 1.0, 2.0], [1.0, 1.0, 0.5, 0.75]], ids=str
 )
 def test_resizing(how: dict[str, Literal], scales: list[Literal]) -> None:
-    if how["mode"] == "nearest" and scales[2] == 0.5:
-        return  # in Python: libraries differ in what is nearest
     x = torch.randn(2, 5, 4, 8)
     graph, weights = unit_graph("braid.resize", {"x": x}, [], {**how, "scales": scales})
     (unit,) = graph.operators
     (wanted,) = call(unit, [x])
-    kernel = all_kernels(graph, weights)["onednn"]
-    result = kernel.run_on(2)(x)
+    kernels = all_kernels(graph, weights)
+    if how["mode"] == "nearest" and scales[2] == 0.5:
+        assert "onednn" not in kernels  # libraries differ in what is nearest
+        return
+    result = kernels["onednn"].run_on(2)(x)
     torch.testing.assert_close(result if isinstance(result, Tensor) else result[0], wanted)
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import Tensor
 
 from braid.core.graph import Literal, Operator, OpGraph
 from braid.engine.cpu.executor import CpuExecutor
-from braid.engine.cpu.kernels.candidates import bind_on_cpu
+from braid.engine.cpu.kernels.candidates import CPU_KERNELS, bind_on_cpu
 from braid.engine.cpu.native.find import find_native
 from braid.engine.cpu.segments import NativeSegment
 from braid.engine.ops.dtypes import spec_of
@@ -118,3 +120,20 @@ def test_a_layer_needs_no_interpreter() -> None:
     (unit,) = graph.operators
     for result, wanted in zip(got.values(), call(unit, [*operands.values()]), strict=True):
         torch.testing.assert_close(result, wanted, rtol=1e-5, atol=1e-5)
+
+
+def test_layers_that_share_the_weights_of_inputs_have_states_of_their_own() -> None:
+    graph, weights, operands = drawn("lstm", "forward", (6, 1, 3, 8))
+    (unit,) = graph.operators
+    x, other = operands["x"], {**weights, "state0": -weights["state0"]}
+    names = tuple("other" if name == "state0" else name for name in unit.inputs)
+    second = replace(unit, name="v", inputs=names, outputs=("y2", "end2", "cell2"))
+    packed = PackedWeights()
+    for operator, content in ((unit, weights), (second, {**weights, "other": other["state0"]})):
+        specs = {name: spec_of(tensor) for name, tensor in content.items()}
+        made = {o: graph.spec(i) for o, i in zip(operator.outputs, unit.outputs, strict=True)}
+        both = replace(graph, constants=specs, operators=(operator,), specs={**graph.specs, **made})
+        kernel = next(iter(CPU_KERNELS.variants(operator, both, content, packed)))
+        given = [x if n == "x" else content.get(n) for n in operator.inputs]
+        for result, wanted in zip(kernel.run_on(1)(*given), call(operator, given), strict=True):
+            torch.testing.assert_close(result, wanted, rtol=1e-5, atol=1e-5)
