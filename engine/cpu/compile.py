@@ -178,7 +178,7 @@ class _Values:
         self.sizes: dict[
             int, int
         ] = {}  # bytes of values in activation memory; temporaries are negative
-        self.shown: set[int] = set()  # those that Python reads
+        self.shown: set[int] = set()  # those that Python reads; of outputs it reads the copy
         self._kinds = kinds
         self._the_end = the_end  # a step after all others
         self._touched: dict[int, int] = {}
@@ -213,7 +213,7 @@ class _Values:
 
     def _note_python(self, item: _Numbered) -> None:
         behind = {value for slot in item.step.unit.inputs for value in self._behind(slot)}
-        slots = item.step.unit.inputs
+        slots = {*item.step.unit.inputs} - self.keep
         self.shown.update(slot for slot in slots if slot in self.sizes or slot in self.views)
         for slot in item.step.unit.outputs:
             if behind and self._kinds.get(slot) in _VIEWS:

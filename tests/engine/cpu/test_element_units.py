@@ -10,14 +10,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from braid.core.errors import InvalidRequest
+from braid.core.errors import BraidError, InvalidRequest
 from braid.core.graph import Literal, OpGraph
 from braid.core.tensor import TensorType
 from braid.engine.cpu.executor import CpuExecutor
 from braid.engine.cpu.kernels.candidates import bind_on_cpu
+from braid.engine.cpu.kernels.element_units import OPERATIONS, REDUCTIONS
 from braid.engine.cpu.kernels.elementwise_units import image_values
 from braid.engine.cpu.native.find import find_native
 from braid.engine.cpu.segments import NativeSegment
+from braid.engine.onednn.library import Unsupported
 from braid.engine.ops.kinds import call
 from braid.engine.passes.body import Weights
 from braid.engine.passes.specialise import interpret, specialise
@@ -221,6 +223,37 @@ def test_reductions(kind: str, shape: tuple[int, ...], dims: list[Literal], leve
         native.braid_limit_vectors(2)
 
 
+OF_ANY_TYPE: dict[str, dict[str, Literal]] = {
+    **{kind: {} for kind in OPERATIONS},
+    **{kind: {"dims": [-1], "keepdim": True} for kind in REDUCTIONS},
+    "braid.cumsum": {"dim": 1},
+    "aten.softmax": {"dim": -1},
+    "aten.log_softmax": {"dim": -1},
+}
+
+
+@pytest.mark.parametrize("dtype", MOVED, ids=str)
+@pytest.mark.parametrize("kind", OF_ANY_TYPE)
+def test_no_kernel_takes_a_type_for_another(kind: str, dtype: torch.dtype) -> None:
+    """Every kernel of a unit on some type answers as torch does, or torch has none."""
+    count = 2 if kind in OPERATIONS and kind != "aten.logical_not" else 1
+    x = {f"x{n}": (torch.rand(6, 64) * 3 + 1).to(dtype) for n in range(count)}
+    try:
+        graph, weights = unit_graph(kind, {**x}, [], OF_ANY_TYPE[kind])
+        (wanted,) = call(graph.operators[0], [*x.values()])
+    except (BraidError, RuntimeError):
+        return
+    for name, kernel in all_kernels(graph, weights).items():
+        try:
+            result = kernel.run_on(1)(*x.values())
+        except Unsupported:  # bf16 on this processor: such a kernel is not chosen
+            continue
+        got = result if isinstance(result, Tensor) else result[0]
+        assert got.dtype == wanted.dtype
+        bound = 0.02 if dtype.itemsize == 2 else 1e-5
+        torch.testing.assert_close(got, wanted, rtol=bound, atol=bound, msg=name)
+
+
 @pytest.mark.parametrize(
     "how",
     [
@@ -313,6 +346,27 @@ def test_outputs_that_are_images_reach_callers_without_the_interpreter(
     graph, constants = specialise(template, weights, template.inputs)
 
     outside(graph, constants, executor, {"x": torch.randn(2, 3, 9, 8)})
+
+
+#   x ─> convolution ─> y, an output ─> running sum, in Python ─> four convolutions ─> z
+def test_outputs_that_are_images_and_that_python_reads_stay_as_they_are(
+    executor: CpuExecutor,
+) -> None:
+    draw = Drawing(x=(2, 6, 9, 8))
+    y = draw.conv("x", 6, 6)
+    z = draw.op("braid.cumsum", y, dim=1)
+    for _ in range(4):
+        z = draw.conv(z, 6, 6)
+    template, weights = draw.graph(y, z)
+    graph, constants = specialise(template, weights, template.inputs)
+    program = bind_on_cpu(graph, constants, PackedWeights(), executor.threads)
+    inputs = {"x": torch.randn(2, 6, 9, 8)}
+
+    _, got = ran(program, executor, inputs)
+
+    for name, wanted in interpret(graph, constants, inputs).items():
+        torch.testing.assert_close(got[name], wanted, rtol=1e-4, atol=1e-4)
+        assert got[name].is_contiguous()
 
 
 def test_reductions_over_other_axes_leave_values_dense() -> None:
