@@ -332,7 +332,11 @@ class _Walk:
         )
         content = {**self._contents, **self._weights}
         given = {name for name in content if name not in computed and name not in self._inputs}
-        return with_constants(graph, {name: content[name] for name in self._meta if name in given})
+        named = {name: content[name] for name in self._meta if name in given}
+        graph, constants = with_constants(graph, named)
+        # Executors would copy what repeats its elements in every run.
+        made = {name: constants[name].contiguous() for name in constants.keys() & self._contents}
+        return graph, {**constants, **made}
 
 
 def _meta(spec: TensorType) -> Tensor:

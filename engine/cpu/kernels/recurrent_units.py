@@ -110,7 +110,7 @@ def recurrent(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> Kern
         for argument, position in ((_START, 2), (_START_CELL, 3))[:count]:
             known = binding.constant(unit.inputs[position])
             if known is not None:
-                fixed |= {argument: known.contiguous()} if bool(known.any()) else {}
+                fixed |= {argument: known} if bool(known.any()) else {}
             elif unit.inputs[position]:
                 places[argument] = Place("operand", len(operands))
                 operands.append((position, False))

@@ -83,6 +83,21 @@ def test_shape_arithmetic_that_data_needs_becomes_a_small_constant() -> None:
     assert constants["count"].item() == 8.0
 
 
+def test_a_repeated_constant_lies_in_the_order_of_its_shape() -> None:
+    graph = template(
+        operator("braid.shape", "x", "s"),
+        operator("braid.expand", "row", "rows", host={"shape": "s"}),
+        operator("aten.add", "x rows", "y"),
+        constants={"row": TensorType("FP32", (4,))},
+    )
+
+    _, constants = specialise(graph, {"row": torch.arange(4.0)}, {"x": TensorType("FP32", (3, 4))})
+
+    (rows,) = constants.values()
+    assert rows.is_contiguous()
+    torch.testing.assert_close(rows, torch.arange(4.0).repeat(3, 1))
+
+
 def test_operators_that_no_output_needs_are_gone() -> None:
     graph = static(
         template(
