@@ -133,7 +133,7 @@ def _elementwise(unit: Operator, binding: UnitBinding, native: ctypes.CDLL) -> K
     """Each element from those at its place; operands are repeated along axes."""
     types = [type_of(name, binding) for name in unit.inputs]
     (result,) = unit.outputs
-    target, names = type_of(result, binding), list(unit.inputs)
+    target, positions = type_of(result, binding), list(range(len(types)))
     if unit.kind == "braid.cast":
         code = _COPY
         if types[0] not in _TYPES or target not in _TYPES:
@@ -150,25 +150,28 @@ def _elementwise(unit: Operator, binding: UnitBinding, native: ctypes.CDLL) -> K
             return None
         if len({*types}) > 1 and code not in (_AND, _OR, _XOR):
             return None
-        names = names[::-1] if is_turned else names
+        positions = positions[::-1] if is_turned else positions
     shape = binding.shape(result)
+    names = [unit.inputs[position] for position in positions]
     layouts = [
         (type_of(name, binding), 0, _repeated(_strides(name, binding), binding.shape(name), shape))
         for name in names
     ]
-    order = binding.strides(result)
-    make = _maker(native, binding.library, (code, layouts, target, shape, order))
+    how = code, target, shape, binding.strides(result)
+    make = _maker(native, binding.library, layouts, how)
+    if make is None:
+        return None
+    operands = tuple(
+        (position, _is_images(name, binding))
+        for position, name in zip(positions, names, strict=True)
+    )
+    places = {MANY + at: Place("operand", at) for at in range(len(names))}
+    places[DST] = Place("result", 0)
 
     def recipe(threads: int) -> Recipe:
-        places = {MANY + at: Place("operand", at) for at in range(len(names))}
-        operands = tuple(
-            (at if names == [*unit.inputs] else len(names) - 1 - at, _is_images(name, binding))
-            for at, name in enumerate(names)
-        )
-        action = Action(make(threads), {}, {**places, DST: Place("result", 0)})
-        return Recipe((action,), operands, (_buffer(result, binding),))
+        return Recipe((Action(make(threads), {}, places),), operands, (_buffer(result, binding),))
 
-    return None if _axes(shape, order, layouts) is None else Kernel(VARIANT, recipe=recipe)
+    return Kernel(VARIANT, recipe=recipe)
 
 
 def copy_of(
@@ -181,32 +184,37 @@ def copy_of(
         target: strides of the copy.
         library: of the memory objects; the argument ``MANY`` is where the view's memory begins.
     """
-    native, shape, dtype = find_native(), tuple(view.shape), view.dtype
-    layouts = [(dtype, int(view.storage_offset()), view.stride())]
-    if native is None or dtype.itemsize not in _WIDTHS or _axes(shape, target, layouts) is None:
+    native, dtype = find_native(), view.dtype
+    if native is None or dtype.itemsize not in _WIDTHS:
         return None
-    return _maker(native, library, (_COPY, layouts, dtype, shape, target))
+    layouts = [(dtype, int(view.storage_offset()), view.stride())]
+    return _maker(native, library, layouts, (_COPY, dtype, tuple(view.shape), target))
 
 
 def _maker(
     native: ctypes.CDLL,
     library: OneDnn,
-    what: tuple[int, Sequence[Layout], torch.dtype, tuple[int, ...], Sequence[int]],
-) -> Callable[[int], NativeCall]:
-    """The operation, its operands, and type, shape and strides of its result, for some threads."""
-    code, layouts, result, shape, order = what
+    layouts: Sequence[Layout],
+    how: tuple[int, torch.dtype, tuple[int, ...], Sequence[int]],
+) -> Callable[[int], NativeCall] | None:
+    """A function that makes the call for so many threads; None: there are too many axes.
+
+    ``layouts``: of the operands; ``how``: operation, type, shape and strides of its result.
+    """
+    code, result, shape, order = how
+    axes = _axes(shape, order, layouts)
+    if len(axes) > _MOST_AXES:
+        return None
+    operands = [
+        _Operand(
+            *(_TYPES.get(dtype, _OTHER), dtype.itemsize, offset),
+            (ctypes.c_int64 * _MOST_AXES)(*[strides[number] for _, strides in axes]),
+        )
+        for number, (dtype, offset, _) in enumerate(layouts)
+    ]
+    extents = (ctypes.c_int64 * _MOST_AXES)(*[extent for extent, _ in axes])
 
     def make(threads: int) -> NativeCall:
-        axes = _axes(shape, order, layouts)
-        assert axes is not None, "was looked at before"
-        operands = [
-            _Operand(
-                *(_TYPES.get(dtype, _OTHER), dtype.itemsize, offset),
-                (ctypes.c_int64 * _MOST_AXES)(*[strides[number] for _, strides in axes]),
-            )
-            for number, (dtype, offset, _) in enumerate(layouts)
-        ]
-        extents = (ctypes.c_int64 * _MOST_AXES)(*[extent for extent, _ in axes])
         structure = _Elements(
             *(None, code, len(axes), extents, len(operands)),
             (_Operand * _MOST_OPERANDS)(*operands),
@@ -219,8 +227,8 @@ def _maker(
 
 def _axes(
     shape: Sequence[int], order: Sequence[int], layouts: Sequence[Layout]
-) -> list[tuple[int, list[int]]] | None:
-    """Extents and the operands' strides in the order of the result's memory; None: too many.
+) -> list[tuple[int, list[int]]]:
+    """Extents and the operands' strides in the order of the result's memory.
 
     Axes are joined where elements lie alike.
     """
@@ -234,7 +242,7 @@ def _axes(
             joined[-1] = joined[-1][0] * extent, steps
         else:
             joined.append((extent, steps))
-    return (joined or [(1, [0] * len(layouts))]) if len(joined) <= _MOST_AXES else None
+    return joined or [(1, [0] * len(layouts))]
 
 
 def _repeated(strides: Sequence[int], own: Sequence[int], shape: Sequence[int]) -> list[int]:
