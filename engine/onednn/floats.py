@@ -188,14 +188,12 @@ def binary(
     return Primitive(library, handle)
 
 
-def elementwise(
-    library: OneDnn, elements: int, function: PostOp, post_ops: Sequence[PostOp]
-) -> Primitive:
+def elementwise(library: OneDnn, elements: int, function: PostOp) -> Primitive:
     flat, (name, alpha, beta) = library.dense([elements]), function
     handle = library.make(
         "eltwise_forward_primitive_desc_create",
         *(library.engine, INFERENCE, ACTIVATIONS[name], flat, flat),
-        *(ctypes.c_float(alpha), ctypes.c_float(beta), library.attributes(post_ops, flat)),
+        *(ctypes.c_float(alpha), ctypes.c_float(beta), library.attributes((), flat)),
     )
     return Primitive(library, handle)
 

@@ -63,8 +63,8 @@ OPERATIONS: Mapping[str, tuple[int, frozenset[torch.dtype], bool]] = {
     "aten.sub": (11, _WHOLE | {torch.float32}, False),
     "aten.mul": (12, _WHOLE | {torch.float32}, False),
     "aten.div": (13, frozenset({torch.float32}), False),
-    "aten.maximum": (14, _WHOLE, False),
-    "aten.minimum": (15, _WHOLE, False),
+    "aten.maximum": (14, _WHOLE | {torch.float32}, False),
+    "aten.minimum": (15, _WHOLE | {torch.float32}, False),
 }
 """Kind -> its code in elements.c, types of its operands, and whether these change places."""
 
@@ -114,9 +114,14 @@ Layout = tuple[torch.dtype, int, Sequence[int]]
 
 
 def bind_elements(unit: Operator, binding: UnitBinding) -> Kernel | None:
-    """Kernel on the part in C; None where it does not fit, or nothing was built."""
+    """Kernel on the part in C, without the unit's epilogue.
+
+    None where it does not fit, or nothing was built.
+    """
     native, binder = find_native(), _BINDERS.get(unit.kind)
-    if native is None or binder is None or EPILOGUE in unit.attributes or unit.host:
+    if native is None or binder is None or unit.host:
+        return None
+    if EPILOGUE in unit.attributes and type_of(unit.outputs[0], binding) != torch.float32:
         return None
     if len(unit.outputs) != 1 or any(
         0 in binding.shape(name) for name in (*unit.inputs, *unit.outputs)
@@ -146,7 +151,7 @@ def _elementwise(unit: Operator, binding: UnitBinding, native: ctypes.CDLL) -> K
             return None
     else:
         code, allowed, is_turned = OPERATIONS[unit.kind]
-        if set(unit.attributes) - OF_INTEGERS or not allowed.issuperset(types):
+        if set(unit.attributes) - OF_INTEGERS - {EPILOGUE} or not allowed.issuperset(types):
             return None
         if len({*types}) > 1 and code not in (_AND, _OR, _XOR):
             return None

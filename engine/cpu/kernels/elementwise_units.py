@@ -8,7 +8,8 @@ answers want it: of the 442 us that doubling 600 KB took in service, reordering 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 
@@ -33,6 +34,7 @@ from braid.engine.onednn.library import (
     SCALES,
     SRC,
     SRC_1,
+    OneDnn,
     PostOp,
 )
 from braid.engine.onednn.recipe import Action, Buffer, Place, Recipe
@@ -90,8 +92,8 @@ def combined(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> Kerne
     first, second = places[0], 1 - places[0]
     right, buffer = unit.inputs[second], _buffer(unit, binding)
     if (function := _with_number(right, binding, algorithm)) is not None:
-        flat = partial(floats.elementwise, binding.library, math.prod(shape), function, steps)
-        return binding.kernel(flat, {SRC: first}, buffer, needs_finite=bool(steps))
+        kernel = in_turn(binding, first, [function, *steps], buffer)
+        return kernel if steps else replace(kernel, needs_finite=False)
     whole: _Laid = shape, binding.strides(result)
     repeated: _Laid
     is_dense = len(places) < 2 and (right in binding.graph.constants or binding.lies_dense(right))
@@ -167,8 +169,31 @@ def pointwise(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> Kern
     shape = binding.shape(unit.outputs[0])
     if first is None or len(unit.inputs) != 1 or binding.shape(unit.inputs[0]) != shape:
         return None
-    describe = partial(floats.elementwise, binding.library, math.prod(shape), first, steps)
-    return binding.kernel(describe, {SRC: 0}, _buffer(unit, binding), needs_finite=True)
+    return in_turn(binding, 0, [first, *steps], _buffer(unit, binding))
+
+
+def in_turn(
+    binding: UnitBinding, position: int, functions: Sequence[PostOp], buffer: Buffer
+) -> Kernel:
+    """Kernel of functions of one operand, a pass each: oneDNN fuses none into another."""
+
+    def make(threads: int) -> Recipe:
+        source = Place("operand", 0)
+        first, *others = passes(binding.library, functions, buffer, threads)
+        first = replace(first, places={**first.places, SRC: source})
+        return Recipe((first, *others), ((position, buffer.images),), (buffer,))
+
+    return Kernel(VARIANT, recipe=make, needs_finite=True)
+
+
+def passes(
+    library: OneDnn, functions: Sequence[PostOp], buffer: Buffer, threads: int
+) -> list[Action]:
+    """Functions of a unit's result, where it lies."""
+    count, result = math.prod(buffer.shape), Place("result", 0)
+    with library.threads(threads):
+        made = [floats.elementwise(library, count, function) for function in functions]
+    return [Action(primitive, {}, {SRC: result, DST: result}) for primitive in made]
 
 
 def cast(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> Kernel | None:

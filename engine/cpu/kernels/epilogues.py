@@ -34,6 +34,13 @@ def _clamp(given: Arguments) -> PostOp | None:
     return _numbers("clip", "min", "max")({"min": low, "max": high})
 
 
+def _power(given: Arguments) -> PostOp | None:
+    exponent = given.get("value")
+    if set(given) != {"value"} or not isinstance(exponent, int | float):
+        return None
+    return {2: ("square", 0.0, 0.0), 0.5: ("sqrt", 0.0, 0.0)}.get(exponent, ("pow", 1.0, exponent))
+
+
 def _gelu(given: Arguments) -> PostOp | None:
     exact = given.get("approximate", "none") == "none"
     return ("gelu_erf" if exact else "gelu_tanh"), 0.0, 0.0
@@ -55,6 +62,13 @@ _POST_OPS: Mapping[str, Reader] = {
     "aten.abs": _plain("abs"),
     "aten.sqrt": _plain("sqrt"),
     "aten.exp": _plain("exp"),
+    "aten.log": _plain("log"),
+    "aten.rsqrt": _plain("pow", 1.0, -0.5),
+    "aten.reciprocal": _plain("pow", 1.0, -1.0),
+    "aten.elu": _numbers("elu", "alpha"),
+    "aten.mish": _plain("mish"),
+    "braid.softplus": _plain("soft_relu", 1.0),
+    "braid.pow": _power,
 }
 
 

@@ -23,6 +23,7 @@ from braid.engine.cpu.kernels.elementwise_units import (
     COMBINING,
     cast,
     combined,
+    passes,
     pointwise,
     weighted,
 )
@@ -47,6 +48,7 @@ from braid.engine.onednn.library import (
     WEIGHTS,
     PostOp,
     Primitive,
+    Unsupported,
 )
 from braid.engine.onednn.recipe import Action, Buffer, Place, Recipe
 from braid.engine.ops.families.linear import same_padding
@@ -68,7 +70,39 @@ def bind_directly(unit: Operator, binding: UnitBinding) -> Kernel | None:
     binder, kernel = _BINDERS.get(unit.kind), None
     if binder is not None and all(map(binding.is_plain, plain)):
         kernel = binder(unit, binding, steps)
-    return kernel or bind_elements(unit, binding)
+    on_elements = bind_elements(unit, binding)
+    if on_elements is not None and steps:
+        on_elements = _followed(on_elements, steps, binding)
+    if kernel is None or on_elements is None:
+        return kernel or on_elements
+    return _either(kernel, on_elements)
+
+
+def _either(first: Kernel, second: Kernel) -> Kernel:
+    """The first kernel where oneDNN has it, else the second."""
+
+    def make(threads: int) -> Recipe:
+        try:
+            recipe = first.recipe_on(threads)
+        except Unsupported:
+            recipe = second.recipe_on(threads)
+        assert recipe is not None, "both are without the interpreter"
+        return recipe
+
+    return replace(first, recipe=make, needs_finite=first.needs_finite or second.needs_finite)
+
+
+def _followed(kernel: Kernel, steps: Sequence[PostOp], binding: UnitBinding) -> Kernel | None:
+    """The kernel, and functions of its result, where it lies."""
+
+    def make(threads: int) -> Recipe:
+        recipe = kernel.recipe_on(threads)
+        assert recipe is not None, "of the part in C"
+        (result,) = recipe.results
+        after = passes(binding.library.on(result.dtype), steps, result, threads)
+        return replace(recipe, actions=(*recipe.actions, *after))
+
+    return replace(kernel, recipe=make, needs_finite=True)
 
 
 def _matmul(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> Kernel | None:

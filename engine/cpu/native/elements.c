@@ -136,9 +136,9 @@ static void join_truths(int64_t operation, const uint8_t *a, const uint8_t *b, u
     CASE(UNEQUAL, type, uint8_t, a[i] != b[i])                                                         \
     CASE(LESS, type, uint8_t, a[i] < b[i])                                                             \
     CASE(LESS_EQUAL, type, uint8_t, a[i] <= b[i])
-#define EXTREMES(type)                                                                                 \
-    CASE(LARGER, type, type, a[i] > b[i] ? a[i] : b[i])                                                \
-    CASE(SMALLER, type, type, a[i] < b[i] ? a[i] : b[i])
+#define EXTREMES(type) /* of NaN and a number, NaN */                                                  \
+    CASE(LARGER, type, type, a[i] > b[i] || a[i] != a[i] ? a[i] : b[i])                                \
+    CASE(SMALLER, type, type, a[i] < b[i] || a[i] != a[i] ? a[i] : b[i])
 #define SUMS(type)                                                                                     \
     CASE(ADD, type, type, a[i] + b[i])                                                                 \
     CASE(SUBTRACT, type, type, a[i] - b[i])                                                            \
@@ -161,7 +161,7 @@ static void combine(int64_t operation, int64_t type, const void *left, const voi
         switch (operation) { COMPARISONS(int64_t) EXTREMES(int64_t) SUMS(uint64_t) }
         break;
     case FLOAT32:
-        switch (operation) { COMPARISONS(float) SUMS(float) CASE(DIVIDE, float, float, a[i] / b[i]) }
+        switch (operation) { COMPARISONS(float) EXTREMES(float) SUMS(float) CASE(DIVIDE, float, float, a[i] / b[i]) }
     }
 }
 
