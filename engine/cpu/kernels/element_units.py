@@ -25,7 +25,7 @@ from braid.engine.onednn.recipe import Action, Buffer, Place, Recipe
 from braid.engine.ops.dtypes import torch_dtype
 from braid.engine.ops.families.shape import normal_axis
 from braid.engine.ops.kinds import EPILOGUE
-from braid.engine.ops.value_ranges import ValueRange, along_axis
+from braid.engine.ops.value_ranges import ValueRange, along_axis, index_tuples
 from braid.engine.program.attributes import whole, wholes
 from braid.engine.program.kernel import Kernel
 
@@ -45,8 +45,11 @@ _OTHER = 6
 """Of elements that are only moved."""
 
 _WIDTHS = (1, 2, 4, 8)
+_MOST_KEPT = 64
+"""Of the largest elements; for more, sorting is faster."""
+
 _TRUTH, _WHOLE = frozenset({torch.bool}), frozenset({torch.int32, torch.int64})
-_COMPARED = frozenset(_TYPES)
+_ORDERED, _COMPARED = _WHOLE | {torch.float32}, frozenset(_TYPES)
 _COPY, _NOT, _AND, _OR, _XOR, _WHERE = range(6)
 OPERATIONS: Mapping[str, tuple[int, frozenset[torch.dtype], bool]] = {
     "aten.logical_not": (_NOT, _COMPARED, False),
@@ -59,14 +62,16 @@ OPERATIONS: Mapping[str, tuple[int, frozenset[torch.dtype], bool]] = {
     "aten.le": (9, _COMPARED, False),
     "aten.gt": (8, _COMPARED, True),
     "aten.ge": (9, _COMPARED, True),
-    "aten.add": (10, _WHOLE | {torch.float32}, False),
-    "aten.sub": (11, _WHOLE | {torch.float32}, False),
-    "aten.mul": (12, _WHOLE | {torch.float32}, False),
+    "aten.add": (10, _ORDERED, False),
+    "aten.sub": (11, _ORDERED, False),
+    "aten.mul": (12, _ORDERED, False),
     "aten.div": (13, frozenset({torch.float32}), False),
-    "aten.maximum": (14, _WHOLE | {torch.float32}, False),
-    "aten.minimum": (15, _WHOLE | {torch.float32}, False),
+    "aten.maximum": (14, _ORDERED, False),
+    "aten.minimum": (15, _ORDERED, False),
 }
 """Kind -> its code in elements.c, types of its operands, and whether these change places."""
+
+PICKS = ("braid.gather", "braid.gather_elements", "braid.gather_nd", "aten.embedding")
 
 OF_INTEGERS = frozenset({"truncate"})
 """Attributes that mean nothing for other numbers."""
@@ -93,13 +98,22 @@ class _Elements(ctypes.Structure):
 class _Gather(ctypes.Structure):
     _fields_ = (
         ("data_of", ctypes.c_void_p),
-        *words("outer", "extent", "inner_bytes", "count", "index_bytes", "wraps", "threads"),
+        *words("outer", "depth"),
+        ("extents", ctypes.c_int64 * _MOST_AXES),
+        *words("inner", "width", "count", "each", "index_bytes", "wraps", "threads"),
         *words("refused", "wrong"),
     )
 
 
+class _Extremes(ctypes.Structure):
+    _fields_ = (
+        ("data_of", ctypes.c_void_p),
+        *words("outer", "count", "inner", "kept", "type", "least", "is_last", "nan_is_least"),
+    )
+
+
 class _Running(ctypes.Structure):
-    _fields_ = (("data_of", ctypes.c_void_p), *words("outer", "count", "inner", "width"))
+    _fields_ = (("data_of", ctypes.c_void_p), *words("outer", "count", "inner", "type"))
 
 
 class _Reduction(ctypes.Structure):
@@ -123,9 +137,7 @@ def bind_elements(unit: Operator, binding: UnitBinding) -> Kernel | None:
         return None
     if EPILOGUE in unit.attributes and type_of(unit.outputs[0], binding) != torch.float32:
         return None
-    if len(unit.outputs) != 1 or any(
-        0 in binding.shape(name) for name in (*unit.inputs, *unit.outputs)
-    ):
+    if any(0 in binding.shape(name) for name in (*unit.inputs, *unit.outputs)):
         return None
     return binder(unit, binding, native)
 
@@ -276,69 +288,82 @@ class _GatherCall(NativeCall):
     """A gather, which refuses indices that are none."""
 
     unit: Operator
-    values: ValueRange  # that indices may be
+    values: Sequence[ValueRange]  # that indices of a tuple may be
     structure: _Gather
 
     def refuse(self) -> None:
-        if self.structure.refused:
-            raise self.values.refusal(self.unit, self.structure.wrong)
+        if column := self.structure.refused:
+            raise self.values[column - 1].refusal(self.unit, self.structure.wrong)
 
 
 def _gather(unit: Operator, binding: UnitBinding, native: ctypes.CDLL) -> Kernel | None:
-    """Slices of a tensor; of a table, rows."""
-    shapes = [binding.shape(name) for name in unit.inputs]
+    """Slices of a tensor; of a table, rows; single elements; slices at tuples of indices."""
+    shape, places = (binding.shape(name) for name in unit.inputs)
     (data, indices), (result,) = unit.inputs, unit.outputs
     dtype, index_type = type_of(data, binding), type_of(indices, binding)
-    if index_type not in _WHOLE or not shapes[0] or dtype.itemsize not in _WIDTHS:
+    if index_type not in _WHOLE or not shape or dtype.itemsize not in _WIDTHS:
         return None
     if not all(binding.lies_dense(name) for name in (*unit.inputs, *unit.outputs)):
         return None
-    wraps = unit.kind == "braid.gather" and bool(unit.attributes.get("wrap", True))
-    axis = normal_axis(whole(unit.attributes.get("axis", 0)), len(shapes[0]))
-    (values,) = along_axis(shapes, {"axis": axis, "wrap": wraps})
-    around = shapes[0][:axis], shapes[0][axis + 1 :]
-    count, extent = math.prod(shapes[1]), shapes[0][axis]
-    sizes = math.prod(around[0]), extent, math.prod(around[1]) * dtype.itemsize, count
+    wraps = unit.kind != "aten.embedding" and bool(unit.attributes.get("wrap", True))
+    axis = normal_axis(whole(unit.attributes.get("axis", 0)), len(shape))
+    extents, inner, width = [shape[axis]], 1, math.prod(shape[axis + 1 :]) * dtype.itemsize
+    count, is_each = math.prod(places), unit.kind == "braid.gather_elements"
+    (values,) = along_axis((shape, places), {"axis": axis, "wrap": wraps})
+    ranges = [values]
+    if is_each:
+        if (*places[:axis], *places[axis + 1 :]) != (*shape[:axis], *shape[axis + 1 :]):
+            return None
+        inner, width, count = math.prod(shape[axis + 1 :]), dtype.itemsize, places[axis]
+    elif unit.kind == "braid.gather_nd":
+        extents = [*shape[: places[-1]]]
+        if unit.attributes.get("batch_dims") or not 1 <= len(extents) <= _MOST_AXES:
+            return None
+        width, count = math.prod(shape[len(extents) :]) * dtype.itemsize, count // len(extents)
+        ranges = [*index_tuples((shape, places), {})]
+    of = (ctypes.c_int64 * _MOST_AXES)(*extents)
 
     def make(threads: int) -> Recipe:
-        structure = _Gather(None, *sizes, index_type.itemsize, wraps, threads, 0, 0)
+        structure = _Gather(
+            *(None, math.prod(shape[:axis]), len(extents), of, inner, width, count, is_each),
+            *(index_type.itemsize, wraps, threads, 0, 0),
+        )
         call = _GatherCall(binding.library, native.braid_gather, structure)
-        call.unit, call.values = unit, values
-        places = {SRC: Place("operand", 0), _INDICES: Place("operand", 1)}
-        action = Action(call, {}, {**places, DST: Place("result", 0)})
-        return Recipe((action,), ((0, False), (1, False)), (_buffer(result, binding),))
+        call.unit, call.values = unit, ranges
+        at = {SRC: Place("operand", 0), _INDICES: Place("operand", 1), DST: Place("result", 0)}
+        operands = (0, False), (1, False)
+        return Recipe((Action(call, {}, at),), operands, (_buffer(result, binding),))
 
     return Kernel(VARIANT, recipe=make)
 
 
-def _gather_nd(unit: Operator, binding: UnitBinding, native: ctypes.CDLL) -> Kernel | None:
-    """Slices at index tuples that are known: a gather of a tensor whose first axes are one."""
-    (data, name), (result,) = unit.inputs, unit.outputs
-    indices = binding.constants.get(name)
-    if indices is None or unit.attributes.get("batch_dims"):
+def _extremes(unit: Operator, binding: UnitBinding, native: ctypes.CDLL) -> Kernel | None:
+    """The largest or least elements along an axis, or where the first or last of them is."""
+    (data,), how = unit.inputs, unit.attributes
+    shape, dtype = binding.shape(data), type_of(data, binding)
+    if dtype not in _ORDERED or not shape:
         return None
-    dtype, shape = type_of(data, binding), binding.shape(data)
-    if not (binding.lies_dense(data) and binding.lies_dense(result)):
+    if not all(binding.lies_dense(name) for name in (data, *unit.outputs)):
         return None
-    depth = indices.shape[-1]
-    if dtype.itemsize not in _WIDTHS or indices.dtype not in _WHOLE:
-        return None
-    flat = torch.zeros(indices.shape[:-1], dtype=torch.int64)
-    for axis, extent in enumerate(shape[:depth]):
-        along = indices[..., axis].long()
-        along = torch.where(along < 0, along + extent, along)
-        if bool(((along < 0) | (along >= extent)).any()):
+    axis = normal_axis(whole(how.get("dim", 0)), len(shape))
+    kept, is_argmin = 1, unit.kind == "braid.argmin"
+    is_least = is_argmin
+    if unit.kind == "braid.topk":
+        kept, is_least = binding.shape(unit.outputs[0])[axis], not how.get("largest", True)
+        if kept > _MOST_KEPT or len(unit.outputs) < 2:
             return None
-        flat = flat * extent + along
-    inner = math.prod(shape[depth:]) * dtype.itemsize
-    sizes = 1, math.prod(shape[:depth]), inner, flat.numel()
+    extents = math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1 :])
+    is_last = bool(how.get("select_last"))
 
-    def make(threads: int) -> Recipe:
-        structure = _Gather(None, *sizes, 8, 0, threads, 0, 0)
-        call = NativeCall(binding.library, native.braid_gather, structure)
-        places = {SRC: Place("operand", 0), DST: Place("result", 0)}
-        action = Action(call, {_INDICES: flat.contiguous()}, places)
-        return Recipe((action,), ((0, False),), (_buffer(result, binding),))
+    def make(_: int) -> Recipe:
+        how = _TYPES[dtype], is_least, is_last, is_argmin
+        structure = _Extremes(None, *extents, kept, *how)
+        call = NativeCall(binding.library, native.braid_extremes, structure)
+        results = [Place("result", number) for number in range(len(unit.outputs))]
+        places = dict(zip((MANY, DST), results[::-1], strict=False))
+        action = Action(call, {}, {SRC: Place("operand", 0), **places})
+        buffers = tuple(_buffer(name, binding) for name in unit.outputs)
+        return Recipe((action,), ((0, False),), buffers)
 
     return Kernel(VARIANT, recipe=make)
 
@@ -347,7 +372,7 @@ def _running_sum(unit: Operator, binding: UnitBinding, native: ctypes.CDLL) -> K
     (data,), (result,) = unit.inputs, unit.outputs
     shape, dtype, how = binding.shape(data), type_of(data, binding), unit.attributes
     given = how["dim"]
-    if dtype not in _WHOLE or how.get("exclusive") or how.get("reverse") or not shape:
+    if dtype not in _ORDERED or how.get("exclusive") or how.get("reverse") or not shape:
         return None
     if not (binding.lies_dense(data) and binding.lies_dense(result)):
         return None
@@ -355,7 +380,7 @@ def _running_sum(unit: Operator, binding: UnitBinding, native: ctypes.CDLL) -> K
     extents = math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1 :])
 
     def make(_: int) -> Recipe:
-        structure = _Running(None, *extents, dtype.itemsize)
+        structure = _Running(None, *extents, _TYPES[dtype])
         call = NativeCall(binding.library, native.braid_running, structure)
         return _on_one(call, binding, unit)
 
@@ -407,8 +432,8 @@ def _on_one(call: NativeCall, binding: UnitBinding, unit: Operator) -> Recipe:
 
 _BINDERS: Mapping[str, Callable[[Operator, UnitBinding, ctypes.CDLL], Kernel | None]] = {
     **dict.fromkeys(("braid.cast", "aten.where", *OPERATIONS), _elementwise),
-    **dict.fromkeys(("braid.gather", "aten.embedding"), _gather),
-    "braid.gather_nd": _gather_nd,
+    **dict.fromkeys(PICKS, _gather),
+    **dict.fromkeys(("braid.argmax", "braid.argmin", "braid.topk"), _extremes),
     "braid.cumsum": _running_sum,
     **dict.fromkeys(REDUCTIONS, _reduction),
 }

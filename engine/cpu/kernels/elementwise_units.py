@@ -16,7 +16,7 @@ from itertools import pairwise
 import torch
 
 from braid.core.graph import Operator, OpGraph
-from braid.engine.cpu.kernels.element_units import OF_INTEGERS, OPERATIONS, REDUCTIONS
+from braid.engine.cpu.kernels.element_units import OF_INTEGERS, OPERATIONS, PICKS, REDUCTIONS
 from braid.engine.cpu.kernels.epilogues import post_op
 from braid.engine.cpu.kernels.unit_binding import VARIANT, UnitBinding
 from braid.engine.onednn import floats
@@ -70,8 +70,8 @@ _OF_ROWS = RESHAPES | {
     *("aten.permute", "aten.matmul", "aten.linear", "braid.linear_add", "aten.softmax"),
     "aten.log_softmax",
     *("aten.layer_norm", "braid.rms_norm", ATTENTION, ROTATE),
-    *("braid.gather", "aten.embedding", "braid.gather_nd", "braid.cumsum"),
-    *("aten.select", "braid.expand", "braid.recurrent"),
+    *("braid.argmax", "braid.argmin", "braid.topk", "braid.cumsum", *PICKS),
+    *("aten.select", "braid.expand", "braid.recurrent", "aten.einsum", "braid.dft"),
 }
 """Kinds that want and make numbers in the order of their shape, or do with any."""
 

@@ -1,4 +1,5 @@
-/* Elements of any type: copied, converted, compared, chosen and added; slices of tables; running sums.
+/* Elements of any type: copied, converted, compared, chosen and added; slices of tables; the largest
+   ones; running sums.
 
    engine/cpu/kernels/element_units.py fills the structures, on which offsets and strides count
    elements. A network reads its token ids and masks with these: a few thousand numbers, for which the
@@ -34,19 +35,28 @@ struct elements {
     int64_t threads;
 };
 
-/* Slices of a tensor [outer, extent, inner] by indices along its second axis. */
+/* Slices of a tensor [outer, extents ..., inner], of ``width`` bytes each, by tuples of indices. */
 struct gather {
     data_fn data_of;
-    int64_t outer, extent, inner_bytes, count; /* of indices */
-    int64_t index_bytes, wraps;                /* whether negative indices count from the end */
+    int64_t outer, depth, extents[MOST_AXES], inner, width;
+    int64_t count, each;        /* tuples; whether every slice of [outer, count, inner] has its own */
+    int64_t index_bytes, wraps; /* whether negative indices count from the end */
     int64_t threads;
-    int64_t refused, wrong; /* written: whether an index is none, and such an index */
+    int64_t refused, wrong; /* written: which index of a tuple is none, counted from 1, and which it is */
+};
+
+/* Of the middle axis of [outer, count, inner] the ``kept`` largest or least elements, in order, and
+   where they are; of equal ones the first, or the last. */
+struct extremes {
+    data_fn data_of;
+    int64_t outer, count, inner, kept, type;
+    int64_t least, is_last, nan_is_least; /* or larger than all others */
 };
 
 /* Sums of all elements so far along the middle axis of [outer, count, inner]. */
 struct running {
     data_fn data_of;
-    int64_t outer, count, inner, width;
+    int64_t outer, count, inner, type;
 };
 
 #define EVERY_WIDTH OF_WIDTH(uint8_t) OF_WIDTH(uint16_t) OF_WIDTH(uint32_t) OF_WIDTH(uint64_t)
@@ -247,27 +257,83 @@ int braid_gather(struct gather *g, void *stream, int count, const struct argumen
     const char *from = data_at(g->data_of, count, arguments, SOURCE);
     const void *indices = data_at(g->data_of, count, arguments, SECOND);
     char *to = data_at(g->data_of, count, arguments, OUTPUT);
-    int64_t all = g->outer * g->count, refused = 0;
+    int64_t all = g->outer * g->count * g->inner, slices = 1, refused = 0, width = g->width;
     if (!from || !indices || !to)
         return FAILED;
-    int64_t team = all * g->inner_bytes > FEW_BYTES ? g->threads : 1;
-#pragma omp parallel for num_threads((int)team) schedule(static) if (team > 1) reduction(| : refused)
+    for (int64_t axis = 0; axis < g->depth; axis++)
+        slices *= g->extents[axis];
+    int64_t team = all * width > FEW_BYTES ? g->threads : 1;
+#pragma omp parallel for num_threads((int)team) schedule(static) if (team > 1) reduction(max : refused)
     for (int64_t at = 0; at < all; at++) {
-        int64_t number = at % g->count, outer = at / g->count;
-        int64_t index = g->index_bytes == 8 ? ((const int64_t *)indices)[number]
-                                            : ((const int32_t *)indices)[number];
-        int64_t place = index < 0 && g->wraps ? index + g->extent : index;
-        if (place < 0 || place >= g->extent) {
+        int64_t tuple = g->each ? at : at % g->count, outer = at / (g->count * g->inner), place = 0;
+        for (int64_t axis = 0; axis < g->depth; axis++) {
+            int64_t number = tuple * g->depth + axis, extent = g->extents[axis];
+            int64_t index = g->index_bytes == 8 ? ((const int64_t *)indices)[number]
+                                                : ((const int32_t *)indices)[number];
+            int64_t wrapped = index < 0 && g->wraps ? index + extent : index;
+            place = place * extent + wrapped;
+            if (wrapped < 0 || wrapped >= extent) {
 #pragma omp atomic write
-            g->wrong = index;
-            refused = 1;
-            continue;
+                g->wrong = index;
+                refused = axis + 1;
+                place = 0;
+                break;
+            }
         }
-        memcpy(to + at * g->inner_bytes, from + (outer * g->extent + place) * g->inner_bytes,
-               (size_t)g->inner_bytes);
+        const char *source = from + ((outer * slices + place) * g->inner + at % g->inner) * width;
+        if (width == sizeof(uint32_t))
+            memcpy(to + at * width, source, sizeof(uint32_t));
+        else
+            memcpy(to + at * width, source, (size_t)width);
     }
     g->refused = refused;
     return refused ? REFUSED : SUCCESS;
+}
+
+int braid_extremes(const struct extremes *e, void *stream, int count,
+                   const struct argument *arguments) {
+    (void)stream;
+    const void *from = data_at(e->data_of, count, arguments, SOURCE);
+    void *values = data_at(e->data_of, count, arguments, OUTPUT); /* NULL: only where they are */
+    int64_t *places = data_at(e->data_of, count, arguments, MANY);
+    if (!from || !places)
+        return FAILED;
+#define OF_TYPE(kind, type)                                                                            \
+    case kind:                                                                                         \
+        for (int64_t row = 0; row < e->outer * e->inner; row++) {                                      \
+            const type *x = (const type *)from + row / e->inner * e->count * e->inner + row % e->inner; \
+            int64_t start = row / e->inner * e->kept * e->inner + row % e->inner, known = 0;           \
+            int64_t *at = places + start;                                                              \
+            for (int64_t number = 0; number < e->count; number++) {                                    \
+                type value = x[number * e->inner];                                                     \
+                int64_t rank = known;                                                                  \
+                for (; rank > 0; rank--) { /* behind those that are not worse */                       \
+                    type other = x[at[(rank - 1) * e->inner] * e->inner];                              \
+                    int is_larger = value != value && other == other; /* if NaN is larger */           \
+                    int is_smaller = other != other && value == value;                                 \
+                    int is_less = other < value || (e->nan_is_least ? is_smaller : is_larger);         \
+                    int is_more = other > value || (e->nan_is_least ? is_larger : is_smaller);         \
+                    if (!(e->least ? is_more : is_less) && !(e->is_last && !is_less && !is_more))      \
+                        break;                                                                         \
+                }                                                                                      \
+                if (rank == e->kept)                                                                   \
+                    continue;                                                                          \
+                known = known < e->kept ? known + 1 : known;                                           \
+                for (int64_t later = known - 1; later > rank; later--)                                 \
+                    at[later * e->inner] = at[(later - 1) * e->inner];                                 \
+                at[rank * e->inner] = number;                                                          \
+            }                                                                                          \
+            for (int64_t rank = 0; values && rank < e->kept; rank++)                                    \
+                ((type *)values)[start + rank * e->inner] = x[at[rank * e->inner] * e->inner];         \
+        }                                                                                              \
+        break;
+    switch (e->type) {
+        OF_TYPE(WHOLE32, int32_t)
+        OF_TYPE(WHOLE64, int64_t)
+        OF_TYPE(FLOAT32, float)
+    }
+#undef OF_TYPE
+    return SUCCESS;
 }
 
 int braid_running(const struct running *r, void *stream, int count, const struct argument *arguments) {
@@ -277,19 +343,23 @@ int braid_running(const struct running *r, void *stream, int count, const struct
     int64_t size = r->count * r->inner;
     if (!from || !to)
         return FAILED;
-#define OF_WIDTH(type)                                                                                 \
-    if (r->width == sizeof(type)) {                                                                    \
+#define OF_TYPE(kind, type, sum_type)                                                                  \
+    case kind: {                                                                                       \
         const type *x = from;                                                                          \
         type *sums = to;                                                                               \
         for (int64_t outer = 0; outer < r->outer; outer++, x += size, sums += size)                    \
             for (int64_t column = 0; column < r->inner; column++) {                                    \
-                type sum = 0;                                                                          \
+                sum_type sum = 0;                                                                      \
                 for (int64_t at = column; at < size; at += r->inner)                                   \
-                    sums[at] = sum += x[at];                                                           \
+                    sums[at] = (type)(sum += x[at]);                                                   \
             }                                                                                          \
+        break;                                                                                         \
     }
-    OF_WIDTH(uint32_t)
-    OF_WIDTH(uint64_t)
-#undef OF_WIDTH
+    switch (r->type) {
+        OF_TYPE(WHOLE32, uint32_t, uint32_t)
+        OF_TYPE(WHOLE64, uint64_t, uint64_t)
+        OF_TYPE(FLOAT32, float, double)
+    }
+#undef OF_TYPE
     return SUCCESS;
 }

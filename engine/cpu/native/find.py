@@ -12,7 +12,8 @@ log = logging.getLogger("braid.executor")
 
 CALLED = (
     *("braid_winograd", "braid_attention", "braid_rows", "braid_groups", "braid_rotate"),
-    *("braid_reduce", "braid_elements", "braid_gather", "braid_running", "braid_recurrent"),
+    *("braid_reduce", "braid_elements", "braid_gather", "braid_extremes", "braid_running"),
+    "braid_recurrent",
 )
 """Functions that are called as a primitive is (call.h)."""
 

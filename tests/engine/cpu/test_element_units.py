@@ -58,14 +58,15 @@ def numbers(dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
 
 def same(kind: str, inputs: dict[str, Tensor | None], **attributes: Literal) -> None:
     """The kernel exists, and answers to the bit what torch does, with 1 and 3 threads."""
-    graph, weights = unit_graph(kind, inputs, [], attributes)
+    results = ("y", "places") if kind == "braid.topk" else ("y",)
+    graph, weights = unit_graph(kind, inputs, [], attributes, results)
     (unit,) = graph.operators
-    (wanted,) = call(unit, list(inputs.values()))
+    wanted = call(unit, list(inputs.values()))
     kernel = next(iter(all_kernels(graph, weights).values()))
     assert kernel.recipe is not None
     for threads in (1, 3):
         result = kernel.run_on(threads)(*inputs.values())
-        got = result if isinstance(result, Tensor) else result[0]
+        got = (result,) if isinstance(result, Tensor) else result
         torch.testing.assert_close(got, wanted, rtol=0, atol=0, equal_nan=True)
 
 
@@ -167,19 +168,49 @@ def test_gathers(dtype: torch.dtype, indices: torch.dtype) -> None:
         same("aten.embedding", {"x": x[0], "at": torch.randint(0, 30, (2, 9)).to(indices)})
 
 
-def test_gathers_at_known_tuples() -> None:
-    x = torch.randn(3, 7, 5, 2)
-    at = torch.stack([torch.randint(-e, e, (4, 6)) for e in (3, 7, 5)], -1)
-    graph, weights = unit_graph("braid.gather_nd", {"x": x, "at": at}, ["at"], {})
-    (unit,) = graph.operators
-    kernel = next(iter(all_kernels(graph, weights).values()))
-    assert kernel.recipe is not None
-    result = kernel.run_on(2)(x, at)
-    assert torch.equal(result if isinstance(result, Tensor) else result[0], call(unit, [x, at])[0])
+@pytest.mark.parametrize("indices", [torch.int32, torch.int64], ids=str)
+@pytest.mark.parametrize("dtype", MOVED, ids=str)
+def test_gathers_of_single_elements(dtype: torch.dtype, indices: torch.dtype) -> None:
+    x = numbers(dtype, (4, 30, 70))
+    for axis, extent in enumerate(x.shape):
+        shape = [*x.shape]
+        shape[axis] = 11
+        at = torch.randint(-extent, extent, shape).to(indices)
+        same("braid.gather_elements", {"x": x, "at": at}, axis=axis)
+
+
+@pytest.mark.parametrize("dtype", MOVED, ids=str)
+def test_gathers_at_tuples(dtype: torch.dtype) -> None:
+    x = numbers(dtype, (3, 7, 5, 2))
+    for depth in range(1, 5):
+        at = torch.stack([torch.randint(-e, e, (4, 6)) for e in x.shape[:depth]], -1)
+        same("braid.gather_nd", {"x": x, "at": at})
+
+
+EXTREME = torch.tensor(
+    [[3.0, torch.nan, -torch.inf, 3, torch.nan, torch.inf], [0, -0.0, 5, 5, 1, 2]]
+)
 
 
 @pytest.mark.parametrize("axis", [0, 1, -1])
-@pytest.mark.parametrize("dtype", [torch.int32, torch.int64], ids=str)
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64, torch.float32], ids=str)
+def test_largest_and_least(dtype: torch.dtype, axis: int) -> None:
+    tensors = [numbers(dtype, (5, 12, 7))]
+    if dtype == torch.float32:
+        tensors += [EXTREME, EXTREME.t().contiguous(), torch.randn(300, 100)]
+    for x in tensors:
+        for kind in ("braid.argmax", "braid.argmin"):
+            for keepdim in (False, True):
+                same(kind, {"x": x}, dim=axis, keepdim=keepdim)
+            same(kind, {"x": x}, dim=axis, select_last=True)
+        for largest in (False, True):
+            for count in (1, 2, x.shape[axis]):
+                if count <= 64:
+                    same("braid.topk", {"x": x}, dim=axis, k=[count], largest=largest)
+
+
+@pytest.mark.parametrize("axis", [0, 1, -1])
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64, torch.float32], ids=str)
 def test_running_sums(dtype: torch.dtype, axis: int) -> None:
     same("braid.cumsum", {"x": numbers(dtype, (3, 9, 4))}, dim=axis)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import pytest
 import torch
@@ -37,7 +37,11 @@ Attributes = Mapping[str, Literal]
 
 
 def unit_graph(
-    kind: str, inputs: Mapping[str, Tensor | None], constants: list[str], attributes: Attributes
+    kind: str,
+    inputs: Mapping[str, Tensor | None],
+    constants: list[str],
+    attributes: Attributes,
+    results: Sequence[str] = ("y",),
 ) -> tuple[OpGraph, dict[str, Tensor]]:
     """A static graph of one unit whose operands are ``inputs``, in order; None is absent."""
     given = {name: tensor for name, tensor in inputs.items() if tensor is not None}
@@ -45,14 +49,14 @@ def unit_graph(
     template = OpGraph(
         name="one",
         inputs={name: spec for name, spec in specs.items() if name not in constants},
-        outputs={"y": "y"},
+        outputs={name: name for name in results},
         constants={name: spec for name, spec in specs.items() if name in constants},
         operators=(
             Operator(
                 "unit",
                 kind,
                 tuple(name if tensor is not None else "" for name, tensor in inputs.items()),
-                ("y",),
+                tuple(results),
                 attributes,
             ),
         ),
