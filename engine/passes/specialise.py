@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from itertools import count
 
 import torch
 from torch import Tensor
@@ -33,11 +34,11 @@ from braid.engine.ops.evaluation import (
 from braid.engine.ops.families.quantised_unit import DEQUANTISE
 from braid.engine.ops.kinds import op
 from braid.engine.passes.body import live, with_constants
+from braid.engine.passes.spelling import IDENTITY, spelled
 from braid.engine.runtime.stopping import check_stopped
 from braid.engine.runtime.yielding import YieldToRequests, no_pause
 
 COND = "braid.cond"
-IDENTITY = "braid.identity"
 
 HOST_ELEMENTS = 2**24  # most elements of a tensor evaluated on the host
 FOLDED_ELEMENTS = 2**16  # most elements of shape arithmetic kept as a new constant
@@ -202,7 +203,9 @@ class _Walk:
                     attributes[key] = self._content(value, operator).tolist()
                 name, kind = operator.name, operator.kind
                 self._taken.append(Operator(name, kind, inputs, outputs, attributes, host))
-                self._take(Operator(name, kind, inputs, outputs, attributes))
+                alias = self._take(Operator(name, kind, inputs, outputs, attributes))
+                if alias:
+                    scope[operator.outputs[0]] = alias
 
     def _fresh(self, value: str, scope: dict[str, str]) -> str:
         """Return a name for a new value: its own, unless another branch has used that."""
@@ -225,27 +228,52 @@ class _Walk:
         for outer, value in zip(operator.outputs, branch.outputs, strict=True):
             scope[outer] = inner.get(value, value)
 
-    def _take(self, operator: Operator) -> None:
-        """Evaluate shape arithmetic; keep anything else, with the specs of its outputs."""
+    def _take(self, operator: Operator) -> str:
+        """Evaluate shape arithmetic; keep anything else, with the specs of its outputs.
+
+        Returns the value that its only output equals; "": there is none.
+        """
         operands = [self._meta[name] if name else None for name in operator.inputs]
         if op(operator.kind).shape_only:
             self._learn(operator, attempt(operator, operands))
-            return
+            return ""
         try:
             outputs = attempt(operator, operands)
         except InvalidRequest as error:  # a shape that depends on content?
             if isinstance(error, TooLarge) or not self._is_shape_arithmetic(operator):
                 raise
             self._learn(operator, self._evaluated(operator))
-            return
+            return ""
         for name, output in zip(operator.outputs, outputs, strict=False):
             self._meta[name] = output
         small = sum(output.numel() for output in outputs) <= FOLDED_ELEMENTS
         if small and self._is_shape_arithmetic(operator):
             self._learn(operator, self._evaluated(operator))
-            return
-        self._made_by.update(dict.fromkeys(operator.outputs, len(self._kept)))
-        self._kept.append(operator)
+            return ""
+        for part in self._spelled(operator):
+            if part.kind == IDENTITY:
+                return part.inputs[0]
+            operands = [self._meta[name] if name else None for name in part.inputs]
+            if part is not operator:
+                self._meta.update(zip(part.outputs, attempt(part, operands), strict=True))
+            self._made_by.update(dict.fromkeys(part.outputs, len(self._kept)))
+            self._kept.append(part)
+        return ""
+
+    def _spelled(self, operator: Operator) -> list[Operator]:
+        """An operator as it is, or what is in its place."""
+        if "" in operator.inputs:
+            return [operator]
+        shapes = [self._meta[name].shape for name in (*operator.inputs, operator.outputs[0])]
+        result, number = operator.outputs[0], count(1)
+        names = (name for n in number if (name := f"{result}.{n}") not in self._meta)
+        found = spelled(operator, shapes, self._weights.get, lambda: next(names))
+        if found is None:
+            return [operator]
+        parts, constants = found
+        self._contents.update(constants)
+        self._meta.update((name, meta_like(tensor)) for name, tensor in constants.items())
+        return parts
 
     def _is_shape_arithmetic(self, operator: Operator) -> bool:
         """True if everything the operator reads is known and small, and no quantised weight."""

@@ -11,7 +11,8 @@ from __future__ import annotations
 import ctypes
 import math
 from collections.abc import Callable, Mapping, Sequence
-from itertools import groupby, pairwise
+from dataclasses import replace
+from itertools import groupby
 
 import torch
 from torch import Tensor
@@ -356,8 +357,8 @@ def _extremes(unit: Operator, binding: UnitBinding, native: ctypes.CDLL) -> Kern
     is_last = bool(how.get("select_last"))
 
     def make(_: int) -> Recipe:
-        how = _TYPES[dtype], is_least, is_last, is_argmin
-        structure = _Extremes(None, *extents, kept, *how)
+        order = _TYPES[dtype], is_least, is_last, is_argmin
+        structure = _Extremes(None, *extents, kept, *order)
         call = NativeCall(binding.library, native.braid_extremes, structure)
         results = [Place("result", number) for number in range(len(unit.outputs))]
         places = dict(zip((MANY, DST), results[::-1], strict=False))
@@ -388,37 +389,48 @@ def _running_sum(unit: Operator, binding: UnitBinding, native: ctypes.CDLL) -> K
 
 
 def _reduction(unit: Operator, binding: UnitBinding, native: ctypes.CDLL) -> Kernel | None:
-    """One number of those along axes that lie one after the other."""
+    """One number of those along axes that lie one after the other, or of a copy where they do."""
     (data,), (result,) = unit.inputs, unit.outputs
-    shape, target = binding.shape(data), binding.shape(result)
+    shape, rank = binding.shape(data), len(binding.shape(result))
     if binding.library.dtype != torch.float32 or not all(map(binding.is_plain, (data, result))):
         return None
     given = wholes(unit.attributes.get("dims") or [*range(len(shape))])
-    if not unit.attributes.get("dims") and unit.attributes.get("noop"):
+    if not shape or (not unit.attributes.get("dims") and unit.attributes.get("noop")):
         return None
     dims = {normal_axis(axis, len(shape)) for axis in given}
-    strides = binding.strides(data)
+    if rank < len(shape) and not binding.lies_dense(result):
+        return None
+    strides, steps = binding.strides(data), binding.strides(result)
+    kept = [axis for axis in range(len(shape)) if axis not in dims]
+    if rank == len(shape):
+        kept.sort(key=lambda axis: -steps[axis])
     order = sorted((a for a, e in enumerate(shape) if e > 1), key=lambda a: -strides[a])
     runs = [(is_in, [*axes]) for is_in, axes in groupby(order, key=lambda axis: axis in dims)]
     places = [at for at, (is_in, _) in enumerate(runs) if is_in]
     left = [axis for is_in, axes in runs for axis in axes if not is_in]
-    if len(places) != 1 or not shape:
-        return None
-    steps = binding.strides(result)
-    if len(target) == len(shape):
-        if any(steps[far] < steps[near] for far, near in pairwise(left)):
-            return None  # the results lie in another order
-    elif left != sorted(left) or not binding.lies_dense(result):
-        return None
-    sizes = [math.prod(shape[axis] for axis in axes) for _, axes in runs]
-    at = places[0]
-    extents = math.prod(sizes[:at]), sizes[at], math.prod(sizes[at + 1 :])
-    code = REDUCTIONS[unit.kind]
+    code, copy = REDUCTIONS[unit.kind], None
+    if len(places) == 1 and left == [axis for axis in kept if shape[axis] > 1]:
+        sizes = [math.prod(shape[axis] for axis in axes) for _, axes in runs]
+        at = places[0]
+        extents = math.prod(sizes[:at]), sizes[at], math.prod(sizes[at + 1 :])
+    else:
+        last = torch.empty_strided(shape, strides, device="meta").permute(*kept, *sorted(dims))
+        copy = copy_of(last, torch.empty(last.shape, device="meta").stride(), binding.library)
+        if copy is None:
+            return None
+        count = math.prod(shape[axis] for axis in dims)
+        extents = math.prod(shape) // count, count, 1
 
     def make(threads: int) -> Recipe:
         structure = _Reduction(None, code, *extents, threads)
-        call = NativeCall(binding.library, native.braid_reduce, structure)
-        return _on_one(call, binding, unit)
+        recipe = _on_one(NativeCall(binding.library, native.braid_reduce, structure), binding, unit)
+        if copy is None:
+            return recipe
+        between, (action,) = Place("temporary", 0), recipe.actions
+        before = Action(copy(threads), {}, {MANY: Place("operand", 0), DST: between})
+        after = replace(action, places={**action.places, SRC: between})
+        buffer = Buffer((math.prod(shape),), images=False)
+        return replace(recipe, actions=(before, after), temporaries=(buffer,))
 
     return Kernel(VARIANT, recipe=make, needs_finite=code > 2)
 

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from braid.core.graph import Operator
-from braid.engine.cpu.kernels.element_units import bind_elements
+from braid.engine.cpu.kernels.element_units import bind_elements, type_of
 from braid.engine.cpu.kernels.elementwise_units import (
     COMBINING,
     cast,
@@ -66,9 +66,10 @@ def bind_directly(unit: Operator, binding: UnitBinding) -> Kernel | None:
         return None
     if unit.kind in VIEW_KINDS or _crops(unit):
         return viewed(unit, binding, steps)
-    plain = unit.outputs if unit.kind == "braid.cast" else (unit.inputs[0], *unit.outputs)
+    plain = {"braid.cast": unit.outputs, "aten.cat": ()}
     binder, kernel = _BINDERS.get(unit.kind), None
-    if binder is not None and all(map(binding.is_plain, plain)):
+    ends = unit.inputs[0], *unit.outputs
+    if binder is not None and all(map(binding.is_plain, plain.get(unit.kind, ends))):
         kernel = binder(unit, binding, steps)
     on_elements = bind_elements(unit, binding)
     if on_elements is not None and steps:
@@ -253,21 +254,30 @@ def _mean(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> Kernel |
 
 
 def _concatenation(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> Kernel | None:
+    """Values of any type one after the other; those that oneDNN has not move as others do."""
     (result,) = unit.outputs
-    shape, dim = binding.shape(result), unit.attributes["dim"]
-    if steps or len(unit.inputs) < 2 or not all(map(binding.is_plain, unit.inputs)):
+    shape, dim, dtype = binding.shape(result), unit.attributes["dim"], type_of(result, binding)
+    shapes = [binding.shape(name) for name in unit.inputs]
+    if steps or len(unit.inputs) < 2 or any(0 in shape for shape in shapes):
+        return None
+    if {type_of(name, binding) for name in unit.inputs} != {dtype}:
         return None
     assert isinstance(dim, int)
-    images = not binding.lies_dense(result)
+    images, library = not binding.lies_dense(result), binding.library
+    words: tuple[int, ...] = ()
+    if dtype != library.dtype:
+        if images or dtype.itemsize not in (1, 4, 8):
+            return None
+        words = (dtype.itemsize // 4,) if dtype.itemsize > 1 else ()
+        library = library.on(torch.float32 if words else torch.uint8)
 
     def describe() -> Primitive:
-        library = binding.library
         layout = library.images if images else library.dense
-        parts = [layout(binding.shape(name)) for name in unit.inputs]
-        return floats.concat(library, parts, layout(shape), dim % len(shape))
+        parts = [layout((*part, *words)) for part in shapes]
+        return floats.concat(library, parts, layout((*shape, *words)), dim % len(shape))
 
     arguments = {MANY + i: i for i in range(len(unit.inputs))}
-    return binding.kernel(describe, arguments, binding.buffer(shape, images=images))
+    return binding.kernel(describe, arguments, Buffer(shape, images, dtype=dtype))
 
 
 def _crops(unit: Operator) -> bool:

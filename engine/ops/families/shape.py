@@ -199,7 +199,8 @@ def pad(
         return F.pad(x, [p for pair in flat for p in pair], value=fill)
     for axis, (begin, end) in by_axis.items():
         if begin or end:
-            x = x.index_select(axis, _source_positions(x, axis, begin, end, mode))
+            places = source_positions(x.shape[axis], axis, begin, end, mode)
+            x = x.index_select(axis, places.to(x.device))
     return x
 
 
@@ -217,10 +218,9 @@ def _cropped(x: Tensor, axis: int, begin: int, end: int) -> tuple[Tensor, tuple[
     return x.narrow(axis, start, max(0, stop - start)), left
 
 
-def _source_positions(x: Tensor, axis: int, begin: int, end: int, mode: str) -> Tensor:
-    """For each position of the padded axis, the position of x that it copies."""
-    extent = x.shape[axis]
-    places = torch.arange(-begin, extent + end, device=x.device)
+def source_positions(extent: int, axis: int, begin: int, end: int, mode: str) -> Tensor:
+    """For each position of a padded axis, the position of the axis that it copies, on the CPU."""
+    places = torch.arange(-begin, extent + end, device="cpu")
     if extent == 0:
         raise ValueError(f"axis {axis} is empty, {mode} padding has nothing to copy")
     if mode == "edge":

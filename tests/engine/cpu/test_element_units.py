@@ -187,6 +187,18 @@ def test_gathers_at_tuples(dtype: torch.dtype) -> None:
         same("braid.gather_nd", {"x": x, "at": at})
 
 
+@pytest.mark.parametrize("dtype", [*TYPES, torch.float64], ids=str)
+def test_concatenations(dtype: torch.dtype) -> None:
+    for dim, extents in ((0, (2, 1)), (1, (3, 4, 2)), (-1, (1, 1, 5))):
+        shapes = [[2, 3, 4] for _ in extents]
+        for shape, extent in zip(shapes, extents, strict=True):
+            shape[dim] = extent
+        parts: dict[str, Tensor | None] = {
+            f"x{at}": numbers(dtype, (*shape,)) for at, shape in enumerate(shapes)
+        }
+        same("aten.cat", parts, dim=dim)
+
+
 EXTREME = torch.tensor(
     [[3.0, torch.nan, -torch.inf, 3, torch.nan, torch.inf], [0, -0.0, 5, 5, 1, 2]]
 )
@@ -230,6 +242,8 @@ def test_running_sums(dtype: torch.dtype, axis: int) -> None:
         ((4, 1, 9), [0, 1, 2]),
         ((3, 70, 1), [1]),
         ((2, 5, 6, 7), [2, 3]),
+        ((2, 5, 6, 7), [0, 2]),
+        ((4, 3, 6, 7, 5), [3, 1]),
     ],
     ids=str,
 )

@@ -1,0 +1,208 @@
+"""Operators in terms of others, where shapes are known: what has kernels everywhere.
+
+    einsum of two ──> permute, reshape, matmul, reshape, permute      norm of a batch ──> mul, add
+    depth to space, space to depth ──> reshape, permute, reshape      resize to its size ──> nothing
+    pad by copies ──> a gather along each axis that is padded
+
+A few networks have such operators. Each would need a kernel for each kind of device; one in the
+interpreter takes longer than its work (docs/decisions/0017-bursts.md).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from braid.core.graph import Literal, Operator
+from braid.engine.ops.families.resize import ResizeOptions
+from braid.engine.ops.families.shape import source_positions
+from braid.engine.ops.kinds import EPILOGUE
+from braid.engine.program.attributes import whole, wholes
+
+IDENTITY = "braid.identity"
+
+Known = Callable[[str], Tensor | None]
+"""Tensor of a value that is a constant; None for any other value."""
+
+
+class Spelling:
+    """The operators that take the place of one."""
+
+    def __init__(
+        self, op: Operator, shapes: Sequence[Sequence[int]], fresh: Callable[[], str]
+    ) -> None:
+        self.op = op
+        self.shapes = [tuple(shape) for shape in shapes]  # of its operands, then of its result
+        self.operators: list[Operator] = []
+        self.constants: dict[str, Tensor] = {}
+        self._fresh = fresh
+
+    def then(self, kind: str, *inputs: str, **attributes: Literal) -> str:
+        """Add an operator; returns the value that it makes."""
+        made = self._fresh()
+        self.operators.append(Operator(made, kind, inputs, (made,), attributes))
+        return made
+
+    def constant(self, tensor: Tensor) -> str:
+        name = self._fresh()
+        self.constants[name] = tensor
+        return name
+
+    def reshaped(self, value: str, before: Sequence[int], shape: Sequence[int]) -> str:
+        if tuple(before) == tuple(shape):
+            return value
+        return self.then("braid.reshape", value, shape=[*shape], allow_zero=True)
+
+    def permuted(self, value: str, order: Sequence[int]) -> str:
+        if [*order] == [*range(len(order))]:
+            return value
+        return self.then("aten.permute", value, dims=[*order])
+
+    def ended(self, value: str) -> list[Operator]:
+        """All operators; the last one, which makes ``value``, makes what the operator made."""
+        name, results = self.op.name, self.op.outputs
+        if not self.operators:
+            return [Operator(name, IDENTITY, (value,), results, {})]
+        *others, last = self.operators
+        return [*others, Operator(name, last.kind, last.inputs, results, last.attributes)]
+
+
+def spelled(
+    op: Operator, shapes: Sequence[Sequence[int]], known: Known, fresh: Callable[[], str]
+) -> tuple[list[Operator], dict[str, Tensor]] | None:
+    """Operators in the place of one, with their constants; None: it stays.
+
+    Args:
+        op: with operands that are all there.
+        shapes: of its operands, then of its result.
+        known: which of its operands are constants.
+        fresh: makes a name for a new value.
+    """
+    way = _WAYS.get(op.kind)
+    if way is None or EPILOGUE in op.attributes or len(op.outputs) != 1:
+        return None
+    spelling = Spelling(op, shapes, fresh)
+    value = way(spelling, known)
+    return None if value is None else (spelling.ended(value), spelling.constants)
+
+
+def _einsum(to: Spelling, _: Known) -> str | None:
+    """A product of two operands without sums of one alone: of matrices, behind all else."""
+    labels = _labels(str(to.op.attributes["equation"]), to.shapes)
+    if labels is None or len(labels) != 3:
+        return None
+    left, right, result = labels
+    extents = [
+        dict(zip(names, shape, strict=True)) for names, shape in zip(labels, to.shapes, strict=True)
+    ]
+    both = [name for name in left if name in right]
+    batch, inner = ([n for n in both if (n in result) is is_kept] for is_kept in (True, False))
+    rows, columns = ([n for n in side if n not in both] for side in (left, right))
+    if {*batch, *rows, *columns} != {*result} or any(extents[0][n] != extents[1][n] for n in both):
+        return None
+    all_extents = {**extents[0], **extents[1]}
+    sizes = [[all_extents[n] for n in names] for names in (batch, rows, inner, columns)]
+    lead, m, k, n = sizes[0], *(math.prod(size) for size in sizes[1:])
+    a = to.permuted(to.op.inputs[0], [left.index(name) for name in (*batch, *rows, *inner)])
+    a = to.reshaped(a, [*lead, *sizes[1], *sizes[2]], [*lead, m, k])
+    b = to.permuted(to.op.inputs[1], [right.index(name) for name in (*batch, *inner, *columns)])
+    b = to.reshaped(b, [*lead, *sizes[2], *sizes[3]], [*lead, k, n])
+    product = to.then("aten.matmul", a, b)
+    whole = to.reshaped(product, [*lead, m, n], [*lead, *sizes[1], *sizes[3]])
+    made = [*batch, *rows, *columns]
+    return to.permuted(whole, [made.index(name) for name in result])
+
+
+def _labels(equation: str, shapes: Sequence[Sequence[int]]) -> list[list[str]] | None:
+    """Names of the axes of each operand and of the result; None where one occurs twice in one."""
+    before, arrow, after = equation.replace(" ", "").partition("->")
+    parts = [*before.split(","), after]
+    if not arrow or len(parts) != len(shapes):
+        return None
+    named = []
+    for part, shape in zip(parts, shapes, strict=True):
+        hidden = len(shape) - len(part.replace("...", ""))
+        others = [f"...{number}" for number in range(hidden, 0, -1)]  # counted from the last
+        first, dots, last = part.partition("...")
+        names = [*first, *(others if dots else ()), *last]
+        if len(set(names)) < len(names) or len(names) != len(shape):
+            return None
+        named.append(names)
+    return named
+
+
+def _depth_to_space(to: Spelling, _: Known) -> str:
+    (n, c, h, w), block = to.shapes[0], whole(to.op.attributes["block"])
+    is_column = to.op.attributes.get("mode") == "CRD"
+    depth = c // block**2
+    split = (n, depth, block, block, h, w) if is_column else (n, block, block, depth, h, w)
+    parts = to.reshaped(to.op.inputs[0], to.shapes[0], split)
+    parts = to.permuted(parts, (0, 1, 4, 2, 5, 3) if is_column else (0, 3, 4, 1, 5, 2))
+    return to.reshaped(parts, (), to.shapes[1])
+
+
+def _space_to_depth(to: Spelling, _: Known) -> str:
+    (n, c, h, w), block = to.shapes[0], whole(to.op.attributes["block"])
+    split = n, c, h // block, block, w // block, block
+    parts = to.reshaped(to.op.inputs[0], to.shapes[0], split)
+    is_column = to.op.attributes.get("mode") == "CRD"
+    parts = to.permuted(parts, (0, 1, 3, 5, 2, 4) if is_column else (0, 3, 5, 1, 2, 4))
+    return to.reshaped(parts, (), to.shapes[1])
+
+
+def _resize(to: Spelling, _: Known) -> str | None:
+    options = ResizeOptions(**to.op.attributes)  # type: ignore[arg-type]
+    is_whole = options.sizes is not None or {*(options.scales or ())} == {1.0}
+    return (
+        to.op.inputs[0]
+        if to.shapes[0] == to.shapes[-1] and is_whole and not options.crops
+        else None
+    )
+
+
+def _pad(to: Spelling, _: Known) -> str | None:
+    pads, mode = to.op.attributes["pads"], to.op.attributes.get("mode", "constant")
+    if mode == "constant" or not isinstance(pads, list) or len(to.op.inputs) > 1:
+        return None
+    sides, rank = wholes(pads), len(to.shapes[0])
+    axes = [
+        axis % rank for axis in wholes(to.op.attributes.get("axes") or [*range(len(sides) // 2)])
+    ]
+    if min(sides, default=0) < 0:
+        return None
+    value = to.op.inputs[0]
+    for axis, before, after in zip(axes, sides, sides[len(axes) :], strict=False):
+        if before or after:
+            extent = to.shapes[0][axis]
+            places = to.constant(source_positions(extent, axis, before, after, str(mode)))
+            value = to.then("braid.gather", value, places, axis=axis)
+    return value
+
+
+def _batch_norm(to: Spelling, known: Known) -> str | None:
+    """Of other values than images: those have a kernel."""
+    tensors = [known(name) for name in to.op.inputs[1:]]
+    eps, rank = to.op.attributes.get("eps"), len(to.shapes[0])
+    if rank == 4 or len(tensors) != 4 or not isinstance(eps, float):
+        return None
+    if any(tensor is None or tensor.dtype != torch.float32 for tensor in tensors):
+        return None
+    scale, shift, mean, variance = (tensor.double() for tensor in tensors if tensor is not None)
+    factors = scale / torch.sqrt(variance + eps)
+    by_channel = (-1, *[1] * (rank - 2))
+    pair = (tensor.float().reshape(by_channel) for tensor in (factors, shift - mean * factors))
+    times, plus = map(to.constant, pair)
+    return to.then("aten.add", to.then("aten.mul", to.op.inputs[0], times), plus)
+
+
+_WAYS: dict[str, Callable[[Spelling, Known], str | None]] = {
+    "aten.einsum": _einsum,
+    "braid.depth_to_space": _depth_to_space,
+    "braid.space_to_depth": _space_to_depth,
+    "braid.resize": _resize,
+    "braid.pad": _pad,
+    "aten.batch_norm": _batch_norm,
+}
