@@ -264,16 +264,19 @@ class _Walk:
         """An operator as it is, or what is in its place."""
         if "" in operator.inputs:
             return [operator]
-        shapes = [self._meta[name].shape for name in (*operator.inputs, operator.outputs[0])]
-        result, number = operator.outputs[0], count(1)
-        names = (name for n in number if (name := f"{result}.{n}") not in self._meta)
-        found = spelled(operator, shapes, self._weights.get, lambda: next(names))
+        meta = [self._meta[name] for name in (*operator.inputs, operator.outputs[0])]
+        result = operator.outputs[0]
+        names = (name for n in count(1) if (name := f"{result}.{n}") not in self._meta)
+        found = spelled(operator, meta, self._known, lambda: next(names))
         if found is None:
             return [operator]
         parts, constants = found
         self._contents.update(constants)
         self._meta.update((name, meta_like(tensor)) for name, tensor in constants.items())
         return parts
+
+    def _known(self, name: str) -> Tensor | None:
+        return self._contents.get(name, self._weights.get(name))
 
     def _is_shape_arithmetic(self, operator: Operator) -> bool:
         """True if everything the operator reads is known and small, and no quantised weight."""

@@ -1,8 +1,10 @@
 """Operators in terms of others, where shapes are known: what has kernels everywhere.
 
-    einsum of two ──> permute, reshape, matmul, reshape, permute      norm of a batch ──> mul, add
-    depth to space, space to depth ──> reshape, permute, reshape      resize to its size ──> nothing
-    pad by copies ──> a gather along each axis that is padded
+    einsum of two ──> permute, reshape, matmul, reshape, permute    resize to its size ──> nothing
+    depth to space, space to depth ──> reshape, permute, reshape    norm of a batch ──> mul, add
+    pad by copies ──> a gather along each axis that is padded       pad of integers ──> cat
+    scatter to known places ──> cat, gather                         clamp of integers ──> extremes
+    product of a few ──> select, mul
 
 A few networks have such operators. Each would need a kernel for each kind of device; one in the
 interpreter takes longer than its work (docs/decisions/0017-bursts.md).
@@ -23,6 +25,8 @@ from braid.engine.ops.kinds import EPILOGUE
 from braid.engine.program.attributes import whole, wholes
 
 IDENTITY = "braid.identity"
+MOST_FACTORS = 4
+"""Of a product that is spelled out."""
 
 Known = Callable[[str], Tensor | None]
 """Tensor of a value that is a constant; None for any other value."""
@@ -31,11 +35,12 @@ Known = Callable[[str], Tensor | None]
 class Spelling:
     """The operators that take the place of one."""
 
-    def __init__(
-        self, op: Operator, shapes: Sequence[Sequence[int]], fresh: Callable[[], str]
-    ) -> None:
+    def __init__(self, op: Operator, meta: Sequence[Tensor], fresh: Callable[[], str]) -> None:
         self.op = op
-        self.shapes = [tuple(shape) for shape in shapes]  # of its operands, then of its result
+        self.shapes = [
+            tuple(tensor.shape) for tensor in meta
+        ]  # of its operands, then of its result
+        self.dtype = meta[-1].dtype  # of its result
         self.operators: list[Operator] = []
         self.constants: dict[str, Tensor] = {}
         self._fresh = fresh
@@ -71,20 +76,20 @@ class Spelling:
 
 
 def spelled(
-    op: Operator, shapes: Sequence[Sequence[int]], known: Known, fresh: Callable[[], str]
+    op: Operator, meta: Sequence[Tensor], known: Known, fresh: Callable[[], str]
 ) -> tuple[list[Operator], dict[str, Tensor]] | None:
     """Operators in the place of one, with their constants; None: it stays.
 
     Args:
         op: with operands that are all there.
-        shapes: of its operands, then of its result.
+        meta: its operands, then its result, without data.
         known: which of its operands are constants.
         fresh: makes a name for a new value.
     """
     way = _WAYS.get(op.kind)
     if way is None or EPILOGUE in op.attributes or len(op.outputs) != 1:
         return None
-    spelling = Spelling(op, shapes, fresh)
+    spelling = Spelling(op, meta, fresh)
     value = way(spelling, known)
     return None if value is None else (spelling.ended(value), spelling.constants)
 
@@ -165,21 +170,85 @@ def _resize(to: Spelling, _: Known) -> str | None:
 
 def _pad(to: Spelling, _: Known) -> str | None:
     pads, mode = to.op.attributes["pads"], to.op.attributes.get("mode", "constant")
-    if mode == "constant" or not isinstance(pads, list) or len(to.op.inputs) > 1:
+    number = to.op.attributes.get("value") or 0
+    is_constant = mode == "constant"
+    if not isinstance(pads, list) or len(to.op.inputs) > 1 or not isinstance(number, int | float):
         return None
-    sides, rank = wholes(pads), len(to.shapes[0])
-    axes = [
-        axis % rank for axis in wholes(to.op.attributes.get("axes") or [*range(len(sides) // 2)])
-    ]
-    if min(sides, default=0) < 0:
+    if is_constant and to.dtype.is_floating_point:
+        return None
+    sides, shape = wholes(pads), [*to.shapes[0]]
+    axes = wholes(to.op.attributes.get("axes") or [*range(len(sides) // 2)])
+    if min(sides, default=0) < 0 or not any(sides):
         return None
     value = to.op.inputs[0]
     for axis, before, after in zip(axes, sides, sides[len(axes) :], strict=False):
-        if before or after:
-            extent = to.shapes[0][axis]
-            places = to.constant(source_positions(extent, axis, before, after, str(mode)))
-            value = to.then("braid.gather", value, places, axis=axis)
+        axis %= len(shape)
+        if not is_constant and before + after:
+            places = source_positions(shape[axis], axis, before, after, str(mode))
+            value = to.then("braid.gather", value, to.constant(places), axis=axis)
+        elif before + after:
+            extents = [[*shape[:axis], size, *shape[axis + 1 :]] for size in (before, after)]
+            sides_of = [
+                to.constant(torch.full(e, number, dtype=to.dtype)) for e in extents if e[axis]
+            ]
+            parts = [value, *sides_of] if not before else [sides_of[0], value, *sides_of[1:]]
+            value = to.then("aten.cat", *parts, dim=axis)
+        shape[axis] += before + after
     return value
+
+
+def _clamp(to: Spelling, _: Known) -> str | None:
+    value, given = to.op.inputs[0], to.op.attributes
+    if to.dtype not in (torch.int32, torch.int64) or len(to.op.inputs) > 1:
+        return None
+    for kind, limit in (("aten.maximum", given.get("min")), ("aten.minimum", given.get("max"))):
+        if isinstance(limit, int):
+            value = to.then(kind, value, to.constant(torch.tensor(limit, dtype=to.dtype)))
+        elif limit is not None:
+            return None
+    return value
+
+
+def _scatter(to: Spelling, known: Known) -> str | None:
+    """Of elements before and updates, those that are there afterwards."""
+    data, name, updates = to.op.inputs
+    indices = known(name)
+    if indices is None or to.op.attributes.get("reduction", "none") != "none":
+        return None
+    depth = indices.shape[-1]
+    extents, rest = to.shapes[0][:depth], to.shapes[0][depth:]
+    slices, inner = math.prod(extents), math.prod(rest)
+    flat = torch.zeros(indices.shape[:-1], dtype=torch.int64)
+    for axis, extent in enumerate(extents):
+        index = indices[..., axis].long()
+        if bool(((index < -extent) | (index >= extent)).any()):
+            return None  # is refused when it runs
+        flat = flat * extent + torch.where(index < 0, index + extent, index)
+    if not slices or not inner or len(flat.unique()) < flat.numel() or not flat.numel():
+        return None
+    sources = torch.arange(slices)
+    sources[flat.flatten()] = slices + torch.arange(flat.numel())
+    before = to.reshaped(data, to.shapes[0], (slices, inner))
+    after = to.reshaped(updates, to.shapes[2], (flat.numel(), inner))
+    both = to.then("aten.cat", before, after, dim=0)
+    picked = to.then("braid.gather", both, to.constant(sources), axis=0)
+    return to.reshaped(picked, (slices, inner), to.shapes[0])
+
+
+def _product(to: Spelling, _: Known) -> str | None:
+    dims = wholes(to.op.attributes.get("dims") or [])
+    if len(dims) != 1 or not to.dtype.is_floating_point:
+        return None
+    axis = dims[0] % len(to.shapes[0])
+    if not 1 < to.shapes[0][axis] <= MOST_FACTORS:
+        return None
+    first, *others = [
+        to.then("aten.select", to.op.inputs[0], dim=axis, index=at)
+        for at in range(to.shapes[0][axis])
+    ]
+    for other in others:
+        first = to.then("aten.mul", first, other)
+    return to.reshaped(first, (*to.shapes[0][:axis], *to.shapes[0][axis + 1 :]), to.shapes[-1])
 
 
 def _batch_norm(to: Spelling, known: Known) -> str | None:
@@ -204,5 +273,8 @@ _WAYS: dict[str, Callable[[Spelling, Known], str | None]] = {
     "braid.space_to_depth": _space_to_depth,
     "braid.resize": _resize,
     "braid.pad": _pad,
+    "braid.scatter_nd": _scatter,
+    "braid.prod": _product,
+    "aten.clamp": _clamp,
     "aten.batch_norm": _batch_norm,
 }

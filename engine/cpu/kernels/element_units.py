@@ -304,7 +304,7 @@ def _gather(unit: Operator, binding: UnitBinding, native: ctypes.CDLL) -> Kernel
     dtype, index_type = type_of(data, binding), type_of(indices, binding)
     if index_type not in _WHOLE or not shape or dtype.itemsize not in _WIDTHS:
         return None
-    if not all(binding.lies_dense(name) for name in (*unit.inputs, *unit.outputs)):
+    if not all(binding.lies_dense(name) for name in (indices, result)):
         return None
     wraps = unit.kind != "aten.embedding" and bool(unit.attributes.get("wrap", True))
     axis = normal_axis(whole(unit.attributes.get("axis", 0)), len(shape))
@@ -332,10 +332,26 @@ def _gather(unit: Operator, binding: UnitBinding, native: ctypes.CDLL) -> Kernel
         call = _GatherCall(binding.library, native.braid_gather, structure)
         call.unit, call.values = unit, ranges
         at = {SRC: Place("operand", 0), _INDICES: Place("operand", 1), DST: Place("result", 0)}
-        operands = (0, False), (1, False)
-        return Recipe((Action(call, {}, at),), operands, (_buffer(result, binding),))
+        operands = (0, _is_images(data, binding)), (1, False)
+        recipe = Recipe((Action(call, {}, at),), operands, (_buffer(result, binding),))
+        return recipe if copy is None else _behind(copy(threads), recipe, shape, dtype)
 
+    copy = None
+    if _is_images(data, binding):
+        x = torch.empty_strided(shape, binding.strides(data), dtype=dtype, device="meta")
+        copy = copy_of(x, x.contiguous().stride(), binding.library)
+        if copy is None:
+            return None
     return Kernel(VARIANT, recipe=make)
+
+
+def _behind(copy: NativeCall, recipe: Recipe, shape: Sequence[int], dtype: torch.dtype) -> Recipe:
+    """A recipe of one action on a copy of its first operand; ``shape`` and ``dtype`` are its."""
+    between, (action,) = Place("temporary", 0), recipe.actions
+    before = Action(copy, {}, {MANY: Place("operand", 0), DST: between})
+    after = replace(action, places={**action.places, SRC: between})
+    buffer = Buffer((math.prod(shape),), images=False, dtype=dtype)
+    return replace(recipe, actions=(before, after), temporaries=(buffer,))
 
 
 def _extremes(unit: Operator, binding: UnitBinding, native: ctypes.CDLL) -> Kernel | None:
@@ -424,13 +440,7 @@ def _reduction(unit: Operator, binding: UnitBinding, native: ctypes.CDLL) -> Ker
     def make(threads: int) -> Recipe:
         structure = _Reduction(None, code, *extents, threads)
         recipe = _on_one(NativeCall(binding.library, native.braid_reduce, structure), binding, unit)
-        if copy is None:
-            return recipe
-        between, (action,) = Place("temporary", 0), recipe.actions
-        before = Action(copy(threads), {}, {MANY: Place("operand", 0), DST: between})
-        after = replace(action, places={**action.places, SRC: between})
-        buffer = Buffer((math.prod(shape),), images=False)
-        return replace(recipe, actions=(before, after), temporaries=(buffer,))
+        return recipe if copy is None else _behind(copy(threads), recipe, shape, torch.float32)
 
     return Kernel(VARIANT, recipe=make, needs_finite=code > 2)
 

@@ -61,7 +61,7 @@ _Laid = tuple[tuple[int, ...], tuple[int, ...]]
 """Extents and strides, in numbers."""
 
 _KINDS = COMBINING | {
-    *(WEIGHTED_SUM, QUANTISE, DEQUANTISE, "aten.cat", "braid.slice", "braid.split"),
+    *(WEIGHTED_SUM, QUANTISE, DEQUANTISE, "aten.cat", "braid.slice", "braid.split", "braid.pad"),
     *("braid.cast", "aten.where", *OPERATIONS),
 }
 """Kinds that are not pointwise, and whose results lie as their operands do."""

@@ -188,7 +188,7 @@ def _rows(
     kind = _LAYER_NORM if unit.kind == "aten.layer_norm" else _RMS_NORM
     if unit.kind in _SOFTMAXES:
         kind = _SOFTMAXES[unit.kind]
-        if len(over) != 1 or activation:
+        if over[1:].count(1) < len(over) - 1 or activation:
             return None
     columns = math.prod(over)
     fixed = {

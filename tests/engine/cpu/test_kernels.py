@@ -11,6 +11,7 @@ from torch import Tensor
 from braid.core.graph import Literal, Operator, OpGraph
 from braid.core.tensor import TensorType
 from braid.engine.cpu.kernels.candidates import CPU_KERNELS
+from braid.engine.cpu.native.find import find_native
 from braid.engine.onednn.library import find_onednn
 from braid.engine.ops.dtypes import spec_of
 from braid.engine.ops.kinds import call
@@ -124,6 +125,49 @@ def test_convolutions_with_each_fused_activation(epilogue: list[Literal]) -> Non
 
     attributes = convolution_attributes(epilogue=epilogue) if epilogue else convolution_attributes()
     check("aten.convolution", inputs, ["w", "b"], attributes)
+
+
+SUMS: list[tuple[str, tuple[int, ...], tuple[int, ...], list[str]]] = [
+    ("aten.mul", (1, 6, 4, 8), (1, 6, 1, 8), []),
+    ("aten.add", (2, 3, 4, 5), (2, 3, 4, 5), []),
+    ("aten.mul", (2, 3, 4, 5), (), ["b"]),
+    ("aten.sub", (), (2, 3, 5), ["a"]),
+    ("aten.sub", (2, 1, 5), (2, 3, 1), []),
+    ("aten.maximum", (2, 3, 4, 5), (3, 1, 5), []),
+    ("aten.div", (3, 5), (2, 3, 1), []),
+]
+
+
+@pytest.mark.parametrize("sum_of", SUMS, ids=str)
+@pytest.mark.parametrize("epilogue", [*EPILOGUES, [["aten.exp"], ["aten.tanh"]]], ids=str)
+def test_sums_with_each_activation(
+    sum_of: tuple[str, tuple[int, ...], tuple[int, ...], list[str]], epilogue: list[Literal]
+) -> None:
+    kind, left, right, constants = sum_of
+    inputs = {"a": torch.rand(left) + 0.5, "b": torch.rand(right) + 0.5}
+    attributes: Attributes = {"epilogue": epilogue} if epilogue else {}
+    graph, weights = unit_graph(kind, inputs, constants, attributes)
+
+    first = next(iter(all_kernels(graph, weights)))
+
+    check(kind, inputs, constants, attributes, expected=first)
+    assert first != "registry" or find_native() is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "attributes"),
+    [
+        *(("braid.pow", {"value": value}) for value in (2, 0.5, 3.0, -0.5, 1.7)),
+        ("aten.elu", {"alpha": 0.7}),
+        ("aten.rsqrt", {}),
+        ("aten.reciprocal", {}),
+    ],
+)
+def test_functions(kind: str, attributes: Attributes) -> None:
+    x = torch.rand(3, 411) * 5 + 0.01
+    check(kind, {"x": x}, [], attributes)
+    if kind == "aten.elu":
+        check(kind, {"x": x - 3}, [], {**attributes, "epilogue": [["aten.tanh"]]})
 
 
 @pytest.mark.parametrize(
@@ -332,15 +376,8 @@ def test_numbers_around_a_value(shape: tuple[int, ...], changed: Attributes) -> 
     check("braid.pad", {"x": torch.randn(shape)}, [], {"mode": "constant", **changed})
 
 
-@pytest.mark.parametrize(
-    "changed",
-    [
-        {"pads": [1, 1], "mode": "reflect"},
-        {"pads": [1, -1], "mode": "constant"},
-    ],
-)
-def test_other_paddings_run_on_the_registry(changed: Attributes) -> None:
-    graph, weights = unit_graph("braid.pad", {"x": torch.randn(1, 4, 9)}, [], {
-        "axes": [2], **changed})  # fmt: skip
+def test_paddings_that_crop_run_on_the_registry() -> None:
+    attributes: Attributes = {"axes": [2], "pads": [1, -1], "mode": "constant"}
+    graph, weights = unit_graph("braid.pad", {"x": torch.randn(1, 4, 9)}, [], attributes)
 
     assert set(all_kernels(graph, weights)) == {"registry"}
