@@ -19,10 +19,10 @@ import torch
 from torch import Tensor
 
 from braid.core.graph import Literal, Operator
+from braid.engine.ops.attributes import whole, wholes
 from braid.engine.ops.families.resize import ResizeOptions
 from braid.engine.ops.families.shape import source_positions
 from braid.engine.ops.kinds import EPILOGUE
-from braid.engine.program.attributes import whole, wholes
 
 IDENTITY = "braid.identity"
 MOST_FACTORS = 4

@@ -21,8 +21,8 @@ from torch import Tensor
 from braid.core.errors import InvalidArtefact
 from braid.core.graph import Literal, Operator, OpGraph
 from braid.core.tensor import TensorType
+from braid.engine.ops.attributes import image_window
 from braid.engine.ops.kinds import EPILOGUE
-from braid.engine.program.attributes import image_window
 from braid.engine.program.kernel_choice import MergedUnit
 
 _FLOATS = frozenset({"FP32", "FP16", "BF16"})

@@ -27,9 +27,9 @@ from braid.engine.cpu.kernels.winograd import bind_winograd
 from braid.engine.onednn import floats
 from braid.engine.onednn.library import DST, SRC, OneDnn, find_onednn
 from braid.engine.onednn.recipe import Action, Place, Recipe
+from braid.engine.ops.attributes import image_window
 from braid.engine.ops.dtypes import torch_dtype
 from braid.engine.ops.kinds import bound
-from braid.engine.program.attributes import image_window
 from braid.engine.program.kernel import Kernel, PackedWeights
 from braid.engine.program.kernel_choice import (
     REGISTRY,

@@ -23,11 +23,11 @@ from braid.engine.cpu.kernels.unit_binding import UnitBinding
 from braid.engine.cpu.native.find import find_native
 from braid.engine.onednn.library import DST, MANY, SRC, OneDnn
 from braid.engine.onednn.recipe import Action, Buffer, Place, Recipe
+from braid.engine.ops.attributes import whole, wholes
 from braid.engine.ops.dtypes import torch_dtype
 from braid.engine.ops.families.shape import normal_axis
 from braid.engine.ops.kinds import EPILOGUE
 from braid.engine.ops.value_ranges import ValueRange, along_axis, index_tuples
-from braid.engine.program.attributes import whole, wholes
 from braid.engine.program.kernel import Kernel
 
 _MOST_AXES, _MOST_OPERANDS = 6, 3

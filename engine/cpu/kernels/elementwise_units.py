@@ -38,13 +38,13 @@ from braid.engine.onednn.library import (
     PostOp,
 )
 from braid.engine.onednn.recipe import Action, Buffer, Place, Recipe
+from braid.engine.ops.attributes import wholes
 from braid.engine.ops.dtypes import torch_dtype
 from braid.engine.ops.families.attention import ATTENTION, ROTATE
 from braid.engine.ops.families.quantised_unit import DEQUANTISE, IDENTITY, QUANTISE
 from braid.engine.ops.kinds import EPILOGUE, OPS, WEIGHTED_SUM
 from braid.engine.passes.attention import RESHAPES
 from braid.engine.passes.fusion import weights_of
-from braid.engine.program.attributes import wholes
 from braid.engine.program.kernel import Kernel
 
 _ALGORITHMS = {

@@ -51,9 +51,9 @@ from braid.engine.onednn.library import (
     Unsupported,
 )
 from braid.engine.onednn.recipe import Action, Buffer, Place, Recipe
+from braid.engine.ops.attributes import image_window, wholes
 from braid.engine.ops.families.linear import same_padding
 from braid.engine.ops.kinds import WEIGHTED_SUM
-from braid.engine.program.attributes import image_window, wholes
 from braid.engine.program.kernel import Kernel
 
 _GLOBAL_POOL = "braid.global_avg_pool"

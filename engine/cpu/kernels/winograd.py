@@ -25,7 +25,7 @@ from braid.engine.cpu.kernels.unit_binding import UnitBinding
 from braid.engine.cpu.native.find import find_native
 from braid.engine.onednn.library import DST, SCRATCH, OneDnn, PostOp
 from braid.engine.onednn.recipe import Action, Buffer, Place, Recipe
-from braid.engine.program.attributes import image_window
+from braid.engine.ops.attributes import image_window
 from braid.engine.program.kernel import Kernel
 
 VARIANT = "winograd"

@@ -22,8 +22,8 @@ from torch import Tensor
 from braid.core.graph import Operator
 from braid.engine.cuda.kernels.fallback_kernel import reject_residue
 from braid.engine.cuda.kernels.fused import FusedOps
+from braid.engine.ops.attributes import image_window
 from braid.engine.ops.kinds import EPILOGUE, epilogue_steps
-from braid.engine.program.attributes import image_window
 from braid.engine.program.kernel import Kernel, PackedWeights
 
 FORMATS = {"nchw": torch.contiguous_format, "nhwc": torch.channels_last}

@@ -28,9 +28,9 @@ from braid.engine.onednn.library import (
     Primitive,
 )
 from braid.engine.onednn.recipe import Action, Buffer, Place, Recipe
+from braid.engine.ops.attributes import image_window
 from braid.engine.ops.dtypes import torch_dtype
 from braid.engine.passes.quantised.values import signed_weights
-from braid.engine.program.attributes import image_window
 from braid.engine.program.kernel import Kernel
 
 _BYTES = (torch.uint8, torch.int8)

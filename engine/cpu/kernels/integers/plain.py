@@ -14,9 +14,9 @@ from braid.engine.onednn import integers
 from braid.engine.onednn.integers import AverageWindow, Types
 from braid.engine.onednn.library import POST_OP, SCALES, SRC, SRC_1, ZERO_POINT, PostOp, Primitive
 from braid.engine.onednn.recipe import Buffer
+from braid.engine.ops.attributes import wholes
 from braid.engine.ops.dtypes import torch_dtype
 from braid.engine.ops.families.quantised_unit import Grid, QuantisedUnit
-from braid.engine.program.attributes import wholes
 from braid.engine.program.kernel import Kernel
 
 

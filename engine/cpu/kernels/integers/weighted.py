@@ -25,9 +25,9 @@ from braid.engine.onednn.library import (
     Primitive,
 )
 from braid.engine.onednn.recipe import Buffer, Recipe
+from braid.engine.ops.attributes import image_window
 from braid.engine.ops.dtypes import torch_dtype
 from braid.engine.ops.families.quantised_unit import QuantisedUnit
-from braid.engine.program.attributes import image_window
 from braid.engine.program.kernel import Kernel
 
 SUMMAND = 3  # position among the operands
