@@ -250,26 +250,26 @@ class _Walk:
         if small and self._is_shape_arithmetic(operator):
             self._learn(operator, self._evaluated(operator))
             return ""
-        for part in self._spelled(operator):
-            if part.kind == IDENTITY:
-                return part.inputs[0]
-            operands = [self._meta[name] if name else None for name in part.inputs]
-            if part is not operator:
-                self._meta.update(zip(part.outputs, attempt(part, operands), strict=True))
-            self._made_by.update(dict.fromkeys(part.outputs, len(self._kept)))
-            self._kept.append(part)
+        parts = self._spelled(operator)
+        if parts and parts[0].kind == IDENTITY:
+            return parts[0].inputs[0]
+        for part in parts:
+            self._take(part)
+        if not parts:
+            self._made_by.update(dict.fromkeys(operator.outputs, len(self._kept)))
+            self._kept.append(operator)
         return ""
 
     def _spelled(self, operator: Operator) -> list[Operator]:
-        """An operator as it is, or what is in its place."""
+        """The operators in the place of one; none: it stays."""
         if "" in operator.inputs:
-            return [operator]
+            return []
         meta = [self._meta[name] for name in (*operator.inputs, operator.outputs[0])]
         result = operator.outputs[0]
         names = (name for n in count(1) if (name := f"{result}.{n}") not in self._meta)
         found = spelled(operator, meta, self._known, lambda: next(names))
         if found is None:
-            return [operator]
+            return []
         parts, constants = found
         self._contents.update(constants)
         self._meta.update((name, meta_like(tensor)) for name, tensor in constants.items())
