@@ -12,7 +12,7 @@ depend on (``static_inputs``), whose content is part of the specialisation. Aske
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import count
@@ -34,7 +34,7 @@ from braid.engine.ops.evaluation import (
 from braid.engine.ops.families.quantised_unit import DEQUANTISE
 from braid.engine.ops.kinds import op
 from braid.engine.passes.body import live, with_constants
-from braid.engine.passes.spelling import IDENTITY, spelled
+from braid.engine.passes.spelling import IDENTITY, SPELLED, spelled
 from braid.engine.runtime.stopping import check_stopped
 from braid.engine.runtime.yielding import YieldToRequests, no_pause
 
@@ -179,6 +179,7 @@ class _Walk:
         self._contents = dict(static_values)  # content of values, where it was evaluated
         self._kept: list[Operator] = []
         self._made_by: dict[str, int] = {}  # value -> index in _kept
+        self._names = {*_names(template.operators)}
         self._host_budget = HOST_ELEMENTS
         self._scope: dict[str, str] = {}
         self._taken: list[Operator] = []
@@ -262,11 +263,12 @@ class _Walk:
 
     def _spelled(self, operator: Operator) -> list[Operator]:
         """The operators in the place of one; none: it stays."""
-        if "" in operator.inputs:
+        if operator.kind not in SPELLED or "" in operator.inputs:
             return []
         meta = [self._meta[name] for name in (*operator.inputs, operator.outputs[0])]
         result = operator.outputs[0]
-        names = (name for n in count(1) if (name := f"{result}.{n}") not in self._meta)
+        taken = self._meta.keys() | self._names
+        names = (name for n in count(1) if (name := f"{result}.{n}") not in taken)
         found = spelled(operator, meta, self._known, lambda: next(names))
         if found is None:
             return []
@@ -368,6 +370,13 @@ class _Walk:
         # Executors would copy what repeats its elements in every run.
         made = {name: constants[name].contiguous() for name in constants.keys() & self._contents}
         return graph, {**constants, **made}
+
+
+def _names(operators: Iterable[Operator]) -> Iterator[str]:
+    for operator in operators:
+        yield operator.name
+        for branch in operator.branches:
+            yield from _names(branch.operators)
 
 
 def _meta(spec: TensorType) -> Tensor:

@@ -13,7 +13,7 @@ interpreter takes longer than its work (docs/decisions/0017-bursts.md).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -81,16 +81,15 @@ def spelled(
     """Operators in the place of one, with their constants; None: it stays.
 
     Args:
-        op: with operands that are all there.
+        op: of a kind in ``SPELLED``, with operands that are all there.
         meta: its operands, then its result, without data.
         known: which of its operands are constants.
         fresh: makes a name for a new value.
     """
-    way = _WAYS.get(op.kind)
-    if way is None or EPILOGUE in op.attributes or len(op.outputs) != 1:
+    if EPILOGUE in op.attributes or len(op.outputs) != 1:
         return None
     spelling = Spelling(op, meta, fresh)
-    value = way(spelling, known)
+    value = SPELLED[op.kind](spelling, known)
     return None if value is None else (spelling.ended(value), spelling.constants)
 
 
@@ -267,7 +266,7 @@ def _batch_norm(to: Spelling, known: Known) -> str | None:
     return to.then("aten.add", to.then("aten.mul", to.op.inputs[0], times), plus)
 
 
-_WAYS: dict[str, Callable[[Spelling, Known], str | None]] = {
+SPELLED: Mapping[str, Callable[[Spelling, Known], str | None]] = {
     "aten.einsum": _einsum,
     "braid.depth_to_space": _depth_to_space,
     "braid.space_to_depth": _space_to_depth,

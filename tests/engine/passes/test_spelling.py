@@ -8,9 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from braid.core.graph import Literal, Operator
+from braid.core.graph import Literal, Operator, OpGraph
+from braid.core.tensor import TensorType
 from braid.engine.ops.kinds import call
-from braid.engine.passes.specialise import interpret
+from braid.engine.passes.specialise import interpret, specialise
 from tests.engine.cpu.test_kernels import unit_graph
 
 
@@ -151,3 +152,20 @@ def test_products_of_a_few() -> None:
     assert said("braid.prod", {"x": x}, [], dims=[1], keepdim=False)[-1] == "aten.mul"
     assert said("braid.prod", {"x": x}, [], dims=[1], keepdim=True)[-1] == "braid.reshape"
     assert said("braid.prod", {"x": x}, [], dims=[2], keepdim=True) == ["braid.prod"]
+
+
+def test_names_of_the_model_are_left_to_it() -> None:
+    x, block = TensorType("FP32", (1, 4, 2, 2)), {"block": 2}
+    operators = (
+        Operator("y.1", "aten.relu", ("x",), ("y.2",)),
+        Operator("y", "braid.depth_to_space", ("y.2",), ("y",), {**block}),
+    )
+    graph = OpGraph("named", {"x": x}, {"y": "y", "other": "y.2"}, {}, operators)
+
+    static, _ = specialise(graph, {}, {"x": x})
+
+    assert len({op.name for op in static.operators}) == len(static.operators) == 4
+    given = torch.randn(1, 4, 2, 2)
+    outputs = interpret(static, {}, {"x": given})
+    assert torch.equal(outputs["other"], given.relu())
+    assert torch.equal(outputs["y"], torch.pixel_shuffle(given.relu(), 2))
