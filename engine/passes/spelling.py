@@ -37,9 +37,8 @@ class Spelling:
 
     def __init__(self, op: Operator, meta: Sequence[Tensor], fresh: Callable[[], str]) -> None:
         self.op = op
-        self.shapes = [
-            tuple(tensor.shape) for tensor in meta
-        ]  # of its operands, then of its result
+        # Of its operands, then of its result.
+        self.shapes = [tuple(tensor.shape) for tensor in meta]
         self.dtype = meta[-1].dtype  # of its result
         self.operators: list[Operator] = []
         self.constants: dict[str, Tensor] = {}
@@ -140,11 +139,11 @@ def _labels(equation: str, shapes: Sequence[Sequence[int]]) -> list[list[str]] |
 
 def _depth_to_space(to: Spelling, _: Known) -> str:
     (n, c, h, w), block = to.shapes[0], whole(to.op.attributes["block"])
-    is_column = to.op.attributes.get("mode") == "CRD"
+    is_crd = to.op.attributes.get("mode") == "CRD"
     depth = c // block**2
-    split = (n, depth, block, block, h, w) if is_column else (n, block, block, depth, h, w)
+    split = (n, depth, block, block, h, w) if is_crd else (n, block, block, depth, h, w)
     parts = to.reshaped(to.op.inputs[0], to.shapes[0], split)
-    parts = to.permuted(parts, (0, 1, 4, 2, 5, 3) if is_column else (0, 3, 4, 1, 5, 2))
+    parts = to.permuted(parts, (0, 1, 4, 2, 5, 3) if is_crd else (0, 3, 4, 1, 5, 2))
     return to.reshaped(parts, (), to.shapes[1])
 
 
@@ -152,19 +151,16 @@ def _space_to_depth(to: Spelling, _: Known) -> str:
     (n, c, h, w), block = to.shapes[0], whole(to.op.attributes["block"])
     split = n, c, h // block, block, w // block, block
     parts = to.reshaped(to.op.inputs[0], to.shapes[0], split)
-    is_column = to.op.attributes.get("mode") == "CRD"
-    parts = to.permuted(parts, (0, 1, 3, 5, 2, 4) if is_column else (0, 3, 5, 1, 2, 4))
+    is_crd = to.op.attributes.get("mode") == "CRD"
+    parts = to.permuted(parts, (0, 1, 3, 5, 2, 4) if is_crd else (0, 3, 5, 1, 2, 4))
     return to.reshaped(parts, (), to.shapes[1])
 
 
 def _resize(to: Spelling, _: Known) -> str | None:
     options = ResizeOptions(**to.op.attributes)  # type: ignore[arg-type]
-    is_whole = options.sizes is not None or {*(options.scales or ())} == {1.0}
-    return (
-        to.op.inputs[0]
-        if to.shapes[0] == to.shapes[-1] and is_whole and not options.crops
-        else None
-    )
+    if options.crops or (options.sizes is None and {*(options.scales or ())} != {1.0}):
+        return None
+    return to.op.inputs[0] if to.shapes[0] == to.shapes[-1] else None
 
 
 def _pad(to: Spelling, _: Known) -> str | None:
@@ -254,7 +250,7 @@ def _batch_norm(to: Spelling, known: Known) -> str | None:
     """Of other values than images: those have a kernel."""
     tensors = [known(name) for name in to.op.inputs[1:]]
     eps, rank = to.op.attributes.get("eps"), len(to.shapes[0])
-    if rank == 4 or len(tensors) != 4 or not isinstance(eps, float):
+    if rank == 4 or len(tensors) != 4 or not isinstance(eps, float) or to.dtype != torch.float32:
         return None
     if any(tensor is None or tensor.dtype != torch.float32 for tensor in tensors):
         return None

@@ -362,10 +362,11 @@ def _extremes(unit: Operator, binding: UnitBinding, native: ctypes.CDLL) -> Kern
         return None
     if not all(binding.lies_dense(name) for name in (data, *unit.outputs)):
         return None
-    axis = normal_axis(whole(how.get("dim", 0)), len(shape))
+    is_topk = unit.kind == "braid.topk"
+    axis = normal_axis(whole(how.get("dim", -1 if is_topk else 0)), len(shape))
     kept, is_argmin = 1, unit.kind == "braid.argmin"
     is_least = is_argmin
-    if unit.kind == "braid.topk":
+    if is_topk:
         kept, is_least = binding.shape(unit.outputs[0])[axis], not how.get("largest", True)
         if kept > _MOST_KEPT or len(unit.outputs) < 2:
             return None

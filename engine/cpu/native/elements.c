@@ -257,13 +257,14 @@ int braid_gather(struct gather *g, void *stream, int count, const struct argumen
     const char *from = data_at(g->data_of, count, arguments, SOURCE);
     const void *indices = data_at(g->data_of, count, arguments, SECOND);
     char *to = data_at(g->data_of, count, arguments, OUTPUT);
-    int64_t all = g->outer * g->count * g->inner, slices = 1, refused = 0, width = g->width;
+    int64_t all = g->outer * g->count * g->inner, slices = 1, width = g->width;
     if (!from || !indices || !to)
         return FAILED;
     for (int64_t axis = 0; axis < g->depth; axis++)
         slices *= g->extents[axis];
     int64_t team = all * width > FEW_BYTES ? g->threads : 1;
-#pragma omp parallel for num_threads((int)team) schedule(static) if (team > 1) reduction(max : refused)
+    g->refused = 0;
+#pragma omp parallel for num_threads((int)team) schedule(static) if (team > 1)
     for (int64_t at = 0; at < all; at++) {
         int64_t tuple = g->each ? at : at % g->count, outer = at / (g->count * g->inner), place = 0;
         for (int64_t axis = 0; axis < g->depth; axis++) {
@@ -273,9 +274,11 @@ int braid_gather(struct gather *g, void *stream, int count, const struct argumen
             int64_t wrapped = index < 0 && g->wraps ? index + extent : index;
             place = place * extent + wrapped;
             if (wrapped < 0 || wrapped >= extent) {
-#pragma omp atomic write
-                g->wrong = index;
-                refused = axis + 1;
+#pragma omp critical(braid_gather)
+                {
+                    g->refused = axis + 1;
+                    g->wrong = index;
+                }
                 place = 0;
                 break;
             }
@@ -286,8 +289,7 @@ int braid_gather(struct gather *g, void *stream, int count, const struct argumen
         else
             memcpy(to + at * width, source, (size_t)width);
     }
-    g->refused = refused;
-    return refused ? REFUSED : SUCCESS;
+    return g->refused ? REFUSED : SUCCESS;
 }
 
 int braid_extremes(const struct extremes *e, void *stream, int count,

@@ -187,6 +187,19 @@ def test_gathers_at_tuples(dtype: torch.dtype) -> None:
         same("braid.gather_nd", {"x": x, "at": at})
 
 
+def test_a_wrong_index_of_a_tuple_is_refused_by_its_own_range(executor: CpuExecutor) -> None:
+    draw = Drawing(x=(5, 7, 4))
+    draw.inputs["at"] = TensorType("INT64", (3, 2))
+    template, weights = draw.graph(draw.op("braid.gather_nd", "x", "at"))
+    graph, constants = specialise(template, weights, template.inputs)
+    inputs = {"x": torch.randn(5, 7, 4), "at": torch.tensor([[0, 6], [4, 7], [-5, -7]])}
+
+    with pytest.raises(InvalidRequest, match="cannot use the index 7; it takes -7 to 6"):
+        outside(graph, constants, executor, inputs)
+    inputs["at"][1, 1] = 0
+    outside(graph, constants, executor, inputs)
+
+
 @pytest.mark.parametrize("dtype", [*TYPES, torch.float64], ids=str)
 def test_concatenations(dtype: torch.dtype) -> None:
     for dim, extents in ((0, (2, 1)), (1, (3, 4, 2)), (-1, (1, 1, 5))):
