@@ -1,6 +1,7 @@
 """Folding of per-channel scales and shifts into the weights of what comes before them.
 
     conv ─> batch_norm ─> mul(c) ─> add(c)      becomes      conv with other weights and a bias
+    linear ─> reshape [-1, c] ─> batch_norm     becomes      linear with others ─> reshape
 
 A batch norm with stored statistics, a product with and a sum with a constant by channel all are
 ``scale * y + shift``. The producers that can take them in: convolution, transposed convolution,
@@ -17,6 +18,7 @@ import torch
 from torch import Tensor
 
 from braid.core.graph import Operator, OpGraph
+from braid.engine.ops.kinds import EPILOGUE
 from braid.engine.passes.body import Weights, fresh
 from braid.engine.passes.matching import Upstream, rewrite
 
@@ -37,7 +39,7 @@ def fold_affine(graph: OpGraph, weights: Weights) -> tuple[OpGraph, Weights]:
 
     Only where the producer's output has no other reader and the producer's weights are constant.
     """
-    return rewrite(graph, weights, _folded)
+    return rewrite(graph, weights, _folded, _folded_behind_rows)
 
 
 def matmul_to_linear(graph: OpGraph, weights: Weights) -> tuple[OpGraph, Weights]:
@@ -71,13 +73,33 @@ def _folded(op: Operator, upstream: Upstream) -> Operator | None:
     return None
 
 
+def _folded_behind_rows(op: Operator, upstream: Upstream) -> Operator | None:
+    """A reshape of a linear, that leaves it its last axis, with ``op`` in the linear's weights."""
+    view = upstream.only_read(op.inputs[0], "braid.reshape") if op.inputs else None
+    linear = upstream.only_read(view.inputs[0], _LINEAR) if view is not None else None
+    layout = _channel_axis(linear, upstream) if linear is not None else None
+    if view is None or linear is None or layout is None or view.host:
+        return None
+    shape, channels = view.attributes.get("shape"), layout[0]
+    if not isinstance(shape, list) or shape[-1:] != [channels] or EPILOGUE in view.attributes:
+        return None
+    affine = _as_affine(op, 0, (channels, -1, len(shape)), upstream.weights)
+    absorbed = None
+    if affine is not None:
+        absorbed = _absorb(linear, affine, linear.outputs[0], upstream.weights)
+    if absorbed is None:
+        return None
+    upstream.put(absorbed)
+    return dataclasses.replace(view, name=op.name, outputs=op.outputs)
+
+
 def _channel_axis(producer: Operator, upstream: Upstream) -> tuple[int, int, int] | None:
     """(channels, their axis, rank) of the producer's output; None if it cannot absorb anything.
 
     A linear's channels are axis -1; its rank is a lower bound where it is not known.
     """
     parameters, weights, ranks = producer.inputs[1:], upstream.weights, upstream.ranks
-    if producer.host or producer.attributes.get("epilogue") or not parameters:
+    if producer.host or producer.attributes.get(EPILOGUE) or not parameters:
         return None
     if any(name and name not in weights for name in parameters):
         return None
@@ -102,7 +124,7 @@ def _as_affine(
     op: Operator, position: int, layout: tuple[int, int, int], weights: Weights
 ) -> _Affine | None:
     """Scale and shift by channel that ``op`` applies to its operand at ``position``, or None."""
-    if op.host or op.attributes.get("epilogue"):
+    if op.host or op.attributes.get(EPILOGUE):
         return None
     channels, axis, rank = layout
     if op.kind == _NORM:

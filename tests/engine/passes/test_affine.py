@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from braid.engine.passes.affine import fold_affine, matmul_to_linear
+from braid.engine.passes.clean import drop_dead
 from tests.engine.passes.drawing import CONV, Drawing, assert_same_numbers, kinds
 
 
@@ -147,3 +148,32 @@ def test_a_fold_that_overflows_is_not_made() -> None:
     graph, _ = fold_affine(*net.graph(net.op("aten.mul", conv, net.constant(value=1e30))))
 
     assert kinds(graph) == ["convolution", "mul"]
+
+
+#   x ──> linear ──> reshape [-1, 8] ──> batch_norm ──> mul [8] ──> reshape      as LeViT is written
+def test_scale_and_shift_of_rows_fold_into_the_linear_before_them() -> None:
+    net = Drawing(x=["batch", 5, 6])
+    rows = net.op("braid.reshape", net.op("aten.linear", "x", net.constant(8, 6)), shape=[-1, 8])
+    scaled = net.op("aten.mul", net.norm(rows, 8), net.constant(8))
+    drawn = net.graph(net.op("braid.reshape", scaled, shape=[-1, 5, 8]))
+
+    folded = fold_affine(*drawn)
+
+    assert kinds(drop_dead(*folded)[0]) == ["linear", "reshape", "reshape"]
+    assert_same_numbers(drawn, folded, 1e-5)
+
+
+def test_rows_of_another_width_keep_their_norm() -> None:
+    net = Drawing(x=["batch", 4, 6])
+    rows = net.op("braid.reshape", net.op("aten.linear", "x", net.constant(8, 6)), shape=[-1, 16])
+    drawn = net.graph(net.norm(rows, 16))
+
+    assert kinds(fold_affine(*drawn)[0]) == ["linear", "reshape", "batch_norm"]
+
+
+def test_a_linear_that_others_read_keeps_its_weights() -> None:
+    net = Drawing(x=["batch", 4, 6])
+    y = net.op("aten.linear", "x", net.constant(8, 6))
+    drawn = net.graph(net.norm(net.op("braid.reshape", y, shape=[-1, 8]), 8), y)
+
+    assert kinds(fold_affine(*drawn)[0]) == ["linear", "reshape", "batch_norm"]
