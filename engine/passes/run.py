@@ -15,6 +15,7 @@ from braid.engine.passes.attention import fuse_attention
 from braid.engine.passes.body import Pass, Weights
 from braid.engine.passes.clean import drop_dead, drop_no_ops, merge_duplicates
 from braid.engine.passes.folding import (
+    drop_expansions,
     flatten_concats,
     fold_constants,
     fold_gathers,
@@ -58,7 +59,8 @@ PASSES: tuple[Pass, ...] = (
 
 def fuse_static(graph: OpGraph, constants: Weights) -> OpGraph:
     """What passes make of a static graph, where shapes and summands are known."""
-    graph = fuse_flat_linears(fold_gathers(graph, constants), constants)
+    graph = drop_expansions(fold_gathers(graph, constants), constants)
+    graph = fuse_flat_linears(graph, constants)
     graph = fuse_rotations(graph, constants)
     graph = fuse_attention(graph, constants)
     graph = fuse_group_norms(graph, constants)

@@ -92,7 +92,7 @@ class _Elements(ctypes.Structure):
         ("extents", ctypes.c_int64 * _MOST_AXES),
         *words("operands"),
         ("operand", _Operand * _MOST_OPERANDS),
-        *words("type", "width", "threads"),
+        *words("type", "width", "step", "threads"),
     )
 
 
@@ -193,20 +193,21 @@ def _elementwise(unit: Operator, binding: UnitBinding, native: ctypes.CDLL) -> K
 
 
 def copy_of(
-    view: Tensor, target: Sequence[int], library: OneDnn
+    view: Tensor, target: Sequence[int], library: OneDnn, step: int = 1
 ) -> Callable[[int], NativeCall] | None:
-    """A function that makes, for so many threads, a copy of a view to dense memory.
+    """A function that makes, for so many threads, a copy of a view to other memory.
 
     Args:
         view: type, shape, strides and offset of what is copied; without data.
-        target: strides of the copy.
+        target: strides of the copy, if it were dense.
         library: of the memory objects; the argument ``MANY`` is where the view's memory begins.
+        step: distance of the copy's elements.
     """
     native, dtype = find_native(), view.dtype
     if native is None or dtype.itemsize not in _WIDTHS:
         return None
     layouts = [(dtype, int(view.storage_offset()), view.stride())]
-    return _maker(native, library, layouts, (_COPY, dtype, tuple(view.shape), target))
+    return _maker(native, library, layouts, (_COPY, dtype, tuple(view.shape), target), step)
 
 
 def _maker(
@@ -214,6 +215,7 @@ def _maker(
     library: OneDnn,
     layouts: Sequence[Layout],
     how: tuple[int, torch.dtype, tuple[int, ...], Sequence[int]],
+    step: int = 1,
 ) -> Callable[[int], NativeCall] | None:
     """A function that makes the call for so many threads; None: there are too many axes.
 
@@ -236,7 +238,7 @@ def _maker(
         structure = _Elements(
             *(None, code, len(axes), extents, len(operands)),
             (_Operand * _MOST_OPERANDS)(*operands),
-            *(_TYPES.get(result, _OTHER), result.itemsize, threads),
+            *(_TYPES.get(result, _OTHER), result.itemsize, step, threads),
         )
         return NativeCall(library, native.braid_elements, structure)
 

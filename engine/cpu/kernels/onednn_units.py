@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from braid.core.graph import Operator
-from braid.engine.cpu.kernels.element_units import bind_elements, type_of
+from braid.engine.cpu.kernels.element_units import bind_elements, copy_of, type_of
 from braid.engine.cpu.kernels.elementwise_units import (
     COMBINING,
     cast,
@@ -263,6 +263,8 @@ def _concatenation(unit: Operator, binding: UnitBinding, steps: list[PostOp]) ->
     if {type_of(name, binding) for name in unit.inputs} != {dtype}:
         return None
     assert isinstance(dim, int)
+    if len(shapes) == math.prod(shape[dim % len(shape) :]) and binding.lies_dense(result):
+        return _alternating(unit, binding)
     images, library = not binding.lies_dense(result), binding.library
     words: tuple[int, ...] = ()
     if dtype != library.dtype:
@@ -278,6 +280,31 @@ def _concatenation(unit: Operator, binding: UnitBinding, steps: list[PostOp]) ->
 
     arguments = {MANY + i: i for i in range(len(unit.inputs))}
     return binding.kernel(describe, arguments, Buffer(shape, images, dtype=dtype))
+
+
+def _alternating(unit: Operator, binding: UnitBinding) -> Kernel | None:
+    """Elements of each operand in turn, where oneDNN would copy them one by one."""
+    (result,), (first, *_) = unit.outputs, unit.inputs
+    dtype, count = type_of(result, binding), len(unit.inputs)
+    part = torch.empty(math.prod(binding.shape(first)), dtype=dtype, device="meta")
+    copy = copy_of(part, (1,), binding.library, count)
+    if copy is None or not all(map(binding.lies_dense, unit.inputs)):
+        return None
+
+    def make(threads: int) -> Recipe:
+        actions = [
+            Action(
+                copy(threads),
+                {},
+                {MANY: Place("operand", at), DST: Place("result", 0, at * dtype.itemsize)},
+            )
+            for at in range(count)
+        ]
+        operands = tuple((at, False) for at in range(count))
+        buffer = Buffer(binding.shape(result), images=False, dtype=dtype)
+        return Recipe(tuple(actions), operands, (buffer,))
+
+    return Kernel(VARIANT, recipe=make)
 
 
 def _crops(unit: Operator) -> bool:

@@ -25,13 +25,14 @@ struct operand {
     int64_t offset, strides[MOST_AXES];
 };
 
-/* A dense result, and operands with strides along its axes. */
+/* A result whose elements are ``step`` apart, and operands with strides along its axes. */
 struct elements {
     data_fn data_of;
     int64_t operation, axes, extents[MOST_AXES];
     int64_t operands;
     struct operand operand[MOST_OPERANDS];
     int64_t type, width; /* of the result */
+    int64_t step;
     int64_t threads;
 };
 
@@ -61,6 +62,19 @@ struct running {
 
 #define EVERY_WIDTH OF_WIDTH(uint8_t) OF_WIDTH(uint16_t) OF_WIDTH(uint32_t) OF_WIDTH(uint64_t)
 #define EACH for (int64_t i = 0; i < count; i++)
+
+/* Elements that lie side by side, at a distance. */
+static void apart(const void *from, int64_t width, int64_t step, int64_t count, char *to) {
+#define OF_WIDTH(type)                                                                                 \
+    case sizeof(type): {                                                                               \
+        const type *source = from;                                                                     \
+        type *target = (type *)to;                                                                     \
+        EACH target[i * step] = source[i];                                                             \
+        break;                                                                                         \
+    }
+    switch (width) { EVERY_WIDTH }
+#undef OF_WIDTH
+}
 
 /* Elements at a distance, side by side: where they are, or in ``space``. */
 static const void *side_by_side(const char *from, int64_t width, int64_t stride, int64_t count,
@@ -246,10 +260,37 @@ int braid_elements(const struct elements *e, void *stream, int count,
             size = row_extent - place[e->axes - 1];
             size = size < end - at ? size : end - at;
             size = size < STRIP ? size : STRIP;
-            run_strip(e, from, to + at * e->width, size);
+            if (e->step == 1) {
+                run_strip(e, from, to + at * e->width, size);
+                continue;
+            }
+            uint64_t made[STRIP];
+            run_strip(e, from, (char *)made, size);
+            apart(made, e->width, e->step, size, to + at * e->step * e->width);
         }
     }
     return SUCCESS;
+}
+
+/* Where a tuple of indices points to in [extents ...]; -1: nowhere. */
+static int64_t place_of(struct gather *g, const void *indices, int64_t tuple) {
+    int64_t place = 0;
+    for (int64_t axis = 0; axis < g->depth; axis++) {
+        int64_t number = tuple * g->depth + axis, extent = g->extents[axis];
+        int64_t index = g->index_bytes == 8 ? ((const int64_t *)indices)[number]
+                                            : ((const int32_t *)indices)[number];
+        int64_t wrapped = index < 0 && g->wraps ? index + extent : index;
+        if (wrapped < 0 || wrapped >= extent) {
+#pragma omp critical(braid_gather)
+            {
+                g->refused = axis + 1;
+                g->wrong = index;
+            }
+            return -1;
+        }
+        place = place * extent + wrapped;
+    }
+    return place;
 }
 
 int braid_gather(struct gather *g, void *stream, int count, const struct argument *arguments) {
@@ -265,29 +306,24 @@ int braid_gather(struct gather *g, void *stream, int count, const struct argumen
     int64_t team = all * width > FEW_BYTES ? g->threads : 1;
     g->refused = 0;
 #pragma omp parallel for num_threads((int)team) schedule(static) if (team > 1)
-    for (int64_t at = 0; at < all; at++) {
-        int64_t tuple = g->each ? at : at % g->count, outer = at / (g->count * g->inner), place = 0;
-        for (int64_t axis = 0; axis < g->depth; axis++) {
-            int64_t number = tuple * g->depth + axis, extent = g->extents[axis];
-            int64_t index = g->index_bytes == 8 ? ((const int64_t *)indices)[number]
-                                                : ((const int32_t *)indices)[number];
-            int64_t wrapped = index < 0 && g->wraps ? index + extent : index;
-            place = place * extent + wrapped;
-            if (wrapped < 0 || wrapped >= extent) {
-#pragma omp critical(braid_gather)
-                {
-                    g->refused = axis + 1;
-                    g->wrong = index;
-                }
-                place = 0;
-                break;
-            }
+    for (int64_t part = 0; part < team; part++) {
+        int64_t at = part * all / team, end = (part + 1) * all / team;
+        int64_t column = at % g->inner, tuple = at / g->inner % g->count;
+        const char *source = from + at / g->inner / g->count * slices * g->inner * width;
+        for (; at < end; at++) {
+            int64_t place = place_of(g, indices, g->each ? at : tuple);
+            if (place >= 0 && width == sizeof(uint32_t))
+                memcpy(to + at * width, source + (place * g->inner + column) * width, sizeof(uint32_t));
+            else if (place >= 0)
+                memcpy(to + at * width, source + (place * g->inner + column) * width, (size_t)width);
+            if (++column < g->inner)
+                continue;
+            column = 0;
+            if (++tuple < g->count)
+                continue;
+            tuple = 0;
+            source += slices * g->inner * width;
         }
-        const char *source = from + ((outer * slices + place) * g->inner + at % g->inner) * width;
-        if (width == sizeof(uint32_t))
-            memcpy(to + at * width, source, sizeof(uint32_t));
-        else
-            memcpy(to + at * width, source, (size_t)width);
     }
     return g->refused ? REFUSED : SUCCESS;
 }

@@ -202,7 +202,7 @@ def test_a_wrong_index_of_a_tuple_is_refused_by_its_own_range(executor: CpuExecu
 
 @pytest.mark.parametrize("dtype", [*TYPES, torch.float64], ids=str)
 def test_concatenations(dtype: torch.dtype) -> None:
-    for dim, extents in ((0, (2, 1)), (1, (3, 4, 2)), (-1, (1, 1, 5))):
+    for dim, extents in ((0, (2, 1)), (1, (3, 4, 2)), (-1, (1, 1, 5)), (-1, (1, 1, 1))):
         shapes = [[2, 3, 4] for _ in extents]
         for shape, extent in zip(shapes, extents, strict=True):
             shape[dim] = extent
@@ -210,6 +210,8 @@ def test_concatenations(dtype: torch.dtype) -> None:
             f"x{at}": numbers(dtype, (*shape,)) for at, shape in enumerate(shapes)
         }
         same("aten.cat", parts, dim=dim)
+    pair: dict[str, Tensor | None] = {name: numbers(dtype, (3, 700, 1)) for name in "ab"}
+    same("aten.cat", pair, dim=2)
 
 
 EXTREME = torch.tensor(

@@ -5,7 +5,12 @@ import torch
 
 from braid.core.graph import Literal
 from braid.engine.passes.clean import drop_dead, drop_no_ops
-from braid.engine.passes.folding import fold_gathers, fold_pooled_views, fold_view_chains
+from braid.engine.passes.folding import (
+    drop_expansions,
+    fold_gathers,
+    fold_pooled_views,
+    fold_view_chains,
+)
 from braid.engine.passes.specialise import specialise
 from tests.engine.passes.drawing import Drawing, assert_same_numbers, kinds
 
@@ -107,3 +112,27 @@ def test_a_gather_of_everything_in_its_order_is_a_reshape(
 
     assert kinds(graph) == folded
     assert_same_numbers(drawn, (graph, drawn[1]))
+
+
+#   x ──┬────────────────────────────────> div ──> y      as torch's normalize is written
+#       └──> l2_norm ──> expand [2, 3, 8] ──^
+def test_sums_repeat_their_operands_themselves() -> None:
+    draw = Drawing(x=(2, 3, 8))
+    norm = draw.op("braid.l2_norm", "x", dims=[-1], keepdim=True)
+    wide = draw.op("braid.expand", norm, shape=[2, 3, 8])
+    template, weights = draw.graph(draw.op("aten.div", "x", wide))
+    graph, constants = specialise(template, weights, template.inputs)
+
+    assert [op.kind for op in drop_expansions(graph, constants).operators] == [
+        "braid.l2_norm",
+        "aten.div",
+    ]
+
+
+def test_an_expansion_that_makes_the_shape_stays() -> None:
+    draw = Drawing(x=(3, 1))
+    wide = draw.op("braid.expand", "x", shape=[3, 8])
+    template, weights = draw.graph(draw.op("aten.add", wide, wide))
+    graph, constants = specialise(template, weights, template.inputs)
+
+    assert drop_expansions(graph, constants) == graph
