@@ -92,8 +92,8 @@ def combined(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> Kerne
     first, second = places[0], 1 - places[0]
     right, buffer = unit.inputs[second], _buffer(unit, binding)
     if (function := _with_number(right, binding, algorithm)) is not None:
-        kernel = in_turn(binding, first, [function, *steps], buffer)
-        return kernel if steps else replace(kernel, needs_finite=False)
+        functions = [function, *steps]
+        return _in_turn(binding, first, functions, buffer, needs_finite=bool(steps))
     whole: _Laid = shape, binding.strides(result)
     repeated: _Laid
     is_dense = len(places) < 2 and (right in binding.graph.constants or binding.lies_dense(right))
@@ -169,11 +169,17 @@ def pointwise(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> Kern
     shape = binding.shape(unit.outputs[0])
     if first is None or len(unit.inputs) != 1 or binding.shape(unit.inputs[0]) != shape:
         return None
-    return in_turn(binding, 0, [first, *steps], _buffer(unit, binding))
+    buffer = _buffer(unit, binding)
+    return _in_turn(binding, 0, [first, *steps], buffer, needs_finite=True)
 
 
-def in_turn(
-    binding: UnitBinding, position: int, functions: Sequence[PostOp], buffer: Buffer
+def _in_turn(
+    binding: UnitBinding,
+    position: int,
+    functions: Sequence[PostOp],
+    buffer: Buffer,
+    *,
+    needs_finite: bool,
 ) -> Kernel:
     """Kernel of functions of one operand, a pass each: oneDNN fuses none into another."""
 
@@ -183,7 +189,7 @@ def in_turn(
         first = replace(first, places={**first.places, SRC: source})
         return Recipe((first, *others), ((position, buffer.images),), (buffer,))
 
-    return Kernel(VARIANT, recipe=make, needs_finite=True)
+    return Kernel(VARIANT, recipe=make, needs_finite=needs_finite)
 
 
 def passes(

@@ -66,10 +66,10 @@ def bind_directly(unit: Operator, binding: UnitBinding) -> Kernel | None:
         return None
     if unit.kind in VIEW_KINDS or _crops(unit):
         return viewed(unit, binding, steps)
-    plain = {"braid.cast": unit.outputs, "aten.cat": ()}
     binder, kernel = _BINDERS.get(unit.kind), None
-    ends = unit.inputs[0], *unit.outputs
-    if binder is not None and all(map(binding.is_plain, plain.get(unit.kind, ends))):
+    of_its_type = {"braid.cast": unit.outputs, "aten.cat": ()}  # else the first operand, too
+    plain = of_its_type.get(unit.kind, (unit.inputs[0], *unit.outputs))
+    if binder is not None and all(map(binding.is_plain, plain)):
         kernel = binder(unit, binding, steps)
     on_elements = bind_elements(unit, binding)
     if on_elements is not None and steps:
@@ -90,10 +90,11 @@ def _either(first: Kernel, second: Kernel) -> Kernel:
         assert recipe is not None, "both are without the interpreter"
         return recipe
 
-    return replace(first, recipe=make, needs_finite=first.needs_finite or second.needs_finite)
+    needs_finite = first.needs_finite or second.needs_finite
+    return Kernel(first.variant, recipe=make, needs_finite=needs_finite)
 
 
-def _followed(kernel: Kernel, steps: Sequence[PostOp], binding: UnitBinding) -> Kernel | None:
+def _followed(kernel: Kernel, steps: Sequence[PostOp], binding: UnitBinding) -> Kernel:
     """The kernel, and functions of its result, where it lies."""
 
     def make(threads: int) -> Recipe:
@@ -103,7 +104,7 @@ def _followed(kernel: Kernel, steps: Sequence[PostOp], binding: UnitBinding) -> 
         after = passes(binding.library.on(result.dtype), steps, result, threads)
         return replace(recipe, actions=(*recipe.actions, *after))
 
-    return replace(kernel, recipe=make, needs_finite=True)
+    return Kernel(kernel.variant, recipe=make, needs_finite=True)
 
 
 def _matmul(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> Kernel | None:
@@ -263,8 +264,9 @@ def _concatenation(unit: Operator, binding: UnitBinding, steps: list[PostOp]) ->
     if {type_of(name, binding) for name in unit.inputs} != {dtype}:
         return None
     assert isinstance(dim, int)
-    if len(shapes) == math.prod(shape[dim % len(shape) :]) and binding.lies_dense(result):
-        return _alternating(unit, binding)
+    in_turn = len(shapes) == math.prod(shape[dim % len(shape) :])
+    if in_turn and (alternating := _alternating(unit, binding)) is not None:
+        return alternating
     images, library = not binding.lies_dense(result), binding.library
     words: tuple[int, ...] = ()
     if dtype != library.dtype:
@@ -288,7 +290,7 @@ def _alternating(unit: Operator, binding: UnitBinding) -> Kernel | None:
     dtype, count = type_of(result, binding), len(unit.inputs)
     part = torch.empty(math.prod(binding.shape(first)), dtype=dtype, device="meta")
     copy = copy_of(part, (1,), binding.library, count)
-    if copy is None or not all(map(binding.lies_dense, unit.inputs)):
+    if copy is None or not all(map(binding.lies_dense, (*unit.inputs, result))):
         return None
 
     def make(threads: int) -> Recipe:
