@@ -18,8 +18,8 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor
 
+from braid.core.attributes import whole, wholes
 from braid.core.graph import Literal, Operator
-from braid.engine.ops.attributes import whole, wholes
 from braid.engine.ops.families.resize import ResizeOptions
 from braid.engine.ops.families.shape import source_positions
 from braid.engine.ops.kinds import EPILOGUE

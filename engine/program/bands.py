@@ -14,10 +14,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
+from braid.core.attributes import image_window, wholes
 from braid.core.errors import InvalidArtefact
 from braid.core.graph import Literal, Operator, OpGraph
 from braid.core.tensor import TensorType
-from braid.engine.ops.attributes import image_window, wholes
 
 _CONVOLUTIONS = ("aten.convolution", "braid.convolution_add")
 _POOL, _CONCATENATION = "braid.max_pool", "aten.cat"

@@ -18,10 +18,10 @@ from collections.abc import Hashable, Mapping, Sequence
 import torch
 from torch import Tensor
 
+from braid.core.attributes import image_window
 from braid.core.errors import InvalidArtefact
 from braid.core.graph import Literal, Operator, OpGraph
 from braid.core.tensor import TensorType
-from braid.engine.ops.attributes import image_window
 from braid.engine.ops.kinds import EPILOGUE
 from braid.engine.program.kernel_choice import MergedUnit
 

@@ -13,6 +13,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from braid.core.attributes import image_window
 from braid.core.errors import InvalidArtefact
 from braid.core.graph import Operator, OpGraph
 from braid.core.schedule import USUAL_KERNELS
@@ -27,7 +28,6 @@ from braid.engine.cpu.kernels.winograd import bind_winograd
 from braid.engine.onednn import floats
 from braid.engine.onednn.library import DST, SRC, OneDnn, find_onednn
 from braid.engine.onednn.recipe import Action, Place, Recipe
-from braid.engine.ops.attributes import image_window
 from braid.engine.ops.dtypes import torch_dtype
 from braid.engine.ops.kinds import bound
 from braid.engine.program.kernel import Kernel, PackedWeights

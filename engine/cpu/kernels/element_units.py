@@ -17,13 +17,13 @@ from itertools import groupby
 import torch
 from torch import Tensor
 
+from braid.core.attributes import whole, wholes
 from braid.core.graph import Operator
 from braid.engine.cpu.kernels.native_units import VARIANT, NativeCall, words
 from braid.engine.cpu.kernels.unit_binding import UnitBinding
 from braid.engine.cpu.native.find import find_native
 from braid.engine.onednn.library import DST, MANY, SRC, OneDnn
 from braid.engine.onednn.recipe import Action, Buffer, Place, Recipe
-from braid.engine.ops.attributes import whole, wholes
 from braid.engine.ops.dtypes import torch_dtype
 from braid.engine.ops.families.shape import normal_axis
 from braid.engine.ops.kinds import EPILOGUE

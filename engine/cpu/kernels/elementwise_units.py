@@ -15,6 +15,7 @@ from itertools import pairwise
 
 import torch
 
+from braid.core.attributes import wholes
 from braid.core.graph import Operator, OpGraph
 from braid.engine.cpu.kernels.element_units import OF_INTEGERS, OPERATIONS, PICKS, REDUCTIONS
 from braid.engine.cpu.kernels.epilogues import post_op
@@ -38,7 +39,6 @@ from braid.engine.onednn.library import (
     PostOp,
 )
 from braid.engine.onednn.recipe import Action, Buffer, Place, Recipe
-from braid.engine.ops.attributes import wholes
 from braid.engine.ops.dtypes import torch_dtype
 from braid.engine.ops.families.attention import ATTENTION, ROTATE
 from braid.engine.ops.families.quantised_unit import DEQUANTISE, IDENTITY, QUANTISE

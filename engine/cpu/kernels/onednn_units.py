@@ -17,6 +17,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from braid.core.attributes import image_window, wholes
 from braid.core.graph import Operator
 from braid.engine.cpu.kernels.element_units import bind_elements, copy_of, type_of
 from braid.engine.cpu.kernels.elementwise_units import (
@@ -51,7 +52,6 @@ from braid.engine.onednn.library import (
     Unsupported,
 )
 from braid.engine.onednn.recipe import Action, Buffer, Place, Recipe
-from braid.engine.ops.attributes import image_window, wholes
 from braid.engine.ops.families.linear import same_padding
 from braid.engine.ops.kinds import WEIGHTED_SUM
 from braid.engine.program.kernel import Kernel

@@ -17,6 +17,7 @@ import math
 import torch
 from torch import Tensor
 
+from braid.core.attributes import image_window
 from braid.core.graph import Operator
 from braid.engine.cpu.kernels.epilogues import post_ops
 from braid.engine.cpu.kernels.native_units import NativeCall
@@ -25,7 +26,6 @@ from braid.engine.cpu.kernels.unit_binding import UnitBinding
 from braid.engine.cpu.native.find import find_native
 from braid.engine.onednn.library import DST, SCRATCH, OneDnn, PostOp
 from braid.engine.onednn.recipe import Action, Buffer, Place, Recipe
-from braid.engine.ops.attributes import image_window
 from braid.engine.program.kernel import Kernel
 
 VARIANT = "winograd"

@@ -19,10 +19,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from braid.core.attributes import image_window
 from braid.core.graph import Operator
 from braid.engine.cuda.kernels.fallback_kernel import reject_residue
 from braid.engine.cuda.kernels.fused import FusedOps
-from braid.engine.ops.attributes import image_window
 from braid.engine.ops.kinds import EPILOGUE, epilogue_steps
 from braid.engine.program.kernel import Kernel, PackedWeights
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor
 
+from braid.core.attributes import image_window
 from braid.core.graph import Operator
 from braid.engine.cpu.kernels.unit_binding import VARIANT, UnitBinding
 from braid.engine.onednn import floats, integer_sums
@@ -28,7 +29,6 @@ from braid.engine.onednn.library import (
     Primitive,
 )
 from braid.engine.onednn.recipe import Action, Buffer, Place, Recipe
-from braid.engine.ops.attributes import image_window
 from braid.engine.ops.dtypes import torch_dtype
 from braid.engine.passes.quantised.values import signed_weights
 from braid.engine.program.kernel import Kernel

@@ -7,6 +7,7 @@ import math
 import torch
 from torch import Tensor
 
+from braid.core.attributes import wholes
 from braid.core.graph import WEIGHTS, Operator
 from braid.engine.cpu.kernels.integers.rounding import Chain, Steps, rounded, steps_of_grid
 from braid.engine.cpu.kernels.unit_binding import UnitBinding
@@ -14,7 +15,6 @@ from braid.engine.onednn import integers
 from braid.engine.onednn.integers import AverageWindow, Types
 from braid.engine.onednn.library import POST_OP, SCALES, SRC, SRC_1, ZERO_POINT, PostOp, Primitive
 from braid.engine.onednn.recipe import Buffer
-from braid.engine.ops.attributes import wholes
 from braid.engine.ops.dtypes import torch_dtype
 from braid.engine.ops.families.quantised_unit import Grid, QuantisedUnit
 from braid.engine.program.kernel import Kernel

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from braid.core.attributes import image_window
 from braid.core.graph import Operator
 from braid.engine.cpu.kernels.integers.rounding import Chain, Rounded, rounded, steps_of_grid
 from braid.engine.cpu.kernels.unit_binding import VARIANT, UnitBinding, single
@@ -25,7 +26,6 @@ from braid.engine.onednn.library import (
     Primitive,
 )
 from braid.engine.onednn.recipe import Buffer, Recipe
-from braid.engine.ops.attributes import image_window
 from braid.engine.ops.dtypes import torch_dtype
 from braid.engine.ops.families.quantised_unit import QuantisedUnit
 from braid.engine.program.kernel import Kernel
