@@ -133,7 +133,8 @@ class Stand:
         """Send some requests; returns the median latency in seconds.
 
         Raises:
-            CallFailed: no answer, or not the right one.
+            CallFailed: no answer.
+            ChildFailed: not the right one; asking again would not change it.
         """
         questions = read_questions(self._model.questions)
         target = Target(server.address, self._model.name, TIMEOUT_S)
@@ -144,7 +145,7 @@ class Stand:
                 check = call(number)
                 seconds.append(time.perf_counter() - begun)
                 if not check():
-                    raise CallFailed("wrong answer")
+                    raise ChildFailed(server.failure("answers wrongly"))
         return percentile(seconds, 50)
 
 
