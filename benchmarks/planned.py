@@ -79,7 +79,7 @@ class SearchedPlans:
 async def imported(model: Path, artefact: Path) -> Path:
     """The artefact of an ONNX file, made unless it is there."""
     if not await asyncio.to_thread(artefact.exists):
-        await import_model(model, artefact, ImportLimits(), lambda *_: None, {})
+        await import_model(model, artefact, ImportLimits(), lambda *_: None)
     return artefact
 
 

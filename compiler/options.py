@@ -43,6 +43,7 @@ class ModelOptions:
     no_pad: bool = False  # requests are never padded
     more_shapes: tuple[Shapes, ...] = ()  # scheduled beside ``input_shapes``, in the same form
     lengths: str = AUTO_LENGTHS  # of the padded axis, scheduled, too: those, or "16,32,64"
+    batchable: bool = False  # rows of requests share batches though the graph does not show it safe
 
     def __post_init__(self) -> None:
         check_precision(self.precision)
@@ -116,6 +117,8 @@ class ModelOptions:
             document["more_shapes"] = shapes
         if self.lengths != AUTO_LENGTHS:
             document["lengths"] = self.lengths
+        if self.batchable:
+            document["batchable"] = True
         return document
 
 
@@ -155,6 +158,7 @@ def options_from_json(document: Mapping[str, Any]) -> ModelOptions:
         document.get("no_pad", False),
         tuple(map(_as_tuples, document.get("more_shapes", ()))),
         document.get("lengths", AUTO_LENGTHS),
+        document.get("batchable", False),
     )
 
 

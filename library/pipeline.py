@@ -55,6 +55,7 @@ from braid.core.external_data import ModelFile, with_its_data
 from braid.core.regular_file import check_file
 from braid.core.schedule import Schedule
 from braid.engine.importer.host.launch import import_model
+from braid.engine.importer.host.request import Hints
 from braid.engine.importer.host.samples import digest_of, read_samples
 from braid.library.cache_folder import CacheFolder
 from braid.library.compiled import Compiled
@@ -196,9 +197,9 @@ async def _import(received: _Received, parts: _Parts) -> ImportedModel:
     samples = received.samples if options.samples else None
     is_there = partial(folder.has_sound_artefact, digest, is_tried=samples is not None)
     if not await retry(lambda: folder.call(is_there)):
-        shapes, limits = dict(options.input_shapes) or None, parts.settings.import_limits
+        hints, limits = Hints(options.input_shapes, samples), parts.settings.import_limits
         await retry(
-            lambda: import_model(received.file, artefact, limits, on_progress, shapes, samples),
+            lambda: import_model(received.file, artefact, limits, on_progress, hints),
             most_tries=IMPORT_TRIES,
         )
     read = partial(read_imported, digest, options, artefact)

@@ -139,6 +139,7 @@ class AsyncClient(Connection):
         pad: Mapping[str, str] | None = None,
         no_pad: bool = False,
         lengths: Sequence[int] | str = "",
+        batchable: bool = False,
         residency: str | None = None,
         wait: bool = False,
         on_progress: Callable[[Job], object] | None = None,
@@ -150,6 +151,7 @@ class AsyncClient(Connection):
             *(name, batch_sizes, planner, input_shapes, precision, accepted_error, pad, no_pad),
             residency,
             lengths=lengths,
+            batchable=batchable,
         )
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         job = accepted_job(

@@ -166,6 +166,7 @@ class Client(Connection):
         pad: Mapping[str, str] | None = None,
         no_pad: bool = False,
         lengths: Sequence[int] | str = "",
+        batchable: bool = False,
         residency: str | None = None,
         wait: bool = False,
         on_progress: Callable[[Job], object] | None = None,
@@ -195,6 +196,8 @@ class Client(Connection):
             no_pad: requests are never padded.
             lengths: of the one axis along which requests are padded, to schedule beside the input
                 shapes; "auto" (if empty): they follow from the lengths of requests; "none".
+            batchable: rows of requests may share batches though the import did not show that they
+                do not influence each other. A wrong statement lets callers change others' answers.
             residency: "pinned", "resident" or "on-demand", for all versions of the name; None: as
                 it was. ``set_serving`` changes it, and what goes with it.
             wait: return only when the job has ended; ``timeout_s`` then bounds that too.
@@ -210,6 +213,7 @@ class Client(Connection):
             *(name, batch_sizes, planner, input_shapes, precision, accepted_error, pad, no_pad),
             residency,
             lengths=lengths,
+            batchable=batchable,
         )
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         job = accepted_job(self._upload(header, model, sample_bytes(samples), on_upload, timeout_s))

@@ -242,6 +242,7 @@ class Model:
     guessed_extents: Mapping[str, int] = field(default_factory=dict)
     padding: tuple[PaddedAxis, ...] = ()  # one for each axis that requests choose
     lengths: Lengths | None = None  # None: requests are not padded
+    rows: str = ""  # why requests share no batch: the operator that may combine their rows
 
     def _repr_html_(self) -> str:
         return notebook.model_html(self)
@@ -358,6 +359,7 @@ def model_from_wire(message: admin_pb2.Model) -> Model:
             "schedules": tuple(map(_summary_from_wire, message.schedules)),
             "warnings": tuple(message.warnings),
             "guessed_extents": dict(message.guessed_extents),
+            "rows": message.rows,
             "padding": tuple(map(_padding_from_wire, message.padding)),
             "lengths": _lengths_from_wire(message),
         }
@@ -387,6 +389,7 @@ def register_header(
     no_pad: bool = False,
     residency: str | None = None,
     lengths: Sequence[int] | str = "",
+    batchable: bool = False,
 ) -> admin_pb2.RegisterModelHeader:
     options = PlannerOptions(planner) if isinstance(planner, str) else planner
     several = [input_shapes] if isinstance(input_shapes, Mapping) else list(input_shapes or ())
@@ -408,6 +411,7 @@ def register_header(
         more_input_shapes=[admin_pb2.InputShapes(shapes=shapes) for shapes in others],
         lengths=lengths if isinstance(lengths, str) else ",".join(map(str, lengths)),
         residency=None if residency is None else admin_pb2.Residency(kind=residency),
+        batchable=batchable,
     )
 
 

@@ -65,7 +65,7 @@ class WholeModel:
     loops: bool = False  # the importer saw loops; the time of every run is bounded alike
     origins: Sequence[Sequence[str]] = ()  # inputs that decide addresses (refused_values.py)
     longest: int = 0  # bytes of the longest string that is written in the model
-    range_by: str = ""  # operator that takes a range of 8 bits from its whole operand, if any does
+    range_by: str = ""  # written by earlier versions
     follows_content: bool = False  # an output has an extent that follows the content
     is_untried: bool = False  # it never ran, so even the ranks of its outputs may be others
 
@@ -125,10 +125,10 @@ def run_whole_model(
     specs = whole.result_specs([tensor.shape for tensor in inputs])
     if any(tensor.is_meta for tensor in inputs):
         return tuple(map(_without_data, specs))
-    feeds = {name: _array(tensor) for name, tensor in zip(whole.names, inputs, strict=True)}
+    feeds = {name: as_array(tensor) for name, tensor in zip(whole.names, inputs, strict=True)}
     results = run_arrays(model, feeds, whole, specs, seconds)
     device = inputs[0].device
-    return tuple(_tensor(result).to(device) for result in results)
+    return tuple(as_tensor(result).to(device) for result in results)
 
 
 def run_arrays(
@@ -268,13 +268,15 @@ def attributes_of(unit: Operator) -> WholeModel:
     return model
 
 
-def _array(tensor: Tensor) -> Any:
+def as_array(tensor: Tensor) -> Any:
+    """Return a tensor as ONNX Runtime takes it; strings as objects."""
     if is_strings(tensor):
         return strings_array(tensor)
     return array_of(tensor.detach().cpu().contiguous())
 
 
-def _tensor(result: Any) -> Tensor:
+def as_tensor(result: Any) -> Tensor:
+    """Return a result of ONNX Runtime as a tensor."""
     array = np.array(result, order="C")
     return strings_tensor(array) if array.dtype == object else tensor_of(array)
 

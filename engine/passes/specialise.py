@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import count
+from types import MappingProxyType
 
 import torch
 from torch import Tensor
@@ -123,15 +124,18 @@ class Trace:
 
 
 def trace(
-    template: OpGraph, weights: Mapping[str, Tensor], inputs: Mapping[str, TensorType]
+    template: OpGraph,
+    weights: Mapping[str, Tensor],
+    inputs: Mapping[str, TensorType],
+    static_values: Mapping[str, Tensor] = MappingProxyType({}),
 ) -> Trace:
-    """Return what ``specialise`` does with these input shapes.
+    """Return what ``specialise`` does with these arguments.
 
     Raises:
         InvalidRequest: as ``specialise``.
     """
     _check_inputs(template, inputs)
-    walk = _Walk(template, weights, inputs, {}, no_pause)
+    walk = _Walk(template, weights, inputs, static_values, no_pause)
     with torch.no_grad():
         walk.run(template.operators, {})
     return walk.trace()

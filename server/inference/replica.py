@@ -100,7 +100,7 @@ class ModelReplica:
         self.inputs: Mapping[str, TensorType] = graph.inputs
         self.outputs = tuple(graph.outputs)
         self.output_specs = {name: graph.spec(value) for name, value in graph.outputs.items()}
-        self.warnings = report.warnings
+        self.warnings, self.rows = report.warnings, report.rows
         self.padding = imported.padding
         self.guessed: Mapping[str, int] = imported.guessed
         self.batched = report.batch is not None

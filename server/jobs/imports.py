@@ -23,17 +23,14 @@ from braid.core.allowance import cpu_allowance
 from braid.core.errors import ImportLimitExceeded
 from braid.engine.importer.host.launch import ImporterCrashed
 from braid.engine.importer.host.messages import OnProgress
-from braid.engine.importer.host.request import GIB, ImportLimits
-from braid.server.jobs.interfaces import ExampleShapes
+from braid.engine.importer.host.request import GIB, Hints, ImportLimits
 
 FIRST_MEMORY_BYTES = 3 * GIB  # beyond what the libraries take
 LEAST_MEMORY_BYTES = GIB  # of a first try: one with less would often be made again
 FIRST_MEMORY_A_BYTE = 8  # of the file: read, parsed, loaded by the reference, in double precision
 FIRST_CPU_SECONDS = 60
 FIRST_BYTES_A_SECOND = 1 << 20
-RunImport = Callable[
-    [Path, Path, ImportLimits, OnProgress, ExampleShapes, Path | None], Awaitable[None]
-]
+RunImport = Callable[[Path, Path, ImportLimits, OnProgress, Hints], Awaitable[None]]
 """Imports an uploaded file within limits into an artefact folder."""
 
 _MOST_PASSES = 8  # others that may begin before one that waits for more memory
@@ -138,12 +135,7 @@ class Imports:
         self._alone = asyncio.Lock()
 
     async def __call__(
-        self,
-        upload: Path,
-        artefact: Path,
-        on_progress: OnProgress,
-        example_shapes: ExampleShapes,
-        samples: Path | None = None,
+        self, upload: Path, artefact: Path, on_progress: OnProgress, hints: Hints
     ) -> None:
         """Import; the folder appears whole or not at all, also when cancelled.
 
@@ -151,7 +143,7 @@ class Imports:
         """
 
         async def attempt(limits: ImportLimits) -> None:
-            await self._run(upload, artefact, limits, on_progress, example_shapes, samples)
+            await self._run(upload, artefact, limits, on_progress, hints)
 
         first = first_limits(self._limits, _size(upload), self._together_bytes)
         if first is not None:

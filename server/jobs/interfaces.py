@@ -21,16 +21,11 @@ from braid.compiler.imported_model import ImportedModel
 from braid.core.device_state import DeviceState
 from braid.core.schedule import Schedule, ScheduleKey
 from braid.engine.importer.host.messages import OnProgress
+from braid.engine.importer.host.request import Hints
 from braid.server.store.records import ModelVersion
 
-ExampleShapes = Mapping[str, tuple[int, ...]] | None
-"""Shapes to check a model at, by input; None: those that its file suggests."""
-
-ImportModel = Callable[[Path, Path, OnProgress, ExampleShapes, Path | None], Awaitable[None]]
-"""Imports an uploaded file into an artefact folder, which appears whole or not at all.
-
-The last path is of samples to try.
-"""
+ImportModel = Callable[[Path, Path, OnProgress, Hints], Awaitable[None]]
+"""Imports an uploaded file into an artefact folder, which appears whole or not at all."""
 
 CheckImported = Callable[[ImportedModel], None]
 """Raises BraidError if an imported model is not what was asked for; it does not serve then."""

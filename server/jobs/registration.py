@@ -51,6 +51,7 @@ from braid.core.errors import (
 )
 from braid.core.schedule import Provisional, Schedule, ScheduleKey
 from braid.engine.importer.host.report import artefact_key, read_report_of
+from braid.engine.importer.host.request import Hints
 from braid.server.jobs.interfaces import CheckImported, ServingDevice
 from braid.server.jobs.services import JobServices
 from braid.server.store.files import StoreFolder, is_sound
@@ -168,8 +169,9 @@ async def _import(
     retry = services.retry(lambda what: _report_import(report, 0.0, what))
     async with services.import_turns.of(model.sha256):
         await retry(lambda: _fetch(model, services))
-        if await asyncio.to_thread(_are_samples_untried, model, folder):
-            key = artefact_key(model.sha256, model.options.samples)
+        if await asyncio.to_thread(_needs_own_artefact, model, folder):
+            options = model.options
+            key = artefact_key(model.sha256, options.samples, batchable=options.batchable)
             own = replace(model, own_artefact=key)
             await retry(lambda: _fetch(own, services))
             if folder.has_artefact(key) or folder.upload(model.sha256).is_file():
@@ -194,8 +196,7 @@ async def _import(
                     folder.upload(model.sha256),
                     folder.artefact(model.artefact),
                     on_progress,
-                    dict(model.options.input_shapes) or None,
-                    samples,
+                    Hints(model.options.input_shapes, samples, model.options.batchable),
                 ),
                 most_tries=IMPORT_TRIES,
             )
@@ -204,12 +205,15 @@ async def _import(
     return model, await _read(model, services)
 
 
-def _are_samples_untried(model: ModelVersion, folder: StoreFolder) -> bool:
-    """True if an artefact exists whose import tried nothing, and not these samples. Blocks.
+def _needs_own_artefact(model: ModelVersion, folder: StoreFolder) -> bool:
+    """True if the options ask for another import than that of the file alone. Blocks.
 
-    It may serve other versions, and is not changed under them.
+    Rows are stated to be apart; or an artefact exists whose import tried nothing, and not these
+    samples: it may serve other versions, and is not changed under them.
     """
     samples = model.options.samples
+    if model.options.batchable:
+        return model.artefact == model.sha256
     if not samples or not folder.has_artefact(model.artefact):
         return False
     try:

@@ -63,6 +63,7 @@ class Configuration:
 
     batch_sizes: tuple[int, ...] = ()  # to schedule; none: 1, and what pays
     lengths: str = AUTO_LENGTHS  # of the padded axis, to schedule
+    batchable: bool = False  # rows may share batches whatever the import shows
     max_batch_size: int | None = None  # None: nothing is declared of the batch
     versions: VersionPolicy | None = None  # None: left open
     max_wait_ms: float | None = None  # for more rows; None: left open
@@ -82,7 +83,10 @@ class Configuration:
 
     @property
     def options(self) -> ModelOptions:
-        return ModelOptions(self.batch_sizes, PlannerSettings.for_serving(), lengths=self.lengths)
+        planner = PlannerSettings.for_serving()
+        return ModelOptions(
+            self.batch_sizes, planner, lengths=self.lengths, batchable=self.batchable
+        )
 
     def serving(self, before: ServingConfig) -> ServingConfig:
         """Return how the model is to serve, as ``before`` in what is left open."""
@@ -142,6 +146,7 @@ def _checked(config: Any, model: str, devices: Collection[str]) -> Configuration
     return Configuration(
         batch_sizes=_batch_sizes(config),
         lengths=_lengths(config.parameters),
+        batchable=_is_true(config.parameters, _BATCHABLE),
         max_batch_size=config.max_batch_size,
         versions=_versions(config.version_policy),
         max_wait_ms=batching.max_queue_delay_microseconds / 1000 or None,
@@ -203,11 +208,23 @@ def _lengths(parameters: Any) -> str:
     return ModelOptions((1,), lengths=given).lengths
 
 
-_LENGTHS = "lengths"
+def _is_true(parameters: Any, name: str) -> bool:
+    """Return whether a parameter is true; without it, it is false.
+
+    Raises:
+        InvalidRequest: it is neither true nor false.
+    """
+    given = parameters[name].string_value if name in parameters else "false"
+    if given not in ("true", "false"):
+        raise InvalidRequest(f"parameter {name} is {given[:50]!r}; give true or false")
+    return given == "true"
+
+
+_BATCHABLE, _LENGTHS = "batchable", "lengths"
 _RESIDENCY = frozenset({"residency", "idle_seconds", "refuse_unloaded"})
 """Parameters that say when a model is in memory."""
 
-_PARAMETERS = _RESIDENCY | {_LENGTHS}
+_PARAMETERS = _RESIDENCY | {_BATCHABLE, _LENGTHS}
 """Parameters that are read; others are passed over."""
 
 
@@ -220,16 +237,14 @@ def _residency(parameters: Any) -> Residency | None:
     given = {name: parameters[name].string_value for name in _RESIDENCY & parameters.keys()}
     if not given:
         return None
-    refuses = given.get("refuse_unloaded", "false")
-    if refuses not in ("true", "false"):
-        raise InvalidRequest(f"parameter refuse_unloaded is {refuses[:50]!r}; give true or false")
+    refuses = _is_true(parameters, "refuse_unloaded")
     try:
         idle_s = float(given["idle_seconds"]) if "idle_seconds" in given else None
     except ValueError:
         raise InvalidRequest(
             f"parameter idle_seconds is {given['idle_seconds'][:50]!r}; give seconds"
         ) from None
-    return Residency(given.get("residency", ON_DEMAND), idle_s, refuses == "true")
+    return Residency(given.get("residency", ON_DEMAND), idle_s, refuses)
 
 
 def _filename(name: str) -> str:

@@ -49,6 +49,7 @@ def options_from_wire(header: wire.RegisterModelHeader) -> ModelOptions:
             for more in header.more_input_shapes
         ),
         lengths=header.lengths,
+        batchable=header.batchable,
     )
 
 
@@ -120,6 +121,7 @@ def model_to_wire(
         message.outputs.extend(_specs_to_wire(served.output_specs))
         message.batched = served.batched
         message.warnings.extend(served.warnings)
+        message.rows = served.rows
         message.guessed_extents.update(served.guessed)
         message.padding.extend(map(_padding_to_wire, served.padding))
         if served.lengths.axis is not None:

@@ -20,7 +20,7 @@ class RegisterModelRequest(_message.Message):
     def __init__(self, header: _Optional[_Union[RegisterModelHeader, _Mapping]] = ..., chunk: _Optional[bytes] = ..., footer: _Optional[_Union[RegisterModelFooter, _Mapping]] = ..., samples: _Optional[bytes] = ...) -> None: ...
 
 class RegisterModelHeader(_message.Message):
-    __slots__ = ("name", "format", "batch_sizes", "planner", "input_shapes", "precision", "accepted_error", "pad", "no_pad", "more_input_shapes", "lengths", "residency")
+    __slots__ = ("name", "format", "batch_sizes", "planner", "input_shapes", "precision", "accepted_error", "pad", "no_pad", "more_input_shapes", "lengths", "residency", "batchable")
     class Format(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         FORMAT_UNSPECIFIED: _ClassVar[RegisterModelHeader.Format]
@@ -53,6 +53,7 @@ class RegisterModelHeader(_message.Message):
     MORE_INPUT_SHAPES_FIELD_NUMBER: _ClassVar[int]
     LENGTHS_FIELD_NUMBER: _ClassVar[int]
     RESIDENCY_FIELD_NUMBER: _ClassVar[int]
+    BATCHABLE_FIELD_NUMBER: _ClassVar[int]
     name: str
     format: RegisterModelHeader.Format
     batch_sizes: _containers.RepeatedScalarFieldContainer[int]
@@ -65,7 +66,8 @@ class RegisterModelHeader(_message.Message):
     more_input_shapes: _containers.RepeatedCompositeFieldContainer[InputShapes]
     lengths: str
     residency: Residency
-    def __init__(self, name: _Optional[str] = ..., format: _Optional[_Union[RegisterModelHeader.Format, str]] = ..., batch_sizes: _Optional[_Iterable[int]] = ..., planner: _Optional[_Union[PlannerOptions, _Mapping]] = ..., input_shapes: _Optional[_Mapping[str, Shape]] = ..., precision: _Optional[str] = ..., accepted_error: _Optional[float] = ..., pad: _Optional[_Mapping[str, str]] = ..., no_pad: bool = ..., more_input_shapes: _Optional[_Iterable[_Union[InputShapes, _Mapping]]] = ..., lengths: _Optional[str] = ..., residency: _Optional[_Union[Residency, _Mapping]] = ...) -> None: ...
+    batchable: bool
+    def __init__(self, name: _Optional[str] = ..., format: _Optional[_Union[RegisterModelHeader.Format, str]] = ..., batch_sizes: _Optional[_Iterable[int]] = ..., planner: _Optional[_Union[PlannerOptions, _Mapping]] = ..., input_shapes: _Optional[_Mapping[str, Shape]] = ..., precision: _Optional[str] = ..., accepted_error: _Optional[float] = ..., pad: _Optional[_Mapping[str, str]] = ..., no_pad: bool = ..., more_input_shapes: _Optional[_Iterable[_Union[InputShapes, _Mapping]]] = ..., lengths: _Optional[str] = ..., residency: _Optional[_Union[Residency, _Mapping]] = ..., batchable: bool = ...) -> None: ...
 
 class Shape(_message.Message):
     __slots__ = ("dims",)
@@ -211,7 +213,7 @@ class Extent(_message.Message):
     def __init__(self, fixed: _Optional[int] = ..., symbol: _Optional[str] = ...) -> None: ...
 
 class Model(_message.Message):
-    __slots__ = ("name", "version", "state", "message", "sha256", "size_bytes", "inputs", "outputs", "batched", "schedules", "warnings", "created_unix", "guessed_extents", "padding", "lengths")
+    __slots__ = ("name", "version", "state", "message", "sha256", "size_bytes", "inputs", "outputs", "batched", "schedules", "warnings", "created_unix", "guessed_extents", "padding", "lengths", "rows")
     class State(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         STATE_UNSPECIFIED: _ClassVar[Model.State]
@@ -248,6 +250,7 @@ class Model(_message.Message):
     GUESSED_EXTENTS_FIELD_NUMBER: _ClassVar[int]
     PADDING_FIELD_NUMBER: _ClassVar[int]
     LENGTHS_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
     name: str
     version: str
     state: Model.State
@@ -263,7 +266,8 @@ class Model(_message.Message):
     guessed_extents: _containers.ScalarMap[str, int]
     padding: _containers.RepeatedCompositeFieldContainer[PaddedAxis]
     lengths: Lengths
-    def __init__(self, name: _Optional[str] = ..., version: _Optional[str] = ..., state: _Optional[_Union[Model.State, str]] = ..., message: _Optional[str] = ..., sha256: _Optional[str] = ..., size_bytes: _Optional[int] = ..., inputs: _Optional[_Iterable[_Union[TensorSpec, _Mapping]]] = ..., outputs: _Optional[_Iterable[_Union[TensorSpec, _Mapping]]] = ..., batched: bool = ..., schedules: _Optional[_Iterable[_Union[ScheduleSummary, _Mapping]]] = ..., warnings: _Optional[_Iterable[str]] = ..., created_unix: _Optional[float] = ..., guessed_extents: _Optional[_Mapping[str, int]] = ..., padding: _Optional[_Iterable[_Union[PaddedAxis, _Mapping]]] = ..., lengths: _Optional[_Union[Lengths, _Mapping]] = ...) -> None: ...
+    rows: str
+    def __init__(self, name: _Optional[str] = ..., version: _Optional[str] = ..., state: _Optional[_Union[Model.State, str]] = ..., message: _Optional[str] = ..., sha256: _Optional[str] = ..., size_bytes: _Optional[int] = ..., inputs: _Optional[_Iterable[_Union[TensorSpec, _Mapping]]] = ..., outputs: _Optional[_Iterable[_Union[TensorSpec, _Mapping]]] = ..., batched: bool = ..., schedules: _Optional[_Iterable[_Union[ScheduleSummary, _Mapping]]] = ..., warnings: _Optional[_Iterable[str]] = ..., created_unix: _Optional[float] = ..., guessed_extents: _Optional[_Mapping[str, int]] = ..., padding: _Optional[_Iterable[_Union[PaddedAxis, _Mapping]]] = ..., lengths: _Optional[_Union[Lengths, _Mapping]] = ..., rows: _Optional[str] = ...) -> None: ...
 
 class Lengths(_message.Message):
     __slots__ = ("axis", "rows", "scheduled", "chosen")

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import tempfile
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
@@ -35,7 +35,13 @@ from braid.engine.importer.host.messages import (
 )
 from braid.engine.importer.host.process import ImporterProcess
 from braid.engine.importer.host.report import read_report, verify_files
-from braid.engine.importer.host.request import ImportLimits, ImportRequest, limit_exceeded
+from braid.engine.importer.host.request import (
+    NO_HINTS,
+    Hints,
+    ImportLimits,
+    ImportRequest,
+    limit_exceeded,
+)
 from braid.engine.processes.child import ChildEnd, ChildProcess
 from braid.engine.runtime.memory import says_out_of_memory
 
@@ -65,8 +71,7 @@ async def import_model(
     artefact: Path,
     limits: ImportLimits,
     on_progress: OnProgress,
-    example_shapes: Mapping[str, tuple[int, ...]] | None = None,
-    samples: Path | None = None,
+    hints: Hints = NO_HINTS,
 ) -> None:
     """Import an uploaded file into the folder ``artefact``.
 
@@ -75,8 +80,7 @@ async def import_model(
         artefact: must not exist yet; its parent must.
         limits: enforced on the importer process.
         on_progress: called with a fraction in [0, 1] and the present step.
-        example_shapes: shapes to verify at, by input, for models with open extents.
-        samples: file of inputs that the model takes, tried where no made-up content runs.
+        hints: what the caller knows of the model.
 
     Raises:
         UnsupportedOperators: naming all of them.
@@ -90,8 +94,7 @@ async def import_model(
     try:
         with _work_folder(artefact.parent) as folder:
             written = folder / "artefact"
-            request = ImportRequest(upload, written, limits, example_shapes or {}, samples)
-            await _import(request, on_progress)
+            await _import(ImportRequest(upload, written, limits, hints), on_progress)
             await to_the_end(asyncio.to_thread(_accept, written, artefact))
     except (OSError, DiskFailure) as error:
         if failure := disk_failure(error, artefact.parent) or shortage(error):

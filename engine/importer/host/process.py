@@ -52,8 +52,9 @@ class ImporterProcess:
     def ask(self, request: ImportRequest) -> None:
         """Send the request; a process that has ended is noticed by who reads the reports."""
         upload, artefact = request.upload.absolute(), request.artefact.absolute()
-        samples = request.samples.absolute() if request.samples else None
-        request = replace(request, upload=upload, artefact=artefact, samples=samples)
+        samples = request.hints.samples.absolute() if request.hints.samples else None
+        hints = replace(request.hints, samples=samples)
+        request = replace(request, upload=upload, artefact=artefact, hints=hints)
         line = json.dumps(to_json(request)).encode()
         self._link.write(line + b"\n")
 

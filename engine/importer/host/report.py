@@ -1,6 +1,6 @@
 """The artefact folder as the front end reads it: report and graph, no torch.
 
-<store>/artefacts/<sha256 of the upload>/         or <artefact_key(upload, samples)>/
+<store>/artefacts/<sha256 of the upload>/         or <artefact_key(upload, ...)>/
     graph.json            the template; its operators are the schedule units
     weights.safetensors   its constants, by value name
     model.onnx            the upload, where ONNX Runtime ran it in the verification
@@ -33,6 +33,10 @@ MODEL_FILE = "model.onnx"
 CONVERTED = "pt2"  # source of an artefact whose model file the import made from the upload
 MAX_MODEL_BYTES = (1 << 31) - 1  # of a converted model: the most that a protobuf message takes
 
+UNSHOWN = (
+    "an earlier version imported it and compared random rows only; delete the model and register "
+    "the file again, so that requests can share batches"
+)
 _MAX_REPORT_BYTES = 16 << 20
 _MAX_GRAPH_BYTES = 512 << 20
 _MAX_HEADER_BYTES = 100_000_000  # of safetensors, by its library
@@ -81,6 +85,8 @@ class Report:
     content: Mapping[str, Any] = field(default_factory=dict)  # of inputs, that the model takes
     samples: str = ""  # digest of those that the import was given
     padding: tuple[PaddedAxis, ...] = ()  # one for each open axis; (): not looked at
+    batchable: bool = False  # the caller stated that rows do not influence each other
+    rows: str = ""  # operator that may let rows influence each other; "": the graph shows none
 
 
 def report_from_json(document: Any) -> Report:
@@ -95,9 +101,13 @@ def report_from_json(document: Any) -> Report:
     body.setdefault("content", {})  # earlier versions did not write it
     if isinstance(batch := body.get("batch"), dict):
         body["batch"] = {"alone": False, **batch}  # earlier versions did not write it
+        if "rows" not in body:
+            body["batch"]["alone"], body["rows"] = True, UNSHOWN
     body.setdefault("narrow_type", "")  # nor this
     body.setdefault("samples", "")  # nor this
     body.setdefault("padding", [])
+    body.setdefault("batchable", False)
+    body.setdefault("rows", "")
     try:
         return from_stored_json(Report, body)
     except MalformedJson as error:
@@ -149,9 +159,16 @@ def verify_files(artefact: Path, report: Report) -> None:
         check_file(artefact, report, name)
 
 
-def artefact_key(sha256: str, samples: str) -> str:
-    """Key of the artefact of an upload that an import without these samples tried nothing of."""
-    return hashlib.sha256(f"{sha256} {samples}".encode()).hexdigest()
+def artefact_key(sha256: str, samples: str, *, batchable: bool = False) -> str:
+    """Key of an artefact of an upload that is not what an import of the file alone makes.
+
+    Args:
+        sha256: of the upload.
+        samples: digest of samples without which the import tried nothing; "" for none.
+        batchable: rows were stated not to influence each other.
+    """
+    told = f"{sha256} {samples}{' batchable' if batchable else ''}"
+    return hashlib.sha256(told.encode()).hexdigest()
 
 
 def read_report_of(artefact: Path, key: str) -> Report:
@@ -161,7 +178,8 @@ def read_report_of(artefact: Path, key: str) -> Report:
         InvalidArtefact: it is missing, too large, changed, malformed or of another upload.
     """
     report = read_report(artefact)
-    if key not in (report.sha256, artefact_key(report.sha256, report.samples)):
+    special = artefact_key(report.sha256, report.samples, batchable=report.batchable)
+    if key != special and (report.batchable or key != report.sha256):
         raise InvalidArtefact(f"{REPORT_FILE} is of another upload")
     return report
 

@@ -51,12 +51,22 @@ def limit_exceeded(limit: str, limits: ImportLimits, what: str) -> ImportLimitEx
 
 
 @dataclass(frozen=True, slots=True)
+class Hints:
+    """What the caller of an import knows of a model."""
+
+    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # by input, to verify at
+    samples: Path | None = None  # read only: inputs that the model takes, for where guesses fail
+    batchable: bool = False  # rows do not influence each other, whatever the graph shows
+
+
+NO_HINTS = Hints()
+
+
+@dataclass(frozen=True, slots=True)
 class ImportRequest:
     """Request to import an uploaded file."""
 
     upload: Path  # read only
     artefact: Path  # the folder to write; must not exist yet, its parent must
     limits: ImportLimits
-    example_shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    # by input: shapes to verify at, where the caller knows them
-    samples: Path | None = None  # read only: inputs that the model takes, for where guesses fail
+    hints: Hints = NO_HINTS

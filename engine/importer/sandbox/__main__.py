@@ -39,7 +39,7 @@ def main() -> None:
     link: int = parser.parse_args().link_fd
     give_up_rights()
     request = _receive(link)
-    keep_to(request.artefact.parent, filter(None, [request.upload, request.samples]))
+    keep_to(request.artefact.parent, filter(None, [request.upload, request.hints.samples]))
     try:
         _import(request, lambda fraction, step: _send(link, Progress(fraction, step)))
     except Exception as error:

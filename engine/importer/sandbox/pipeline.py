@@ -27,6 +27,8 @@ from braid.engine.importer.host.report import BatchAxes, Report, Verified, file_
 from braid.engine.importer.host.request import ImportRequest
 from braid.engine.importer.host.samples import Arrays, digest_of, read_samples
 from braid.engine.importer.padding.find import padded_axes
+from braid.engine.importer.rows.facts import RowsMeet
+from braid.engine.importer.rows.find import show_rows_apart
 from braid.engine.importer.upload.batch_axis import (
     guess_batch,
     repair_reshapes,
@@ -72,6 +74,7 @@ class Study:
     batch: BatchAxes | None
     checked: Checked
     warnings: tuple[str, ...]
+    rows: str = ""  # operator that may let rows influence each other
     is_verified: bool = True  # False: it ran on nothing that was tried, or never twice alike
 
 
@@ -90,7 +93,7 @@ def import_upload(source: UploadedModel, request: ImportRequest, on_progress: On
     """
     torch.set_num_threads(THREADS)
     leave_compiler_out()
-    samples = read_samples(request.samples) if request.samples else {}
+    samples = read_samples(request.hints.samples) if request.hints.samples else {}
     study, reference = _in_parts_or_whole(source, request, samples, on_progress)
     if source.remark:
         study = replace(study, warnings=(*study.warnings, source.remark))
@@ -161,11 +164,12 @@ def _checked(
     plain = without_batch_symbol(model.template)
     memory_bytes = int(request.limits.memory_bytes * _MEMORY_FOR_TENSORS)
     at_hand = plain, model.weights, reference, memory_bytes
-    shapes = with_shapes_of(samples, plain.inputs, request.example_shapes)
+    shapes = with_shapes_of(samples, plain.inputs, request.hints.shapes)
 
     def subject(example: Example) -> Subject:
         is_first, narrow = request.limits.is_first, model.narrow_type
-        return Subject(plain, model.weights, example, memory_bytes, is_first, narrow)
+        batchable = request.hints.batchable
+        return Subject(plain, model.weights, example, memory_bytes, is_first, narrow, batchable)
 
     try:
         made_up = find_example(*at_hand, shapes)
@@ -224,7 +228,7 @@ def _studied_whole(
         UnsupportedOperators: there is no safe way to run it; with all reasons.
     """
     on_progress(0.3, "trying to serve the model as one unit")
-    shapes = request.example_shapes
+    shapes = request.hints.shapes
     template, weights, untried = source.whole(reasons, shapes, samples)
     reference = source.reference()
     remark = f"served whole by ONNX Runtime, unscheduled: {'; '.join(reasons[:5])[:1000]}"
@@ -303,15 +307,22 @@ def study_batch(subject: Subject, reference: ReferenceModel) -> Study:
     values = {**static.inputs, **static.constants, **static.specs}
     batched = replace(subject, template=repair_reshapes(guess, values))
     try:
+        if not subject.batchable:
+            show_rows_apart(batched)
         axes, rows = verify_batches(batched, reference)
-    except (InvalidRequest, Disagreement) as error:
+    except (InvalidRequest, Disagreement, RowsMeet) as error:
         if isinstance(error, TooMuchMemory) and subject.is_first_try:
             raise ImportLimitExceeded(str(error), "memory_bytes") from error
         if (single := _one_row(subject.template, static)) is not None:
-            warning = f"served one row at a time: {error}"
+            how = "one row at a time"
             study = Study(replace(subject, template=guess), single, checked, unbatched.warnings)
         else:
-            warning, study = f"served unbatched, at its own shape: {error}", unbatched
+            how, study = "unbatched, at its own shape", unbatched
+        warning = f"served {how}: {error}"
+        if isinstance(error, RowsMeet):
+            study = replace(study, rows=str(error))
+            if error.operator:
+                warning = f"{warning}; if no row depends on another, register it with --batchable"
         return replace(study, warnings=(*study.warnings, warning))
     both = replace(
         rows,
@@ -389,4 +400,6 @@ def _report(study: Study, reference: ReferenceModel, upload: Path, source: Uploa
         verified=Verified(reference.name, batches, study.checked.error, study.checked.tolerance),
         content=example.content_to_keep(reference, is_whole=is_whole) if study.is_verified else {},
         narrow_type=study.subject.narrow_type,
+        batchable=study.subject.batchable,
+        rows=study.rows,
     )

@@ -26,7 +26,6 @@ from braid.core.tensor import BYTES, Dim, TensorType
 from braid.engine.importer.host.samples import NO_ARRAYS, Arrays
 from braid.engine.importer.sandbox.run_limit import trial
 from braid.engine.importer.upload.content_shapes import kinds_by_content, outputs_by_content
-from braid.engine.importer.upload.data_ranges import range_from_data
 from braid.engine.importer.upload.loops import loops_against
 from braid.engine.importer.upload.model_strings import longest_string
 from braid.engine.importer.verification.probe import FoundAxes, Probe
@@ -244,7 +243,6 @@ def _template(
         "loops": loops,
         "origins": _origins(model, axes.inputs),
         "longest": longest_string(model),
-        "range_by": range_from_data(_inlined(model).graph),
         "is_untried": is_untried or not axes.has_ranks,
     }
     content = torch.frombuffer(bytearray(data), dtype=torch.uint8)

@@ -30,7 +30,6 @@ _STATIC_NUMBERS = (16000, 8000, 1, 0)
 _WIDE, _NARROW = 256, 2  # integers below these: indices of an embedding; masks
 _BETWEEN = (128, 64, 32, 16, 8, 4)  # vocabularies of fewer
 _MOST_WIDENED = 8  # inputs whose own range is looked for
-_FACTORS = (1.0, 1 / 32, 32.0)  # of rows that are drawn unlike each other
 
 _ANY_WORDS = ("a", "the quick brown fox", "42", "", "Zürich", "jumps over\nthe lazy dog", "-1.5")
 
@@ -120,29 +119,6 @@ class Example:
                 return {}
         drawn = self.draw(None, seed=0)
         return {n: drawn[n].tolist() for n in sorted(kept) if drawn[n].numel() <= _MOST_KEPT}
-
-    def draw_unlike(self, rows: int, seed: int) -> dict[str, Tensor]:
-        """Return random inputs whose rows differ in size by far, and in how many integers they use.
-
-        What rows of a batch share, a range or a mean, is another one for each of such rows alone.
-        """
-        drawn = self.draw(rows, seed)
-        for name in self.specs.keys() - self.static_values.keys():
-            drawn[name] = torch.stack(
-                [
-                    self._unlike(row, _FACTORS[i % len(_FACTORS)])
-                    for i, row in enumerate(drawn[name])
-                ]
-            )
-        return drawn
-
-    def _unlike(self, row: Tensor, factor: float) -> Tensor:
-        """One row, or its numbers times ``factor``; of integers and truths, ``least`` alone."""
-        if factor == 1 or is_strings(row) or (self.samples and not row.is_floating_point()):
-            return row
-        if row.is_floating_point():
-            return row * factor
-        return row if factor > 1 else torch.full_like(row, self.least)
 
     def draw_largest(self, seed: int) -> dict[str, Tensor]:
         """Return inputs as ``draw`` does, but every integer is the largest of its range."""

@@ -15,14 +15,14 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from braid.core.errors import BraidError, InvalidRequest, ModelImportError
-from braid.core.graph import Operator, OpGraph
+from braid.core.graph import OpGraph
 from braid.core.precision import allowed_in
 from braid.core.tensor import TensorType
 from braid.engine.importer.host.report import BatchAxes
@@ -44,7 +44,6 @@ from braid.engine.importer.verification.example_inputs import (
 )
 from braid.engine.importer.verification.reference import ReferenceFailed, ReferenceModel
 from braid.engine.ops.dtypes import torch_dtype
-from braid.engine.ops.families.quantised_unit import QUANTISE
 from braid.engine.ops.whole import KIND
 from braid.engine.passes.body import Weights
 from braid.engine.passes.specialise import interpret, specialise
@@ -78,6 +77,7 @@ class Subject:
     memory_bytes: int  # most that intermediate tensors may take
     is_first_try: bool = False  # another one with more memory would follow
     narrow_type: str = ""  # FP16 or BF16, if the file computes in it
+    batchable: bool = False  # rows are stated not to influence each other
 
     def specialised(self, rows: int | None) -> tuple[OpGraph, dict[str, Tensor]]:
         """Return the static graph at the example's shapes, ``rows`` in place of dimension 0.
@@ -286,14 +286,15 @@ def _in_double(subject: Subject) -> Subject:
 
 
 def verify_batches(subject: Subject, reference: ReferenceModel) -> tuple[BatchAxes, Checked]:
-    """Prove that rows do not influence each other, and find the batch axis of each output.
+    """Compare rows in a batch with the same rows alone, and find the batch axis of each output.
+
+    Args:
+        subject: with the batch as dimension 0 of every input.
+        reference: the uploaded model.
 
     Raises:
-        InvalidRequest, Disagreement: the model is no function of single rows; says where.
+        InvalidRequest, Disagreement: rows in a batch are not what they are alone; says where.
     """
-    _check_ranges(subject.template)
-    if subject.example.are_alike:
-        raise Disagreement("the samples are all alike, which shows nothing of rows; give others")
     most = max(CHECKED_BATCHES)
     rows = subject.example.draw(most, seed=2)
     single_row = subject.specialised(1)
@@ -317,76 +318,8 @@ def verify_batches(subject: Subject, reference: ReferenceModel) -> tuple[BatchAx
             if batch == 1:
                 raise Disagreement(f"{reference.name} fails: {failure}") from failure
     errors, tolerances = zip(*agreements, strict=True)
-    _check_unlike_rows(subject, axes)
     checked = Checked(max(errors), max(tolerances), min(tolerances), _differ(*singles))
     return BatchAxes(dict.fromkeys(subject.template.inputs, 0), axes), checked
-
-
-def _check_unlike_rows(subject: Subject, axes: Mapping[str, int | None]) -> None:
-    """Compare rows that differ by far in a batch and alone, each by the size of its own numbers.
-
-    If that fails, it is done in double precision, where rounding to integers explains nothing.
-
-    Raises:
-        Disagreement: a row depends on its neighbours.
-    """
-    rows = subject.example.draw_unlike(CHECKED_BATCHES[0], seed=3)
-    try:
-        singles, together = _apart_and_together(subject, rows)
-    except InvalidRequest:  # this model takes no such content
-        return
-    try:
-        _compare_rows(singles, together, axes, subject.weights_tolerance)
-    except Disagreement:
-        tolerance = subject.weights_tolerance
-        wide = {name: widened(tensor) for name, tensor in rows.items()}
-        try:
-            singles, together = _apart_and_together(_in_double(subject), wide)
-        except InvalidRequest:  # an operator without double precision
-            tolerance = max(subject.tolerance, _MOST_TOLERANCE)
-        _compare_rows(singles, together, axes, tolerance)
-
-
-def _apart_and_together(
-    subject: Subject, rows: Mapping[str, Tensor]
-) -> tuple[list[dict[str, Tensor]], dict[str, Tensor]]:
-    """Outputs of each row alone, and of all."""
-    count, single_row = CHECKED_BATCHES[0], subject.specialised(1)
-    singles = [run(*single_row, _rows(rows, i, i + 1)) for i in range(count)]
-    return singles, run(*subject.specialised(count), rows)
-
-
-def _compare_rows(
-    singles: Sequence[Outputs], together: Outputs, axes: Mapping[str, int | None], tolerance: float
-) -> None:
-    for index, single in enumerate(singles):
-        for name, axis in axes.items():
-            if axis is not None:
-                row = together[name].narrow(axis, index, 1)
-                compare({name: single[name]}, {name: row}, tolerance)
-
-
-def _check_ranges(template: OpGraph) -> None:
-    """Refuse ranges of integers that are found in the data: rows of a batch would share them.
-
-    Rows drawn alike hide that: their ranges differ by less than the tolerance.
-
-    Raises:
-        Disagreement: there is one; names the operator.
-    """
-    for operator in _with_branches(template.operators):
-        taker = str(operator.attributes.get("range_by", ""))
-        if operator.kind == QUANTISE and operator.inputs[1] not in template.constants:
-            taker = repr(operator.name)
-        if taker:
-            raise Disagreement(f"{taker} takes its range of 8 bits from the whole batch")
-
-
-def _with_branches(operators: Iterable[Operator]) -> Iterator[Operator]:
-    for operator in operators:
-        yield operator
-        for branch in operator.branches:
-            yield from _with_branches(branch.operators)
 
 
 def _rows(inputs: Mapping[str, Tensor], start: int, end: int) -> dict[str, Tensor]:

@@ -33,10 +33,13 @@ def run(args: argparse.Namespace) -> int:
     else:
         print_table(COLUMNS, map(_row, models), right=("size",))
         for model in models:
+            named = f"{model.name} version {model.version}"
+            if model.rows:
+                print(f"{named}: requests share no batch: {model.rows}")
             if model.guessed_extents:
-                print(f"{model.name} version {model.version}: {guess_text(model.guessed_extents)}")
+                print(f"{named}: {guess_text(model.guessed_extents)}")
             for axis in (*model.padding, *filter(None, [model.lengths])):
-                print(f"{model.name} version {model.version}: {axis}")
+                print(f"{named}: {axis}")
     return 0
 
 

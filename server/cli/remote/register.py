@@ -67,6 +67,12 @@ def add_parser(subparsers: Subparsers) -> None:
         "import does not show that to be exact; fails if its trials disagree",
     )
     padding.add_argument("--no-pad", action="store_true", help="never pad requests")
+    parser.add_argument(
+        "--batchable",
+        action="store_true",
+        help="rows of requests may share batches though the import does not show that they do not "
+        "influence each other",
+    )
     _add_precision(parser)
     parser.add_argument(
         "--residency",
@@ -170,6 +176,7 @@ def run(args: argparse.Namespace) -> int:
                 pad=dict(args.pad),
                 no_pad=args.no_pad,
                 lengths=args.lengths,
+                batchable=args.batchable,
                 residency=args.residency,
                 on_upload=progress.upload,
             )

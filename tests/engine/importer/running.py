@@ -13,7 +13,7 @@ import torch
 
 from braid.engine.importer.host.launch import import_model
 from braid.engine.importer.host.messages import OnProgress
-from braid.engine.importer.host.request import ImportLimits, ImportRequest
+from braid.engine.importer.host.request import Hints, ImportLimits, ImportRequest
 from braid.engine.importer.sandbox.pipeline import import_upload
 from braid.engine.importer.upload.uploaded_model import open_upload
 
@@ -31,6 +31,8 @@ async def imported(
     on_progress: OnProgress = _ignore,
     example_shapes: Shapes | None = None,
     samples: Path | None = None,
+    *,
+    batchable: bool = False,
 ) -> Path:
     """The artefact folder; the upload lies beside it."""
     data = upload if isinstance(upload, bytes) else upload.SerializeToString()
@@ -38,11 +40,14 @@ async def imported(
     path.write_bytes(data)
     artefact = folder / "artefact"
     limits = limits or ImportLimits()
-    await import_model(path, artefact, limits, on_progress, example_shapes, samples)
+    hints = Hints(example_shapes or {}, samples, batchable)
+    await import_model(path, artefact, limits, on_progress, hints)
     return artefact
 
 
-def import_here(upload: Path, artefact: Path, samples: Path | None = None) -> Path:
+def import_here(
+    upload: Path, artefact: Path, samples: Path | None = None, *, batchable: bool = False
+) -> Path:
     """Make the artefact folder without a process, which loads torch for two seconds.
 
     For tests that are not about the process.
@@ -51,7 +56,9 @@ def import_here(upload: Path, artefact: Path, samples: Path | None = None) -> Pa
     try:
         with tempfile.TemporaryDirectory() as folder:
             source = open_upload(upload, Path(folder))
-            request = ImportRequest(upload, artefact, ImportLimits(), samples=samples)
+            request = ImportRequest(
+                upload, artefact, ImportLimits(), Hints(samples=samples, batchable=batchable)
+            )
             import_upload(source, request, _ignore)
     finally:
         torch.set_num_threads(threads)

@@ -105,7 +105,8 @@ def test_rows_that_influence_each_other_are_served_unbatched(tmp_path: Path) -> 
 
     assert study.batch is None
     assert study.subject.template.inputs["x"].shape == ("n", 4)
-    assert "served unbatched, at its own shape: output 'y'" in study.warnings[-1]
+    assert study.rows == "operator 'ReduceMean_0' (aten.mean) works across the rows"
+    assert f"served unbatched, at its own shape: {study.rows}" in study.warnings[-1]
 
 
 def test_rows_that_share_a_range_of_integers_are_served_unbatched(tmp_path: Path) -> None:
@@ -119,7 +120,7 @@ def test_rows_that_share_a_range_of_integers_are_served_unbatched(tmp_path: Path
     study = studied(model(nodes, {"steps": np.float32(255)}, shape=["n", 40]), tmp_path)
 
     assert study.batch is None
-    assert "takes its range of 8 bits from the whole batch" in study.warnings[-1]
+    assert study.rows == "operator 'ReduceMax_0' (aten.amax) works across the rows"
 
 
 def test_a_model_of_one_row_whose_rows_would_influence_each_other_takes_them_one_by_one(
@@ -134,7 +135,7 @@ def test_a_model_of_one_row_whose_rows_would_influence_each_other_takes_them_one
     assert study.batch is not None
     assert study.batch.alone
     assert study.subject.template.inputs["x"].shape == (BATCH, 4)
-    assert "served one row at a time: output 'y'" in study.warnings[-1]
+    assert f"served one row at a time: {study.rows}" in study.warnings[-1]
 
 
 def test_an_output_with_several_rows_a_request_is_served_unbatched(tmp_path: Path) -> None:
@@ -145,7 +146,8 @@ def test_an_output_with_several_rows_a_request_is_served_unbatched(tmp_path: Pat
     study = studied(made, tmp_path)
 
     assert study.batch is None
-    assert "one row for each row" in study.warnings[0]
+    assert study.rows == "output 'y' joins the rows with another dimension"
+    assert "--batchable" not in study.warnings[0]  # it would not help
 
 
 def test_a_fixed_leading_extent_is_no_batch(tmp_path: Path) -> None:

@@ -15,7 +15,6 @@ from onnxruntime.quantization import quantize_dynamic
 
 from braid.engine.importer.sandbox.pipeline import Study, study_batch
 from braid.engine.importer.upload.batch_axis import without_batch_symbol
-from braid.engine.importer.upload.data_ranges import range_from_data
 from braid.engine.importer.upload.whole_model import as_one_unit
 from braid.engine.importer.verification.example_inputs import find_example
 from braid.engine.importer.verification.reference import open_reference
@@ -30,7 +29,9 @@ MEMORY = 1 << 30
 RNG = np.random.default_rng(0)
 
 
-def studied(made: onnx.ModelProto, folder: Path, *, whole: bool = False) -> Study:
+def studied(
+    made: onnx.ModelProto, folder: Path, *, whole: bool = False, batchable: bool = False
+) -> Study:
     """How an import would serve a model, lowered or as one unit."""
     upload = folder / "upload"
     upload.write_bytes(made.SerializeToString())
@@ -41,7 +42,7 @@ def studied(made: onnx.ModelProto, folder: Path, *, whole: bool = False) -> Stud
         template, weights = run_passes(*lower(prepare(made)))
     plain = without_batch_symbol(template)
     example = find_example(plain, weights, reference, MEMORY, {})
-    return study_batch(Subject(plain, weights, example, MEMORY), reference)
+    return study_batch(Subject(plain, weights, example, MEMORY, batchable=batchable), reference)
 
 
 def contributed(made: onnx.ModelProto) -> onnx.ModelProto:
@@ -78,9 +79,8 @@ def test_a_recurrent_layer_of_dynamic_ranges(padding: int, tmp_path: Path) -> No
     study = studied(tagger(tmp_path, padding), tmp_path, whole=True)
 
     assert study.batch is None
-    (warning,) = [text for text in study.warnings if "served unbatched" in text]
-    assert "DynamicQuantizeLSTM" in warning
-    assert "takes its range of 8 bits from the whole batch" in warning
+    assert "DynamicQuantizeLSTM" in study.rows
+    assert "--batchable" in study.warnings[-1]
 
 
 def test_the_same_layer_without_ranges_is_batched(tmp_path: Path) -> None:
@@ -158,21 +158,21 @@ def test_ranges_of_models_served_whole(name: str, tmp_path: Path) -> None:
     study = studied(WITH_RANGES[name](), tmp_path, whole=True)
 
     assert study.batch is None
-    assert any("takes its range of 8 bits from" in warning for warning in study.warnings)
+    assert study.rows.startswith("operator ")
 
 
 def test_ranges_in_a_branch_of_a_lowered_model(tmp_path: Path) -> None:
     nodes = [
         helper.make_node("Shape", ["x"], ["shape"]),
-        helper.make_node("ReduceProd", ["shape"], ["count"], keepdims=0),
-        helper.make_node("Greater", ["count", "none"], ["any"]),
+        helper.make_node("Gather", ["shape", "one"], ["width"]),
+        helper.make_node("Greater", ["width", "none"], ["any"]),
         helper.make_node("If", ["any"], ["y"], then_branch=body("a"), else_branch=body("b")),
     ]
 
-    study = studied(model(nodes, {"none": np.array(0)}), tmp_path)
+    study = studied(model(nodes, {"none": np.array(0), "one": np.array(1)}), tmp_path)
 
     assert study.batch is None
-    assert "takes its range of 8 bits from the whole batch" in study.warnings[-1]
+    assert "ReduceMax" in study.rows
 
 
 def rounded_by_hand(axes: Sequence[int] | None) -> onnx.ModelProto:
@@ -200,49 +200,6 @@ def test_ranges_without_an_operator_of_their_own(
     study = studied(rounded_by_hand(axes), tmp_path, whole=whole)
 
     assert (study.batch is not None) is batched
-
-
-CONSTANT: Mapping[str, Any] = {"w": real(4), "s": np.float32(0.1)}
-
-
-@pytest.mark.parametrize(
-    "nodes",
-    [
-        [helper.make_node("QuantizeLinear", ["x", "s"], ["y"])],
-        [helper.make_node("DynamicQuantizeLinear", ["w"], ["y", "a", "b"])],
-        [
-            helper.make_node("Shape", ["x"], ["shape"]),
-            helper.make_node("Cast", ["shape"], ["f"], to=TensorProto.FLOAT),
-            helper.make_node("ReduceMax", ["f"], ["most"], keepdims=0),
-            helper.make_node("QuantizeLinear", ["x", "most"], ["y"]),
-        ],
-        [
-            helper.make_node("Constant", [], ["c"], value_float=0.5),
-            helper.make_node("Mul", ["c", "s"], ["scale"]),
-            helper.make_node("QuantizeLinear", ["x", "scale"], ["y"]),
-        ],
-    ],
-)
-def test_scales_that_no_input_decides_are_no_ranges(nodes: Sequence[onnx.NodeProto]) -> None:
-    assert range_from_data(model(nodes, CONSTANT).graph) == ""
-
-
-def test_a_name_that_a_subgraph_hides_is_no_constant() -> None:
-    inner = graph(
-        [helper.make_node("QuantizeLinear", ["v", "s"], ["q"])],
-        tensors(s=None, v=None),
-        tensors(TensorProto.UINT8, q=None),
-    )
-    scan = helper.make_node("Scan", ["x", "x"], ["y"], num_scan_inputs=2, body=inner)
-
-    assert range_from_data(model([scan], CONSTANT).graph) == "QuantizeLinear (q)"
-
-
-def test_statistics_of_a_batch() -> None:
-    names = ["x", "w", "w", "w", "w"]
-    node = helper.make_node("BatchNormalization", names, ["y"], training_mode=1, name="norm")
-
-    assert range_from_data(model([node], CONSTANT).graph) == "BatchNormalization (norm)"
 
 
 def test_what_rows_share_shows_although_integers_hide_it(tmp_path: Path) -> None:

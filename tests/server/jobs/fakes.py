@@ -42,6 +42,7 @@ from braid.core.schedule import Schedule, Stage
 from braid.core.tensor import TensorType
 from braid.engine.importer.host.messages import OnProgress
 from braid.engine.importer.host.report import BatchAxes, Report, Verified, report_to_json
+from braid.engine.importer.host.request import Hints
 from braid.engine.link.messages import (
     Calibrate,
     ComparePlans,
@@ -154,9 +155,9 @@ class FakeImporter:
         upload: Path,
         artefact: Path,
         on_progress: OnProgress,
-        example_shapes: Mapping[str, tuple[int, ...]] | None,
-        samples: Path | None = None,
+        hints: Hints,
     ) -> None:
+        self.hints, samples = hints, hints.samples
         self.samples = samples
         async with self.places.reserve(1):
             await self._import(upload, artefact, on_progress, samples)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,7 @@ import pytest
 from braid.core.errors import ImportLimitExceeded, ModelImportError
 from braid.engine.importer.host.launch import ImporterCrashed
 from braid.engine.importer.host.messages import OnProgress
-from braid.engine.importer.host.request import GIB, ImportLimits
+from braid.engine.importer.host.request import GIB, NO_HINTS, Hints, ImportLimits
 from braid.server.jobs.imports import Imports, MemoryBudget, first_limits
 
 
@@ -29,8 +28,7 @@ class Importer:
         artefact: Path,
         limits: ImportLimits,
         on_progress: OnProgress,
-        example_shapes: Mapping[str, tuple[int, ...]] | None = None,
-        samples: Path | None = None,
+        hints: Hints,
     ) -> None:
         name = upload.name
         self.running[name] = limits
@@ -61,7 +59,7 @@ class Turns:
             self.folder / name,
             self.folder / f"{name}.artefact",
             lambda fraction, step: None,
-            None,
+            NO_HINTS,
         )
 
     async def end(self, name: str) -> None:

@@ -1,0 +1,1 @@
+"""Shows that the rows of a batch do not influence each other."""
