@@ -268,15 +268,7 @@ class Walk:
         Raises:
             RowsMeet: the extents are not those that it tells.
         """
-        shapes = [self._shape(name, at) for at in (0, 1)]
-        if fact is SAME and shapes[0] == shapes[1]:
-            return fact
-        assert isinstance(fact, Rows)
-        axis = only_axis(*shapes)
-        wanted = [fact.outer * fact.inner * rows for rows in BATCHES]
-        if axis != fact.axis or [shape[axis] for shape in shapes] != wanted:
-            raise RowsMeet("does not give one part for each row")
-        return fact
+        return checked(fact, [self._shape(name, at) for at in (0, 1)])
 
     def _shapes(self, names: Sequence[str]) -> tuple[list[Shape], list[Shape]]:
         few, many = ([self._shape(n, at) if n else () for n in names] for at in (0, 1))
@@ -287,6 +279,22 @@ class Walk:
         if not all(isinstance(extent, int) for extent in shape):
             raise RowsMeet("has an extent that follows the content")
         return tuple(int(extent) for extent in shape)
+
+
+def checked(fact: Fact, shapes: Sequence[Shape]) -> Fact:
+    """Return a fact of a value that has these shapes in both batches.
+
+    Raises:
+        RowsMeet: the extents are not those that it tells.
+    """
+    if fact is SAME and shapes[0] == shapes[1]:
+        return fact
+    assert isinstance(fact, Rows)
+    axis = only_axis(*shapes)
+    wanted = [fact.outer * fact.inner * rows for rows in BATCHES]
+    if axis != fact.axis or [shape[axis] for shape in shapes] != wanted:
+        raise RowsMeet("does not give one part for each row")
+    return fact
 
 
 def named(operator: Operator) -> str:

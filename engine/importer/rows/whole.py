@@ -8,17 +8,19 @@ ONNX Runtime tells the shapes of results of a node that has no lowering.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 import onnx
-from onnx import NodeProto, TensorProto, helper, inliner, numpy_helper
+from onnx import GraphProto, NodeProto, TensorProto, helper, inliner, numpy_helper
 from torch import Tensor
 
 from braid.core.tensor import BYTES, TensorType
 from braid.engine.importer.rows.facts import SAME, Fact, Rows, RowsMeet
-from braid.engine.importer.rows.walk import BATCHES, Walk, output_axis
+from braid.engine.importer.rows.walk import BATCHES, Walk, checked, output_axis
 from braid.engine.onnx.lowering import lower
 from braid.engine.onnx.prepare import prepare
 from braid.engine.onnx.tensors import DTYPES
@@ -96,35 +98,72 @@ def batch_axes_of_whole(
     """
     if model.functions:
         model = inliner.inline_local_functions(model)
-    walk, names = _Nodes(model, inputs), [info.name for info in model.graph.output]
-    for number, node in enumerate(model.graph.node):
-        named = NodeProto()
-        named.CopyFrom(node)
-        named.name = node.name or f"{node.op_type}_{number}"
-        walk.take(named)
+    names = [info.name for info in model.graph.output]
+    given = {name: _Value(Rows(0), [spec_of(some[name]) for some in inputs]) for name in inputs[0]}
+    walk = _Nodes(_Model(model, inputs), model.graph, given)
     return {name: output_axis(name, walk.fact(name)) for name in names}
 
 
-class _Nodes:
-    """Values of a model, as far as its nodes were taken."""
+class _Model:
+    """A model with content that it takes, and what a run on it shows."""
 
-    def __init__(self, model: onnx.ModelProto, inputs: Sequence[Mapping[str, Tensor]]) -> None:
-        self._model, self._inputs = model, inputs
+    def __init__(self, proto: onnx.ModelProto, inputs: Sequence[Mapping[str, Tensor]]) -> None:
+        self.proto = proto
+        self._inputs = inputs
         self._shown: list[dict[str, TensorType]] = []
-        self._constants = {proto.name: proto for proto in model.graph.initializer}
-        self._values: dict[str, _Value | RowsMeet] = {
-            name: _Value(Rows(0), [spec_of(some[name]) for some in inputs]) for name in inputs[0]
-        }
+
+    def specs(self, name: str) -> list[TensorType]:
+        """Specs of a result in both batches, as ONNX Runtime gives them.
+
+        Raises:
+            RowsMeet: the node is part of a loop, or the model does not run.
+        """
+        if not self._shown:
+            self._shown = _shown(self.proto, self._inputs)
+        if name not in self._shown[0]:
+            raise RowsMeet("is part of a loop")
+        return [specs[name] for specs in self._shown]
+
+
+class _Nodes:
+    """Values of a graph of a model."""
+
+    def __init__(
+        self,
+        model: _Model,
+        graph: GraphProto,
+        given: Mapping[str, _Value | RowsMeet],
+        constants: Mapping[str, TensorProto] = MappingProxyType({}),
+    ) -> None:
+        """Take all nodes.
+
+        Args:
+            model: that the graph is part of.
+            graph: the model's, or the body of a loop.
+            given: values of its inputs and of the graphs around it.
+            constants: of the graphs around it.
+        """
+        self._model = model
+        self._values = dict(given)
+        own = {proto.name: proto for proto in graph.initializer}
+        hidden = own.keys() | {info.name for info in graph.input}
+        self._constants = {n: proto for n, proto in constants.items() if n not in hidden} | own
+        for number, node in enumerate(graph.node):
+            named = NodeProto()
+            named.CopyFrom(node)
+            named.name = node.name or f"{node.op_type}_{number}"
+            self._take(named)
 
     def fact(self, name: str) -> Fact | RowsMeet:
         value = SAME if name in self._constants else self._values.get(name, _unknown(name))
         return value.fact if isinstance(value, _Value) else value
 
-    def take(self, node: NodeProto) -> None:
+    def _take(self, node: NodeProto) -> None:
         """Find what holds of a node's results."""
         try:
             operands = {name: self._value(name) for name in node.input if self._is_value(name)}
-            self._values.update(self._lowered(node, operands) or self._known(node, operands))
+            special = _SPECIAL.get(_kind(node), _Nodes._known)
+            self._values.update(self._lowered(node, operands) or special(self, node, operands))
         except RowsMeet as reason:
             if not reason.operator:
                 reason = RowsMeet(str(reason), f"operator {node.name!r} ({node.op_type})")
@@ -150,8 +189,8 @@ class _Nodes:
         given = list({proto.name: proto for proto in constants}.values())
         outputs = [onnx.ValueInfoProto(name=name) for name in node.output if name]
         graph = helper.make_graph([node], "node", infos, outputs, given)
-        model = helper.make_model(graph, opset_imports=self._model.opset_import)
-        model.ir_version = self._model.ir_version
+        model = helper.make_model(graph, opset_imports=self._model.proto.opset_import)
+        model.ir_version = self._model.proto.ir_version
         return model
 
     def _lowered(self, node: NodeProto, operands: Mapping[str, _Value]) -> dict[str, Any]:
@@ -182,12 +221,7 @@ class _Nodes:
 
     def _known(self, node: NodeProto, operands: Mapping[str, _Value]) -> dict[str, Any]:
         """Values of a node that is known by its kind."""
-        batched = LEADING.get(
-            (
-                node.domain.removeprefix("ai.onnx") if node.domain == "ai.onnx" else node.domain,
-                node.op_type,
-            )
-        )
+        batched = LEADING.get(_kind(node))
         if batched is None:
             raise RowsMeet("is not known to keep rows apart")
         for place, name in enumerate(node.input):
@@ -197,14 +231,86 @@ class _Nodes:
         ranks = [len(value.specs[0].shape) for value in operands.values()]
         if min(ranks, default=0) < 2 and node.op_type not in _BY_ELEMENT:
             raise RowsMeet("takes a list of rows for one row")
-        results = {name: self._specs(name) for name in node.output if name}
-        return {name: _Value(_rows(*specs), specs) for name, specs in results.items()}
+        return self._as_shown(node.output, [Rows(0)] * len(node.output))
 
-    def _specs(self, name: str) -> list[TensorType]:
-        """Specs of a result in both batches, as ONNX Runtime gives them."""
-        if not self._shown:
-            self._shown = _shown(self._model, self._inputs)
-        return [specs[name] for specs in self._shown]
+    def _as_shown(self, names: Sequence[str], facts: Sequence[Fact]) -> dict[str, Any]:
+        """Values of these facts, whose specs a run shows."""
+        values = {}
+        for name, fact in zip(names, facts, strict=True):
+            if name:
+                specs = self._model.specs(name)
+                shapes = [tuple(int(extent) for extent in spec.shape) for spec in specs]
+                values[name] = _Value(checked(fact, shapes), specs)
+        return values
+
+    def _picked(self, node: NodeProto, operands: Mapping[str, _Value]) -> dict[str, Any]:
+        """Value of an ArrayFeatureExtractor: elements along the last axis at a list of places."""
+        if node.input[0] in operands:
+            return self._known(node, operands)
+        places = self._value(node.input[1])
+        if not isinstance(places.fact, Rows) or places.fact.has_place:
+            raise RowsMeet("computes with the places of rows")
+        fact, shape = places.fact, places.specs[0].shape
+        before = math.prod(int(extent) for extent in shape[: fact.axis])
+        behind = math.prod(int(extent) for extent in shape[fact.axis + 1 :])
+        return self._as_shown(node.output[:1], [Rows(1, before * fact.outer, fact.inner * behind)])
+
+    def _looped(self, node: NodeProto, operands: Mapping[str, _Value]) -> dict[str, Any]:
+        """Values of a Loop or Scan whose states keep their rows along one axis."""
+        values = [operands.get(n) or self._constant(n) if n else None for n in node.input]
+        attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+        body, is_loop = attributes.pop("body"), node.op_type == "Loop"
+        scanned = 0 if is_loop else attributes.pop("num_scan_inputs")
+        if attributes:
+            raise RowsMeet(f"has the attribute {next(iter(attributes))}")
+        states = values[2:] if is_loop else values[: len(values) - scanned]
+        if is_loop and any(value and value.fact is not SAME for value in values[:2]):
+            raise RowsMeet("runs as often as rows decide")
+        first = [_Value(SAME, [TensorType(kind, ())] * 2) for kind in ("INT64", "BOOL")]
+        slices = [_slice(value) for value in values[len(values) - scanned :] if value]
+        given = [*(first if is_loop else []), *states, *slices]
+        inside = dict(zip((info.name for info in body.input), given, strict=True))
+        walk = _Nodes(self._model, body, {**self._values, **inside}, self._constants)
+        results = [_sure(walk.fact(info.name)) for info in body.output]
+        if is_loop and results.pop(0) is not SAME:
+            raise RowsMeet("runs as often as rows decide")
+        if any(s is None or s.fact != fact for s, fact in zip(states, results, strict=False)):
+            raise RowsMeet("has a state whose rows do not stay along one axis")
+        stacked = [_stacked(fact) for fact in results[len(states) :]]
+        return self._as_shown(node.output, [*results[: len(states)], *stacked])
+
+    def _constant(self, name: str) -> _Value:
+        proto = self._constants[name]
+        kind = DTYPES.get(proto.data_type, BYTES)
+        return _Value(SAME, [TensorType(kind, tuple(proto.dims))] * 2)
+
+
+_SPECIAL = {
+    (_ML, "ArrayFeatureExtractor"): _Nodes._picked,
+    ("", "Loop"): _Nodes._looped,
+    ("", "Scan"): _Nodes._looped,
+}
+
+
+def _slice(value: _Value) -> _Value:
+    """The part of a scanned value that one step reads."""
+    fact = value.fact
+    if isinstance(fact, Rows):
+        if fact.axis == 0 or fact.has_place:
+            raise RowsMeet("works across the rows")
+        fact = replace(fact, axis=fact.axis - 1)
+    elif fact is not SAME:
+        raise RowsMeet("computes with the number of rows")
+    return _Value(fact, [TensorType(spec.dtype, spec.shape[1:]) for spec in value.specs])
+
+
+def _stacked(fact: Fact) -> Fact:
+    """The fact of the results of all steps, along a new first dimension."""
+    if isinstance(fact, Rows) and not fact.has_place:
+        return replace(fact, axis=fact.axis + 1)
+    if fact is not SAME:
+        raise RowsMeet("computes with the number of rows")
+    return SAME
 
 
 def _shown(
@@ -215,7 +321,7 @@ def _shown(
     Raises:
         RowsMeet: the model does not run on these batches.
     """
-    known = [node for node in model.graph.node if _kind(node) in LEADING]
+    known = [n for n in model.graph.node if _kind(n) in {*LEADING, *_SPECIAL}]
     names = [name for node in known for name in node.output if name]
     given = {info.name for info in model.graph.output}
     model.graph.output.extend(onnx.ValueInfoProto(name=n) for n in names if n not in given)
@@ -241,11 +347,10 @@ def _at(operands: Mapping[str, _Value], at: int) -> tuple[dict[str, TensorType],
     return specs, {name: value.contents[at] for name, value in operands.items() if value.contents}
 
 
-def _rows(few: TensorType, many: TensorType) -> Rows:
-    is_batch = (few.shape[:1], many.shape[:1]) == ((BATCHES[0],), (BATCHES[1],))
-    if not is_batch or few.shape[1:] != many.shape[1:]:
-        raise RowsMeet("does not give one part for each row")
-    return Rows(0)
+def _sure(fact: Fact | RowsMeet) -> Fact:
+    if isinstance(fact, RowsMeet):
+        raise fact
+    return fact
 
 
 def _unknown(name: str) -> RowsMeet:

@@ -230,6 +230,52 @@ def test_kinds_of_machine_learning_keep_rows() -> None:
         whole_axes(parsed(listed))
 
 
+LOOPS = {
+    # distances of each row to known points, as skl2onnx writes them
+    "points": ("Sub(x, p)", {"y": 1}),
+    "points of the batch": ("Sub(x, top)", None),
+}
+
+
+@pytest.mark.parametrize("name", LOOPS)
+def test_a_scan(name: str) -> None:
+    step, axes = LOOPS[name]
+    text = f"""(float[n,3] x) => (y) <float[2,3] points = {{1., 2., 3., 4., 5., 6.}}>
+        {{ top = ReduceMax<axes=[0], keepdims=1>(x)
+           y = Scan<num_scan_inputs=1, body = each (float[3] p) => (float[n] d)
+                    {{ s = {step} d = ReduceL2<axes=[1], keepdims=0>(s) }}>(points) }}"""
+
+    if axes is not None:
+        assert whole_axes(parsed(text)) == axes
+    else:
+        with pytest.raises(RowsMeet, match="ReduceMax"):
+            whole_axes(parsed(text))
+
+
+@pytest.mark.parametrize(
+    ("step", "axes"),
+    [("Mul(s, s)", {"y": 0}), ("Softmax<axis=0>(s)", None), ("Transpose<perm=[1,0]>(s)", None)],
+)
+def test_a_loop(step: str, axes: Axes | None) -> None:
+    text = f"""(float[n,n] x) => (y) <int64 m = {{3}}, bool go = {{1}}>
+        {{ y = Loop<body = each (int64 i, bool c, float[a,b] s) => (bool d, float[a,b] t)
+                    {{ d = Identity(c) t = {step} }}>(m, go, x) }}""".replace("[n,n]", "[n,6]")
+
+    if axes is not None:
+        assert whole_axes(parsed(text)) == axes
+    else:
+        with pytest.raises(RowsMeet):
+            whole_axes(parsed(text))
+
+
+def test_labels_that_are_looked_up_for_each_row() -> None:
+    text = """(float[n,3] x) => (y) <float[3] labels = {5., 6., 7.}, int64[1] flat = {-1}>
+        { i = ArgMax<axis=1, keepdims=0>(x) l = ai.onnx.ml.ArrayFeatureExtractor(labels, i)
+          y = Reshape(l, flat) }"""
+
+    assert whole_axes(parsed(text)) == {"y": 0}
+
+
 def test_an_unknown_node_of_a_whole_model_is_named() -> None:
     text = "(float[n,3] x) => (y) { s = SequenceConstruct(x) y = ConcatFromSequence<axis=1>(s) }"
 
