@@ -178,12 +178,14 @@ def check_model(config: Configuration, imported: ImportedModel) -> None:
     Raises:
         InvalidRequest: naming what is different.
     """
-    graph, is_batched = imported.graph, imported.report.batch is not None
-    has_batch = bool(config.max_batch_size)
-    if has_batch and not is_batched:
+    graph, has_batch = imported.graph, bool(config.max_batch_size)
+    takes_rows = imported.report.batch is not None or all(
+        spec.shape and isinstance(spec.shape[0], str) for spec in graph.inputs.values()
+    )
+    if has_batch and not takes_rows:
         raise InvalidRequest(
             f"max_batch_size is {config.max_batch_size}, but the model takes no batch: its first "
-            "extents are fixed, or its rows influence each other; set it to 0"
+            "extents are fixed; set it to 0"
         )
     outputs = {name: graph.spec(value) for name, value in graph.outputs.items()}
     check_declared("input", config.inputs, graph.inputs, without_batch=has_batch)
