@@ -51,17 +51,18 @@ class ImportedModel:
     @property
     def batch_sizes(self) -> tuple[int, ...]:
         """Batch sizes to schedule for, in rows; 1 for a model that takes one row only."""
-        return (self._takes_rows and self.options.batch_sizes) or (1,)
+        return (self.takes_rows and self.options.batch_sizes) or (1,)
 
     @property
     def larger_sizes(self) -> tuple[int, ...]:
         """Batch sizes that serve beside those, if they turn out to pay."""
-        if self.options.batch_sizes or not self._takes_rows or self.has_strings:
+        if self.options.batch_sizes or not self.takes_rows or self.has_strings:
             return ()
         return tuple(2**power for power in range(1, MAX_BATCH_SIZE.bit_length()))
 
     @property
-    def _takes_rows(self) -> bool:
+    def takes_rows(self) -> bool:
+        """Whether rows run together."""
         batch = self.report.batch
         return batch is not None and not batch.alone
 

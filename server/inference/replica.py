@@ -40,7 +40,7 @@ from braid.server.devices.executables import Executable
 from braid.server.inference.buckets import Buckets
 from braid.server.inference.choose_lengths import MOST_CHOSEN
 from braid.server.inference.latencies import LatencyTable
-from braid.server.inference.lengths import Lengths, Request, elements_of
+from braid.server.inference.lengths import Lengths, ManyRows, Request, elements_of
 from braid.server.inference.other_shapes import OtherShapes
 from braid.server.inference.padding_check import PaddingCheck
 from braid.server.inference.shape_latencies import ShapeLatencies, ShapeTimes
@@ -52,6 +52,12 @@ log = logging.getLogger("braid.replica")
 
 MAX_TABLES = 64
 """Lanes whose latencies are remembered."""
+
+MANY = 4
+"""A request of more rows than this many of the largest batches may run at once in the session."""
+
+MOST_ROWS = 4096
+"""Rows of such a run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +138,9 @@ class ModelReplica:
         self._opening_beside: asyncio.Task[None] | None = None
         self._is_onnxruntime_right = imported.is_onnxruntime_right
         self._takes_any_shape = bool(report.static_inputs) or has_open_extents(graph.inputs)
+        self._takes_rows = imported.takes_rows  # together
+        self._may_open_for_rows = imported.takes_rows and imported.is_onnxruntime_right
+        self._opening: asyncio.Task[None] | None = None
         self._in_use: dict[Executable, int] = {}  # by batches being formed or running
         self._retired: set[Executable] = set()  # replaced, but still in use
         self._releasing: asyncio.Task[None] | None = None
@@ -170,8 +179,9 @@ class ModelReplica:
     async def close(self) -> None:
         """Release the executables and the model. No batch uses them any more."""
         self._is_closed = True
-        if self._opening_beside is not None:
-            await asyncio.wait([self._opening_beside])
+        opening = [task for task in (self._opening, self._opening_beside) if task is not None]
+        if opening:
+            await asyncio.wait(opening)
         others = await self.other_shapes.close()
         beside = [ready for _, ready in self._beside.values()]
         spare = await self.spare_plans.close()
@@ -184,9 +194,25 @@ class ModelReplica:
         ``waiting``: requests that are there before it.
         """
         lane, unpadded = self._lanes_of(request)
+        if request.rows > MANY * self.batch_sizes[-1] and self._runs_at_once(request, lane):
+            return ManyRows(request.shape_class)
         if not waiting or self.shape_times.beside == 1:
             return lane
         return unpadded if self._is_cheaper_beside(request, waiting, lane) else lane
+
+    def _runs_at_once(self, request: Request, lane: Hashable) -> bool:
+        """Whether the session for any shape answers a request of many rows sooner than batches do.
+
+        Has it opened, if there is none yet.
+        """
+        if self._may_open_for_rows:
+            self._may_open_for_rows = False
+            self._opening = asyncio.create_task(self._open_session(request.rows))
+            self._opening.add_done_callback(log_unexpected)
+        if not self.shape_times.is_any_size:
+            return False
+        at_once_s = self.shape_times.expected_s(elements_of(lane) * request.rows)
+        return at_once_s is None or at_once_s < self.latencies(lane).clearing_s(request.rows)
 
     def _lanes_of(self, request: Request) -> tuple[Hashable, Hashable]:
         """Return the lane of a request for which nothing waits, and the one without a schedule."""
@@ -229,7 +255,8 @@ class ModelReplica:
             return LatencyTable(self.batch_sizes, self.shape_times)
         if sizes := [size for of, size in self._profiled if of == lane]:
             return LatencyTable(sizes, self.shape_times)
-        table = ShapeLatencies(self.batch_sizes, self.shape_times, elements_of(lane))
+        of_rows = (1, MOST_ROWS) if isinstance(lane, ManyRows) else self.batch_sizes
+        table = ShapeLatencies(of_rows, self.shape_times, elements_of(lane))
         self._shape_tables.add(table)
         return table
 
@@ -403,19 +430,26 @@ class ModelReplica:
         if was_right is None and not self._is_onnxruntime_right:
             return
         if was_right is False:
+            self._may_open_for_rows = False
             await self.other_shapes.shut()
             self._has_ways(is_any_size=False, beside=1)
-        if not self._takes_any_shape or not self.other_shapes.may_open:
+        if self._takes_any_shape:
+            saved = schedule.part_saved_from(ONNXRUNTIME)
+            await self._open_session(self.batch_sizes[0], saved)
+
+    async def _open_session(self, rows: int, part_saved: float | None = None) -> None:
+        """Open the session for any shape, tried with so many rows."""
+        if not self.other_shapes.may_open:
             return
-        program = self._to_run(self.profiled, self.batch_sizes[0]).program
+        program = self._to_run(self.profiled, rows).program
         to_run = PlanToRun(program, plan_id=ONNXRUNTIME, runtime=ONNXRUNTIME, any_shape=True)
         try:
-            await self.other_shapes.open(to_run, schedule.part_saved_from(ONNXRUNTIME))
+            await self.other_shapes.open(to_run, part_saved)
         except (DeviceOutOfMemory, PreconditionFailed, InvalidArtefact) as error:
             facts = {"model": self.name, "version": self.version, "reason": str(error)}
             log.warning("new shapes are prepared in requests", extra=facts)
         else:
-            self._has_ways(is_any_size=self.batched, beside=1)
+            self._has_ways(is_any_size=self._takes_rows, beside=1)
 
     def _has_ways(self, *, is_any_size: bool, beside: int) -> None:
         """Let batches without schedules be formed as what is for any shape can run them."""
@@ -434,7 +468,7 @@ class ModelReplica:
             log.info("other shapes do not run side by side", extra=facts)
         else:
             if self.other_shapes.has_session:
-                self._has_ways(is_any_size=self.batched, beside=count)
+                self._has_ways(is_any_size=self._takes_rows, beside=count)
 
     def answer_bytes(
         self, shape_class: ShapeClass, rows: int, outputs: Sequence[str]

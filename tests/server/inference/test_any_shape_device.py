@@ -15,6 +15,7 @@ import numpy as np
 import onnxruntime
 import pytest
 import pytest_asyncio
+from onnx import helper
 
 from braid.compiler.imported_model import read_imported
 from braid.compiler.options import ModelOptions
@@ -43,6 +44,7 @@ from braid.server.inference.replica import ModelReplica
 from braid.server.inference.requests import CheckedRequest, GivenRequest, check_request
 from braid.server.store.records import ModelVersion
 from tests.engine.importer.running import import_here
+from tests.models.graphs import model
 from tests.models.of_any_length import (
     ALL,
     WORDS,
@@ -565,3 +567,44 @@ async def test_a_size_that_pays_at_one_shape_is_formed_there_only(
         assert replica.latencies(other).sizes == (1, 4, 16)
         sizes = replica.latencies(unscheduled.shape_class).sizes  # any, in the session
         assert sizes == tuple(range(1, 9))
+
+
+def fixed_width(rows: str | int) -> AnyLength:
+    """A model whose only open extent is the number of rows; the batch is of ``rows``."""
+    made = model(
+        [
+            helper.make_node("ReduceMax", ["x"], ["m"], axes=[1], keepdims=1),
+            helper.make_node("Sub", ["x", "m"], ["y"]),
+        ]
+        if rows != 1
+        else [helper.make_node("Softmax", ["x"], ["y"], axis=0)],
+        shape=[rows, 6],
+    )
+    return AnyLength(made, lambda random, count, _: {"x": random.random((count, 6), np.float32)})
+
+
+async def test_a_request_of_many_rows_runs_at_once(device: Device, tmp_path: Path) -> None:
+    random, of = np.random.default_rng(9), fixed_width("n")
+    async with served(device, of, tmp_path, RAN, options=ModelOptions((1, 2))) as under:
+        await under.check(of.inputs(random, 50, 0))  # cut, and opens the session
+        assert not under.replica.shape_times.are_compared
+        opening = under.replica._opening
+        assert opening is not None
+        await opening
+        before = under.ran.total()
+
+        plans = [await under.check(of.inputs(random, 50, 0)) for _ in range(2)]
+
+        assert plans[0] == ONNXRUNTIME
+        assert under.ran.total() - before < 50 / 2
+        assert await under.check(of.inputs(random, 2, 0)) != ONNXRUNTIME
+
+
+async def test_rows_of_a_model_of_one_row_never_run_at_once(device: Device, tmp_path: Path) -> None:
+    random, of = np.random.default_rng(9), fixed_width(1)
+    async with served(device, of, tmp_path, RAN, options=ModelOptions((1,))) as under:
+        for _ in range(3):
+            outputs, _ = await under.infer(of.inputs(random, 9, 0))
+
+            np.testing.assert_array_equal(outputs["y"], np.ones((9, 6), np.float32))
+        assert under.ran.total() == 27
