@@ -4,6 +4,8 @@
                      │  several at once, within a budget of memory
                      └──not enough──> all limits, one at a time
 
+A small file waits for no large one: there is one place more, for small files only.
+
 An import first gets what its file's size suggests. What needs more, as few models and some hostile
 files do, begins again among its like, one at a time; so it does not hold up those that need little,
 and all imports together use no more memory than the budget and the limit of one.
@@ -33,6 +35,9 @@ FIRST_BYTES_A_SECOND = 1 << 20
 RunImport = Callable[[Path, Path, ImportLimits, OnProgress, Hints], Awaitable[None]]
 """Imports an uploaded file within limits into an artefact folder."""
 
+SMALL_BYTES = 1 << 20
+"""Bytes of a small file."""
+
 _MOST_PASSES = 8  # others that may begin before one that waits for more memory
 
 
@@ -60,30 +65,37 @@ def first_limits(
 class _Waiting:
     bytes: int
     admitted: asyncio.Future[None]
+    is_small: bool = False
     passed: int = 0  # how many began before it that came later
 
 
 class MemoryBudget:
-    """Bytes, reserved in the order of arrival; small reservations may pass large ones."""
+    """Bytes, reserved in the order of arrival; small reservations may pass large ones.
+
+    One reservation for a small file is let in beside all others.
+    """
 
     def __init__(self, total_bytes: int, at_once: int) -> None:
         self._total = total_bytes
         self._at_once = at_once
         self._used = 0
         self._users = 0
+        self._beside: _Waiting | None = None  # small
         self._waiting: deque[_Waiting] = deque()
 
     @asynccontextmanager
-    async def reserve(self, size_bytes: int) -> AsyncIterator[None]:
+    async def reserve(self, size_bytes: int, *, is_small: bool = False) -> AsyncIterator[None]:
         """Reserve bytes while the context is open; waits for them unless none are reserved."""
-        waiting = _Waiting(size_bytes, asyncio.get_running_loop().create_future())
+        waiting = _Waiting(size_bytes, asyncio.get_running_loop().create_future(), is_small)
         self._waiting.append(waiting)
         self._admit()
         try:
             await waiting.admitted
             yield
         finally:
-            if waiting in self._waiting:
+            if waiting is self._beside:
+                self._beside = None
+            elif waiting in self._waiting:
                 self._waiting.remove(waiting)
             elif waiting.admitted.done():
                 self._used -= size_bytes
@@ -91,6 +103,7 @@ class MemoryBudget:
             self._admit()
 
     def _admit(self) -> None:
+        self._let_in_beside()
         kept: list[_Waiting] = []
         for waiting in list(self._waiting):
             if any(other.passed >= _MOST_PASSES for other in kept):
@@ -106,6 +119,13 @@ class MemoryBudget:
             self._used += waiting.bytes
             self._users += 1
             waiting.admitted.set_result(None)
+
+    def _let_in_beside(self) -> None:
+        small = [w for w in self._waiting if w.is_small and not w.admitted.cancelled()]
+        if small and self._beside is None and not self._fits(small[0]):
+            self._beside = small[0]
+            self._waiting.remove(small[0])
+            small[0].admitted.set_result(None)
 
     def _fits(self, waiting: _Waiting) -> bool:
         if not self._users:
@@ -145,10 +165,12 @@ class Imports:
         async def attempt(limits: ImportLimits) -> None:
             await self._run(upload, artefact, limits, on_progress, hints)
 
-        first = first_limits(self._limits, _size(upload), self._together_bytes)
+        file_bytes = _size(upload)
+        first = first_limits(self._limits, file_bytes, self._together_bytes)
         if first is not None:
             try:
-                async with self._budget.reserve(first.memory_bytes):
+                is_small = 0 < file_bytes <= SMALL_BYTES
+                async with self._budget.reserve(first.memory_bytes, is_small=is_small):
                     await attempt(first)
                 return
             except (ImportLimitExceeded, ImporterCrashed) as error:

@@ -88,6 +88,20 @@ async def test_several_run_at_once_as_far_as_memory_goes(tmp_path: Path) -> None
     await turns.end("c")
 
 
+async def test_a_small_file_waits_for_no_large_one(tmp_path: Path) -> None:
+    for name in ("small", "tiny"):
+        (tmp_path / name).write_bytes(b"a model")
+    turns = Turns(tmp_path, together=7 * GIB)
+
+    await turns.begin("a", "b", "c", "small", "tiny")
+    assert set(turns.importer.running) == {"a", "b", "small"}
+
+    await turns.end("small")
+    assert set(turns.importer.running) == {"a", "b", "tiny"}
+    for name in ("a", "b", "c", "tiny"):
+        await turns.end(name)
+
+
 async def test_what_needs_more_runs_again_alone_and_holds_up_no_other(tmp_path: Path) -> None:
     turns = Turns(tmp_path)
     for name in ("large", "larger"):
