@@ -54,6 +54,11 @@ class ManyRows(Near):
     """Lane of requests of one class that have more rows than scheduled batches take."""
 
 
+@dataclass(frozen=True, slots=True)
+class NoRows(Near):
+    """Lane of requests of one class without rows, which share no batch with others."""
+
+
 def longest_near(length: int) -> int:
     """Return the greatest length that shares a lane with ``length``, which is one at least."""
     step = max(LEAST_STEP, 1 << max(0, length.bit_length() - 3))

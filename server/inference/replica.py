@@ -40,7 +40,7 @@ from braid.server.devices.executables import Executable
 from braid.server.inference.buckets import Buckets
 from braid.server.inference.choose_lengths import MOST_CHOSEN
 from braid.server.inference.latencies import LatencyTable
-from braid.server.inference.lengths import Lengths, ManyRows, Request, elements_of
+from braid.server.inference.lengths import Lengths, ManyRows, NoRows, Request, elements_of
 from braid.server.inference.other_shapes import OtherShapes
 from braid.server.inference.padding_check import PaddingCheck
 from braid.server.inference.shape_latencies import ShapeLatencies, ShapeTimes
@@ -193,6 +193,8 @@ class ModelReplica:
 
         ``waiting``: requests that are there before it.
         """
+        if request.is_empty:
+            return NoRows(request.shape_class)
         lane, unpadded = self._lanes_of(request)
         if request.rows > MANY * self.batch_sizes[-1] and self._runs_at_once(request, lane):
             return ManyRows(request.shape_class)

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from braid.core.errors import WorkerFault
 from braid.core.inputs import Content, GivenTensor, ShapeClass
 from braid.core.padding import PaddedAxis, cut, length_of, pad
 from braid.core.pieces import PIECE_BYTES, Work, finished, joined
@@ -65,6 +66,9 @@ def write_rows(
 
     Shorter ones are padded along ``axes``. Returns True if all inputs are known to be finite, which
     is looked at only if the executable needs that.
+
+    Raises:
+        WorkerFault: the rows that were copied are not those that will be handed out.
     """
     if ready.layout.has_heap:
         _write_mixed_rows(memory, offset, ready, pieces)
@@ -81,6 +85,7 @@ def write_rows(
                 size = _write_piece(to, piece, piece.request.inputs[name])
             is_finite = is_finite and _is_finite(memory[start : start + size], place.spec.dtype)
             start += size
+        _check_rows(place, start - offset - place.offset, pieces)
         if start == end:
             continue
         if "INT" in place.spec.dtype:
@@ -125,6 +130,19 @@ def _repeat_last_row(memory: memoryview, start: int, end: int, place: Field) -> 
         memory[start:end] = bytes(memory[start - row : start]) * ((end - start) // row)
 
 
+def _check_rows(place: Field, copied_bytes: int, pieces: Sequence[Piece]) -> None:
+    """Raise WorkerFault unless each piece brought as many rows as it is given of the outputs.
+
+    A request without rows brings none and is given none, so its piece is one of padding.
+    """
+    if len(pieces) == 1 and not pieces[0].request.is_empty and copied_bytes == place.size_bytes:
+        return
+    rows = sum(0 if piece.request.is_empty else piece.rows for piece in pieces)
+    are_mixed = len({piece.request.is_empty for piece in pieces}) > 1
+    if are_mixed or copied_bytes * place.shape[0] != rows * place.size_bytes:
+        raise WorkerFault("the rows of a batch do not add up, so it is not run; report this")
+
+
 def slot_bytes(ready: Executable, pieces: Sequence[Piece]) -> int:
     layout = ready.layout
     return layout.size_bytes + (heap_bytes(ready, pieces) if layout.has_heap else 0)
@@ -149,6 +167,7 @@ def _write_mixed_rows(
                 start += len(places)
             else:
                 start += _write_piece(memory[start:end], piece, content)
+        _check_rows(place, start - offset - place.offset, pieces)
         _repeat_last_row(memory, start, end, place)
 
 

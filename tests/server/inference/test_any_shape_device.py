@@ -608,3 +608,15 @@ async def test_rows_of_a_model_of_one_row_never_run_at_once(device: Device, tmp_
 
             np.testing.assert_array_equal(outputs["y"], np.ones((9, 6), np.float32))
         assert under.ran.total() == 27
+
+
+async def test_requests_without_rows_shift_no_answer(device: Device, tmp_path: Path) -> None:
+    random, of = np.random.default_rng(10), fixed_width("n")
+    async with served(device, of, tmp_path, RAN, options=ModelOptions((1, 4, 8))) as under:
+        given = [of.inputs(random, int(rows), 0) for rows in random.integers(0, 4, 60)]
+
+        answers = await asyncio.gather(*(under.infer(inputs) for inputs in given))
+
+        for inputs, (outputs, _) in zip(given, answers, strict=True):
+            largest = inputs["x"].max(1, initial=-np.inf, keepdims=True)
+            np.testing.assert_allclose(outputs["y"], inputs["x"] - largest)

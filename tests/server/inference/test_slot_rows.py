@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from braid.core.errors import WorkerFault
 from braid.core.inputs import ShapeClass
 from braid.core.program import PlanToRun, ProgramKey
 from braid.core.tensor import DTYPE_BYTES, TensorType
@@ -101,3 +103,18 @@ def test_what_left_the_caches_or_need_not_be_finite_is_not_looked_at() -> None:
     assert written(executable("FP32", columns), zeros)[0]
     assert not written(executable("FP32", columns + 1), np.zeros((ROWS, columns + 1), "<f4"))[0]
     assert not written(executable("FP32", columns, needs_finite=False), zeros)[0]
+
+
+@pytest.mark.parametrize("missing", [1, ROWS * COLUMNS])
+def test_a_batch_whose_rows_do_not_add_up_is_not_run(missing: int) -> None:
+    whole, short = (
+        request(np.zeros((1, COLUMNS), np.float32)),
+        request(np.ones((1, COLUMNS), np.float32)),
+    )
+    kept = bytes(short.request.inputs["x"])[: -4 * missing]
+    short.request = dataclasses.replace(short.request, inputs={"x": kept})
+    ready = executable("FP32")
+    memory = memoryview(bytearray(OFFSET + ready.layout.size_bytes))
+
+    with pytest.raises(WorkerFault, match="do not add up"):
+        write_rows(memory, OFFSET, ready, [short, whole])
