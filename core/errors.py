@@ -239,6 +239,10 @@ class WorkerRestarting(Unavailable):
 class WorkerDied(WorkerRestarting):
     """The device worker died while it had the request, maybe of it."""
 
+    def __init__(self, message: str, *, is_of_run: bool = False) -> None:
+        super().__init__(message)
+        self.is_of_run = is_of_run  # it crashed while it ran this request
+
 
 class DeadlineExceeded(BraidError):
     """The caller's deadline passed before the result was ready."""

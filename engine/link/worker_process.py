@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
 import socket
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -47,6 +48,13 @@ OnProgress = Callable[[Any], None]
 """Told how far a long call is, now and then: the fraction done; of a search, a SearchProgress."""
 
 END_SECONDS = 2.0  # between SIGTERM and SIGKILL
+CAUSE_SECONDS = 0.2
+"""Time in which the cause of a worker's end is waited for once it has closed its link."""
+
+CRASHES = frozenset(
+    {signal.SIGFPE, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGABRT, signal.SIGSYS}
+)
+"""Signals by which a process ends through its own doing."""
 
 R = TypeVar("R")
 
@@ -74,6 +82,7 @@ class WorkerProcess(asyncio.Protocol):
         self._control: asyncio.Transport | None = None
         self._ticking: asyncio.TimerHandle | None = None
         self._leaving: asyncio.TimerHandle | None = None  # set when the worker has closed its link
+        self._failing: asyncio.TimerHandle | None = None  # the same
         self.on_silence: Callable[[], None] = lambda: None
         """Told when ``is_silent`` changes."""
 
@@ -123,7 +132,7 @@ class WorkerProcess(asyncio.Protocol):
     async def wait(self) -> WorkerEnd:
         """Wait until the process ends and return its end; open calls have failed by then."""
         end = await self._child.wait()
-        self._ended()
+        self._ended(is_crash=-end.status in CRASHES)
         return WorkerEnd.of(end, self._last_words, self._watch.problem)
 
     async def end(self) -> None:
@@ -133,14 +142,14 @@ class WorkerProcess(asyncio.Protocol):
         await self._child.end(END_SECONDS)
         self._ended()
 
-    def _ended(self) -> None:
+    def _ended(self, *, is_crash: bool = False) -> None:
         """Release what belongs to a process that has ended; open calls fail."""
-        for timer in (self._ticking, self._leaving):
+        for timer in (self._ticking, self._leaving, self._failing):
             if timer is not None:
                 timer.cancel()
         if self._control is not None:
             self._control.close()
-        self._fail_calls()
+        self._fail_calls(is_crash=is_crash)
 
     def send(
         self,
@@ -271,19 +280,26 @@ class WorkerProcess(asyncio.Protocol):
                 self._control.write(encode(order))
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Fail open calls; kill the worker if it does not end by itself within ``END_SECONDS``."""
-        self._fail_calls()
-        if self._child.is_alive:
-            loop = asyncio.get_running_loop()
-            self._leaving = loop.call_later(END_SECONDS, self._child.kill)
+        """Fail open calls once it is known how the worker ended, or soon.
 
-    def _fail_calls(self) -> None:
+        It is killed if it does not end by itself within ``END_SECONDS``.
+        """
+        if not self._child.is_alive:
+            self._fail_calls()
+            return
+        loop = asyncio.get_running_loop()
+        self._failing = loop.call_later(CAUSE_SECONDS, self._fail_calls)
+        self._leaving = loop.call_later(END_SECONDS, self._child.kill)
+
+    def _fail_calls(self, *, is_crash: bool = False) -> None:
+        """Fail open calls. Runs are made in the order of their calls: a crash is of the first."""
         calls, self._calls = self._calls, {}
         for call in calls.values():
+            is_of_run = is_crash and isinstance(call.request, RunExecutable)
+            is_crash = is_crash and not is_of_run
             if not call.future.done():
-                call.future.set_exception(
-                    WorkerDied("the device worker died while it had this request; try again")
-                )
+                said = "the device worker died while it had this request; try again"
+                call.future.set_exception(WorkerDied(said, is_of_run=is_of_run))
 
 
 class _Control(asyncio.Protocol):

@@ -17,14 +17,17 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 import numpy as np
+import onnx
 import torch
 from torch import Tensor
 
 from braid.core.errors import PreconditionFailed
 from braid.core.graph import OpGraph
 from braid.core.precision import FP32
+from braid.engine.onnx.division import divides_integers
 from braid.engine.ops.dtypes import array_of, tensor_of
 from braid.engine.ops.session_run import new_session, run_session
+from braid.engine.ops.whole import KIND
 from braid.engine.program.engines import EnginePlace
 from braid.engine.program.model_file import reason_of
 from braid.engine.runtime.stopping import stoppable_session_run
@@ -54,6 +57,10 @@ def check_division(graph: OpGraph, constants: Mapping[str, Tensor]) -> None:
         PreconditionFailed: naming the operator.
     """
     for unit in graph.operators:
+        if unit.kind == KIND and _divides_integers(constants[unit.inputs[0]]):
+            raise PreconditionFailed(
+                "the model divides integers, which only its guarded form may do in ONNX Runtime"
+            )
         if unit.kind != "aten.div" or graph.spec(unit.outputs[0]).dtype not in ("INT32", "INT64"):
             continue
         divisor = constants.get(unit.inputs[1])
@@ -62,6 +69,12 @@ def check_division(graph: OpGraph, constants: Mapping[str, Tensor]) -> None:
                 f"ONNX Runtime may divide the least integer by -1 in {unit.name!r}, which would "
                 "end the worker"
             )
+
+
+def _divides_integers(model: Tensor) -> bool:
+    """Whether the content of a model has a division of integers."""
+    content = model.cpu().numpy().tobytes()
+    return b"Div" in content and divides_integers(onnx.load_from_string(content))
 
 
 class OnnxSession:

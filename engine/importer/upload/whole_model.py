@@ -31,6 +31,7 @@ from braid.engine.importer.upload.model_strings import longest_string
 from braid.engine.importer.verification.probe import FoundAxes, Probe
 from braid.engine.importer.verification.reference import ReferenceModel
 from braid.engine.lowering.builder import UnsupportedUse
+from braid.engine.onnx.division import guard_division
 from braid.engine.onnx.structure import all_nodes
 from braid.engine.onnx.tensors import input_spec
 from braid.engine.ops.value_ranges import ADDRESSES
@@ -74,8 +75,9 @@ def as_one_unit(
     """
     inputs, against = _boundary(model)
     against += [*_foreign(model), *_endless(model)]
-    data = model.SerializeToString()
     if not against:
+        model = guard_division(model)
+        data = model.SerializeToString()
         try:
             with trial():
                 session = open_session(data, 1)

@@ -2,12 +2,14 @@
 
     request ──Quarantine.check──> DeviceLoad.admit ──> queue of the model
 
-Model versions whose runs held a device up again and again are refused for a while, by name:
+Model versions whose runs held a device up, or ended its worker, again and again are refused for a
+while, by name:
 
     strikes: 1 ── 2 ── 3 within ten minutes ──> refused for five ──> counted anew
 
-A strike is a run that was ended since it took too long, with its worker or without. What ends at
-its caller's deadline, when it is told to, is none. Requests that wait already are refused, too.
+A strike is a run that was ended since it took too long, with its worker or without, or in which the
+worker crashed (not one that was killed). What ends at its caller's deadline, when it is told to, is
+none. Requests that wait already are refused, too.
 """
 
 from __future__ import annotations
@@ -46,7 +48,7 @@ class Quarantine:
         self._refused_until: dict[Version, float] = {}
 
     def strike(self, name: str, version: int) -> bool:
-        """Count a run that took too long; returns True if the version is refused from now on."""
+        """Count a run that took too long or crashed; True: the version is refused from now on."""
         now = self._clock()
         strikes = self._strikes.setdefault((name, version), deque(maxlen=STRIKES))
         strikes.append(now)
@@ -67,8 +69,8 @@ class Quarantine:
             del self._refused_until[name, version]
             return
         raise ModelQuarantined(
-            f"version {version} of {name!r} held its device up {STRIKES} times and is refused for "
-            f"{left_s:.0f} s more, so that other models go on; send it inputs that it ends on, or "
+            f"version {version} of {name!r} held its device up {STRIKES} times, or ended its "
+            f"worker, and is refused for {left_s:.0f} s more; send it inputs that it ends on, or "
             "register a version that always ends"
         )
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from braid.core.errors import ModelQuarantined, RunTooLong, Unavailable
+from braid.core.errors import ModelQuarantined, RunTooLong, Unavailable, WorkerDied
 from braid.core.pieces import in_steps
 from braid.server.inference.batching.admission import Quarantine
 from braid.server.inference.batching.execution import BatchResult, Execution, Running
@@ -119,7 +119,9 @@ class BatchRunner:
         else:
             for piece in batch.pieces:
                 piece.ticket.fail(error)
-        if isinstance(error, RunTooLong) and not was_strike:
+        # Of several side by side, nothing tells which one ended the worker.
+        is_crash = isinstance(error, WorkerDied) and error.is_of_run and batch.beside == 1
+        if is_crash or (isinstance(error, RunTooLong) and not was_strike):
             self._strike(batch.queue.model)
             return True
         return was_strike
@@ -135,7 +137,7 @@ class BatchRunner:
     def _strike(self, model: ModelReplica) -> None:
         if self._quarantine.strike(model.name, model.version):
             facts = {"model": model.name, "version": model.version}
-            log.error("a model is refused for a while: it held its device up", extra=facts)
+            log.error("a model is refused for a while: its runs hold the device up", extra=facts)
 
     async def _run_each_alone(self, batch: Batch) -> bool:
         """Run each piece alone, as one of them is bad; returns True if one was a strike."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any
 import psutil
 import pytest
 
-from braid.core.errors import RunTooLong, WorkerRestarting
+from braid.core.errors import RunTooLong, WorkerDied, WorkerRestarting
 from braid.core.program import ProgramKey
 from braid.engine.link.messages import FindFacts, RunExecutable
 from braid.engine.link.options import EndReason, WatchLimits, WorkerEnd, WorkerOptions
@@ -106,3 +107,24 @@ async def test_a_step_of_other_work_that_does_not_end_costs_the_worker() -> None
         measured = link.call(FindFacts(ProgramKey("d", ())))
         await fails(measured, RunTooLong, "one step of its work did not end")
         await changes.until(link, is_up=False)
+
+
+@pytest.mark.parametrize(("number", "is_of_run"), [(signal.SIGFPE, True), (signal.SIGKILL, False)])
+async def test_only_a_crash_is_of_the_run_that_goes_on(
+    number: signal.Signals, is_of_run: bool, began: Path
+) -> None:
+    arena = Arena(1 << 16)
+    link = WorkerLink("cpu", OPTIONS, arena, LinkEvents())
+    await link.start()
+    try:
+        runs = [link.run(RunExecutable(ENDLESS, 0), RunBound()) for _ in range(2)]
+        await asyncio.to_thread(began.read_bytes)
+
+        os.kill(pid_of(link), number)
+
+        ends = await asyncio.gather(*runs, return_exceptions=True)
+        assert [type(end) for end in ends] == [WorkerDied, WorkerDied]
+        assert [getattr(end, "is_of_run", None) for end in ends] == [is_of_run, False]
+    finally:
+        await link.close()
+        arena.close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from braid.core.errors import ModelQuarantined, RunStopped, RunTooLong, WorkerRestarting
+from braid.core.errors import ModelQuarantined, RunStopped, RunTooLong, WorkerDied, WorkerRestarting
 from braid.server.inference.batching.admission import REFUSED_S, STRIKES, WITHIN_S, Quarantine
 from braid.server.inference.batching.device_time import IN_FLIGHT
 from braid.server.store.serving_config import BatchPolicy
@@ -93,6 +93,25 @@ async def test_a_batch_that_costs_the_worker_is_a_strike_though_nothing_can_be_r
 
     with pytest.raises(ModelQuarantined):
         await bench.send()
+
+
+@pytest.mark.parametrize("is_of_run", [True, False])
+async def test_runs_that_crash_the_worker_end_in_quarantine(is_of_run: bool) -> None:
+    bench = Bench({1: 0.01})
+    bench.device.is_bad = lambda row: row < STRIKES
+    bench.device.error = WorkerDied("the device worker died", is_of_run=is_of_run)
+    for _ in range(STRIKES):
+        sent = bench.send()
+        await bench.clock.advance(1.0)
+        assert isinstance(sent.exception(), WorkerDied)
+
+    if is_of_run:
+        with pytest.raises(ModelQuarantined):
+            await bench.send()
+    else:  # it was killed, or another run ended it
+        fine = bench.send()
+        await bench.clock.advance(1.0)
+        assert await fine == [STRIKES]
 
 
 async def test_requests_that_wait_when_their_version_is_quarantined_are_refused() -> None:
