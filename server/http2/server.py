@@ -20,7 +20,7 @@ from typing import Any, Final
 
 import grpc
 
-from braid.server.http2.accepting import FEW, Acceptor, Connections, Place
+from braid.server.http2.accepting import FEW, Connections, Place, accept, stop_accepting
 from braid.server.http2.arrivals import Arrivals
 from braid.server.http2.calls import Call, HandlerOf
 from braid.server.http2.connection import HttpConnection
@@ -65,7 +65,6 @@ class Server(grpc.aio.Server):
         self._generic: list[Any] = []
         self._registered: dict[str, Any] = {}
         self._bound: list[_Listening] = []
-        self._listening: list[Acceptor] = []
         self._connections: set[HttpConnection] = set()
         self._calls: set[Call] = set()
         handler_of: HandlerOf = self._find
@@ -127,17 +126,13 @@ class Server(grpc.aio.Server):
     async def start(self) -> None:
         for port in self._bound:
             port.socket.listen(BACKLOG)
-            self._listening.append(
-                Acceptor(port.socket, self._places, self._connected, port.tls, HANDSHAKE_SECONDS)
-            )
+            accept(port.socket, self._places, self._connected, port.tls, HANDSHAKE_SECONDS)
 
     async def stop(self, grace: float | None) -> None:
         """Take no more calls; end those under way after ``grace`` seconds, None: at once."""
         self._is_stopping = True
-        for listening in self._listening:
-            listening.close()
         for port in self._bound:
-            port.socket.close()  # of a server that was not started
+            stop_accepting(port.socket)
             with contextlib.suppress(FileNotFoundError):
                 if port.path and os.stat(port.path).st_ino == port.inode:
                     os.unlink(port.path)

@@ -23,7 +23,7 @@ from starlette.types import Message, Receive, Scope, Send
 from braid.server.http2.accepting import Connections
 from braid.server.ports.http.connection import CallerConnection
 from braid.server.ports.http.connections import HttpLimits
-from braid.server.ports.http.requests import FORM_BYTES, check_length
+from braid.server.ports.http.requests import FORM_BYTES, refuse_longer
 from braid.server.security.tokens import METRICS
 
 log = logging.getLogger("braid.http")
@@ -114,7 +114,7 @@ class Application:
                 at work.
         """
         if request.method in READING:
-            check_length(request, FORM_BYTES)
+            refuse_longer(request, FORM_BYTES)
         host, path = request.headers.get("host"), request.scope["path"]
         is_ours = self._is_our_name
         if host and path not in BY_ANY_NAME and not is_ours(host, in_protocol(path)):

@@ -108,7 +108,8 @@ class CallerConnection(HttpToolsProtocol):
         self._unwanted_bytes = 0  # of a body that came after its answer
         self._silent_bytes = 0  # since the last byte of a body: of a head, or of trailers
         self._is_whole = False  # the last request that began has come to its end
-        self._unparsed = b""  # what follows the request at work
+        self._unparsed = b""  # what follows the request at work, behind some that is parsed
+        self._parsed = 0
         self._body_left = 0  # bytes, as far as the head tells
         self._held_bytes = 0  # as noted
         self._refusal = HTTPStatus.BAD_REQUEST  # what a request that cannot be parsed gets
@@ -137,7 +138,9 @@ class CallerConnection(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        transport.set_write_buffer_limits(0)  # an answer is taken when nothing of it is left here
+        transport.set_write_buffer_limits(
+            1, 0
+        )  # an answer is taken when nothing of it is left here
         self.place.drop = self.drop
         self.place.is_at_work = lambda: self._phase is Phase.ANSWERING
         self._settle()
@@ -156,7 +159,8 @@ class CallerConnection(HttpToolsProtocol):
         if self.parser is None:
             return
         self._received_bytes += len(data)
-        self._unparsed = self._unparsed + data if self._unparsed else data
+        self._unparsed = self._unparsed[self._parsed :] + data if self._unparsed else data
+        self._parsed = 0
         self._read_on()
 
     def _read_on(self) -> None:
@@ -173,17 +177,20 @@ class CallerConnection(HttpToolsProtocol):
         is_answered = self.cycle is None or self.cycle.response_complete
         return not self._is_whole or (is_answered and not self.flow.write_paused)
 
-    def _cut(self) -> bytes:
+    def _cut(self) -> memoryview:
         """Take what does not go beyond the end of a request, or little if its length is unknown."""
-        data, end = self._unparsed, self._body_left
-        if not end:
+        data, at = self._unparsed, self._parsed
+        end = at + self._body_left
+        if end == at:
             is_chunked = not self._is_whole and self.cycle is not None and self.cycle.more_body
-            found = data.find(_END, CUT_BYTES if is_chunked else 0)
+            found = data.find(_END, at + CUT_BYTES if is_chunked else at)
             end = len(data) if found < 0 else found + len(_END)
-        self._unparsed = data[end:]
-        return data[:end]
+        self._parsed = end
+        if end >= len(data):
+            self._unparsed, self._parsed = b"", 0
+        return memoryview(data)[at:end]
 
-    def _parse(self, data: bytes) -> None:
+    def _parse(self, data: memoryview) -> None:
         self._silent_bytes += len(data)
         try:
             self.parser.feed_data(data)
@@ -192,7 +199,8 @@ class CallerConnection(HttpToolsProtocol):
         except httptools.HttpParserError:
             self._refuse(self._refusal)
             return
-        if self._silent_bytes > self._limits.head_bytes:
+        limits, fields = self._limits, len(self.headers or ())
+        if self._silent_bytes > limits.head_bytes or fields > limits.head_fields:
             self._refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
 
     def _note_held(self) -> None:
@@ -224,18 +232,11 @@ class CallerConnection(HttpToolsProtocol):
         self._unwanted_bytes = 0
         self._settle()
 
-    def on_header(self, name: bytes, value: bytes) -> None:
-        """Keep a field; raises for one too many."""
-        super().on_header(name, value)
-        if len(self.headers) > self._limits.head_fields:
-            self._refusal = HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
-            raise ValueError("too many fields")
-
     def on_headers_complete(self) -> None:
         """Start the route; raises for a head that is too large or names two hosts."""
         self._silent_bytes = 0
         size = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
-        if size > self._limits.head_bytes:
+        if size > self._limits.head_bytes or len(self.headers) > self._limits.head_fields:
             self._refusal = HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
             raise ValueError("head too large")
         if sum(name == b"host" for name, _ in self.headers) > 1:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from http import HTTPStatus
+from time import monotonic
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -18,38 +21,26 @@ from braid.server.security.tokens import owner_in
 FORM_BYTES = 8 * 1024
 """Most of a form, and of a body that nobody reads."""
 SHORT_BYTES = 1 << 20
+"""Bytes of a short body."""
 CREDIT_BYTES = 4 << 20
 
 
-async def read_body(request: Request, limit_bytes: int, body: Body | None = None) -> bytes:
-    """Return the body of a request, and count in ``body`` what has come of it.
+async def read_body(
+    request: Request, limit_bytes: int, hold: Callable[[int], None] = lambda size_bytes: None
+) -> bytes:
+    """Return the body of a request; ``hold`` is told the size of what has come.
 
     Raises:
         HTTPException: it is larger than ``limit_bytes``, whether or not its headers say so.
-        ResourceExhausted: it gave way to others.
     """
-    check_length(request, limit_bytes)
+    refuse_longer(request, limit_bytes)
     parts, size = [], 0
     async for part in request.stream():
         size += len(part)
-        if size > limit_bytes:
-            raise _too_large(limit_bytes)
-        if body is not None:
-            body.hold(size)
+        refuse_longer(request, limit_bytes, size)
+        hold(size)
         parts.append(part)
     return await in_steps(joined(parts))
-
-
-def check_length(request: Request, limit_bytes: int) -> None:
-    """Raise HTTPException if the headers tell of a longer body."""
-    if (_length(request) or 0) > limit_bytes:
-        raise _too_large(limit_bytes)
-
-
-def _too_large(limit_bytes: int) -> HTTPException:
-    return HTTPException(
-        HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a body here has at most {limit_bytes} bytes"
-    )
 
 
 async def read_form(request: Request) -> bytes:
@@ -63,9 +54,33 @@ async def read_form(request: Request) -> bytes:
     return await read_body(request, FORM_BYTES)
 
 
-def _length(request: Request) -> int | None:
-    length = request.headers.get("content-length")  # digits: the parser has seen to that
-    return None if length is None else int(length[:20])
+def refuse_longer(request: Request, limit_bytes: int, size_bytes: int = 0) -> None:
+    """Raise HTTPException if a body has more bytes, as it came or as its headers say."""
+    told = request.headers.get("content-length", "0")  # digits: the parser has seen to that
+    if max(size_bytes, int(told[:20])) > limit_bytes:
+        raise HTTPException(
+            HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a body here has at most {limit_bytes} bytes"
+        )
+
+
+class Body:
+    """Body of one request, which a task answers."""
+
+    def __init__(self, room: BodyRoom, caller: object) -> None:
+        self.caller = caller
+        self.held_bytes = 0
+        self.is_whole = False  # its caller sends nothing more
+        self.task: Any = asyncio.current_task()
+        self._room = room
+        self._began_at = monotonic()
+
+    def hold(self, size_bytes: int) -> None:
+        """Count the bytes that are held now; other bodies, or this one, may give way."""
+        self._room.change(self, size_bytes)
+
+    def pace(self, now: float) -> float:
+        """Bytes a second so far; a new body is as fast as if CREDIT_BYTES had come at once."""
+        return (self.held_bytes + CREDIT_BYTES) / (now - self._began_at + 1)
 
 
 class BodyRoom:
@@ -74,100 +89,63 @@ class BodyRoom:
     body ──hold──> within the limit: it is received on
               └──> beyond: of the caller that holds most, the body that comes slowest gives way
 
-    Short bodies have a quarter of the room for themselves.
+    Long bodies leave a quarter of it to short ones.
     """
 
     def __init__(self, limit_bytes: int) -> None:
-        self._rooms = (_Room(limit_bytes // 4), _Room(limit_bytes * 3 // 4))
+        self._limit_bytes = limit_bytes
+        self._held_bytes = 0
+        self._bodies: set[Body] = set()
 
-    def reading(self, request: Request) -> Body:
-        """Return the body of a request, to be entered while it is held.
-
-        Raises ResourceExhausted within: it gave way.
-        """
-        length = _length(request)
-        is_short = length is not None and length <= SHORT_BYTES
-        is_long = not is_short or "content-encoding" in request.headers
-        caller = owner_in(request.headers) or request.state.connection.place.network
-        return Body(self._rooms[is_long], caller)
-
-
-class _Room:
-    """Room for bodies that give way to each other."""
-
-    def __init__(self, limit_bytes: int) -> None:
-        self.limit_bytes = limit_bytes
-        self.held_bytes = 0
-        self.bodies: set[Body] = set()
-
-    def make_room(self, now: float) -> None:
-        while self.held_bytes > self.limit_bytes and len(self.bodies) > 1:
-            held = Counter[object]()
-            for body in self.bodies:
-                held[body.caller] += body.held_bytes
-            holding = (body for body in self.bodies if body.held_bytes)
-            max(holding, key=lambda it: (held[it.caller], not it.is_whole, -it.pace(now))).end()
-
-
-class Body:
-    """Body of one request. Belongs to the event loop."""
-
-    def __init__(self, room: _Room, caller: object) -> None:
-        self.caller = caller
-        self.held_bytes = 0
-        self.is_whole = False  # its caller sends nothing more
-        self._room = room
-        self._task: Any = asyncio.current_task()
-        self._loop = asyncio.get_running_loop()
-        self._began_at = self._loop.time()
-
-    def __enter__(self) -> Body:
-        self._room.bodies.add(self)
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        has_given_way = self not in self._room.bodies
-        self._leave()
-        if has_given_way and kind is asyncio.CancelledError:
-            self._task.uncancel()
-            raise _no_room() from None
-
-    def hold(self, size_bytes: int) -> None:
-        """Count the bytes that are held now.
+    @contextmanager
+    def reading(self, request: Request) -> Iterator[Body]:
+        """Have room for the body of a request.
 
         Raises:
-            ResourceExhausted: the body gave way to others.
+            ResourceExhausted: it gave way to others.
         """
-        self._room.held_bytes += size_bytes - self.held_bytes
-        self.held_bytes = size_bytes
-        if self._room.held_bytes > self._room.limit_bytes:
-            self._room.make_room(self._loop.time())
-        if self not in self._room.bodies:
-            self._leave()
-            raise _no_room()
+        caller = owner_in(request.headers) or request.state.connection.place.network
+        body = Body(self, caller)
+        self._bodies.add(body)
+        try:
+            yield body
+        except asyncio.CancelledError:
+            if body in self._bodies:
+                raise
+            body.task.uncancel()
+            raise ResourceExhausted(
+                "this body came slowly while bodies took all memory for them; send it again, or "
+                "let the server hold more (BRAID_CALLS_MEMORY_BYTES)",
+                0.1,
+            ) from None
+        finally:
+            self._leave(body)
 
-    def pace(self, now: float) -> float:
-        """Bytes a second so far, of a new body some that have not come yet."""
-        return (self.held_bytes + CREDIT_BYTES) / (now - self._began_at + 1)
+    def change(self, body: Body, size_bytes: int) -> None:
+        """Count what a body holds; ends the tasks of bodies that give way."""
+        self._held_bytes += size_bytes - body.held_bytes
+        body.held_bytes = size_bytes
+        limit_bytes = self._limit_bytes
+        if size_bytes > SHORT_BYTES:
+            limit_bytes -= limit_bytes // 4
+        while self._held_bytes > max(limit_bytes, body.held_bytes):
+            slowest = self._slowest()
+            self._leave(slowest)
+            if slowest is body:
+                raise asyncio.CancelledError
+            slowest.task.cancel()
 
-    def end(self) -> None:
-        """Give way to other bodies."""
-        self._leave()
-        if self._task is not asyncio.current_task():
-            self._task.cancel()
+    def _slowest(self) -> Body:
+        held, now = Counter[object](), monotonic()
+        for body in self._bodies:
+            held[body.caller] += body.held_bytes
+        holding = (body for body in self._bodies if body.held_bytes)
+        return max(holding, key=lambda it: (held[it.caller], not it.is_whole, -it.pace(now)))
 
-    def _leave(self) -> None:
-        self._room.bodies.discard(self)
-        self._room.held_bytes -= self.held_bytes
-        self.held_bytes = 0
-
-
-def _no_room() -> ResourceExhausted:
-    return ResourceExhausted(
-        "this body came slowly while bodies took all memory for them; send it again, or let the "
-        "server hold more (BRAID_CALLS_MEMORY_BYTES)",
-        0.1,
-    )
+    def _leave(self, body: Body) -> None:
+        self._bodies.discard(body)
+        self._held_bytes -= body.held_bytes
+        body.held_bytes = 0
 
 
 def is_from_here(request: Request) -> bool:

@@ -7,6 +7,7 @@ and no signal handler of their own.
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
 from collections.abc import Sequence
 
@@ -14,7 +15,7 @@ from starlette.routing import BaseRoute
 from uvicorn import Config
 from uvicorn.server import ServerState
 
-from braid.server.http2.accepting import Acceptor, Connections, Place
+from braid.server.http2.accepting import Connections, Place, accept, stop_accepting
 from braid.server.http2.server import sockets_of
 from braid.server.ports.http.application import Application, IsOurName
 from braid.server.ports.http.connection import CallerConnection
@@ -65,7 +66,7 @@ class HttpServer:
             server_header=False,
             date_header=False,
         )
-        self._listening: list[Acceptor] = []
+        self._sockets: list[socket.socket] = []
 
     async def start(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> int:
         """Listen; returns the port, which matters when 0 was asked for.
@@ -73,12 +74,11 @@ class HttpServer:
         Raises:
             OSError: the address is in use or not ours.
         """
-        sockets = sockets_of(host, port)
-        self._listening = [
-            Acceptor(each, self._connections, self._connected, tls, self._limits.request_seconds)
-            for each in sockets
-        ]
-        bound: int = sockets[0].getsockname()[1]
+        seconds = self._limits.request_seconds
+        self._sockets = sockets_of(host, port)
+        for each in self._sockets:
+            accept(each, self._connections, self._connected, tls, seconds)
+        bound: int = self._sockets[0].getsockname()[1]
         return bound
 
     def _connected(self, place: Place) -> CallerConnection:
@@ -86,8 +86,8 @@ class HttpServer:
 
     async def stop(self, grace_seconds: float = 1.0) -> None:
         """Take no more connections, let answers under way finish for a moment, then close."""
-        for listening in self._listening:
-            listening.close()
+        for each in self._sockets:
+            stop_accepting(each)
         if self._state.tasks:
             await asyncio.wait(set(self._state.tasks), timeout=grace_seconds)
         for connection in list(self._state.connections):

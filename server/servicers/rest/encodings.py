@@ -26,7 +26,7 @@ SMALL_BYTES = 1 << 10
 QUICK_BYTES = 64 << 10
 """Bodies up to this size are compressed in the event loop, larger ones in a thread."""
 
-INFLATED_BYTES = 1 << 20
+PIECE_BYTES = 1 << 20
 """Bytes that a thread inflates at once."""
 
 
@@ -56,24 +56,25 @@ async def decoded(
 
 
 async def _inflated(body: bytes, name: str, limit_bytes: int, hold: Callable[[int], None]) -> bytes:
-    stream, parts, size, at = zlib.decompressobj(_WINDOW_BITS[name]), list[bytes](), 0, 0
-    rest = part = b""
-    while rest or len(part) == INFLATED_BYTES or (at < len(body) and not stream.eof):
-        if not rest and len(part) < INFLATED_BYTES:
-            rest, at = body[at : at + INFLATED_BYTES], at + INFLATED_BYTES
-        try:
-            part = await asyncio.to_thread(stream.decompress, rest, INFLATED_BYTES)
-        except zlib.error:
-            raise HTTPException(HTTPStatus.BAD_REQUEST, f"the body is not {name}") from None
-        rest, size = stream.unconsumed_tail, size + len(part)
-        if size > limit_bytes:
-            raise HTTPException(
-                HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
-                f"the body has more than {limit_bytes} bytes when it is decompressed",
-            )
-        hold(len(body) + size)
-        parts.append(part)
-    if not stream.eof or stream.unused_data or at < len(body):
+    stream, parts, size = zlib.decompressobj(_WINDOW_BITS[name]), list[bytes](), 0
+    for at in range(0, len(body), PIECE_BYTES):
+        rest, part = body[at : at + PIECE_BYTES], b""
+        while rest or len(part) == PIECE_BYTES:
+            try:
+                part = await asyncio.to_thread(stream.decompress, rest, PIECE_BYTES)
+            except zlib.error:
+                raise HTTPException(HTTPStatus.BAD_REQUEST, f"the body is not {name}") from None
+            rest, size = stream.unconsumed_tail, size + len(part)
+            if size > limit_bytes:
+                raise HTTPException(
+                    HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+                    f"the body has more than {limit_bytes} bytes when it is decompressed",
+                )
+            hold(len(body) + size)
+            parts.append(part)
+        if stream.unused_data:
+            break
+    if not stream.eof or stream.unused_data:
         raise HTTPException(HTTPStatus.BAD_REQUEST, f"the body is not one whole {name} stream")
     hold(size)
     return await in_steps(joined(parts))

@@ -110,7 +110,7 @@ class AnswerOperation:
 
     async def _body(self, request: Request, held: Body) -> bytes:
         limit_bytes = self._services.body_bytes
-        body = await read_body(request, limit_bytes, held)
+        body = await read_body(request, limit_bytes, held.hold)
         held.is_whole = True
         encoding = request.headers.get("content-encoding", "")
         return await decoded(body, encoding, limit_bytes, held.hold)
