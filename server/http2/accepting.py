@@ -110,11 +110,11 @@ class Connections:
             self._strangers.setdefault(place.network, {})[place] = None
 
     def hold(self, place: Place, size_bytes: int) -> None:
-        """Note what a connection holds; beyond the limit, those that hold most are closed."""
+        """Note what a connection holds; beyond the limit of all, those with most are closed."""
         self._held_bytes += size_bytes - self._held.pop(place, 0)
         if size_bytes:
             self._held[place] = size_bytes
-        while self._held_bytes > self._most_bytes:
+        while self._held_bytes > self._most_bytes and len(self._held) > 1:
             self._drop(max(self._held, key=self._held.__getitem__))
 
     def _give_way(self, strangers: dict[Place, None]) -> None:

@@ -58,7 +58,7 @@ class CallChecks:
         self.arrivals = Arrivals(memory.limits)
         most_bytes = memory.limits.all_bytes
         self.connections = Connections(
-            most_connections(most_bytes), most_bytes // 8, network_of, self._is_token
+            most_connections(most_bytes), max(16 << 20, most_bytes // 8), network_of, self._is_token
         )
         self.started = Started()
 

@@ -72,7 +72,7 @@ class Body:
         self.is_whole = False  # its caller sends nothing more
         self.task: Any = asyncio.current_task()
         self._room = room
-        self._began_at = monotonic()
+        self._began_at = room.now()
 
     def hold(self, size_bytes: int) -> None:
         """Count the bytes that are held now; other bodies, or this one, may give way."""
@@ -92,7 +92,8 @@ class BodyRoom:
     Long bodies leave a quarter of it to short ones.
     """
 
-    def __init__(self, limit_bytes: int) -> None:
+    def __init__(self, limit_bytes: int, now: Callable[[], float] = monotonic) -> None:
+        self.now = now
         self._limit_bytes = limit_bytes
         self._held_bytes = 0
         self._bodies: set[Body] = set()
@@ -136,7 +137,7 @@ class BodyRoom:
             slowest.task.cancel()
 
     def _slowest(self) -> Body:
-        held, now = Counter[object](), monotonic()
+        held, now = Counter[object](), self.now()
         for body in self._bodies:
             held[body.caller] += body.held_bytes
         holding = (body for body in self._bodies if body.held_bytes)
