@@ -162,6 +162,7 @@ class Interfaces:
             self._is_our_name,
             origins=self._origins,
             started=self._started,
+            connections=self.ports.checks.connections,
         )
 
     def _waits_for(self) -> Sequence[str]:

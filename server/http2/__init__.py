@@ -1,6 +1,7 @@
 """gRPC over HTTP/2 on the event loop: what ``grpc.aio.server`` offers, without threads of its own.
 
 server       ports, services, interceptors; the surface of ``grpc.aio.Server``
+accepting    connections of all ports, how many there may be
 calls        one call: metadata, messages, status, deadline, cancellation
 messages     messages of one call as they arrive, decompressed when they are asked for
 streams      calls of one connection, and how many there may be

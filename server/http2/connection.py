@@ -19,6 +19,7 @@ from time import monotonic
 from typing import Any, Final
 
 from braid.server.http2 import frames
+from braid.server.http2.accepting import Place
 from braid.server.http2.arrivals import Arrivals
 from braid.server.http2.floods import BYTES_PER_FRAME, FrameBudget, ReadTurns
 from braid.server.http2.flow_control import CONNECTION_WINDOW_BYTES, FlowControl
@@ -63,6 +64,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         self.peer = ""
         self.sender = Sender()
         self.flow: FlowControl  # once it is known who the peer is
+        self.place: Place  # set before the transport is
         self.on_made: Callable[[HttpConnection], object] = lambda _: None
         self.on_closed: Callable[[HttpConnection], object] = lambda _: None
         self._limits = limits

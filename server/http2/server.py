@@ -20,11 +20,12 @@ from typing import Any, Final
 
 import grpc
 
+from braid.server.http2.accepting import FEW, Connections, Place, accept, stop_accepting
 from braid.server.http2.arrivals import Arrivals
 from braid.server.http2.calls import Call, HandlerOf
 from braid.server.http2.connection import HttpConnection
 from braid.server.http2.floods import ReadTurns
-from braid.server.http2.streams import ConnectionLimits
+from braid.server.http2.streams import ConnectionLimits, HttpStream
 
 FLUSH_SECONDS: Final = 1.0
 """Time for the last bytes of answers to go out after their calls have ended."""
@@ -50,22 +51,26 @@ class Server(grpc.aio.Server):
     """Server whose calls are handled in the event loop alone."""
 
     def __init__(
-        self, limits: ConnectionLimits, arrivals: Arrivals, interceptors: Sequence[Any] = ()
+        self,
+        limits: ConnectionLimits,
+        arrivals: Arrivals,
+        interceptors: Sequence[Any] = (),
+        places: Connections | None = None,
     ) -> None:
-        """Serve nothing yet; all servers of a process share ``arrivals``."""
+        """Serve nothing yet; all servers of a process share ``arrivals`` and ``places``."""
         self._limits = limits
+        self._places = places or Connections(FEW)
         self._arrivals = arrivals
         self._turns = ReadTurns()
         self._generic: list[Any] = []
         self._registered: dict[str, Any] = {}
         self._bound: list[_Listening] = []
-        self._listening: list[asyncio.Server] = []
         self._connections: set[HttpConnection] = set()
         self._calls: set[Call] = set()
         handler_of: HandlerOf = self._find
         for interceptor in reversed(interceptors):
             handler_of = partial(interceptor.intercept_service, handler_of)
-        self._begin = partial(Call, handler_of, self._calls)
+        self._handler_of = handler_of
         self._is_stopping = False
         self._stopped = asyncio.Event()
         self._emptied = asyncio.Event()  # no connection is left
@@ -114,56 +119,20 @@ class Server(grpc.aio.Server):
         """Bind every address of a host that this machine has; returns the port of all."""
         if host in _WILDCARDS:
             host = "::" if _has_ipv6() else "0.0.0.0"
-        places = dict.fromkeys(
-            (family, place)
-            for family, _, _, _, place in socket.getaddrinfo(
-                host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-            )
-        )
-        bound: list[_Listening] = []
-        absent: OSError | None = None
-        try:
-            for family, place in places:
-                try:
-                    opened = _listening_at(family, (place[0], port, *place[2:]))
-                except OSError as error:
-                    if error.errno not in _NOT_HERE:
-                        raise
-                    absent = error
-                    continue
-                bound.append(_Listening(opened, tls))
-                port = int(opened.getsockname()[1])
-            if not bound:
-                raise absent or OSError(errno.EADDRNOTAVAIL, "the host has no address")
-        except OSError:
-            for listening in bound:
-                listening.socket.close()
-            raise
-        self._bound += bound
-        return port
+        bound = sockets_of(host, port)
+        self._bound += [_Listening(opened, tls) for opened in bound]
+        return int(bound[0].getsockname()[1])
 
     async def start(self) -> None:
-        loop = asyncio.get_running_loop()
         for port in self._bound:
-            listen: Any = loop.create_unix_server if port.path else loop.create_server
-            handshake_s = None if port.tls is None else HANDSHAKE_SECONDS
-            self._listening.append(
-                await listen(
-                    self._connected,
-                    sock=port.socket,
-                    backlog=BACKLOG,
-                    ssl=port.tls,
-                    ssl_handshake_timeout=handshake_s,
-                )
-            )
+            port.socket.listen(BACKLOG)
+            accept(port.socket, self._places, self._connected, port.tls, HANDSHAKE_SECONDS)
 
     async def stop(self, grace: float | None) -> None:
         """Take no more calls; end those under way after ``grace`` seconds, None: at once."""
         self._is_stopping = True
-        for listening in self._listening:
-            listening.close()
         for port in self._bound:
-            port.socket.close()
+            stop_accepting(port.socket)
             with contextlib.suppress(FileNotFoundError):
                 if port.path and os.stat(port.path).st_ino == port.inode:
                     os.unlink(port.path)
@@ -198,8 +167,15 @@ class Server(grpc.aio.Server):
             return False
         return True
 
-    def _connected(self) -> HttpConnection:
+    def _begin(self, connection: HttpConnection, stream: HttpStream) -> Call:
+        if not connection.place.is_known:
+            shown = (v for k, v in stream.head.invocation_metadata if k == "authorization")
+            self._places.used(connection.place, str(next(shown, "")))
+        return Call(self._handler_of, self._calls, connection, stream)
+
+    def _connected(self, place: Place) -> HttpConnection:
         connection = HttpConnection(self._limits, self._arrivals, self._turns, self._begin)
+        connection.place = place
         connection.on_closed = self._closed
         connection.on_made = self._made
         return connection
@@ -207,10 +183,13 @@ class Server(grpc.aio.Server):
     def _made(self, connection: HttpConnection) -> None:
         self._connections.add(connection)
         self._emptied.clear()
+        connection.place.drop = connection.abort
+        connection.place.is_at_work = lambda: not connection.is_idle
         if self._is_stopping:
             connection.abort()
 
     def _closed(self, connection: HttpConnection) -> None:
+        self._places.leave(connection.place)
         self._connections.discard(connection)
         if not self._connections:
             self._emptied.set()
@@ -224,6 +203,40 @@ class Server(grpc.aio.Server):
             if handler is not None:
                 return handler
         return None
+
+
+def sockets_of(host: str, port: int) -> list[socket.socket]:
+    """Return sockets bound to one port at all addresses of a host that this machine has.
+
+    Raises:
+        OSError: one cannot be bound.
+    """
+    places = dict.fromkeys(
+        (family, place)
+        for family, _, _, _, place in socket.getaddrinfo(
+            host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+    )
+    bound: list[socket.socket] = []
+    absent: OSError | None = None
+    try:
+        for family, place in places:
+            try:
+                opened = _listening_at(family, (place[0], port, *place[2:]))
+            except OSError as error:
+                if error.errno not in _NOT_HERE:
+                    raise
+                absent = error
+                continue
+            bound.append(opened)
+            port = int(opened.getsockname()[1])
+        if not bound:
+            raise absent or OSError(errno.EADDRNOTAVAIL, "the host has no address")
+    except OSError:
+        for opened in bound:
+            opened.close()
+        raise
+    return bound
 
 
 _WILDCARDS: Final = ("", "0.0.0.0", "::")

@@ -16,13 +16,14 @@ from typing import Protocol
 import grpc
 
 from braid.core.errors import StartupError
+from braid.server.http2.accepting import Connections, most_connections
 from braid.server.http2.arrivals import Arrivals
 from braid.server.http2.server import Server
 from braid.server.http2.streams import ConnectionLimits
 from braid.server.inference.call_memory import CallMemory
 from braid.server.observability.tracing import Sampling, start_tracing
 from braid.server.rpc.guarding import Guarding
-from braid.server.security.addresses import check_exposure
+from braid.server.security.addresses import check_exposure, network_of
 from braid.server.security.certificates import Certificates, TlsFiles
 from braid.server.security.gate import Gate
 from braid.server.security.started import Started
@@ -55,7 +56,14 @@ class CallChecks:
         self.gate = _main_gate(settings, self.tokens)
         self.memory = memory
         self.arrivals = Arrivals(memory.limits)
+        most_bytes = memory.limits.all_bytes
+        self.connections = Connections(
+            most_connections(most_bytes), max(16 << 20, most_bytes // 8), network_of, self._is_token
+        )
         self.started = Started()
+
+    def _is_token(self, authorization: str) -> bool:
+        return bool(self.tokens.role_in({"authorization": authorization}))
 
     def guards(self, gate: Sequence[Gate]) -> list[grpc.aio.ServerInterceptor]:
         traced = () if self.telemetry is None else (self.telemetry,)
@@ -201,7 +209,7 @@ def _server(settings: Settings, checks: CallChecks, gate: Sequence[Gate]) -> Ser
         keepalive_s=settings.keepalive_seconds,
         answer_s=KEEPALIVE_ANSWER_SECONDS,
     )
-    return Server(limits, checks.arrivals, checks.guards(gate))
+    return Server(limits, checks.arrivals, checks.guards(gate), checks.connections)
 
 
 def _bind(server: Server, address: str, setting: str, certificates: Certificates | None) -> int:

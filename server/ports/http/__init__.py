@@ -2,7 +2,7 @@
 
 server        listens, starts and stops
 connection    one connection: size of the head, seconds of each phase
-connections   all of them: limits, how many there may be, and which gives way
+connections   their limits
 application   one request: which are answered, and what every answer says
 origins       which pages of other sites may call the protocol
 requests      a request's body, up to a limit; whether another site's page sent it

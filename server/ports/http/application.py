@@ -20,8 +20,10 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import BaseRoute, Router
 from starlette.types import Message, Receive, Scope, Send
 
+from braid.server.http2.accepting import Connections
 from braid.server.ports.http.connection import CallerConnection
-from braid.server.ports.http.connections import Connections, HttpLimits
+from braid.server.ports.http.connections import HttpLimits
+from braid.server.ports.http.requests import FORM_BYTES, refuse_longer
 from braid.server.security.tokens import METRICS
 
 log = logging.getLogger("braid.http")
@@ -108,8 +110,11 @@ class Application:
         """Refuse a request by its head.
 
         Raises:
-            HTTPException: it names another server, or too many are at work.
+            HTTPException: it names another server, has a body where none is read, or too many are
+                at work.
         """
+        if request.method in READING:
+            refuse_longer(request, FORM_BYTES)
         host, path = request.headers.get("host"), request.scope["path"]
         is_ours = self._is_our_name
         if host and path not in BY_ANY_NAME and not is_ours(host, in_protocol(path)):

@@ -4,9 +4,9 @@
         └──────────────<──────────────────first byte of the next request──────────<──────┘
 
 A phase that takes too long ends the connection. A large body or answer has more time than a small
-one, as long as it moves at ``bytes_per_second``. What follows a request on the same connection
-waits for its answer. A request that is answered before its body has come is read to its end, so
-that its caller sees the answer.
+one, as long as it moves at ``bytes_per_second``. What follows a request on the same connection is
+read once its answer is taken. A request that is answered before its body has come is read to its
+end, so that its caller sees the answer.
 """
 
 from __future__ import annotations
@@ -22,13 +22,17 @@ from uvicorn import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
-from braid.server.ports.http.connections import Connections, HttpLimits
-from braid.server.security.addresses import network_of
+from braid.server.http2.accepting import Connections, Place
+from braid.server.ports.http.connections import HttpLimits
 
 JOINED_BYTES = 64 << 10
 """Largest part of a body that is copied behind its head; a larger one is written by itself."""
 
+CUT_BYTES = 256
+"""Least part of a chunked body that is read at once."""
+
 _CONTINUE = b"HTTP/1.1 100 "
+_END = b"\r\n\r\n"  # of a head without a body, and of a chunked body
 
 
 class AnswerWriter:
@@ -85,12 +89,14 @@ class CallerConnection(HttpToolsProtocol):
         self,
         config: Config,
         server_state: ServerState,
+        place: Place,
         connections: Connections,
         limits: HttpLimits,
     ) -> None:
         super().__init__(config, server_state, {"connection": self})
-        self.peer = self.network = ""
+        self.place = place
         self.is_lost = False
+        self.charges_answer = False  # the route does, to the memory of calls
         self.on_lost: Callable[[], object] | None = None  # of the request at work
         self._connections = connections
         self._limits = limits
@@ -102,6 +108,10 @@ class CallerConnection(HttpToolsProtocol):
         self._unwanted_bytes = 0  # of a body that came after its answer
         self._silent_bytes = 0  # since the last byte of a body: of a head, or of trailers
         self._is_whole = False  # the last request that began has come to its end
+        self._unparsed = b""  # what follows the request at work, behind some that is parsed
+        self._parsed = 0
+        self._body_left = 0  # bytes, as far as the head tells
+        self._held_bytes = 0  # as noted
         self._refusal = HTTPStatus.BAD_REQUEST  # what a request that cannot be parsed gets
 
     # -- what a request's route asks ------------------------------------------------------------
@@ -128,15 +138,18 @@ class CallerConnection(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self.peer = self.client[0] if self.client else ""
-        self.network = network_of(self.peer)
-        self._connections.add(self)
+        transport.set_write_buffer_limits(
+            1, 0
+        )  # an answer is taken when nothing of it is left here
+        self.place.drop = self.drop
+        self.place.is_at_work = lambda: self._phase is Phase.ANSWERING
         self._settle()
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
         self.is_lost = True
-        self._connections.remove(self)
+        self._connections.leave(self.place)
+        self._connections.answering.discard(self)
         if self._timer is not None:
             self._timer.cancel()
         if self.on_lost is not None:
@@ -146,6 +159,38 @@ class CallerConnection(HttpToolsProtocol):
         if self.parser is None:
             return
         self._received_bytes += len(data)
+        self._unparsed = self._unparsed[self._parsed :] + data if self._unparsed else data
+        self._parsed = 0
+        self._read_on()
+
+    def _read_on(self) -> None:
+        """Read what has come, up to the end of one request whose answer is not taken."""
+        while self._unparsed and self._may_read():
+            self._parse(self._cut())
+        if self._unparsed:
+            self.flow.pause_reading()
+        self._note_held()
+
+    def _may_read(self) -> bool:
+        if self.pipeline or self.transport.is_closing():
+            return False
+        is_answered = self.cycle is None or self.cycle.response_complete
+        return not self._is_whole or (is_answered and not self.flow.write_paused)
+
+    def _cut(self) -> memoryview:
+        """Take what does not go beyond the end of a request, or little if its length is unknown."""
+        data, at = self._unparsed, self._parsed
+        end = at + self._body_left
+        if end == at:
+            is_chunked = not self._is_whole and self.cycle is not None and self.cycle.more_body
+            found = data.find(_END, at + CUT_BYTES if is_chunked else at)
+            end = len(data) if found < 0 else found + len(_END)
+        self._parsed = end
+        if end >= len(data):
+            self._unparsed, self._parsed = b"", 0
+        return memoryview(data)[at:end]
+
+    def _parse(self, data: memoryview) -> None:
         self._silent_bytes += len(data)
         try:
             self.parser.feed_data(data)
@@ -154,22 +199,36 @@ class CallerConnection(HttpToolsProtocol):
         except httptools.HttpParserError:
             self._refuse(self._refusal)
             return
-        if self._silent_bytes > self._limits.head_bytes:
+        limits, fields = self._limits, len(self.headers or ())
+        if self._silent_bytes > limits.head_bytes or fields > limits.head_fields:
             self._refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
+
+    def _note_held(self) -> None:
+        """Note bytes that wait here: further requests, and an answer that nobody charges."""
+        size_bytes = len(self._unparsed)
+        if self.flow.write_paused and not self.charges_answer:
+            size_bytes += self.transport.get_write_buffer_size()
+        if size_bytes != self._held_bytes and not self.is_lost:
+            self._held_bytes = size_bytes
+            self._connections.hold(self.place, size_bytes)
 
     def pause_writing(self) -> None:
         super().pause_writing()
         self._settle()
+        self._note_held()
 
     def resume_writing(self) -> None:
         super().resume_writing()
         self._settle()
+        self._read_on()
+        if not self._unparsed:
+            self.flow.resume_reading()
 
     # -- what the parser says -------------------------------------------------------------------
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        self._is_whole = False
+        self._is_whole = self.charges_answer = False
         self._unwanted_bytes = 0
         self._settle()
 
@@ -177,11 +236,14 @@ class CallerConnection(HttpToolsProtocol):
         """Start the route; raises for a head that is too large or names two hosts."""
         self._silent_bytes = 0
         size = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
-        if size > self._limits.head_bytes:
+        if size > self._limits.head_bytes or len(self.headers) > self._limits.head_fields:
             self._refusal = HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
             raise ValueError("head too large")
         if sum(name == b"host" for name, _ in self.headers) > 1:
             raise ValueError("two hosts")
+        told = dict(self.headers)
+        self._body_left = int(told.get(b"content-length", 0))
+        self._connections.used(self.place, told.get(b"authorization", b"").decode("latin-1"))
         super().on_headers_complete()
         if self.scope["method"] != "HEAD":  # whose answer has no body for its head to wait for
             self.cycle.transport = AnswerWriter(self.transport)  # type: ignore[assignment]
@@ -189,6 +251,7 @@ class CallerConnection(HttpToolsProtocol):
     def on_body(self, body: bytes) -> None:
         """Keep a part of the body, unless its request is answered."""
         self._silent_bytes = 0
+        self._body_left -= min(self._body_left, len(body))
         super().on_body(body)
         if self.cycle.response_complete:
             self._unwanted_bytes += len(body)
@@ -202,10 +265,13 @@ class CallerConnection(HttpToolsProtocol):
         self._settle()
 
     def on_response_complete(self) -> None:
+        if not self.pipeline:
+            self.cycle.body = bytearray()  # what the route did not read
         super().on_response_complete()
         self._unset_keepalive_if_required()  # its timer knows no bodies that come late
         self.on_lost = None
         self._settle()
+        self._read_on()
 
     # -- phases ---------------------------------------------------------------------------------
 
@@ -266,6 +332,7 @@ class CallerConnection(HttpToolsProtocol):
 
     def _refuse(self, status: HTTPStatus) -> None:
         """Answer what cannot be parsed, unless an answer is on its way; close the connection."""
+        self._unparsed = b""
         cycle = self.cycle
         is_free = cycle is None or cycle.response_complete or not cycle.response_started
         if not is_free or self._phase in (Phase.ANSWERING, Phase.SENDING):

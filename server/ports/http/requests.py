@@ -2,37 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http import HTTPStatus
+from time import monotonic
+from typing import Any
 from urllib.parse import urlsplit
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 from braid.core.errors import ResourceExhausted
+from braid.core.pieces import in_steps, joined
+from braid.server.security.tokens import owner_in
 
 FORM_BYTES = 8 * 1024
+"""Most of a form, and of a body that nobody reads."""
+SHORT_BYTES = 1 << 20
+"""Bytes of a short body."""
+CREDIT_BYTES = 4 << 20
 
 
-async def read_body(request: Request, limit_bytes: int) -> bytes:
-    """Return the body of a request.
+async def read_body(
+    request: Request, limit_bytes: int, hold: Callable[[int], None] = lambda size_bytes: None
+) -> bytes:
+    """Return the body of a request; ``hold`` is told the size of what has come.
 
     Raises:
         HTTPException: it is larger than ``limit_bytes``, whether or not its headers say so.
     """
-    too_large = HTTPException(
-        HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a body here has at most {limit_bytes} bytes"
-    )
-    if (_length(request) or 0) > limit_bytes:
-        raise too_large
+    refuse_longer(request, limit_bytes)
     parts, size = [], 0
     async for part in request.stream():
         size += len(part)
-        if size > limit_bytes:
-            raise too_large
+        refuse_longer(request, limit_bytes, size)
+        hold(size)
         parts.append(part)
-    return b"".join(parts)
+    return await in_steps(joined(parts))
 
 
 async def read_form(request: Request) -> bytes:
@@ -46,40 +54,99 @@ async def read_form(request: Request) -> bytes:
     return await read_body(request, FORM_BYTES)
 
 
-def _length(request: Request) -> int | None:
-    length = request.headers.get("content-length")  # digits: the parser has seen to that
-    return None if length is None else int(length[:20])
+def refuse_longer(request: Request, limit_bytes: int, size_bytes: int = 0) -> None:
+    """Raise HTTPException if a body has more bytes, as it came or as its headers say."""
+    told = request.headers.get("content-length", "0")  # digits: the parser has seen to that
+    if max(size_bytes, int(told[:20])) > limit_bytes:
+        raise HTTPException(
+            HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a body here has at most {limit_bytes} bytes"
+        )
+
+
+class Body:
+    """Body of one request, which a task answers."""
+
+    def __init__(self, room: BodyRoom, caller: object) -> None:
+        self.caller = caller
+        self.held_bytes = 0
+        self.is_whole = False  # its caller sends nothing more
+        self.task: Any = asyncio.current_task()
+        self._room = room
+        self._began_at = room.now()
+
+    def hold(self, size_bytes: int) -> None:
+        """Count the bytes that are held now; other bodies, or this one, may give way."""
+        self._room.change(self, size_bytes)
+
+    def pace(self, now: float) -> float:
+        """Bytes a second so far; a new body is as fast as if CREDIT_BYTES had come at once."""
+        return (self.held_bytes + CREDIT_BYTES) / (now - self._began_at + 1)
 
 
 class BodyRoom:
-    """Room for the bodies that are being received, of all connections together."""
+    """Room for the bodies of all connections, from their first byte until they are answered.
 
-    def __init__(self, limit_bytes: int) -> None:
+    body ──hold──> within the limit: it is received on
+              └──> beyond: of the caller that holds most, the body that comes slowest gives way
+
+    Long bodies leave a quarter of it to short ones.
+    """
+
+    def __init__(self, limit_bytes: int, now: Callable[[], float] = monotonic) -> None:
+        self.now = now
         self._limit_bytes = limit_bytes
         self._held_bytes = 0
+        self._bodies: set[Body] = set()
 
     @contextmanager
-    def reading(self, request: Request, most_bytes: int) -> Iterator[None]:
-        """Hold room for a body while it is received.
-
-        Args:
-            request: whose body it is.
-            most_bytes: held for a body whose length its headers do not give.
+    def reading(self, request: Request) -> Iterator[Body]:
+        """Have room for the body of a request.
 
         Raises:
-            ResourceExhausted: there is no room.
+            ResourceExhausted: it gave way to others.
         """
-        length = _length(request)
-        size = most_bytes if length is None else min(length, most_bytes)
-        if self._held_bytes and self._held_bytes + size > self._limit_bytes:
-            raise ResourceExhausted(
-                "the bodies that are being received take all memory for them", 0.1
-            )
-        self._held_bytes += size
+        caller = owner_in(request.headers) or request.state.connection.place.network
+        body = Body(self, caller)
+        self._bodies.add(body)
         try:
-            yield
+            yield body
+        except asyncio.CancelledError:
+            if body in self._bodies:
+                raise
+            body.task.uncancel()
+            raise ResourceExhausted(
+                "this body came slowly while bodies took all memory for them; send it again, or "
+                "let the server hold more (BRAID_CALLS_MEMORY_BYTES)",
+                0.1,
+            ) from None
         finally:
-            self._held_bytes -= size
+            self._leave(body)
+
+    def change(self, body: Body, size_bytes: int) -> None:
+        """Count what a body holds; ends the tasks of bodies that give way."""
+        self._held_bytes += size_bytes - body.held_bytes
+        body.held_bytes = size_bytes
+        limit_bytes = self._limit_bytes
+        if size_bytes > SHORT_BYTES:
+            limit_bytes -= limit_bytes // 4
+        while self._held_bytes > max(limit_bytes, body.held_bytes):
+            slowest = self._slowest()
+            self._leave(slowest)
+            if slowest is body:
+                raise asyncio.CancelledError
+            slowest.task.cancel()
+
+    def _slowest(self) -> Body:
+        held, now = Counter[object](), self.now()
+        for body in self._bodies:
+            held[body.caller] += body.held_bytes
+        holding = (body for body in self._bodies if body.held_bytes)
+        return max(holding, key=lambda it: (held[it.caller], not it.is_whole, -it.pace(now)))
+
+    def _leave(self, body: Body) -> None:
+        self._bodies.discard(body)
+        self._held_bytes -= body.held_bytes
+        body.held_bytes = 0
 
 
 def is_from_here(request: Request) -> bool:

@@ -79,7 +79,7 @@ def _accepts_openmetrics(accept: str) -> bool:
 
     ``prometheus_client.choose_encoder`` raises for versions that are no numbers.
     """
-    for offer in accept.lower().split(","):
+    for offer in accept[:1024].lower().split(","):
         kind, *parameters = (part.strip() for part in offer.split(";"))
         versions = {part for part in parameters if part.startswith("version=")}
         is_wanted = kind == "application/openmetrics-text" and "q=0" not in parameters

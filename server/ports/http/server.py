@@ -7,6 +7,7 @@ and no signal handler of their own.
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
 from collections.abc import Sequence
 
@@ -14,9 +15,11 @@ from starlette.routing import BaseRoute
 from uvicorn import Config
 from uvicorn.server import ServerState
 
+from braid.server.http2.accepting import Connections, Place, accept, stop_accepting
+from braid.server.http2.server import sockets_of
 from braid.server.ports.http.application import Application, IsOurName
 from braid.server.ports.http.connection import CallerConnection
-from braid.server.ports.http.connections import Connections, HttpLimits
+from braid.server.ports.http.connections import HttpLimits
 from braid.server.ports.http.origins import telling_origins
 
 HEADERS = [(b"x-content-type-options", b"nosniff"), (b"cache-control", b"no-store")]
@@ -33,6 +36,7 @@ class HttpServer:
         limits: HttpLimits | None = None,
         origins: Sequence[str] = (),
         started: asyncio.Event | None = None,
+        connections: Connections | None = None,
     ) -> None:
         """Make the server, not started.
 
@@ -42,9 +46,10 @@ class HttpServer:
             limits: of connections and requests.
             origins: whose pages may call the protocol.
             started: set once anything but probes is answered; until then, it waits.
+            connections: of all ports.
         """
         self._limits = limits or HttpLimits()
-        self._connections = Connections(self._limits.max_connections)
+        self._connections = connections or Connections(self._limits.max_connections)
         self._state = ServerState()
         self._state.default_headers = HEADERS
         application = Application(routes, is_our_name, self._connections, self._limits, started)
@@ -61,7 +66,7 @@ class HttpServer:
             server_header=False,
             date_header=False,
         )
-        self._server: asyncio.Server | None = None
+        self._sockets: list[socket.socket] = []
 
     async def start(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> int:
         """Listen; returns the port, which matters when 0 was asked for.
@@ -69,25 +74,25 @@ class HttpServer:
         Raises:
             OSError: the address is in use or not ours.
         """
-        self._server = await asyncio.get_running_loop().create_server(
-            lambda: CallerConnection(self._config, self._state, self._connections, self._limits),
-            *(host, port),
-            backlog=128,
-            ssl=tls,
-            ssl_handshake_timeout=None if tls is None else self._limits.request_seconds,
-        )
-        bound: int = self._server.sockets[0].getsockname()[1]
+        seconds = self._limits.request_seconds
+        self._sockets = sockets_of(host, port)
+        for each in self._sockets:
+            accept(each, self._connections, self._connected, tls, seconds)
+        bound: int = self._sockets[0].getsockname()[1]
         return bound
+
+    def _connected(self, place: Place) -> CallerConnection:
+        return CallerConnection(self._config, self._state, place, self._connections, self._limits)
 
     async def stop(self, grace_seconds: float = 1.0) -> None:
         """Take no more connections, let answers under way finish for a moment, then close."""
-        if self._server is None:
-            return
-        self._server.close()
+        for each in self._sockets:
+            stop_accepting(each)
         if self._state.tasks:
             await asyncio.wait(set(self._state.tasks), timeout=grace_seconds)
-        self._connections.drop_all()
+        for connection in list(self._state.connections):
+            assert isinstance(connection, CallerConnection)
+            connection.drop()
         for task in self._state.tasks:
             task.cancel()
         await asyncio.gather(*self._state.tasks, return_exceptions=True)
-        self._server = None

@@ -9,11 +9,12 @@ from __future__ import annotations
 import asyncio
 import gzip
 import zlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from http import HTTPStatus
 
 from starlette.exceptions import HTTPException
 
+from braid.core.pieces import in_steps, joined
 from braid_client.wire_fields import Part
 
 _WINDOW_BITS = {"gzip": 31, "x-gzip": 31, "deflate": 15}
@@ -25,14 +26,20 @@ SMALL_BYTES = 1 << 10
 QUICK_BYTES = 64 << 10
 """Bodies up to this size are compressed in the event loop, larger ones in a thread."""
 
+PIECE_BYTES = 1 << 20
+"""Bytes that a thread inflates at once."""
 
-async def decoded(body: bytes, encoding: str, limit_bytes: int) -> bytes:
-    """Return what a request's body contains.
+
+async def decoded(
+    body: bytes, encoding: str, limit_bytes: int, hold: Callable[[int], None] = lambda _: None
+) -> bytes:
+    """Return what a request's body contains; bodies are inflated piece by piece, in turns.
 
     Args:
         body: as it came.
         encoding: value of Content-Encoding.
         limit_bytes: that the content may have.
+        hold: is told the bytes that are held after each piece.
 
     Raises:
         HTTPException: the encoding is not known, or the content broken or too large.
@@ -45,25 +52,32 @@ async def decoded(body: bytes, encoding: str, limit_bytes: int) -> bytes:
             HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
             f"Content-Encoding {name[:40]!r} is not known; there are gzip and deflate",
         )
-    if limit_bytes <= QUICK_BYTES:
-        return _inflated(body, name, limit_bytes)
-    return await asyncio.to_thread(_inflated, body, name, limit_bytes)
+    return await _inflated(body, name, limit_bytes, hold)
 
 
-def _inflated(body: bytes, name: str, limit_bytes: int) -> bytes:
-    stream = zlib.decompressobj(_WINDOW_BITS[name])
-    try:
-        content = stream.decompress(body, limit_bytes + 1)
-    except zlib.error:
-        raise HTTPException(HTTPStatus.BAD_REQUEST, f"the body is not {name}") from None
-    if len(content) > limit_bytes:
-        raise HTTPException(
-            HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
-            f"the body has more than {limit_bytes} bytes when it is decompressed",
-        )
+async def _inflated(body: bytes, name: str, limit_bytes: int, hold: Callable[[int], None]) -> bytes:
+    stream, parts, size = zlib.decompressobj(_WINDOW_BITS[name]), list[bytes](), 0
+    for at in range(0, len(body), PIECE_BYTES):
+        rest, part = body[at : at + PIECE_BYTES], b""
+        while rest or len(part) == PIECE_BYTES:
+            try:
+                part = await asyncio.to_thread(stream.decompress, rest, PIECE_BYTES)
+            except zlib.error:
+                raise HTTPException(HTTPStatus.BAD_REQUEST, f"the body is not {name}") from None
+            rest, size = stream.unconsumed_tail, size + len(part)
+            if size > limit_bytes:
+                raise HTTPException(
+                    HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+                    f"the body has more than {limit_bytes} bytes when it is decompressed",
+                )
+            hold(len(body) + size)
+            parts.append(part)
+        if stream.unused_data:
+            break
     if not stream.eof or stream.unused_data:
         raise HTTPException(HTTPStatus.BAD_REQUEST, f"the body is not one whole {name} stream")
-    return content
+    hold(size)
+    return await in_steps(joined(parts))
 
 
 def accepted(header: str, is_binary: bool) -> str:
@@ -74,7 +88,7 @@ def accepted(header: str, is_binary: bool) -> str:
         is_binary: the answer has binary tensors.
     """
     wanted = []
-    for offer in header.lower().split(","):
+    for offer in header[:1024].lower().split(","):
         name, _, quality = (part.strip() for part in offer.partition(";"))
         if name and quality.replace(" ", "") not in ("q=0", "q=0.0", "q=0.00", "q=0.000"):
             wanted.append(name)

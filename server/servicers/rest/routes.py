@@ -15,7 +15,7 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import Receive, Scope, Send
 
 from braid.core.pieces import Turns, Work
-from braid.server.ports.http.requests import BodyRoom, read_body
+from braid.server.ports.http.requests import Body, BodyRoom, read_body
 from braid.server.rpc.status import Context, Handler, answering, behaviour_of
 from braid.server.servicers.rest.answers import Written, response_of
 from braid.server.servicers.rest.calls import Admission, HttpCall
@@ -97,8 +97,8 @@ class AnswerOperation:
             if at in request.path_params:
                 setattr(message, name, request.path_params[at])
         if operation.read is not None:
-            with services.room.reading(request, services.body_bytes):
-                body = await self._read(read_json(await self._body(request)))
+            with services.room.reading(request) as held:
+                body = await self._read(read_json(await self._body(request, held)))
                 if (filling := operation.read(body.given, message)) is not None:
                     await self._read(filling)
         behaviour = behaviour_of(services.others[operation.rpc])
@@ -108,11 +108,12 @@ class AnswerOperation:
     async def _read(self, work: Work[T]) -> T:
         return await self._services.turns.finish(work, self._services.reading)
 
-    async def _body(self, request: Request) -> bytes:
-        services = self._services
-        body = await read_body(request, services.body_bytes)
+    async def _body(self, request: Request, held: Body) -> bytes:
+        limit_bytes = self._services.body_bytes
+        body = await read_body(request, limit_bytes, held.hold)
+        held.is_whole = True
         encoding = request.headers.get("content-encoding", "")
-        return await decoded(body, encoding, services.body_bytes)
+        return await decoded(body, encoding, limit_bytes, held.hold)
 
 
 class Infer(AnswerOperation):
@@ -121,13 +122,14 @@ class Infer(AnswerOperation):
     async def respond(self, request: Request, context: Context, call: HttpCall) -> Response:
         services, path = self._services, request.path_params
         services.inference.refuse_unread()
-        with services.room.reading(request, services.body_bytes):
-            body = await self._body(request)
+        call.connection.charges_answer = True
+        with services.room.reading(request) as held:
+            body = await self._body(request, held)
             length = request.headers.get(HEAD_LENGTH)
             reading = read_request(body, length, path["name"], path.get("version", ""))
             del body
             message = await self._read(reading)
-        reply = await services.inference.infer(message, context)
+            reply = await services.inference.infer(message, context)
         assert isinstance(reply, bytes | Written)
         head_bytes, headers = message.answer.json_bytes, call.headers()
         if head_bytes is not None:

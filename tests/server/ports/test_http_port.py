@@ -19,6 +19,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from braid.server.http2.accepting import Connections
 from braid.server.observability.metrics import Metrics
 from braid.server.ports.http.connections import HttpLimits
 from braid.server.ports.http.requests import read_body, read_form
@@ -91,6 +92,8 @@ async def port(request: pytest.FixtureRequest) -> AsyncIterator[Port]:
         Route("/folder/{path:path}", shown, methods=["GET", "POST"]),
         Route("/", shown),
         Route("/v2/kept", shown),
+        Route("/v2/kept", received, methods=["POST"]),
+        Route("/v2/large", large),
         Route("/body", received, methods=["POST"]),
     ]
     limits: HttpLimits = getattr(request, "param", HttpLimits())
@@ -159,6 +162,11 @@ async def test_a_page_that_fails_tells_nothing(port: Port) -> None:
         (b"GET / HTTP/1.1\r\nA: " + b"x" * 40_000 + b"\r\n\r\n", b"431"),
         (b"GET /healthz HTTP/1.1\r\nA: " + b"x" * 10_000 + b"\r\n\r\n", b"200"),
         (b"GET /healthz HTTP/1.1\r\n" + b"A: b\r\n" * 10_000 + b"\r\n", b"431"),
+        (b"GET /healthz HTTP/1.1\r\n" + b"A: b\r\n" * 120 + b"\r\n", b"200"),
+        (b"GET /healthz HTTP/1.1\r\n" + b"A: b\r\n" * 140 + b"\r\n", b"431"),
+        (b"GET /healthz HTTP/1.1\r\n" + b"A: b\r\n" * 140, b"431"),
+        (b"GET /healthz HTTP/1.1\r\nContent-Length: 8000\r\n\r\n", b"200"),
+        (b"GET /healthz HTTP/1.1\r\nContent-Length: 9000\r\n\r\n", b"413"),
         (b"GET /" + b"x" * 40_000 + b" HTTP/1.1\r\n\r\n", b"431"),
         (b"POST /body HTTP/1.1\r\nContent-Length: 9000\r\n\r\n", b"413"),
         (b"POST /body HTTP/1.1\r\nContent-Length: 1" + b"0" * 40 + b"\r\n\r\n", b"400"),
@@ -218,6 +226,81 @@ async def test_of_requests_sent_at_once_the_first_is_answered(port: Port) -> Non
     assert b"connection: close\r\n" in answer
 
 
+async def statuses(reader: asyncio.StreamReader, count: int) -> list[tuple[bytes, bytes]]:
+    """Status and body of the next answers of a connection that is kept."""
+    found = []
+    for _ in range(count):
+        head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 120)
+        length = int(head.lower().partition(b"content-length: ")[2].split(b"\r")[0])
+        found.append((head.split(b" ")[1], await reader.readexactly(length)))
+    return found
+
+
+@pytest.mark.parametrize("size", [1, 3, 17, 50, 300, 5000])
+async def test_requests_on_one_connection_are_answered_in_order_wherever_they_are_cut(
+    port: Port, size: int
+) -> None:
+    end = b"\r\n\r\n"
+    body = end * 20 + b"x" * 700
+    chunks = b"%x\r\n" % len(body) + body + b"\r\n0" + end
+    sent = b"".join(
+        [
+            b"GET /v2/kept HTTP/1.1" + end,
+            b"POST /v2/kept HTTP/1.1\r\nContent-Length: %d" % len(body) + end + body,
+            b"POST /v2/kept HTTP/1.1\r\nTransfer-Encoding: chunked" + end + chunks,
+            b"GET /v2/none HTTP/1.1" + end,
+        ]
+    )
+    reader, writer = await asyncio.open_connection("127.0.0.1", port.port)
+    for at in range(0, 3 * len(sent), size):
+        writer.write((3 * sent)[at : at + size])
+        await asyncio.sleep(0)
+
+    length = str(len(body)).encode()
+    once = [(b"200", b"GET /v2/kept "), (b"200", length), (b"200", length)]
+    missing = (b"404", b'{"error":"Not Found"}')
+    assert await statuses(reader, 12) == 3 * [*once, missing]
+    writer.close()
+
+
+async def test_what_follows_a_request_is_read_once_its_answer_is_taken(port: Port) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port.port, limit=1 << 16)
+    writer.write(b"GET /v2/large HTTP/1.1\r\n\r\n" + b"nonsense\r\n\r\n" * 2)
+
+    assert await statuses(reader, 2) == [(b"200", bytes(32 << 20)), (b"400", b"Bad Request\n")]
+    assert await asyncio.wait_for(reader.read(), 120) == b""
+    writer.close()
+
+
+async def test_callers_who_leave_answers_unread_end_before_they_fill_memory() -> None:
+    connections = Connections(64, held_bytes=80 << 20)
+    server = HttpServer([Route("/v2/large", large), *health_routes(list)], connections=connections)
+    port = Port(server, await server.start("127.0.0.1", 0), {})
+    held = [await asyncio.open_connection("127.0.0.1", port.port, limit=1) for _ in range(8)]
+    try:
+        for _, writer in held:
+            writer.write(b"GET /v2/large HTTP/1.1\r\n\r\n")
+        for reader, _ in held:
+            with contextlib.suppress(ConnectionError):
+                assert await asyncio.wait_for(reader.read(1), 120)  # its answer has begun
+
+        assert (await port.get("/healthz"))[0] == 200
+        whole = [reader for reader, _ in held if await is_whole(reader, 32 << 20)]
+        assert 1 <= len(whole) <= 3
+    finally:
+        for _, writer in held:
+            writer.transport.abort()
+        await server.stop()
+
+
+async def is_whole(reader: asyncio.StreamReader, size: int) -> bool:
+    """The rest of an answer comes."""
+    with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
+        await asyncio.wait_for(reader.readexactly(size), 120)
+        return True
+    return False
+
+
 @limited(request_seconds=600)
 async def test_slow_clients_block_nobody(port: Port) -> None:
     slow = [await asyncio.open_connection("127.0.0.1", port.port) for _ in range(20)]
@@ -245,7 +328,7 @@ async def test_slow_clients_are_dropped(port: Port) -> None:
         b"",
         b"GET /healthz HTTP/1.1\r\n",
         b"POST /folder/x HTTP/1.1\r\nContent-Length: 9\r\n\r\nhalf",
-        b"GET / HTTP/1.1\r\n" + b"A: b\r\n" * 1_000,
+        b"GET / HTTP/1.1\r\n" + b"A: b\r\n" * 100,
     ],
     ids=["idle", "head", "body", "headers"],
 )
