@@ -113,8 +113,8 @@ async def test_a_step_of_other_work_that_does_not_end_costs_the_worker() -> None
 async def test_only_a_crash_is_of_the_run_that_goes_on(
     number: signal.Signals, is_of_run: bool, began: Path
 ) -> None:
-    arena = Arena(1 << 16)
-    link = WorkerLink("cpu", OPTIONS, arena, LinkEvents())
+    arena, changes = Arena(1 << 16), Changes()
+    link = WorkerLink("cpu", OPTIONS, arena, LinkEvents(on_state=changes.told))
     await link.start()
     try:
         runs = [link.run(RunExecutable(ENDLESS, 0), RunBound()) for _ in range(2)]
@@ -125,6 +125,7 @@ async def test_only_a_crash_is_of_the_run_that_goes_on(
         ends = await asyncio.gather(*runs, return_exceptions=True)
         assert [type(end) for end in ends] == [WorkerDied, WorkerDied]
         assert [getattr(end, "is_of_run", None) for end in ends] == [is_of_run, False]
+        await changes.until(link, is_up=True)
     finally:
         await link.close()
         arena.close()
