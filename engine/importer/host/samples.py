@@ -137,7 +137,9 @@ def _array(name: str, file: IO[bytes], left_bytes: float, limit_bytes: float) ->
         raise InvalidRequest(f"samples[{name!r}] cannot be read: {error}") from error
     if dtype.hasobject:
         raise InvalidRequest(f"samples[{name!r}] holds Python objects (pickles); give numbers")
-    size_bytes = math.prod(shape) * max(1, dtype.itemsize)
+    if dtype.name not in _DTYPES.values():
+        raise InvalidRequest(f"samples[{name!r}] are of numpy's type {dtype.str}; give numbers")
+    size_bytes = math.prod(shape) * dtype.itemsize
     if size_bytes > left_bytes:
         raise InvalidRequest(
             f"the samples take more than {limit_bytes} bytes (BRAID_MAX_SAMPLES_BYTES); give fewer"

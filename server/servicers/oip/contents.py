@@ -127,8 +127,8 @@ def classify(name: str, tensor: OutputTensor, count: int, batched: bool) -> Work
     Raises:
         InvalidRequest: the output has no classes, or too many are wanted.
     """
-    rows = tensor.shape[0] if batched and tensor.shape else 1
-    classes = math.prod(tensor.shape) // rows
+    rows, *axes = tensor.shape if batched and tensor.shape else (1, *tensor.shape)
+    classes = math.prod(axes)
     if tensor.dtype in ("BOOL", BYTES) or not tensor.shape or classes < 1:
         raise InvalidRequest(
             f"output {name!r} is {tensor.dtype}{list(tensor.shape)}: nothing to classify"

@@ -66,6 +66,9 @@ def raw_of(name: str, datatype: str, data: list[Any] | Numbers | None) -> Work[b
 
 
 def _raw_numbers(name: str, datatype: str, data: list[Any], dtype: np.dtype[Any]) -> bytes:
+    # numpy makes strings of all elements, as wide as the longest, where there is one.
+    if not _kinds_of(data) <= {int, float, bool}:
+        raise InvalidTensor(f"input {name!r} has an element in 'data' that is no {datatype}")
     try:
         given = np.array(data)
         if dtype.kind in "iu" and given.dtype.kind in "fO":  # integers beyond 2^63 became floats
@@ -78,6 +81,18 @@ def _raw_numbers(name: str, datatype: str, data: list[Any], dtype: np.dtype[Any]
     if given.dtype.kind not in kinds:
         raise InvalidTensor(f"input {name!r} has an element in 'data' that is no {datatype}")
     return _converted(name, datatype, given, dtype).tobytes()
+
+
+def _kinds_of(data: list[Any]) -> set[type]:
+    """Types of the elements of a list, and of those inside of it."""
+    kinds, lists = set[type](), [data]
+    while lists:
+        elements = lists.pop()
+        found = set(map(type, elements))
+        if list in found:
+            lists += [element for element in elements if type(element) is list]
+        kinds |= found - {list}
+    return kinds
 
 
 def _uneven(name: str) -> InvalidTensor:

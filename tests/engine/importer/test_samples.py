@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -107,3 +108,15 @@ def test_samples_fit_the_rows_of_a_model() -> None:
 def test_samples_that_do_not_fit_are_named(samples: Mapping[str, Any], reason: str) -> None:
     with pytest.raises(InvalidRequest, match=reason):
         check_fit(samples, ONE, TEMPLATE)
+
+
+@pytest.mark.parametrize("descr", ["<U0", "|S0", "|V0", "<U4", "|S4", "<c8"])
+def test_types_that_are_no_numbers_are_refused(descr: str, tmp_path: Path) -> None:
+    written = io.BytesIO()
+    np.lib.format.write_array(written, np.zeros((3, 1), np.int64))
+    header = written.getvalue().replace(b"'<i8'", f"'{descr}'".encode().ljust(5))
+    with zipfile.ZipFile(tmp_path / "x.npz", "w") as archive:
+        archive.writestr("x.npy", header)
+
+    with pytest.raises(InvalidRequest, match=r"samples\['x'\] are of numpy's type .*give numbers"):
+        read_samples(tmp_path / "x.npz", LIMIT)

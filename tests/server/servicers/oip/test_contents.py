@@ -96,3 +96,9 @@ def test_more_classes_than_an_answer_may_have_are_refused() -> None:
 
     with pytest.raises(InvalidRequest, match=rf"2000 classes of 1000 rows .* {MAX_CLASSES_IN_ALL}"):
         finished(classify("y", tensor, 10_000, True))
+
+
+def test_classes_of_no_rows() -> None:
+    found = finished(classify("y", OutputTensor("FP32", (0, 5), b""), 3, True))
+
+    assert (found.dtype, found.shape, found.data) == ("BYTES", (0, 3), b"")

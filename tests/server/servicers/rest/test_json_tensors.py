@@ -8,10 +8,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from braid.core.errors import InvalidRequest
+from braid.core.errors import InvalidRequest, InvalidTensor
+from braid.core.pieces import finished
 from braid.core.strings import PIECE_STRINGS, length_prefixed
 from braid.server.servicers.oip.contents import DTYPES
-from braid.server.servicers.rest.json_tensors import PIECE_ELEMENTS, PIECE_TEXT_BYTES, texts_of
+from braid.server.servicers.rest.json_tensors import (
+    PIECE_ELEMENTS,
+    PIECE_TEXT_BYTES,
+    raw_of,
+    texts_of,
+)
 
 
 def written(datatype: str, raw: bytes | memoryview) -> tuple[list[Any], list[bytes]]:
@@ -73,3 +79,15 @@ def test_strings_are_the_same_afterwards(texts: list[str]) -> None:
 def test_bytes_that_are_no_text_are_refused(bad: bytes, before: int) -> None:
     with pytest.raises(InvalidRequest, match="output 'y' is no text; ask for it with"):
         written("BYTES", length_prefixed([b"a"] * before + [bad]))
+
+
+@pytest.mark.parametrize(
+    "data", [["a" * 100, *[""] * 50], [1.0, "2"], [[1.0, 2.0], ["3", 4.0]], [None], [{"a": 1}]]
+)
+def test_elements_that_are_no_numbers_are_refused_before_an_array_is_made(
+    data: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(np, "array")  # of strings it would be as wide as the longest
+
+    with pytest.raises(InvalidTensor, match=r"input 'x' has an element in 'data' that is no FP32"):
+        finished(raw_of("x", "FP32", data))
