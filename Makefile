@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: setup demo fleet-demo test test-paused test-ci test-all test-deploy test-fleet test-fleet-all test-ray zoo-quick image-test docs lint dist protos bench onnx-backend fuzz chaos chaos-short soak soak-short attack audit lock gpu gpu-networks gpu-tests gpu-bench gpu-service clean
+.PHONY: setup demo fleet-demo test test-paused test-ci test-all test-deploy test-fleet test-fleet-all test-ray zoo-quick image-test docs lint dist protos bench onnx-backend fuzz chaos chaos-short soak soak-short tenants tenants-short attack audit lock gpu gpu-networks gpu-tests gpu-bench gpu-service clean
 
 # An npm package that tests run inside the console's pages.
 AXE := axe-core@4.14.1
@@ -128,6 +128,14 @@ soak: $(READY)
 # The same in a minute, for .ci/run: what leaks by megabytes a second.
 soak-short: $(READY)
 	$(BIN)/python -m campaigns soak --seed $(SEED) --minutes 0.3 --control-minutes 0.3 --leak 8388608 --limit 50
+
+# Random graphs for many callers at once, by SEED for MINUTES: each answer is that of its own rows.
+tenants: $(READY)
+	$(BIN)/python -m campaigns tenants --seed $(SEED) --minutes $(MINUTES) --keep $(RELIABILITY_OUT)/tenants --out $(RELIABILITY_OUT)/tenants.json
+
+# The same in a minute, for .ci/run.
+tenants-short: $(READY)
+	$(BIN)/python -m campaigns tenants --seed $(SEED) --minutes 0.7 --keep $(RELIABILITY_OUT)/tenants
 
 # Hostile files, messages and code (tests/attack), then random messages for MINUTES and at least MESSAGES.
 MESSAGES ?= 0

@@ -7,6 +7,7 @@ fuzz           random graphs, damaged model files, damaged bytes of HTTP/2
 mixed          plans that mix engines, with calls that are cancelled: nothing hangs
 paused         the fast suite while its processes are stopped at random
 soak           mixed load for long: memory stays flat, latencies steady
+tenants        random graphs for many callers at once: each is answered with its own numbers
 
 traffic and registrations are clients that chaos, soak and benchmarks of fleets share. Tests of the
 campaigns' parts are in tests/campaigns.

@@ -26,6 +26,7 @@ CAMPAIGNS: Mapping[str, tuple[str, Sequence[str]]] = {
     "mixed": ("campaigns.mixed", ("seed",)),
     "paused": ("campaigns.paused", ("seed",)),
     "soak": ("campaigns.soak.campaign", ("seed", "minutes")),
+    "tenants": ("campaigns.tenants.campaign", ("seed", "minutes")),
 }
 """Name -> module, which is loaded only when it runs, and the common options that it takes."""
 

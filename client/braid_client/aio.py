@@ -12,7 +12,6 @@ Cancelling a task that waits for a call cancels the call on the server.
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from collections.abc import (
     AsyncIterable,
@@ -28,7 +27,7 @@ from typing import Any, Self
 import grpc
 import grpc.aio
 
-from braid_client import rpcs
+from braid_client import errors, rpcs
 from braid_client.aio_feed import Feed, as_async, in_threads
 from braid_client.errors import WATCH_CUT, BraidError, JobFailed, Unavailable, error_of_call
 from braid_client.messages import (
@@ -49,6 +48,7 @@ from braid_client.records import (
     Shapes,
     StreamAnswer,
     accepted_job,
+    documents_from_wire,
     job_from_wire,
     model_from_wire,
     node_from_wire,
@@ -101,7 +101,8 @@ class AsyncClient(Connection):
     ) -> InferResult:
         """Run a model once; see ``Client.infer``."""
         request = InferRequest(model, inputs, outputs, version, request_id, priority)
-        return read_result(await self._call(rpcs.INFER, write_request(request), timeout_s))
+        data = await self._call(rpcs.INFER, write_request(request), timeout_s)
+        return read_result(data, request)
 
     async def infer_stream(
         self,
@@ -119,11 +120,14 @@ class AsyncClient(Connection):
         feed.feeds(call)
         try:
             async for message in call:
+                feed.unanswered -= 1
                 yield read_answer(message)
         except (grpc.RpcError, asyncio.CancelledError) as failure:
             raise await feed.reason(failure, rpc.not_found) from None
         finally:
             call.cancel()
+        if feed.unanswered:
+            raise Unavailable(errors.STREAM_CUT)
 
     async def register(
         self,
@@ -182,7 +186,7 @@ class AsyncClient(Connection):
             try:
                 async for message in call:
                     attempts.succeeded()
-                    job = job_from_wire(message)
+                    job = job_from_wire(rpc.read(message))
                     yield job
                     if job.ended:
                         return
@@ -268,7 +272,7 @@ class AsyncClient(Connection):
             state=state,
         )
         answer = await self._call(rpcs.GET_SCHEDULE, request, timeout_s)
-        return ScheduleDocuments(json.loads(answer.schedule_json), json.loads(answer.graph_json))
+        return documents_from_wire(answer)
 
     async def schedule_again(
         self,
@@ -302,7 +306,7 @@ class AsyncClient(Connection):
             call = self._start(rpc, feed, self._timeout_s(rpc, timeout_s))
             feed.feeds(call)
             try:
-                answer: admin_pb2.RegisterModelResponse = await call
+                answer: admin_pb2.RegisterModelResponse = rpc.read(await call)
             except (grpc.RpcError, asyncio.CancelledError) as failure:
                 raise await feed.reason(failure, rpc.not_found) from None
             finally:
@@ -314,7 +318,7 @@ class AsyncClient(Connection):
         attempts = self._attempts(rpc, timeout_s)
         while True:
             try:
-                return await self._start(rpc, request, attempts.remaining_s())
+                return rpc.read(await self._start(rpc, request, attempts.remaining_s()))
             except grpc.RpcError as failure:
                 error = error_of_call(failure, rpc.not_found)
                 delay = attempts.delay_after(error)

@@ -40,12 +40,16 @@ class Feed(AsyncIterator[T]):
         self._source = source
         self._write = write
         self._failure: Exception | None = None
+        self.unanswered = 1  # requests, and one for those to come
         self._status: asyncio.Future[grpc.RpcError] = asyncio.get_running_loop().create_future()
 
     async def __anext__(self) -> T:
         try:
-            return self._write(await anext(self._source))
+            item = self._write(await anext(self._source))
+            self.unanswered += 1
+            return item
         except StopAsyncIteration:
+            self.unanswered -= 1
             raise
         except Exception as failure:
             self._failure = failure

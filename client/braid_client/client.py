@@ -10,7 +10,6 @@ calls (``rpcs``), retries (``retries``), records (``records``), uploads (``uploa
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -20,6 +19,7 @@ import grpc
 
 from braid_client import rpcs
 from braid_client.errors import (
+    STREAM_CUT,
     WATCH_CUT,
     BraidError,
     ClientClosed,
@@ -45,6 +45,7 @@ from braid_client.records import (
     Shapes,
     StreamAnswer,
     accepted_job,
+    documents_from_wire,
     job_from_wire,
     model_from_wire,
     node_from_wire,
@@ -126,7 +127,8 @@ class Client(Connection):
             DeadlineExceeded: no answer in time.
         """
         request = InferRequest(model, inputs, outputs, version, request_id, priority)
-        return read_result(self._call(rpcs.INFER, write_request(request), timeout_s))
+        data = self._call(rpcs.INFER, write_request(request), timeout_s)
+        return read_result(data, request)
 
     def infer_stream(
         self, requests: Iterable[InferRequest], *, timeout_s: float | None = None
@@ -143,6 +145,7 @@ class Client(Connection):
         feed.feeds(call.cancel)
         try:
             for message in call:
+                feed.unanswered -= 1
                 yield read_answer(message)
         except grpc.RpcError as failure:
             if feed.failure is None:
@@ -151,6 +154,8 @@ class Client(Connection):
             call.cancel()
         if feed.failure is not None:
             raise feed.failure
+        if feed.unanswered:
+            raise Unavailable(STREAM_CUT)
 
     def register(
         self,
@@ -246,7 +251,7 @@ class Client(Connection):
             try:
                 for message in call:
                     attempts.succeeded()
-                    job = job_from_wire(message)
+                    job = job_from_wire(rpc.read(message))
                     yield job
                     if job.ended:
                         return
@@ -369,7 +374,7 @@ class Client(Connection):
             state=state,
         )
         answer = self._call(rpcs.GET_SCHEDULE, request, timeout_s)
-        return ScheduleDocuments(json.loads(answer.schedule_json), json.loads(answer.graph_json))
+        return documents_from_wire(answer)
 
     def schedule_again(
         self,
@@ -422,7 +427,7 @@ class Client(Connection):
             call = upload(iter(feed), timeout=timeout, metadata=self._metadata)
             feed.feeds(call.cancel)
             try:
-                answer: admin_pb2.RegisterModelResponse = call.result()
+                answer: admin_pb2.RegisterModelResponse = rpc.read(call.result())
             except (grpc.RpcError, grpc.FutureCancelledError) as failure:
                 if feed.failure is not None:
                     raise feed.failure from None
@@ -436,7 +441,7 @@ class Client(Connection):
         attempts = self._attempts(rpc, timeout_s)
         while True:
             try:
-                return self._start(rpc, request, attempts.remaining_s())
+                return rpc.read(self._start(rpc, request, attempts.remaining_s()))
             except grpc.RpcError as failure:
                 error = error_of_call(failure, rpc.not_found)
                 delay = attempts.delay_after(error)

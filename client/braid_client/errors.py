@@ -43,6 +43,8 @@ RETRY_AFTER_MS = "braid-retry-after-ms"
 
 
 WATCH_CUT = "the server ended the watch before the job ended"
+STREAM_CUT = "the server ended the stream before it answered every request"
+UNREADABLE = "the server's answer cannot be decoded"
 
 
 class BraidError(Exception):
@@ -235,6 +237,6 @@ def _text(value: str | bytes | None) -> str | None:
 
 def _seconds(milliseconds: str | None) -> float | None:
     """Read seconds from a hint in milliseconds; None if the hint does not parse."""
-    if milliseconds is None or not milliseconds.isdecimal():
+    if milliseconds is None or not re.fullmatch("[0-9]{1,9}", milliseconds):
         return None
     return int(milliseconds) / 1000

@@ -9,12 +9,12 @@ of them, as each of that copies (``wire_fields``); what else a message holds is 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from google.protobuf.message import DecodeError
 
 from braid_client import wire_fields
-from braid_client.errors import BraidError, ServerError, error_of_code
+from braid_client.errors import UNREADABLE, BraidError, ServerError, error_of_code
 from braid_client.records import InferRequest, InferResult, StreamAnswer, Timing, version_text
 from braid_client.tensors import (
     BYTES,
@@ -70,26 +70,31 @@ def write_stream_request(request: InferRequest) -> bytes:
     return write_request(request, request_id="" if request.request_id else uuid.uuid4().hex)
 
 
-def read_result(data: bytes | memoryview) -> InferResult:
+def read_result(data: bytes | memoryview, request: InferRequest | None = None) -> InferResult:
     """Read an InferResponse.
 
     Raises:
-        ServerError: no such message, or an output contradicts itself.
+        ServerError: no such message, an output contradicts itself, or it answers another request.
     """
     try:
-        parts = wire_fields.split(data, _OUTPUTS)
-        if parts is None:
-            return _result(wire.InferResponse.FromString(bytes(data)))
-        rest, tensors = parts
-        return _result(wire.InferResponse.FromString(rest), dict(map(read_tensor, tensors)))
+        rest, tensors = wire_fields.split(data, _OUTPUTS) or (bytes(data), [])
+        result = _result(wire.InferResponse.FromString(rest), list(map(read_tensor, tensors)))
     except DecodeError:
-        raise ServerError("the server's answer cannot be decoded") from None
+        raise ServerError(UNREADABLE) from None
+    if request is not None and (
+        (request.outputs and set(request.outputs) != result.outputs.keys())
+        or (request.request_id and request.request_id != result.request_id)
+    ):
+        raise ServerError("the server's answer is that to another request")
+    return result
 
 
-def _result(message: wire.InferResponse, outputs: dict[str, Array] | None = None) -> InferResult:
-    """Return the result that a message holds, with its own outputs unless others are given."""
-    if outputs is None:
-        outputs = {tensor.name: array_of(tensor, tensor.data) for tensor in message.outputs}
+def _result(message: wire.InferResponse, taken: Sequence[tuple[str, Array]] = ()) -> InferResult:
+    """Return the result that a message holds, with the outputs that were taken out of it."""
+    named = [*taken, *((tensor.name, array_of(tensor, tensor.data)) for tensor in message.outputs)]
+    outputs = dict(named)
+    if len(outputs) < len(named):
+        raise ServerError("the server's answer has two outputs of one name")
     timing = message.timing
     return InferResult(
         outputs=outputs,
@@ -115,7 +120,7 @@ def read_answer(data: bytes) -> StreamAnswer:
         if len(responses) > 1 or (responses and message.HasField("error")):
             message, responses = wire.InferStreamResponse.FromString(data), []
     except DecodeError:
-        raise ServerError("the server's answer cannot be decoded") from None
+        raise ServerError(UNREADABLE) from None
     name = message.request_id
     if not responses and message.WhichOneof("outcome") != "response":
         error = error_of_code(message.error.code, message.error.message, name)

@@ -7,6 +7,7 @@ models ──> Model ──┬── TensorSpec (inputs, outputs)
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
@@ -15,7 +16,7 @@ from typing import Any, TypeVar
 from google.protobuf.message import Message
 
 from braid_client import notebook
-from braid_client.errors import BraidError
+from braid_client.errors import UNREADABLE, BraidError, ServerError
 from braid_client.tensors import Array
 from braid_client.wire import admin_pb2
 
@@ -364,6 +365,15 @@ def model_from_wire(message: admin_pb2.Model) -> Model:
             "lengths": _lengths_from_wire(message),
         }
     )
+
+
+def documents_from_wire(message: admin_pb2.GetScheduleResponse) -> notebook.ScheduleDocuments:
+    """Read the JSON objects of a schedule, or raise ServerError."""
+    try:
+        documents = json.loads(message.schedule_json), json.loads(message.graph_json)
+        return notebook.ScheduleDocuments(*map(dict, documents))
+    except (ValueError, TypeError, RecursionError) as error:
+        raise ServerError(f"{UNREADABLE}: {error}") from None
 
 
 def _padding_from_wire(message: admin_pb2.PaddedAxis) -> PaddedAxis:

@@ -11,9 +11,10 @@ from typing import Any, Final
 
 import grpc
 from google.protobuf.descriptor import ServiceDescriptor
-from google.protobuf.message import Message
+from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 
+from braid_client import errors
 from braid_client.errors import ClientClosed, JobNotFound, ModelNotFound, NotFound, ScheduleNotFound
 from braid_client.retries import Attempts, Retry, RetryPolicy
 from braid_client.security import Tls
@@ -41,7 +42,14 @@ class Rpc:
     response: type[Message]
     retry: Retry
     not_found: type[NotFound]
-    in_bytes: bool  # requests and responses are given as bytes of their messages
+    in_bytes: bool  # requests are given, and responses returned, as bytes of their messages
+
+    def read(self, data: Any) -> Any:
+        """Return the response in what a server sent, or raise ServerError."""
+        try:
+            return data if self.in_bytes and data is not None else self.response.FromString(data)
+        except (DecodeError, TypeError):  # None: an OK without a response
+            raise errors.ServerError(errors.UNREADABLE) from None
 
 
 def _rpc(
@@ -137,7 +145,6 @@ class Connection:
             rpc.path: getattr(self._channel, rpc.kind)(
                 rpc.path,
                 request_serializer=None if rpc.in_bytes else rpc.request.SerializeToString,
-                response_deserializer=None if rpc.in_bytes else rpc.response.FromString,
             )
             for rpc in RPCS
         }
@@ -154,7 +161,7 @@ class Connection:
         return Attempts(self.retry, rpc.retry, self._timeout_s(rpc, timeout_s))
 
     def _start(self, rpc: Rpc, request: Any, timeout_s: float) -> Any:
-        """Call with one request, or with an iterator of them."""
+        """Call with one request, or with an iterator of them; ``rpc.read`` reads the responses."""
         if self._closed:
             raise ClientClosed
         return self._calls[rpc.path](request, timeout=timeout_s, metadata=self._metadata)

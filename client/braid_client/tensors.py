@@ -59,6 +59,7 @@ DTYPES: tuple[str, ...] = (*_STORED, BYTES)
 """All dtype names of the wire."""
 
 _LENGTH = struct.Struct("<I")
+_MOST_AXES = 64  # of numpy
 
 
 class BFloat16Bits(np.ndarray[Any, np.dtype[np.uint16]]):
@@ -185,15 +186,24 @@ def array_of(tensor: wire.Tensor, data: bytes | memoryview) -> Array:
     It lies over these bytes, or over a copy where they are not aligned for its type.
 
     Raises:
-        ServerError: the tensor contradicts itself.
+        ServerError: the tensor contradicts itself, or numpy has no such shape.
     """
-    shape, dtype = tuple(tensor.shape), tensor.dtype
+    if len(tensor.shape) > _MOST_AXES or min(tensor.shape, default=0) < 0:
+        raise ServerError(f"output {tensor.name!r} has too many axes or an extent below 0")
+    try:
+        return _array(tensor, tuple(tensor.shape), data)
+    except ValueError as error:  # of numpy: 2**62 beside 0, or its axes are fewer
+        raise ServerError(f"output {tensor.name!r} cannot be an array: {error}") from None
+
+
+def _array(tensor: wire.Tensor, shape: tuple[int, ...], data: bytes | memoryview) -> Array:
+    dtype = tensor.dtype
     stored = _STORED.get(dtype)
     if stored is None:
         if dtype == BYTES:
             return _strings(tensor, shape, data)
         raise ServerError(f"output {tensor.name!r} has the unknown dtype {dtype!r}")
-    if len(data) != math.prod(shape) * stored.itemsize or any(extent < 0 for extent in shape):
+    if len(data) != math.prod(shape) * stored.itemsize:
         raise ServerError(
             f"output {tensor.name!r} is {dtype}{list(shape)} but has {len(data)} bytes"
         )

@@ -177,6 +177,7 @@ class Feed(Generic[T]):
     def __init__(self, source: Iterator[T]) -> None:
         self._source = source
         self.failure: Exception | None = None
+        self.unanswered = 1  # requests, and one for those to come
         self._cancel: Callable[[], object] = lambda: None
 
     def __iter__(self) -> Iterator[T]:
@@ -184,8 +185,11 @@ class Feed(Generic[T]):
 
     def __next__(self) -> T:
         try:
-            return next(self._source)
+            item = next(self._source)
+            self.unanswered += 1
+            return item
         except StopIteration:
+            self.unanswered -= 1
             raise
         except Exception as failure:
             self.failure = failure

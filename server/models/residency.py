@@ -23,6 +23,7 @@ from pathlib import Path
 from time import monotonic
 
 from braid.core.errors import DeadlineExceeded, ModelLoading
+from braid.core.regular_file import read_file
 from braid.core.shape_memory import PART
 from braid.engine.link.messages import ModelMemory
 from braid.server.devices.pool import Devices
@@ -38,6 +39,7 @@ LOOK_S = 1.0
 KEEP_ORDER_S = 30.0
 ORDER_FILE = "order-of-use.json"
 _BEING_WRITTEN = ".new"
+_MOST_BYTES = 1 << 24  # of that file
 
 LIBRARIES_BYTES = 384 << 20
 """Part of a worker's memory that no model can have: libraries, and freed memory that is kept."""
@@ -232,8 +234,8 @@ def _read_order(file: Path) -> dict[str, int]:
     with suppress(OSError):
         file.with_suffix(_BEING_WRITTEN).unlink(missing_ok=True)  # by a server that was killed
     try:
-        names = json.loads(file.read_text())
-    except (OSError, ValueError):
+        names = json.loads(read_file(file, _MOST_BYTES))
+    except (OSError, ValueError, RecursionError):
         return {}
     if not isinstance(names, list):
         return {}
@@ -243,6 +245,7 @@ def _read_order(file: Path) -> dict[str, int]:
 def _write_order(file: Path, order: list[str]) -> None:
     new = file.with_suffix(_BEING_WRITTEN)
     try:
+        new.unlink(missing_ok=True)  # whatever it is, a pipe or a link
         new.write_text(json.dumps(order))
         new.replace(file)
     except OSError:

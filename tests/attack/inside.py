@@ -11,14 +11,17 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import fcntl
 import json
 import mmap
 import os
 import resource
 import signal
 import socket
+import struct
 import subprocess
 import sys
+import termios
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -30,6 +33,7 @@ from braid.engine.importer.sandbox.confinement import confine
 LIMITS = ImportLimits(memory_bytes=GIB, file_bytes=1 << 20, open_files=64)
 DONE, REFUSED = "done", ("EPERM", "EACCES")
 PR_SET_DUMPABLE = 4
+F_SETSIG, FIOSETOWN, SIOCSPGRP = 10, 0x8901, 0x8902
 
 
 @dataclass(frozen=True)
@@ -140,6 +144,41 @@ def _fifo(work: Path) -> None:
     os.mkfifo(work / "fifo")
 
 
+def _signal_by_owner(pid: int) -> None:
+    """Have a pipe send SIGKILL to a process when it is written to."""
+    reader, writer = os.pipe()
+    fcntl.fcntl(reader, fcntl.F_SETOWN, pid)
+    fcntl.fcntl(reader, F_SETSIG, signal.SIGKILL)
+    fcntl.fcntl(reader, fcntl.F_SETFL, os.O_ASYNC | os.O_NONBLOCK)
+    os.write(writer, b"x")
+
+
+def _command(command: int, value: int) -> None:
+    reader, _ = os.pipe()
+    fcntl.fcntl(reader, command, value)
+
+
+def _control(request: int, value: int) -> None:
+    reader, _ = os.pipe()
+    fcntl.ioctl(reader, request, struct.pack("i", value))
+
+
+def _lease(work: Path) -> None:
+    with (work / "leased").open("w") as file:
+        fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+
+
+def _folder_watch(outside: Path) -> None:
+    folder = os.open(outside, os.O_RDONLY)
+    fcntl.fcntl(folder, fcntl.F_NOTIFY, fcntl.DN_CREATE)
+
+
+def _inotify(outside: Path) -> None:
+    watches = _libc.inotify_init1(0)
+    _checked(watches)
+    _checked(_libc.inotify_add_watch(watches, str(outside).encode(), 0xFFF))
+
+
 Try = Callable[[Place], object]
 TRIES: Mapping[str, tuple[Try, tuple[str, ...]]] = {
     "a socket of the network": (lambda p: socket.socket(), REFUSED),
@@ -181,6 +220,34 @@ TRIES: Mapping[str, tuple[Try, tuple[str, ...]]] = {
     "a descriptor of a process": (lambda p: os.pidfd_open(p.bystander), REFUSED),
     "limits of another": (lambda p: _limits_of(p.bystander), REFUSED),
     "priority of another": (lambda p: os.setpriority(os.PRIO_PROCESS, p.bystander, 19), REFUSED),
+    "cores of another": (lambda p: os.sched_setaffinity(p.bystander, [0]), REFUSED),
+    "cores of the server": (lambda p: os.sched_setaffinity(os.getppid(), [0]), REFUSED),
+    "policy of another": (
+        lambda p: os.sched_setscheduler(p.bystander, os.SCHED_IDLE, os.sched_param(0)),
+        REFUSED,
+    ),
+    "limits of another to read": (
+        lambda p: resource.prlimit(p.bystander, resource.RLIMIT_CPU),
+        REFUSED,
+    ),
+    "a signal by the owner of a pipe": (lambda p: _signal_by_owner(p.bystander), REFUSED),
+    "an owner of a pipe": (lambda p: _command(fcntl.F_SETOWN, p.bystander), REFUSED),
+    "a group that owns a pipe": (lambda p: _command(fcntl.F_SETOWN, -os.getppid()), REFUSED),
+    "the signal of a pipe": (lambda p: _command(F_SETSIG, signal.SIGKILL), REFUSED),
+    "an owner by ioctl": (lambda p: _control(FIOSETOWN, p.bystander), REFUSED),
+    "a group by ioctl": (lambda p: _control(SIOCSPGRP, p.bystander), REFUSED),
+    "signals by ioctl": (lambda p: _control(termios.FIOASYNC, 1), REFUSED),
+    "a lease": (lambda p: _lease(p.work), REFUSED),
+    "notes about a folder outside": (lambda p: _folder_watch(p.outside), REFUSED),
+    "a watch on a folder outside": (lambda p: _inotify(p.outside), REFUSED),
+    "a session of its own": (lambda p: os.setsid(), REFUSED),
+    "a group of its own": (lambda p: os.setpgid(0, 0), REFUSED),
+    "a group of others": (lambda p: os.killpg(os.getpgid(p.bystander), 0), REFUSED),
+    "a name of an abstract socket": (
+        lambda p: socket.socket(socket.AF_UNIX).bind("\0braid"),
+        REFUSED,
+    ),
+    "room without a file": (lambda p: os.posix_fallocate(1, 0, 1), REFUSED),
     "a limit raised again": (lambda p: _raise_limit(), ("ValueError", *REFUSED)),
     "a file outside to read": (lambda p: p.secret.read_text(), REFUSED),
     "a file outside to write": (lambda p: _write(p.secret, "gone"), REFUSED),
@@ -239,9 +306,68 @@ TRIES: Mapping[str, tuple[Try, tuple[str, ...]]] = {
     "random numbers": (lambda p: Path("/dev/urandom").open("rb").close(), (DONE,)),
     "its own end": (lambda p: signal.raise_signal(signal.SIGCONT), (DONE,)),
 }
+CALLS: Mapping[str, tuple[int, Callable[[int], tuple[int, ...]]]] = {
+    # number on x86-64, arguments by the bystander's id
+    "sched_setattr": (314, lambda pid: (pid, 0, 0)),
+    "sched_setparam": (142, lambda pid: (pid, 0)),
+    "ioprio_set": (251, lambda pid: (1, pid, 3 << 13)),
+    "fanotify_init": (300, lambda pid: (0, 0)),
+    "migrate_pages": (256, lambda pid: (pid, 0, 0, 0)),
+    "move_pages": (279, lambda pid: (pid, 0, 0, 0, 0, 0)),
+    "process_madvise": (440, lambda pid: (pid, 0, 0, 0, 0)),
+    "process_vm_readv": (310, lambda pid: (pid, 0, 0, 0, 0, 0)),
+    "process_vm_writev": (311, lambda pid: (pid, 0, 0, 0, 0, 0)),
+    "kcmp": (312, lambda pid: (pid, os.getpid(), 0, 0, 0)),
+    "pidfd_getfd": (438, lambda pid: (0, 0, 0)),
+    "pidfd_send_signal": (424, lambda pid: (0, 9, 0, 0)),
+    "rt_sigqueueinfo": (129, lambda pid: (pid, 9, 0)),
+    "rt_tgsigqueueinfo": (297, lambda pid: (pid, pid, 9, 0)),
+    "get_robust_list": (274, lambda pid: (pid, 0, 0)),
+    "timer_create": (222, lambda pid: (0, 0, 0)),
+    "personality": (135, lambda pid: (0xFFFFFFFF,)),
+    "semget": (64, lambda pid: (0, 1, 0o1600)),
+    "msgget": (68, lambda pid: (0, 0o1600)),
+    "mq_open": (240, lambda pid: (0, 0, 0, 0)),
+    "add_key": (248, lambda pid: (0, 0, 0, 0, 0)),
+    "keyctl": (250, lambda pid: (0, 0, 0)),
+    "io_uring_enter": (426, lambda pid: (0, 0, 0, 0)),
+    "openat2": (437, lambda pid: (0, 0, 0, 0)),
+    "sync": (162, lambda pid: ()),
+    "sendmsg": (46, lambda pid: (1, 0, 0)),
+    "prctl of PR_SCHED_CORE": (157, lambda pid: (62, 2, pid, 0, 0)),
+    "prctl of PR_SET_DUMPABLE": (157, lambda pid: (4, 0, 0, 0, 0)),
+    "clone3": (435, lambda pid: (0, 0)),
+    "a call of the second table": (0x40000000 + 39, lambda pid: ()),
+}
+
+
+def _call_about(number: int, arguments: Callable[[int], tuple[int, ...]]) -> Try:
+    return lambda place: _call(number, *arguments(place.bystander))
+
+
+TRIES = {
+    **TRIES,
+    **{
+        f"the call {name}": (_call_about(*call), (*REFUSED, "ENOSYS"))
+        for name, call in CALLS.items()
+    },
+    "cores of its own": (lambda p: os.sched_setaffinity(0, os.sched_getaffinity(0)), (DONE,)),
+    "a flag of its own descriptor": (
+        lambda p: _command(fcntl.F_SETFL, os.O_NONBLOCK),
+        (DONE,),
+    ),
+}
 """Try by name, and the ends that are right: ``done``, an errno, or the name of an exception."""
 
-ON_X86 = ("key of the kernel", "rings of", "faults of", "counters of", "programs in", "a signal to")
+ON_X86 = (
+    "the call",
+    "key of the kernel",
+    "rings of",
+    "faults of",
+    "counters of",
+    "programs in",
+    "a signal to",
+)
 
 
 def _become(user: int) -> None:

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from braid.core.errors import ModelImportError
+from braid.core.errors import ImportLimitExceeded, ModelImportError
+from braid.engine.importer.host import process
 from braid.engine.importer.host.launch import import_model
 from braid.engine.importer.host.request import ImportLimits
 from tests import ROOT
@@ -69,23 +70,55 @@ async def test_hostile_code_in_an_importer_is_confined(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before the file is read the process has one thread: Landlock's rules are a thread's own."""
-    secret, new, code, token = tmp_path / "secret", tmp_path / "new", tmp_path / "code", "t" * 40
+    secret, new, token = tmp_path / "secret", tmp_path / "new", "t" * 40
     secret.write_text("kept")
-    (code / "onnx").mkdir(parents=True)
     hostile = HOSTILE.format(secret=str(secret), new=str(new), parent=os.getpid(), token=token[:-1])
+    monkeypatch.setenv("BRAID_TOKEN", token)
+
+    with pytest.raises(ModelImportError, match=r"\(Confined\)"):
+        await _import_with(hostile, tmp_path, monkeypatch, ImportLimits())
+
+    assert not new.exists()
+    assert os.listdir(tmp_path / "artefacts") == []
+
+
+async def _import_with(
+    hostile: str, folder: Path, monkeypatch: pytest.MonkeyPatch, limits: ImportLimits
+) -> None:
+    """Import a file, with hostile code in the library that looks at it first."""
+    code = folder / "code"
+    (code / "onnx").mkdir(parents=True)
     (code / "onnx" / "__init__.py").write_text(STAND_IN.format(hostile=hostile))
     monkeypatch.setenv("PYTHONPATH", str(code))
-    monkeypatch.setenv("BRAID_TOKEN", token)
-    upload, artefact = tmp_path / "uploads" / "file", tmp_path / "artefacts" / "artefact"
+    upload, artefact = folder / "uploads" / "file", folder / "artefacts" / "artefact"
     for path in (upload, artefact):
         path.parent.mkdir()
     upload.write_bytes(cycle())
+    await import_model(upload, artefact, limits, lambda *_: None)
 
-    with pytest.raises(ModelImportError, match=r"\(Confined\)"):
-        await import_model(upload, artefact, ImportLimits(), lambda *_: None)
 
-    assert not new.exists()
-    assert os.listdir(artefact.parent) == []
+WRITING = """
+for n in range(10_000_000):
+    with open(f"{{n}}", "wb") as file:
+        file.write(bytes({size}))
+    {then}
+"""
+
+
+@pytest.mark.parametrize(
+    ("size", "then"), [(1 << 19, ""), (1 << 19, "__import__('os').unlink(file.name)"), (0, "")]
+)
+async def test_an_importer_that_writes_without_end_is_stopped(
+    size: int, then: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if it removes what it wrote, and may have it open, or if its files are empty."""
+    monkeypatch.setattr(process, "_MOST_FILES", 1000)
+    hostile = WRITING.format(size=size, then=then)
+
+    with pytest.raises(ImportLimitExceeded, match="BRAID_IMPORT_FILE_BYTES"):
+        await _import_with(hostile, tmp_path, monkeypatch, ImportLimits(file_bytes=1 << 20))
+
+    assert os.listdir(tmp_path / "artefacts") == []
 
 
 CHECKOUT = """

@@ -52,6 +52,7 @@ def ends_in(base: Path, user: int) -> dict[str, str]:
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
         assert bystander.poll() is None
+        assert os.sched_getaffinity(bystander.pid) == os.sched_getaffinity(0)
         assert secret.read_text() == "kept"
         assert os.listdir(outside) == ["secret"]
         ends: dict[str, str] = json.loads(done.stdout)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import json
 import os
 import platform
 import re
@@ -13,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -33,6 +36,7 @@ from braid.engine.importer.host.samples import read_samples
 from braid.engine.importer.upload.uploaded_model import open_upload
 from braid.server.fleet.files.credentials import read_credentials
 from braid.server.models.preload import check_models
+from braid.server.models.residency import ORDER_FILE, Residency, ResidencyLimits
 from braid.server.repository.folders import look_at
 from braid.server.repository.model_sync import read_configuration
 from braid.server.repository.placing import AT_ONCE, model_file
@@ -293,6 +297,32 @@ def test_a_repository_of_strange_files_stops_nothing_else(tmp_path: Path) -> Non
         assert server.stop() == 0
     finally:
         server.end()
+
+
+@pytest.mark.parametrize("kind", [*STRANGE, "brackets", "digits"])
+def test_a_strange_order_of_use_is_none_and_is_written_anew(kind: str, tmp_path: Path) -> None:
+    makers = {
+        "brackets": lambda path: path.write_text("[" * 200_000),
+        "digits": lambda path: path.write_text("9" * 5000),
+    }
+    for name in (ORDER_FILE, Path(ORDER_FILE).with_suffix(".new").name):
+        put(STRANGE.get(kind) or makers[kind], tmp_path / name)
+    rows: list[Any] = [(SimpleNamespace(name="net", version=1, artefact="a"), None)]
+    models: Any = SimpleNamespace(versions=lambda: rows, present_versions=list)
+    devices: Any = SimpleNamespace(all=())
+    made: list[Residency] = []
+    limits = ResidencyLimits(1.0, 1.0, 1)
+
+    assert ended(lambda: made.append(Residency(limits, models, devices, tmp_path))) is None
+
+    (residency,) = made
+    assert residency.place_in_order(rows[0][0]) == 0
+    models.present_versions = lambda: [
+        SimpleNamespace(used_at=0.0, any=SimpleNamespace(model=rows[0][0]))
+    ]
+    assert ended(lambda: asyncio.run(residency.keep_order())) is None
+    if kind != "a folder":
+        assert json.loads((tmp_path / ORDER_FILE).read_text()) == ["net/1"]
 
 
 PAUSE = "34" if platform.machine() == "x86_64" else "73"  # ppoll, which is pause elsewhere

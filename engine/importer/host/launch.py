@@ -33,7 +33,7 @@ from braid.engine.importer.host.messages import (
     Progress,
     decode,
 )
-from braid.engine.importer.host.process import ImporterProcess
+from braid.engine.importer.host.process import ImporterProcess, has_written_too_much
 from braid.engine.importer.host.report import read_report, verify_files
 from braid.engine.importer.host.request import (
     NO_HINTS,
@@ -49,7 +49,9 @@ _log = logging.getLogger(__name__)
 
 WORK_PREFIX = ".import-"
 
+_LOOK_S = 1.0
 _WALL = "it took longer than the wall-clock limit"
+_WRITTEN = "it wrote several files of the largest size (bytes), or too many"
 _BY_A_LIMIT = {
     "SIGXCPU": ("cpu_seconds", "it used all its CPU seconds"),
     "SIGALRM": ("wall_seconds", _WALL),
@@ -120,7 +122,7 @@ async def _import(request: ImportRequest, on_progress: OnProgress) -> None:
         DiskFailure, ModelImportError: why there is none.
     """
     async with _process(request) as (child, reports):
-        last = await _conversation(child, reports, request.limits, on_progress)
+        last = await _conversation(child, reports, request, on_progress)
     match last:
         case Failed(error):
             raise error
@@ -150,26 +152,39 @@ async def _process(
 async def _conversation(
     child: ChildProcess,
     reports: asyncio.StreamReader,
-    limits: ImportLimits,
+    request: ImportRequest,
     on_progress: OnProgress,
 ) -> Message | None:
     """Return the last message of an importer; None if its process ended without a result.
 
     Raises:
-        ImportLimitExceeded: the wall clock ran out.
+        ImportLimitExceeded: the wall clock ran out, or it wrote too much.
         ModelImportError: the process sent something else than reports.
     """
+    limits, clock = request.limits, asyncio.timeout(request.limits.wall_seconds)
+    writing = asyncio.create_task(_end_if_too_much(child.pid, request, clock))
     try:
-        async with asyncio.timeout(limits.wall_seconds):
+        async with clock:
             verdict = await _listen(reports, on_progress)
             if verdict is None:
                 await child.wait()
             return verdict
     except TimeoutError:
+        if writing.done():
+            raise limit_exceeded("file_bytes", limits, _WRITTEN) from None
         raise limit_exceeded("wall_seconds", limits, _WALL) from None
     except MalformedMessage as error:
         _log.error("the importer sent a malformed report: %s", error)
         raise ModelImportError("the importer failed while reading this model") from error
+    finally:
+        writing.cancel()
+
+
+async def _end_if_too_much(pid: int, request: ImportRequest, clock: asyncio.Timeout) -> None:
+    while True:
+        await asyncio.sleep(_LOOK_S)
+        if await asyncio.to_thread(has_written_too_much, pid, request):
+            return clock.reschedule(0.0)
 
 
 async def _listen(reports: asyncio.StreamReader, on_progress: OnProgress) -> Message | None:

@@ -6,9 +6,10 @@ start ──ask(request)──> reports ──end──> gone with all that it s
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
@@ -19,6 +20,8 @@ from braid.engine.importer.host.request import ImportRequest
 from braid.engine.processes.child import ChildProcess, Stream, Streams
 
 MODULE = "braid.engine.importer.sandbox"
+_LARGEST_FILES = 3  # that a sound import writes: a converted model, its data, weights
+_MOST_FILES = 200_000  # a zip may hold half of them
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -64,6 +67,31 @@ class ImporterProcess:
             await self.child.end()
         finally:
             self._link.close()
+
+
+def has_written_too_much(pid: int, request: ImportRequest) -> bool:
+    """Whether a process wrote too many bytes, or too many files into its folder.
+
+    Limits of the kernel hold for each file alone. Bytes are counted as they are written, also those
+    of files that were removed or never had a name.
+    """
+    with suppress(OSError):  # it has ended
+        lines = Path(f"/proc/{pid}/io").read_text().splitlines()
+        counts = [int(line.split()[1]) for line in lines if line.startswith(("wchar", "write_b"))]
+        if max(counts) > _LARGEST_FILES * request.limits.file_bytes:
+            return True
+    left, count = [str(request.artefact.parent)], 0
+    while left and count <= _MOST_FILES:
+        try:
+            with os.scandir(left.pop()) as entries:
+                for entry in entries:
+                    count += 1
+                    if entry.is_dir(follow_symlinks=False):
+                        left.append(entry.path)
+        except OSError as error:
+            if error.errno in (errno.EACCES, errno.ENAMETOOLONG):  # to hide what is in it
+                return True
+    return count > _MOST_FILES
 
 
 def _environment() -> dict[str, str]:
