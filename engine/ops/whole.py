@@ -44,7 +44,7 @@ MOST_BYTES = 16 << 30
 
 _MODEL = "model"
 
-_sessions: dict[int, Any] = {}  # id of the model's tensor -> session
+_sessions: dict[int, tuple[Any, bool]] = {}  # id of the model's tensor -> as ``_session``
 _registered = threading.Event()
 
 Extents = Sequence[int | str]
@@ -142,7 +142,9 @@ def run_arrays(
 
     ``specs`` are those of the results; errors are those of ``whole_model``.
     """
-    session = _session(model)
+    session, is_fragile = _session(model)
+    if is_fragile and any(0 in array.shape for array in feeds.values()):
+        raise InvalidRequest("an input has no elements, which a model with a GRU does not take")
     with stoppable_session_run(seconds) as options:
         try:
             results = run_session(session, whole.outputs, feeds, options)
@@ -281,10 +283,15 @@ def as_tensor(result: Any) -> Tensor:
     return strings_tensor(array) if array.dtype == object else tensor_of(array)
 
 
-def _session(model: Tensor) -> Any:
+def _session(model: Tensor) -> tuple[Any, bool]:
+    """Return the session of a model, and whether it has a GRU.
+
+    ONNX Runtime ends the process where one has no steps.
+    """
     key = id(model)
     if key not in _sessions:
-        _sessions[key] = open_session(model.cpu().numpy().tobytes(), torch.get_num_threads())
+        content = model.cpu().numpy().tobytes()
+        _sessions[key] = open_session(content, torch.get_num_threads()), b"GRU" in content
         weakref.finalize(model, _sessions.pop, key, None)
     return _sessions[key]
 

@@ -15,12 +15,13 @@ import pytest
 import torch
 from onnx import TensorProto, helper
 
-from braid.core.errors import RunStopped, UnsupportedOperators
+from braid.core.errors import InvalidRequest, RunStopped, UnsupportedOperators
+from braid.core.tensor import TensorType
 from braid.engine.importer.artefact import load_artefact
 from braid.engine.importer.upload.dictionaries import without_dictionaries
 from braid.engine.importer.upload.whole_model import as_one_unit
 from braid.engine.ops.dtypes import spec_of
-from braid.engine.ops.whole import KIND, WholeModel, run_whole_model
+from braid.engine.ops.whole import KIND, WholeModel, run_named, run_whole_model, whole_graph
 from braid.engine.passes.specialise import interpret, specialise
 from tests import ROOT
 from tests.engine.importer.running import import_here, imported
@@ -299,3 +300,18 @@ def test_a_session_may_not_take_all_memory() -> None:
     )
 
     assert done.stdout.startswith("refused"), done
+
+
+def test_a_gru_without_steps_is_refused_before_it_ends_the_process() -> None:
+    weights = {"w": np.ones((1, 12, 8), np.float32), "r": np.ones((1, 12, 4), np.float32)}
+    node = helper.make_node("GRU", ["x", "w", "r"], ["y"], hidden_size=4)
+    made = model([node], weights, shape=["steps", "n", 8])
+    content = torch.frombuffer(bytearray(made.SerializeToString()), dtype=torch.uint8)
+    inputs = {"x": TensorType("FP32", ("steps", "n", 8))}
+    outputs = {"y": TensorType("FP32", ("steps", 1, "n", 4))}
+    graph, constants = whole_graph("gru", inputs, outputs, content, {})
+
+    with pytest.raises(InvalidRequest, match="no elements, which a model with a GRU does not take"):
+        run_named(graph, constants, {"x": np.zeros((0, 2, 8), np.float32)})
+    ((y, _),) = run_named(graph, constants, {"x": np.ones((3, 2, 8), np.float32)}).values()
+    assert y.shape == (3, 1, 2, 4)
