@@ -5,6 +5,11 @@ ONNX Runtime leaves the least integer divided by -1 to the processor, which ends
 gives the least integer for itself and for all others the same:
 
     Div(a, b)  ──>  Where(b = -1, Neg(a), Div(a, Where(b = -1, Neg(b), b)))
+
+STFT divides by its step and its length without a look at them, so these are made by an operator
+that refuses 0:
+
+    STFT(x, step, window, length)  ──>  STFT(x, step + step mod step, window, length + ...)
 """
 
 from __future__ import annotations
@@ -43,7 +48,10 @@ def _guard(graph: GraphProto, unsafe: _Unsafe) -> None:
     for node in graph.node:
         for inner in subgraphs(node):
             _guard(inner, unsafe)
-        nodes += _guarded(node, unsafe.kind(node)) if unsafe.has(node) else [node]
+        if node.op_type == "STFT":
+            nodes += _with_steps(node)
+        else:
+            nodes += _guarded(node, unsafe.kind(node)) if unsafe.has(node) else [node]
     kept = GraphProto(node=nodes)
     del graph.node[:]
     graph.node.extend(kept.node)
@@ -58,7 +66,8 @@ class _Unsafe:
 
     def __init__(self, model: ModelProto) -> None:
         graphs = list(_graphs(model.graph))
-        self.may_be = any(node.op_type == "Div" for graph in graphs for node in graph.node)
+        kinds = {node.op_type for graph in graphs for node in graph.node}
+        self.may_be = not kinds.isdisjoint(("Div", "STFT"))
         self._types = _types(model) if self.may_be else {}
         self._constants = {c.name: c for graph in graphs for c in graph.initializer}
 
@@ -123,3 +132,17 @@ def _guarded(node: NodeProto, kind: int) -> list[NodeProto]:
         helper.make_node("Neg", [a], [f"{y}/negated"]),
         helper.make_node("Where", [f"{y}/is_minus", f"{y}/negated", f"{y}/quotient"], [y]),
     ]
+
+
+def _with_steps(node: NodeProto) -> list[NodeProto]:
+    guarded, nodes = NodeProto(), []
+    guarded.CopyFrom(node)
+    for place in (1, 3):
+        given = node.input[place] if place < len(node.input) else ""
+        if given:
+            rest, guarded.input[place] = (f"{node.output[0]}/{place}/{part}" for part in "ab")
+            nodes += [
+                helper.make_node("Mod", [given, given], [rest]),
+                helper.make_node("Add", [given, rest], [guarded.input[place]]),
+            ]
+    return [*nodes, guarded]

@@ -44,7 +44,10 @@ MOST_BYTES = 16 << 30
 
 _MODEL = "model"
 
-_sessions: dict[int, tuple[Any, bool]] = {}  # id of the model's tensor -> as ``_session``
+_FRAGILE = ("GRU", "LSTM", "ConvTranspose", "STFT", "Unique")
+"""Kinds by which ONNX Runtime ends the process where an operand has no elements."""
+
+_sessions: dict[int, tuple[Any, str]] = {}  # id of the model's tensor -> as ``_session``
 _registered = threading.Event()
 
 Extents = Sequence[int | str]
@@ -142,9 +145,11 @@ def run_arrays(
 
     ``specs`` are those of the results; errors are those of ``whole_model``.
     """
-    session, is_fragile = _session(model)
-    if is_fragile and any(0 in array.shape for array in feeds.values()):
-        raise InvalidRequest("an input has no elements, which a model with a GRU does not take")
+    session, fragile = _session(model)
+    if fragile and any(0 in array.shape for array in feeds.values()):
+        raise InvalidRequest(
+            f"an input has no elements, which a model with {fragile} does not take"
+        )
     with stoppable_session_run(seconds) as options:
         try:
             results = run_session(session, whole.outputs, feeds, options)
@@ -283,15 +288,13 @@ def as_tensor(result: Any) -> Tensor:
     return strings_tensor(array) if array.dtype == object else tensor_of(array)
 
 
-def _session(model: Tensor) -> tuple[Any, bool]:
-    """Return the session of a model, and whether it has a GRU.
-
-    ONNX Runtime ends the process where one has no steps.
-    """
+def _session(model: Tensor) -> tuple[Any, str]:
+    """Return the session of a model, and a kind in it that takes no empty operands; "": none."""
     key = id(model)
     if key not in _sessions:
         content = model.cpu().numpy().tobytes()
-        _sessions[key] = open_session(content, torch.get_num_threads()), b"GRU" in content
+        fragile = next((kind for kind in _FRAGILE if kind.encode() in content), "")
+        _sessions[key] = open_session(content, torch.get_num_threads()), fragile
         weakref.finalize(model, _sessions.pop, key, None)
     return _sessions[key]
 

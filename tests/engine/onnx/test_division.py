@@ -81,3 +81,17 @@ def test_divisions_of_floats_and_by_constants_stay_as_they_are() -> None:
 def test_a_divisor_of_zero_is_refused_with_an_error() -> None:
     with pytest.raises(Exception, match="division by zero"):
         quotients(model(BODIES["in a branch"]), np.array([1]), np.array([0]))
+
+
+def test_a_step_of_zero_is_refused_with_an_error() -> None:
+    text = """<ir_version: 8, opset_import: ["" : 17]>
+        g (float[1,16,1] x, int64 step) => (float[a,b,c,d] y) <int64 length = {8}>
+        { y = STFT<onesided=1>(x, step, , length) }"""
+    made = guard_division(parser.parse_model(text))
+    session = onnxruntime.InferenceSession(made.SerializeToString())
+    x = np.ones((1, 16, 1), np.float32)
+
+    (y,) = session.run(None, {"x": x, "step": np.array(4)})
+    assert y.shape == (1, 3, 5, 2)
+    with pytest.raises(Exception, match="Mod"):
+        session.run(None, {"x": x, "step": np.array(0)})
