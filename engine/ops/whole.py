@@ -147,9 +147,7 @@ def run_arrays(
     """
     session, fragile = _session(model)
     if fragile and any(0 in array.shape for array in feeds.values()):
-        raise InvalidRequest(
-            f"an input has no elements, which a model with {fragile} does not take"
-        )
+        raise InvalidRequest(f"an input has no elements; a model with {fragile} needs some")
     with stoppable_session_run(seconds) as options:
         try:
             results = run_session(session, whole.outputs, feeds, options)
