@@ -8,13 +8,29 @@ Content that is drawn does not show every length, so what comes of such operator
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import onnx
 
 from braid.engine.onnx.structure import all_nodes, subgraphs
 
 _BY_CONTENT = frozenset({"Compress", "NonMaxSuppression", "NonZero", "StringSplit", "Unique"})
+
+_SIZES: Mapping[str, tuple[int, ...]] = {
+    **dict.fromkeys(
+        ("CenterCropPad", "Expand", "OneHot", "Reshape", "Split", "Tile", "TopK"), (1,)
+    ),
+    **dict.fromkeys(("BlackmanWindow", "ConstantOfShape", "HammingWindow", "HannWindow"), (0,)),
+    "Pad": (1, 3),
+    "Range": (0, 1, 2),
+    "Resize": (1, 2, 3),
+    "STFT": (1, 3),
+    "Slice": (1, 2, 3, 4),
+    "Squeeze": (1,),
+    "Unsqueeze": (1,),
+    "Upsample": (1,),
+}
+"""Operands that decide the shape of the result by their content."""
 
 _OF_SHAPES = frozenset({"Shape", "Size"})
 
@@ -26,17 +42,28 @@ def outputs_by_content(graph: onnx.GraphProto) -> set[str]:
         graph: without local functions.
     """
     constants = {"", *(proto.name for proto in graph.initializer)}
+    content = {info.name for info in graph.input} - constants
     by_content: set[str] = set()
     for node in graph.node:
         inside = list(all_nodes([node]))
         read = {name for inner in inside for name in inner.input}
+        if read & content and node.op_type not in _OF_SHAPES:
+            content.update(node.output)
         if read <= constants and not any(subgraphs(node)):
             constants.update(node.output)
-        elif read & by_content or any(inner.op_type in _BY_CONTENT for inner in inside):
+        elif read & by_content or any(_takes_sizes(inner, content) for inner in inside):
             by_content.update(node.output)
         elif node.op_type == "Loop" and not _is_counted(node, constants):
             by_content.update(node.output[len(node.input) - 2 :])  # one row for each turn
     return by_content - {""}
+
+
+def _takes_sizes(node: onnx.NodeProto, content: set[str]) -> bool:
+    """Whether content decides the shape of a node's results."""
+    places = _SIZES.get(node.op_type, ())
+    return node.op_type in _BY_CONTENT or any(
+        place < len(node.input) and node.input[place] in content for place in places
+    )
 
 
 def kinds_by_content(graph: onnx.GraphProto, inputs: Iterable[str]) -> set[str]:

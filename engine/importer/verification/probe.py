@@ -103,7 +103,7 @@ class Probe:
             name: TensorType(spec.dtype, tuple(names.get(dim, dim) for dim in spec.shape))
             for name, spec in self.inputs.items()
         }
-        if fixed and example.samples:  # nothing shows what follows these extents
+        if fixed:  # nothing shows what follows these extents
             followed = {output: [None] * len(dims) for output, dims in followed.items()}
         taken = {dim for spec in inputs.values() for dim in spec.shape}
         specs = {
