@@ -10,7 +10,7 @@ from torch import Tensor
 from braid.core.errors import BraidError, InvalidRequest
 from braid.core.graph import Operator
 from braid.engine.ops.dtypes import spec_of
-from braid.engine.ops.kinds import call
+from braid.engine.ops.kinds import call, op
 from braid.engine.ops.shape_rules import shape_of
 from braid.engine.runtime.memory import raise_out_of_memory
 
@@ -37,7 +37,8 @@ def call_in_fp32(
         operands: as for ``call``.
         dtypes: of the results.
     """
-    if not any(x is not None and x.dtype in _HALVES for x in operands):
+    has_halves = any(x is not None and x.dtype in _HALVES for x in operands)
+    if not has_halves or op(operator.kind).as_filed:
         return call(operator, operands)
     wide = [x.float() if x is not None and x.dtype in _HALVES else x for x in operands]
     results = call(operator, wide)

@@ -50,6 +50,7 @@ class OpDef:
     shape_only: bool = False  # reads only the shape of its input; answers on the CPU
     values: Values | None = None  # that it takes, where it cannot use all
     fails: bool = False  # when it meets other values, so that they are looked for only then
+    as_filed: bool = False  # computes in the types of its operands, 16-bit floats too
     records: Mapping[str, type] = field(default_factory=dict)  # parameter of run -> dataclass
 
     def bound(self, attributes: Mapping[str, Any]) -> Run:
@@ -76,6 +77,7 @@ def operator(
     shape_only: bool = False,
     values: Values | None = None,
     fails: bool = False,
+    as_filed: bool = False,
     **records: type,
 ) -> Callable[[_RunT], _RunT]:
     """Enter the decorated function into the table as ``kind``.
@@ -86,7 +88,7 @@ def operator(
 
     def enter(run: _RunT) -> _RunT:
         assert kind not in _OPS, f"{kind} is defined twice"
-        _OPS[kind] = OpDef(kind, run, pointwise, shape_only, values, fails, records)
+        _OPS[kind] = OpDef(kind, run, pointwise, shape_only, values, fails, as_filed, records)
         return run
 
     return enter

@@ -106,7 +106,7 @@ class WholeModel:
                 )
 
 
-@operator(KIND, whole=WholeModel)
+@operator(KIND, as_filed=True, whole=WholeModel)
 def whole_model(model: Tensor, *inputs: Tensor, whole: WholeModel) -> tuple[Tensor, ...]:
     """Run a model that is stored as bytes.
 

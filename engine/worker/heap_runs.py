@@ -19,7 +19,7 @@ from torch import Tensor
 from braid.core.graph import OpGraph
 from braid.core.strings import LENGTH
 from braid.engine.link.shared_memory import HEAP_HEAD, SlotLayout
-from braid.engine.ops.dtypes import is_strings, tensor_of, text_array
+from braid.engine.ops.dtypes import array_of, is_strings, tensor_of, text_array
 from braid.engine.ops.whole import attributes_of, run_named
 from braid.engine.program.program import Program
 
@@ -99,7 +99,7 @@ def run_on_heap(program: Program, inputs: Tensors, outputs: Tensors, heap: Heap)
         RunStopped: the run was to end.
     """
     feeds = {
-        name: heap.texts(tensor) if is_strings(tensor) else tensor.numpy()
+        name: heap.texts(tensor) if is_strings(tensor) else array_of(tensor)
         for name, tensor in inputs.items()
     }
     for name, (result, spec) in run_named(program.graph, program.constants(), feeds).items():

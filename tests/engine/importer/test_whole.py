@@ -27,7 +27,7 @@ from tests import ROOT
 from tests.engine.importer.running import import_here, imported
 from tests.models import strings
 from tests.models.bad_onnx import endless_loop
-from tests.models.graphs import model
+from tests.models.graphs import as_model, graph, model, tensors
 
 
 def loop(trips: np.ndarray | None) -> onnx.ModelProto:
@@ -275,7 +275,7 @@ import numpy as np
 import torch
 from onnx import helper
 from braid.engine.ops.whole import open_session
-from tests.models.graphs import model
+from tests.models.graphs import as_model, graph, model, tensors
 
 nodes = [
     helper.make_node("Shape", ["x"], ["s"]),
@@ -315,3 +315,31 @@ def test_a_gru_without_steps_is_refused_before_it_ends_the_process() -> None:
         run_named(graph, constants, {"x": np.zeros((0, 2, 8), np.float32)})
     ((y, _),) = run_named(graph, constants, {"x": np.ones((3, 2, 8), np.float32)}).values()
     assert y.shape == (3, 1, 2, 4)
+
+
+TYPES = {
+    "FP16": (TensorProto.FLOAT16, np.float16),
+    "FP64": (TensorProto.DOUBLE, np.float64),
+    "UINT16": (TensorProto.UINT16, np.uint16),
+    "UINT64": (TensorProto.UINT64, np.uint64),
+    "INT8": (TensorProto.INT8, np.int8),
+    "BOOL": (TensorProto.BOOL, np.bool_),
+}
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_lengths_that_follow_content_are_served_in_each_type(dtype: str, tmp_path: Path) -> None:
+    element, kind = TYPES[dtype]
+    inputs = [*tensors(element, x=["b", 4]), *tensors(TensorProto.BOOL, m=["b"])]
+    node = helper.make_node("Compress", ["x", "m"], ["y"], axis=0)
+    made = as_model(graph([node], inputs, tensors(element, y=["k", 4])))
+    (tmp_path / "upload").write_bytes(made.SerializeToString())
+    artefact = load_artefact(import_here(tmp_path / "upload", tmp_path / "artefact"))
+    x = np.arange(12).reshape(3, 4).astype(kind)
+    given = {"x": torch.from_numpy(x), "m": torch.tensor([True, False, True])}
+    specs = {name: spec_of(tensor) for name, tensor in given.items()}
+
+    (y,) = interpret(*specialise(artefact.graph, artefact.weights, specs), given).values()
+
+    np.testing.assert_array_equal(y.numpy(), x[[0, 2]])
+    assert spec_of(y).dtype == dtype
