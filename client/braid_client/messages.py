@@ -91,7 +91,7 @@ def read_result(data: bytes | memoryview, request: InferRequest | None = None) -
 
 def _result(message: wire.InferResponse, taken: Sequence[tuple[str, Array]] = ()) -> InferResult:
     """Return the result that a message holds, with the outputs that were taken out of it."""
-    named = [*taken, *((tensor.name, array_of(tensor, tensor.data)) for tensor in message.outputs)]
+    named = taken or [(tensor.name, array_of(tensor, tensor.data)) for tensor in message.outputs]
     outputs = dict(named)
     if len(outputs) < len(named):
         raise ServerError("the server's answer has two outputs of one name")

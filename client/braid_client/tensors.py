@@ -188,10 +188,11 @@ def array_of(tensor: wire.Tensor, data: bytes | memoryview) -> Array:
     Raises:
         ServerError: the tensor contradicts itself, or numpy has no such shape.
     """
-    if len(tensor.shape) > _MOST_AXES or min(tensor.shape, default=0) < 0:
+    shape = tuple(tensor.shape)
+    if len(shape) > _MOST_AXES or min(shape, default=0) < 0:
         raise ServerError(f"output {tensor.name!r} has too many axes or an extent below 0")
     try:
-        return _array(tensor, tuple(tensor.shape), data)
+        return _array(tensor, shape, data)
     except ValueError as error:  # of numpy: 2**62 beside 0, or its axes are fewer
         raise ServerError(f"output {tensor.name!r} cannot be an array: {error}") from None
 

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from itertools import islice
 from typing import Any
 
 import grpc
@@ -134,7 +135,8 @@ CALLS: dict[str, Callable[[Any], object]] = {
     "infer": lambda braid: braid.infer("m", X),
     "infer_stream": lambda braid: list(braid.infer_stream([InferRequest("m", X)])),
     "register": lambda braid: braid.register("m", b"\x08\x07"),
-    "watch_job": lambda braid: list(braid.watch_job("job")),
+    # a job that has not ended is watched on, however often the server ends the stream
+    "watch_job": lambda braid: list(islice(braid.watch_job("job", timeout_s=60), 2)),
     "cancel_job": lambda braid: braid.cancel_job("job"),
     "jobs": lambda braid: braid.jobs(),
     "nodes": lambda braid: braid.nodes(),
