@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Iterator
 
 from braid.core.measurement import error_text, rival_text
+from braid.core.runtimes import SERVED_WHOLE
 from braid.core.tensor import guess_text
 from braid.server.cli.connection import Subparsers, add_address, connect, connection_options
 from braid.server.cli.text import (
@@ -123,7 +124,7 @@ def print_details(model: Model) -> None:
             f"batch {plan.batch_size}{_at(model, plan)} on {plan.device}: {'; '.join(_facts(plan))}"
         )
     for warning in model.warnings:
-        say(f"warning: {warning}")
+        say(f"{'note' if warning.startswith(SERVED_WHOLE) else 'warning'}: {warning}")
     if model.guessed_extents:
         say(guess_text(model.guessed_extents))
     for axis in (*model.padding, *filter(None, [model.lengths])):

@@ -216,6 +216,7 @@ def print_schedule(name: str, document: Mapping[str, Any], graph_document: Any) 
             ("candidate", "latency", "spread", "runs", "speed-up", "error", "memory", "remark"),
             _candidate_rows(schedule),
             right=("latency", "spread", "runs", "speed-up", "error", "memory"),
+            whole=("latency", "spread", "runs", "speed-up", "error", "memory"),
         )
     if schedule.stages:
         print_table(
