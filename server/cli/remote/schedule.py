@@ -209,7 +209,7 @@ def print_schedule(name: str, document: Mapping[str, Any], graph_document: Any) 
     graph = graph_from_json(graph_document)
     if tuple(op.name for op in graph.operators) != schedule.unit_names:
         raise InvalidArtefact("the schedule names other units than its graph")
-    for line in _header(name, schedule):
+    for line in schedule_lines(name, schedule):
         say(line)
     if len(schedule.provenance.candidates) > 1:
         print_table(
@@ -228,7 +228,7 @@ def print_schedule(name: str, document: Mapping[str, Any], graph_document: Any) 
         print_table(("position", "stream", "unit"), _launch_rows(schedule, graph))
 
 
-def _header(name: str, schedule: Schedule) -> Iterator[str]:
+def schedule_lines(name: str, schedule: Schedule) -> Iterator[str]:
     provenance = schedule.provenance
     key = schedule.key
     shapes = f", {key.shapes}" if key.shapes else ""
