@@ -53,7 +53,7 @@ def test_engines_that_are_slow_run_once_in_one_round(monkeypatch: pytest.MonkeyP
         now += 60.0
         return 6e7
 
-    monkeypatch.setattr(compare.time, "monotonic", lambda: now)
+    monkeypatch.setattr("time.monotonic", lambda: now)
     samples, rounds, _ = compare._in_turns({"slow": slow, "quick": lambda: 1.0})
 
     assert rounds == 1
