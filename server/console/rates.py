@@ -57,7 +57,7 @@ class Point(NamedTuple):
 
 
 class Rates:
-    """Looks of the last minute, called from one thread at a time; points, on the event loop."""
+    """Looks of the last minute, and points. Each is called from one thread at a time."""
 
     def __init__(self, requests: RequestMetrics, clock: Callable[[], float] = monotonic) -> None:
         self._requests = requests
@@ -70,7 +70,7 @@ class Rates:
     async def run(self) -> None:
         while True:
             await asyncio.sleep(POINT_SECONDS)
-            self.keep()
+            await asyncio.to_thread(self.keep)  # hundreds of models have many series
 
     def keep(self) -> None:
         """Keep a point of each model that was asked since the last one."""
@@ -83,7 +83,7 @@ class Rates:
 
     def points(self, key: Key) -> list[Point]:
         """Return the points of the last ten minutes, oldest first."""
-        now, kept = self._clock(), self._points.get(key, ())
+        now, kept = self._clock(), list(self._points.get(key, ()))  # at once: a thread appends
         points = [point._replace(age_s=now - point.age_s) for point in kept]
         return [point for point in points if point.age_s <= MOST_POINTS * POINT_SECONDS]
 
@@ -121,8 +121,9 @@ class Rates:
                 Counter(series.outcomes), Counter(dict(series.duration_seconds.buckets()))
             )
             counts[series.labels] = its
-            total.outcomes.update(its.outcomes)
-            total.buckets.update(its.buckets)
+            if its.outcomes:
+                total.outcomes.update(its.outcomes)
+                total.buckets.update(its.buckets)
         return counts
 
 
