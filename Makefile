@@ -28,7 +28,9 @@ demo: $(READY)
 # WORKERS processes side by side; the order of the files is that of tests/conftest.py.
 WORKERS ?= 2
 test: $(READY)
-	$(BIN)/python -m pytest -n $(WORKERS) --no-loadscope-reorder
+	@echo "the fast tests, $(WORKERS) at once: a quarter of an hour or so on two cores"
+	@began=$$(date +%s); $(BIN)/python -m pytest -n $(WORKERS) --no-loadscope-reorder; status=$$?; \
+		echo "make test took $$(( $$(date +%s) - began )) s with $(WORKERS) at once"; exit $$status
 
 # The same while six test processes are stopped most of the time, at random by SEED: tests that depend on speed fail.
 test-paused: $(READY)

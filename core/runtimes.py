@@ -36,6 +36,9 @@ RUNTIMES: Mapping[str, str] = MappingProxyType(
 )
 """Names for users, by the names in schedules and messages."""
 
+SERVED_WHOLE = f"served whole by {_ENGINES[ONNXRUNTIME]}"
+"""What the import notes of a model with operators that it does not lower."""
+
 _COMPUTE_IN: Mapping[str, frozenset[str]] = MappingProxyType(
     {ONNXRUNTIME: frozenset({FP32}), OPENVINO: frozenset({FP32, BF16})}
 )

@@ -1,8 +1,8 @@
 """The portfolio: every planner's plan, with and without barriers, as candidates for one model.
 
 The engine measures the candidates as whole models, interleaved in one run, and serves the
-fastest. The sequential plan is always the first candidate, so a model is never served slower
-than sequential. Plans that are equal are offered once.
+fastest. The sequential plan is always the first candidate, and gives way only to what was measured
+to be faster without doubt. Plans that are equal are offered once.
 
     candidates(...) ──> [Planned, ...] ──whole-model measurement──> the fastest
 """

@@ -36,10 +36,11 @@ SIZES = (1, 4, 16)
 TURN_S = 0.4  # of a graph
 ASKED_S = 6.0  # in all; in every fourth round on, until the schedules are made
 CLOSE = 1e-3  # relative to the largest number of the answer
+ROUNDING = 2.0**-22  # of a request's numbers, relative: what an answer may move by is no finding
 OWN, FOREIGN, SHARED = "its own", "foreign", "beside rows of others"
 
-Question = tuple[Array, list[Array]]
-"""A request, and the right answer."""
+Question = tuple[Array, list[Array], list[float]]
+"""A request, the right answer, and by how much each output may differ."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +64,14 @@ def subject(seed: int) -> Subject:
     data = drawn.model.SerializeToString()
     session = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
     asked: list[list[Question]] = [[] for _ in range(TENANTS)]
+    chance = np.random.default_rng(seed)
     for tenant, questions in enumerate(asked):
         for x in _numbers(drawn, seed, tenant):
             try:
-                questions.append((x, session.run(None, {"x": x})))
+                wanted = session.run(None, {"x": x})
+                moved = x * (1 + chance.choice([-ROUNDING, ROUNDING], x.shape).astype(x.dtype))
+                pairs = zip(wanted, session.run(None, {"x": moved}), strict=True)
+                questions.append((x, wanted, [_near(*pair) for pair in pairs]))
             except Exception:  # of no rows, mostly
                 continue
     return Subject(f"graph-{seed}", drawn, data, asked)
@@ -85,10 +90,17 @@ def _numbers(drawn: Drawn, seed: int, tenant: int) -> Iterator[Array]:
         yield x
 
 
-def _is_right(x: Array, got: Sequence[Array], wanted: Sequence[Array]) -> bool:
-    """Whether an answer is that to ``x``; what operators make of its own NaN is not compared."""
-    for each, right in zip(got, wanted, strict=True):
-        near = CLOSE * max(1.0, float(np.max(np.abs(right[np.isfinite(right)]), initial=0)))
+def _near(right: Array, moved: Array) -> float:
+    """By how much an output may differ: sums that cancel keep the rounding of their terms."""
+    known = np.isfinite(right) & np.isfinite(moved)
+    own = CLOSE * max(1.0, float(np.max(np.abs(right[known]), initial=0)))
+    return max(own, 8 * float(np.max(np.abs(right - moved)[known], initial=0)))
+
+
+def _is_right(question: Question, got: Sequence[Array]) -> bool:
+    """Whether an answer is right; what operators make of a request's own NaN is not compared."""
+    x, wanted, nears = question
+    for each, right, near in zip(got, wanted, nears, strict=True):
         if each.shape != right.shape:
             return False
         if not np.isnan(x).any() and not np.allclose(each, right, 0, near, equal_nan=True):
@@ -98,12 +110,12 @@ def _is_right(x: Array, got: Sequence[Array], wanted: Sequence[Array]) -> bool:
 
 def ask(client: Client, subject: Subject, question: Question) -> list[str]:
     """How a request ended."""
-    x, wanted = question
+    x, wanted, _ = question
     try:
         result = client.infer(subject.name, {"x": x}, timeout_s=60)
     except BraidError as error:
         return [type(error).__name__ if len(x) else f"{type(error).__name__}, of no rows"]
-    is_own = _is_right(x, [result.outputs[f"y{n}"] for n in range(len(wanted))], wanted)
+    is_own = _is_right(question, [result.outputs[f"y{n}"] for n in range(len(wanted))])
     is_shared = 0 < len(x) < result.batch_rows
     return [OWN if is_own else FOREIGN, *([SHARED] if is_shared else [])]
 

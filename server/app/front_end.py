@@ -159,6 +159,7 @@ class FrontEnd:
         self._background.start(_give_back_memory())
         self._background.start(self.devices.sleep_while(self._is_empty))
         self._background.start(self.drift.run())
+        self._background.start(self._interfaces.rates.run())
         if self.settings.compare_again:
             self._background.start(self.models.provisional.run())
             self._background.start(self.models.lengths.run())

@@ -216,6 +216,7 @@ class Interfaces:
             self._nodes,
             lambda: register_command(settings, near_address(settings, self.grpc_port)),
         )
+        self.rates = facts.rates
         tokens, is_tls = self.ports.checks.tokens, settings.tls_certificate is not None
         sessions = Sessions(tokens.is_admin)
         services = replace(rest, admission=self._admission((), sessions.is_signed_in))

@@ -10,34 +10,53 @@ from datetime import UTC, datetime
 from typing import Any
 
 from rich import box
-from rich.console import Console
+from rich.console import Console, JustifyMethod
 from rich.table import Table
 from rich.text import Text
 
 from braid.core.measurement import Speed, speed_text, spread_text
 from braid_client import ScheduleSummary
 
-PIPED_WIDTH = 1000
-"""Columns of output that goes to no terminal: lines are for grep and never wrapped."""
+WIDTH = 100
+"""Most columns of what is printed for people, whatever the terminal. Programs take ``--json``."""
 
 
 def console(*, stderr: bool = False) -> Console:
     """Make a console on the present streams, which may have been replaced."""
     stream = sys.stderr if stderr else sys.stdout
-    width = None if stream.isatty() else PIPED_WIDTH
-    return Console(file=stream, width=width, highlight=False, soft_wrap=True)
+    made = Console(file=stream, highlight=False)
+    made.width = min(made.width, WIDTH) if stream.isatty() else WIDTH
+    return made
+
+
+def say(text: str, *, stderr: bool = False) -> None:
+    """Print text, wrapped at words."""
+    console(stderr=stderr).print(Text(text))
 
 
 def print_table(
-    columns: Sequence[str], rows: Iterable[Sequence[object]], *, right: Sequence[str] = ()
+    columns: Sequence[str],
+    rows: Iterable[Sequence[object]],
+    *,
+    right: Sequence[str] = (),
+    whole: Sequence[str] = (),
 ) -> None:
-    """Print rows under headings; the columns named in ``right`` are aligned to the right."""
+    """Print rows under headings.
+
+    Columns named in ``right`` are aligned to the right; those in ``whole`` are not wrapped.
+    """
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for column in columns:
-        table.add_column(column, justify="right" if column in right else "left")
+        justify: JustifyMethod = "right" if column in right else "left"
+        table.add_column(column, justify=justify, overflow="fold", no_wrap=column in whole)
     for row in rows:
         table.add_row(*(Text(str(cell)) for cell in row))  # Text: no markup in others' names
     console().print(table)
+
+
+def shortened(text: str, most: int) -> str:
+    """Text of at most ``most`` characters; a longer one ends in an ellipsis."""
+    return text if len(text) <= most else f"{text[: most - 1].rstrip()}…"
 
 
 def print_json(records: Sequence[Any]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -21,6 +22,7 @@ from braid.server.models.serving_models import ServingModels
 from braid.server.observability.metrics import Metrics
 from braid.server.observability.series.plans import PlanLabels
 from braid.server.observability.series.requests import Statistics
+from braid.server.observability.snapshot import private_bytes
 from braid.server.store.records import JobRecord, ModelVersion
 
 LISTED_JOBS = 200
@@ -76,6 +78,12 @@ class Facts:
     def served(self, model: ModelVersion) -> ModelReplica | None:
         replicas = self.models.served_version(model.name, model.version)
         return None if replicas is None else replicas.any
+
+    async def memory_text(self) -> str:
+        """Return the memory of this process and of the devices', without what they share."""
+        pids = [os.getpid(), *(pid for of in self.devices.all for pid in of.pids.values())]
+        each = await asyncio.to_thread(lambda: [private_bytes(pid) or 0 for pid in pids])
+        return f"{sum(each) / 2**20:.0f} MiB"
 
     def waiting(self, model: ModelVersion) -> int:
         return self.metrics.find_model(model.name, model.version).waiting_requests

@@ -17,6 +17,7 @@ from braid.charts.timeline import Timeline, scheduled, sequential
 from braid.core.errors import InvalidArtefact, InvalidRequest
 from braid.core.graph import OpGraph, graph_from_json
 from braid.core.measurement import speed_text
+from braid.core.plan import runs_in_sequence
 from braid.core.schedule import Schedule, schedule_from_json
 from braid.scheduler.blocks import split_blocks
 from braid.scheduler.options import PlannerSettings
@@ -54,7 +55,11 @@ class Drawn:
 
     @property
     def tracks(self) -> list[Timeline]:
-        return [sequential(self.schedule, self.units), scheduled(self.schedule, self.units)]
+        """The sequential plan, and beside it the schedule's unless it is the same."""
+        plan = scheduled(self.schedule, self.units)
+        if runs_in_sequence(self.schedule.plan):
+            return [plan]
+        return [sequential(self.schedule, self.units), plan]
 
 
 def drawn(name: str, schedule: Any, graph: Any, block: int | None = None) -> Drawn:
@@ -86,11 +91,13 @@ def block_units(schedule: Schedule, graph: OpGraph, block: int) -> tuple[int, ..
 
 def svg(which: Drawn, zoom: int = 1) -> str:
     """Return the sequential timeline beside the scheduled one, as SVG."""
-    return timeline_svg(which.tracks, [which.graph] * 2, which.name, zoom)
+    tracks = which.tracks
+    return timeline_svg(tracks, [which.graph] * len(tracks), which.name, zoom)
 
 
 def trace(which: Drawn) -> dict[str, Any]:
-    return perfetto_trace(which.tracks, [which.graph] * 2, which.name)
+    tracks = which.tracks
+    return perfetto_trace(tracks, [which.graph] * len(tracks), which.name)
 
 
 def compared_svg(first: Drawn, second: Drawn, *, is_legible: bool = False) -> str:

@@ -1,31 +1,37 @@
-"""Rates and quantiles of requests over the last minute, from two looks at the metrics.
+"""Rates and quantiles of requests: of the last minute, and one point each ten seconds.
 
-Looks are taken when a page is viewed, at most one a second, so a console that is not open costs
-nothing; the first view of a while has nothing to compare with and says so.
+Looks are taken when a page is viewed, at most one a second; the first view of a while has nothing
+to compare with and says so. Points of the last ten minutes are kept by ``run``.
 """
 
 from __future__ import annotations
 
-from collections import deque
+import asyncio
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from time import monotonic
+from typing import NamedTuple
 
 from braid.server.observability.series.requests import RequestMetrics
 
 WINDOW_SECONDS = 60.0
 MIN_SECONDS = 1.0
+POINT_SECONDS, MOST_POINTS = 10.0, 60
 
 Key = tuple[str, str]
 """Model name and version."""
+
+ALL: Key = ("", "")
+"""All requests."""
 
 
 @dataclass(slots=True)
 class _Counts:
     """Counts of one model's requests at one moment."""
 
-    outcomes: dict[str, int] = field(default_factory=dict)
-    buckets: dict[float, int] = field(default_factory=dict)  # upper bound -> requests, cumulative
+    outcomes: Counter[str] = field(default_factory=Counter)
+    buckets: Counter[float] = field(default_factory=Counter)  # upper bound -> requests, cumulative
 
 
 _Look = tuple[float, dict[Key, _Counts]]
@@ -42,14 +48,44 @@ class ModelRates:
     p99_s: float | None
 
 
+class Point(NamedTuple):
+    """Latencies of the requests of ten seconds."""
+
+    age_s: float
+    p50_s: float
+    p99_s: float
+
+
 class Rates:
-    """Looks of the last minute. Called from one thread at a time."""
+    """Looks of the last minute, and points. Each is called from one thread at a time."""
 
     def __init__(self, requests: RequestMetrics, clock: Callable[[], float] = monotonic) -> None:
         self._requests = requests
         self._clock = clock
         self._looks: deque[_Look] = deque()
         self._rates: Mapping[Key, ModelRates] = {}  # at the last look
+        self._points: dict[Key, deque[Point]] = {}  # ages: moments of the clock
+        self._counted: _Look = (clock(), self._counts())
+
+    async def run(self) -> None:
+        while True:
+            await asyncio.sleep(POINT_SECONDS)
+            await asyncio.to_thread(self.keep)  # hundreds of models have many series
+
+    def keep(self) -> None:
+        """Keep a point of each model that was asked since the last one."""
+        before, self._counted = self._counted, (self._clock(), self._counts())
+        self._points = {key: kept for key, kept in self._points.items() if key in self._counted[1]}
+        for key, rates in self._since(before, self._counted).items():
+            if rates.p50_s is not None and rates.p99_s is not None:
+                points = self._points.setdefault(key, deque(maxlen=MOST_POINTS))
+                points.append(Point(self._counted[0], rates.p50_s, rates.p99_s))
+
+    def points(self, key: Key) -> list[Point]:
+        """Return the points of the last ten minutes, oldest first."""
+        now, kept = self._clock(), list(self._points.get(key, ()))  # at once: a thread appends
+        points = [point._replace(age_s=now - point.age_s) for point in kept]
+        return [point for point in points if point.age_s <= MOST_POINTS * POINT_SECONDS]
 
     def look(self) -> Mapping[Key, ModelRates]:
         """Return the rates of all models over the last minute, or since the first look.
@@ -78,10 +114,17 @@ class Rates:
         }
 
     def _counts(self) -> dict[Key, _Counts]:
-        return {
-            series.labels: _Counts(dict(series.outcomes), dict(series.duration_seconds.buckets()))
-            for series in list(self._requests.models.values())
-        }
+        total = _Counts()
+        counts = {ALL: total}
+        for series in list(self._requests.models.values()):
+            its = _Counts(
+                Counter(series.outcomes), Counter(dict(series.duration_seconds.buckets()))
+            )
+            counts[series.labels] = its
+            if its.outcomes:
+                total.outcomes.update(its.outcomes)
+                total.buckets.update(its.buckets)
+        return counts
 
 
 def _activity(before: _Counts, after: _Counts, seconds: float) -> ModelRates:

@@ -15,6 +15,7 @@ from pathlib import Path
 import grpc
 import numpy as np
 import pytest
+from rich.cells import cell_len
 
 from braid.core.schedule import Contender, Provenance, Provisional
 from braid.server.cli.main import COMMANDS, main
@@ -60,7 +61,7 @@ def spoken(text: str) -> str:
 def test_models_are_a_table_or_json(braid: Braid) -> None:
     code, out, err = braid("models")
     assert (code, err) == (0, "")
-    assert "echo 1 serving 2.0 KiB x: FP32[batch, 3, 4, 4]" in spoken(out)
+    assert "echo 1 serving 2.0 KiB x: FP32[batch, 3," in spoken(out)
     assert "cpu/1: 1.500x (1.480 to 1.530)" in out
 
     assert braid("models", "--names") == (0, "echo\n", "")
@@ -68,6 +69,88 @@ def test_models_are_a_table_or_json(braid: Braid) -> None:
     (model,) = json.loads(out)
     assert (model["name"], model["state"]) == ("echo", "SERVING")
     assert model["schedules"][0]["measured_us"] == 1000.0
+
+
+def test_all_about_one_model_stands_behind_its_name(braid: Braid, server: FakeServer) -> None:
+    echo = server.models["echo"]
+    echo.warnings[:] = ["computes in float16"]
+    echo.rows = "rows meet in operator 'all_rows' (ReduceMean)"
+    echo.guessed_extents["length"] = 40
+    assert "computes in float16" not in braid("models")[1]
+    assert "echo version 1: requests share no batch: rows meet in operator 'all_rows'" in spoken(
+        braid("models")[1]
+    )
+
+    code, out, _ = braid("models", "echo")
+
+    assert code == 0
+    assert "echo version 1: 2.0 KiB, serving" in out
+    assert "output x: FP32[batch, 3, 4, 4]" in out
+    assert "1 cpu fp16 1.50 ms (1.0%) 1.00 ms (2.0%) 1.500x (1.480 to 1.530)" in spoken(out)
+    assert "warning: computes in float16" in out
+    assert "scheduled for length=40, guessed" in spoken(out)
+    code, _, err = braid("models", "nobody")
+    assert (code, "nobody" in err) == (1, True)
+
+
+def named_at_length(server: FakeServer) -> str:
+    """Give the fake server a model whose names, shapes and reasons are long; return its name."""
+    name, text = "n" * 128, "a reason without end, " * 20
+    model = server.models[name] = admin_pb2.Model()
+    model.CopyFrom(server.models["echo"])
+    model.name, model.message, model.rows = name, text, text
+    model.warnings[:] = [text, "w" * 300]
+    model.inputs[0].name = "文" * 100  # two columns each
+    for dim in range(9):
+        model.inputs[0].shape.append(admin_pb2.Extent(symbol=f"a symbol of axis {dim}"))
+    model.outputs[0].name = "o" * 200
+    plan = model.schedules[0]
+    plan.shapes, plan.promoted, plan.provisional = "length=16," * 20, False, text
+    plan.plan_id, plan.device, plan.best_other = "p" * 120, "cuda:0", "openvino"
+    model.schedules.add().CopyFrom(server.models["echo"].schedules[0])
+    return name
+
+
+@pytest.mark.parametrize("columns", ["", "40", "300"])
+def test_nothing_is_wider_than_a_hundred_columns(
+    braid: Braid,
+    server: FakeServer,
+    model_file: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    columns: str,
+) -> None:
+    if columns:
+        monkeypatch.setenv("COLUMNS", columns)
+    name = named_at_length(server)
+    candidates = [
+        Contender(f"{planner}(r=3,s=8,join=group,gap=0.01,{number})", 1000.0 + number, 0.1, 9, 1.5)
+        for number, planner in enumerate(["sequential", "lazy-ios", "q" * 120])
+    ]
+    candidates[1] = replace(candidates[1], also=("z" * 150, "y" * 150), remark="r " * 200)
+    long = Provenance(candidates=tuple(candidates), reason="why " * 90, promoted=False)
+    server.schedule = schedule_document(provenance=long)
+    server.nodes = [admin_pb2.Node(id="n" * 90, address="a" * 90, device_keys=["k" * 200] * 3)]
+    server.job_states[1].detail = "d" * 300
+    server.job_states[-1].message = "m " * 300
+
+    said = [
+        braid(*command.split())
+        for command in (
+            f"register {name} {model_file} --wait",
+            "models",
+            f"models {name}",
+            "jobs",
+            "nodes",
+            f"schedule show {name}",
+            f"schedule diff {name} --against-batch 1",
+        )
+    ]
+
+    for code, out, err in said:
+        assert code == 0, err
+        for line in (out + err).splitlines():
+            assert cell_len(line) <= 100, line
+    assert said[1][1].replace(" ", "").count("n") >= 128, "a name is wrapped and not cut"
 
 
 def test_no_models_says_what_to_do(braid: Braid, server: FakeServer) -> None:
@@ -194,7 +277,8 @@ def test_waiting_shows_each_phase_then_the_schedules(
     assert "importing\nmeasuring · 3 of 6 · 2 s left\nready" in err
     assert "net version 1 is ready\n" in out
     row = "1 cpu fp16 1.50 ms (1.0%) 1.00 ms (2.0%) 1.500x (1.480 to 1.530)"
-    assert f"{row} - 0.002 on seeded inputs 2 3 plan-1" in spoken(out)
+    facts = "plan plan-1; error 0.002 on seeded inputs; 2 stages, 3 groups"
+    assert f"{row} batch 1 on cpu: {facts}" in spoken(out)
 
 
 def test_a_job_that_fails_is_exit_code_1_and_one_line(
@@ -422,7 +506,8 @@ def test_a_provisional_schedule_says_why_and_gives_nobody_up(
     assert "given up" not in out
     models = spoken(braid("models")[1])
     assert f"serving: batch size 1 on cpu: {why.text}" in models
-    assert "cpu/1: 1.500x (1.480 to 1.530), provisional" in models
+    assert "cpu/1: 1.500x (1.480 to 1.530)" in models
+    assert " provisional " in models
     listed = json.loads(braid("models", "--json")[1])
     assert listed[0]["schedules"][0]["provisional"] == why.reason
 

@@ -94,10 +94,10 @@ def test_errors_are_measured_on_samples_which_are_kept_with_the_version(
     options += ["--batch-sizes", "1,4", "--planner", "sequential"]
 
     assert main(["register", "classes", str(path), *options, "--wait", *address]) == 0
-    shown = capsys.readouterr().out
+    shown = " ".join(capsys.readouterr().out.split())
     assert "on 10 samples, the same top class in 100.0%" in shown
     assert main(["schedule", "show", "classes", *address]) == 0
-    shown = capsys.readouterr().out
+    shown = " ".join(capsys.readouterr().out.split())
     assert "(chosen by auto)" in shown
     assert "FP32 reference on 10 samples" in shown
     with server.client() as client:

@@ -12,7 +12,7 @@ import pytest
 from braid.core.measurement import Speed, speed_text
 from braid.core.schedule import Contender, schedule_from_json
 from braid.server.cli.main import main
-from braid.server.cli.remote.register import print_schedules
+from braid.server.cli.remote.models import print_details
 from braid.server.store.store import Store
 from tests.models.small import small_cnn
 from tests.service.server_process import ServerProcess
@@ -67,7 +67,7 @@ def test_all_surfaces_show_one_ratio_with_one_interval_and_one_plan_id(
         (plan,) = client.model("cnn").schedules
         document, _ = client.schedule("cnn")
         answer = client.infer("cnn", {"x": np.zeros((1, 3, 16, 16), np.float32)})
-        print_schedules(client.model("cnn"))
+        print_details(client.model("cnn"))
     registered = " ".join(capsys.readouterr().out.split())
 
     # Beside the best other runtime, which is no plan of ours.

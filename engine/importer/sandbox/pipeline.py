@@ -21,6 +21,7 @@ from braid.core.errors import (
     UnsupportedOperators,
 )
 from braid.core.graph import OpGraph
+from braid.core.runtimes import SERVED_WHOLE
 from braid.engine.importer.artefact import write_artefact
 from braid.engine.importer.host.messages import OnProgress
 from braid.engine.importer.host.report import BatchAxes, Report, Verified, file_digest
@@ -231,7 +232,8 @@ def _studied_whole(
     shapes = request.hints.shapes
     template, weights, untried = source.whole(reasons, shapes, samples)
     reference = source.reference()
-    remark = f"served whole by ONNX Runtime, unscheduled: {'; '.join(reasons[:5])[:1000]}"
+    more = f"; and {len(reasons) - 1} more" if len(reasons) > 1 else ""
+    remark = f"{SERVED_WHOLE}: {reasons[0][:200]}{more}"
     if not untried:
         model = _Model(template, weights, remark)
         try:

@@ -152,12 +152,13 @@ class OnnxUpload:
 
         The checker comes last, because it stops at the first operator it does not know. What it
         finds in a model that lowers (an output without a shape, say) is worth a warning; the
-        comparison with the reference decides.
+        comparison with the reference decides. It knows operators of ONNX alone, and no others.
         """
         from braid.engine.importer.upload.onnx_file import complaint
 
         template, weights = self.in_parts()
-        against = complaint(self._path)
+        is_all_onnx = all(each.domain in ("", "ai.onnx") for each in self._head.opset_import)
+        against = complaint(self._path) if is_all_onnx else ""
         return template, weights, f"not valid ONNX: {against}" if against else ""
 
     def in_parts(self) -> tuple[OpGraph, Mapping[str, Tensor]]:

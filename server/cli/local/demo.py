@@ -1,7 +1,7 @@
 """``braid demo``: the main job from end to end, on a server and a store of its own.
 
-    export two networks ──> braid serve ──> register, with progress ──> infer ──> compare with
-    ONNX Runtime ──> one schedule as text ──> table: what serves, beside the others ──> SIGTERM
+    export two networks ──> braid serve ──> register, with progress ──> what was found, as text
+    ──> one table: what serves, beside other engines (demo_networks/compare.py) ──> SIGTERM
 
 SqueezeNet's operators keep both cores busy one after the other; a classifier and a detector over
 one image leave a planner something to do.
@@ -13,6 +13,7 @@ returns, also after Ctrl-C or a failure.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import re
 import signal
@@ -20,31 +21,25 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from braid.core.allowance import cpu_allowance
 from braid.core.child_process import python_command, python_environment
 from braid.core.errors import BraidError
-from braid.core.measurement import rival_text
-from braid.core.schedule import PARALLEL, SEQUENTIAL
+from braid.core.schedule import schedule_from_json
 from braid.server.cli.connection import Subparsers
 from braid.server.cli.progress import JobProgress
-from braid.server.cli.remote.infer import random_array
-from braid.server.cli.remote.schedule import print_schedule
-from braid.server.cli.text import duration_text, latency_text, print_table, size_text, summary_speed
-from braid_client import Client, JobFailed, JobState, ScheduleSummary
+from braid.server.cli.remote.schedule import schedule_lines
+from braid.server.cli.text import duration_text, print_table, say, size_text
+from braid_client import Client, DeadlineExceeded, FailedPrecondition, JobFailed, JobState
 
 OFFERED = ("squeezenet", "classifier_and_detector", "inception_v3")
 NETWORKS = OFFERED[:2]
+SEARCH_SECONDS = 90.0  # of all networks; where other processes have the cores a search takes longer
+BUSY = 0.05  # part of the time without a core
 EXPORT = "braid.server.cli.local.demo_networks"  # in a process of its own, as it loads torch
-SHOWN = "classifier_and_detector"
 TOLERANCE = 1e-4  # relative to the largest output
 START_SECONDS, STOP_SECONDS = 60.0, 30.0
 READY = re.compile(r" ready .*grpc=(?P<grpc>\S+) http=(?P<http>\S+)")  # in the server's log
@@ -52,15 +47,6 @@ READY = re.compile(r" ready .*grpc=(?P<grpc>\S+) http=(?P<http>\S+)")  # in the 
 
 class DemoFailed(BraidError):
     """A step of the demo failed."""
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """Result of one network."""
-
-    name: str
-    error: float  # largest difference from ONNX Runtime, relative to the largest output
-    plan: ScheduleSummary
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -88,14 +74,19 @@ def run(args: argparse.Namespace) -> int:
         command = python_command(EXPORT, *args.networks, "--out", str(folder))
         with _child(command) as export:
             server = stack.enter_context(_serving(folder))
-            _finish(export)
+            _finish(export, "exporting the networks")
         client = stack.enter_context(Client(server))
-        outcomes = [_try_network(client, name, folder / f"{name}.onnx") for name in args.networks]
-        shown = SHOWN if SHOWN in args.networks else args.networks[0]
-        _heading(f"The schedule of {shown}")
-        print_schedule(shown, *client.schedule(shown))
-        _heading("What serves, beside the others, measured in the same run")
-        _print_outcomes(outcomes)
+        names, in_time = args.networks, {}
+        for name in names:
+            in_time[name] = _register(client, name, folder, SEARCH_SECONDS / len(names))
+        for name in filter(in_time.get, names):
+            _heading(f"The schedule of {name}")
+            for line in schedule_lines(name, schedule_from_json(client.schedule(name)[0])):
+                say(line)
+        _heading("What serves, beside other engines")
+        with _child(python_command(f"{EXPORT}.compare", server, str(folder), *names)) as comparison:
+            _finish(comparison, "the comparison")
+        _print_comparison(json.loads((folder / "compared.json").read_text()), in_time)
         _heading("Stopping the server")
     print(f"done in {time.monotonic() - started:.0f} s")
     return 0
@@ -183,90 +174,61 @@ def _tail(log: Path) -> str:
     return "\n".join(log.read_text(errors="replace").splitlines()[-20:])
 
 
-def _finish(process: subprocess.Popen[bytes]) -> None:
+def _finish(process: subprocess.Popen[bytes], what: str) -> None:
     _, complaint = process.communicate()
     if process.returncode != 0:
         last = (complaint or b"").decode(errors="replace").strip().rpartition("\n")[2]
         reason = last or f"exit code {process.returncode}"
-        raise DemoFailed(f"exporting the networks failed: {reason}")
+        raise DemoFailed(f"{what} failed: {reason}")
 
 
-def _try_network(client: Client, name: str, path: Path) -> Outcome:
+def _register(client: Client, name: str, folder: Path, seconds: float) -> bool:
+    """Register a network; returns whether its schedule was found in time.
+
+    A search that takes longer ends, and what it found so far serves.
+    """
+    path = folder / f"{name}.onnx"
     _heading(f"Registering {name}, {size_text(path.stat().st_size)}")
     with JobProgress() as progress:
         job = client.register(name, path, batch_sizes=[1], on_upload=progress.upload)
-        for state in client.watch_job(job.id):
-            job = state
-            progress.show(job)
+        try:
+            for state in client.watch_job(job.id, timeout_s=seconds):
+                job = state
+                progress.show(job)
+        except DeadlineExceeded:
+            with suppress(FailedPrecondition):  # it ended just now
+                client.cancel_job(job.id)
+            return False
     if job.state is not JobState.READY:  # the demo is about schedules
         raise JobFailed(job)
-    model = client.model(name)
-    random = np.random.default_rng(0)
-    inputs = {spec.name: random_array(spec, None, random) for spec in model.inputs}
-    result = client.infer(name, inputs)
-    error = _relative_error(result.outputs, _reference(path, inputs))
-    if not error <= TOLERANCE:
-        raise DemoFailed(f"{name} differs from ONNX Runtime by {error:.1e} of its largest output")
-    timing = result.timing
-    print(
-        f"answered in {duration_text(timing.total_us)} ({duration_text(timing.compute_us)} on the "
-        f"device) with plan {result.plan_id}; differs from ONNX Runtime by at most {error:.1e} of "
-        "the largest output"
-    )
-    return Outcome(name, error, next(plan for plan in model.schedules if plan.batch_size == 1))
+    return True
 
 
-def _reference(path: Path, inputs: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3
-    options.intra_op_num_threads = cpu_allowance().threads
-    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-    names = [output.name for output in session.get_outputs()]
-    return dict(zip(names, session.run(names, inputs), strict=True))
-
-
-def _relative_error(ours: dict[str, NDArray[Any]], theirs: dict[str, NDArray[Any]]) -> float:
-    if set(ours) != set(theirs):
-        raise DemoFailed(f"the outputs are {sorted(ours)}, ONNX Runtime has {sorted(theirs)}")
-    return max(
-        float(np.abs(ours[name] - theirs[name]).max() / np.abs(theirs[name]).max())
-        for name in theirs
-    )
-
-
-def _print_outcomes(outcomes: Sequence[Outcome]) -> None:
-    numbers = ("latency (spread)", "one by one (spread)", "speed-up")
-    rival = "beside the best other runtime"
+def _print_comparison(compared: Mapping[str, Any], in_time: Mapping[str, bool]) -> None:
+    """Print one table, then one line if other processes had the cores meanwhile."""
+    engines = list(next(iter(compared.values()))["median_us"])
     print_table(
-        ("network", "serves", *numbers, rival, "error"),
-        (
-            (
-                outcome.name,
-                _serves(outcome.plan),
-                latency_text(outcome.plan.measured_us, outcome.plan.spread),
-                latency_text(outcome.plan.sequential_us, outcome.plan.sequential_spread),
-                summary_speed(outcome.plan),
-                rival_text(outcome.plan.best_other_ratio, outcome.plan.best_other),
-                f"{outcome.error:.1e}",
-            )
-            for outcome in outcomes
-        ),
-        right=(*numbers, rival, "error"),
+        ("network", *engines),
+        ((name, *_cells(of["median_us"].values())) for name, of in compared.items()),
+        right=engines,
     )
-    print(
-        "speed-up: over Braid's own operators one by one. A schedule serves only where it was "
-        "measured to be faster"
-    )
-    if any(outcome.plan.provisional for outcome in outcomes):
-        print(
-            "provisional: other processes had the cores; on a quiet machine it may look different"
+    error = max(of["error"] for of in compared.values())
+    say("Median latency of single requests, in turns, on the same threads; times that of Braid.")
+    say(f"Braid differs from ONNX Runtime by at most {error:.1e} of the largest output.")
+    if not error <= TOLERANCE:
+        raise DemoFailed(f"the outputs may differ by {TOLERANCE:g}")
+    waited = max(of["waited"] for of in compared.values())
+    late = [name for name, is_in_time in in_time.items() if not is_in_time]
+    if waited > BUSY or late:
+        rounds = min(of["rounds"] for of in compared.values())
+        stopped = f"; the search for plans of {', '.join(late)} was cut short" if late else ""
+        say(
+            f"The machine was busy: for {waited:.0%} of the comparison other processes had the "
+            f"cores, and {rounds} rounds were run{stopped}. On a quiet machine it looks different."
         )
 
 
-def _serves(plan: ScheduleSummary) -> str:
-    """Return what serves: operators one by one, a planner's schedule, or another runtime."""
-    kind = plan.plan_id.rpartition("-")[0] if plan.promoted else SEQUENTIAL
-    text = plan.planner if kind == PARALLEL else kind
-    return f"{text}, provisional" if plan.provisional else text
+def _cells(latencies_us: Iterable[float]) -> Iterator[str]:
+    braid_us, *others_us = latencies_us
+    yield duration_text(braid_us)
+    yield from (f"{duration_text(us)} ({us / braid_us:.2f}x)" for us in others_us)

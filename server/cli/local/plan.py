@@ -23,6 +23,7 @@ from braid.scheduler.options import PLANNERS, PlannerSettings
 from braid.scheduler.planners import Planned, count_schedules, plan
 from braid.scheduler.portfolio import candidates
 from braid.server.cli.connection import Subparsers
+from braid.server.cli.text import say
 
 EXACT = ("ios", "ios-parallel", "lazy-ios")
 
@@ -136,16 +137,16 @@ def _print(graph: AbstractGraph, report: dict[str, Any]) -> None:
         return " ".join(names[number] for number in ids)
 
     for i, groups in enumerate(report.get("stages", ()), start=1):
-        print(f"stage {i:3}: {' | '.join(map(line, groups))}")
+        say(f"stage {i:3}: {' | '.join(map(line, groups))}")
     for i, units in enumerate(report.get("streams", ())):
-        print(f"stream {i:2}: {line(units)}")
+        say(f"stream {i:2}: {line(units)}")
     latency, sequential = report["latency_us"], report["sequential_us"]
     speedup = f" ({sequential / latency:.2f}x)" if latency else ""
-    print(f"{report['chosen']}: {latency:g} us, sequential {sequential:g} us{speedup}")
+    say(f"{report['chosen']}: {latency:g} us, sequential {sequential:g} us{speedup}")
     if report.get("gap"):
-        print(f"at most {100 * report['gap']:.2f} % above the optimum")
+        say(f"at most {100 * report['gap']:.2f} % above the optimum")
     counts = report["counts"]
-    print(", ".join(f"{name} {value}" for name, value in counts.items() if value is not None))
+    say(", ".join(f"{name} {value}" for name, value in counts.items() if value is not None))
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from braid.server.cli.connection import Subparsers, add_address, connect
+from braid.server.cli.text import say
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -18,5 +19,5 @@ def run(args: argparse.Namespace) -> int:
     with connect(args) as client:
         client.delete(args.name, version=args.version)
     versions = f"version {args.version}" if args.version else "all versions"
-    print(f"{args.name}: {versions} deleted")
+    say(f"{args.name}: {versions} deleted")
     return 0

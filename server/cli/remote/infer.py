@@ -13,7 +13,7 @@ import numpy as np
 from braid.server.cli.connection import Subparsers, add_address, connect
 from braid.server.cli.parser import at_least_zero, seconds
 from braid.server.cli.remote.register import extents
-from braid.server.cli.text import duration_text, print_table
+from braid.server.cli.text import duration_text, print_table, say
 from braid_client import BFloat16Bits, Client, InferResult, InvalidArgument, TensorSpec
 from braid_client.tensors import Array
 
@@ -178,7 +178,7 @@ def print_outputs(result: InferResult) -> None:
     )
     timing = result.timing
     prepared = f"preparing the shape {duration_text(timing.prepare_us)}, "
-    print(
+    say(
         f"queue {duration_text(timing.queue_us)}, {prepared if timing.prepare_us else ''}"
         f"compute {duration_text(timing.compute_us)}, "
         f"total {duration_text(timing.total_us)}; rode in a batch of {result.batch_size} with "

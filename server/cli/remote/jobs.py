@@ -8,10 +8,18 @@ from braid.server.cli.connection import Subparsers, add_address, connect
 from braid.server.cli.parser import at_least_one
 from braid.server.cli.progress import WORDS, JobProgress
 from braid.server.cli.remote import register
-from braid.server.cli.text import print_json, print_table, seconds_text, time_text
+from braid.server.cli.text import (
+    print_json,
+    print_table,
+    say,
+    seconds_text,
+    shortened,
+    time_text,
+)
 from braid_client import Client, Job, JobState
 
 COLUMNS = ("id", "model", "version", "state", "done", "left", "changed", "detail")
+MOST_DETAIL = 120  # characters; ``--json`` has all
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -35,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
                 return register.watch(client, job, args, progress)
         if args.action == "cancel":
             job = client.cancel_job(args.job_id)
-            print(f"job {job.id} of {job.model} is {job.state.lower()}")
+            say(f"job {job.id} of {job.model} is {job.state.lower()}")
             return 0
         return _list(client, args)
 
@@ -47,7 +55,7 @@ def _list(client: Client, args: argparse.Namespace) -> int:
     elif not jobs:
         print("no jobs")
     else:
-        print_table(COLUMNS, map(_row, jobs), right=("done", "left"))
+        print_table(COLUMNS, map(_row, jobs), right=COLUMNS[4:6], whole=("id", *COLUMNS[3:6]))
     return 0
 
 
@@ -60,5 +68,5 @@ def _row(job: Job) -> tuple[str, ...]:
         f"{job.progress:.0%}",
         "" if job.ended else seconds_text(job.eta_s),
         time_text(job.updated_unix),
-        job.message or job.detail,
+        shortened(job.message or job.detail, MOST_DETAIL),
     )

@@ -1,20 +1,34 @@
-"""``braid models``: list the registered models."""
+"""``braid models``: list the registered models; ``models NAME``: all about one."""
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
 
-from braid.core.measurement import rival_text
+from braid.core.measurement import error_text, rival_text
+from braid.core.runtimes import SERVED_WHOLE
 from braid.core.tensor import guess_text
 from braid.server.cli.connection import Subparsers, add_address, connect, connection_options
-from braid.server.cli.text import print_json, print_table, size_text, summary_speed
+from braid.server.cli.text import (
+    latency_text,
+    print_json,
+    print_table,
+    say,
+    shortened,
+    size_text,
+    summary_speed,
+)
 from braid_client import Model, ScheduleSummary
 
-COLUMNS = ("name", "version", "state", "size", "inputs", "outputs", "speed-up")
+COLUMNS = ("name", "version", "state", "size", "inputs", "speed-up")
+MOST_INPUTS, MOST_SHAPES, MOST_REASON = 60, 16, 240  # characters in tables
 
 
 def add_parser(subparsers: Subparsers) -> None:
-    parser = subparsers.add_parser("models", help="list the registered models")
+    parser = subparsers.add_parser("models", help="list the registered models, or all about one")
+    parser.add_argument(
+        "name", metavar="NAME", nargs="?", help="all about the versions of this one"
+    )
     parser.add_argument("--names", action="store_true", help="names only, one a line")
     parser.add_argument("--json", action="store_true", help="everything, as a JSON list")
     add_address(parser)
@@ -23,47 +37,107 @@ def add_parser(subparsers: Subparsers) -> None:
 def run(args: argparse.Namespace) -> int:
     with connect(args) as client:
         models = client.models()
+        if args.name is not None:
+            its = [model for model in models if model.name == args.name]
+            models = its or [client.model(args.name)]  # NOT_FOUND
     if args.names:
         print("".join(f"{name}\n" for name in sorted({model.name for model in models})), end="")
     elif args.json:
         print_json(models)
     elif not models:
         options = connection_options(args)
-        print(f"no models; register one: braid register NAME FILE --wait{options}")
-    else:
-        print_table(COLUMNS, map(_row, models), right=("size",))
+        say(f"no models; register one: braid register NAME FILE --wait{options}")
+    elif args.name is not None:
         for model in models:
-            named = f"{model.name} version {model.version}"
+            say(f"{_named(model)}: {size_text(model.size_bytes)}, {_state(model)}")
+            print_details(model)
+    else:
+        print_table(COLUMNS, map(_row, models), right=("size",), whole=COLUMNS[1:4] + COLUMNS[5:])
+        for model in models:
+            if model.message:
+                say(shortened(f"{_named(model)}: {_state(model)}", MOST_REASON))
             if model.rows:
-                print(f"{named}: requests share no batch: {model.rows}")
-            if model.guessed_extents:
-                print(f"{named}: {guess_text(model.guessed_extents)}")
-            for axis in (*model.padding, *filter(None, [model.lengths])):
-                print(f"{named}: {axis}")
+                say(f"{_named(model)}: requests share no batch: {model.rows}")
     return 0
 
 
-def _beside(plan: ScheduleSummary) -> str:
-    beside = rival_text(plan.best_other_ratio, plan.best_other)
-    return f", {beside}" if plan.best_other else ""
+def _named(model: Model) -> str:
+    return f"{model.name} version {model.version}"
+
+
+def _state(model: Model) -> str:
+    return ": ".join(filter(None, (model.state.lower(), model.message)))
 
 
 def _row(model: Model) -> tuple[str, ...]:
-    several = len({plan.shapes for plan in model.schedules}) > 1
-    schedules = (
-        f"{plan.device}/{plan.batch_size}{f' at {plan.shapes}' if several else ''}: "
-        f"{summary_speed(plan)}"
-        f"{_beside(plan)}"
-        f"{'' if plan.promoted else ', sequential serves'}"
-        f"{', provisional' if plan.provisional else ''}"
-        for plan in model.schedules
-    )
+    lines = []
+    for plan in model.schedules:
+        lines.append(f"{plan.device}/{plan.batch_size}: {summary_speed(plan)}")
+        serves = "" if plan.promoted else " sequential serves"
+        remarks = (
+            shortened(_at(model, plan), MOST_SHAPES),
+            serves,
+            plan.provisional and " provisional",
+        )
+        lines += filter(None, remarks)
     return (
         model.name,
         model.version,
-        f"{model.state.lower()}: {model.message}" if model.message else model.state.lower(),
+        model.state.lower(),
         size_text(model.size_bytes),
-        ", ".join(map(str, model.inputs)),
-        ", ".join(map(str, model.outputs)),
-        "; ".join(schedules) or "-",
+        shortened(", ".join(map(str, model.inputs)), MOST_INPUTS),
+        "\n".join(lines) or "-",
     )
+
+
+def _at(model: Model, plan: ScheduleSummary) -> str:
+    """Text of the shapes of a schedule, of a model with schedules for several."""
+    several = len({each.shapes for each in model.schedules}) > 1
+    return f" at {plan.shapes}" if several and plan.shapes else ""
+
+
+def print_details(model: Model) -> None:
+    """Print inputs, outputs, schedules (docs/concepts.md, "Speed-up"), and what was found out."""
+    for kind, specs in (("input", model.inputs), ("output", model.outputs)):
+        for spec in specs:
+            say(f"{kind} {spec}")
+    numbers = ("sequential (spread)", "scheduled (spread)", "speed-up")
+    if model.schedules:
+        print_table(
+            ("batch", "device", "precision", *numbers),
+            (
+                (
+                    f"{plan.batch_size}{shortened(_at(model, plan), MOST_SHAPES)}",
+                    plan.device,
+                    plan.precision,
+                    latency_text(plan.sequential_us, plan.sequential_spread),
+                    latency_text(plan.measured_us, plan.spread),
+                    summary_speed(plan),
+                )
+                for plan in model.schedules
+            ),
+            right=("batch", *numbers),
+            whole=("speed-up",),
+        )
+    for plan in model.schedules:
+        say(
+            f"batch {plan.batch_size}{_at(model, plan)} on {plan.device}: {'; '.join(_facts(plan))}"
+        )
+    for warning in model.warnings:
+        say(f"{'note' if warning.startswith(SERVED_WHOLE) else 'warning'}: {warning}")
+    if model.guessed_extents:
+        say(guess_text(model.guessed_extents))
+    for axis in (*model.padding, *filter(None, [model.lengths])):
+        say(str(axis))
+
+
+def _facts(plan: ScheduleSummary) -> Iterator[str]:
+    yield f"plan {plan.plan_id}{'' if plan.promoted else ' (sequential serves)'}"
+    if plan.best_other:
+        rival = rival_text(plan.best_other_ratio, plan.best_other)
+        yield f"beside the best other runtime {rival}"
+    if plan.max_rel_error is not None:
+        yield f"error {error_text(plan.max_rel_error, plan.samples, plan.top_agreement)}"
+    yield f"{plan.stages} stages, {plan.groups} groups"
+    if plan.provisional:
+        yield "provisional"

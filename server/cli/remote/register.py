@@ -12,16 +12,15 @@ from dataclasses import asdict
 from pathlib import Path
 
 from braid.compiler.options import several_shapes
-from braid.core.measurement import error_text, rival_text
 from braid.core.precision import ASKED
-from braid.core.tensor import guess_text
 from braid.scheduler.options import PLANNERS
 from braid.server.cli.connection import Subparsers, add_address, connect, connection_options
 from braid.server.cli.parser import INTERRUPTED, at_least_zero
 from braid.server.cli.progress import JobProgress
-from braid.server.cli.text import latency_text, print_json, print_table, summary_speed
+from braid.server.cli.remote.models import print_details
+from braid.server.cli.text import print_json, say
 from braid.server.store.serving_config import KINDS
-from braid_client import Client, Job, JobFailed, JobState, Model, PlannerOptions
+from braid_client import Client, Job, JobFailed, JobState, PlannerOptions
 
 NOT_SCHEDULED = 3
 """Exit code if a model serves, but no schedule was found for some device or batch size."""
@@ -184,10 +183,10 @@ def run(args: argparse.Namespace) -> int:
             print("braid: the upload was stopped; nothing is registered", file=sys.stderr)
             return INTERRUPTED
         if job.already_registered:
-            print(
+            say(
                 f"{job.model} version {job.version} is already registered: this file with these "
                 "options; nothing has changed",
-                file=sys.stderr if args.json else sys.stdout,
+                stderr=args.json,
             )
         if args.wait:
             return watch(client, job, args, progress)
@@ -197,7 +196,7 @@ def run(args: argparse.Namespace) -> int:
     if job.already_registered and job.ended:
         return 0
     follow = f"braid jobs watch {job.id}{connection_options(args)}"
-    print(f"{job.model} version {job.version} is accepted as job {job.id}; follow it: {follow}")
+    say(f"{job.model} version {job.version} is accepted as job {job.id}; follow it: {follow}")
     return 0
 
 
@@ -214,10 +213,10 @@ def watch(client: Client, job: Job, args: argparse.Namespace, progress: JobProgr
     except KeyboardInterrupt:
         progress.close()
         options = connection_options(args)
-        print(
-            f"braid: job {job.id} goes on; watch it: braid jobs watch {job.id}{options}, "
+        say(
+            f"braid: job {job.id} goes on; watch it: braid jobs watch {job.id}{options},\n"
             f"cancel it: braid jobs cancel {job.id}{options}",
-            file=sys.stderr,
+            stderr=True,
         )
         return INTERRUPTED
     progress.close()
@@ -231,47 +230,6 @@ def watch(client: Client, job: Job, args: argparse.Namespace, progress: JobProgr
         return status
     remark = f": {job.message}" if job.message else ""
     how = "is ready" if job.state is JobState.READY else "serves, but is not scheduled"
-    print(f"{job.model} version {job.version} {how}{remark}")
-    print_schedules(model)
-    for warning in model.warnings:
-        print(f"warning: {warning}")
-    if model.guessed_extents:
-        print(guess_text(model.guessed_extents))
-    for axis in (*model.padding, *filter(None, [model.lengths])):
-        print(axis)
+    say(f"{job.model} version {job.version} {how}{remark}")
+    print_details(model)
     return status
-
-
-def print_schedules(model: Model) -> None:
-    """Print a registration's schedules, one line a batch size (docs/concepts.md, "Speed-up")."""
-    several = len({plan.shapes for plan in model.schedules}) > 1
-    print_table(
-        (
-            *(("shapes",) if several else ()),
-            *("batch", "device", "precision", "sequential (spread)", "scheduled (spread)"),
-            *("speed-up", "beside the best other runtime", "error", "stages", "groups", "plan"),
-        ),
-        (
-            (
-                *((plan.shapes,) if several else ()),
-                plan.batch_size,
-                plan.device,
-                plan.precision,
-                latency_text(plan.sequential_us, plan.sequential_spread),
-                latency_text(plan.measured_us, plan.spread),
-                summary_speed(plan),
-                rival_text(plan.best_other_ratio, plan.best_other),
-                error_text(plan.max_rel_error, plan.samples, plan.top_agreement),
-                plan.stages,
-                plan.groups,
-                f"{plan.plan_id}{'' if plan.promoted else ' (sequential serves)'}"
-                f"{' (provisional)' if plan.provisional else ''}",
-            )
-            for plan in model.schedules
-        ),
-        right=(
-            *("batch", "sequential (spread)", "scheduled (spread)", "speed-up"),
-            *("beside the best other runtime", "error"),
-            *("stages", "groups"),
-        ),
-    )

@@ -12,6 +12,7 @@ import argparse
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -34,9 +35,11 @@ from braid.server.cli.text import (
     latency_text,
     print_json,
     print_table,
+    say,
     size_text,
 )
 from braid.server.console import pictures
+from braid.server.console.formats import plan_names
 from braid_client import Client
 
 EXAMPLES = """examples:
@@ -131,7 +134,7 @@ def _again(args: argparse.Namespace) -> int:
         print_json([job])
         return 0
     follow = f"braid jobs watch {job.id}{connection_options(args)}"
-    print(
+    say(
         f"{job.model} version {job.version} is scheduled again as job {job.id}; follow it: {follow}"
     )
     return 0
@@ -181,7 +184,7 @@ def _diff(client: Client, args: argparse.Namespace) -> int:
         _write(json.dumps(pictures.difference_json(difference), indent=2), args)
     else:
         for line in pictures.difference_lines(first, second):
-            print(line)
+            say(line)
         if rows := list(pictures.difference_rows(difference)):
             columns = ("stage", "change", "its units run in", "latency", "latency there")
             print_table(columns, rows, right=("stage", "latency", "latency there"))
@@ -193,7 +196,7 @@ def _write(text: str, args: argparse.Namespace) -> None:
         print(text)
     else:
         args.output.write_text(text)
-        print(f"written: {args.output}")
+        say(f"written: {args.output}")
 
 
 def print_schedule(name: str, document: Mapping[str, Any], graph_document: Any) -> None:
@@ -206,13 +209,14 @@ def print_schedule(name: str, document: Mapping[str, Any], graph_document: Any) 
     graph = graph_from_json(graph_document)
     if tuple(op.name for op in graph.operators) != schedule.unit_names:
         raise InvalidArtefact("the schedule names other units than its graph")
-    for line in _header(name, schedule):
-        print(line)
+    for line in schedule_lines(name, schedule):
+        say(line)
     if len(schedule.provenance.candidates) > 1:
         print_table(
             ("candidate", "latency", "spread", "runs", "speed-up", "error", "memory", "remark"),
             _candidate_rows(schedule),
             right=("latency", "spread", "runs", "speed-up", "error", "memory"),
+            whole=("latency", "spread", "runs", "speed-up", "error", "memory"),
         )
     if schedule.stages:
         print_table(
@@ -224,7 +228,7 @@ def print_schedule(name: str, document: Mapping[str, Any], graph_document: Any) 
         print_table(("position", "stream", "unit"), _launch_rows(schedule, graph))
 
 
-def _header(name: str, schedule: Schedule) -> Iterator[str]:
+def schedule_lines(name: str, schedule: Schedule) -> Iterator[str]:
     provenance = schedule.provenance
     key = schedule.key
     shapes = f", {key.shapes}" if key.shapes else ""
@@ -297,16 +301,18 @@ def _error(provenance: Provenance) -> str:
 
 def _candidate_rows(schedule: Schedule) -> Iterator[tuple[str, ...]]:
     """Make a row for each candidate that was measured as a whole model, sequential first."""
-    longest = max(contender.runs for contender in schedule.provenance.candidates)
-    for contender in schedule.provenance.candidates:
+    candidates = schedule.provenance.candidates
+    longest = max(contender.runs for contender in candidates)
+    names = plan_names(name for each in candidates for name in (each.name, *each.also))
+    for contender in candidates:
         serves = contender is schedule.chosen and schedule.provenance.promoted
         remarks = [contender.remark, "serves" if serves else ""]
         if 0 < contender.runs < longest and not schedule.is_undecided:
             remarks.append("given up as slower")
         if contender.also:
-            remarks.append(f"same plan: {', '.join(contender.also)}")
+            remarks.append(f"same plan: {', '.join(names[name].short for name in contender.also)}")
         yield (
-            contender.full_name,
+            replace(contender, name=names[contender.name].short).full_name,
             "-" if contender.latency_us is None else duration_text(contender.latency_us),
             spread_text(contender.spread),
             str(contender.runs),

@@ -6,6 +6,7 @@ import argparse
 from dataclasses import replace
 
 from braid.server.cli.connection import Subparsers, add_address, connect
+from braid.server.cli.text import say
 from braid.server.store.serving_config import KINDS, ON_DEMAND
 from braid_client import InvalidArgument, Serving
 from braid_client.serving import BATCHING
@@ -55,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
         before = client.serving(args.name)
         wanted = changed(before, args)
         after = before if wanted == before else client.set_serving(args.name, wanted)
-    print(described(args.name, after))
+    say(described(args.name, after))
     return 0
 
 

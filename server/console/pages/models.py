@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from markupsafe import Markup
+
 from braid.core.measurement import rival_text, speed_text
-from braid.core.runtimes import RUNTIMES
+from braid.core.plan import runs_in_sequence
+from braid.core.runtimes import RUNTIMES, SERVED_WHOLE, engine_of
 from braid.core.schedule import Contender, Schedule
 from braid.core.tensor import TensorType
 from braid.server.console.facts import Facts, PlanSpeed
 from braid.server.console.formats import UNKNOWN, PlanName, duration, plan_names
-from braid.server.console.rates import Key, ModelRates
+from braid.server.console.graphs import latency_svg, lengths_svg
+from braid.server.console.rates import ALL, Key, ModelRates
 from braid.server.console.rendering import Page
 from braid.server.inference.replica import ModelReplica
 from braid.server.models.queries import Placed
@@ -20,6 +25,7 @@ from braid.server.observability.series.requests import Statistics
 from braid.server.store.records import JobRecord, ModelStatus, ModelVersion
 
 FEW = 12  # models that need no filter
+OWN, IN_SEQUENCE = "Braid's own plan", "Braid's own plan, one operator after another"
 FLOATS = ("FP32", "FP16", "BF16", "FP64")
 CHANNELS = (1, 3, 4)  # of images
 
@@ -54,15 +60,6 @@ class ScheduleRow:
     serves: str
     shapes: str  # "": the main ones
     has_states: bool = False  # there is one for another state of the device, too
-
-
-@dataclass(frozen=True, slots=True)
-class LengthRow:
-    """Rows of requests up to a length, or a scheduled length without any."""
-
-    length: int
-    rows: int
-    schedule: str  # "scheduled", "chosen" or ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,13 +105,24 @@ async def all_models(facts: Facts, wanted: str) -> Page:
     activity = await facts.activity()
     jobs = [job for job in await facts.jobs() if not job.state.has_ended]
     speeds = facts.speeds()
-    total = sum(rates.requests_per_s for rates in activity.values())
+    now, states = _rates(activity.get(ALL)), Counter(model.state for model in models)
+    failed = sum(count for state, count in states.items() if state.has_failed)
     shown = {
         "wanted": wanted,
         "register": facts.register(),
         "has_filter": len(models) > FEW or bool(wanted),
-        "names": len({model.name for model in models}),
-        "requests_per_s": f"{total:.1f}" if activity else UNKNOWN,
+        "tiles": {
+            "models": str(len({model.name for model in models})),
+            "versions serving": str(states[ModelStatus.SERVING]),
+            "versions failed": str(failed),
+            **{name: now[name] for name in ("requests/s", "p99", "failures/s")},
+            **{
+                f"device {device.name}": "ready" if device.is_up else "restarting"
+                for device in facts.devices.all
+            },
+            "private memory": await facts.memory_text(),
+        },
+        "latency": latency_svg(facts.rates.points(ALL)),
         "jobs_under_way": len(jobs),
         "rows": [
             ModelRow(
@@ -186,7 +194,9 @@ async def one_model(facts: Facts, name: str, version: str) -> Page:
             facts.waiting(model),
         ),
         "served": served,
-        "lengths": [] if served is None else _lengths(served),
+        "why": _why(model, served, schedules),
+        "latency": latency_svg(facts.rates.points(_key(model))),
+        "lengths": "" if served is None else _lengths(served),
         "inputs": [] if served is None else list(_inputs(served)),
         "planner": plan_names([model.options.planner.text])[model.options.planner.text],
         "precision": _precision(model),
@@ -203,13 +213,40 @@ async def one_model(facts: Facts, name: str, version: str) -> Page:
     return Page("model.html", title, shown, "Models", is_live=True)
 
 
-def _lengths(served: ModelReplica) -> list[LengthRow]:
+def _lengths(served: ModelReplica) -> Markup:
     """Return the histogram of a model whose requests are padded, with its scheduled lengths."""
-    rows, chosen = served.rows_by_length, served.seen_lengths.chosen
-    how = dict.fromkeys(served.scheduled_lengths, "scheduled")
-    how |= {length: "scheduled, by the requests" for length in chosen if length in how}
-    lengths = sorted({*rows, *how})
-    return [LengthRow(length, rows.get(length, 0), how.get(length, "")) for length in lengths]
+    axis, rows, scheduled = served.lengths.axis, served.rows_by_length, served.scheduled_lengths
+    if axis is None or not (rows or scheduled):
+        return Markup()
+    return lengths_svg(axis.axis, rows, scheduled)
+
+
+def _why(model: ModelVersion, served: ModelReplica | None, schedules: Sequence[Placed]) -> str:
+    """Return what serves, and why, in one line."""
+    if served is None:
+        return f"nothing: this version is {model.state.word}"
+    if not schedules:
+        if any(text.startswith(SERVED_WHOLE) for text in served.warnings):
+            return "ONNX Runtime, as Braid's own plans cannot run all operators of this model"
+        return f"{IN_SEQUENCE}, which was not compared with other engines yet"
+    schedule, device = schedules[0].schedule, schedules[0].device
+    seen, engine = schedule.provenance, RUNTIMES.get(engine_of(schedule.runtime), OWN)
+    if not seen.promoted:
+        engine = OWN
+    in_sequence = not seen.promoted or runs_in_sequence(schedule.plan)
+    what = IN_SEQUENCE if engine == OWN and in_sequence else engine
+    best: dict[str, float] = {}
+    for each in seen.candidates:
+        of = RUNTIMES.get(engine_of(each.name), OWN)
+        if each.latency_us is not None and not each.remark and of != engine:
+            best[of] = min(each.latency_us, best.get(of, math.inf))
+    others = "".join(f"; {of} {duration(us)}" for of, us in best.items())
+    compared = f"chosen of {len(seen.candidates)} candidates in one comparison"
+    reason = seen.reason or (compared if others else "no other engine was compared")
+    if seen.provisional is not None:
+        reason = f"for now: {seen.provisional.reason}"
+    at = f"{duration(schedule.serving_us)} at batch size {schedule.key.batch_size} on {device}"
+    return f"{what}, {at}{others}; {reason}"
 
 
 def _inputs(served: ModelReplica) -> Iterator[TryInput]:
@@ -265,7 +302,7 @@ def _serves(schedule: Schedule) -> str:
     provenance = schedule.provenance
     serves = RUNTIMES.get(schedule.runtime, "schedule") if provenance.promoted else "sequential"
     if provenance.provisional is not None:
-        return f"{serves}, {provenance.provisional.text}"
+        return f"{serves}, provisional: {provenance.provisional.reason}"
     return serves if provenance.promoted else f"{serves}: {provenance.reason}"
 
 

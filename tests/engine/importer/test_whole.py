@@ -105,6 +105,41 @@ SERVED = {
 }
 
 
+def classifier_of_tables(nodes: int) -> onnx.ModelProto:
+    """What converters of scikit-learn write: operators of ai.onnx.ml, of ONNX's own no set."""
+    chain = [
+        helper.make_node(
+            "Scaler", [f"x{at}" if at else "x"], [f"x{at + 1}" if at + 1 < nodes else "y"],
+            domain="ai.onnx.ml", offset=[0.0] * 4, scale=[2.0] * 4,
+        )
+        for at in range(nodes)
+    ]  # fmt: skip
+    made = model(chain)
+    del made.opset_import[:]
+    made.opset_import.append(helper.make_opsetid("ai.onnx.ml", 3))
+    return made
+
+
+async def test_what_is_usual_for_files_of_scikit_learn_is_one_short_note(tmp_path: Path) -> None:
+    artefact = load_artefact(await imported(classifier_of_tables(40), tmp_path))
+
+    (note,) = artefact.report.warnings
+    assert note.startswith("served whole by ONNX Runtime: Scaler (")
+    assert note.endswith("; and 39 more")
+    assert len(note) < 200
+
+
+async def test_operators_beside_those_of_onnx_are_no_reason_to_call_a_file_not_valid(
+    tmp_path: Path,
+) -> None:
+    made = model([helper.make_node("Relu", ["x"], ["y"])])
+    made.opset_import.append(helper.make_opsetid("ai.onnx.ml", 3))
+    with pytest.raises(onnx.checker.ValidationError):
+        onnx.checker.check_model(made)
+
+    assert load_artefact(await imported(made, tmp_path)).report.warnings == ()
+
+
 @pytest.mark.parametrize(
     "name",
     [pytest.param(n, marks=[] if n == "loop" else [pytest.mark.slow]) for n in SERVED],

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 from time import perf_counter
+from xml.etree import ElementTree
 
 import pytest
 
 from braid.server.console import sessions as sessions_module
-from braid.server.console.rates import Rates, quantile
+from braid.server.console.graphs import latency_svg, lengths_svg
+from braid.server.console.rates import ALL, MOST_POINTS, POINT_SECONDS, Point, Rates, quantile
 from braid.server.console.sessions import MAX_PEERS, Sessions, SignInLimit
 from braid.server.observability.metrics import Metrics
 from braid.server.security.tokens import Role, Tokens, TokenSource
@@ -108,6 +110,51 @@ def test_views_within_a_second_share_one_look() -> None:
     assert rates.look() is first
     now = 3.0
     assert rates.look()["lenet", "1"].requests_per_s == pytest.approx(2 / 3)
+
+
+def test_points_of_ten_minutes_are_kept_of_what_is_asked() -> None:
+    now = 0.0
+    metrics = Metrics()
+    busy, idle = metrics.add_model("busy", 1), metrics.add_model("idle", 1)
+    idle.request_ended("OK", 0.002)
+    rates = Rates(metrics.requests, lambda: now)
+    for _ in range(2 * MOST_POINTS):
+        now += POINT_SECONDS
+        busy.request_ended("OK", 0.002)
+        rates.keep()
+
+    points = rates.points(("busy", "1"))
+    assert len(points) == MOST_POINTS
+    assert (points[-1].age_s, points[0].age_s) == (0.0, (MOST_POINTS - 1) * POINT_SECONDS)
+    assert 0.001 < points[-1].p50_s < points[-1].p99_s <= 0.0025
+    assert rates.points(ALL) == points
+    assert rates.points(("idle", "1")) == [], "nobody asked since the server's start"
+    now += MOST_POINTS * POINT_SECONDS + 1
+    assert rates.points(("busy", "1")) == []
+    metrics.remove_model("busy", 1)
+    rates.keep()
+    metrics.add_model("busy", 1)
+    assert rates.points(("busy", "1")) == []
+
+
+def test_small_pictures_say_what_they_show_and_hold_no_markup_of_others() -> None:
+    assert latency_svg([]) == ""
+    drawn = ElementTree.fromstring(
+        latency_svg([Point(60.0, 0.001, 0.004), Point(0.0, 0.002, 0.003)])
+    )
+    assert drawn.attrib["aria-label"] == (
+        "Latency of the last ten minutes: p50 2.00 ms, p99 3.00 ms at last, p99 at most 4.00 ms"
+    )
+    lines = {each.attrib["class"]: each.attrib["points"] for each in drawn.iter("polyline")}
+    assert lines["p99"].split()[0] == "360,18", "a tenth from the right, the greatest on top"
+
+    bars = ElementTree.fromstring(lengths_svg('<b a="">', {5: 10, 9: 20}, [16]))
+    assert "along <b" in bars.attrib["aria-label"]
+    assert [each.text for each in bars.iter("title")] == [
+        *("up to 5: 10 rows", "up to 9: 20 rows", "up to 16: 0 rows, scheduled")
+    ]
+    heights = [float(each.attrib["height"]) for each in bars.iter("rect")]
+    assert heights[1] == 2 * heights[0] > heights[2] > 0
 
 
 def test_quantiles_are_interpolated_as_prometheus_does() -> None:

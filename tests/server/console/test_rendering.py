@@ -17,12 +17,19 @@ from jinja2.nodes import CondExpr
 
 from braid.compiler.options import ModelOptions
 from braid.core.errors import ModelNotFound, StoreUnavailable
-from braid.server.console import rendering
+from braid.core.graph import Operator, OpGraph
+from braid.core.plan import Launch, StreamPlan, sequential_plan
+from braid.core.runtimes import SERVED_WHOLE
+from braid.core.schedule import Contender, Provenance, Provisional, Schedule, ScheduleKey
+from braid.core.tensor import TensorType
+from braid.server.console import pictures, rendering
 from braid.server.console.facts import Facts
 from braid.server.console.formats import PlanName, left, plan_names, state
-from braid.server.console.pages import jobs
+from braid.server.console.pages import jobs, models
 from braid.server.console.pages.devices import devices
 from braid.server.console.rendering import Page, Renderer, url
+from braid.server.inference.replica import ModelReplica
+from braid.server.models.queries import Placed
 from braid.server.store.records import (
     JobRecord,
     JobStatus,
@@ -224,6 +231,76 @@ async def test_a_job_of_a_deleted_model_still_has_its_page() -> None:
     page = await jobs.one_job(facts({"cpu": []}, is_deleted=True), "0123")
 
     assert page.facts["batch_sizes"] == []
+
+
+UNITS = ("a", "b")
+ONE_BY_ONE = Schedule(ScheduleKey("00", "cpu", 1), "sequential", sequential_plan(2), (), UNITS)
+SIDE_BY_SIDE = replace(
+    ONE_BY_ONE, planner="greedy", plan=StreamPlan((Launch(0, 0), Launch(1, 1)), 2)
+)
+MEASURED = (
+    Contender("sequential", 4160.0),
+    Contender("greedy", 4150.0),
+    Contender("openvino", 4130.0),
+    Contender("onnxruntime-1", 9000.0, remark="wrong outputs"),
+)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "seen", "text"),
+    [
+        (
+            replace(ONE_BY_ONE, planner="openvino"),
+            Provenance(measured_us=4130.0, candidates=MEASURED),
+            "OpenVINO, 4.13 ms at batch size 1 on cpu; Braid's own plan 4.15 ms; "
+            "chosen of 4 candidates in one comparison",
+        ),
+        (
+            SIDE_BY_SIDE,
+            Provenance(measured_us=4150.0, candidates=MEASURED[:2]),
+            "Braid's own plan, 4.15 ms at batch size 1 on cpu; no other engine was compared",
+        ),
+        (
+            SIDE_BY_SIDE,
+            Provenance(sequential_us=4160.0, promoted=False, reason="not faster without doubt"),
+            "Braid's own plan, one operator after another, 4.16 ms at batch size 1 on cpu; "
+            "not faster without doubt",
+        ),
+        (
+            ONE_BY_ONE,
+            Provenance(measured_us=4160.0, provisional=Provisional("the machine was busy")),
+            "Braid's own plan, one operator after another, 4.16 ms at batch size 1 on cpu; "
+            "for now: the machine was busy",
+        ),
+        (None, None, "ONNX Runtime, as Braid's own plans cannot run all operators of this model"),
+    ],
+)
+def test_one_line_says_what_serves_and_why(
+    schedule: Schedule | None, seen: Provenance | None, text: str
+) -> None:
+    model = ModelVersion("cnn", 1, "00", 10, ModelOptions((1,)))
+    served = cast(ModelReplica, SimpleNamespace(warnings=[f"{SERVED_WHOLE}: Scaler"]))
+    placed = []
+    if schedule is not None and seen is not None:
+        placed = [Placed("cpu", replace(schedule, provenance=seen))]
+
+    assert models._why(model, served, placed) == text
+    assert models._why(model, None, placed).startswith("nothing: this version is ")
+
+
+@pytest.mark.parametrize(("schedule", "tracks"), [(ONE_BY_ONE, 1), (SIDE_BY_SIDE, 2)])
+def test_a_plan_that_is_the_sequential_one_is_drawn_once(schedule: Schedule, tracks: int) -> None:
+    spec = TensorType("FP32", (1, 4))
+    units = tuple(Operator(name, "aten.relu", ("x",), (f"{name}_out",), {}) for name in UNITS)
+    graph = OpGraph(
+        *("two", {"x": spec}, {"y": "a_out", "z": "b_out"}, {}, units),
+        {"a_out": spec, "b_out": spec},
+    )
+    drawn = pictures.Drawn("two", schedule, graph)
+
+    assert len(drawn.tracks) == tracks
+    assert pictures.svg(drawn).count('class="bar') == 2 * tracks
+    assert pictures.trace(drawn)["traceEvents"]
 
 
 def test_what_pages_are_made_of_is_in_the_package(tmp_path: Path) -> None:

@@ -84,7 +84,8 @@ def test_a_registration_is_watched_live_and_its_schedule_looked_at(
     bars = browser.run("document.querySelectorAll('svg.braid g.bar').length")
     units = browser.run("new Set([...document.querySelectorAll('g.bar')].map(e => e.dataset.unit))"
                         ".size")  # fmt: skip
-    assert bars == 2 * units > 0
+    assert bars in (units, 2 * units), "a sequential plan is drawn once"
+    assert units > 0
     assert "FP32[4, 3, 16, 16]" in browser.run("document.querySelector('g.bar title').textContent")
     keep(browser, "schedule")
     browser.follow("batch 1")

@@ -128,6 +128,20 @@ def test_jobs_and_models_are_read_on_a_phone_without_scrolling_a_table(
     browser.show_as_usual()
 
 
+def test_on_a_phone_a_row_of_a_table_is_a_few_lines_and_no_card(
+    pages: list[str], browser: Browser
+) -> None:
+    browser.show(390, dark=False)
+    browser.open(next(page for page in pages if page.endswith(NAME)))
+    heights = browser.run(
+        "[...document.querySelectorAll('tbody tr')].filter(e => e.querySelector('td.number'))"
+        ".map(e => e.offsetHeight / parseFloat(getComputedStyle(e).lineHeight))"
+    )
+    browser.show_as_usual()
+    assert len(heights) > 3
+    assert sorted(heights)[len(heights) // 2] <= 6, heights
+
+
 def test_a_failed_version_says_so_wherever_it_is_listed(pages: list[str], browser: Browser) -> None:
     browser.open(pages[0])
     assert re.search(r"2\s+✕ failed\s+the model cannot be imported", browser.text)

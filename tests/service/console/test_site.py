@@ -67,13 +67,25 @@ def test_the_root_leads_to_the_console(console: ServerProcess) -> None:
 @pytest.mark.parametrize(
     ("path", "words"),
     [
-        ("", ["cnn", "serving"]),  # speeds only where a comparison on this machine settled them
-        ("models/cnn", ["FP32[batch, 3, 16, 16]", "Candidates compared, batch 4", "sequential"]),
+        (
+            "",
+            ["cnn", "versions serving", "versions failed", "p99", "device cpu", "MiB"],
+        ),  # speeds only where a comparison on this machine settled them
+        (
+            "models/cnn",
+            [
+                "Serves:",
+                "at batch size 1 on cpu",
+                "FP32[batch, 3, 16, 16]",
+                "Candidates compared, batch 4",
+                "sequential",
+            ],
+        ),
         ("jobs", ["cnn v1", "ready"]),
         ("devices", ["stages measured", "threads", "BRAID_STORE"]),
         (
             "schedules/cnn/1/1",
-            ["<svg", "proved gap", "Compare with", "sum of the stages", "live / profiled"],
+            ["<svg", "planner", "Compare with", "stages measured", "software"],
         ),
         ("schedules/cnn/1/4?block=-1", ["last block", "stream 0"]),
         ("compare/cnn/1/1/4", ["batch 1, cpu against cnn, batch 4", "<svg"]),
