@@ -61,7 +61,7 @@ def test_graphs_of_odd_seeds_have_all_mixes() -> None:
 
 def test_an_answer_with_the_numbers_of_another_request_is_a_finding(tmp_path: Path) -> None:
     one = subject(0)
-    (x, right), (_, other) = [
+    (x, right, near), (_, other, _) = [
         question for asked in one.asked for question in asked if len(question[0]) == 1
     ][:2]
     server = ServerProcess(tmp_path / "store").start()
@@ -69,8 +69,8 @@ def test_an_answer_with_the_numbers_of_another_request_is_a_finding(tmp_path: Pa
         with server.client() as client:
             client.register(one.name, one.data, batch_sizes=[1], planner="sequential", wait=True)
 
-            assert ask(client, one, (x, right)) == [OWN]
-            assert ask(client, one, (x, other)) == [FOREIGN]
-            assert SHARED not in ask(client, one, (x[:0], right))
+            assert ask(client, one, (x, right, near)) == [OWN]
+            assert ask(client, one, (x, other, near)) == [FOREIGN]
+            assert SHARED not in ask(client, one, (x[:0], right, near))
     finally:
         server.end()
