@@ -36,7 +36,7 @@ SIZES = (1, 4, 16)
 TURN_S = 0.4  # of a graph
 ASKED_S = 6.0  # in all; in every fourth round on, until the schedules are made
 CLOSE = 1e-3  # relative to the largest number of the answer
-ROUNDING = 2.0**-20  # of a request's numbers, relative: what an answer may move by is no finding
+ROUNDING = 2.0**-17  # of a request's numbers, relative: what an answer may move by is no finding
 OWN, FOREIGN, SHARED = "its own", "foreign", "beside rows of others"
 
 Question = tuple[Array, list[Array], list[float]]
