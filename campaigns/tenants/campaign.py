@@ -36,7 +36,8 @@ SIZES = (1, 4, 16)
 TURN_S = 0.4  # of a graph
 ASKED_S = 6.0  # in all; in every fourth round on, until the schedules are made
 CLOSE = 1e-3  # relative to the largest number of the answer
-ROUNDING = 2.0**-17  # of a request's numbers, relative: what an answer may move by is no finding
+ROUNDING = 2.0**-20  # of a request's numbers, relative: answers move so without a finding
+MOVED = 4  # times
 OWN, FOREIGN, SHARED = "its own", "foreign", "beside rows of others"
 
 Question = tuple[Array, list[Array], list[float]]
@@ -69,9 +70,8 @@ def subject(seed: int) -> Subject:
         for x in _numbers(drawn, seed, tenant):
             try:
                 wanted = session.run(None, {"x": x})
-                moved = x * (1 + chance.choice([-ROUNDING, ROUNDING], x.shape).astype(x.dtype))
-                pairs = zip(wanted, session.run(None, {"x": moved}), strict=True)
-                questions.append((x, wanted, [_near(*pair) for pair in pairs]))
+                moved = [session.run(None, {"x": _moved(x, chance)}) for _ in range(MOVED)]
+                questions.append((x, wanted, list(map(_near, wanted, zip(*moved, strict=True)))))
             except Exception:  # of no rows, mostly
                 continue
     return Subject(f"graph-{seed}", drawn, data, asked)
@@ -90,11 +90,17 @@ def _numbers(drawn: Drawn, seed: int, tenant: int) -> Iterator[Array]:
         yield x
 
 
-def _near(right: Array, moved: Array) -> float:
+def _moved(x: Array, chance: np.random.Generator) -> Array:
+    moved: Array = x * (1 + chance.choice([-ROUNDING, ROUNDING], x.shape).astype(x.dtype))
+    return moved
+
+
+def _near(right: Array, moved: Sequence[Array]) -> float:
     """By how much an output may differ: sums that cancel keep the rounding of their terms."""
-    known = np.isfinite(right) & np.isfinite(moved)
+    known = np.isfinite(right)
     own = CLOSE * max(1.0, float(np.max(np.abs(right[known]), initial=0)))
-    return max(own, 8 * float(np.max(np.abs(right - moved)[known], initial=0)))
+    apart = np.nan_to_num(np.abs(np.stack(moved) - right), nan=0, posinf=0)
+    return max(own, 16 * float(np.max(apart, initial=0)))
 
 
 def _is_right(question: Question, got: Sequence[Array]) -> bool:
