@@ -22,7 +22,7 @@ from collections.abc import Callable
 from time import monotonic
 from typing import Final, Protocol
 
-from braid.server.http2.messages import WINDOW_BYTES, Incoming, NoRoom
+from braid.server.http2.messages import READY_BYTES, WINDOW_BYTES, Incoming, NoRoom
 from braid.server.inference.call_memory import (
     LOOK_S,
     PACE,
@@ -33,6 +33,7 @@ from braid.server.inference.call_memory import (
 
 PATIENCE_S: Final = 2.0
 """Time that a sender may be behind its pace while another one waits."""
+FEW_BYTES: Final = 1 << 12
 LONG_S: Final = 8.0
 """Time that a long message may take while another one waits."""
 SHORT_BYTES: Final = 16 << 20
@@ -108,9 +109,9 @@ class Arrivals:
         self._alarm: asyncio.TimerHandle | None = None
 
     def count(self, arrival: Arrival, more_bytes: int) -> None:
-        """Count bytes that are about to be received."""
+        """Count bytes that are about to be received; a few are counted once they are there."""
         arrival.got_bytes += more_bytes
-        if not arrival.incoming.is_reserved:
+        if more_bytes > FEW_BYTES and not arrival.incoming.is_reserved:
             self._change(arrival, arrival.held_bytes + more_bytes)
 
     def settle(self, arrival: Arrival) -> None:
@@ -136,18 +137,20 @@ class Arrivals:
 
     async def enter(self, arrival: Arrival, size_bytes: int) -> None:
         """Return when there is room for a message that is decompressed, or it was given up."""
-        arrival.entering = asyncio.get_running_loop().create_future()
+        entered = arrival.entering = asyncio.get_running_loop().create_future()
         self._wait(arrival, size_bytes)
-        await arrival.entering
+        await entered
 
     def taken(self, arrival: Arrival, size_bytes: int) -> None:
         """Count a message as its handler's."""
         arrival.since, arrival.is_unread = 0.0, False
-        arrival.handled_bytes = size_bytes
+        arrival.handled_bytes = size_bytes + READY_BYTES
         if arrival.reserved or size_bytes > WINDOW_BYTES:
             self._reserve(arrival, arrival.long_bytes - arrival.reserved)
             arrival.reserved = 0
-        self.settle(arrival)
+        held_bytes = arrival.incoming.held_bytes + arrival.handled_bytes
+        if held_bytes != arrival.held_bytes:
+            self._change(arrival, held_bytes)
 
     def free(self, arrival: Arrival) -> None:
         """Count a message no more that its handler has had."""
@@ -158,7 +161,9 @@ class Arrivals:
 
     def leave(self, arrival: Arrival) -> None:
         """Count nothing of a stream that has ended."""
-        self.free(arrival)
+        if arrival.handled_bytes > WINDOW_BYTES:
+            self.free(arrival)
+        arrival.handled_bytes = 0
         self._drop(arrival)
 
     def _drop(self, arrival: Arrival) -> None:
@@ -171,12 +176,12 @@ class Arrivals:
         if arrival.reserved:
             self._reserve(arrival, -arrival.reserved)
             arrival.reserved, arrival.is_unread = 0, False
-        self._enter(arrival)
+        if arrival.entering is not None:
+            self._enter(arrival.entering)
 
-    def _enter(self, arrival: Arrival) -> None:
-        if arrival.entering is not None and not arrival.entering.done():
-            arrival.entering.set_result(None)
-        arrival.entering = None
+    def _enter(self, entering: asyncio.Future[None]) -> None:
+        if not entering.done():
+            entering.set_result(None)
 
     def _change(self, arrival: Arrival, held_bytes: int) -> None:
         more, arrival.held_bytes = held_bytes - arrival.held_bytes, held_bytes
@@ -185,9 +190,13 @@ class Arrivals:
             self._all.discard(arrival)
         elif more == held_bytes:  # the first of them
             self._all.add(arrival)
-        self.memory.change(more)
-        if more > 0 and self.memory.held_bytes > self._limits.all_bytes:
-            self._make_room()
+        memory = self.memory
+        memory.held_bytes += more
+        if more > 0:
+            if memory.held_bytes > self._limits.all_bytes:
+                self._make_room()
+        elif memory.waiting or memory.on_room:
+            memory.let_in()
 
     def _make_room(self) -> None:
         """Give up the messages whose senders are furthest behind, until an eighth is free."""
@@ -230,7 +239,8 @@ class Arrivals:
         arrival.reserved += size_bytes
         self._reserve(arrival, size_bytes)
         if arrival.entering is not None:
-            self._enter(arrival)
+            self._enter(arrival.entering)
+            arrival.entering = None
             return
         arrival.incoming.is_reserved = True
         arrival.begin(self._now())

@@ -157,7 +157,7 @@ class Call:
         Who may call a method that is not open to strangers is no stranger.
         """
         if not (self._stream.is_open or self._connection.memory.caller.is_known):
-            self._connection.know()
+            self._connection.know(self._stream.head)
         try:
             message = await self._connection.flow.next(self._stream)
         except (TooLarge, BadMessage, NoRoom) as failure:

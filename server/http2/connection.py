@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import socket
 import struct
 from collections.abc import Callable
@@ -20,7 +21,7 @@ from typing import Any, Final
 
 from braid.server.http2 import frames
 from braid.server.http2.arrivals import Arrivals
-from braid.server.http2.floods import BYTES_PER_FRAME, FrameBudget, ReadTurns
+from braid.server.http2.floods import BYTES_PER_FRAME, CALL_SECONDS, FrameBudget, ReadTurns
 from braid.server.http2.flow_control import CONNECTION_WINDOW_BYTES, FlowControl
 from braid.server.http2.frames import ConnectionFault, ErrorCode, frame, number_frame
 from braid.server.http2.keepalive import KeepAlive
@@ -30,6 +31,7 @@ from braid.server.http2.request_headers import (
     MAX_HEADER_BYTES,
     Block,
     HeaderBlocks,
+    RequestHead,
     are_trailers,
 )
 from braid.server.http2.sending import Sender
@@ -79,6 +81,8 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._unread_bytes = 0  # received, to be read in a later turn
         self._kept_bytes = self._unsent_bytes = 0  # of memory, by what is received and sent
         self._spent_s = 0.0
+        self._until = math.inf  # a stranger in debt is read from
+        self._paid_streams = 0
         self._receiver = Receiver(self)
         self._blocks = HeaderBlocks()
         self._budget = FrameBudget(self.sender, limits.streams)
@@ -153,7 +157,12 @@ class HttpConnection(asyncio.BufferedProtocol):
         """Read bytes that were received; returns the seconds to wait before more, None: none."""
         if self._is_left:
             return None
-        is_all = True
+        is_all, caller = True, self.memory.caller
+        if not caller.is_known:
+            self._until = math.inf
+            if caller.spend(0.0):
+                self._until = now + FREE_SECONDS
+                self._budget.wait()
         try:
             is_all = self._receiver.received(size_bytes)
             if not self.memory.caller.is_known:
@@ -175,18 +184,23 @@ class HttpConnection(asyncio.BufferedProtocol):
             if not self.memory.hold(held_bytes - self._kept_bytes):
                 raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, "no memory for strangers")
             self._kept_bytes = held_bytes
+        handling_s = (self.streams.last - self._paid_streams) * CALL_SECONDS
+        self._paid_streams = self.streams.last
         self._spent_s += seconds
-        wait_s = self.memory.caller.spend(seconds)
+        wait_s = self.memory.caller.spend(seconds + handling_s)
         if wait_s and self._spent_s > FREE_SECONDS:
             return wait_s
         return None if is_all else 0.0
 
     def has_time(self) -> bool:
-        return self._turns.has_time(monotonic())
+        now = monotonic()
+        return now < self._until and self._turns.has_time(now)
 
-    def know(self) -> None:
-        """Count the peer as no stranger any more: a message of it was asked for."""
-        self.memory.know()
+    def know(self, head: RequestHead) -> None:
+        """Count the peer as no stranger any more: a message of this call of it was asked for."""
+        tokens = [value for name, value in head.invocation_metadata if name == "authorization"]
+        self.memory.know(str(*tokens[:1]))
+        self._until = math.inf
         self.sender.transport.set_write_buffer_limits()
 
     def _give_up(self, fault: ConnectionFault) -> None:

@@ -67,6 +67,10 @@ class FrameBudget:
         if self._left > self._most:
             self._left = self._most
 
+    def wait(self) -> None:
+        """Earn nothing by the time until now, in which the peer was not read from."""
+        self._refilled_at = self._now()
+
     def spend(self, frames: int = 1) -> None:
         """Count frames that carry nothing, or work that costs as much.
 

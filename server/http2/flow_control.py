@@ -10,6 +10,7 @@ message that is longer waits for room.
 
 from __future__ import annotations
 
+import asyncio
 from typing import Final
 
 from braid.server.http2 import frames
@@ -34,6 +35,7 @@ class FlowControl:
         self._sender = sender
         self._arrivals = arrivals
         self._window = CONNECTION_WINDOW_BYTES
+        self._inflating = asyncio.Lock()
 
     def received(self, stream: HttpStream | None, length: int) -> None:
         """Count received bytes of a frame of DATA; ``stream`` is None for no call.
@@ -95,13 +97,14 @@ class FlowControl:
         return message
 
     async def _decompressed(self, arrival: Arrival) -> Message:
-        """Return the next message; of each caller one at a time is decompressed."""
+        """Return the next message; one at a time is decompressed of a connection, and caller."""
         turn = self.memory.caller.inflating
-        async with turn:
+        arrival.since = 0.0  # it is not the peer that keeps it waiting
+        async with self._inflating, turn:
             size_bytes = await arrival.incoming.measure()
         if size_bytes > WINDOW_BYTES:
             await self._arrivals.enter(arrival, size_bytes)
-        async with turn:
+        async with self._inflating, turn:
             return await arrival.incoming.take()
 
     def close(self, stream: HttpStream) -> None:

@@ -90,7 +90,11 @@ class Charge:
         """Charge the answer of ``size_bytes`` in place of the request."""
         more, more_unread = size_bytes - self._held_bytes, size_bytes - self._unread_bytes
         self._held_bytes = self._unread_bytes = size_bytes
-        self._connection.note(self, size_bytes)
+        connection = self._connection
+        if size_bytes:
+            connection.unread[self] = monotonic(), connection.taken_bytes
+        else:
+            connection.unread.pop(self, None)
         self.account.change(more, more_unread)
 
     def release(self, _: object = None) -> None:
@@ -150,12 +154,6 @@ class CallMemory:
     def stream(self, peer: str, ending: Ending | None = None) -> StreamMemory:
         """Return the account of a new stream of the connection from ``peer``."""
         return StreamMemory(self.connection(peer), self.limits.stream_bytes, ending)
-
-    def change(self, more_bytes: int) -> None:
-        """Count bytes; if they are fewer now, let in what fits."""
-        self.held_bytes += more_bytes
-        if more_bytes < 0 and (self.waiting or self.on_room is not None):
-            self.let_in()
 
     def let_in(self) -> None:
         """Let in the waiting requests of any connection that fit now."""
@@ -224,19 +222,19 @@ class ConnectionMemory:
     def __init__(self, all_calls: CallMemory, peer: str) -> None:
         """Hold nothing, as a stranger's."""
         self.all_calls = all_calls
-        self.caller = all_calls.callers.of(peer, is_known=False)
+        self.caller = all_calls.callers.of(peer, None)
         self.held_bytes = 0  # of requests and answers
         self.queue = _Queue(self)
         self._peer = peer
         self._kept_bytes = 0
-        self._unread: dict[Charge, tuple[float, int]] = {}  # since when; taken until then
-        self._taken_bytes = 0
+        self.unread: dict[Charge, tuple[float, int]] = {}  # since when; taken until then
+        self.taken_bytes = 0
 
-    def know(self) -> None:
-        """Count as no stranger's any more, with all that is held."""
+    def know(self, token: str) -> None:
+        """Count as the caller's with this token, with all that is held, and no stranger's."""
         before = self.caller
-        self.caller = after = self.all_calls.callers.of(self._peer, is_known=True)
-        for part, sign in ((before, -1), (before.all, -1), (after, 1), (after.all, 1)):
+        self.caller = after = self.all_calls.callers.of(self._peer, token)
+        for part, sign in ((before, -1), (before.part, -1), (after, 1), (after.part, 1)):
             part.kept_bytes += sign * self._kept_bytes
         before.charged_bytes -= self.held_bytes
         after.charged_bytes += self.held_bytes
@@ -246,21 +244,24 @@ class ConnectionMemory:
     def hold(self, size_bytes: int) -> bool:
         """Charge bytes until ``release``; False: there is no room, and nothing is charged."""
         caller = self.caller
-        everybody = caller.all
-        if (
-            caller.kept_bytes + size_bytes > caller.limit_bytes
-            or everybody.kept_bytes + size_bytes > everybody.limit_bytes
-        ):
-            return False
-        self.keep(size_bytes)
-        return True
+        part = caller.part
+        fits = (
+            caller.kept_bytes + size_bytes <= caller.limit_bytes
+            and part.kept_bytes + size_bytes <= part.limit_bytes
+        )
+        if fits:
+            self.keep(size_bytes)
+        return fits
 
     def keep(self, size_bytes: int) -> None:
         """Charge bytes that are held whether there is room or not."""
+        caller, everything = self.caller, self.all_calls
         self._kept_bytes += size_bytes
-        self.caller.kept_bytes += size_bytes
-        self.caller.all.kept_bytes += size_bytes
-        self.all_calls.change(size_bytes)
+        caller.kept_bytes += size_bytes
+        caller.part.kept_bytes += size_bytes
+        everything.held_bytes += size_bytes
+        if size_bytes < 0 and (everything.waiting or everything.on_room):
+            everything.let_in()
 
     def release(self, size_bytes: int) -> None:
         """Charge ``size_bytes`` less."""
@@ -294,44 +295,40 @@ class ConnectionMemory:
         return has_room or not everything.charged_bytes
 
     def add(self, size_bytes: int) -> None:
-        self.held_bytes += size_bytes
-        self.caller.charged_bytes += size_bytes
-        self.all_calls.charged_bytes += size_bytes
-        self.all_calls.change(size_bytes)
+        self.change(size_bytes, 0)
 
     def free(self, size_bytes: int) -> None:
         """Charge ``size_bytes`` less, and let in what fits now."""
-        self.add(-size_bytes)
+        self.change(-size_bytes, 0)
 
     def change(self, held_bytes: int, unread_bytes: int) -> None:
-        self.all_calls.unread_bytes += unread_bytes
+        everything = self.all_calls
+        self.held_bytes += held_bytes
+        self.caller.charged_bytes += held_bytes
+        everything.charged_bytes += held_bytes
+        everything.held_bytes += held_bytes
+        everything.unread_bytes += unread_bytes
         if unread_bytes < 0:
-            self._taken_bytes -= unread_bytes
-        self.add(held_bytes)
-
-    def note(self, charge: Charge, unread_bytes: int) -> None:
-        """Remember since when an answer waits to be taken; forget it if there is nothing of it."""
-        if unread_bytes:
-            self._unread[charge] = monotonic(), self._taken_bytes
-        else:
-            self._unread.pop(charge, None)
+            self.taken_bytes -= unread_bytes
+        if held_bytes < 0 and (everything.waiting or everything.on_room):
+            everything.let_in()
 
     def forget(self, account: Account) -> None:
         """Forget the answers of a stream that has ended."""
-        for charge in [each for each in self._unread if each.account is account]:
-            del self._unread[charge]
+        for charge in [each for each in self.unread if each.account is account]:
+            del self.unread[charge]
 
     def behind_s(self, now: float) -> float:
         """Seconds by which the peer is behind PACE since its oldest answer waits."""
-        for since, taken_bytes in self._unread.values():
-            return now - since - (self._taken_bytes - taken_bytes) / PACE
+        for since, taken_bytes in self.unread.values():
+            return now - since - (self.taken_bytes - taken_bytes) / PACE
         return 0.0
 
     def end_unread(self, now: float) -> None:
         """End the calls whose answers wait for too long; what goes on, nothing is charged for."""
         while self.behind_s(now) > UNREAD_S:
-            charge = next(iter(self._unread))
-            self.note(charge, 0)
+            charge = next(iter(self.unread))
+            del self.unread[charge]
             (charge.ending or charge.release)()
 
 

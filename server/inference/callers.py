@@ -1,8 +1,9 @@
 """Callers by address: what each may hold at once, and how much of the event loop's time.
 
-A caller is an address (of IPv6 a network), and a *stranger* until a handler reads a message of a
-method that needs a token. Strangers need little, and have a small part of memory and time; the
-address keeps its account when a connection ends, so nothing is gained by connecting again.
+A caller is an address (of IPv6 a network) and the token that its connection has shown first, a
+*stranger* until a handler reads a message of a method that needs one. Strangers need little, and
+have a small part of memory and time; the address keeps its account when a connection ends, so
+nothing is gained by connecting again.
 """
 
 from __future__ import annotations
@@ -35,21 +36,21 @@ class Part:
 
 
 class Caller(Part):
-    """Account of all connections of one address, strangers and others apart."""
+    """Account of all connections of one address with one token, or of its strangers."""
 
     __slots__ = (
         "_left_s",
         "_told_at",
-        "all",
         "charged_bytes",
         "inflating",
         "is_known",
+        "part",
         "reserved_bytes",
     )
 
-    def __init__(self, limit_bytes: int, of: Part, *, is_known: bool) -> None:
+    def __init__(self, limit_bytes: int, part: Part, *, is_known: bool) -> None:
         super().__init__(limit_bytes)
-        self.all = of
+        self.part = part
         self.is_known = is_known
         self.charged_bytes = 0  # of requests and answers
         self.reserved_bytes = 0  # of long messages
@@ -74,15 +75,16 @@ class Callers:
         self._address_of = address_of
         self._strangers = Part(limit_bytes // STRANGERS_PART)
         self._known = Part(limit_bytes // KNOWN_PART)
-        self._callers: dict[tuple[str, bool], Caller] = {}
+        self._callers: dict[tuple[str, int | None], Caller] = {}
 
-    def of(self, peer: str, *, is_known: bool) -> Caller:
-        """Return the account that a peer has a part in."""
-        key = self._address_of(peer), is_known
+    def of(self, peer: str, token: str | None) -> Caller:
+        """Return the account that a peer has a part in; ``token`` is None for strangers."""
+        key = self._address_of(peer), None if token is None else hash(token)
         caller = self._callers.get(key)
         if caller is None:
             if len(self._callers) == MAX_CALLERS:
                 del self._callers[next(iter(self._callers))]
+            is_known = token is not None
             part = self._known if is_known else self._strangers
             limit = part.limit_bytes if is_known else self._limit_bytes // STRANGER_PART
             caller = self._callers[key] = Caller(limit, part, is_known=is_known)
